@@ -27,7 +27,8 @@ help:
 	@echo "make test-portable  those of them that may fail on one Python alone: imports, wire, configuration, live, engines"
 	@echo "make test-torch  the tests of the torch engine, in an environment of their own (Python 3.11: TORCH_PYTHON)"
 	@echo "make test-ray    the tests of the deployment on Ray, in an environment of their own (Python 3.11: RAY_PYTHON)"
-	@echo "make gpu-check   everything that needs a GPU: tests, benches, a report (exit status 3 without one)"
+	@echo "make gpu-check   everything that needs a GPU: tests, benches, a report (without one the script ends with status 3);"
+	@echo "                 with the libraries of GPU_PYTHON (here $(GPU_PYTHON)) and of the system"
 	@echo "make test-compiled  the scheduler's tests with the compiled core, in a copy of the checkout"
 	@echo "make compiled-core  compile that copy, and stop"
 	@echo "make lint        ruff, and mypy (strict)"
@@ -130,8 +131,13 @@ $(RAY_VENV)/.ray: $(NEEDS)
 test-ray: $(RAY_VENV)/.ray
 	$(RAY_VENV)/bin/python -m pytest tests/unit/ray tests/live/test_ray.py $(ARGS)
 
-gpu-check: $(VENV)/.test
-	$(IN) scripts/gpu_check.py $(ARGS)
+# A GPU's libraries are the system's, or lie in the environment that jetson/setup.sh made: in no other can they be seen.
+GPU_PYTHON ?= $(firstword $(wildcard /opt/edgeserve/venv/bin/python $(HOME)/.local/share/edgeserve/venv/bin/python) python3)
+GPU_VENV ?= .venv-gpu
+
+gpu-check:
+	$(GPU_PYTHON) scripts/dev/gpu_env.py $(GPU_VENV)
+	$(GPU_VENV)/bin/python scripts/gpu_check.py $(ARGS)
 
 test-compiled: $(VENV)/.compile
 	$(IN) scripts/dev/compiled_tests.py -n $(JOBS) $(ARGS)

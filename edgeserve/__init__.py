@@ -6,9 +6,11 @@ The public names are imported on first use, so that ``import edgeserve`` costs n
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, List
 
+TYPE_CHECKING = False  # typing's own, without the import of it
 if TYPE_CHECKING:
+    from typing import Any, List
+
     from edgeserve import errors
     from edgeserve.answers import Answer
     from edgeserve.async_runtime import AsyncRuntime

@@ -30,9 +30,9 @@ class Answer(Mapping[str, Any]):
     ``outcome`` is ``"completed"``; ``late`` says that the deadline had passed by then; ``reason`` is empty unless the
     answer is partial, then it says why; ``breakdown_ms`` has the keys of :data:`BREAKDOWN_KEYS` and adds up to
     ``total_ms``, which runs to its end from when it was sent, or arrived where that is not known. ``id`` is the number
-    that the server gave the request, for ``story``. ``quality`` is what the policy of an ensemble expects the answer to
-    be worth beside that of all its models (for a classifier the chance that both agree), and ``branches`` names the
-    models that took part; 1.0 and nothing where no policy said."""
+    that the server gave the request, for ``story``. ``branches`` names, in an app with a join, the nodes whose results
+    were combined; the others were not there. ``quality`` is what a fitted ensemble's policy expects the answer to be
+    worth beside that of all its models (for a classifier the chance that both agree), ``None`` where nothing tells."""
 
     __slots__ = ("outputs", "outcome", "late", "reason", "breakdown_ms", "total_ms", "id", "quality", "branches")
 
@@ -45,7 +45,7 @@ class Answer(Mapping[str, Any]):
         total_ms: float = 0.0,
         reason: str = "",
         id: int = 0,
-        quality: float = 1.0,
+        quality: Optional[float] = None,
         branches: Sequence[str] = (),
     ) -> None:
         self.outputs = outputs
@@ -78,7 +78,8 @@ class Answer(Mapping[str, Any]):
     def __repr__(self) -> str:
         breakdown = ", ".join(f"{key} {value:.2f}" for key, value in self.breakdown_ms.items())
         late = ", late" if self.late else ""
-        worth = f", quality {self.quality:.3f} of {', '.join(self.branches)}" if self.branches else ""
+        worth = "" if self.quality is None else f", quality {self.quality:.3f}"
+        worth += f" of {', '.join(self.branches)}" if self.branches else ""
         return f"Answer({sorted(self.outputs)}, {self.outcome}{late}{worth}, {self.total_ms:.2f} ms: {breakdown})"
 
 

@@ -7,13 +7,18 @@ is named, so that ``edgeserve --help`` stays quick.
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
 import os
 import select
+import signal
 import sys
-from typing import Sequence
+import threading
+from contextlib import contextmanager
+from typing import Iterator, Sequence
 
 from edgeserve import __version__
+from edgeserve.config.plain_text import PlainOutput
 from edgeserve.errors import EdgeServeError
 
 VERBS = {
@@ -48,21 +53,33 @@ VERBS = {
 }
 
 
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""The disk is full, or the user's share of it, or the file may not grow further."""
+
+INTERRUPTED = 130
+"""The exit status of a command that Ctrl-C ended, as shells give it."""
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of the ``edgeserve`` command. Returns the exit status: 0 done, 1 fell short, 2 wrong usage."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    with _plain_outputs():
+        return _run(list(sys.argv[1:] if argv is None else argv))
+
+
+def _run(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="edgeserve", description="Many models on one device, under deadlines.")
     parser.add_argument("--version", action="version", version=f"edgeserve {__version__}")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
     chosen = next((word for word in arguments if not word.startswith("-")), "")
-    for verb, (home, what) in VERBS.items():
-        verb_parser = verbs.add_parser(verb, help=what, description=what[0].upper() + what[1:] + ".")
-        if verb == chosen:
-            module = importlib.import_module(home)
-            module.add_arguments(verb_parser)
-            verb_parser.set_defaults(main=module.main)
-    args = parser.parse_args(arguments)
     try:
+        for verb, (home, what) in VERBS.items():
+            verb_parser = verbs.add_parser(verb, help=what, description=what[0].upper() + what[1:] + ".")
+            if verb == chosen:
+                with _ending_at_once():
+                    module = importlib.import_module(home)
+                module.add_arguments(verb_parser)
+                verb_parser.set_defaults(main=module.main)
+        args = parser.parse_args(arguments)
         status = int(args.main(args))
         sys.stdout.flush()
         return status
@@ -73,8 +90,41 @@ def main(argv: Sequence[str] | None = None) -> int:
     except EdgeServeError as error:
         print(f"edgeserve: {error}", file=sys.stderr)
         return 2
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        print(f"edgeserve: {error.filename or 'the output'} cannot be written ({error.strerror})", file=sys.stderr)
+        if error.filename is None:
+            _throw_rest_away()
+        return 1
     except KeyboardInterrupt:
-        return 130
+        return INTERRUPTED
+
+
+@contextmanager
+def _ending_at_once() -> Iterator[None]:
+    """Have Ctrl-C end the process while modules are imported: a library's own start may take the exception of Python's
+    handler for another error, or print it."""
+    before = signal.getsignal(signal.SIGINT)
+    if before is not signal.default_int_handler or threading.current_thread() is not threading.main_thread():
+        yield  # somebody else handles it
+        return
+    signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def _plain_outputs() -> Iterator[None]:
+    """What is printed holds no control sequences of others: names in model files, answers, paths."""
+    before = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = (PlainOutput(stream) for stream in before)
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = before
 
 
 def _has_no_reader() -> bool:
@@ -84,8 +134,13 @@ def _has_no_reader() -> bool:
     look.register(output, 0)
     if not any(events & select.POLLERR for _, events in look.poll(0)):
         return False
-    os.dup2(os.open(os.devnull, os.O_WRONLY), output)
+    _throw_rest_away()
     return True
+
+
+def _throw_rest_away() -> None:
+    """Python writes at its end what is still to be printed; where that cannot be, it must not be said twice."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

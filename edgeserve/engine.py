@@ -6,13 +6,13 @@ a :class:`ModelConfig` of ``engine = "my_module:MyEngine"``. Pytest then says wh
 class in ``[model.NAME] engine``, in the same form. The page on engines is the tutorial and the reference.
 
 * An engine that runs a batch to its end: :class:`Engine`, :class:`Batch`, :class:`Result`, :class:`Footprint`,
-  :class:`OutputType`, :data:`Values`.
+  :class:`OutputType`, :class:`RowFacts`, :data:`Values`.
 * An engine whose device works by itself: :class:`Session`, :class:`Pending`, :class:`Finished`, :class:`LaneInfo`.
-* An engine of sequences: :class:`SequenceInfo`, :class:`BatchControl`, :data:`ANSWERED`.
+* An engine of sequences: :class:`SequenceInfo`, :class:`BatchControl`, :data:`ANSWERED`, :class:`Written`.
 * Helpers: :class:`Options` reads ``[model.NAME] options``; :class:`Ports` with :class:`Port` and :data:`PORT_OPTIONS`
-  turns items into arrays and back; :func:`resolve_path` finds a model's file; :func:`with_failures` puts failed items
-  between the results of the others.
-* Errors: :class:`EngineError`, :class:`WrongInput`, :class:`DeviceLost`, :class:`ExampleUnknown`.
+  turns items into arrays and back; :func:`resolve_path` finds a model's file; :func:`own_failure` is the error of one
+  item for whatever it raised, and :func:`with_failures` puts failed items between the results of the others.
+* Errors: :class:`EngineError`, :class:`WrongInput`, :class:`WrongRows`, :class:`DeviceLost`, :class:`ExampleUnknown`.
 * A host function (``engine = "python"``) returns a dict, a :class:`Result`, :class:`Parts` of a fan-out, or a
   :class:`Route`.
 """
@@ -33,15 +33,18 @@ from edgeserve.engines.base import (
     OutputType,
     Pending,
     Result,
+    RowFacts,
     SequenceInfo,
     Session,
     Values,
+    Written,
+    own_failure,
     with_failures,
 )
 from edgeserve.engines.options import Options
 from edgeserve.engines.ports import PORT_OPTIONS, Port, Ports
 from edgeserve.engines.python import Parts, Route
-from edgeserve.errors import DeviceLost, EngineError, ExampleUnknown, WrongInput
+from edgeserve.errors import DeviceLost, EngineError, ExampleUnknown, WrongInput, WrongRows
 
 __all__ = [
     "ANSWERED",
@@ -63,12 +66,16 @@ __all__ = [
     "Port",
     "Ports",
     "Result",
+    "RowFacts",
     "Route",
     "SequenceInfo",
     "Session",
     "Values",
     "WrongInput",
+    "WrongRows",
     "make_engine",
     "resolve_path",
+    "Written",
+    "own_failure",
     "with_failures",
 ]

@@ -77,6 +77,19 @@ class ExampleUnknown(EngineError):
     code = "example_unknown"
 
 
+class WrongRows(EngineError):
+    """An output has not one row for each item of the batch, so nothing tells which part of it belongs to which item."""
+
+    code = "wrong_rows"
+
+
+class StateLost(EngineError):
+    """What an item would leave behind for the next of its stream is no state to go on from. The request ends as
+    ``failed``, and the stream begins anew."""
+
+    code = "state_lost"
+
+
 class WrongInput(EngineError):
     """An item's values are none that the model takes: its client's mistake. The request ends as ``bad_input``."""
 
@@ -300,16 +313,21 @@ def sent_instead(missing: str, sent: Iterable[str], known: Iterable[str]) -> str
     return f" (sent: {', '.join(names[:SENT_MAX])}{more})" if names else " (nothing was sent)"
 
 
+def said(error: BaseException) -> str:
+    """An exception's own words. Somebody's class may fail to say them."""
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 the message is about something else
+        return "(an exception whose text cannot be made)"
+
+
 def told(error: BaseException, where: str = "") -> str:
     """An exception of somebody's code in a message: its type and text. Of a ``KeyError`` the text is only the key."""
     if type(error) is KeyError and len(error.args) == 1:
         key = error.args[0]
-        return (
-            f"KeyError{where}: {key}"
-            if isinstance(key, str) and " " in key
-            else f"KeyError{where}: there is no {key!r}"
-        )
-    return f"{type(error).__name__}{where}: {error}"
+        if isinstance(key, str):
+            return f"KeyError{where}: {key}" if " " in key else f"KeyError{where}: there is no {key!r}"
+    return f"{type(error).__name__}{where}: {said(error)}"
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -13,7 +13,7 @@ The page *Write a policy* is the tutorial, *The interface of a policy* the refer
   :class:`Distribution`.
 * Functions that all policies share, so that every policy counts value and time alike: :class:`JobQueue`, :func:`take`,
   :func:`bid_for`, :func:`likely_bid`, :func:`choose`, :func:`best_class`, :func:`refusal`, :func:`expected_end`,
-  :func:`droppable`, :func:`give_up_late`, :func:`postpone`,
+  :func:`droppable`, :func:`give_up_late`, :func:`keeps_written`, :func:`postpone`,
   :func:`look_at_bound`,
   :data:`CANNOT_MAKE_DEADLINE`, :func:`ms_to_ns`, :func:`ns_to_ms`.
 
@@ -44,7 +44,7 @@ from edgeserve.sched.policy_api.options import PolicyOptions, option
 from edgeserve.sched.policy_api.policy import CANNOT_MAKE_DEADLINE, Bid, Change, Policy
 from edgeserve.sched.requests.graph import App, Node
 from edgeserve.sched.requests.joins import Branch
-from edgeserve.sched.requests.states import Job, RequestRecord
+from edgeserve.sched.requests.states import Job, RequestRecord, keeps_written
 from edgeserve.sched.resources.lanes import Lane, Work
 from edgeserve.units import ms_to_ns, ns_to_ms
 
@@ -73,6 +73,7 @@ __all__ = [
     "droppable",
     "give_up_late",
     "expected_end",
+    "keeps_written",
     "likely_bid",
     "look_at_bound",
     "ms_to_ns",

@@ -13,6 +13,7 @@ class RequestOptions(TypedDict, total=False):
     klass: Optional[str]  # "critical", "normal" or "background"
     value: Optional[float]  # from 0: what the answer is worth, times the app's own value
     stream: Optional[str]  # the stream that the request belongs to, where the app keeps streams
+    reset: Optional[bool]  # whether the stream begins anew with this request: what it left behind is forgotten
     on_late: Optional[str]  # "drop", "answer" or "partial"
     hints: Optional[Mapping[str, float]]  # what is known of the work ahead of time, for the app's policy
     quality_min: Optional[float]  # 0 to 1: the least quality of an ensemble's answer that is of use

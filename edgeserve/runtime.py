@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, 
 from edgeserve.answers import Answer, AnswerStream, TakesPieces
 from edgeserve.config.loading import config_of
 from edgeserve.config.schema import Config
-from edgeserve.errors import EdgeServeError, Failed, Rejected, RequestError, TimedOut
+from edgeserve.errors import DeadlineExpired, EdgeServeError, Failed, Rejected, RequestError, TimedOut
 from edgeserve.interpreter import check_may_wait, check_process, gives_answers, may_wait, settle_memory, unsettle_memory
 from edgeserve.live.loop_io import clock_ns
 from edgeserve.live.request import LiveRequest, request_of_call, request_validators, unknown_app
@@ -242,6 +242,8 @@ class Runtime:
         try:
             validator.check(request, future, now_ns)
         except RequestError as error:
+            if request.reset and isinstance(error, DeadlineExpired):  # what follows is a beginning all the same
+                self.on_loop(lambda core: core.world.values.begin_anew((app, request.stream or "")))
             self._numbered(app, error)
             raise
         if request.predictors is not None:

@@ -1,12 +1,16 @@
 """Everything that needs a GPU, on this machine: the tests of ``tests/gpu``, the GPU benches, and a report.
 
-    python scripts/gpu_check.py [--quick] [--out DIR] [--only overhead,profile] [--rehearse]
+    make gpu-check [GPU_PYTHON=PYTHON] [ARGS=...]
+    python scripts/gpu_check.py [--look] [--quick] [--out DIR] [--only overhead,profile] [--rehearse]
+
+It needs a Python that sees the GPU's libraries: ``make`` makes an environment of that kind (``dev/gpu_env.py``).
 
 The bench ``tensorrt`` needs TensorRT, cuda-bindings and the ``onnx`` package, the others torch with CUDA; those whose
 libraries are missing are left out, with the reason. What else is there (ONNX Runtime with CUDA) is tested too. Writes
 ``gpu_check_DEVICE.json`` and ``.md`` to ``docs/research/results``, or to ``--out``.
 
-Where no GPU can be used it says what it would run, and why it cannot, and ends with exit status 3. A test that failed
+Where no GPU can be used it says where it looked, what it would run, and ends with exit status 3. ``--look`` says that,
+or what it found, and runs nothing. A test that failed
 or a check that falls short: 1. ``--rehearse`` runs the benches on the CPU, small, to show that they work: it writes
 nothing unless ``--out`` is given and says nothing about a GPU.
 """
@@ -14,9 +18,11 @@ nothing unless ``--out`` is given and says nothing about a GPU.
 from __future__ import annotations
 
 import argparse
+import glob
 import importlib
 import importlib.util
 import json
+import os
 import platform
 import re
 import subprocess
@@ -27,6 +33,7 @@ import xml.etree.ElementTree
 from pathlib import Path
 from typing import Any, Callable, Dict, Mapping, Optional, Sequence
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this checkout, whatever is installed
 sys.path.insert(0, str(Path(__file__).resolve().parents[0]))  # scripts/
 
 from lib.checks import Checks
@@ -61,7 +68,7 @@ that launches, where Clockwork's machines had none."""
 def libraries() -> Dict[str, str]:
     """Library -> version, or why it cannot be used."""
     found = {}
-    for name in ("torch", "onnxruntime", "tensorrt", "cuda.bindings"):
+    for name in ("cuda.bindings", "cuda.cuda", "torch", "onnxruntime", "tensorrt"):
         try:
             module = importlib.import_module(name)
         except Exception as error:  # noqa: BLE001 a native library may fail in any way
@@ -72,6 +79,12 @@ def libraries() -> Dict[str, str]:
         import onnxruntime
 
         found["onnxruntime"] += f" ({', '.join(onnxruntime.get_available_providers())})"
+    if "not usable" not in found["torch"]:
+        import torch
+
+        found["torch"] += (
+            f" (for CUDA {torch.version.cuda}, {'with' if torch.cuda.is_available() else 'without'} a device)"
+        )
     return found
 
 
@@ -272,12 +285,19 @@ def shown(value: Optional[float]) -> str:
     return "-" if value is None else f"{value:.4g}"
 
 
+NODES = ("/dev/nvidia*", "/dev/nvhost-gpu", "/dev/nvgpu", "/dev/dxg", "/proc/driver/nvidia/version")
+"""Where a driver of NVIDIA shows: a card's, a Jetson's, Windows'."""
+
+
 def say_what_would_run(names: Sequence[str], found: Mapping[str, str]) -> int:
     """No GPU: what is missing, and what it would have done."""
-    print("No GPU can be used here:")
+    print("No GPU can be used here. Looked for:")
+    print(f"  libraries of {sys.executable} (GPU_PYTHON chooses another Python, whose libraries are seen, too)")
     for name, version in found.items():
         print(f"  {name}: {version}")
-    print(f"  CUDA: {device_of_driver()}")
+    print(f"  CUDA by the driver: {device_of_driver()}")
+    nodes = [path for pattern in NODES for path in sorted(glob.glob(pattern))]
+    print(f"  device files ({', '.join(NODES)}): {', '.join(nodes) or 'none'}")
     print("\nOn a machine with one, this script runs:")
     print("  tests/gpu: the conformance of torch, onnx on CUDA and TensorRT, and tensorrt; CUDA itself; a full device")
     for name in names:
@@ -315,11 +335,14 @@ def run_benches(names: Sequence[str], kind: str, quick: bool) -> Dict[str, Any]:
 
 def main(words: Optional[Sequence[str]] = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--look", action="store_true", help="say what is found, run nothing")
     parser.add_argument("--quick", action="store_true", help="a tenth of the runs")
     parser.add_argument("--out", metavar="DIR", help="where the report goes (default: docs/research/results)")
     parser.add_argument("--only", default="", metavar="B[,B]", help=f"of the benches: {', '.join(BENCHES)}; no tests")
     parser.add_argument("--rehearse", action="store_true", help="the benches on the CPU, small")
     arguments = parser.parse_args(words)
+    beside = [os.environ["PYTHONPATH"]] if os.environ.get("PYTHONPATH") else []
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *beside])  # of the tests, and of processes of engines
     names = [name for name in arguments.only.split(",") if name] or list(BENCHES)
     unknown = [name for name in names if name not in BENCHES]
     if unknown:
@@ -335,6 +358,8 @@ def main(words: Optional[Sequence[str]] = None) -> int:
     print(f"{device['name']}: {', '.join(f'{name} {version}' for name, version in found.items())}", flush=True)
     for name in [name for name in names if name in left_out]:
         print(f"{name} is left out: {left_out[name]}", flush=True)
+    if arguments.look:
+        return 0
     names = [name for name in names if name not in left_out]
     tests = None if arguments.only or arguments.rehearse else run_tests(arguments.quick)
     if tests is not None:

@@ -37,6 +37,7 @@ LOOSE = {
     "request_options",
     "runtime",
     "server",
+    "texts",
     "units",
 }
 
@@ -50,6 +51,7 @@ GROUND = {
     "compiled",
     "lognormal",
     "interpreter",
+    "texts",
 }  # level 0
 OUTSIDE = {"engines", "offload", "ipc", "device"}  # level 2: threads, sockets, engines
 
@@ -64,6 +66,7 @@ ROOMS = {
     "compiled": set(),
     "lognormal": set(),
     "interpreter": set(),
+    "texts": set(),
     "sched": set(),
     "loop": {"sched.protocol", "sched.latency.window"},
     "engines": {"", "predict"},
@@ -119,7 +122,7 @@ POLICY_ROOMS = {
 
 # Library -> the only modules that may import it.
 OPTIONAL = {
-    "onnxruntime": {"engines.onnx", "engines.lm"},
+    "onnxruntime": {"engines.onnx", "engines.onnx_settings", "engines.onnx_failures", "engines.lm"},
     "tensorrt": {"engines.tensorrt"},
     "torch": {"engines.torch", "engines.lm"},
     "cuda": {"engines.cuda"},

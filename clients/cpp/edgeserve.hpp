@@ -77,9 +77,12 @@ struct Tensor {
   }
   // Any dtype by its name, such as float16 or bool, from its bytes.
   static Tensor raw(std::string dtype, const void* data, std::vector<std::int64_t> shape);
+  // Texts, dtype "text": kept by the tensor.
+  static Tensor texts(const std::vector<std::string>& words, std::vector<std::int64_t> shape);
 
   template <class T>
   const T* as() const;
+  std::vector<std::string> as_texts() const;
   std::size_t size() const {
     std::size_t count = 1;
     for (auto extent : shape) count *= static_cast<std::size_t>(extent);
@@ -109,6 +112,7 @@ struct Options {
   double slo_ms = kUnset, value = kUnset, quality_min = kUnset;
   std::string klass, on_late, stream, traceparent;  // klass: critical, normal or background
   std::map<std::string, double> hints;
+  bool reset = false;  // begin the stream anew: what it left behind is forgotten
   bool pieces = false;
 };
 
@@ -120,7 +124,7 @@ struct Answer {
   std::uint64_t request_id = 0;
   double total_ms = 0;
   std::vector<double> breakdown_ms;  // waiting, loading, behind earlier work on the lane, running
-  double quality = 1;
+  double quality = kUnset;  // of a fitted ensemble: what the answer is expected to be worth, 0 to 1
   std::vector<std::string> branches;
 };
 
@@ -489,6 +493,40 @@ const T* Tensor::as() const {
   return static_cast<const T*>(data);
 }
 
+// Each text has its length in four bytes, little-endian, before its UTF-8.
+inline Tensor Tensor::texts(const std::vector<std::string>& words, std::vector<std::int64_t> shape) {
+  auto packed = std::make_shared<std::string>();
+  for (auto& word : words) {
+    for (int shift = 0; shift < 32; shift += 8) packed->push_back(static_cast<char>(word.size() >> shift & 0xff));
+    *packed += word;
+  }
+  Tensor tensor;
+  tensor.dtype = "text";
+  tensor.shape = std::move(shape);
+  tensor.data = packed->data();
+  tensor.bytes = packed->size();
+  tensor.owner = packed;
+  if (tensor.size() != words.size())
+    throw Error("bad_input", "the shape needs " + std::to_string(tensor.size()) + " texts, the vector has " +
+                                 std::to_string(words.size()));
+  return tensor;
+}
+
+inline std::vector<std::string> Tensor::as_texts() const {
+  if (dtype != "text") throw Error("bad_input", "the tensor holds " + dtype + ", not texts");
+  std::vector<std::string> words;
+  auto* at = static_cast<const unsigned char*>(data);
+  std::size_t left = bytes;
+  while (left >= 4) {
+    const std::size_t length = at[0] | at[1] << 8 | at[2] << 16 | static_cast<std::size_t>(at[3]) << 24;
+    if (length > left - 4) break;
+    words.emplace_back(reinterpret_cast<const char*>(at + 4), length);
+    at += 4 + length, left -= 4 + length;
+  }
+  if (left || words.size() != size()) throw Error("malformed", "the tensor's texts are not those of its shape");
+  return words;
+}
+
 // --- the client ------------------------------------------------------------------------------------------------------
 
 struct ClientOptions {
@@ -811,7 +849,7 @@ class Client {
   std::size_t options_count(const Options& options) const {
     return (std::isnan(options.slo_ms) ? 0 : 1) + (std::isnan(options.value) ? 0 : 1) +
            (std::isnan(options.quality_min) ? 0 : 1) + (options.klass.empty() ? 0 : 1) + (options.on_late.empty() ? 0 : 1) +
-           (options.stream.empty() ? 0 : 1) + (options.traceparent.empty() ? 0 : 1) + (options.hints.empty() ? 0 : 1) + (options.pieces ? 1 : 0) +
+           (options.stream.empty() ? 0 : 1) + (options.traceparent.empty() ? 0 : 1) + (options.hints.empty() ? 0 : 1) + (options.pieces ? 1 : 0) + (options.reset ? 1 : 0) +
            (options_.name.empty() ? 0 : 1);
   }
   void write_options(msgpack::Writer* writer, const Options& options) const {
@@ -829,6 +867,7 @@ class Client {
       writer->text("hints"), writer->map(options.hints.size());
       for (auto& hint : options.hints) writer->text(hint.first), writer->real(hint.second);
     }
+    if (options.reset) writer->text("reset"), writer->boolean(true);
     if (options.pieces) writer->text("pieces"), writer->boolean(true);
   }
 
@@ -993,7 +1032,13 @@ class Client {
                             std::size_t* next, const std::shared_ptr<detail::Part>& room) {
     std::vector<std::int64_t> shape;
     for (auto& extent : entry.items[2].items) shape.push_back(static_cast<std::int64_t>(extent.as_natural("shape")));
-    Tensor tensor = Tensor::raw(entry.items[1].as_text(), nullptr, std::move(shape));
+    Tensor tensor;
+    if (entry.items[1].as_text() == "text") {
+      tensor.dtype = "text", tensor.shape = std::move(shape);
+      if (*next < frames.size()) tensor.bytes = frames[*next]->size();
+    } else {
+      tensor = Tensor::raw(entry.items[1].as_text(), nullptr, std::move(shape));
+    }
     if (entry.items.size() == 5) {
       const std::uint64_t offset = entry.items[3].as_natural("offset"), bytes = entry.items[4].as_natural("bytes");
       if (!room || bytes != tensor.bytes || offset < room->offset || bytes > room->bytes ||

@@ -45,6 +45,11 @@ static void values(Client& client) {
   say("empty", answer.outputs.at("h").bytes == 0 && answer.outputs.at("h").shape[1] == 3);
   say("text", answer.texts.at("t") == std::vector<std::string>({"gr\xc3\xbc\xc3\x9f dich"}));
   say("terms", answer.outcome == "completed" && !answer.late && answer.total_ms == 0.001 && answer.breakdown_ms.size() == 4);
+  const std::vector<std::string> words = {"", std::string("a\0", 2), "gr\xc3\xbc\xc3\x9f", "b", std::string(100000, 'x'), "c"};
+  auto texts = client.infer("echo", {{"w", Tensor::texts(words, {2, 3})}, {"none", Tensor::texts({}, {0})}});
+  say("words", texts.outputs.at("w").as_texts() == words && texts.outputs.at("w").shape[1] == 3 &&
+                   texts.outputs.at("none").as_texts().empty());
+  say("wrong words", code_of([&] { Tensor::texts(words, {5}); }) == "bad_input" && code_of([&] { x.as_texts(); }) == "bad_input");
   say("wrong type", code_of([&] { x.as<double>(); }) == "bad_input");
   say("wrong shape", code_of([&] { Tensor::of(numbers, {3}); }) == "bad_input");
   say("question", client.ask("health").find("ready")->flag);

@@ -11,8 +11,16 @@ export interface Tensor {
   dtype: Dtype;
 }
 
-/** What an input may be: a text, a typed array (one axis), or data with its shape. */
-export type Input = string | TypedArray | { data: TypedArray; shape?: number[]; dtype?: Dtype };
+/** Texts in C order. */
+export interface Texts {
+  data: string[];
+  shape: number[];
+  dtype: 'text';
+}
+
+/** What an input may be: a text, a typed array or a list of texts (one axis), or data with its shape. */
+export type Input = string | TypedArray | string[] | { data: TypedArray; shape?: number[]; dtype?: Dtype } |
+  { data: string[]; shape?: number[]; dtype?: 'text' };
 
 export interface InferOptions {
   /** Deadline in milliseconds from now; the app's own when left out. */
@@ -22,6 +30,8 @@ export interface InferOptions {
   value?: number;
   /** Name of the stream that this request continues. */
   stream?: string;
+  /** Begin the stream anew: what it left behind is forgotten. */
+  reset?: boolean;
   onLate?: 'drop' | 'answer' | 'partial';
   hints?: Record<string, number>;
   /** The least quality of an ensemble's answer that is of use, 0 to 1. */
@@ -33,7 +43,7 @@ export interface InferOptions {
 }
 
 export interface Answer {
-  outputs: Record<string, Tensor | string | string[]>;
+  outputs: Record<string, Tensor | Texts | string | string[]>;
   /** The server's number of the request, for `story`. */
   id: number;
   late: boolean;
@@ -41,7 +51,7 @@ export interface Answer {
   reason: string;
   totalMs: number;
   breakdownMs: { queue: number; load: number; batch: number; execute: number; other: number };
-  quality: number;
+  quality: number | null;
   branches: string[];
 }
 

@@ -16,7 +16,7 @@ const ARRAYS = {
 const NAMES = new Map(['int8', 'uint8', 'int16', 'uint16', 'int32', 'uint32', 'float32', 'int64', 'uint64', 'float64']
   .map((name) => [ARRAYS[name], name]).concat([[Uint8ClampedArray, 'uint8'], [Buffer, 'uint8']]));
 const OPTIONS = {
-  sloMs: 'slo_ms', class: 'class', value: 'value', stream: 'stream', onLate: 'on_late', hints: 'hints',
+  sloMs: 'slo_ms', class: 'class', value: 'value', stream: 'stream', reset: 'reset', onLate: 'on_late', hints: 'hints',
   qualityMin: 'quality_min', traceparent: 'traceparent',
 };
 const LINGER_MS = 200; // how long a goodbye may take
@@ -248,8 +248,9 @@ class Client {
 }
 
 function tensorOf(name, value) {
-  const data = ArrayBuffer.isView(value) ? value : value && value.data;
-  if (!ArrayBuffer.isView(data)) throw new EdgeServeError(`input ${name}: expected a string, a typed array, or {data, shape[, dtype]}`, 'bad_input');
+  const data = ArrayBuffer.isView(value) || Array.isArray(value) ? value : value && value.data;
+  if (Array.isArray(data)) return textsOf(name, data, value.shape || [data.length]);
+  if (!ArrayBuffer.isView(data)) throw new EdgeServeError(`input ${name}: expected a string, a typed array, a list of strings, or {data, shape[, dtype]}`, 'bad_input');
   const dtype = value.dtype || NAMES.get(data.constructor);
   const Kind = ARRAYS[dtype];
   if (!Kind) throw new EdgeServeError(`input ${name}: dtype ${dtype || data.constructor.name} is unknown; known: ${Object.keys(ARRAYS).join(', ')}`, 'bad_input');
@@ -259,10 +260,34 @@ function tensorOf(name, value) {
   return [dtype, shape, Buffer.from(data.buffer, data.byteOffset, data.byteLength)];
 }
 
+// Each text has its length in four bytes before its UTF-8.
+function textsOf(name, data, shape) {
+  const count = shape.reduce((product, length) => product * length, 1);
+  if (!data.every((text) => typeof text === 'string') || count !== data.length) {
+    throw new EdgeServeError(`input ${name}: shape [${shape}] of texts needs ${count} strings, in one list`, 'bad_input');
+  }
+  return ['text', shape, Buffer.concat(data.flatMap((text) => {
+    const bytes = Buffer.from(text), length = Buffer.alloc(4);
+    length.writeUInt32LE(bytes.length);
+    return [length, bytes];
+  }))];
+}
+
+function textsIn(frame) {
+  const found = [], bytes = Buffer.from(frame.buffer, frame.byteOffset, frame.byteLength);
+  for (let at = 0; at < bytes.length;) {
+    const end = at + 4 + bytes.readUInt32LE(at);
+    found.push(bytes.toString('utf8', at + 4, end));
+    at = end;
+  }
+  return found;
+}
+
 function answerOf(fields, frames) {
   const outputs = { ...fields.texts };
   (fields.tensors || []).forEach(([name, dtype, shape], index) => {
     const frame = frames[index];
+    if (dtype === 'text') { outputs[name] = { dtype, shape, data: textsIn(frame) }; return; }
     const Kind = ARRAYS[dtype];
     const aligned = frame.byteOffset % Kind.BYTES_PER_ELEMENT === 0 ? frame : Uint8Array.from(frame);
     outputs[name] = { dtype, shape, data: new Kind(aligned.buffer, aligned.byteOffset, aligned.byteLength / Kind.BYTES_PER_ELEMENT) };
@@ -272,7 +297,7 @@ function answerOf(fields, frames) {
   return {
     outputs, id: fields.request_id, late: fields.late, reason: fields.reason || '', totalMs,
     breakdownMs: { queue, load, batch, execute, other: Math.max(0, totalMs - queue - load - batch - execute) },
-    quality: fields.quality === undefined ? 1 : fields.quality, branches: fields.branches || [],
+    quality: fields.quality === undefined ? null : fields.quality, branches: fields.branches || [],
   };
 }
 

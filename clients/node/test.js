@@ -13,6 +13,12 @@ async function main(endpoint) {
   said.answer = { late: answer.late, shape: answer.outputs.x.shape, dtype: answer.outputs.x.dtype,
     data: Array.from(answer.outputs.x.data), text: answer.outputs.t,
     total: Math.abs(Object.values(answer.breakdownMs).reduce((a, b) => a + b, 0) - answer.totalMs) < 1e-6 };
+  const texts = ['', 'a\0', 'grüß dich', '👩‍👧', 'x'.repeat(100000), '\0'];
+  const words = await client.infer('echo', { w: { data: texts, shape: [2, 3] }, none: [], one: ['x'] });
+  said.words = words.outputs.w.dtype === 'text' && String(words.outputs.w.shape) === '2,3'
+    && words.outputs.w.data.every((text, index) => text === texts[index]) && words.outputs.w.data.length === 6
+    && words.outputs.none.data.length === 0 && words.outputs.one.data[0] === 'x';
+  said.wrongWords = await failure(client.infer('echo', { w: { data: ['a'], shape: [2] } }));
   const kinds = [Int8Array, Uint8Array, Int16Array, Uint16Array, Int32Array, Uint32Array, Float32Array, Float64Array];
   const back = await Promise.all(kinds.map((Kind) => client.infer('echo', { x: Kind.from([0, 1, 2, 100]) })));
   said.kinds = back.every((one, index) => one.outputs.x.data.constructor === kinds[index] && one.outputs.x.data[3] === 100);

@@ -1,16 +1,16 @@
-"""Where a model's file lies, and what identifies it: the configuration's directory or the asset cache.
+"""Where a file lies: relative to the configuration's directory, or in the asset cache; and what identifies its content.
 
 Fetching assets is a script's business, reading a model's file is the engine's.
 """
 
 from __future__ import annotations
 
-import functools
 import os
-from typing import Mapping
+from typing import Callable, Dict, Generic, Iterable, Mapping, Tuple, TypeVar
 
-from edgeserve.config.schema import ModelConfig
-from edgeserve.errors import ConfigError, EngineError
+from edgeserve.errors import ConfigError
+
+Found = TypeVar("Found")
 
 CACHE_PREFIX = "cache:"
 _CHUNK_BYTES = 1 << 20
@@ -47,61 +47,80 @@ def _in_cache(file: str) -> str:
     )
 
 
-def model_path(model: ModelConfig, directory: str) -> str:
-    """The existing file of a model; :class:`EngineError` says where it was looked for and what to do."""
-    if not model.file:
-        raise EngineError(
-            f"model {model.name!r}: engine {model.engine!r} needs a file; set [model.{model.name}] file = '...'"
-        )
-    path = resolve_path(model.file, directory)
-    if not os.path.isfile(path):
-        mend = (
-            "fetch the assets first (or point EDGESERVE_CACHE at the cache that has them)"
-            if model.file.startswith(CACHE_PREFIX)
-            else f"correct [model.{model.name}] file = {model.file!r} (relative to the configuration file)"
-        )
-        raise EngineError(f"model {model.name!r}: there is no file {path}; {mend}")
-    wrong = no_model_file(path)
-    if wrong:
-        raise EngineError(f"model {model.name!r}: {path} {wrong}")
-    if model.sha256:
-        found = file_sha256(path)
-        if found != model.sha256:
-            raise EngineError(
-                f"model {model.name!r}: {path} has sha256 {found}, expected {model.sha256}: it is not "
-                f"the file that was meant. If it can be trusted, change [model.{model.name}] sha256"
-            )
-    return path
+Stamp = Tuple[int, ...]
+"""Device, inode, size and the times of the last change of content and of the inode, in nanoseconds; ``()``: no file."""
 
 
-def no_model_file(path: str) -> str:
-    """What a file evidently is instead of a model, and what to do; ``""`` where that is not known."""
-    with open(path, "rb") as file:
-        start = file.read(128).lstrip().lower()
-    if start.startswith(b"version https://git-lfs"):
-        return "is a pointer of git-lfs, not the model: fetch the model with 'git lfs install' and 'git lfs pull'"
-    if start.startswith((b"<!doctype html", b"<html")):
-        return "is a web page, not a model: take the address of the file itself ('raw', 'resolve' or 'download')"
-    return ""
+def stamp(path: str) -> Stamp:
+    """What changes whenever a file is changed or replaced, its size and its modification time kept or not: no program
+    sets the time at which an inode changed."""
+    try:
+        about = os.stat(path)
+    except (OSError, ValueError):  # a name with a null in it
+        return ()
+    return (about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns)
 
 
-def weights_size_bytes(path: str) -> int:
-    """Size of a model's file, with the sidecar that exporters put large weights into (``FILE.data``/``FILE_data``)."""
-    return sum(os.path.getsize(name) for name in (path, f"{path}.data", f"{path}_data") if os.path.isfile(name))
+class Remembered(Generic[Found]):
+    """What a function finds in a file, remembered for as long as the file stays as it is. Any thread may ask."""
+
+    def __init__(self, find: Callable[[str], Found]) -> None:
+        self._find = find
+        self._known: Dict[str, Tuple[Stamp, Found]] = {}
+
+    def __call__(self, path: str) -> Found:
+        about = stamp(path)
+        known = self._known.get(path)
+        if known is not None and known[0] == about:
+            return known[1]
+        found = self._find(path)
+        if about == stamp(path) and is_settled(about):
+            if len(self._known) >= FILES_MAX:
+                self._known.clear()
+            self._known[path] = (about, found)
+        return found
 
 
-def file_sha256(path: str) -> str:
-    """Hex digest of a file's content; of a file that has not changed it is remembered."""
-    about = os.stat(path)
-    return _sha256(path, about.st_size, about.st_mtime_ns)
+FILES_MAX = 256
+"""Files that are remembered: more than the models of a device have."""
+
+STEP_NS = 2 * 10**9
+"""The coarsest step in which a file system keeps times (FAT)."""
 
 
-@functools.lru_cache(maxsize=256)
-def _sha256(path: str, size_bytes: int, mtime_ns: int) -> str:
+def is_settled(about: Stamp) -> bool:
+    """Whether another change would bring another stamp: not of a file that has just changed, which may change again in
+    the same step of its times."""
+    return about != () and about[-1] + STEP_NS < _now_ns()
+
+
+def _now_ns() -> int:
+    """The time of the kernel's clock for files, by a file that is made now; 0 where none can be."""
+    try:
+        file = os.memfd_create("now")
+    except (AttributeError, OSError):
+        return 0
+    try:
+        return os.fstat(file).st_ctime_ns
+    finally:
+        os.close(file)
+
+
+def sha256_of(blocks: Iterable[bytes]) -> str:
+    """Hex digest of bytes, one block after the other."""
     import hashlib  # with OpenSSL: 4 MB that a process without model files spares
 
     digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        for chunk in iter(lambda: file.read(_CHUNK_BYTES), b""):
-            digest.update(chunk)
+    for block in blocks:
+        digest.update(block)
     return digest.hexdigest()
+
+
+def read_sha256(path: str) -> str:
+    """Hex digest of a file's content, read now. ``OSError`` where it cannot be read."""
+    with open(path, "rb") as file:
+        return sha256_of(iter(lambda: file.read(_CHUNK_BYTES), b""))
+
+
+file_sha256: Callable[[str], str] = Remembered(read_sha256)
+"""The same, read again when the file has changed."""

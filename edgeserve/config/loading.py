@@ -14,6 +14,7 @@ from typing import Any, Dict, List, Mapping, Sequence, Tuple, Type, TypeVar
 from edgeserve.config.ensemble_profile import check_nodes, parse_ensemble, read_ensemble
 from edgeserve.config.files import resolve_path
 from edgeserve.config.hints import check_predicted
+from edgeserve.config.language_apps import completed
 from edgeserve.config.pipelines import expand_pipelines
 from edgeserve.config.readers import anything, string, table_of
 from edgeserve.config.schema import (
@@ -30,6 +31,7 @@ from edgeserve.config.schema import (
     ServerConfig,
     TensorConfig,
 )
+from edgeserve.config.text_files import decoded
 from edgeserve.errors import ConfigError, nearest
 from edgeserve.units import NS_PER_MS, counted_axes, format_duration
 
@@ -72,14 +74,18 @@ def load_config(path: str | bytes | os.PathLike[str]) -> Config:
 
 def read_toml(path: str) -> Dict[str, Any]:
     """The table of one TOML file, unchecked. :class:`ConfigError` names the file when it cannot be read."""
+    return parse_toml(read_toml_text(path), path)
+
+
+def read_toml_text(path: str) -> str:
+    """The text of one TOML file, its lines as they end there."""
     try:
         with open(path, "rb") as file:
-            text = file.read().decode("utf-8")
+            return decoded(file.read())
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror}); give the path of a TOML file") from None
-    except UnicodeDecodeError as error:
+    except ValueError as error:
         raise ConfigError(f"{path}: is not TOML: {error}") from None
-    return parse_toml(text, path)
 
 
 def parse_toml(text: str, source: str = "(a text)") -> Dict[str, Any]:
@@ -89,11 +95,14 @@ def parse_toml(text: str, source: str = "(a text)") -> Dict[str, Any]:
     except RecursionError:
         raise ConfigError(f"{source}: is not TOML of ours: it is nested too deeply") from None
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{source}: is not TOML: {error}{_unquoted(text, str(error))}") from None
+        raise ConfigError(f"{source}: is not TOML: {error}{_mend_of(text, str(error))}") from None
 
 
-def _unquoted(text: str, error: str) -> str:
-    """The mend where the line that the parser stopped at gives a text without quotes, as ``slo = 50ms`` does."""
+def _mend_of(text: str, error: str) -> str:
+    """The mend of usual mistakes: line breaks of other systems; in the line that the parser stopped at, a text without
+    quotes, as ``slo = 50ms`` is."""
+    if "\r" in text.replace("\r\n", "\n"):
+        return "; a line ends in a carriage return alone: end lines with LF, or with CR LF"
     place = re.search(r"at line (\d+)", error)
     lines = text.splitlines()
     if place is None or not 0 < int(place[1]) <= len(lines):
@@ -116,7 +125,10 @@ def parse_config(table: Mapping[str, Any], directory: str = ".", source: str = "
     lanes = _sections(LaneConfig, table, "lane") or {"cpu0": LaneConfig(name="cpu0", device=next(iter(devices)))}
     models = _sections(ModelConfig, table, "model")
     policies = {name: _policy(name, section) for name, section in _named(table, "policy").items()}
-    apps = {name: _app(name, section, directory) for name, section in _named(table, "app").items()}
+    apps = {
+        name: completed(_app(name, section, directory), section, models)
+        for name, section in _named(table, "app").items()
+    }
     if not policies or any(app.policy == AUTO for app in apps.values()):
         policies.setdefault(AUTO, PolicyConfig(name=AUTO, kind=AUTO))
     for name, section in _named(table, "app").items():

@@ -7,13 +7,13 @@ of a scenario. This module holds the record, its reading and its writing.
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import dataclass, fields, replace
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from edgeserve.config.loading import parse_toml, read_table
 from edgeserve.config.machine import device_slug
+from edgeserve.config.plain_text import toml_file, toml_key, toml_value
 from edgeserve.config.profiles import QUANTILES
 from edgeserve.config.readers import anything, duration, durations_by_size, entry, integer, number, table_of
 from edgeserve.config.text_files import read_text, write_whole
@@ -154,7 +154,7 @@ def read_machine(path: str) -> MachineCosts:
 def write_machine(path: str, costs: MachineCosts) -> None:
     """Write atomically (a reader never sees half a file); makes the directories."""
     os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-    write_whole(path, "\n".join(_lines(costs)) + "\n")
+    write_whole(path, toml_file(_lines(costs)))
 
 
 def find_machine(directory: str, elsewhere: bool = False) -> Optional[Tuple[str, MachineCosts]]:
@@ -184,12 +184,12 @@ def _lines(costs: Any) -> List[str]:
     """The file's text: plain keys first, then the tables."""
     lines = [f"format = {FORMAT}"] + _plain(costs)
     lines += ["", "[circumstances]"] + [
-        f"{json.dumps(key)} = {json.dumps(value)}" for key, value in sorted(costs.circumstances.items())
+        f"{toml_key(key)} = {toml_value(value)}" for key, value in sorted(costs.circumstances.items())
     ]
     for kind, taken in sorted(costs.decide.items()):
-        lines += ["", f"[decide.{json.dumps(kind)}]", *(f"{n} = {_duration(ns)}" for n, ns in sorted(taken.items()))]
+        lines += ["", f"[decide.{toml_key(kind)}]", *(f"{n} = {_duration(ns)}" for n, ns in sorted(taken.items()))]
     for model, use in sorted(costs.lock.items()):
-        lines += ["", f"[lock.{json.dumps(model)}]"] + _plain(use)
+        lines += ["", f"[lock.{toml_key(model)}]"] + _plain(use)
     return lines
 
 
@@ -202,7 +202,7 @@ def _plain(record: Any) -> List[str]:
         if isinstance(value, tuple):
             lines.append(f"{key} = [{', '.join(_duration(ns) for ns in value)}]")
         else:
-            lines.append(f"{key} = {_duration(value) if item.name.endswith('_ns') else json.dumps(value)}")
+            lines.append(f"{key} = {_duration(value) if item.name.endswith('_ns') else toml_value(value)}")
     return lines
 
 

@@ -3,8 +3,8 @@
 A file holds a list of modules, or ``{"name", "slo_ms", "modules"}``. A module has ``name`` (a registered model),
 ``id``, ``pres`` and ``subs`` (ids before and after it), and may have ``lane`` (where its model runs), ``max_batch``
 (larger sizes of its model are not used), ``route`` (``"one"``: its result names the single successor taken), ``work``
-(a predictor, as ``"module:function"``: it becomes the app's predictor of the hint ``NODE.work``) and, on the last
-module, ``value`` (of a request).
+(a predictor, as ``"module:function"``: it becomes the app's predictor of the hint ``NODE.work``), ``inputs`` (as of a
+node: argument -> ``"request.x"`` or ``"NODE.x"``) and, on the last module, ``value`` (of a request).
 
 Our graphs may begin and end at several nodes: a request enters at all of them and is answered when all its ends are
 done. That is what virtual modules of no cost around them would do, so none are made. Works on plain tables, before
@@ -13,14 +13,14 @@ they become a typed configuration; knows no model and no lane but by name.
 
 from __future__ import annotations
 
-import json
 import os
 from typing import Any, Dict, List, Mapping, NamedTuple, Tuple
 
-from edgeserve.config.readers import names_function
+from edgeserve.config.readers import names_function, string, table_of
+from edgeserve.config.text_files import read_json
 from edgeserve.errors import ConfigError, nearest
 
-MODULE_KEYS = ("name", "id", "pres", "subs", "lane", "max_batch", "route", "value", "work")
+MODULE_KEYS = ("name", "id", "pres", "subs", "lane", "max_batch", "route", "value", "work", "inputs")
 FILE_KEYS = ("name", "slo_ms", "value", "modules")
 
 
@@ -37,6 +37,7 @@ class Module(NamedTuple):
     route: str
     value: float
     work: str  # "" = not predicted
+    inputs: Mapping[str, str]  # as a node's
 
 
 class Pipeline(NamedTuple):
@@ -151,6 +152,7 @@ def nodes_of(pipeline: Pipeline) -> List[Dict[str, Any]]:
             "model": module.name,
             "route": module.route,
             "after": [by_id[pre].node for pre in module.pres],
+            **({"inputs": module.inputs} if module.inputs else {}),
         }
         for module in pipeline.modules
     ]
@@ -159,8 +161,7 @@ def nodes_of(pipeline: Pipeline) -> List[Dict[str, Any]]:
 def load_pipeline(path: str) -> Pipeline:
     """Read and check one file. :class:`ConfigError` names the file, the module and the mend."""
     try:
-        with open(path, encoding="utf-8") as file:
-            record = json.load(file)
+        record = read_json(path)
     except OSError as error:
         raise ConfigError(
             f"{path}: cannot be read ({error.strerror}); give the path of a JSON file, relative to the configuration"
@@ -242,6 +243,7 @@ def _module(row: Any, index: int, names: List[Any]) -> Module:
         route,
         _number(row.get("value", 1), f"{where} value", "a number"),
         work,
+        table_of(string)(row.get("inputs", {}), f"{where} inputs"),
     )
 
 

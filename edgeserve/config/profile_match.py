@@ -12,7 +12,8 @@ import os
 from dataclasses import dataclass, replace
 from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
-from edgeserve.config.files import file_sha256, resolve_path
+from edgeserve.config.files import file_sha256
+from edgeserve.config.model_files import parts_of
 from edgeserve.config.profiles import LaneProfile, Profile
 from edgeserve.config.schema import Config, ModelConfig
 
@@ -47,17 +48,21 @@ class ProfileMatch:
 def identity(model: ModelConfig, directory: str, versions: Mapping[str, str]) -> Dict[str, Any]:
     """What a model's times depend on, beside its lane, as a profile stores it: engine, content of its files, settings,
     ``versions`` (library -> version). A file that cannot be read is left out."""
-    sources = {"file": resolve_path(model.file, directory)} if model.file else {}
+    sources = {
+        f"file {part.name}" if place else "file": (part.name if place else model.file, part.path)
+        for place, part in enumerate(parts_of(model, directory))
+    }
     for key, spec in (
         ("engine", model.engine),
         ("function", model.function),
         ("options.example", str(model.options.get("example", ""))),
     ):
         if ":" in spec:
-            sources[key] = os.path.join(directory, *spec.partition(":")[0].split(".")) + ".py"
+            path = os.path.join(directory, *spec.partition(":")[0].split(".")) + ".py"
+            sources[key] = os.path.basename(path), path
     files = {
-        key: {"name": model.file if key == "file" else os.path.basename(path), "sha256": file_sha256(path)}
-        for key, path in sources.items()
+        key: {"name": name, "sha256": file_sha256(path)}
+        for key, (name, path) in sources.items()
         if os.path.isfile(path) and os.access(path, os.R_OK)
     }
     settings: Dict[str, Any] = {
@@ -76,7 +81,9 @@ def identity(model: ModelConfig, directory: str, versions: Mapping[str, str]) ->
 def lane_settings(config: Config, lane: str) -> Dict[str, Any]:
     """What times depend on of a lane, as a profile stores it."""
     settings = config.lanes[lane]
+    unusual = {} if settings.flush_denormals else {"flush_denormals": False}
     return {
+        **unusual,
         "device_kind": config.devices[settings.device].kind,
         "threads": settings.threads,
         "cores": list(settings.cores),

@@ -116,6 +116,19 @@ def table_of(reader: Reader) -> Reader:
     return read
 
 
+def list_or_table_of(reader: Reader) -> Reader:
+    """A reader of lists, which become tuples, and of tables with strings as keys."""
+
+    def read(value: Any, where: str) -> Any:
+        if isinstance(value, dict):
+            return table_of(reader)(value, where)
+        if not isinstance(value, list):
+            raise ConfigError(f"{where} = {value!r}: expected a list or a table")
+        return tuple_of(reader)(value, where)
+
+    return read
+
+
 def anything(value: Any, where: str) -> Any:
     """Any value, unchecked."""
     return value

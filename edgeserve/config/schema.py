@@ -20,6 +20,7 @@ from edgeserve.config.readers import (
     input_axis,
     integer,
     join,
+    list_or_table_of,
     number,
     one_of,
     read_predictors,
@@ -33,6 +34,7 @@ from edgeserve.config.readers import (
 
 CLASS_NAMES = ("critical", "normal", "background")
 ON_LATE_NAMES = ("drop", "answer", "partial")
+STREAM_NAMES = ("in_order", "newest_wins")
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,7 @@ class LaneConfig:
     threads: int = entry(integer(1, 1024), 1)  # threads that one work may use
     cores: Tuple[int, ...] = entry(tuple_of(integer(0, 4096)), ())  # pin the lane's threads to these cores
     nice: int = entry(integer(0, 19), 0)  # how far its threads yield the cores to all others; 19 = as far as possible
+    flush_denormals: bool = entry(boolean, True)  # numbers too small to be normal count as 0 on its threads
     priority: int = entry(integer(0, 5), 0)  # of its streams on a GPU: kernels of a higher one begin first
     depth: int = entry(integer(1, 16), 1)  # batches launched and not finished: packing overlaps with execution
     ahead_ns: int = entry(duration, 0, key="ahead")  # ask for the next work this long before the lane is free
@@ -105,6 +108,7 @@ class ModelConfig:
     function: str = entry(string, "")  # python engine: "module:function"
     lanes: Tuple[str, ...] = entry(tuple_of(string), ())  # left out = every lane
     batch: Tuple[int, ...] = entry(sizes, (1,))  # sizes that are warmed up, profiled and scheduled, rising
+    batch_tolerance: float = entry(number(0.0, 1.0), 0.0)  # share that others may change of an output; 1 = unchecked
     memory_bytes: int = entry(size, 0, key="memory")  # what it occupies; 0 = as the profile or the engine says
     pinned: bool = entry(boolean, False)  # never evicted
     shapes: Dict[str, Tuple[int, ...]] = entry(table_of(tuple_of(integer(0))), factory=dict)  # per item, for warm-up
@@ -114,8 +118,13 @@ class ModelConfig:
     state_memory_bytes: int = entry(size, 0, key="state_memory")  # bound of all sequences' states on a device; 0 = none
     expected: Dict[int, int] = entry(durations_by_size, factory=dict)  # batch size -> time, when no profile says
     load_ns: int = entry(duration, 0, key="load")  # time to load, when no profile says
-    sha256: str = entry(sha256, "")  # of the file: another one is refused; "" = any
+    sha256: str = entry(sha256, "")  # of its files (docs/guide/engines.md): others are refused; "" = any
     options: Dict[str, Any] = entry(table_of(anything), factory=dict)  # the engine's own (providers, threads, ...)
+
+    @property
+    def keeps_state(self) -> bool:
+        """Whether what it answers depends on the requests before, as far as the configuration tells."""
+        return bool(self.state) or (self.engine == "python" and self.options.get("stateful") is True)
 
 
 AUTO = "auto"
@@ -156,6 +165,10 @@ class TensorConfig:
     optional: bool = entry(boolean, False)  # a request may leave it out
 
 
+AnswerNames = Union[Tuple[str, ...], Dict[str, str]]
+"""``("NODE.NAME", "NAME")``, or under which name of the answer each of them stands."""
+
+
 @dataclass(frozen=True)
 class AppConfig:
     """``[app.NAME]``: a small graph of nodes that answers a request."""
@@ -166,8 +179,9 @@ class AppConfig:
     slo_ns: int = entry(duration, 10**9, key="slo")  # default deadline after arrival
     klass: str = entry(one_of(*CLASS_NAMES), "normal", key="class")  # goes before or after others in the auction
     value: float = entry(number(0.0), 1.0)  # multiplies a request's worth in the auction
-    on_late: str = entry(one_of(*ON_LATE_NAMES), "drop")  # past the deadline: give up, answer late, or answer in part
-    stream: str = entry(one_of("none", "in_order", "newest_wins"), "none")  # what stream ids mean
+    on_late: str = entry(one_of(*ON_LATE_NAMES), "drop")  # late: give up, answer, or answer in part (lm, whisper: this)
+    stream: str = entry(one_of("none", *STREAM_NAMES), "none")  # what stream ids mean
+    standalone: bool = entry(boolean, False)  # requests without a stream are answered from an empty state
     state_ttl_ns: int = entry(duration, 60 * 10**9, key="state_ttl")  # forget a silent stream's state
     streams_max: int = entry(integer(1), 1024)  # states kept at a time
     pending_max: int = entry(integer(1), 1024)  # accepted requests of this app that have not ended
@@ -188,7 +202,12 @@ class AppConfig:
     history_features: str = entry(string, "")  # "request.NAME" or "NODE.NAME": what a difficulty predictor reads
     inputs: Dict[str, TensorConfig] = field(default_factory=dict)
     ensemble_profile: Optional[EnsembleProfile] = None  # what stands in that file, or in the table [app.NAME.ensemble]
-    outputs: Tuple[str, ...] = entry(tuple_of(string), ())  # left out = everything the last nodes return
+    outputs: AnswerNames = entry(list_or_table_of(string), ())  # left out = all that last nodes return; a table renames
+
+    @property
+    def keeps_streams(self) -> bool:
+        """Whether requests may name a stream."""
+        return self.stream in STREAM_NAMES
 
 
 @dataclass(frozen=True)

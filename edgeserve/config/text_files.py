@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import errno
 import json
 import os
 import stat
-from typing import Any
+from typing import Any, Optional, Union
+
+from edgeserve.errors import ConfigError
 
 TEXT_BYTES_MAX = 64 * 1024**2
 """No profile, ensemble or table of machine costs is longer."""
@@ -23,7 +26,24 @@ def read_text(path: str, bytes_max: int = TEXT_BYTES_MAX) -> str:
             raise OSError(errno.EINVAL, "it is no regular file", path)
         if about.st_size > bytes_max:
             raise OSError(errno.EFBIG, f"it has {about.st_size} bytes, expected at most {bytes_max}", path)
-        return file.read(bytes_max).decode("utf-8")
+        return decoded(file.read(bytes_max))
+
+
+def decoded(data: bytes) -> str:
+    """The text of a file that an editor wrote: UTF-8, with a byte order mark or without. ``ValueError`` names any other
+    encoding."""
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE)) or b"\0" in data[:4]:
+        raise ValueError(
+            "it is UTF-16 or UTF-32 (as Notepad's 'Unicode' and PowerShell's '>' write), expected UTF-8: save it so, "
+            "or convert it with: iconv -f UTF-16 -t UTF-8"
+        )
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise ValueError(
+            f"line {line} holds the byte 0x{data[error.start]:02x}, which is no UTF-8 there; save it as UTF-8"
+        ) from None
 
 
 def read_json(path: str) -> Any:
@@ -41,15 +61,15 @@ def write_whole(path: str, text: str) -> None:
     write_whole_bytes(path, text.encode("utf-8"))
 
 
-def write_whole_bytes(path: str, content: bytes, mode: int = 0o666) -> None:
-    """The same of bytes. ``mode`` is the file's, less the process's umask."""
+def write_whole_bytes(path: str, content: bytes, mode: Optional[int] = None) -> None:
+    """The same of bytes. ``mode`` is the file's; left out, as the process's umask says."""
     import tempfile  # a megabyte with what it imports, for those that write
 
     folder = os.path.dirname(path) or "."
     number, part = tempfile.mkstemp(prefix=f".{os.path.basename(path)[:64]}-", suffix=".part", dir=folder)
     try:
         with os.fdopen(number, "wb") as file:
-            os.fchmod(file.fileno(), mode & ~_umask())
+            os.fchmod(file.fileno(), 0o666 & ~_umask() if mode is None else mode)
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
@@ -61,15 +81,45 @@ def write_whole_bytes(path: str, content: bytes, mode: int = 0o666) -> None:
     sync_folder(folder)
 
 
+def write_file(path: str, content: Union[str, bytes]) -> None:
+    """Write the file that a user named, whole or not at all: what was there stays where the disk is full. A link is
+    followed, a file keeps its mode, and what is no file (a pipe, ``/dev/stdout``) is written to as it is.
+    :class:`ConfigError` where that is not possible."""
+    data = content.encode("utf-8") if isinstance(content, str) else content
+    try:
+        mode = stat.S_IMODE(os.stat(path).st_mode) if os.path.exists(path) else None
+        target = os.path.realpath(path)
+        if (mode is not None and not os.path.isfile(path)) or os.path.abspath(path).startswith(("/dev/", "/proc/")):
+            with open(path, "wb") as file:
+                file.write(data)
+            return
+        try:
+            write_whole_bytes(target, data, mode)
+        except PermissionError:  # the folder takes no new file; this one may still be written to
+            if mode is None:
+                raise
+            with open(target, "r+b") as file:
+                file.write(data)
+                file.truncate()
+    except OSError as error:
+        raise ConfigError(
+            f"{path}: cannot be written ({error.strerror}); make room there, or name another file"
+        ) from None
+
+
 def write_new_file(path: str, text: str) -> None:
     """Write a file that is this user's alone from its first byte on (mode 0600). ``FileExistsError`` where there is
     one."""
     number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-    with os.fdopen(number, "w", encoding="utf-8") as file:
-        os.fchmod(file.fileno(), 0o600)  # also under a stricter or a looser umask
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        with os.fdopen(number, "w", encoding="utf-8") as file:
+            os.fchmod(file.fileno(), 0o600)  # also under a stricter or a looser umask
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+    except BaseException:  # half a file would be in the way of the next try
+        os.unlink(path)
+        raise
     sync_folder(os.path.dirname(path) or ".")
 
 

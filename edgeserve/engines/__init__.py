@@ -12,6 +12,7 @@ import os
 from dataclasses import replace
 from typing import Callable, Dict, Sequence, Tuple
 
+from edgeserve.config.model_files import parts_of, stamps
 from edgeserve.config.schema import Config, ModelConfig
 from edgeserve.engines.base import Engine, LaneInfo
 from edgeserve.engines.options import Options
@@ -55,6 +56,13 @@ def make_engine(model: ModelConfig, lanes: Sequence[LaneInfo], directory: str = 
     Raises :class:`ConfigError` for an unknown kind or option and :class:`EngineError` when the engine's own library
     is not installed, or the module of an engine of one's own cannot be imported.
     """
+    files = stamps(parts_of(model, directory), lasting=True)
+    engine = _made(model, lanes, directory)
+    engine.made_from = files
+    return engine
+
+
+def _made(model: ModelConfig, lanes: Sequence[LaneInfo], directory: str) -> Engine:
     inner, own = _split_options(model)
     factory = _factory(model, directory)
     try:
@@ -89,16 +97,24 @@ def make_engine(model: ModelConfig, lanes: Sequence[LaneInfo], directory: str = 
         return engine
     remote: Engine = process.make(inner, lanes, directory, timeout_ns, restarts_max)
     remote.variants = engine.variants
+    remote.output_names = engine.output_names  # type: ignore[method-assign]  # what is known before load, on this side
+    remote.check = engine.check  # type: ignore[method-assign]  # it runs with the same libraries
     return remote
 
 
 def check_streams(config: Config, model: ModelConfig, engine: Engine) -> None:
     """Raises :class:`ConfigError` where an app that keeps state between requests uses a model of sequences, whose state
-    is that of one answer."""
-    if not engine.makes_sequences:
-        return
-    for app in config.apps.values():
-        if app.stream != "none" and any(node.model == model.name for node in app.nodes):
+    is that of one answer; and where an app does not say what the state of its model belongs to."""
+    apps = [app for app in config.apps.values() if any(node.model == model.name for node in app.nodes)]
+    for app in apps:
+        if model.keeps_state and not app.keeps_streams and not app.standalone:
+            raise ConfigError(
+                f"[app.{app.name}] keeps no streams, but model {model.name!r} keeps a state from one request to the "
+                "next, which is that of one source (a camera, a microphone). Set stream = 'in_order' or 'newest_wins', "
+                "and name a stream with each request; standalone = true is for requests that stand alone, each from an "
+                "empty state"
+            )
+        if engine.makes_sequences and app.keeps_streams:
             raise ConfigError(
                 f"[app.{app.name}] stream = {app.stream!r}: model {model.name!r} makes sequences, and "
                 "the state of a sequence ends with its answer. Take stream away; a conversation goes "
@@ -153,4 +169,5 @@ def lane_info(config: Config, lane: str) -> LaneInfo:
         models=models,
         apps=len(config.apps),
         priority=settings.priority,
+        flush=settings.flush_denormals,
     )

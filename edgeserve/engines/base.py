@@ -8,10 +8,31 @@ nothing. ``edgeserve/testing/engine_conformance.py`` holds every engine to this 
 
 from __future__ import annotations
 
-from typing import Any, Callable, Container, Dict, Final, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import (
+    Any,
+    Callable,
+    Container,
+    Dict,
+    Final,
+    FrozenSet,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Protocol,
+    Sequence,
+    Sized,
+    Tuple,
+)
+
+from edgeserve.errors import DeviceLost, EngineError, ProcessEnded, StateLost, WrongRows, told
+from edgeserve.units import counted
 
 Values = Dict[str, Any]
 """Named values of one item (no batch dimension): numpy arrays, or any object for host functions."""
+
+PREPARED: Final = "(prepared)"
+"""Under this name an item has what :meth:`Engine.prepare` made of it."""
 
 WAIT_S_MAX = 0.05
 """The longest single wait for a batch, so that a thread that waits also notices that it is to give up."""
@@ -22,7 +43,8 @@ class LaneInfo(NamedTuple):
     batch may use and the cores that they are pinned to (``()`` = any; an engine that makes threads of its own pins
     those), its name, and how many batches it holds launched and not finished. ``nice``: how far its threads yield to
     others, which threads that are made while a session is opened inherit. ``models``: how many models the configuration
-    puts on it (0: not known). ``priority``: of its streams on a GPU, from 0.
+    puts on it (0: not known). ``priority``: of its streams on a GPU, from 0. ``flush``: denormal numbers count as 0 on
+    its threads (:mod:`edgeserve.engines.denormals`).
 
     ``open`` is told two more: the clock that :meth:`Pending.times` is read on (nanoseconds; ``None`` where nobody asks
     for times), and ``common``, where the sessions of one lane, of whatever model, keep what they share by name: a
@@ -42,6 +64,7 @@ class LaneInfo(NamedTuple):
     models: int = 0
     apps: int = 0
     priority: int = 0
+    flush: bool = False
 
 
 class SequenceInfo(NamedTuple):
@@ -67,6 +90,8 @@ class BatchControl:
 
         With ``done=False``, ``result.outputs`` are a piece of the item's answer, which its client gets now, and
         ``result.state`` is from where the item can go on behind this piece, should the lane be lost; the item goes on.
+        An item whose state can say what it has :func:`written <written_of>` is told of as soon as it has written
+        anything, though the piece may be empty: from then on it does not end without that.
         With ``done=True``, or with an ``error``, the item is over and answered now: its place in the batch's
         results holds :data:`ANSWERED`, and nothing more is told of it.
         """
@@ -206,6 +231,28 @@ def release_state(state: Any) -> None:
         release()
 
 
+class Prepared(Protocol):
+    """What an engine made of an item beforehand. ``took_ns``: the processor time of that, charged to its owner."""
+
+    took_ns: int
+
+
+class Written(NamedTuple):
+    """What an item that is not over has written: the outputs of an answer that ends here, and how much that is, for
+    people (``"19 tokens"``)."""
+
+    outputs: Values
+    amount: str
+
+
+def written_of(state: Any) -> Optional[Written]:
+    """What the item of a state has written (the state's ``written`` method), ``None`` for nothing, or where its engine
+    does not keep that. Asked on any thread, while the lane may go on with the item."""
+    written = getattr(state, "written", None)
+    found: Optional[Written] = None if written is None else written()
+    return found
+
+
 CONTEXT_BYTES_MAX = 1 << 30
 """At most so much of what is gone after a load, and is not the model, counts as the model's: the first one brings
 CUDA's context and the libraries, 300 to 900 MB (gh:wang-xinyu/tensorrtx#1145). More is other programs'."""
@@ -224,6 +271,24 @@ class OutputType(NamedTuple):
 
     dtype: str
     shape: Tuple[int, ...]
+
+
+class RowFacts(NamedTuple):
+    """What an engine knows of the rows of a batch, for the check that a start makes (``engines/row_check.py``).
+
+    ``checked``: false where items are computed one by one, so that none can change the answer of another. ``lacking``:
+    why the model's file says that its outputs have not one row per item, ``""`` where it does not. ``open_axes``: input
+    that is padded -> its axes along which items may be shorter than the example. ``rounding``: as which share of its
+    largest value an output of one item may differ between batch sizes, since other kernels add up in another order.
+    ``numbers_max``: the largest whole number that may be tried as an input; more than 1 where a place beyond a table is
+    an error of that item and harms nothing.
+    """
+
+    checked: bool = True
+    lacking: str = ""
+    open_axes: Mapping[str, Tuple[int, ...]] = {}
+    rounding: float = 1e-3
+    numbers_max: int = 1
 
 
 class Pending:
@@ -320,12 +385,28 @@ class Engine:
         """What the scheduler must know of a model whose items are sequences, asked after ``load``; ``None`` for any
         other. A model of sequences listens to :class:`BatchControl`, and its states have a ``release`` method: it
         drops what the state holds on its device. Given a released state, or one that another session made, a session
-        computes that part again."""
+        computes that part again. They may have a ``written`` method (:func:`written_of`): then an item that has begun
+        ends at its deadline, or with its lane, with what it has written."""
         return None
 
     makes_sequences = False
     """Whether :meth:`sequence` will describe the model as one of sequences: known before it is loaded, so that a
     configuration that cannot be meant is refused."""
+
+    made_from: Tuple[Any, ...] = ()
+    """The files of the model as they were when the engine was made (``config/model_files.py``): a changed file makes
+    another engine."""
+
+    prepares: Tuple[str, ...] = ()
+    """Inputs that make it worth to ask :meth:`prepare` of an item that has one of them."""
+
+    def prepare(self, item: Values, owner: str) -> Optional[Prepared]:
+        """Work out what of an item takes long and needs no lane: before its request is accepted, on any thread.
+        ``item`` has the inputs of :attr:`prepares` that the request itself brings. A session finds the result in the
+        item (:data:`PREPARED`); an item that was not prepared runs all the same. ``None``: there is nothing to do.
+        Raises :class:`~edgeserve.errors.WrongInput` where the item cannot be meant. It must have a limit of time that
+        is really held."""
+        return None
 
     process_by_default = False
     """Whether the model runs in a process of its own where ``options.process`` does not say."""
@@ -348,6 +429,10 @@ class Engine:
         where nothing is known. Asked from any thread, at any time; returns at once."""
         return ""
 
+    def check(self) -> None:
+        """Raise ``EngineError`` where :meth:`load` would fail for a reason that can be known at once: a library that is
+        not installed, a file of another kind. Loads nothing. ``edgeserve doctor`` and a server ask before they load."""
+
     def load(self) -> Footprint:
         """Make the model ready to run and say what it occupies, in bytes."""
         raise NotImplementedError
@@ -365,6 +450,16 @@ class Engine:
         """What one item's outputs are as far as the model's file tells, asked after ``load``. For those who ask what
         an app answers; of other outputs the warm-up tells the dtype."""
         return {}
+
+    def rows(self) -> RowFacts:
+        """What is known of the rows of its batches, asked after ``load``. An engine that computes one item after the
+        other says ``RowFacts(checked=False)``: its models are not run on drawn items at start."""
+        return RowFacts()
+
+    def output_names(self) -> FrozenSet[str]:
+        """The names of one item's outputs, as far as they are known before ``load``: some may be missing, and each
+        that is there must be returned sometimes."""
+        return frozenset()
 
     def misfits(self, declared: Mapping[str, Optional[OutputType]]) -> List[str]:
         """Why no item that has what an app declares could run, asked after ``load``: a sentence for each wrong input.
@@ -384,6 +479,19 @@ class Engine:
         raise NotImplementedError
 
 
+def own_failure(name: str, error: BaseException) -> EngineError:
+    """The error of one item of model ``name``, for whatever was raised while that item alone was worked on: its inputs
+    were read, its state, its result made. The others of its batch belong to other clients and run on. What says that
+    the device or the process is gone is raised again: it is no item's."""
+    if isinstance(error, (DeviceLost, ProcessEnded, KeyboardInterrupt, GeneratorExit)):
+        raise error
+    if isinstance(error, EngineError):
+        return error
+    failure = EngineError(f"model {name!r}: one item failed: {told(error)}")
+    failure.__cause__ = error
+    return failure
+
+
 def with_failures(results: Sequence[Result], failed: Mapping[int, Exception]) -> List[Result]:
     """The results of the items that ran, in order, and between them those of the items at the places of ``failed``."""
     if not failed:
@@ -394,19 +502,28 @@ def with_failures(results: Sequence[Result], failed: Mapping[int, Exception]) ->
     ]
 
 
+def check_count(found: Sized, items: int, what: str) -> None:
+    """Raise :class:`WrongRows` where a run of several items returned more or fewer parts than items: which part is
+    whose is not known then. ``what`` begins the message."""
+    if len(found) != items:
+        raise WrongRows(f"{what} returned {len(found)} for {counted(items, 'item')}; expected one for each, in order")
+
+
 def run_batch(session: Session, batch: Batch) -> Tuple[List[Result], Optional[Tuple[int, int]]]:
     """Launch a batch and wait for its end: its results, and the device's times."""
     pending = session.launch(batch)
     while not pending.wait(WAIT_S_MAX):
         pass
-    return pending.result(), pending.times()
+    results = pending.result()
+    check_count(results, len(batch.items), f"{type(session).__name__}: a batch")
+    return results, pending.times()
 
 
 def run_whole(session: Session, batch: Batch) -> Tuple[List[Result], Optional[Tuple[int, int]]]:
     """As :func:`run_batch`, for callers that have no use for a part of it (warm-up, measurements): the first item's
-    failure is raised."""
+    failure is raised. A state that is lost is none: numbers that were drawn may be none that the model expects."""
     results, times = run_batch(session, batch)
     for result in results:
-        if result.error is not None:
+        if result.error is not None and not isinstance(result.error, StateLost):
             raise result.error
     return results, times

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeserve.errors import EngineError, WrongInput
+from edgeserve.texts import text_array
 from edgeserve.units import counted_axes
 
 Shape = Tuple[int, ...]
@@ -41,7 +42,9 @@ class Slot(NamedTuple):
 def fit(slot: Slot, value: Any) -> NDArray[Any]:
     """``value`` as an array that the slot accepts. Widening within a kind (int32 to int64, float16 to float32) is
     done; every other difference is an :class:`WrongInput`: a silent cast hides a missing normalisation."""
-    array = value if isinstance(value, np.ndarray) else _as_array(slot, value)
+    array = value if isinstance(value, np.ndarray) else None
+    if array is None or array.dtype.kind in "OUS":
+        array = _as_texts(slot, value) if np.dtype(slot.dtype).kind == "O" else _as_array(slot, value)
     if array.dtype == slot.dtype and array.shape == slot.dims:
         return array  # the common case: every axis is fixed
     if array.dtype != slot.dtype:
@@ -72,10 +75,21 @@ def _as_array(slot: Slot, value: Any) -> NDArray[Any]:
     return array
 
 
+def _as_texts(slot: Slot, value: Any) -> NDArray[Any]:
+    """A text, a list of texts or an array of them; a single text is an item of one as well."""
+    try:
+        array = text_array(value)
+    except ValueError as error:
+        raise WrongInput(
+            f"{slot.where}: input {slot.name!r} is of texts, and the value that was sent is not: {error}; shape "
+            f"{dims_text(slot.dims)} per item"
+        ) from None
+    is_one = array.ndim == 0 and all(dim in (1, None) for dim in slot.dims)
+    return array.reshape((1,) * len(slot.dims)) if is_one else array
+
+
 def _widened(slot: Slot, array: NDArray[Any]) -> NDArray[Any]:
     want = np.dtype(slot.dtype)
-    if want.kind == "O" and array.dtype.kind in "USO":
-        return array.astype(object)
     same_kind = array.dtype.kind == want.kind or (array.dtype.kind in "iu" and want.kind in "iu")
     if same_kind and np.can_cast(array.dtype, want, "safe"):
         return array.astype(want)
@@ -129,21 +143,18 @@ def stack(
     lies in ``room``, where there is one."""
     own = room(slot.name, (size, *shape)) if room is not None else None
     if own is None and len(arrays) == 1 and size == 1 and arrays[0].shape == shape:
-        single: NDArray[Any] = np.ascontiguousarray(arrays[0])[np.newaxis]  # the common case without a copy
+        single: NDArray[Any] = np.asarray(arrays[0], order="C")[np.newaxis]  # the common case without a copy
         return single
-    batch: NDArray[Any]
-    if all(array.shape == shape for array in arrays):
-        batch = np.empty((size, *shape), dtype=slot.dtype) if own is None else own
-        for row, array in enumerate(arrays):
-            batch[row] = array
-    else:
-        batch = np.empty((size, *shape), dtype=slot.dtype) if own is None else own
-        batch[:] = slot.pad or 0
-        for row, array in enumerate(arrays):
-            place: Tuple[Any, ...] = (row, *(slice(0, length) for length in array.shape))
-            batch[place] = array
+    batch: NDArray[Any] = np.empty((size, *shape), dtype=slot.dtype) if own is None else own
+    is_text = batch.dtype.kind == "O"
+    if any(array.shape != shape for array in arrays):
+        batch[:] = "" if is_text else slot.pad or 0
+    for row, array in enumerate(arrays):
+        # With the ellipsis: else a single text would be put there as an array without axes.
+        place: Tuple[Any, ...] = (row, *[slice(0, length) for length in array.shape], ...)
+        batch[place] = array
     if len(arrays) < size:
-        batch[len(arrays) :] = "" if batch.dtype.kind == "O" else 0
+        batch[len(arrays) :] = "" if is_text else 0
     return batch
 
 

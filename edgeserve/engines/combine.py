@@ -8,15 +8,15 @@ for a classification ``label`` (int64), and ``models``, the names of the models 
 from __future__ import annotations
 
 import os
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, FrozenSet, List, Optional, Sequence, Tuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgeserve.config.ensemble_profile import read_fit
-from edgeserve.config.files import model_path
+from edgeserve.config.model_files import model_path
 from edgeserve.config.schema import ModelConfig
-from edgeserve.engines.base import Batch, Engine, Footprint, LaneInfo, Result, Values
+from edgeserve.engines.base import Batch, Engine, Footprint, LaneInfo, Result, RowFacts, Values, own_failure
 from edgeserve.engines.options import Options
 from edgeserve.errors import ConfigError, EngineError, ExampleUnknown, nearest
 from edgeserve.predict.combiner import Combiner, combiner_of
@@ -58,6 +58,12 @@ class CombineEngine(Engine):
     def unload(self) -> None:
         self._combiner = None
 
+    def rows(self) -> RowFacts:
+        return RowFacts(checked=False)
+
+    def output_names(self) -> FrozenSet[str]:
+        return frozenset({"answer", "models"})
+
     def example(self) -> Values:
         """Every model's output, where the values' number is known."""
         self.load()
@@ -85,8 +91,8 @@ class CombineEngine(Engine):
             for place, output in present.items():
                 outputs[0, place] = output
             answer = combiner.answers(outputs, sum(1 << place for place in present))[0]
-        except EngineError as error:
-            return Result({}, error=error)
+        except BaseException as error:  # noqa: BLE001 it is this item's
+            return Result({}, error=own_failure(self._model.name, error))
         values: Values = {
             "answer": answer.astype(np.float32),
             "models": [self._names[place] for place in sorted(present)],

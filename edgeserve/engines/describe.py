@@ -10,7 +10,7 @@ import importlib
 import os
 from typing import Any, Dict, Mapping, NamedTuple, Tuple
 
-from edgeserve.config.files import no_model_file
+from edgeserve.config.model_files import fault, own_parts
 from edgeserve.engines.ports import Port
 from edgeserve.errors import EngineError
 
@@ -53,11 +53,13 @@ def check_file(path: str) -> str:
         raise EngineError(f"{path}: its ending is none of a model file; expected one of {', '.join(READERS)}")
     if not os.path.isfile(path):
         raise EngineError(f"{path}: there is no such file")
+    if not path.isascii() and path != os.fsencode(path).decode("utf-8", "replace"):
+        raise EngineError(f"{path!r}: the name of the file, or of a folder that it is in, is no UTF-8; rename it")
     if os.path.getsize(path) == 0:
         raise EngineError(f"{path}: the file is empty; was its download interrupted?")
-    wrong = no_model_file(path)
+    wrong = next(filter(None, map(fault, own_parts(path))), "")
     if wrong:
-        raise EngineError(f"{path} {wrong}")
+        raise EngineError(wrong)
     return ending
 
 

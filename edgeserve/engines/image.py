@@ -217,15 +217,19 @@ def prepared_model(path: str, form: ImageForm, where: str, on_cpu: bool = False)
     """The network of an ONNX file with the preparation in front, and the form completed by what the network says.
     ``on_cpu``: for ONNX Runtime's CPU provider. :class:`EngineError` where the network cannot take the preparation, or
     the library that alters graphs is missing."""
+    found: Tuple[bytes, ImageForm] = image_library(where).with_image(path, form, where, on_cpu)
+    return found
+
+
+def image_library(where: str) -> Any:
+    """The module that alters graphs. :class:`EngineError` where its library is missing."""
     try:
-        graph = importlib.import_module("edgeserve.engines.image_graph")
+        return importlib.import_module("edgeserve.engines.image_graph")
     except ImportError as error:
         raise EngineError(
             f"{where}: options.image alters the network's graph with the onnx package, which cannot be imported "
             f"({error}); pip install 'edgeserve-runtime[images]'"
         ) from None
-    found: Tuple[bytes, ImageForm] = graph.with_image(path, form, where, on_cpu)
-    return found
 
 
 # --- the numpy form ---

@@ -11,23 +11,26 @@ by itself.
 ``providers`` (``"cpu"``, ``"cuda"``, ``"tensorrt"`` or full names), ``provider_options`` (a table per provider),
 ``cuda`` (the library for streams and memory: ``auto``, ``cuda-bindings``, ``none``),
 ``threads`` (default: the lane's), ``spin`` (default false: waiting threads sleep instead of burning the other lanes'
-cores), ``example`` (``"module:function"``, where zeros of ``shapes`` would mislead), ``image``
-(:mod:`edgeserve.engines.image`), ``batch_axis`` and the others of :mod:`edgeserve.engines.ports`.
+cores), ``leave_out`` (outputs that nobody wants), ``session``, ``optimization_level``, ``custom_ops`` and ``shrink``
+(:mod:`edgeserve.engines.onnx_settings`), ``example`` (``"module:function"``, where zeros of ``shapes`` would mislead),
+``image`` (:mod:`edgeserve.engines.image`), ``batch_axis``, ``settings`` and the others of
+:mod:`edgeserve.engines.ports`.
 """
 
 from __future__ import annotations
 
-import ast
 import os
+import re
 from dataclasses import replace
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple, Union
 
 import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
-from edgeserve.config.files import cache_directory, model_path, weights_size_bytes
-from edgeserve.config.machine import slug
+from edgeserve.config.files import resolve_path, sha256_of
+from edgeserve.config.model_files import content_sha256, graph_parts, model_path, stamps, weights_size_bytes
+from edgeserve.config.onnx_file import output_names
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.base import (
     Batch,
@@ -36,6 +39,7 @@ from edgeserve.engines.base import (
     LaneInfo,
     OutputType,
     Result,
+    RowFacts,
     Session,
     Values,
 )
@@ -44,25 +48,38 @@ from edgeserve.engines.cuda.driver import open_driver
 from edgeserve.engines.cuda.status import of_model
 from edgeserve.engines.describe import FileDescription
 from edgeserve.engines.host_session import HostSession
-from edgeserve.engines.image import ImageForm, frame_shape, prepared_model, read_image
-from edgeserve.engines.niceness import made_yielding
-from edgeserve.engines.onnx_binding import BoundModel, BoundSession, failure_of
+from edgeserve.engines.image import ImageForm, frame_shape, image_library, prepared_model, read_image
+from edgeserve.engines.onnx_binding import BoundModel, BoundSession
+from edgeserve.engines.onnx_cache import is_place, machine, placed, tensorrt_cache
+from edgeserve.engines.onnx_failures import failed_on, not_loaded
+from edgeserve.engines.onnx_settings import (
+    LOG_FATAL_ONLY,
+    SESSION_OPTIONS,
+    Arena,
+    OnnxThreads,
+    giving_back,
+    making,
+    read_form,
+    session_options,
+    threads_of,
+)
 from edgeserve.engines.options import Options
 from edgeserve.engines.ports import PORT_OPTIONS, PackedBatch, Port, Ports
 from edgeserve.engines.python import import_function
-from edgeserve.engines.tensorrt.plans import l4t_release, power_mode
 from edgeserve.engines.worker import worker_of
-from edgeserve.errors import ConfigError, DeviceMissing, EngineError, WrongInput
+from edgeserve.errors import ConfigError, DeviceMissing, EngineError, WrongInput, WrongRows, nearest
 
 KNOWN_OPTIONS = (
     "providers",
     "provider_options",
     "cuda",
     "threads",
-    "spin",
+    "leave_out",
+    *SESSION_OPTIONS,
     "example",
     "image",
     "batch_axis",
+    "settings",
     *PORT_OPTIONS,
 )
 
@@ -82,20 +99,8 @@ WORK_PER_INPUT_BYTE = 32
 """Estimated working memory per byte of the largest batch's inputs, until a profile has measured it: between 12 and 41
 for the reader demo's three convolutional networks (docs/guide/profiling.md)."""
 
-LOG_FATAL_ONLY = 4
-"""ONNX Runtime's severity from which it prints: what fails is raised here, and need not be said twice."""
-
-
 Model = Union[str, bytes]
 """A network: its file, or what would stand in one."""
-
-
-class OnnxThreads(NamedTuple):
-    """The threads of one ONNX Runtime session, the cores that they are pinned to, and how far they yield to others."""
-
-    number: int
-    cores: Tuple[int, ...]
-    nice: int = 0
 
 
 def make(model: ModelConfig, lanes: Sequence[LaneInfo], directory: str) -> Engine:
@@ -114,56 +119,119 @@ class OnnxEngine(Engine):
         self._threads_set = options.integer("threads", 0, 1, 1024) if "threads" in options else 0
         self._threads = list(dict.fromkeys(map(self.threads_of, lanes)))
         self._directory = directory
-        self._spin = options.boolean("spin", False)
+        self._form = read_form(options, directory)
+        self._left_out = options.texts("leave_out")
         self._example = options.text("example")
         self._image = read_image(options, model)
         self._options = options
         self._asked = asked_providers(options, lanes[0])
+        self._providers = self._asked
         self._lanes = list(lanes)
         self._cuda = options.text("cuda", "auto")
         self._bound: Dict[str, BoundModel] = {}  # lane -> its session on a GPU
         self._sessions: Dict[OnnxThreads, Any] = {}
+        self._arenas: Dict[OnnxThreads, Arena] = {}  # on a CPU
+        self._input_bytes = 0  # of the largest batch, as far as its shapes are known
         self._ports: Ports | None = None
+        self._whole: ModelConfig | None = None  # the model without its batch axis, where a run has shown that
         self._footprint = Footprint(0)
+
+    def check(self) -> None:
+        self._check_providers()
+        if self._image is not None:
+            image_library(f"model {self._name!r}")
 
     def load(self) -> Footprint:
         """Create the sessions, verify their providers and check the model's inputs against the configuration."""
         if self._sessions:
             return self._footprint
         path = model_path(self._model, self._directory)
+        before = stamps(graph_parts(path))
         self._check_providers()
-        for _, settings in self._asked:
-            if settings.get("trt_engine_cache_path"):
-                os.makedirs(settings["trt_engine_cache_path"], exist_ok=True)
         network: Model = path
         image = self._image
         if image is not None:
             on_cpu = self._asked[0][0] == PROVIDER_NAMES["cpu"]
             network, image = prepared_model(path, image, f"model {self._name!r}", on_cpu)
+        self._providers = self._with_caches(network)
         bound = self._bind(network)
-        sessions = (
-            {self.threads_of(self._lanes[0]): next(iter(bound.values())).session}
-            if bound
-            else {threads: self._create(network, threads) for threads in self._threads}
-        )
-        session = sessions[self.threads_of(self._lanes[0])]
+        try:
+            sessions = (
+                {self.threads_of(self._lanes[0]): next(iter(bound.values())).session}
+                if bound
+                else {threads: self._create(network, threads) for threads in self._threads}
+            )
+            if stamps(graph_parts(path)) != before:
+                raise EngineError(
+                    f"model {self._name!r}: {path}, or a file of its weights, changed while it was loaded; load it "
+                    "again when all its files are in their place"
+                )
+            self._take(path, sessions[self.threads_of(self._lanes[0])], image, len(bound) or len(sessions))
+        except BaseException:
+            for model in bound.values():
+                model.close()
+            raise
+        self._bound = bound
+        self._sessions = sessions
+        if self._form.shrinks and self._asked[0][0] == PROVIDER_NAMES["cpu"]:
+            self._arenas = {threads: Arena(self._input_bytes) for threads in sessions}
+        return self._footprint
+
+    def _take(self, path: str, session: Any, image: Optional[ImageForm], copies: int) -> None:
+        """Check what was loaded, so many times, against the configuration."""
         inputs = _ports_of(session, "input", self._name)
         shapes = usual_shapes(session, inputs) if image is None else {image.input: frame_shape(image)}
         model = replace(self._model, shapes={**shapes, **self._model.shapes})
-        ports = Ports(model, self._options, inputs, _ports_of(session, "output", self._name))
+        ports = self._made_ports(model, session, inputs)
         input_bytes = ports.input_size_bytes(max(self._model.batch))
+        self._input_bytes = input_bytes
         work_bytes = input_bytes * WORK_PER_INPUT_BYTE
         if image is not None:  # frames as float32, and the network behind them
             work_bytes = 4 * input_bytes + WORK_PER_INPUT_BYTE * max(self._model.batch) * image.image_bytes
-        count = len(bound) or len(sessions)
-        self._footprint = Footprint(weights_size_bytes(path) * count, work_bytes * count)
-        self._bound = bound
+        self._footprint = Footprint(weights_size_bytes(path) * copies, work_bytes * copies)
         self._ports = ports
-        self._sessions = sessions
-        return self._footprint
+
+    def _made_ports(self, model: ModelConfig, session: Any, inputs: Sequence[Port]) -> Ports:
+        """The ports; without a batch axis where a run shows that outputs do not have the 1 of the inputs. Two items are
+        run, one of zeros: in that a detector sees nothing."""
+        outputs = self._served(session)
+        if self._whole is not None:
+            return Ports(self._whole, Options(self._whole, KNOWN_OPTIONS), inputs, outputs)
+        ports = Ports(model, self._options, inputs, outputs)
+        if not ports.is_doubtful:
+            return ports
+        try:
+            example = ports.example()
+            for item in (example, {name: np.zeros_like(value) for name, value in example.items()}):
+                packed = ports.pack(Batch([item], 1))
+                ports.unpack(session.run(ports.names, packed.feeds), packed)
+        except WrongRows:
+            shapes = {name: (1, *shape) for name, shape in model.shapes.items()}
+            self._whole = replace(model, shapes=shapes, options={**model.options, "batch_axis": False})
+            return self._made_ports(model, session, inputs)
+        except Exception:  # noqa: BLE001 ONNX Runtime raises types of its own: the warm-up tells
+            pass
+        return ports
+
+    def _served(self, session: Any) -> List[Port]:
+        """The outputs but for those that the configuration leaves out."""
+        outputs = _ports_of(session, "output", self._name)
+        names = [node.name for node in session.get_outputs()]
+        for name in self._left_out:
+            if name not in names:
+                raise EngineError(
+                    f"model {self._name!r}: {self._options.where('leave_out')} names {name!r}, which is no output"
+                    f"{nearest(name, names)}"
+                )
+        served = [port for port in outputs if port.name not in self._left_out]
+        if not served:
+            raise EngineError(
+                f"model {self._name!r}: {self._options.where('leave_out')} leaves no output ({', '.join(names)})"
+            )
+        return served
 
     def unload(self) -> None:
-        self._sessions = {}
+        self._sessions, self._arenas = {}, {}
         self._ports = None
         for model in self._bound.values():
             model.close()
@@ -186,6 +254,13 @@ class OnnxEngine(Engine):
     def outputs(self) -> Mapping[str, OutputType]:
         return self.loaded_ports().outputs()
 
+    def rows(self) -> RowFacts:
+        return self.loaded_ports().rows(self._lanes[0].device_kind)
+
+    def output_names(self) -> FrozenSet[str]:
+        names = output_names(resolve_path(self._model.file, self._directory))
+        return frozenset(names) - frozenset(self._model.state.values()) - frozenset(self._left_out)
+
     def misfits(self, declared: Mapping[str, Optional[OutputType]]) -> List[str]:
         return self.loaded_ports().misfits(declared)
 
@@ -205,18 +280,21 @@ class OnnxEngine(Engine):
             )
             raise EngineError(f"model {self._name!r} {why}")
         feeds = packed.feeds
+        arena = self._arenas.get(threads)
+        gives_back = arena is not None and packed.rows > 0 and arena.gives_back_after(feeds)
+        options = [giving_back()] if gives_back else []
         try:
-            arrays: Sequence[Any] = session.run(self.loaded_ports().names, feeds) if packed.rows else ()
+            arrays: Sequence[Any] = session.run(self.loaded_ports().names, feeds, *options) if packed.rows else ()
         except Exception as error:  # ONNX Runtime raises types of its own, one per status code
             differ = lengths_that_differ(session.get_inputs(), feeds)
             if differ and (packed.rows == 1 or not self._model.pad):
                 raise WrongInput(f"model {self._name!r}: {differ}") from error
-            raise failure_of(self._name, error, feeds) from error
+            raise failed_on(self._name, error, feeds, packed.rows) from error
         return arrays
 
     def threads_of(self, lane: LaneInfo) -> OnnxThreads:
         """The threads that ONNX Runtime uses for a lane: its own number unless the options say another."""
-        return OnnxThreads(self._threads_set or lane.threads, lane.cores, lane.nice)
+        return threads_of(lane, self._threads_set)
 
     @property
     def providers(self) -> Tuple[str, ...]:
@@ -237,7 +315,16 @@ class OnnxEngine(Engine):
     def _failed(self, error: Exception, feeds: Dict[str, Any]) -> EngineError:
         if isinstance(error, EngineError):
             return of_model(self._name, error)
-        return failure_of(self._name, error, feeds)
+        return failed_on(self._name, error, feeds)
+
+    def _with_caches(self, network: Model) -> List[Tuple[str, Dict[str, str]]]:
+        """The providers with their settings; what they keep on disk lies apart for each content of the model."""
+        if not any(is_place(key) for _, settings in self._asked for key in settings):
+            return self._asked
+        content = content_sha256(graph_parts(network)) if isinstance(network, str) else sha256_of([network])
+        here = machine(self._lanes[0].device_index, self._cuda, onnxruntime.__version__)
+        built_from = {"model": content, "session": self._form.content()}
+        return placed(self._asked, os.path.basename(self._model.file), built_from, here, self._directory)
 
     def _bind(self, network: Model) -> Dict[str, BoundModel]:
         """A session per lane, on a stream of its own; empty where the model runs on the CPU, or no library for CUDA is
@@ -271,7 +358,7 @@ class OnnxEngine(Engine):
                 )
         nodes = [*session.get_inputs(), *session.get_outputs()]
         model.cpu_ports = tuple(node.name for node in nodes if node.type == "tensor(string)")
-        model.dtypes = {port.name: port.dtype for port in _ports_of(session, "output", self._name)}
+        model.dtypes = {port.name: port.dtype for port in self._served(session)}
         model.outputs = list(model.dtypes)
         model.run_options = onnxruntime.RunOptions()
         model.run_options.add_run_config_entry("disable_synchronize_execution_providers", "1")
@@ -288,21 +375,23 @@ class OnnxEngine(Engine):
 
     def _create(self, network: Model, threads: OnnxThreads, stream: int = 0) -> Any:
         own = {"user_compute_stream": str(stream)} if stream else {}
+        path = resolve_path(self._model.file, self._directory)
         try:
-            session = made_yielding(
-                threads.nice,
+            session = making(
+                threads,
                 lambda: onnxruntime.InferenceSession(
                     network,
-                    self._session_options(threads),
+                    session_options(threads, self._form),
                     providers=[
                         (provider, {**settings, **own} if provider in GPU_PROVIDERS else settings)
-                        for provider, settings in self._asked
+                        for provider, settings in self._providers
                     ],
                 ),
             )
+        except EngineError as error:
+            raise EngineError(f"model {self._name!r}: {error}") from error
         except Exception as error:  # ONNX Runtime raises types of its own, one per status code
-            path = model_path(self._model, self._directory)
-            raise EngineError(f"model {self._name!r}: {path} cannot be loaded: {error}{_damaged(error)}") from error
+            raise EngineError(f"model {self._name!r}: {path} cannot be loaded: {not_loaded(path, error)}") from error
         got = session.get_providers()
         asked = [provider for provider, _ in self._asked]
         if got[: len(asked)] != asked:
@@ -314,18 +403,6 @@ class OnnxEngine(Engine):
             )
         session.disable_fallback()  # else a failing run would quietly go on with the CPU
         return session
-
-    def _session_options(self, threads: OnnxThreads) -> Any:
-        settings = onnxruntime.SessionOptions()
-        settings.intra_op_num_threads = threads.number
-        settings.inter_op_num_threads = 1
-        settings.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
-        settings.log_severity_level = LOG_FATAL_ONLY
-        settings.add_session_config_entry("session.intra_op.allow_spinning", "1" if self._spin else "0")
-        affinities = thread_affinities(threads.number, threads.cores)
-        if affinities:
-            settings.add_session_config_entry("session.intra_op_thread_affinities", affinities)
-        return settings
 
 
 def asked_providers(options: Options, lane: LaneInfo) -> List[Tuple[str, Dict[str, Any]]]:
@@ -351,22 +428,6 @@ def asked_providers(options: Options, lane: LaneInfo) -> List[Tuple[str, Dict[st
     return asked
 
 
-def tensorrt_cache(root: str = "/") -> str:
-    """Where the TensorRT provider keeps its engines. Their names tell the model, the library and the GPU, and not the
-    system's release and the power mode."""
-    about = f"{l4t_release(root)} {power_mode(root)}".strip()
-    return os.path.join(cache_directory(), "onnxruntime-tensorrt", slug(about) if about else "")
-
-
-def thread_affinities(threads: int, cores: Tuple[int, ...]) -> str:
-    """ONNX Runtime's setting that pins the threads it makes itself (all but the caller's, which the lane pins); empty
-    where there is nothing to pin. It counts processors from 1."""
-    cores_allowed = [core for core in cores if core < (os.cpu_count() or 1)]
-    if threads < 2 or not cores_allowed:
-        return ""
-    return ";".join(str(cores_allowed[(index + 1) % len(cores_allowed)] + 1) for index in range(threads - 1))
-
-
 def describe(path: str) -> FileDescription:
     """What an ONNX file says of itself. Raises :class:`EngineError` when ONNX Runtime cannot read it."""
     settings = onnxruntime.SessionOptions()
@@ -374,7 +435,7 @@ def describe(path: str) -> FileDescription:
     try:
         session = onnxruntime.InferenceSession(path, settings, providers=[PROVIDER_NAMES["cpu"]])
     except Exception as error:  # ONNX Runtime raises types of its own, one per status code
-        raise EngineError(f"{path}: cannot be read as an ONNX model: {error}{_damaged(error)}") from error
+        raise EngineError(f"{path} cannot be read as an ONNX model: {not_loaded(path, error)}") from error
     inputs, outputs = _ports_of(session, "input", path), _ports_of(session, "output", path)
     left_out = [node.name for node in session.get_outputs() if node.name not in {port.name for port in outputs}]
     notes = [
@@ -383,13 +444,6 @@ def describe(path: str) -> FileDescription:
         for name in left_out
     ]
     return FileDescription("onnx", tuple(inputs), tuple(outputs), usual_shapes(session, inputs), notes=tuple(notes))
-
-
-def _damaged(error: Exception) -> str:
-    """What to do about a file whose content is not what its format says."""
-    if any(word in str(error) for word in ("INVALID_PROTOBUF", "Protobuf parsing failed", "NO_MODEL")):
-        return ". The file is damaged or no ONNX model: download or export it again, and compare its size"
-    return ""
 
 
 def prepared_frame(path: str, form: ImageForm, frame: NDArray[Any]) -> NDArray[Any]:
@@ -419,11 +473,14 @@ def can_use_gpu() -> bool:
 def usual_shapes(session: Any, inputs: Sequence[Port]) -> Dict[str, Tuple[int, ...]]:
     """Lengths per item of image inputs with open axes, where the file's metadata tells the size of an image: exporters
     of the YOLO family write ``imgsz = [height, width]``."""
-    said: Mapping[str, str] = session.get_modelmeta().custom_metadata_map
     try:
-        height, width = (int(length) for length in ast.literal_eval(said.get("imgsz", "")))
-    except (ValueError, SyntaxError, TypeError):
+        said: Mapping[str, str] = session.get_modelmeta().custom_metadata_map
+    except UnicodeDecodeError:
+        return {}  # metadata is for people, and another key of it may be the one
+    size = re.fullmatch(r"[\[(]\s*(\d{1,5})\s*,\s*(\d{1,5})\s*[\])]", said.get("imgsz", ""))
+    if size is None:
         return {}
+    height, width = int(size[1]), int(size[2])
     found = {}
     for port in inputs:
         dims = port.dims[1:]
@@ -469,6 +526,13 @@ def lengths_that_differ(inputs: Sequence[Any], feeds: Mapping[str, Any]) -> str:
 def _ports_of(session: Any, side: str, model: str) -> List[Port]:
     nodes = session.get_inputs() if side == "input" else session.get_outputs()
     ports = []
+    try:
+        for node in nodes:
+            node.name  # noqa: B018 decoded when it is read
+    except UnicodeDecodeError as error:
+        raise EngineError(
+            f"model {model!r}: the name of an {side} is no UTF-8 ({error}); export it with another name"
+        ) from None
     for node in nodes:
         kind = node.type[len("tensor(") : -1] if node.type.startswith("tensor(") else ""
         if kind not in _DTYPES and side == "output" and not node.type.startswith("tensor("):
@@ -479,7 +543,8 @@ def _ports_of(session: Any, side: str, model: str) -> List[Port]:
                 f"{', '.join(sorted(_DTYPES))} can be used. Export the model without it"
             )
         dims = tuple(dim if isinstance(dim, int) and dim >= 0 else None for dim in node.shape or ())
-        ports.append(Port(node.name, np.dtype(_DTYPES[kind]), dims))
+        axes = tuple(dim if isinstance(dim, str) else "" for dim in node.shape or ())
+        ports.append(Port(node.name, np.dtype(_DTYPES[kind]), dims, axes if any(axes) else ()))
     if nodes and not ports:
         raise EngineError(
             f"model {model!r}: none of its {side}s ({', '.join(f'{node.name} {node.type}' for node in nodes)}) is a "

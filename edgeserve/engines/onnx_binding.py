@@ -9,7 +9,6 @@ ONNX Runtime; :mod:`edgeserve.engines.onnx` hands its objects in.
 
 from __future__ import annotations
 
-import re
 import threading
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
@@ -21,9 +20,8 @@ from edgeserve.engines.cuda.completion import DevicePending
 from edgeserve.engines.cuda.device import CudaDevice, CudaStream, Event, ForeignMemory, PinnedBuffer
 from edgeserve.engines.cuda.lane_stream import LaneStream, lane_stream
 from edgeserve.engines.cuda.staging import Staged
-from edgeserve.engines.cuda.status import error_of
 from edgeserve.engines.ports import PackedBatch, Ports
-from edgeserve.errors import EngineError, OutOfMemory
+from edgeserve.errors import EngineError
 
 BUFFER_STEP_BYTES = 4096
 """Sizes of staged memory are rounded up to a power of two of this many bytes at least, so that batches of nearly equal
@@ -211,26 +209,6 @@ class Flight:
             self.model.give_back(self._inputs, self._pinned, self._events)
         self._binding, self._values, self._arrays = None, (), []
         return ports.unpack(arrays, packed)
-
-
-def failure_of(model: str, error: Exception, feeds: Dict[str, NDArray[Any]]) -> EngineError:
-    """What ONNX Runtime raised, as the error of ``model``. Its texts carry CUDA's codes and the bytes asked."""
-    text = str(error)
-    shown = ", ".join(f"{name} {value.dtype}{list(value.shape)}" for name, value in feeds.items())
-    asked = re.search(r"[Ff]ailed to allocate memory for requested buffer of size (\d+)", text)
-    code = re.search(r"CUDA (?:failure|error) (\d+)", text)
-    status = int(code.group(1)) if code else None
-    if asked or status == 2:
-        return OutOfMemory(
-            f"model {model!r} found no room on the device for {shown}: {text}. Load fewer models at a "
-            f"time ([device.NAME] memory), use smaller batch sizes, or raise "
-            f"[model.{model}] options.provider_options.cuda.gpu_mem_limit",
-            int(asked.group(1)) if asked else None,
-        )
-    if status is not None:
-        kind = error_of("a CUDA call of ONNX Runtime", status, text)
-        return type(kind)(f"model {model!r} on {shown}: {kind}")
-    return EngineError(f"model {model!r} failed on {shown}: {error}")
 
 
 def _rounded(size: int) -> int:

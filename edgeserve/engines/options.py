@@ -5,11 +5,16 @@ Knows the configuration's words only; what an option means is the engine's busin
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterable, Tuple
+from typing import Any, Dict, Iterable, Mapping, Tuple, Union
 
 from edgeserve.config.schema import ModelConfig
 from edgeserve.errors import ConfigError, nearest
 from edgeserve.units import parse_duration_ns, parse_size_bytes
+
+
+def of_name(value: Union[int, Mapping[str, int]], name: str) -> int:
+    """What stands for one name where a whole number stands for all, or one by name; 0 for a name that is not there."""
+    return value.get(name, 0) if isinstance(value, Mapping) else value
 
 
 class Options:
@@ -20,7 +25,7 @@ class Options:
 
     def __init__(self, model: ModelConfig, known: Iterable[str]) -> None:
         self._model = model
-        names = tuple(known)
+        self._known = names = tuple(known)
         for key in model.options:
             if key not in names:
                 raise ConfigError(
@@ -29,6 +34,10 @@ class Options:
 
     def __contains__(self, key: str) -> bool:
         return key in self._model.options
+
+    def takes(self, key: str) -> bool:
+        """Whether the engine has such an option, given or not."""
+        return key in self._known
 
     def where(self, key: str) -> str:
         """How messages name the option."""
@@ -45,6 +54,14 @@ class Options:
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
             raise self._refuse(key, value, f"a whole number from {low} to {high}")
         return int(value)
+
+    def integers(self, key: str, default: int, low: int, high: int = 2**31) -> Union[int, Dict[str, int]]:
+        """A whole number for all, or one by name in a table (see :func:`of_name`)."""
+        value = self._model.options.get(key, default)
+        each = list(value.values()) if isinstance(value, dict) else [value]
+        if not all(isinstance(item, int) and not isinstance(item, bool) and low <= item <= high for item in each):
+            raise self._refuse(key, value, f"a whole number from {low} to {high}, or a table of them by name")
+        return dict(value) if isinstance(value, dict) else int(value)
 
     def number(self, key: str, default: float, low: float, high: float) -> float:
         value = self._model.options.get(key, default)

@@ -5,13 +5,16 @@ way from a batch of items to the model's arrays and back. Knows shapes and dtype
 From the configuration: ``shapes`` (per item, for the example), ``pad`` (inputs padded to a common shape), ``state``
 (state input -> the output that replaces it); and these options:
 
-``constants = {sr = 16000}`` inputs that are the same for every item; ``state_axis`` the batch axis of states;
+``constants = {sr = 16000}`` inputs that are the same for every item; ``state_axis`` the batch axis of states, one for
+all or ``{h = 1, c = 0}``;
 ``mask = {x = "x_mask"}`` a mask input to fill for a padded one; ``pad_multiple = {x = [1, 1, 32]}`` rounds padded
 shapes up; ``pad_batch = false`` runs the items alone instead of padding to the batch size; ``crop_outputs =
 {y = {axis = 0, like = "x", of = 2}}`` cuts output ``y`` to an item's share: as much of its axis 0 as the item fills of
 axis 2 of the padded input ``x``.
 
-``batch_axis = false`` (where the engine takes it): the model has no batch axis, and runs one item as it is.
+``batch_axis = false`` (where the engine takes it): the model has no batch axis, and runs one item as it is. By itself
+where the file fixes the batch of the inputs at 1 and an output does not have it. ``settings = ["scales"]`` (likewise):
+inputs without a batch axis beside others that have one; each request brings them, so it runs alone.
 
 ``hints = {"NODE.label" = "y:argmax", "NODE.margin" = "y:margin", difficulty = "z"}`` tells the scheduler a number of
 each item's outputs: the single value of ``z``, the place of the largest value of ``y``, the distance of its two
@@ -20,33 +23,42 @@ largest.
 
 from __future__ import annotations
 
+import re
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgeserve.config.schema import ModelConfig
-from edgeserve.engines.base import Batch, OutputType, Result, Values, with_failures
+from edgeserve.engines.axis_names import batch_elsewhere, length_of_another, name_of_another
+from edgeserve.engines.base import Batch, OutputType, Result, RowFacts, Values, own_failure, with_failures
 from edgeserve.engines.collate import Room, Shape, Slot, common_shape, crop, dims_text, fit, mask, odd_shapes, stack
-from edgeserve.engines.options import Options
-from edgeserve.errors import EngineError, WrongInput, nearest, sent_instead
+from edgeserve.engines.options import Options, of_name
+from edgeserve.errors import EngineError, StateLost, WrongInput, WrongRows, nearest, sent_instead
+from edgeserve.texts import text_array
+from edgeserve.units import counted
 
 PORT_OPTIONS = ("constants", "state_axis", "mask", "pad_multiple", "pad_batch", "crop_outputs", "hints")
+
+LENGTH_NAMES = re.compile(r"(^|_)(len|lens|length|lengths)(_|$)|[a-z]Lengths?$")
+"""Inputs that say how much of another one is used: of an example all."""
 
 EXAMPLE_SEED = 1
 """The example's values are drawn with this seed, so that two profiles see the same input."""
 
 
 class Port(NamedTuple):
-    """An input or output as the model declares it, batch axis included; ``None`` = any length."""
+    """An input or output as the model declares it, batch axis included; ``None`` = any length. ``axes``: the names that
+    the file gives to axes of any length, ``""`` for an axis without one; ``()`` where none has a name."""
 
     name: str
     dtype: Any
     dims: Tuple[Optional[int], ...]
+    axes: Tuple[str, ...] = ()
 
     def batch_of_one(self) -> Port:
         """The same with a batch axis of 1 in front, for a model that has none."""
-        return self._replace(dims=(1, *self.dims))
+        return self._replace(dims=(1, *self.dims), axes=("", *self.axes) if self.axes else ())
 
 
 class Crop(NamedTuple):
@@ -67,18 +79,60 @@ class HintOf(NamedTuple):
 
 READS = ("value", "argmax", "margin")
 
+HALF_ROUNDING = 0.03
+"""As :class:`RowFacts` has it, where numbers may have 10 bits: float16, bfloat16, and TF32, with which a GPU computes
+float32 unless it is told otherwise."""
+
+NUMBERS_MAX = 63
+"""As :class:`RowFacts` has it: places that most tables have."""
+
 Shapes = Dict[str, Tuple[List[Shape], Shape]]
 """Padded input -> (the items' own shapes, the common shape)."""
 
 
 class PackedBatch(NamedTuple):
     """A batch as the model takes it: ``feeds`` hold the items that can run (``rows`` of them; without any there are no
-    feeds), ``failed`` says of the others, by their places in the batch, what is wrong with each."""
+    feeds) and fill up the batch to ``size`` rows; ``failed`` says of the others, by their places in the batch, what is
+    wrong with each."""
 
     feeds: Dict[str, NDArray[Any]]
     shapes: Shapes
     rows: int
+    size: int
     failed: Mapping[int, EngineError]
+
+
+class GrowingState(EngineError):
+    """A model's new state has another shape than the one that it replaces."""
+
+
+def cast_exactly(value: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """A number, a truth value, a text or a list of them as an array of a type. ``TypeError`` where that cannot be,
+    ``ValueError`` where it would be another value: a fraction as a whole number, a number beyond the type's bounds.
+    Floats are rounded."""
+    if dtype.kind == "O":
+        try:
+            return text_array(value)
+        except ValueError as error:
+            raise TypeError(str(error)) from None
+    given: NDArray[Any] = np.asarray(value)
+    if given.dtype.kind not in "fiub":
+        raise TypeError("numbers are expected")
+    with np.errstate(all="ignore"):
+        array = given.astype(dtype)
+        same = (
+            np.isclose(array.astype(np.float64), given, rtol=float(np.finfo(dtype).eps), atol=0.0, equal_nan=True)
+            if dtype.kind == "f"
+            else array == given
+        )
+    if not np.all(same):
+        raise ValueError(f"it would become {array.tolist()!r}")
+    return array
+
+
+def _strange(array: NDArray[Any]) -> str:
+    """What of an array is no finite number."""
+    return "NaN" if np.isnan(array).any() else "infinite numbers"
 
 
 class Ports:
@@ -93,32 +147,31 @@ class Ports:
         self._where = f"model {model.name!r}"
         self.names = [port.name for port in outputs]
         self._states = dict(model.state)
-        self._state_axis = options.integer("state_axis", 0, 0, 8)
+        state_axis = options.integers("state_axis", 0, 0, 8)
+        self._state_axes = {name: of_name(state_axis, name) for name in self._states}
+        self._output_axes = {output: self._state_axes[name] for name, output in self._states.items()}
         self._pad_batch = options.boolean("pad_batch", True)
         self._masks = options.texts_by_name("mask")
         constants = options.table("constants")
-        self._batch_axis = options.boolean("batch_axis", True)
-        if not self._batch_axis:  # a batch axis of 1 is put in front here, and taken off around the model's run
-            if self._state_axis or model.batch != (1,):
-                raise EngineError(
-                    f"{self._where}: options.batch_axis = false takes one item at a time, so it needs batch = [1] and "
-                    f"no state_axis; found batch = {list(model.batch)}, state_axis = {self._state_axis}"
-                )
-            inputs = [port if port.name in constants else port.batch_of_one() for port in inputs]
-            outputs = [port.batch_of_one() if port.dims else port for port in outputs]
+        self._settings = frozenset(options.texts("settings"))
+        inputs, outputs = self._with_batch_axis(inputs, outputs, options, state_axis)
         self._declared = list(outputs)
         by_name = {port.name: port for port in inputs}
         multiples = options.dims_by_name("pad_multiple")
         for what, names in (
             ("pad", model.pad),
             ("state", model.state),
+            ("options.state_axis", state_axis if isinstance(state_axis, dict) else ()),
             ("options.constants", constants),
+            ("options.settings", self._settings),
             ("options.mask", [*self._masks, *self._masks.values()]),
             ("options.pad_multiple", multiples),
             ("shapes", model.shapes),
         ):
             self._known(what, names, by_name, "input")
         self._known("state", self._states.values(), self.names, "output")
+        if isinstance(state_axis, dict):
+            self._known("options.state_axis", state_axis, self._states, "recurrent state")
         self._constants = {name: self._constant(by_name[name], value) for name, value in constants.items()}
         self._crops = self._read_crops(options.table("crop_outputs"))
         self._hints = self._read_hints(options.table("hints"))
@@ -158,7 +211,8 @@ class Ports:
             shape = [-1 if dim is None else dim for dim in port.dims[1:]]
             for cut in self._crops.get(port.name, ()):
                 shape[cut.axis : cut.axis + 1] = [-1] if cut.axis < len(shape) else []
-            found[port.name] = OutputType(str(port.dtype), tuple(shape))
+            kind = "text" if np.dtype(port.dtype).kind == "O" else str(port.dtype)
+            found[port.name] = OutputType(kind, tuple(shape))
         return found
 
     def misfits(self, declared: Mapping[str, Optional[OutputType]]) -> List[str]:
@@ -167,7 +221,10 @@ class Ports:
         item = {
             name: None
             if kind is None
-            else np.broadcast_to(np.zeros((), kind.dtype), [1 if length < 0 else length for length in kind.shape])
+            else np.broadcast_to(
+                np.array("", object) if kind.dtype == "text" else np.zeros((), kind.dtype),
+                [1 if length < 0 else length for length in kind.shape],
+            )
             for name, kind in declared.items()
         }
         wrong = []
@@ -182,6 +239,22 @@ class Ports:
             except EngineError as error:
                 wrong.append(str(error))
         return wrong
+
+    def rows(self, device_kind: str) -> RowFacts:
+        """For an engine on such a device. Inputs that are padded and have no open axis are filled up along the last."""
+        open_axes = {
+            slot.name: tuple(axis for axis, dim in enumerate(slot.dims) if dim is None) or (len(slot.dims) - 1,)
+            for slot in self._slots
+            if slot.pad is not None and slot.dims
+        }
+        facts = RowFacts(lacking=self._lacking if self._batch_axis else "", open_axes=open_axes)
+        on_cpu = device_kind == "cpu"  # a GPU is lost to a place beyond a table
+        return facts._replace(numbers_max=NUMBERS_MAX) if on_cpu else facts._replace(rounding=HALF_ROUNDING)
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether a run must tell if the outputs have the batch of 1 that the file fixes for the inputs."""
+        return self._batch_axis and self._may_lack
 
     # --- a batch, there and back ---
 
@@ -199,12 +272,12 @@ class Ports:
             )
         try:
             return self._packed(batch, {}, room)  # nearly always: all at once costs half as much as one by one
-        except EngineError:
+        except BaseException:  # whatever an item's values raise
             failed = self._wrong_items(batch)
             if not failed:
                 raise
         rest = batch.without(failed)
-        return self._packed(rest, failed, room) if rest.items else PackedBatch({}, {}, 0, failed)
+        return self._packed(rest, failed, room) if rest.items else PackedBatch({}, {}, 0, 0, failed)
 
     def _packed(self, batch: Batch, failed: Mapping[int, EngineError], room: Optional[Room]) -> PackedBatch:
         count = len(batch.items)
@@ -238,46 +311,73 @@ class Ports:
                 name: value if name in self._constants else value.reshape(value.shape[1:])
                 for name, value in feeds.items()
             }
-        return PackedBatch(feeds, shapes, count, failed)
+        for name in self._settings if self._batch_axis else ():
+            feeds[name] = feeds[name].reshape(feeds[name].shape[1:])
+        return PackedBatch(feeds, shapes, count, size, failed)
 
     def unpack(self, arrays: Sequence[NDArray[Any]], packed: PackedBatch) -> List[Result]:
         """One result per item of the batch, from the model's output arrays (in the order of its outputs) for those
         that ran."""
-        results = self._results(arrays, packed.rows, packed.shapes) if packed.rows else []
+        results = self._results(arrays, packed) if packed.rows else []
         return with_failures(results, packed.failed) if packed.failed else results
 
-    def _results(self, arrays: Sequence[NDArray[Any]], count: int, shapes: Shapes) -> List[Result]:
+    def _results(self, arrays: Sequence[NDArray[Any]], packed: PackedBatch) -> List[Result]:
         if not self._batch_axis:
             arrays = [np.expand_dims(array, 0) for array in arrays]
         by_name = dict(zip(self.names, arrays))
         results = []
         state_outputs = set(self._states.values())
         for name, array in by_name.items():
-            axis = self._state_axis if name in state_outputs else 0
-            if np.ndim(array) <= axis or array.shape[axis] < count:
-                raise EngineError(
-                    f"{self._where}: output {name!r} has shape {list(np.shape(array))} for a batch of "
-                    f"{count} items; expected its axis {axis} to be the batch. "
-                    "Export the model so, or use batch = [1] with a batch axis of 1"
-                )
+            self._check_rows(name, np.shape(array), self._output_axes.get(name, 0), packed)
         kept = [(name, array) for name, array in by_name.items() if name not in state_outputs]
-        for index in range(count):
+        for index in range(packed.rows):
             outputs = {name: array[index] for name, array in kept}
             for name in self._crops:
-                outputs[name] = self._cropped(name, outputs[name], index, shapes)
+                outputs[name] = self._cropped(name, outputs[name], index, packed.shapes)
             hints = self._hints_of(outputs) if self._hints else None
             if not self._states:
                 results.append(Result(outputs, hints=hints))
                 continue
-            # Copied, so that a stream keeps its own state alive and not the whole batch's.
-            state = {
-                name: np.array(by_name[output].take(index, axis=self._state_axis), copy=True)
-                for name, output in self._states.items()
-            }
+            try:
+                state = self._new_state(by_name, index)
+            except StateLost as error:
+                results.append(Result(outputs, error=error))
+                continue
             results.append(
                 Result(outputs, hints=hints, state=state, state_bytes=sum(int(part.nbytes) for part in state.values()))
             )
         return results
+
+    def _check_rows(self, name: str, shape: Shape, axis: int, packed: PackedBatch) -> None:
+        """More rows than were fed are as wrong as fewer: which of them are whose is not known then."""
+        if len(shape) <= axis or shape[axis] != packed.size:
+            raise WrongRows(
+                f"{self._where}: output {name!r} has shape {list(shape)} for a batch of {packed.size} "
+                f"({counted(packed.rows, 'item')}); expected a length of {packed.size} on axis {axis}, a row for each. "
+                f"A model whose outputs have no batch axis runs one item as it is, where the engine can: set "
+                f"[model.{self._model.name}] batch = [1] and options.batch_axis = false, or export it with the batch "
+                "first in each output"
+            )
+
+    def _new_state(self, arrays: Mapping[str, NDArray[Any]], index: int) -> Dict[str, NDArray[Any]]:
+        """What an item leaves behind for the next of its stream. :class:`StateLost` where nothing can go on from it,
+        :class:`GrowingState` where it could not of any."""
+        state = {}
+        for name, output in self._states.items():
+            # Copied, so that a stream keeps its own state alive and not the whole batch's.
+            part = state[name] = np.array(arrays[output].take(index, axis=self._state_axes[name]), copy=True)
+            if part.shape != self._state_shapes[name]:
+                raise GrowingState(
+                    f"{self._where}: the new state {output!r} has the shape {list(part.shape)} per item, and {name!r}, "
+                    f"which it replaces, {list(self._state_shapes[name])}: a state that grows cannot be kept for ever. "
+                    "Export the model with a state of one length, such as a window of the latest steps"
+                )
+            if part.dtype.kind == "f" and not np.isfinite(part).all():
+                raise StateLost(
+                    f"{self._where}: the new state {output!r} holds {_strange(part)}, and all that follows would be "
+                    "made of it; the stream begins anew with its next request. Are the inputs what the model expects?"
+                )
+        return state
 
     def _hints_of(self, outputs: Values) -> Dict[str, float]:
         found = {}
@@ -299,17 +399,28 @@ class Ports:
         return found
 
     def example(self) -> Values:
-        """One item of drawn values: floats in 0..1, whole numbers zero (a valid index into any table)."""
+        """One item of drawn values: floats in 0..1, whole numbers zero (a valid index into any table), lengths as
+        long as the example."""
         random = np.random.default_rng(EXAMPLE_SEED)
         item: Values = {}
+        shapes = {slot.name: self._example_shape(slot) for slot in self._slots}
         for slot in self._slots:
-            shape = self._example_shape(slot)
+            shape = shapes[slot.name]
             kind = np.dtype(slot.dtype).kind
             if kind == "f":
                 item[slot.name] = random.random(shape).astype(slot.dtype)
+            elif kind in "iu" and LENGTH_NAMES.search(slot.name) and shape in ((), (1,)):
+                item[slot.name] = np.full(shape, self._longest_open(shapes), slot.dtype)
             else:
                 item[slot.name] = np.full(shape, "" if kind == "O" else 0, dtype=slot.dtype)
         return item
+
+    def _longest_open(self, shapes: Mapping[str, Shape]) -> int:
+        """The length of the longest axis that the model leaves open: what an input that tells a length means."""
+        return max(
+            (shapes[slot.name][axis] for slot in self._slots for axis, dim in enumerate(slot.dims) if dim is None),
+            default=0,
+        )
 
     def input_size_bytes(self, size: int) -> int:
         """Bytes of the inputs of a batch of ``size``; axes of unknown length count as 1."""
@@ -336,8 +447,8 @@ class Ports:
                 if self._state_ports and batch.states:
                     self._check_state(batch.states[index], index)
                 fitted[index] = [fit(slot, self._value(slot.name, item)) for slot in self._slots]
-            except EngineError as error:
-                failed[index] = error
+            except BaseException as error:  # noqa: BLE001 it is this item's
+                failed[index] = own_failure(self._model.name, error)
         for place, slot in enumerate(self._slots):
             rows = list(fitted)
             for odd, why in odd_shapes(slot, [fitted[row][place].shape for row in rows]).items():
@@ -367,14 +478,13 @@ class Ports:
         for name, shape in self._state_shapes.items() if state is not None else ():
             own = state.get(name) if isinstance(state, dict) else None
             if getattr(own, "shape", None) != shape:
-                raise EngineError(
+                raise StateLost(
                     f"{self._where}: the state of item {index} is not one that this model returned "
-                    f"({name!r} of shape {list(shape)} was expected)"
+                    f"({name!r} of shape {list(shape)} was expected); the stream begins anew with its next request"
                 )
 
     def _pack_state(self, port: Port, states: Sequence[Any], size: int) -> NDArray[Any]:
-        shape = self._state_shapes[port.name]
-        axis = self._state_axis
+        shape, axis = self._state_shapes[port.name], self._state_axes[port.name]
         packed: NDArray[Any] = np.zeros((*shape[:axis], size, *shape[axis:]), dtype=port.dtype)
         for index, state in enumerate(states):
             if state is not None:  # the start of a stream: zeros
@@ -396,6 +506,41 @@ class Ports:
 
     # --- checks of the configuration ---
 
+    def _with_batch_axis(
+        self, inputs: Sequence[Port], outputs: Sequence[Port], options: Options, state_axis: Any
+    ) -> Tuple[Sequence[Port], Sequence[Port]]:
+        """The inputs and outputs with a batch axis of 1 in front where the model has none, which is put in front of
+        each item and taken off around the model's run."""
+        constants = options.table("constants")
+        no_rows = {*constants, *self._states, *self._masks.values(), *self._settings}
+        brought = [port for port in inputs if port.name not in no_rows]
+        answers = [port for port in outputs if port.name not in self._states.values()]
+        lacks = length_of_another(brought, answers)
+        self._lacking = lacks or batch_elsewhere(brought) or name_of_another(brought, answers)
+        # By itself without, where the file fixes the batch at 1 and an output does not have it.
+        is_free = options.takes("batch_axis") and not (self._states or "image" in options or "batch_axis" in options)
+        is_one = self._model.batch == (1,) and all(port.dims[:1] == (1,) for port in brought)
+        self._may_lack = is_free and is_one and any(port.dims[:1] != (1,) for port in answers)
+        self._batch_axis = options.boolean("batch_axis", not (lacks and self._may_lack))
+        if not self._batch_axis:
+            if any(self._state_axes.values()) or self._model.batch != (1,):
+                raise EngineError(
+                    f"{self._where}: options.batch_axis = false takes one item at a time, so it needs batch = [1] and "
+                    f"no state_axis; found batch = {list(self._model.batch)}, state_axis = {state_axis}"
+                )
+            inputs = [port if port.name in constants else port.batch_of_one() for port in inputs]
+            outputs = [port.batch_of_one() if port.dims else port for port in outputs]
+        elif self._settings:
+            others = [port for port in inputs if port.name not in {*self._settings, *constants, *self._states}]
+            if self._model.batch != (1,) or any(port.dims[:1] not in ((1,), (None,)) for port in others):
+                raise EngineError(
+                    f"{self._where}: options.settings = {sorted(self._settings)} are each request's own and have no "
+                    "batch axis, so batch = [1] is needed, and a model that takes it; found batch = "
+                    f"{list(self._model.batch)}. What is the same for all requests is a constant: options.constants"
+                )
+            inputs = [port.batch_of_one() if port.name in self._settings else port for port in inputs]
+        return inputs, outputs
+
     def _known(self, what: str, names: Any, known: Any, side: str) -> None:
         for name in names:
             if name not in known:
@@ -404,19 +549,24 @@ class Ports:
                 )
 
     def _constant(self, port: Port, value: Any) -> NDArray[Any]:
+        """The array that a value stands for: a single number fills the port's shape."""
         try:
-            array: NDArray[Any] = np.asarray(value).astype(port.dtype)
-        except (TypeError, ValueError):
+            array = cast_exactly(value, np.dtype(port.dtype))
+            if array.size == 1 and (array.ndim == 0 or all(dim in (1, None) for dim in port.dims)):
+                array = np.full([1 if dim is None else dim for dim in port.dims], array.reshape(()), port.dtype)
+            if array.ndim != len(port.dims) or any(
+                dim not in (None, have) for dim, have in zip(port.dims, array.shape)
+            ):
+                raise ValueError("another shape")
+        except TypeError:
             raise EngineError(
                 f"{self._where}: options.constants.{port.name} = {value!r} cannot be {port.dtype}"
             ) from None
-        if array.ndim == 0 and port.dims and all(dim in (1, None) for dim in port.dims):
-            array = array.reshape((1,) * len(port.dims))
-        if array.ndim != len(port.dims) or not np.array_equal(array, np.asarray(value)):
+        except (ValueError, OverflowError):
             raise EngineError(
                 f"{self._where}: options.constants.{port.name} = {value!r}; expected {port.dtype} "
-                f"of shape {dims_text(port.dims)}"
-            )
+                f"of shape {dims_text(port.dims)}, or one number for all of it"
+            ) from None
         return array
 
     def _check_batch(self, batched: Sequence[Port]) -> Optional[int]:
@@ -425,8 +575,9 @@ class Ports:
         for port in batched:
             if not port.dims:
                 raise EngineError(
-                    f"{self._where}: input {port.name!r} is a single number without a batch axis; "
-                    f"give it in [model.{self._model.name}] options.constants = {{{port.name} = ...}}"
+                    f"{self._where}: input {port.name!r} is a single number without a batch axis; give it in "
+                    f"[model.{self._model.name}] options.constants = {{{port.name} = ...}}, or name it in "
+                    "options.settings where each request brings its own"
                 )
             if port.dims[0] is not None:
                 fixed = port.dims[0]
@@ -442,12 +593,13 @@ class Ports:
 
     def _state_shape(self, port: Port) -> Shape:
         """Per item: without the batch axis."""
-        if len(port.dims) <= self._state_axis:
+        axis = self._state_axes[port.name]
+        if len(port.dims) <= axis:
             raise EngineError(
-                f"{self._where}: options.state_axis = {self._state_axis}, but state {port.name!r} has "
-                f"the shape {dims_text(port.dims)}"
+                f"{self._where}: options.state_axis = {axis}, but state {port.name!r} has the shape "
+                f"{dims_text(port.dims)}"
             )
-        dims = port.dims[: self._state_axis] + port.dims[self._state_axis + 1 :]
+        dims = port.dims[:axis] + port.dims[axis + 1 :]
         given = self._model.shapes.get(port.name, dims)
         if len(given) != len(dims) or None in given:
             raise EngineError(

@@ -1,8 +1,8 @@
 """The ``python`` engine: a host function as a model. Pre- and post-processing, glue, anything that needs no device.
 
 ``function = "module:name"`` is looked for beside the configuration file first. It is called per item with a dict of
-named values and returns a dict, :class:`Parts` (one of several, a fan-out), :class:`Route` (which successor) or a full
-:class:`~edgeserve.engines.base.Result`, as one does that has outputs and hints: ``Result({"x": x}, hints={...})``.
+named values and returns a dict, a list of dicts or :class:`Parts` (a fan-out), :class:`Route` (which successor) or a
+full :class:`~edgeserve.engines.base.Result`, as one does that has outputs and hints: ``Result({"x": x}, hints={...})``.
 What it raises for an item fails that item only.
 
 Options: ``batched = true`` calls it once with the list of items; an exception in the list that it returns fails the
@@ -14,16 +14,20 @@ its own (``edgeserve.offload.process``).
 
 from __future__ import annotations
 
+import ast
 import importlib
+import inspect
 import os
 import sys
+import textwrap
 import threading
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set
+import typing
+from typing import Any, Callable, Dict, FrozenSet, List, Mapping, NamedTuple, Optional, Sequence, Set
 
 import numpy as np
 
 from edgeserve.config.schema import ModelConfig
-from edgeserve.engines.base import Batch, Engine, Footprint, LaneInfo, Result, Values
+from edgeserve.engines.base import Batch, Engine, Footprint, LaneInfo, Result, RowFacts, Values, own_failure
 from edgeserve.engines.options import Options
 from edgeserve.errors import ConfigError, EngineError, ExampleUnknown, told
 
@@ -88,6 +92,15 @@ class PythonEngine(Engine):
     def unload(self) -> None:
         self._function = None
 
+    def rows(self) -> RowFacts:
+        return RowFacts(checked=False)
+
+    def output_names(self) -> FrozenSet[str]:
+        try:
+            return returned_names(import_function(self._spec, self._directory, f"[model.{self._name}] function"))
+        except EngineError:
+            return frozenset()  # its check before loading says why
+
     def example(self) -> Values:
         if self._example:
             where = f"[model.{self._name}] options.example"
@@ -124,7 +137,9 @@ class PythonEngine(Engine):
         for index, (item, state) in enumerate(zip(batch.items, states)):
             try:
                 value = function(item, state) if self._stateful else function(item)
-            except Exception as error:  # noqa: BLE001 a user's function may raise anything: it fails this item
+            except (KeyboardInterrupt, GeneratorExit):
+                raise
+            except BaseException as error:  # noqa: BLE001 a user's function may raise anything: it fails this item
                 value = error
             if isinstance(value, KeyError):
                 value = _missing_input(value, item)
@@ -141,12 +156,12 @@ class PythonEngine(Engine):
         """The result of one item, whose failure is its own."""
         try:
             return self._result(returned, index)
-        except EngineError as error:
-            return Result({}, error=error)
+        except BaseException as error:  # noqa: BLE001 what it returned may be anything, too
+            return Result({}, error=own_failure(self._name, error))
 
     def _result(self, returned: Any, index: int) -> Result:
         """What the function returned for one item, checked."""
-        if isinstance(returned, Exception):
+        if isinstance(returned, BaseException):
             raise EngineError(
                 f"model {self._name!r}: {self._spec} raised {told(returned, f' on item {index}')} ({_place(returned)})"
             ) from returned
@@ -167,6 +182,8 @@ class PythonEngine(Engine):
     def _plain(self, returned: Any, index: int) -> Result:
         if isinstance(returned, dict):
             return Result(self._named(returned, index))
+        if isinstance(returned, list) and all(isinstance(part, dict) for part in returned):
+            return Result({}, parts=[self._named(part, index) for part in returned])
         if isinstance(returned, Parts):
             if not isinstance(returned.items, (list, tuple)):
                 raise EngineError(
@@ -188,7 +205,7 @@ class PythonEngine(Engine):
             return returned
         raise EngineError(
             f"model {self._name!r}: {self._spec} returned {_brief(returned)} for item {index}; expected "
-            "a dict of outputs, Parts(...), Route(...) or Result(...)"
+            "a dict of outputs, Parts(...), Route(...), Result(...), or of a fan-out a list of dicts"
         )
 
     def _named(self, values: Any, index: int) -> Values:
@@ -276,6 +293,46 @@ def _refuse_shadowed(module: Any, module_name: str, home: str, where: str, spec:
         )
 
 
+def returned_names(function: Function) -> FrozenSet[str]:
+    """The names of outputs that a function's source tells: the keys of a ``TypedDict`` that it is said to return, and
+    of the dicts that its ``return`` statements write out, alone or inside ``Route``, ``Parts``, ``Result`` and lists.
+    """
+    try:
+        declared = typing.get_type_hints(function).get("return")
+        source = inspect.getsource(function)
+        tree = ast.parse(textwrap.dedent(source))
+    except Exception:  # noqa: BLE001 annotations run code of their own; a function without source tells nothing
+        return frozenset()
+    is_typed_dict = isinstance(declared, type) and issubclass(declared, dict) and hasattr(declared, "__total__")
+    found: Set[str] = set(declared.__annotations__) if is_typed_dict else set()
+    body = tree.body[0] if tree.body else None
+    waiting: List[ast.AST] = list(body.body) if isinstance(body, ast.FunctionDef) else []
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Return):
+            found.update(_written_keys(node.value))
+        elif not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
+            waiting += ast.iter_child_nodes(node)
+    return frozenset(found)
+
+
+def _written_keys(value: Optional[ast.AST]) -> Set[str]:
+    """The keys that are named values of a result as it is written out."""
+    if isinstance(value, ast.Dict):
+        return {key.value for key in value.keys if isinstance(key, ast.Constant) and isinstance(key.value, str)}
+    if isinstance(value, ast.Tuple):  # of a stateful function: the outputs, and the state
+        return _written_keys(value.elts[0]) if value.elts else set()
+    if isinstance(value, ast.List):
+        return set().union(*map(_written_keys, value.elts)) if value.elts else set()
+    if isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id in _MAKERS:
+        return set().union(*map(_written_keys, value.args[: _MAKERS[value.func.id]])) if value.args else set()
+    return set()
+
+
+_MAKERS = {"Parts": 2, "Route": 2, "Result": 2}
+"""What makes a result, and how many of its first arguments may hold named values."""
+
+
 # --- small helpers ----------------------------------------------------------------------------------------------------
 
 
@@ -313,5 +370,8 @@ def _place(error: BaseException) -> str:
 
 
 def _brief(value: Any) -> str:
-    text = repr(value)
+    try:
+        text = repr(value)
+    except Exception:  # noqa: BLE001 the message is about something else
+        text = "(which cannot be shown)"
     return f"{type(value).__name__} {text if len(text) <= 80 else text[:77] + '...'}"

@@ -32,14 +32,17 @@ from edgeserve.engines.base import (
     LaneInfo,
     Pending,
     Result,
+    RowFacts,
     SequenceInfo,
     Session,
     Values,
+    Written,
+    own_failure,
     with_failures,
 )
 from edgeserve.engines.options import Options
 from edgeserve.errors import ConfigError, DeviceLost, EngineError, nearest
-from edgeserve.units import NS_PER_S, parse_duration_ns
+from edgeserve.units import NS_PER_S, counted, parse_duration_ns
 
 KNOWN_OPTIONS = (
     "c0",
@@ -142,6 +145,9 @@ class SyntheticEngine(Engine):
 
     def sequence(self) -> Optional[SequenceInfo]:
         return self._sequence
+
+    def rows(self) -> RowFacts:
+        return RowFacts(checked=False)
 
     def example(self) -> Values:
         return {name: np.zeros(shape, np.float32) for name, shape in self._shapes.items()}
@@ -264,8 +270,11 @@ class SyntheticEngine(Engine):
             try:
                 for name in self._shapes:
                     self._check(name, item)
-            except EngineError as error:
-                failed[index] = error
+                self._left(index, batch)
+                for name in self._per_length_ns:
+                    len(item.get(name, ()))
+            except BaseException as error:  # noqa: BLE001 it is this item's
+                failed[index] = own_failure(self._name, error)
         return failed
 
     def _check(self, name: str, item: Values) -> None:
@@ -358,15 +367,22 @@ class SyntheticPending(Pending):
 class SyntheticState:
     """Where an item stands: steps made and still to make, and which session holds what it computed (None: no one)."""
 
-    __slots__ = ("made", "left", "holder")
+    __slots__ = ("item", "made", "left", "holder")
 
-    def __init__(self, left: int) -> None:
+    def __init__(self, left: int, item: Optional[Values] = None) -> None:
+        self.item = item or {}
         self.made = 0
         self.left = left
         self.holder: object = None
 
     def release(self) -> None:
         self.holder = None
+
+    def outputs(self) -> Values:
+        return {**self.item, "steps": np.int64(self.made)}
+
+    def written(self) -> Optional[Written]:
+        return Written(self.outputs(), counted(self.made, "step")) if self.made else None
 
     def __int__(self) -> int:
         return self.left
@@ -396,7 +412,7 @@ class SequenceSession(Session):
         states = []
         for index, steps in enumerate(left):
             given = batch.states[index] if index < len(batch.states) else None
-            states.append(given if isinstance(given, SyntheticState) else SyntheticState(steps))
+            states.append(given if isinstance(given, SyntheticState) else SyntheticState(steps, batch.items[index]))
         if any(state.made and state.holder is not self for state in states):
             self._engine.sleep(step_s)  # what another session held, or none holds any more, is computed again
         results: Dict[int, Result] = {}
@@ -423,7 +439,7 @@ class SequenceSession(Session):
                     results[index] = _told(
                         control,
                         index,
-                        Result({**batch.items[index], "steps": np.int64(state.made)}, steps=state.made - before[index]),
+                        Result(state.outputs(), steps=state.made - before[index]),
                     )
         for index in going:
             state = states[index]

@@ -27,7 +27,7 @@ def warm_up(
 ) -> Dict[int, List[int]]:
     """Run each batch size ``repetitions`` times with one item; how long each run took, in nanoseconds. Short runs go
     on, up to :data:`REPETITIONS_MAX`, while a size has taken less than ``spend_ns``. ``seen`` gets the outputs of one
-    item. ``sequences``: of an engine that ``makes_sequences``, see :func:`batch_to_time`.
+    item, and those of its first part. ``sequences``: of an engine that ``makes_sequences``, see :func:`batch_to_time`.
 
     The largest size goes first, so that memory grows once. Raises what the engine raises: a model that cannot run its
     example must not be called ready.
@@ -67,5 +67,6 @@ def time_run_ns(
         results, times = run_whole(session, rest)
     if seen is not None and results:
         seen.update(results[0].outputs)
+        seen.update((results[0].parts or [{}])[0])
     took_ns = times[1] - times[0] if times is not None else clock_ns() - started_ns
     return took_ns // max([1, *[result.turns or (result.steps if goes_on else 1) for result in results]])

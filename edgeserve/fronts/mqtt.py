@@ -234,7 +234,8 @@ class MqttFront:
             self._open += 1
             try:
                 inputs = inputs_from_json(app, self._apps[app]["inputs"], payload)
-                answer = await self._client.infer(app, inputs, origin=self._origin(who))
+                options: Dict[str, Any] = {"stream": "questions"} if self._apps[app].get("needs_stream") else {}
+                answer = await self._client.infer(app, inputs, origin=self._origin(who), **options)
             finally:
                 self._open -= 1
             self.counts["answers"] += 1

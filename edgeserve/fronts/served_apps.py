@@ -10,6 +10,7 @@ from typing import Any, Callable, Dict, Mapping, NamedTuple, Set
 import numpy as np
 
 from edgeserve.errors import BadInput, ConfigError, UnknownApp, nearest
+from edgeserve.texts import is_text
 
 log = logging.getLogger("edgeserve")
 
@@ -105,7 +106,7 @@ def inputs_from_json(app: str, declared: Mapping[str, Any], payload: bytes) -> D
 def as_json(value: Any) -> Any:
     """An output's value as JSON has it: lists for arrays, no bytes, null for what is no number."""
     if isinstance(value, np.ndarray):
-        if value.size > ELEMENTS_MAX or value.dtype.hasobject:
+        if value.size > ELEMENTS_MAX or (value.dtype.hasobject and not is_text(value)):
             return {"dtype": value.dtype.name, "shape": list(value.shape)}
         return as_json(value.tolist())
     if isinstance(value, np.generic):

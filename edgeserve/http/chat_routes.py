@@ -90,7 +90,7 @@ class ChatRoutes:
         try:
             async for index, piece in pieces:
                 if isinstance(piece, Answer):
-                    for chunk in completion.last(index, piece.outputs):
+                    for chunk in completion.ended(index, piece):
                         yield _event(chunk)
                     continue
                 part = completion.piece(index, piece)

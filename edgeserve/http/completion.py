@@ -47,7 +47,7 @@ class Completion:
             **self._head,
             "object": "chat.completion" if self._chat else "text_completion",
             "usage": self._usage(),
-            "edgeserve": {"late": any(answer.late for answer in answers)},
+            "edgeserve": _about(answers),
             "choices": [self._whole(index, answer.outputs) for index, answer in enumerate(answers)],
         }
 
@@ -82,6 +82,13 @@ class Completion:
             delta = {"tool_calls": [{"index": place, **call} for place, call in enumerate(calls)]}
             chunks.append(self._chunk(index, delta))
         chunks.append(self._chunk(index, {}, finish_of(outputs)))
+        return chunks
+
+    def ended(self, index: int, answer: Answer) -> List[Dict[str, Any]]:
+        """As :meth:`last`; a late answer, or one that is not whole, says so."""
+        chunks = self.last(index, answer.outputs)
+        if answer.late or answer.reason:
+            chunks[-1]["edgeserve"] = _about([answer])
         return chunks
 
     def counts(self) -> Dict[str, Any]:
@@ -139,6 +146,12 @@ class Completion:
         choice.begun = True
         shown = {"index": index, **said, "finish_reason": finish, "logprobs": chances}
         return {**self._head, "object": self._piece_object, "choices": [shown]}
+
+
+def _about(answers: Sequence[Answer]) -> Dict[str, Any]:
+    """What OpenAI's form has no word for: whether an answer is late, and why one is not whole."""
+    reasons = [answer.reason for answer in answers if answer.reason]
+    return {"late": any(answer.late for answer in answers), **({"reason": "; ".join(reasons)} if reasons else {})}
 
 
 def _listed(entries: Sequence[Mapping[str, Any]], place: int) -> Dict[str, Any]:

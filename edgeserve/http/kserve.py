@@ -6,7 +6,7 @@ make an :class:`InferRequest` of what they got and write an :class:`InferRespons
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from edgeserve import __version__
 from edgeserve.answers import Answer, TimedOut
@@ -32,6 +32,7 @@ PARAMETERS = (
     "value",
     "stream",
     "sequence_id",
+    "reset",
     "on_late",
     "quality_min",
     "sequence_start",
@@ -123,11 +124,20 @@ def _option(name: str, value: Any) -> Any:
         return name, _number(name, value)
     if name == "sequence_id":
         return ("stream", str(value)) if value not in (0, "") else None
+    if name in ("reset", "sequence_start"):  # False asks for nothing: Triton's clients always send it
+        return ("reset", True) if _boolean(name, value) else None
     if name in ("class", "stream", "on_late"):
         if not isinstance(value, str):
             raise BadInput(f"parameter {name!r} = {value!r}: expected a string")
         return ("klass" if name == "class" else name), value
-    return None  # where a sequence starts and ends is for the app to know, binary_data_output for the transport
+    return None  # a sequence that ends is forgotten when it is silent; binary_data_output is for the transport
+
+
+def _boolean(name: str, value: Any) -> bool:
+    said = str(value).lower()
+    if not isinstance(value, (bool, str)) or said not in ("true", "false", "1", "0"):
+        raise BadInput(f"parameter {name!r} = {str(value)[:40]!r}: expected true or false")
+    return said in ("true", "1")
 
 
 def _number(name: str, value: Any) -> float:
@@ -154,12 +164,36 @@ class OpenInference:
         """Ask an app and wait for its answer. ``origin``: whose request it is."""
         check_version(request.model, request.version)
         inputs: Dict[str, Any] = {}
-        for tensor in request.inputs:
+        item, has_batch = await self._one_item(request)
+        for tensor in item:
             if not isinstance(tensor.name, str) or tensor.name in inputs:
                 raise BadInput(f"input {tensor.name!r}: expected a name, and each name once")
             inputs[tensor.name] = self._value(tensor)
         answer = await self.backend.infer(request.model, inputs, options_of(request.parameters), gone, origin)
-        return InferResponse(request.model, request.id, how_it_went(answer), self._outputs(request.wishes, answer))
+        outputs = self._outputs(request.wishes, answer, has_batch)
+        return InferResponse(request.model, request.id, how_it_went(answer), outputs)
+
+    async def _one_item(self, request: InferRequest) -> Tuple[Sequence[InputTensor], bool]:
+        """The inputs as the app declares them, and whether they came with a batch axis of 1, which its answer then has
+        too. :class:`BadInput` for a larger batch: a request is one item here."""
+        app = (await self.backend.apps()).get(request.model, {})
+        declared = {name: _shape(about) for name, about in app.get("inputs", {}).items() if about["dtype"] != "any"}
+        found: List[InputTensor] = []
+        has_batch = False
+        for tensor in request.inputs:
+            wanted = declared.get(tensor.name) if isinstance(tensor.name, str) else None
+            shape = check_shape(tensor.name, tensor.shape)
+            if wanted is not None and len(shape) == len(wanted) + 1:
+                if shape[0] != 1:
+                    raise BadInput(
+                        f"app {request.model!r}: input {tensor.name!r} has the shape {list(shape)}, a batch of "
+                        f"{shape[0]}; a request is one item, of shape {wanted}, or a batch of 1: send {shape[0]} "
+                        "requests, which the server runs together where it can"
+                    )
+                has_batch = has_batch or bool(wanted)
+                tensor = tensor._replace(shape=shape[1:])
+            found.append(tensor)
+        return found, has_batch
 
     def _value(self, tensor: InputTensor) -> Any:
         shape = check_shape(tensor.name, tensor.shape)
@@ -177,18 +211,21 @@ class OpenInference:
             raise BadInput(f"input {tensor.name!r} has no data")
         return from_json(tensor.name, tensor.datatype, shape, tensor.data)
 
-    def _outputs(self, wishes: Optional[Sequence[OutputWish]], answer: Answer) -> List[OutputTensor]:
+    def _outputs(
+        self, wishes: Optional[Sequence[OutputWish]], answer: Answer, has_batch: bool = False
+    ) -> List[OutputTensor]:
         if wishes is None:
             wishes = [OutputWish(name, {}) for name in answer]
-        return [self._output(wish, answer) for wish in wishes]
+        return [self._output(wish, answer, has_batch) for wish in wishes]
 
-    def _output(self, wish: OutputWish, answer: Answer) -> OutputTensor:
+    def _output(self, wish: OutputWish, answer: Answer, has_batch: bool) -> OutputTensor:
         if wish.name not in answer:
             raise BadInput(f"the answer has no output {wish.name!r}{nearest(str(wish.name)[:128], answer)}")
         if wish.parameters.get("classification"):
             raise NotServed(f"output {wish.name!r}: the classification extension is not served; ask for the tensor")
         value = answer[wish.name]
         datatype, shape = described(wish.name, value)
+        shape = [1, *shape] if has_batch else shape
         region = wish.parameters.get("shared_memory_region")
         if region is None:
             return OutputTensor(wish.name, datatype, shape, {}, value)
@@ -236,7 +273,7 @@ class OpenInference:
         }
         outputs = [
             {"name": key, "datatype": seen.get(key, ("", []))[0], "shape": seen.get(key, ("", [-1]))[1]}
-            for key in [output.rpartition(".")[2] for output in app["outputs"]] or seen
+            for key in app["outputs"] or seen
         ]
         return {"name": name, "versions": [VERSION], "platform": NAME, "inputs": inputs, "outputs": outputs}
 
@@ -284,7 +321,8 @@ class OpenInference:
 
 
 def _shape(tensor: Mapping[str, Any]) -> List[int]:
-    return [1] if datatype_of(tensor["dtype"]) == "BYTES" else list(tensor["shape"])
+    shape = list(tensor["shape"])
+    return shape or [1] if datatype_of(tensor["dtype"]) == "BYTES" else shape
 
 
 def data_type(datatype: str) -> str:
@@ -299,6 +337,8 @@ def how_it_went(answer: Answer) -> Dict[str, Any]:
     if answer.reason:
         table["reason"] = answer.reason
     if answer.branches:
+        table["branches"] = ",".join(answer.branches)
+    if answer.quality is not None:
         table["quality"] = answer.quality
     return table
 

@@ -287,7 +287,7 @@ def in_query(call: Call) -> Dict[str, Any]:
 def _of_field(key: str, text: str, tensor: Mapping[str, Any]) -> InputTensor:
     """A form's field as an input: a text as it is, else numbers in JSON."""
     datatype = datatype_of(tensor["dtype"])
-    if datatype == "BYTES":
+    if datatype == "BYTES" and not tensor["shape"]:
         return InputTensor(key, datatype, [1], {}, None, [text])
     try:
         data = json.loads(text)

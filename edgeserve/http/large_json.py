@@ -134,8 +134,9 @@ def to_text(body: bytes, json_bytes: int) -> Tuple[bytes, int]:
         if not output["parameters"]:
             del output["parameters"]
         name, datatype = output["name"], output["datatype"]
-        texts = split_texts(name, raw) if datatype == "BYTES" else None
-        output["data"] = texts if texts is not None else listed(from_raw(name, datatype, tuple(output["shape"]), raw))
+        is_text = datatype == "BYTES"
+        value = split_texts(name, raw) if is_text else from_raw(name, datatype, tuple(output["shape"]), raw)
+        output["data"] = listed(value)
     try:
         head = to_json(table)
     except ValueError:

@@ -11,6 +11,7 @@ import hmac
 import re
 from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
 
+from edgeserve.config.text_files import read_text
 from edgeserve.errors import ConfigError
 from edgeserve.ipc.other_end import address_owner as _of_address
 from edgeserve.ipc.other_end import owner_of_tcp
@@ -48,14 +49,13 @@ def read_tokens(path: str) -> Tokens:
     if not path:
         return Tokens()
     try:
-        with open(path, encoding="ascii") as file:
-            lines = [line.split() for line in file if line.strip()]
-    except (OSError, UnicodeDecodeError) as error:
+        lines = [line.split() for line in read_text(path).splitlines() if line.strip()]
+    except (OSError, ValueError) as error:
         raise ConfigError(f"[http] token_file = {path!r} cannot be read: {error}") from None
     names: Dict[str, str] = {}
     for words in lines:
         name, token = words if len(words) == 2 else ("", words[0])
-        if len(words) > 2 or len(token) < TOKEN_CHARS_MIN or not token.isprintable():
+        if len(words) > 2 or len(token) < TOKEN_CHARS_MIN or not (token.isascii() and token.isprintable()):
             raise ConfigError(
                 f"[http] token_file = {path!r}: expected a token of at least {TOKEN_CHARS_MIN} letters "
                 "and digits, such as 'openssl rand -hex 24' prints, or lines of NAME TOKEN"

@@ -60,7 +60,17 @@ VIEW_PIECES_MAX = 16
 
 HIDDEN = "this front has several tokens, and single requests may be those of another client; use 'edgeserve top --web'"
 
-APP_KEYS = ("outcomes", "reasons", "late", "open", "latency_ms", "breakdown_ms", "policy", "slo_ms", "expected_ms")
+APP_KEYS = (
+    "outcomes",
+    "reasons",
+    "late",
+    "open",
+    "latency_histogram",
+    "breakdown_ms",
+    "policy",
+    "slo_ms",
+    "expected_ms",
+)
 LANE_KEYS = ("works", "jobs", "busy", "refused", "failed", "in_flight", "state")
 
 
@@ -90,7 +100,10 @@ class PageRoutes:
         apps = await self._backend.apps()
         await call.answer(
             {
-                name: {"inputs": app["inputs"], "class": app["class"], "nodes": app["nodes"], "chat": can_chat(app)}
+                name: {
+                    **{key: app.get(key) for key in ("inputs", "class", "nodes", "needs_stream")},
+                    "chat": can_chat(app),
+                }
                 for name, app in apps.items()
             }
         )
@@ -147,6 +160,7 @@ class View:
         self._viewers: List[asyncio.Queue[bytes]] = []
         self._tasks: List[asyncio.Task[None]] = []
         self._looks: Deque[Mapping[str, Any]] = deque(maxlen=LOOKS_KEPT)
+        self._started_anew = False  # another server answers: its steps are counted from the first
 
     async def pieces(self) -> AsyncGenerator[bytes, None]:
         """The events for one viewer: what is known of the last minute, then what comes."""
@@ -178,6 +192,9 @@ class View:
         while True:
             try:
                 look = look_of(await self._backend.ask("stats"))
+                if self._looks and look["uptime_s"] < self._looks[-1]["uptime_s"]:
+                    self._looks.clear()
+                    self._started_anew = True
                 self._looks.append(look)
                 self._publish(event("looks", [look]))
             except EdgeServeError as error:
@@ -189,6 +206,8 @@ class View:
         loop = asyncio.get_running_loop()
         timeline, after, bytes_ahead = Timeline(), 0, 0.0
         while True:
+            if self._started_anew:
+                timeline, after, self._started_anew = Timeline(), 0, False
             try:
                 entries, page, size = await loop.run_in_executor(None, self._steps, timeline, after)
             except EdgeServeError as error:

@@ -7,12 +7,12 @@ four bytes before them. What is wrong raises :class:`~edgeserve.errors.BadInput`
 
 from __future__ import annotations
 
-import struct
 from typing import Any, Dict, List, Sequence, Tuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from edgeserve import texts
 from edgeserve.errors import BadInput, Malformed, TooLarge, nearest
 
 DTYPES: Dict[str, np.dtype[Any]] = {
@@ -29,14 +29,12 @@ DTYPES: Dict[str, np.dtype[Any]] = {
     "FP32": np.dtype("<f4"),
     "FP64": np.dtype("<f8"),
 }
-"""The protocol's names of what a tensor may hold. ``BYTES`` is none of them: its elements are texts here."""
+"""The protocol's names of what a tensor may hold; besides ``BYTES``, whose elements are texts here."""
 
 DATATYPES = {dtype: name for name, dtype in DTYPES.items()}
 TEXT = "BYTES"
 RANK_MAX = 8
 ELEMENTS_MAX = 2**40  # of a shape: more is no tensor but a mistake, and its product must not be computed
-
-_LENGTH = struct.Struct("<I")
 
 
 def datatype_of(dtype: str) -> str:
@@ -78,7 +76,7 @@ def _dtype(name: str, datatype: Any) -> np.dtype[Any]:
 def from_raw(name: str, datatype: Any, shape: Tuple[int, ...], raw: Any) -> Any:
     """A tensor's bytes as an array over them (not copied), or a text."""
     if datatype == TEXT:
-        return one_text(name, shape, split_texts(name, raw))
+        return shaped_texts(name, shape, split_texts(name, raw))
     dtype = _dtype(name, datatype)
     count = 1
     for size in shape:
@@ -98,12 +96,12 @@ def from_json(name: str, datatype: Any, shape: Tuple[int, ...], data: Any) -> An
     if not isinstance(data, (list, tuple)):
         raise BadInput(f"tensor {name!r}: data is {type(data).__name__}, expected a list")
     if datatype == TEXT:
-        texts = data
-        while len(texts) == 1 and isinstance(texts[0], list):
-            texts = texts[0]
-        if not all(isinstance(text, str) for text in texts):
-            raise BadInput(f"tensor {name!r}: BYTES in JSON are strings; send binary data otherwise")
-        return one_text(name, shape, texts)
+        try:
+            return shaped_texts(name, shape, texts.text_array(data).ravel().tolist())
+        except ValueError as error:
+            raise BadInput(
+                f"tensor {name!r}: BYTES in JSON are strings, and {error}; send binary data otherwise"
+            ) from None
     dtype = _dtype(name, datatype)
     try:
         array = np.array(data, dtype=object if dtype.kind in "biu" else dtype)
@@ -130,39 +128,30 @@ def _whole(name: str, datatype: str, dtype: np.dtype[Any], values: NDArray[Any])
     return np.array(flat, dtype)
 
 
-def one_text(name: str, shape: Tuple[int, ...], texts: Sequence[str]) -> str:
-    """The text of a ``BYTES`` tensor: an input of the bus is one text."""
-    if len(texts) != 1 or any(size != 1 for size in shape):
-        raise BadInput(
-            f"tensor {name!r}: BYTES {list(shape)} with {len(texts)} elements; a text input is one element, shape [1]"
-        )
-    return texts[0]
+def shaped_texts(name: str, shape: Tuple[int, ...], found: Sequence[str]) -> Any:
+    """The texts of a ``BYTES`` tensor: a text where there is one, else an array of texts."""
+    if len(found) == 1 and all(size == 1 for size in shape):
+        return found[0]
+    if len(found) > texts.ELEMENTS_MAX:
+        raise TooLarge(f"tensor {name!r}: {len(found)} texts, at most {texts.ELEMENTS_MAX} travel in one tensor")
+    try:
+        return texts.shaped(found, shape)
+    except ValueError:
+        raise BadInput(f"tensor {name!r}: BYTES {list(shape)} with {len(found)} elements") from None
 
 
 def split_texts(name: str, raw: Any) -> List[str]:
     """The elements of a binary ``BYTES`` tensor."""
-    texts, at, end = [], 0, len(raw)
-    while at < end:
-        if end - at < _LENGTH.size:
-            raise BadInput(f"tensor {name!r}: {end - at} bytes left over after the last element of its BYTES")
-        (length,) = _LENGTH.unpack_from(raw, at)
-        at += _LENGTH.size
-        if length > end - at:
-            raise BadInput(f"tensor {name!r}: an element of its BYTES claims {length} bytes, {end - at} are left")
-        try:
-            texts.append(bytes(raw[at : at + length]).decode("utf-8"))
-        except UnicodeDecodeError as error:
-            raise BadInput(
-                f"tensor {name!r}: its BYTES are no UTF-8 text ({error.reason}); send raw bytes as UINT8"
-            ) from None
-        at += length
-    return texts
+    try:
+        return texts.of_bytes(raw)
+    except ValueError as error:
+        raise BadInput(f"tensor {name!r}: of its BYTES {error}; send what is no text as UINT8") from None
 
 
 def described(name: str, value: Any) -> Tuple[str, List[int]]:
     """Datatype and shape of an output."""
     if isinstance(value, np.ndarray):
-        datatype = DATATYPES.get(value.dtype)
+        datatype = TEXT if texts.is_text(value) else DATATYPES.get(value.dtype)
         if datatype is None:
             raise Malformed(f"output {name!r} has dtype {value.dtype}, which the protocol has no name for")
         return datatype, list(value.shape)
@@ -171,10 +160,7 @@ def described(name: str, value: Any) -> Tuple[str, List[int]]:
 
 def to_raw(value: Any) -> bytes:
     """An output as the binary extension has it."""
-    if isinstance(value, np.ndarray):
-        return value.tobytes()
-    encoded = [text.encode() for text in ([value] if isinstance(value, str) else value)]
-    return b"".join(_LENGTH.pack(len(text)) + text for text in encoded)
+    return value.tobytes() if isinstance(value, np.ndarray) and not texts.is_text(value) else texts.to_bytes(value)
 
 
 def to_json(value: Any) -> List[Any]:

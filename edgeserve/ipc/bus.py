@@ -12,7 +12,7 @@ import logging
 import os
 import select
 from functools import partial
-from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 import msgpack
 import zmq
@@ -607,7 +607,7 @@ class Bus:
         finished_ns: int = 0,
         total_ns: int = 0,
         breakdown: Sequence[int] = (0, 0, 0, 0),
-        quality: float = 1.0,
+        quality: Optional[float] = None,
         branches: Sequence[str] = (),
     ) -> None:
         """The one reply to a request that completed. Large arrays are not copied: they must not change afterwards.

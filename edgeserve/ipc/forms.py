@@ -14,7 +14,7 @@ from typing import Any, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 import numpy as np
 
 from edgeserve.errors import RequestError
-from edgeserve.ipc.tensors import DTYPES, Buffer, Place
+from edgeserve.ipc.tensors import Buffer, Place
 from edgeserve.ipc.wire import Ask, unpack_header
 
 HEADER_BYTES_MAX = 1024
@@ -178,7 +178,7 @@ class Form:
         room = self._room
         ask.room = None if room is None else (found[room[0]], room[1])
         ask.hints = ask.traceparent = None
-        ask.pieces = False
+        ask.pieces = ask.reset = False
         ask.form = self
 
 
@@ -238,7 +238,7 @@ class _Number(NamedTuple):
 
 def _is_constant(value: Any) -> bool:
     """Whether the bytes of such a value need no look of their own."""
-    return type(value) is np.ndarray and value.nbytes > 0 and value.dtype != DTYPES["bool"]
+    return type(value) is np.ndarray and value.nbytes > 0 and value.dtype.kind not in "bO"
 
 
 def _find(header: bytes, fields: Mapping[str, Any], name: str) -> Optional[_Number]:

@@ -11,6 +11,7 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Pro
 import numpy as np
 from numpy.typing import NDArray
 
+from edgeserve import texts
 from edgeserve.config.limits import NAME_CHARS_MAX
 from edgeserve.errors import BadInput, Malformed, TooLarge, with_nearest
 
@@ -38,7 +39,8 @@ DTYPES: Dict[str, np.dtype[Any]] = {
         "float64",
     )
 }
-"""What a tensor may hold, little-endian."""
+"""What a tensor may hold, little-endian; besides, texts (:mod:`edgeserve.texts`)."""
+TEXT = "text"
 DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 _BOOL = DTYPES["bool"]
 
@@ -107,8 +109,9 @@ def encode_values(
     """Add named values to a header's ``tensors`` and ``texts`` and to its frames; returns the bytes of the tensors.
 
     numpy arrays and scalars and Python numbers travel as tensors (a number as a 0-d one, a list of them as a 1-d one
-    where ``lists``), strings (and lists of strings where ``lists``) as texts. Anything else raises ``TypeError`` naming
-    it. Large tensors go into shared memory instead of frames where ``places`` has room.
+    where ``lists``), strings (and lists of strings where ``lists``) as texts, other arrays and lists of strings as
+    tensors of texts. Anything else raises ``TypeError`` naming it. Large tensors of numbers go into shared memory
+    instead of frames where ``places`` has room.
     """
     table: List[Any] = []
     total = 0
@@ -117,11 +120,20 @@ def encode_values(
             if type(value) is str or all(type(item) is str for item in value):
                 fields.setdefault("texts", {})[name] = value
                 continue
-            if not all(isinstance(item, NUMBERS) for item in value):
-                raise TypeError(f"{what} {name!r} is a list of neither strings nor numbers; make it a numpy array")
-            value = np.asarray(value)
+            if all(isinstance(item, NUMBERS) for item in value):
+                value = np.asarray(value)
         if type(value) is not np.ndarray:
             value = _as_array(value, name, what)
+        if value.dtype.kind in "OU":
+            data = _as_texts(value, name, what)
+            if not value.ndim:
+                fields.setdefault("texts", {})[name] = data.item()
+                continue
+            packed = texts.to_bytes(data)
+            total += len(packed)
+            table.append((name, TEXT, value.shape))
+            frames.append(packed)
+            continue
         code = DTYPE_NAMES.get(value.dtype)
         if code is None:
             value, code = _as_little(value, name, what)
@@ -145,7 +157,21 @@ def _as_array(value: Any, name: str, what: str) -> NDArray[Any]:
         return np.asarray(value)
     if hasattr(value, "__array__") or hasattr(value, "__array_interface__"):
         return np.asarray(value)
+    if type(value) in (list, tuple):
+        return _as_texts(value, name, what)
     raise TypeError(f"{what} {name!r} is a {type(value).__name__}; expected a numpy array, a number or a string")
+
+
+def _as_texts(value: Any, name: str, what: str) -> NDArray[Any]:
+    try:
+        array = texts.text_array(value)
+    except ValueError as error:
+        if isinstance(value, np.ndarray):
+            raise TypeError(f"{what} {name!r} has dtype {value.dtype}, and {error}") from None
+        raise TypeError(f"{what} {name!r} is a list of neither strings nor numbers; make it a numpy array") from None
+    if array.size > texts.ELEMENTS_MAX:
+        raise TypeError(f"{what} {name!r} has {array.size} texts, at most {texts.ELEMENTS_MAX} travel in one tensor")
+    return array
 
 
 def _as_little(value: NDArray[Any], name: str, what: str) -> Tuple[NDArray[Any], str]:
@@ -190,15 +216,15 @@ def decode_tensors(table: Any, buffers: Sequence[Buffer], message_bytes_max: int
         if type(name) is not str or not 0 < len(name) <= NAME_CHARS_MAX or name in tensors:
             raise Malformed(f"tensors: {show(name)} is no name, or appears twice")
         dtype = DTYPES.get(code) if type(code) is str else None
+        if code == TEXT:
+            tensors[name] = _read_texts(name, _check_shape(name, shape), buffer)
+            continue
         if dtype is None:
             error = BadInput(f"tensor {name!r}: dtype {show(code)} is unknown")
-            raise with_nearest(error, code[:NAME_CHARS_MAX], DTYPES) if type(code) is str else error
-        if type(shape) is not list or len(shape) > RANK_MAX:
-            raise Malformed(f"tensor {name!r}: shape {show(shape)}, expected a list of at most {RANK_MAX} sizes")
+            raise with_nearest(error, code[:NAME_CHARS_MAX], (*DTYPES, TEXT)) if type(code) is str else error
+        _check_shape(name, shape)
         size = span = dtype.itemsize
         for extent in shape:
-            if type(extent) is not int or extent < 0:
-                raise Malformed(f"tensor {name!r}: shape {shape} has a size that is no whole number from 0")
             size *= extent
             span *= extent or 1  # an empty tensor must not smuggle in extents that numpy cannot represent
         if span > message_bytes_max:
@@ -216,3 +242,21 @@ def decode_tensors(table: Any, buffers: Sequence[Buffer], message_bytes_max: int
         elif dtype is _BOOL and array.view(np.uint8).max() > 1:
             raise Malformed(f"tensor {name!r}: a bool frame may hold only the bytes 0 and 1")
     return tensors
+
+
+def _check_shape(name: str, shape: Any) -> Tuple[int, ...]:
+    if type(shape) is not list or len(shape) > RANK_MAX:
+        raise Malformed(f"tensor {name!r}: shape {show(shape)}, expected a list of at most {RANK_MAX} sizes")
+    for extent in shape:
+        if type(extent) is not int or extent < 0:
+            raise Malformed(f"tensor {name!r}: shape {shape} has a size that is no whole number from 0")
+    return tuple(shape)
+
+
+def _read_texts(name: str, shape: Tuple[int, ...], buffer: Any) -> NDArray[Any]:
+    try:
+        array = texts.shaped(texts.of_bytes(buffer), shape)
+    except (ValueError, OverflowError) as error:
+        raise Malformed(f"tensor {name!r} of texts: {error}") from None
+    array.flags.writeable = False
+    return array

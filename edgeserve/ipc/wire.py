@@ -90,6 +90,7 @@ class Ask:
         "klass",
         "value",
         "stream",
+        "reset",
         "on_late",
         "hints",
         "client",
@@ -113,6 +114,7 @@ class Ask:
     klass: Optional[str]
     value: Optional[float]
     stream: Optional[str]
+    reset: bool
     on_late: Optional[str]
     hints: Optional[Mapping[str, float]]
     client: str
@@ -164,7 +166,7 @@ class Reply:
         self.outputs: Dict[str, Any] = {}
         self.error: RequestError | None = None
         self.info: Dict[str, Any] = {}
-        self.quality = 1.0
+        self.quality: Optional[float] = None
         self.branches: Sequence[str] = ()
 
 
@@ -254,6 +256,7 @@ _INFER_KEYS = (
     "class",
     "value",
     "stream",
+    "reset",
     "on_late",
     "hints",
     "client",
@@ -299,7 +302,7 @@ def encode_request(
 
 
 def _number_of_numpy(value: Any) -> Any:
-    if isinstance(value, (np.integer, np.floating)):
+    if isinstance(value, (np.integer, np.floating, np.bool_)):
         return value.item()
     raise TypeError(f"an option is a {type(value).__name__}, expected a number or a string")
 
@@ -327,7 +330,7 @@ def decode_infer(ask: Ask, fields: Dict[str, Any], buffers: Sequence[Buffer], me
     ask.klass = ask.value = ask.stream = ask.on_late = ask.hints = ask.quality_min = ask.room = ask.form = None
     ask.traceparent = None
     ask.client = ask.origin = ""
-    ask.pieces = False
+    ask.pieces = ask.reset = False
     if fields:
         _take_options(fields, ask)
 
@@ -338,6 +341,7 @@ def _take_options(fields: Dict[str, Any], ask: Ask) -> None:
     ask.klass = _text_or_none(take("class", None), "class")
     ask.on_late = _text_or_none(take("on_late", None), "on_late")
     ask.stream = _text_or_none(take("stream", None), "stream")
+    ask.reset = _boolean(take("reset", False), "reset")
     ask.traceparent = _text_or_none(take("traceparent", None), "traceparent")
     client = take("client", None)
     if client is not None:
@@ -359,9 +363,7 @@ def _take_options(fields: Dict[str, Any], ask: Ask) -> None:
     ask.value = None if value is None else _number(value, "value")
     quality_min = take("quality_min", None)
     ask.quality_min = None if quality_min is None else _number(quality_min, "quality_min")
-    pieces = ask.pieces = take("pieces", False)
-    if type(pieces) is not bool:
-        raise Malformed(f"pieces = {show(pieces)}: expected true or false")
+    ask.pieces = _boolean(take("pieces", False), "pieces")
     room = take("room", None)
     if room is not None:
         if type(room) is not list or len(room) != 2 or not all(type(size) is int and size >= 0 for size in room):
@@ -403,6 +405,12 @@ def _number(value: Any, where: str) -> float:
     raise Malformed(f"{where} = {show(value)}: expected a number")
 
 
+def _boolean(value: Any, where: str) -> bool:
+    if type(value) is not bool:
+        raise Malformed(f"{where} = {show(value)}: expected true or false")
+    return value
+
+
 def _text_or_none(text: Any, where: str) -> Optional[str]:
     if text is None or (type(text) is str and len(text) <= NAME_CHARS_MAX):
         return text
@@ -435,15 +443,15 @@ def encode_answer(
     breakdown: Sequence[int] = (0, 0, 0, 0),
     request_id: int = 0,
     pack: Callable[[Any], bytes] = msgpack.packb,
-    quality: float = 1.0,
+    quality: Optional[float] = None,
     branches: Sequence[str] = (),
     places: Optional[Places] = None,
     tables: Optional[Dict[str, Table]] = None,
 ) -> List[Any]:
     """An answer as frames: header, then one buffer per tensor. Raises :class:`Failed` when an output cannot travel.
-    ``pack`` is msgpack's, or that of a packer which only one thread uses. ``quality`` travels with the names of the
-    ``branches`` that took part, where there are any. Large tensors go where ``places`` has room. ``tables`` keeps what
-    answers of one small tensor say of it, for the next ones."""
+    ``pack`` is msgpack's, or that of a packer which only one thread uses. ``quality`` and the names of the
+    ``branches`` that took part travel where there are any. Large tensors go where ``places`` has room. ``tables`` keeps
+    what answers of one small tensor say of it, for the next ones."""
     frames: List[Any] = [None]
     queue_ns, load_ns, batch_ns, execute_ns = breakdown
     try:
@@ -457,7 +465,9 @@ def encode_answer(
         else:
             rest: Dict[str, Any] = {"reason": reason} if reason else {}  # and, from outputs, "tensors" and "texts"
             if branches:
-                rest["quality"], rest["branches"] = quality, list(branches)
+                rest["branches"] = list(branches)
+            if quality is not None:
+                rest["quality"] = quality
             total = encode_values(outputs, rest, frames, "output", places=places) if outputs else 0
             count, tail = len(rest), pack(rest)[1:]
             if is_plain and type(value) is np.ndarray and total < LARGE_BYTES and value.dtype in DTYPE_NAMES:
@@ -746,17 +756,20 @@ def _read_outputs(fields: Dict[str, Any], buffers: Sequence[Buffer], message_byt
     if texts is not None:
         if type(texts) is not dict:
             raise Malformed(f"texts = {show(texts)}: expected a map of names to strings or lists of strings")
+        both = reply.outputs.keys() & texts.keys()
+        if both:
+            raise Malformed(f"output {show(min(both, key=str))} is both in tensors and in texts, expected it once")
         reply.outputs.update(texts)
 
 
 def _read_quality(fields: Dict[str, Any], reply: Reply) -> None:
-    """What an answer in part is worth, and which branches took part."""
-    quality, branches = fields.pop("quality", 1.0), fields.pop("branches", ())
-    if type(quality) not in (int, float) or not 0.0 <= quality <= 1.0:
+    """What an ensemble's answer is worth, and which branches took part in one of a join."""
+    quality, branches = fields.pop("quality", None), fields.pop("branches", ())
+    if quality is not None and (type(quality) not in (int, float) or not 0.0 <= quality <= 1.0):
         raise Malformed(f"quality = {show(quality)}: expected a number from 0 to 1")
     if type(branches) not in (list, tuple) or not all(type(name) is str for name in branches):
         raise Malformed(f"branches = {show(branches)}: expected a list of names")
-    reply.quality, reply.branches = float(quality), tuple(branches)
+    reply.quality, reply.branches = None if quality is None else float(quality), tuple(branches)
 
 
 def _read_error(fields: Mapping[str, Any]) -> RequestError:

@@ -12,6 +12,7 @@ import queue
 from dataclasses import fields, replace
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Sequence, Set, Tuple
 
+from edgeserve.config.model_files import parts_of, stamps
 from edgeserve.config.profiles import Profile
 from edgeserve.config.schema import Config, ModelConfig
 from edgeserve.engines.base import Engine
@@ -109,11 +110,17 @@ def compatible(old: Config, new: Config) -> Config:
     return replace(new, server=old.server)
 
 
-def kept_models(old: Config, new: Config) -> Set[str]:
-    """Models that are the same in both."""
-    return {
+def kept_models(old: Config, new: Config, engines: Mapping[Key, Engine]) -> Set[str]:
+    """Models that are the same in both, and whose files are those that the running engines were made from."""
+    same = {
         name for name, model in new.models.items() if old.models.get(name) == model and old.directory == new.directory
     }
+    changed = {
+        name
+        for (name, _), engine in engines.items()
+        if name in same and engine.made_from != stamps(parts_of(new.models[name], new.directory))
+    }
+    return same - changed
 
 
 def prepare(
@@ -127,7 +134,7 @@ def prepare(
     """Check ``new``, then load and warm what is new in it. Raises what makes it impossible; nothing has changed then.
     ``engines`` are those of the running server."""
     config = compatible(old, new)
-    kept = kept_models(old, config)
+    kept = kept_models(old, config, engines)
     ids = next((validator.ids for validator in validators.values()), None)
     fresh = request_validators(config, ids)
     made: Dict[Key, Engine] = {key: engine for key, engine in engines.items() if key[0] in kept}
@@ -155,4 +162,6 @@ def merged(
         },
         {**{name: value for name, value in running.sequences.items() if name in kept}, **new.sequences},
         {**{name: value for name, value in running.outputs.items() if name in kept}, **new.outputs},
+        {**{name: value for name, value in running.sizes.items() if name in kept}, **new.sizes},
+        {**{name: value for name, value in running.names.items() if name in kept}, **new.names},
     )

@@ -5,10 +5,11 @@ Counts what ended and learns what an answer takes beside its lane. Belongs to th
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Callable, Dict, List, Mapping, Optional
 
 from edgeserve.config.limits import SLO_MS_MAX
-from edgeserve.live.errors import refusal
+from edgeserve.live.errors import LOST_WRITTEN, ended_early, refusal
 from edgeserve.live.loop_io import clock_ns
 from edgeserve.live.request import LiveRequest
 from edgeserve.live.running_batches import RunningBatches
@@ -55,20 +56,24 @@ class Endings:
         breakdown = action.breakdown
         if request.predicted_ns:
             breakdown = LatencyBreakdown(breakdown.queue_ns + request.predicted_ns, *breakdown[1:])
+        if action.cut and "" in request.written:
+            self._refuse(request, replace(action, outcome=Outcome.FAILED, reason=LOST_WRITTEN))
+            return
         outputs = (request.outputs or {}) if request.plan.plain_exit else self._values.outputs(request)
         now_ns = clock_ns()
-        total_ns, late = now_ns - request.asked_ns, now_ns > request.deadline_ns
+        total_ns, late = now_ns - request.asked_ns, now_ns > request.deadline_ns or bool(action.cut)
+        reason = action.reason if not action.cut else ended_early(action.reason, action.cut, request.written)
         counts = self.counts[request.app]
         counts.completed(now_ns - request.arrival_ns, late, breakdown)
-        if self.teach and request.app in self.teach:
+        if self.teach and request.app in self.teach and not action.cut:
             self.teach[request.app](request.inputs, outputs)
-        if not action.branches:
-            request.responder.answer(request, outputs, action.reason, late, now_ns, total_ns, breakdown)
-        else:
-            counts.rated(action.quality, len(action.branches))
-            request.responder.answer(
-                request, outputs, action.reason, late, now_ns, total_ns, breakdown, action.quality, action.branches
-            )
+        if not request.plan.has_joins:
+            request.responder.answer(request, outputs, reason, late, now_ns, total_ns, breakdown)
+            return
+        branches, quality = self._values.branches(request), action.quality if action.branches else None
+        if quality is not None:
+            counts.rated(quality, len(branches))
+        request.responder.answer(request, outputs, reason, late, now_ns, total_ns, breakdown, quality, branches)
 
     def _refuse(self, request: LiveRequest, action: FinishRequest) -> None:
         if request.running and self._batches.by_id:

@@ -9,7 +9,7 @@ import copy
 import logging
 import re
 import traceback
-from typing import Any, Dict, Iterator, List, Optional, Tuple, TypeVar
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple, TypeVar
 
 from edgeserve.errors import (
     BadInput,
@@ -20,7 +20,9 @@ from edgeserve.errors import (
     Quarantined,
     Rejected,
     RequestError,
+    StateLost,
     WrongInput,
+    said,
     told,
 )
 from edgeserve.live.hints import show
@@ -45,6 +47,13 @@ HINTS: Dict[str, str] = {
 }
 """Reason -> what a person may want to know. A reason that is not here speaks for itself."""
 
+ENDED_EARLY: Dict[str, str] = {
+    "expired": "its deadline passed",
+    "cannot_make_deadline": "nothing more can be written by its deadline",
+    "over_share": "this client has more than its share, and others were waiting",
+}
+"""Reason -> why an answer that had begun ends, for people. A reason that is not here speaks for itself."""
+
 CANCELLED = "cancelled by its client"
 """The reason of a request whose caller changed its mind."""
 
@@ -54,8 +63,14 @@ CLIENT_GONE = "its client is gone: "
 STOPPING = "the server is shutting down"
 """The reason of a request that a stop cut off."""
 
+LOST_WRITTEN = "its model cannot say what the answer was that it had begun; look at the server's log"
+"""The reason of a request whose engine broke its word (:func:`~edgeserve.engines.base.written_of`)."""
+
 QUARANTINED = "quarantined: "
 """How an engine's reason begins that refuses an input which ended its process before."""
+
+STATE_LOST = "state lost: "
+"""How the reason begins of a request after which its stream begins anew."""
 
 WRONG_INPUT = "wrong input: "
 """How a failure's reason begins that is the client's own."""
@@ -81,6 +96,8 @@ def label(outcome: str, reason: str) -> str:
             return "quarantined"
         if reason.startswith(WRONG_INPUT):
             return "bad_input"
+        if reason.startswith(STATE_LOST):
+            return "state_lost"
         return "no_lane" if reason.startswith("no lane ") else "model_failed"
     if outcome == Outcome.CANCELLED:
         if reason.startswith(CLIENT_GONE):
@@ -135,6 +152,13 @@ def error_for(request_id: int, error: RequestError) -> RequestError:
     return mine
 
 
+def ended_early(reason: str, cut_reason: str, written: Sequence[str]) -> str:
+    """The reason of an answer whose sequences ended before it was whole: why, and how much they had ``written``."""
+    why = ENDED_EARLY.get(cut_reason, cut_reason)
+    early = f"ended early, after {' and '.join(written)}: {why}"
+    return f"{reason}; {early}" if reason else early
+
+
 class EngineFailures:
     """Counts failures per model: the first of each is told with its traceback, the others would fill the log."""
 
@@ -148,10 +172,9 @@ class EngineFailures:
         own mistake is no failure of the model, and would let each client write into the log."""
         if isinstance(error, WrongInput):
             _let_go(error)
-            return cut(WRONG_INPUT + _said(error))
-        reason = cut(
-            _said(error) if isinstance(error, EngineError) else f"model {action.model!r} raised {_told(error)}"
-        )
+            return cut(WRONG_INPUT + said(error))
+        text = said(error) if isinstance(error, EngineError) else f"model {action.model!r} raised {told(error)}"
+        reason = cut(STATE_LOST + text if isinstance(error, StateLost) else text)
         count = self._counts[action.model] = self._counts.get(action.model, 0) + 1
         log.log(
             logging.WARNING if count == 1 else logging.DEBUG,
@@ -164,22 +187,6 @@ class EngineFailures:
         )
         _let_go(error)
         return reason
-
-
-def _said(error: BaseException) -> str:
-    """An exception's own words; a user's class may fail to say them."""
-    try:
-        return str(error)
-    except Exception:  # noqa: BLE001 the message is about something else
-        return "(an exception whose text cannot be made)"
-
-
-def _told(error: BaseException) -> str:
-    """Its type, and its own words if it can say them."""
-    try:
-        return told(error)
-    except Exception:  # noqa: BLE001 see above
-        return f"{type(error).__name__}: {_said(error)}"
 
 
 def _trace(error: BaseException) -> str:

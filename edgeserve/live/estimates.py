@@ -20,7 +20,8 @@ log = logging.getLogger("edgeserve")
 
 class AppFit(NamedTuple):
     """What a lone request of an app is expected to take, on ``lane`` first; ``alone_ns`` of None: no lane could run it.
-    ``wait_ns``: until its first models are loaded. ``needs_ns``: the deadline that its policy would want then."""
+    ``wait_ns``: until its first models are loaded. ``needs_ns``: the deadline that its policy would want then. Of an
+    app of one model of sequences: ``steps`` of a usual answer, and how long one takes (``step_ns``)."""
 
     app: str
     slo_ns: int
@@ -28,6 +29,8 @@ class AppFit(NamedTuple):
     alone_ns: Optional[int] = None
     wait_ns: int = 0
     needs_ns: int = 0
+    steps: int = 0
+    step_ns: int = 0
 
     @property
     def fits(self) -> bool:
@@ -57,14 +60,23 @@ def app_fit(state: State, app: App, by_policy: bool = False) -> AppFit:
         return AppFit(app.name, app.slo_ns)
     alone_ns = expected.alone_ns
     needs_ns = alone_ns if expected.deadline_ns_min is None else expected.deadline_ns_min - expected.wait_ns
-    return AppFit(app.name, app.slo_ns, expected.lane, alone_ns, expected.wait_ns, max(alone_ns, needs_ns))
+    steps = step_ns = 0
+    model = app.nodes[0].model
+    if app.simple and model in state.sequences.models:
+        steps = round(app.usual.get("steps", 0)) or state.sequences.usual_steps(model)
+        step_ns = state.latency[model, expected.lane].alone_likely_ns
+    fit = AppFit(app.name, app.slo_ns, expected.lane, alone_ns, expected.wait_ns, max(alone_ns, needs_ns))
+    return fit._replace(steps=steps, step_ns=step_ns)
 
 
 def expected_text(fit: AppFit) -> str:
     """What a lone request is expected to take, and where."""
     assert fit.alone_ns is not None, "asked where it is known"
     load = f", after {format_duration(fit.wait_ns)} of loading" if fit.wait_ns > 0 else ""
-    return f"expected {format_duration(fit.alone_ns)} alone on {fit.lane}{load}"
+    answer = ""
+    if fit.steps:
+        answer = f" for an answer (usually {counted(fit.steps, 'step')} of {format_duration(fit.step_ns)})"
+    return f"expected {format_duration(fit.alone_ns)} alone on {fit.lane}{answer}{load}"
 
 
 def parts_text(costs: AppCosts) -> str:
@@ -80,13 +92,26 @@ def parts_text(costs: AppCosts) -> str:
     return f" with {', '.join(told)}" if told else ""
 
 
-def too_slow(fit: AppFit) -> str:
-    """That a lone request cannot make its deadline, and what to change."""
+def alone_too_slow(fit: AppFit) -> str:
+    """That a lone request cannot make its deadline."""
     return (
         f"app {fit.app}: {expected_text(fit)}, more than its slo of {format_duration(fit.slo_ns)} allows: unless "
-        f"it turns out faster, no request of it can be in time; set [app.{fit.app}] slo = "
-        f'"{format_duration(fit.needs_ns, round_up=True)}" or more, or, where that time is wrong, mend [model.*] '
-        "expected or run 'edgeserve profile'"
+        "it turns out faster, no request of it can be in time"
+    )
+
+
+def too_slow(fit: AppFit, on_late: str = "") -> str:
+    """The same, and what to change. A language model's answer ends early, or late, by ``on_late``."""
+    slo = f'set [app.{fit.app}] slo = "{format_duration(fit.needs_ns, round_up=True)}" or more'
+    if fit.steps and on_late != "drop":
+        until = "end late" if on_late == "answer" else "end there with what they have written (on_late = 'partial')"
+        return (
+            f"app {fit.app}: {expected_text(fit)}, more than its slo of {format_duration(fit.slo_ns)} allows: longer "
+            f"answers {until}; {slo}"
+        )
+    return (
+        f"{alone_too_slow(fit)}; {slo}, or, where that time is wrong, mend [model.*] expected or run "
+        "'edgeserve profile'"
     )
 
 
@@ -104,7 +129,7 @@ def log_fits(state: State, told: Collection[str] = ()) -> None:
             parts = parts_text(state.costs[app.name])
             log.info("app %s: %s%s, slo %s%s", app.name, expected_text(fit), parts, slo, chosen)
         elif app.name not in told:
-            log.warning("%s", too_slow(fit))
+            log.warning("%s", too_slow(fit, app.on_late))
 
 
 LOOK_NS = 5 * NS_PER_S

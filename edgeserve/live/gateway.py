@@ -124,12 +124,13 @@ class Gateway:
                 if message.klass == "critical" and self._critical_for:
                     self._check_critical(message)
             except Exception as error:  # noqa: BLE001 one message must not end the server
+                if message.reset and isinstance(error, DeadlineExpired):  # what follows is a beginning all the same
+                    self._world.values.begin_anew((message.app, self._stream_of(message)))
                 self._refuse(message, bus.expected(error))
                 continue
             self._owners[message.id % len(self._owners)] = (message.id, owner)
-            if message.stream is not None:  # nobody continues or reads the stream of another
-                owner = f"{owner} for {message.origin}" if message.origin else owner
-                message.stream = f"{owner}{OWNER_MARK}{message.stream}"
+            if message.stream is not None:
+                message.stream = self._stream_of(message)
             self._world.accept(message, events)
         if bus.costly:
             bus.charge(clock_ns())
@@ -151,6 +152,13 @@ class Gateway:
         elif type(message) is Cancel:
             assert isinstance(message.ask, LiveRequest), "the bus was told to make these"
             self._world.cancel(message.ask, events)
+
+    @staticmethod
+    def _stream_of(request: LiveRequest) -> str:
+        """A stream with its owner: nobody continues or reads the stream of another."""
+        owner = request.peer.credential.owner
+        owner = f"{owner} for {request.origin}" if request.origin else owner
+        return f"{owner}{OWNER_MARK}{request.stream}"
 
     def _refuse(self, request: LiveRequest, error: RequestError) -> None:
         """A request that was found bad when it was checked."""

@@ -21,7 +21,7 @@ from edgeserve.config.schema import AppConfig, Config
 from edgeserve.engines.base import Result
 from edgeserve.errors import ConfigError, nearest
 from edgeserve.live.request import LiveRequest
-from edgeserve.live.value_flow import AppPlan
+from edgeserve.live.value_flow import AppPlan, split_reference
 from edgeserve.sched.policies.ensemble.queries import Ensemble, ensemble_of
 from edgeserve.sched.protocol.actions import RunBatch
 from edgeserve.sched.protocol.events import JobId
@@ -64,7 +64,9 @@ class AppRecords:
         self.models = frozenset(node.model for node in ensemble.nodes)
         self._told = False
         self._place = {name: index for index, name in enumerate(names)}
-        self._output = {name: _output_of(config, ensemble.join.name, name) for name in names}
+        read = AppPlan(config).nodes[ensemble.join.name].sources or ()
+        # Of several outputs of one model the first counts.
+        self._output: Dict[str, str] = {source.node or "": source.name for source in reversed(read)}
         self._features = _features_of(config, app, ensemble)
         self._open: Dict[int, Tuple[List[Optional[NDArray[Any]]], Optional[NDArray[Any]]]] = {}
 
@@ -96,7 +98,7 @@ class AppRecords:
         place = self._place.get(job.node)
         if entry is None or place is None or not isinstance(result, Result) or not result.done:
             return None
-        name = self._output[job.node] or next(iter(result.outputs), "")
+        name = self._output.get(job.node, "") or next(iter(result.outputs), "")
         value = _numbers(result.outputs.get(name))
         outputs, features = entry
         if value is None or any(other is not None and len(other) != len(value) for other in outputs):
@@ -234,28 +236,17 @@ def recorded_apps(config: Config) -> Dict[str, AppRecords]:
     return apps
 
 
-def _output_of(config: AppConfig, join: str, model: str) -> str:
-    """Which output of a model counts: the one that the join reads, ``""`` for the first."""
-    for node in config.nodes:
-        if node.name == join:
-            for reference in node.inputs.values():
-                owner, _, name = reference.partition(".")
-                if owner == model:
-                    return name
-    return ""
-
-
 def _features_of(config: AppConfig, app: App, ensemble: Ensemble) -> Optional[Tuple[Optional[str], str]]:
     """Node (None: the request) and name of the value that ``history_features`` names, known before the models run."""
     if not config.history_features:
         return None
     where = f"[app.{config.name}] history_features = {config.history_features!r}"
-    owner, _, name = config.history_features.partition(".")
-    if owner == "request" and name and owner not in app.by_name:
+    owner, name = split_reference(config.history_features, app.by_name, where)
+    if owner == "request":
         if config.inputs and name not in config.inputs:
             raise ConfigError(f"{where}: [app.{config.name}.inputs] declares no {name!r}{nearest(name, config.inputs)}")
         return None, name
-    if not name or owner not in ensemble.leads:
+    if owner not in ensemble.leads:
         raise ConfigError(
             f"{where}: expected 'request.NAME', or 'NODE.NAME' of a node before the models"
             f"{nearest(owner, ensemble.leads)}"

@@ -7,47 +7,54 @@ A :class:`Problem` that ``stops`` would stop the server; the others are said and
 from __future__ import annotations
 
 import inspect
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple, Type
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple, Type
 
-from edgeserve.config.files import model_path
+from edgeserve.config.model_files import model_path
 from edgeserve.config.profiles import Profile
 from edgeserve.config.schema import Config, ModelConfig
 from edgeserve.engines import check_streams, lane_info, make_engine
 from edgeserve.engines.base import Engine
 from edgeserve.engines.python import import_function
 from edgeserve.errors import ConfigError, EdgeServeError, EngineError
-from edgeserve.live.estimates import app_fit, too_slow
+from edgeserve.live.estimates import AppFit, app_fit, too_slow
+from edgeserve.live.value_flow import AppPlan, name_clashes
 from edgeserve.offload.pin import allowed_cores
 from edgeserve.sched.core.build import build_scheduler, model_lanes, policies_of, profiled_lanes
 from edgeserve.sched.policies import POLICIES
 from edgeserve.sched.policy_api.policy import Policy
 from edgeserve.units import NS_PER_MS, counted
 
-FILE_ENGINES = ("onnx", "tensorrt", "torch", "combine")
+FILE_ENGINES = ("onnx", "tensorrt", "torch", "combine", "lm", "sentence", "whisper")
 """Engines whose ``file`` is one file; what an engine of somebody's own makes of the key is not known."""
 
 
 class Problem(NamedTuple):
     """What is wrong: what it is about, a sentence that names the value and the mend, and whether serving is impossible.
-    ``app``: the app that a deadline is too short for. ``error``: what was raised."""
+    ``app``: the app that a deadline is too short for, and its ``fit``. ``error``: what was raised."""
 
     subject: str
     text: str
     stops: bool = True
     app: str = ""
     error: Optional[EdgeServeError] = None
+    fit: Optional[AppFit] = None
 
 
 def check_before_loading(
     config: Config, profiles: Sequence[Profile] = (), engines: Dict[Tuple[str, str], Engine] | None = None
 ) -> List[Problem]:
-    """Everything but the endpoint. Nothing is loaded. The engines that are made for it are kept in ``engines``, by
-    (model, device)."""
-    return [
+    """Everything but the endpoint, each sentence once. Nothing is loaded. The engines that are made for it are kept in
+    ``engines``, by (model, device)."""
+    made: Dict[Tuple[str, str], Engine] = {} if engines is None else engines
+    found: Dict[str, Problem] = {}
+    for problem in (
         *check_cores(config),
-        *check_models(config, {} if engines is None else engines),
+        *check_models(config, made),
         *check_apps(config, profiles),
-    ]
+        *check_value_names(config, made),
+    ):
+        found.setdefault(problem.text, problem)
+    return list(found.values())
 
 
 def raise_or_tell(problems: Sequence[Problem], tell: Any) -> None:
@@ -55,11 +62,12 @@ def raise_or_tell(problems: Sequence[Problem], tell: Any) -> None:
     for problem in problems:
         if not problem.stops:
             tell("%s", problem.text)
-    stopping = list(dict.fromkeys(problem.text for problem in problems if problem.stops))
+    stopping = [problem for problem in problems if problem.stops]
     if len(stopping) == 1:
-        raise next(problem.error or ConfigError(problem.text) for problem in problems if problem.stops)
+        raise stopping[0].error or ConfigError(stopping[0].text)
     if stopping:
-        raise ConfigError(f"{counted(len(stopping), 'mistake')}:\n" + "\n".join(f"  * {text}" for text in stopping))
+        texts = "\n".join(f"  * {problem.text}" for problem in stopping)
+        raise ConfigError(f"{counted(len(stopping), 'mistake')}:\n{texts}")
 
 
 def check_cores(config: Config) -> List[Problem]:
@@ -112,6 +120,9 @@ def _check_model(config: Config, model: ModelConfig, engines: Dict[Tuple[str, st
             engines[model.name, device] = engine
     if model.engine in FILE_ENGINES and (model.file or model.engine == "onnx"):
         model_path(model, config.directory)
+    for (name, _), engine in engines.items():
+        if name == model.name:
+            engine.check()
     for key, spec in (("function", model.function), ("options.example", model.options.get("example", ""))):
         if isinstance(spec, str) and spec:
             import_function(spec, config.directory, f"[model.{model.name}] {key}")
@@ -145,7 +156,22 @@ def check_apps(config: Config, profiles: Sequence[Profile] = ()) -> List[Problem
             continue
         fit = app_fit(state, app, by_policy=True)
         if not fit.fits:
-            found.append(Problem("deadlines", too_slow(fit), False, app.name))
+            found.append(Problem("deadlines", too_slow(fit), False, app.name, fit=fit))
+    return found
+
+
+def check_value_names(config: Config, engines: Mapping[Tuple[str, str], Engine]) -> List[Problem]:
+    """Do the names of ``inputs`` and ``outputs`` exist, and does every value keep its own, by what functions and model
+    files tell before they are loaded?"""
+    returned = {model: engine.output_names() for (model, _), engine in engines.items()}
+    found = []
+    for app in config.apps.values():
+        try:
+            wrong = name_clashes(AppPlan(app), returned)
+        except ConfigError as error:
+            found.append(Problem("names", str(error), error=error))
+        else:
+            found += [Problem("names", text) for text in wrong]
     return found
 
 

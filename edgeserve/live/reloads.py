@@ -9,9 +9,10 @@ but what runs as a work of a lane.
 from __future__ import annotations
 
 import logging
-from typing import Any, Callable, Dict, List, MutableMapping, Optional, Sequence, Tuple
+from dataclasses import replace
+from typing import Any, Callable, Dict, List, MutableMapping, Optional, Sequence, Set, Tuple
 
-from edgeserve.config.schema import Config
+from edgeserve.config.schema import Config, ModelConfig
 from edgeserve.engines import lane_info, make_engine
 from edgeserve.engines.base import Engine
 from edgeserve.live.errors import EngineFailures
@@ -60,7 +61,8 @@ class _Retired:
 
 
 class Reloads:
-    """The reloads that have not ended. ``usable(device, model)`` are the names of the lanes that could run it now."""
+    """The reloads that have not ended. ``usable(device, model)`` are the names of the lanes that could run it now,
+    ``sizes_of(model)`` the batch sizes that it runs in."""
 
     TAGS = (Reload, _Retired)
 
@@ -72,6 +74,7 @@ class Reloads:
         warming: Warming,
         failures: EngineFailures,
         usable: Callable[[str, str], List[str]],
+        sizes_of: Callable[[str], Tuple[int, ...]],
     ) -> None:
         self._config = config
         self._lanes = lanes
@@ -79,6 +82,8 @@ class Reloads:
         self._warming = warming
         self._failures = failures
         self._usable = usable
+        self._sizes_of = sizes_of
+        self._unchecked: Set[Key] = set()
         self._open: Dict[Key, Reload] = {}
         self._last_id = 0
 
@@ -121,7 +126,8 @@ class Reloads:
             self._swap(tag)
             return
         lanes = [self._lanes[name] for name in self._usable(tag.device, tag.model)]
-        load = self._warming.begin(mail, mail.value, lanes, self._config.models[tag.model].batch)
+        unchecked = None if tag.stuck else self._as_run(tag.model)  # the file may be another one than before
+        load = self._warming.begin(mail, mail.value, lanes, self._sizes_of(tag.model), unchecked)
         if load is not None:
             self.warmed(load)
 
@@ -138,6 +144,17 @@ class Reloads:
         self._on_copy_lane(reload.device, lambda _: engine.unload())
         self._end(reload, self._failures.reason(reload, load.error))
 
+    def unchecked(self, model: str, device: str) -> Optional[ModelConfig]:
+        """The model, where its engine is a new one whose batch sizes no load has looked at."""
+        return self._as_run(model) if (model, device) in self._unchecked else None
+
+    def was_loaded(self, model: str, device: str) -> None:
+        """A load at run time went well, warm-up included."""
+        self._unchecked.discard((model, device))
+
+    def _as_run(self, model: str) -> ModelConfig:
+        return replace(self._config.models[model], batch=self._sizes_of(model))
+
     def _make(self, reload: Reload) -> Engine:
         """On the copy lane's thread."""
         config = self._config
@@ -153,6 +170,8 @@ class Reloads:
         engine, old = reload.engine, self._engines[key]
         assert engine is not None, "it was made"
         self._engines[key] = engine
+        if not reload.resident and not reload.stuck:
+            self._unchecked.add(key)
         if reload.dropped and reload.resident:
             self._on_copy_lane(reload.device, lambda _: engine.unload())
         lanes = [name for name, lane in self._config.lanes.items() if lane.device == reload.device]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import difflib
 import itertools
 from functools import partial
-from typing import Any, Collection, Dict, Iterator, Mapping, NoReturn, Optional, Sequence, Set, Tuple
+from typing import Any, Collection, Dict, Iterator, List, Mapping, NoReturn, Optional, Sequence, Set, Tuple
 
 import numpy as np
 
@@ -26,9 +26,10 @@ from edgeserve.live.answer_lengths import AnswerLengths, answer_lengths
 from edgeserve.live.hints import A_NUMBER, is_name, number_of, show
 from edgeserve.live.predictors import Predictor, Predictors, language_model, prompt_counter
 from edgeserve.live.responders import Responder
-from edgeserve.live.value_flow import AppPlan
+from edgeserve.live.value_flow import AppPlan, name_clashes
 from edgeserve.request_options import TRACEPARENT
 from edgeserve.sched.protocol.events import CLASSES, ON_LATE, Part
+from edgeserve.texts import is_text, text_array
 from edgeserve.units import NS_PER_S, counted_axes, format_duration, ms_to_ns
 
 OBJECT_KINDS: Mapping[str, Tuple[type, ...]] = {
@@ -72,6 +73,14 @@ class LiveRequest(Ask):
         "parts",
         "states",
         "left_out",
+        "stream_state",
+        "begun",
+        "told",
+        "written",
+        "branches",
+        "refusal",
+        "prepared",
+        "charged_ns",
     )
 
     plan: AppPlan
@@ -88,6 +97,14 @@ class LiveRequest(Ask):
     parts: Dict[ValueKey, int]  # fan-out node and its own part -> number of parts
     states: Dict[ValueKey, Any]  # of unfinished jobs
     left_out: Tuple[ValueKey, ...]  # jobs whose results are for nobody
+    stream_state: Any  # what its stream keeps, from when it was accepted; unset where it names none
+    begun: Tuple[ValueKey, ...]  # sequences that have written something, as the scheduler knows
+    told: Dict[ValueKey, List[Values]]  # the pieces of each that were sent
+    prepared: Optional[Mapping[str, Any]]  # node -> what its engine made of the request; None: it was not asked yet
+    charged_ns: int  # the processor time of that
+    written: Tuple[str, ...]  # how much each had written that ended early; "": its engine could not say what
+    branches: Dict[str, List[str]]  # join -> the predecessors whose values it was given
+    refusal: str  # why nothing that its jobs return can be used any more
 
 
 def request_of_call(
@@ -98,6 +115,7 @@ def request_of_call(
     klass: Any = None,
     value: Any = None,
     stream: Any = None,
+    reset: Any = None,
     on_late: Any = None,
     hints: Any = None,
     quality_min: Any = None,
@@ -116,6 +134,7 @@ def request_of_call(
     request.slo_ms, request.sent_ns, request.klass, request.value = slo_ms, None, klass, value
     request.stream, request.on_late, request.hints, request.client = stream, on_late, hints, ""
     request.origin = ""
+    request.reset = False if reset is None else reset
     request.quality_min = quality_min
     request.traceparent = traceparent
     request.pieces = pieces
@@ -142,16 +161,21 @@ NO_VALUES: Mapping[Any, Any] = {}
 class InputRule:
     """What one declared input must be."""
 
-    __slots__ = ("name", "dtype", "kinds", "shape", "exact", "optional")
+    __slots__ = ("name", "dtype", "kinds", "shape", "exact", "optional", "texts")
 
     def __init__(self, app: str, name: str, config: TensorConfig) -> None:
         self.name = name
-        self.kinds = OBJECT_KINDS.get(config.dtype)
+        self.texts = config.dtype == "text" and bool(config.shape)  # an array of them; else it is one string
+        self.kinds = None if self.texts else OBJECT_KINDS.get(config.dtype)
         self.shape = config.shape
         self.exact = -1 not in config.shape
         self.optional = config.optional
         try:
-            self.dtype: Optional[np.dtype[Any]] = None if self.kinds else np.dtype(config.dtype)
+            self.dtype: Optional[np.dtype[Any]] = (
+                None if self.kinds else np.dtype(object if self.texts else config.dtype)
+            )
+            if self.dtype is not None and self.dtype.hasobject and not self.texts:
+                raise TypeError("texts are said to be texts")
         except TypeError:
             raise ConfigError(
                 f"[app.{app}] inputs.{name} dtype = {config.dtype!r}: expected a numpy dtype such as "
@@ -163,12 +187,27 @@ class InputRule:
             return isinstance(value, self.kinds)
         if not isinstance(value, (np.ndarray, DeviceArray)) or value.dtype != self.dtype:
             return False
+        if self.texts and not (isinstance(value, np.ndarray) and all(isinstance(text, str) for text in value.flat)):
+            return False
         if self.exact:
             same: bool = value.shape == self.shape
             return same
         return len(value.shape) == len(self.shape) and all(
             want in (-1, have) for want, have in zip(self.shape, value.shape)
         )
+
+    def as_declared(self, value: Any) -> Any:
+        """Texts in the form that is declared: a string, or an array of strings. Any other value as it is."""
+        try:
+            if self.texts:
+                array = text_array(value)
+                is_one = array.ndim == 0 and all(size in (1, -1) for size in self.shape)
+                return array.reshape((1,) * len(self.shape)) if is_one else array
+            if self.kinds == (str,) and is_text(value) and value.size == 1:
+                return text_array(value).item()
+        except ValueError:
+            pass  # it does not fit, and that is said
+        return value
 
     def mismatch(self, value: Any) -> str:
         """Why a value does not fit: what it is, and what was expected."""
@@ -193,14 +232,15 @@ class InputRule:
                 next(name for name, kinds in OBJECT_KINDS.items() if kinds is self.kinds), "anything"
             )
         shape = ", ".join("any" if size < 0 else str(size) for size in self.shape)
-        return f"a numpy array {self.dtype} [{shape}]"
+        return f"an array of texts [{shape}]" if self.texts else f"a numpy array {self.dtype} [{shape}]"
 
 
 class RequestValidator:
     """All that is checked of a request to one app, prepared once. ``predictors`` of ``None``: the app predicts
     nothing. ``hints`` are those that its policy reads: a name that is nearly one of them is refused as misspelt, any
     other is let through (none given: the policy is somebody's own). ``ids`` numbers the requests that were found
-    good; all apps of a server share one (asked from any thread: counting is one step of the interpreter)."""
+    good; all apps of a server share one (asked from any thread: counting is one step of the interpreter).
+    ``stateful``: the model of which each request must say what stream it continues."""
 
     __slots__ = (
         "plan",
@@ -208,6 +248,7 @@ class RequestValidator:
         "inputs",
         "predictors",
         "lengths",
+        "stateful",
         "_length",
         "_ids",
         "_hints",
@@ -223,8 +264,10 @@ class RequestValidator:
         hints: Collection[str] = (),
         counters: Sequence[Predictor] = (),
         lengths: Optional[AnswerLengths] = None,
+        stateful: str = "",
     ) -> None:
         self.plan = plan
+        self.stateful = stateful
         self._hints = frozenset(hints)
         self._strange: Set[str] = set()  # hints that nobody reads and that are like none that somebody does
         self._ids = itertools.count(1) if ids is None else ids
@@ -248,6 +291,10 @@ class RequestValidator:
         if request.plan is self.plan:
             return
         self._check_inputs(request.inputs)
+        if request.stream is None and self.stateful:
+            self._ask_for_stream()
+        if self.plan.names is not None:
+            self._check_names(request.inputs, self.plan.names.input_clashes)
         request.plan = self.plan
         if request.predictors is not None:
             request.predictors = self.predictors
@@ -263,6 +310,9 @@ class RequestValidator:
             self._check_inputs(request.inputs)
             if form is not None:
                 form.checked = self
+        names = self.plan.names
+        if names is not None and names.input_clashes:
+            self._check_names(request.inputs, names.input_clashes)
         if request.klass is None:
             request.klass = config.klass
         elif not isinstance(request.klass, str) or request.klass not in CLASSES:
@@ -276,6 +326,10 @@ class RequestValidator:
             request.quality_min = self._quality(request.quality_min)
         if request.stream is not None:
             self._check_stream(request.stream)
+        elif self.stateful:
+            self._ask_for_stream()
+        if request.reset is not False:
+            self._check_reset(request)
         if request.traceparent is not None and not TRACEPARENT.match(str(request.traceparent)):
             self._refuse("traceparent", request.traceparent, "W3C's form: 00-TRACE-SPAN-01 with 32 and 16 digits")
         hints = self._declared(request.hints) if request.hints is not None else {}
@@ -297,11 +351,14 @@ class RequestValidator:
         request.responder = responder
         request.predictors = self.predictors
         request.predicted_ns = request.running = 0
+        request.prepared, request.charged_ns = None, 0
         request.id = next(self._ids)
         request.ended = False
         request.outputs = None
-        request.left_out = ()
-        request.values = request.parts = request.states = NO_VALUES  # type: ignore[assignment]  # replaced when needed
+        request.left_out = request.begun = request.written = ()
+        request.refusal = ""
+        tables: Any = NO_VALUES  # replaced when needed
+        request.values = request.parts = request.states = request.told = request.branches = tables
 
     def _check_inputs(self, inputs: Any) -> None:
         """Raises :class:`BadInput` for what is missing, unknown or of the wrong form."""
@@ -326,13 +383,19 @@ class RequestValidator:
                 error.ending = partial(sent_instead, name, tuple(inputs), tuple(rules))
                 raise error
             if not rule.fits(inputs[name]):
-                inputs[name] = self._as_array(rule, inputs[name])
+                inputs[name] = rule.as_declared(self._as_array(rule, inputs[name]))
                 if not rule.fits(inputs[name]):
                     raise BadInput(f"app {app!r}: input {name!r} is {rule.mismatch(inputs[name])}")
         for name in inputs:
             if name not in rules:
                 error = BadInput(f"app {app!r}: has no input {show(name)}")
                 raise with_nearest(error, str(name)[:NAME_CHARS_MAX], rules)
+
+    def _check_names(self, inputs: Values, clashes: Mapping[str, str]) -> None:
+        """Raises :class:`BadInput` for an input whose name a node has given to another value."""
+        for name in inputs:
+            if name in clashes:
+                raise BadInput(f"app {self.config.name!r}: input {show(name)}: {clashes[name]}")
 
     def _as_array(self, rule: InputRule, given: Any) -> Any:
         """A tensor of another library (``__dlpack__``) as an array over the same memory; any other value as it is."""
@@ -363,13 +426,28 @@ class RequestValidator:
 
     def _check_stream(self, stream: Any) -> None:
         app = self.config.name
-        if self.config.stream == "none":
+        if not self.config.keeps_streams:
             raise BadInput(
                 f"app {app!r} keeps no streams but the request names stream {show(stream)}; "
                 f"set [app.{app}] stream = 'in_order' or 'newest_wins', or leave the stream out"
             )
         if not isinstance(stream, str) or not 0 < len(stream) <= NAME_CHARS_MAX:
             self._refuse("stream", stream, f"a name of 1 to {NAME_CHARS_MAX} characters")
+
+    def _ask_for_stream(self) -> NoReturn:
+        app = self.config.name
+        raise BadInput(
+            f"app {app!r}: model {self.stateful!r} goes on from the request before of the same source, and this one "
+            "names no stream: name a stream, such as stream = 'camera-1' (with KServe's clients sequence_id), another "
+            f"one for each source. Where requests stand alone, [app.{app}] standalone = true says so"
+        )
+
+    def _check_reset(self, request: LiveRequest) -> None:
+        if not isinstance(request.reset, (bool, np.bool_)):
+            self._refuse("reset", request.reset, "true or false")
+        request.reset = bool(request.reset)
+        if request.reset and request.stream is None:
+            raise BadInput(f"app {self.config.name!r}: reset = true, but the request names no stream to begin anew")
 
     def _declared(self, hints: Any) -> Dict[str, float]:
         """The hints that a request brings, checked, as plain numbers in a table of their own."""
@@ -437,8 +515,24 @@ def request_validators(config: Config, ids: Iterator[int] | None = None) -> Dict
             read_hints(app, config),
             [] if model is None else [prompt_counter(model, app, config)],
             answer_lengths(app, model, config),
+            stateful_model(app, config),
         )
     return validators
+
+
+def stateful_model(app: AppConfig, config: Config) -> str:
+    """The first model of an app that goes on from what the request before left behind; ``""`` where there is none, or
+    where the app says that its requests stand alone."""
+    models = [config.models[node.model] for node in app.nodes if node.model in config.models]
+    return "" if app.standalone else next((model.name for model in models if model.keeps_state), "")
+
+
+def check_names(validators: Mapping[str, RequestValidator], returned: Mapping[str, Collection[str]]) -> None:
+    """Raises :class:`ConfigError` where values of one name would meet in an app. ``returned``: the names of the outputs
+    of each model, as far as they are known."""
+    wrong = [text for validator in validators.values() for text in name_clashes(validator.plan, returned)]
+    if wrong:
+        raise ConfigError("; ".join(wrong))
 
 
 def unknown_app(app: Any, validators: Mapping[str, RequestValidator]) -> UnknownApp:
@@ -449,7 +543,8 @@ def unknown_app(app: Any, validators: Mapping[str, RequestValidator]) -> Unknown
 def describe(value: Any) -> str:
     """A value in an error message: an array by dtype and shape, anything else by its type."""
     if isinstance(value, np.ndarray):
-        return f"{value.dtype} [{', '.join(map(str, value.shape))}]"
+        kind = "texts" if is_text(value) and all(isinstance(text, str) for text in value.flat) else value.dtype
+        return f"{kind} [{', '.join(map(str, value.shape))}]"
     if isinstance(value, DeviceArray):
         return f"{value.dtype} [{', '.join(map(str, value.shape))}] on the GPU"
     return type(value).__name__

@@ -5,7 +5,7 @@ Only the loop's thread tells them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Callable, Protocol, Sequence, Set
+from typing import TYPE_CHECKING, Any, Callable, Optional, Protocol, Sequence, Set
 
 from edgeserve.answers import BREAKDOWN_KEYS, UNREAD, Answer, PendingAnswer
 from edgeserve.engines.base import Values
@@ -27,10 +27,10 @@ class Responder(Protocol):
         finished_ns: int,
         total_ns: int,
         breakdown: LatencyBreakdown,
-        quality: float = 1.0,
+        quality: Optional[float] = None,
         branches: Sequence[str] = (),
     ) -> None:
-        """The request completed. ``quality`` and ``branches`` are those of :class:`FinishRequest`."""
+        """The request completed. ``quality`` and ``branches`` are those of :class:`~edgeserve.answers.Answer`."""
 
     def refuse(self, request: Any, error: RequestError) -> None:
         """The request ended without an answer."""
@@ -75,7 +75,7 @@ class RequestFuture(PendingAnswer):
         finished_ns: int,
         total_ns: int,
         breakdown: LatencyBreakdown,
-        quality: float = 1.0,
+        quality: Optional[float] = None,
         branches: Sequence[str] = (),
     ) -> None:
         """See :class:`Responder`."""

@@ -7,21 +7,21 @@ itself to the mailbox, once for all that the loop has not seen yet. :class:`Runn
 from __future__ import annotations
 
 import collections
-from typing import Any, Callable, Deque, Dict, List, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Deque, Dict, List, Optional, Sequence, Set, Tuple, Union
 
 from edgeserve.engines.base import ANSWERED, BatchControl, Result
 from edgeserve.errors import EngineError
 from edgeserve.live.loop_io import clock_ns
 from edgeserve.live.request import LiveRequest
 from edgeserve.live.values import RequestValues, are_values, item_error
-from edgeserve.sched.protocol.actions import CutBatch, LeaveOut, RunBatch
+from edgeserve.sched.protocol.actions import CutBatch, KeepWritten, LeaveOut, RunBatch
 from edgeserve.sched.protocol.events import BatchProgress, Event, JobId, JobResult
 
 
 class RunningBatch(BatchControl):
     """One batch's connection with its engine. ``listens``: whose clients want pieces. ``states``: from where items
     could go on, by their last pieces. ``over``: items whose end the scheduler knows. ``sent``: items of which pieces
-    were sent on."""
+    were sent on. ``asked``: items of which it is known whether they have written."""
 
     __slots__ = (
         "action",
@@ -29,6 +29,7 @@ class RunningBatch(BatchControl):
         "states",
         "over",
         "sent",
+        "asked",
         "closed",
         "_stop",
         "_post",
@@ -43,6 +44,7 @@ class RunningBatch(BatchControl):
         self.states: Dict[int, Any] = {}
         self.over: Set[int] = set()
         self.sent: Set[int] = set()
+        self.asked: Set[int] = set()
         self.closed = False
         self._stop = False
         self._post = post
@@ -54,9 +56,10 @@ class RunningBatch(BatchControl):
 
     def emit(self, index: int, result: Result) -> None:
         if result.done is False and result.error is None:
+            is_news = index not in self.states and hasattr(result.state, "written")
             if result.state is not None:
                 self.states[index] = result.state
-            if not self.listens[index]:
+            if not is_news and not self.listens[index]:
                 return
         self._emitted.append((index, result))
         if not self._told:
@@ -117,25 +120,73 @@ class RunningBatches:
         return batch
 
     def look(self, batch: RunningBatch, events: List[Event]) -> None:
-        """Send on the pieces that a batch emitted, and answer the items that are over."""
+        """Send on the pieces that a batch emitted, tell of items that have begun, and answer those that are over."""
         over: List[JobResult] = []
+        begun: List[JobId] = []
         for index, result in batch.take():
             if batch.closed or index in batch.over:
                 continue
             if result.done is False and result.error is None:
-                self._send_piece(batch, index, result, events)
+                if index not in batch.asked and result.state is not None:
+                    batch.asked.add(index)
+                    if self._has_begun(batch.action.jobs[index], result.state):
+                        begun.append(batch.action.jobs[index])
+                if batch.listens[index]:
+                    self._send_piece(batch, index, result, events)
                 continue
             batch.over.add(index)
-            over.append(self._returned(batch.action, index, result))
-        if over:
-            events.append(BatchProgress(batch.action.work_id, clock_ns(), tuple(over)))
+            over.append(self._returned(batch, index, result))
+        if over or begun:
+            events.append(BatchProgress(batch.action.work_id, clock_ns(), tuple(over), tuple(begun)))
 
-    def ended(self, work_id: int, events: List[Event]) -> Optional[RunningBatch]:
-        """A batch has ended: what it emitted last comes first."""
+    def _has_begun(self, job: JobId, state: Any) -> bool:
+        """Whether what an item has written is its answer if it ends now, which the scheduler is told once."""
+        request = self._values.requests.get(job.request_id)
+        if request is None or request.ended or request.on_late == "drop" or (job.node, job.part) in request.begun:
+            return False
+        if not self._values.has_written(job, state):
+            return False
+        request.begun = (*request.begun, (job.node, job.part))
+        return True
+
+    def ended(self, work_id: int, events: List[Event], results: Sequence[Any] = ()) -> Optional[RunningBatch]:
+        """A batch has ended: what it emitted last comes first, and which of its ``results`` have begun."""
         batch = self.by_id.pop(work_id, None)
-        if batch is not None:
-            self.look(batch, events)
+        if batch is None:
+            return None
+        self.look(batch, events)
+        begun = [
+            job
+            for index, (job, result) in enumerate(zip(batch.action.jobs, results))
+            if index not in batch.over
+            and isinstance(result, Result)
+            and result.done is False
+            and self._has_begun(job, result.state)
+        ]
+        if begun:
+            events.append(BatchProgress(work_id, clock_ns(), (), tuple(begun)))
         return batch
+
+    def keep_states(self, batch: RunningBatch) -> None:
+        """A batch has failed: what its items had written stays with their requests, which may end with that."""
+        for index, job in enumerate(batch.action.jobs):
+            if index not in batch.over:
+                self.keep_state(batch, job)
+
+    def keep_state(self, batch: RunningBatch, job: JobId) -> None:
+        """The same of one item of it."""
+        state = batch.states.get(batch.action.jobs.index(job))
+        if state is not None and job.request_id in self._values.requests:
+            self._values.keep_emitted(job, state)
+
+    def state_of(self, job: JobId) -> Any:
+        """From where a job that runs could go on, by its last piece; None where it does not run, or told nothing."""
+        for batch in self.by_id.values():
+            if job in batch.action.jobs and job.request_id in self._values.requests:
+                index = batch.action.jobs.index(job)
+                if index not in batch.over:
+                    return batch.states.get(index)
+        return None
 
     def rest(self, batch: RunningBatch, results: Sequence[Any]) -> Tuple[Tuple[JobId, ...], List[Any]]:
         """The jobs of a batch that were not over before it ended, and what the engine returned for them."""
@@ -167,7 +218,7 @@ class RunningBatches:
                 if job.request_id == request_id:
                     batch.drop(index)
 
-    def leave_out(self, action: LeaveOut) -> None:
+    def leave_out(self, action: Union[LeaveOut, KeepWritten]) -> None:
         """Nobody waits for one job any more."""
         for batch in self.by_id.values():
             if action.job in batch.action.jobs:
@@ -199,7 +250,8 @@ class RunningBatches:
 
     def _send_piece(self, batch: RunningBatch, index: int, result: Result, events: List[Event]) -> None:
         request = self._values.requests.get(batch.action.jobs[index].request_id)
-        if request is None or request.ended or not request.pieces:
+        job = batch.action.jobs[index]
+        if request is None or request.ended or not request.pieces or (job.node, job.part) in request.left_out:
             return
         if not are_values(result.outputs):
             problem = self._reason(
@@ -208,15 +260,17 @@ class RunningBatches:
             )
         else:
             batch.sent.add(index)
-            problem = request.responder.piece(request, result.outputs)
+            problem = self._values.send_piece(request, job, result.outputs)
         if problem:
             request.pieces = False
             self._cancel(request, events, problem)
 
-    def _returned(self, action: RunBatch, index: int, result: Result) -> JobResult:
+    def _returned(self, batch: RunningBatch, index: int, result: Result) -> JobResult:
         """An item is over: kept and answered as if its batch had ended."""
+        action = batch.action
         job = action.jobs[index]
         error = item_error(action.model, result)
         if error is None:
             return self._values.returned(job, result)
+        self.keep_state(batch, job)
         return self._values.returned(job, None, self._reason(action, self._values.fault(job, error)))

@@ -32,7 +32,7 @@ from edgeserve.live.loop_io import Mailbox, clock_ns
 from edgeserve.live.predictors import NOT_PREDICTED
 from edgeserve.live.preflight import check_before_loading, raise_or_tell
 from edgeserve.live.profiles import usable_profiles
-from edgeserve.live.request import LiveRequest, RequestValidator, unknown_app
+from edgeserve.live.request import LiveRequest, RequestValidator, check_names, unknown_app
 from edgeserve.live.responders import RequestFuture
 from edgeserve.live.startup import Progress, Started, Starter, make_lane, make_lanes
 from edgeserve.live.stats import energy_of, figures_of
@@ -134,6 +134,7 @@ class RuntimeCore:
         self._started = started = Starter(
             config, profiles, lanes, self.mailbox, clock_ns, self._called_off, engines, self._progress, card_free_bytes
         ).start()
+        check_names(self.validators, started.names)
         self.scheduler = build_scheduler(
             config,
             profiles,
@@ -141,7 +142,9 @@ class RuntimeCore:
             measured=started.measured,
             resident=started.resident,
             sequences=started.sequences,
+            sizes=started.sizes,
         )
+        self._tell_usual(self.scheduler, self.validators)
         log_fits(self.scheduler.state, [problem.app for problem in problems])
         self.world = LiveWorld(
             config,
@@ -150,6 +153,7 @@ class RuntimeCore:
             self.mailbox,
             lambda name: make_lane(config, name, self.mailbox, clock_ns),
             started.sequences,
+            started.sizes,
         )
         self._start_predictions(self.world, self.validators)
         self.world.early = self.early
@@ -162,7 +166,14 @@ class RuntimeCore:
             path = os.path.join(config.directory, config.server.record)
             self._recorder = Recorder(
                 path,
-                start_of(started.footprints, started.resident, started.measured, parts_of(profiles), started.sequences),
+                start_of(
+                    started.footprints,
+                    started.resident,
+                    started.measured,
+                    parts_of(profiles),
+                    started.sequences,
+                    started.sizes,
+                ),
             )
             self._taps.append(self._recorder.record)
         if self._serve:
@@ -244,7 +255,9 @@ class RuntimeCore:
             resident=started.resident,
             sequences=started.sequences,
             learnt=learnt,
+            sizes=started.sizes,
         )
+        self._tell_usual(scheduler, prepared.validators)
         world = LiveWorld(
             config,
             self._lanes,
@@ -252,6 +265,7 @@ class RuntimeCore:
             self.mailbox,
             lambda name: make_lane(config, name, self.mailbox, clock_ns),
             started.sequences,
+            started.sizes,
         )
         self._start_predictions(world, prepared.validators)
         world.contradictions = ContradictionLog(config, scheduler.state.latency, scheduler.state)
@@ -259,6 +273,14 @@ class RuntimeCore:
         world.early = self.early
         world.on_device_lost = self.on_device_lost
         return scheduler, world, started
+
+    @staticmethod
+    def _tell_usual(scheduler: Scheduler, validators: Mapping[str, RequestValidator]) -> None:
+        """What is predicted of a usual request of each app whose answers' lengths are."""
+        for name, validator in validators.items():
+            if validator.lengths is not None:
+                lengths = validator.lengths
+                scheduler.state.apps[name].usual = {"steps": lengths.steps({}), "steps_sd": lengths.steps_sd({})}
 
     def _start_predictions(self, world: LiveWorld, validators: Mapping[str, RequestValidator]) -> None:
         if any(validator.predictors is not None for validator in validators.values()):
@@ -307,9 +329,13 @@ class RuntimeCore:
             return starter
 
         try:
-            return prepare(
+            prepared = prepare(
                 self.config, config, usable_profiles(config), self.world.engines, self.validators, make_starter
             )
+            assert self._started is not None, "asked when it has started"
+            names = merged(self._started, prepared, {}, {}).names
+            check_names(prepared.validators, names)
+            return prepared
         except BaseException:
             for starter in starters:
                 self.discard(starter.begun)
@@ -345,6 +371,7 @@ class RuntimeCore:
         world: Optional[LiveWorld] = getattr(self, "world", None)
         if world is not None:
             world.predictions.close()
+            world.preparations.close()
             for request in world.open_requests():
                 request.responder.refuse(request, error_for(request.id, error))
         self.sweep(error)
@@ -547,7 +574,9 @@ class RuntimeCore:
     def _expected(self, app: str) -> Dict[str, Any]:
         state = self.scheduler.state
         known = state.apps[app]
-        return {"policy": known.policy, "policy_reason": known.policy_reason, **app_fit(state, known).table()}
+        answers = known.simple and known.nodes[0].model in state.sequences.models  # a step alone would say nothing
+        fit = app_fit(state, known, by_policy=answers)
+        return {"policy": known.policy, "policy_reason": known.policy_reason, **fit.table()}
 
     def _cached(self, app: str) -> Dict[str, Any]:
         """Which part of the prompts of an app's language models was in memory before they were read."""
@@ -594,7 +623,7 @@ class RuntimeCore:
         return {
             model.name: {
                 "engine": model.engine,
-                "batch": list(model.batch),
+                "batch": list(self.world.sizes_of(model.name)),
                 "pinned": model.pinned,
                 "lanes": model_lanes(self.config, model),
                 "resident": [
@@ -614,8 +643,9 @@ class RuntimeCore:
                 **self._expected(app.name),
                 "class": app.klass,
                 "stream": app.stream,
+                "needs_stream": bool(self.validators[app.name].stateful),
                 "on_late": app.on_late,
-                "outputs": list(app.outputs),
+                "outputs": [source.argument for source in self.validators[app.name].plan.outputs],
                 "output_types": self._output_types(app.name),
                 "inputs": {
                     name: {

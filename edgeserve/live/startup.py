@@ -10,7 +10,8 @@ import contextlib
 import logging
 import select
 import statistics
-from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Sequence, Set, Tuple
+from functools import partial
+from typing import Any, Callable, Dict, FrozenSet, Iterator, List, Mapping, NamedTuple, Sequence, Set, Tuple
 
 import numpy as np
 
@@ -18,15 +19,17 @@ from edgeserve.config.profiles import Profile
 from edgeserve.config.schema import Config, ModelConfig
 from edgeserve.engines import check_streams, lane_info, make_engine
 from edgeserve.engines.base import CONTEXT_BYTES_MAX, Engine, Footprint, OutputType, SequenceInfo
+from edgeserve.engines.denormals import flush_to_zero
 from edgeserve.engines.niceness import yield_to_others
+from edgeserve.engines.row_check import RowCheck, may_need_row_check, row_check_of
 from edgeserve.engines.warm import warm_up
 from edgeserve.errors import ConfigError, EngineError, ExampleUnknown, ProfileError
 from edgeserve.live.loop_io import Mailbox
-from edgeserve.live.request import OBJECT_KINDS
 from edgeserve.offload.lane_thread import LaneDown, LaneThread, LaneWork, WorkDone
 from edgeserve.offload.pin import allowed_cores, pin_thread
 from edgeserve.sched.core.build import ASSUMED_NS, copy_lane_name, model_lanes
 from edgeserve.sched.protocol.actions import START_ANY_TIME_NS
+from edgeserve.texts import is_text
 from edgeserve.units import NS_PER_MS, format_duration, format_size
 
 log = logging.getLogger("edgeserve")
@@ -60,6 +63,17 @@ def naming_file(source: str) -> Iterator[None]:
         raise type(error)(f"{source}: {error}") from error
 
 
+class _Made(NamedTuple):
+    """A model on a device, whose engine is made. ``missing`` are its lanes without times, ``known_bytes`` what it is
+    known to occupy (0: not known)."""
+
+    model: ModelConfig
+    engine: Engine
+    lanes: List[str]
+    missing: List[str]
+    known_bytes: int
+
+
 class Started(NamedTuple):
     """What start-up leaves behind: the engines by (model, device), and what the scheduler is built from."""
 
@@ -69,6 +83,8 @@ class Started(NamedTuple):
     resident: Dict[str, List[str]]
     sequences: Dict[str, SequenceInfo]
     outputs: Dict[str, Dict[str, OutputType]]  # by model, as far as they are known
+    sizes: Dict[str, Tuple[int, ...]]  # of models that run in fewer batch sizes than are configured
+    names: Dict[str, FrozenSet[str]]  # of outputs, by model, as far as they are known
 
 
 def make_lanes(config: Config, mailbox: Mailbox, clock_ns: Callable[[], int]) -> Dict[str, LaneThread]:
@@ -88,7 +104,8 @@ def make_lane(config: Config, name: str, mailbox: Mailbox, clock_ns: Callable[[]
 
 
 def _pinning(config: Config, lane: str) -> Callable[[], None]:
-    cores, nice = config.lanes[lane].cores, config.lanes[lane].nice
+    settings = config.lanes[lane]
+    cores, nice, flush = settings.cores, settings.nice, settings.flush_denormals
     was_told = not set(cores) <= set(allowed_cores())  # by the checks before loading
 
     def prepare() -> None:
@@ -98,6 +115,9 @@ def _pinning(config: Config, lane: str) -> Callable[[], None]:
         why_not = yield_to_others(nice)
         if why_not:
             log.warning("lane %s does not yield to others: %s", lane, why_not)
+        why_not = flush_to_zero() if flush else ""
+        if why_not:
+            log.info("lane %s: %s", lane, why_not)
 
     return prepare
 
@@ -136,7 +156,7 @@ class Starter:
         self._called_off = called_off
         self._tell = progress or (lambda text: None)
         self._later: List[Any] = []
-        self._started = Started({}, {}, {}, {device: [] for device in config.devices}, {}, {})
+        self._started = Started({}, {}, {}, {device: [] for device in config.devices}, {}, {}, {}, {})
 
     def start(self) -> Started:
         """Everything made, warmed and, as far as memory allows, resident. Raises :class:`EngineError` or
@@ -144,38 +164,63 @@ class Starter:
         try:
             for device in self._config.devices:
                 self._start_device(device)
+            self._give_times_to_new_sizes()
         finally:
             for item in self._later:
                 self._mailbox.post(item)
         return self._started
 
     def _start_device(self, device: str) -> None:
-        """Pinned models first, then the order of the file; what does not fit the budget stays out until wanted."""
+        """Pinned models first, then the order of the file; what does not fit the budget stays out until wanted. What is
+        known to stay out is tried in batches before the others come, while there is room."""
         config = self._config
         budget = config.devices[device].memory_bytes
         left = budget or 2**62
-        lanes_here = [name for name, lane in config.lanes.items() if lane.device == device]
-        for model in sorted(config.models.values(), key=lambda item: not item.pinned):
-            lanes = [name for name in model_lanes(config, model) if name in lanes_here]
-            if not lanes:
-                continue
-            engine = self._made.get((model.name, device)) or make_engine(
-                model, [lane_info(config, lane) for lane in lanes], config.directory
-            )
-            check_streams(config, model, engine)
-            self._started.engines[model.name, device] = engine
-            missing = [lane for lane in lanes if not self._is_timed(model, lane)]
-            known_bytes = model.memory_bytes or self._bytes.get(model.name, 0)
-            if not missing and known_bytes > left:
+        found = [self._made_for(model, device) for model in sorted(config.models.values(), key=lambda m: not m.pinned)]
+        models = [item for item in found if item is not None]
+        room, outside = left, set()
+        for item in models:
+            if not item.missing and item.known_bytes > room:
+                outside.add(item.model.name)
+            else:
+                room -= item.known_bytes
+        for item in sorted(models, key=lambda item: item.model.name not in outside):
+            if item.model.name in outside or (not item.missing and item.known_bytes > left):
+                self._look_at_outsider(item, device)
                 log.info(
                     "model %s (%s) is not loaded at start: device %s has %s left",
-                    model.name,
-                    format_size(known_bytes),
+                    item.model.name,
+                    format_size(item.known_bytes),
                     device,
-                    format_size(left),
+                    format_size(room if item.model.name in outside else left),
                 )
                 continue
-            left = self._start_model(model, device, engine, lanes, missing, left, budget)
+            left = self._start_model(item.model, device, item.engine, item.lanes, item.missing, left, budget)
+
+    def _made_for(self, model: ModelConfig, device: str) -> _Made | None:
+        """The engine of a model on a device, and what is known of it; ``None`` where no lane there may run it."""
+        config = self._config
+        lanes = [name for name in model_lanes(config, model) if config.lanes[name].device == device]
+        if not lanes:
+            return None
+        engine = self._made.get((model.name, device)) or make_engine(
+            model, [lane_info(config, lane) for lane in lanes], config.directory
+        )
+        check_streams(config, model, engine)
+        self._started.engines[model.name, device] = engine
+        missing = [lane for lane in lanes if not self._is_timed(model, lane, model.batch)]
+        return _Made(model, engine, lanes, missing, model.memory_bytes or self._bytes.get(model.name, 0))
+
+    def _look_at_outsider(self, item: _Made, device: str) -> None:
+        """See in which batches a model may run that is loaded later only, and unload it."""
+        if not may_need_row_check(item.model, item.engine):
+            return
+        copy_lane, engine = copy_lane_name(device), item.engine
+        self._call(copy_lane, item.model, "loaded", lambda _: engine.load(), engine)
+        self._checked_sizes(item.model, item.lanes[0], engine)
+        for lane in item.lanes:
+            self._lanes[lane].forget(engine)
+        self._call(copy_lane, item.model, "unloaded", lambda _: engine.unload())
 
     def _start_model(
         self,
@@ -192,6 +237,7 @@ class Starter:
         free_before = self._free_before(device)
         footprint: Footprint = self._call(copy_lane, model, "loaded", lambda _: engine.load(), engine)
         check_inputs(self._config, model, engine)
+        sizes = self._checked_sizes(model, lanes[0], engine)
         seen: Dict[str, Any] = {}
         for lane in lanes:
             try:
@@ -202,7 +248,7 @@ class Starter:
                     lambda here: warm_up(
                         here.open(engine),
                         engine.example(),
-                        model.batch,
+                        sizes,
                         self._clock_ns,
                         spend_ns=MEASURE_NS,
                         seen=seen,
@@ -213,17 +259,18 @@ class Starter:
             except ExampleUnknown as unknown:
                 times = {}
                 how = f"{format_duration(ASSUMED_NS)} is assumed until it has run ({unknown})"
-            if lane in missing:
+            if lane in missing or not self._is_timed(model, lane, sizes):
                 self._started.measured[model.name, lane] = (
                     steadied({size: runs[1:] or runs for size, runs in times.items()})
                     if times
-                    else {size: [] for size in model.batch}
+                    else {size: [] for size in sizes}
                 )
                 log.info("no profile for model %s on lane %s: %s", model.name, lane, how)
         if free_before is not None:
             footprint = self._with_what_is_gone(self._config.devices[device].index, free_before, footprint)
         self._started.footprints[model.name, device] = footprint
         self._started.outputs[model.name] = {**output_types(seen), **engine.outputs()}
+        self._started.names[model.name] = frozenset({*seen, *engine.outputs()})
         sequence = engine.sequence()  # its sessions may have measured some of it
         if sequence is not None:
             self._started.sequences[model.name] = sequence
@@ -264,9 +311,49 @@ class Starter:
         unseen = free_before - free_after - sum(footprint)
         return footprint._replace(work_bytes=footprint.work_bytes + min(max(0, unseen), CONTEXT_BYTES_MAX))
 
-    def _is_timed(self, model: ModelConfig, lane: str) -> bool:
+    def _checked_sizes(self, model: ModelConfig, lane: str, engine: Engine) -> Tuple[int, ...]:
+        """The batch sizes in which the model keeps the items of several clients apart. The log says why others end."""
+        check = row_check_of(model, engine)
+        if check is None:
+            return model.batch
+        try:
+            self._call(
+                lane, model, "tried on items alone", lambda here: check.begin(here.open(engine), engine.example())
+            )
+        except ExampleUnknown as unknown:
+            check.give_up(f"it is not known what it takes ({unknown})")
+        for place, size in enumerate(check.order()):
+            why = self._call(lane, model, f"tried in batches of {size}", partial(_look, check, size))
+            if why and not place:
+                break
+        sizes = check.sizes()
+        if sizes != model.batch:
+            log.warning(
+                "model %s runs in batches of %s, and not of %s as configured: %s. [model.%s] batch_tolerance accepts "
+                "what is meant so",
+                model.name,
+                list(sizes),
+                list(model.batch),
+                check.why,
+                model.name,
+            )
+            others = self._started.sizes.get(model.name, sizes)
+            self._started.sizes[model.name] = min(sizes, others, key=lambda left: (left[-1], len(left)))
+        return sizes
+
+    def _give_times_to_new_sizes(self) -> None:
+        """A model that is configured for no batch of one may run in such on every lane, where one device has shown that
+        it must."""
+        for name, sizes in self._started.sizes.items():
+            model = self._config.models[name]
+            for lane in model_lanes(self._config, model):
+                if not self._is_timed(model, lane, sizes):
+                    times = self._started.measured.setdefault((name, lane), {})
+                    times.update({size: [] for size in sizes if size not in times})
+
+    def _is_timed(self, model: ModelConfig, lane: str, sizes: Sequence[int]) -> bool:
         timings = self._profiled.get((model.name, lane), {})
-        return all(size in timings or size in model.expected for size in model.batch)
+        return all(size in timings or size in model.expected for size in sizes)
 
     def _call(
         self, lane: str, model: ModelConfig, what: str, call: Callable[[Any], Any], engine: Engine | None = None
@@ -293,13 +380,17 @@ class Starter:
                 self._tell(f"model {model.name}: {said}")
 
 
+def _look(check: RowCheck, size: int, _: Any) -> str:
+    return check.look(size)
+
+
 def check_inputs(config: Config, model: ModelConfig, engine: Engine) -> None:
     """Raise :class:`ConfigError` where an app of this model alone declares inputs with which no request could run."""
     for app in config.apps.values():
         if len(app.nodes) != 1 or app.nodes[0].model != model.name or app.nodes[0].inputs or not app.inputs:
             continue
         declared = {
-            name: OutputType(tensor.dtype, tensor.shape) if tensor.dtype not in OBJECT_KINDS else None
+            name: OutputType(tensor.dtype, tensor.shape) if tensor.dtype not in ("bytes", "any") else None
             for name, tensor in app.inputs.items()
         }
         wrong = engine.misfits(declared)
@@ -318,7 +409,7 @@ def output_types(outputs: Mapping[str, Any]) -> Dict[str, OutputType]:
             found[name] = OutputType("text", ())
         elif isinstance(value, (np.ndarray, np.generic, int, float)):
             array = np.asarray(value)
-            found[name] = OutputType(str(array.dtype), (-1,) * array.ndim)
+            found[name] = OutputType("text" if is_text(array) else str(array.dtype), (-1,) * array.ndim)
     return found
 
 

@@ -6,11 +6,12 @@ graph itself comes from ``sched/requests/graph.py``, the names in ``inputs`` and
 
 from __future__ import annotations
 
-from typing import Dict, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Collection, Container, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 from edgeserve.config.schema import AppConfig
-from edgeserve.engines.base import OutputType
+from edgeserve.engines.base import OutputType, Values
 from edgeserve.errors import ConfigError, nearest
+from edgeserve.live.value_names import NameBook, named_apart
 from edgeserve.sched.requests.graph import App, Node
 
 
@@ -27,7 +28,9 @@ class NodePlan:
 
     ``value_openers`` are the fan-out nodes around what it returns, from outside inwards (itself, if it fans out).
     ``sources`` of ``None`` means: everything its predecessors return, and the request's own inputs. ``needed`` are the
-    outputs that others name. ``is_plain_entry``: it runs on the request's inputs as they are.
+    outputs that others name. ``is_plain_entry``: it runs on the request's inputs as they are. ``is_join``: it has
+    several predecessors. ``takes_first``: it is a join of one, so only the first predecessor's values are for it.
+    ``routes``: its results name the successor that is taken.
     """
 
     __slots__ = (
@@ -39,6 +42,9 @@ class NodePlan:
         "predecessors",
         "needed",
         "is_plain_entry",
+        "is_join",
+        "takes_first",
+        "routes",
     )
 
     def __init__(self, node: Node, sources: Optional[Tuple[Source, ...]]) -> None:
@@ -50,13 +56,18 @@ class NodePlan:
         self.sources = sources
         self.is_plain_entry = sources is None and not self.predecessors
         self.needed: Tuple[str, ...] = ()
+        self.routes = node.route_one
+        self.is_join = len(self.predecessors) > 1
+        self.takes_first = self.is_join and node.join == 1 and not node.gather and sources is None
 
 
 class AppPlan:
     """The value flow of one app. ``outputs`` of ``()`` means everything that the last nodes (``exits``) return;
-    ``plain_exit`` is the one node that brings just that, outside of any fan-out (or ``""``)."""
+    ``plain_exit`` is the one node that brings just that, outside of any fan-out (or ``""``). ``names`` is what is known
+    of the names that nodes return, ``None`` for an app of one node: nothing meets there. ``has_joins``: some node has
+    several predecessors."""
 
-    __slots__ = ("config", "nodes", "outputs", "exits", "plain_exit")
+    __slots__ = ("config", "nodes", "outputs", "exits", "plain_exit", "names", "has_joins")
 
     def __init__(self, config: AppConfig, policy: str = "") -> None:
         app = App(config, config.policy or policy)
@@ -72,10 +83,23 @@ class AppPlan:
                 or None,
             )
         self.exits = tuple(node.name for node in app.exits)
-        self.outputs = tuple(_output(config, app, name) for name in config.outputs)
+        self.outputs = _outputs(config, app)
         plain = not self.outputs and len(self.exits) == 1 and not self.nodes[self.exits[0]].value_openers
         self.plain_exit = self.exits[0] if plain else ""
         self._note_needed()
+        plain_names = frozenset(source.name for source in self.outputs if source.node is None)
+        self.names = NameBook(config, app, plain_names) if len(app.nodes) > 1 else None
+        self.has_joins = any(node.is_join for node in self.nodes.values())
+
+    def piece(self, node: str, outputs: Values) -> Values:
+        """What of a last node's piece belongs into the answer, under its names there. A piece of the only last node may
+        say more than the answer does."""
+        if not self.outputs:
+            return outputs
+        named = {source.name: source.argument for source in self.outputs if source.node in (None, node)}
+        if len(self.exits) == 1:
+            return {named.get(name, name): value for name, value in outputs.items()}
+        return {named[name]: value for name, value in outputs.items() if name in named}
 
     def _note_needed(self) -> None:
         needed: Dict[str, List[str]] = {name: [] for name in self.nodes}
@@ -87,6 +111,16 @@ class AppPlan:
                 needed[owner].append(source.name)
         for name, names in needed.items():
             self.nodes[name].needed = tuple(names)
+
+
+def name_clashes(plan: AppPlan, returned: Mapping[str, Collection[str]]) -> List[str]:
+    """What is wrong with the names of an app's values, in sentences. ``returned``: the names of the outputs of each
+    model, as far as they are known."""
+    if plan.names is None:
+        return []
+    for node in plan.nodes.values():
+        plan.names.learn(node.name, returned.get(node.model, ()))
+    return plan.names.told(plan.config.inputs)
 
 
 def output_types(plan: AppPlan, by_model: Mapping[str, Mapping[str, OutputType]]) -> Dict[str, OutputType]:
@@ -111,18 +145,34 @@ def _openers(scope: Optional[Node]) -> Tuple[str, ...]:
     return tuple(reversed(names))
 
 
+def split_reference(reference: str, nodes: Container[str], where: str) -> Tuple[str, str]:
+    """``"NODE.NAME"`` as its two parts; the node is ``request`` for an input of the request, and may have dots in its
+    own name. ``("", "")`` where no node of ``nodes`` is named. :class:`ConfigError` where two could be meant."""
+    found = []
+    for place, letter in enumerate(reference):
+        owner, name = reference[:place], reference[place + 1 :]
+        if letter == "." and name and (owner == "request" or owner in nodes):
+            found.append((owner, name))
+    if len(found) > 1 or (found and found[0][0] == "request" and "request" in nodes):
+        other = f"output {found[1][1]!r} of node {found[1][0]!r}" if len(found) > 1 else "an output of node 'request'"
+        mine = "the request's input" if found[0][0] == "request" else f"output of node {found[0][0]!r}:"
+        raise ConfigError(f"{where} could mean {mine} {found[0][1]!r} or {other}; rename the node")
+    return found[0] if found else ("", "")
+
+
 def _source(config: AppConfig, app: App, node: Node, argument: str, reference: str) -> Source:
     """``"node.output"`` or ``"request.input"`` to a :class:`Source`; the owner must run before ``node``."""
     where = f"[app.{config.name}] node {node.name!r} inputs.{argument} = {reference!r}"
-    owner, _, name = reference.partition(".")
-    if not owner or not name:
-        raise ConfigError(f"{where}: expected 'request.NAME' or 'NODE.NAME'")
-    if owner == "request" and owner not in app.by_name:
+    owner, name = split_reference(reference, app.by_name, where)
+    if not owner:
+        owner, _, name = reference.partition(".")
+        if not owner or not name:
+            raise ConfigError(f"{where}: expected 'request.NAME' or 'NODE.NAME'")
+        raise ConfigError(f"{where}: no node {owner!r}{nearest(owner, app.by_name)}")
+    if owner == "request":
         if config.inputs and name not in config.inputs:
             raise ConfigError(f"{where}: [app.{config.name}.inputs] declares no {name!r}{nearest(name, config.inputs)}")
         return Source(argument, None, name)
-    if owner not in app.by_name:
-        raise ConfigError(f"{where}: no node {owner!r}{nearest(owner, app.by_name)}")
     if not _runs_before(app.by_name[owner], node):
         raise ConfigError(
             f"{where}: {owner!r} does not run before {node.name!r}; add it to the 'after' of that node "
@@ -142,14 +192,40 @@ def _check_scopes(owner: Node, node: Node, where: str) -> None:
         )
 
 
-def _output(config: AppConfig, app: App, name: str) -> Source:
-    """An entry of ``outputs``: ``"NODE.NAME"``, or the plain name of what a last node returns."""
-    owner, _, inner = name.partition(".")
-    if not inner:
-        return Source(name, None, name)
-    if owner not in app.by_name:
-        raise ConfigError(f"[app.{config.name}] outputs: {name!r}: no node {owner!r}{nearest(owner, app.by_name)}")
-    return Source(inner, owner, inner)
+def _outputs(config: AppConfig, app: App) -> Tuple[Source, ...]:
+    """What an answer holds, under which name: ``outputs`` as a list of ``"NODE.NAME"`` and plain names of what last
+    nodes return, or as a table that gives each its name in the answer."""
+    where = f"[app.{config.name}] outputs"
+    if not isinstance(config.outputs, tuple):
+        return tuple(_output(config, app, f"{where}.{key}", key, text) for key, text in config.outputs.items())
+    found: Dict[str, Source] = {}
+    for text in config.outputs:
+        source = _output(config, app, where, "", text)
+        other = found.setdefault(source.argument, source)
+        if other is not source and other != source:
+            apart = [item.node for item in (other, source) if item.node is not None]
+            raise ConfigError(
+                f"{where}: {source.argument!r} of {_owner(other)} and of {_owner(source)} would have one name in the "
+                f"answer; give each its own: {named_apart((), source.name, apart or ['NODE'], 'outputs')}"
+            )
+    return tuple(found.values())
+
+
+def _owner(source: Source) -> str:
+    return "a last node" if source.node is None else f"node {source.node!r}"
+
+
+def _output(config: AppConfig, app: App, where: str, argument: str, reference: str) -> Source:
+    """An entry of ``outputs``. ``argument`` of ``""``: it has the name of the value."""
+    owner, name = split_reference(reference, app.by_name, f"{where} = {reference!r}")
+    if owner == "request":
+        raise ConfigError(f"{where}: {reference!r}: an answer holds what nodes return, no input of the request")
+    if owner:
+        return Source(argument or name, owner, name)
+    if "." in reference:
+        owner = reference.partition(".")[0]
+        raise ConfigError(f"{where}: {reference!r}: no node {owner!r}{nearest(owner, app.by_name)}")
+    return Source(argument or reference, None, reference)
 
 
 def _runs_before(first: Node, then: Node) -> bool:

@@ -7,21 +7,44 @@ request's values are freed when it has ended and none of its jobs runs any more.
 from __future__ import annotations
 
 import logging
-from typing import Any, Dict, List, Optional, Set, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
+from weakref import WeakValueDictionary
 
 import numpy as np
 
-from edgeserve.engines.base import Result, Values, release_state
-from edgeserve.errors import EngineError, WrongInput, did_you_mean
+from edgeserve.config.schema import AppConfig
+from edgeserve.engines.base import PREPARED, Result, Values, Written, release_state, written_of
+from edgeserve.errors import EngineError, StateLost, WrongInput, did_you_mean
 from edgeserve.live.hints import ResultHints, show
 from edgeserve.live.request import NO_VALUES, LiveRequest, ValueKey
 from edgeserve.live.value_flow import NodePlan, Source
-from edgeserve.sched.protocol.actions import LeaveOut, RunBatch
+from edgeserve.live.value_names import NameBook
+from edgeserve.sched.protocol.actions import RunBatch
 from edgeserve.sched.protocol.events import JobId, JobResult, Part
+from edgeserve.units import counted
 
 log = logging.getLogger("edgeserve")
 
 _TEXT: Set[type] = {str}
+
+NO_STREAM = (
+    "model {model!r} returned a state for the next request of the stream, and this request names none: name a stream, "
+    "or set [app.{app}] standalone = true where requests stand alone"
+)
+
+
+class StreamState:
+    """What a stream's requests leave behind for each other, by node. A request holds the one that was its stream's when
+    it was accepted: where a stream begins anew, the requests before go on with theirs."""
+
+    __slots__ = ("states", "__weakref__")
+
+    def __init__(self) -> None:
+        self.states: Dict[ValueKey, Any] = {}
+
+
+StreamKey = Tuple[str, str]
+"""(app, stream)."""
 
 
 class RequestValues:
@@ -30,7 +53,8 @@ class RequestValues:
     def __init__(self) -> None:
         self.result_hints = ResultHints()
         self.requests: Dict[int, LiveRequest] = {}
-        self._streams: Dict[Tuple[str, str], Dict[ValueKey, Any]] = {}
+        self._streams: WeakValueDictionary[StreamKey, StreamState] = WeakValueDictionary()  # kept, or of a request
+        self._kept: Dict[StreamKey, StreamState] = {}
         self.open_count = 0  # requests that have not ended
 
     def open_requests(self) -> List[LiveRequest]:
@@ -39,11 +63,30 @@ class RequestValues:
 
     def state_count(self) -> int:
         """Streams whose state is kept."""
-        return len(self._streams)
+        return len(self._kept)
+
+    def follow(self, request: LiveRequest) -> None:
+        """A request was accepted: it goes on from what its stream's requests before leave behind, if it names one."""
+        if request.stream is None:
+            return
+        key = (request.app, request.stream)
+        if request.reset:
+            self.begin_anew(key)
+        state = self._streams.get(key)
+        if state is None:
+            state = self._streams[key] = StreamState()
+        request.stream_state = state
+
+    def begin_anew(self, key: StreamKey) -> None:
+        """What comes from now on in a stream goes on from nothing that was before."""
+        self._kept.pop(key, None)
+        self._streams.pop(key, None)
 
     def add(self, request: LiveRequest) -> None:
         self.requests[request.id] = request
         self.open_count += 1
+        if request.stream is not None and not hasattr(request, "stream_state"):
+            self.follow(request)
 
     def end(self, request: LiveRequest) -> None:
         """The request has its outcome; its values go as soon as no job of it runs."""
@@ -60,12 +103,20 @@ class RequestValues:
         request.running += 1
         node = request.plan.nodes[job.node]
         values = dict(request.inputs) if node.is_plain_entry else _inputs(request, node, job.part)
+        if node.is_join and not job.part:
+            _note_branches(request, node)
+        if request.prepared and job.node in request.prepared:
+            values[PREPARED] = request.prepared[job.node]
         state = None if request.stream is None and not request.states else self._state(request, job)
         return values, state
 
     def owner(self, job: JobId) -> str:
+        """See :meth:`owner_of`."""
+        return self.owner_of(self.requests[job.request_id])
+
+    @staticmethod
+    def owner_of(request: LiveRequest) -> str:
         """Who asked: a client's user or key, and for whom, where it asks for others; empty for this process."""
-        request = self.requests[job.request_id]
         owner: str = "" if request.peer is None else request.peer.credential.owner
         return f"{owner} for {request.origin}" if request.origin else owner
 
@@ -81,13 +132,19 @@ class RequestValues:
         if request.running <= 0 and request.ended:
             del self.requests[request.id]
         if result is None:
-            return JobResult(job, "failed", reason=reason)
+            return JobResult(job, "failed", reason=request.refusal or reason)
         node = request.plan.nodes[job.node]
-        if node.needed or node.fan_out:
+        if node.needed or node.fan_out or result.parts is not None or result.route is not None:
             reason = _unusable(node, result)
             if reason:
                 return JobResult(job, "failed", reason=reason)
+        if request.plan.names is not None and result.done:
+            _check_names(request, request.plan.names, job, node, result)
+            if request.refusal:
+                return JobResult(job, "failed", reason=request.refusal)
         if result.state is not None:
+            if result.done and request.stream is None and _needs_stream(request.plan.config):
+                return JobResult(job, "failed", reason=NO_STREAM.format(model=node.model, app=request.app))
             self._keep_state(request, job, result)
             if request.ended and not result.done:
                 _let_go(result.state)
@@ -112,17 +169,65 @@ class RequestValues:
         )
 
     def fault(self, job: JobId, error: Exception) -> Exception:
-        """An item's error. Inputs that another node made are not the client's mistake, whatever the engine says."""
+        """An item's error. Inputs that another node made are not the client's mistake, whatever the engine says. A
+        state that cannot be gone on from is forgotten."""
         request = self.requests.get(job.request_id)
+        if isinstance(error, StateLost) and request is not None:
+            self._lose_state(request, (job.node, job.part))
         if isinstance(error, WrongInput) and (request is None or request.plan.nodes[job.node].predecessors):
             return EngineError(str(error)).with_traceback(error.__traceback__)
         return error
 
-    def leave_out(self, action: LeaveOut) -> None:
+    def leave_out(self, job: JobId) -> None:
         """What this job returns, should it run on a lane, is for nobody."""
-        request = self.requests.get(action.job.request_id)
+        request = self.requests.get(job.request_id)
         if request is not None:
-            request.left_out = (*request.left_out, (action.job.node, action.job.part))
+            request.left_out = (*request.left_out, (job.node, job.part))
+
+    # --- what sequences have written ----------------------------------------------------------------------------------
+
+    def has_written(self, job: JobId, state: Any) -> bool:
+        """Whether a state can say what its item has written, and there is something."""
+        return self._written(job, state) is not None
+
+    def _written(self, job: JobId, state: Any) -> Optional[Written]:
+        try:
+            found = written_of(state)
+            if found is None or (isinstance(found, Written) and are_values(found.outputs)):
+                return found
+            problem = f"returned {show(found)}; expected Written with a dict of outputs, or None"
+        except Exception as error:  # noqa: BLE001 engines are users' code
+            problem = f"raised {type(error).__name__}: {error}"
+        log.warning("node %s of request %d: written() of its state %s", job.node, job.request_id, problem)
+        return None
+
+    def keep_written(self, job: JobId, state: Any) -> None:
+        """A sequence ends with what it has written, by the ``state`` that it told of last, or by the one that its last
+        batch left; its client gets what no piece has brought. Nothing that it still returns is kept."""
+        request = self.requests[job.request_id]
+        written = self._written(job, request.states.get((job.node, job.part)) if state is None else state)
+        if written is None:  # an engine that cannot say any more what it said that it could
+            request.written = (*request.written, "")
+            self.leave_out(job)
+            return
+        request.written = (*request.written, written.amount)
+        if request.pieces:
+            rest = rest_of(written.outputs, request.told.get((job.node, job.part), ()))
+            if rest:
+                self.send_piece(request, job, rest)  # one that is unread ends nothing: the answer comes with all of it
+        if job.node == request.plan.plain_exit:
+            request.outputs = written.outputs
+        else:
+            _keep_values(request, request.plan.nodes[job.node], job.part, Result(written.outputs))
+        self.leave_out(job)
+
+    def send_piece(self, request: LiveRequest, job: JobId, outputs: Values) -> str:
+        """Send a piece of an answer. Why the request is to be cancelled, or ``""``."""
+        if request.told is NO_VALUES:
+            request.told = {}
+        request.told.setdefault((job.node, job.part), []).append(outputs)
+        piece = request.plan.piece(job.node, outputs)
+        return request.responder.piece(request, piece) if piece or not outputs else ""
 
     def not_started(self, job: JobId) -> None:
         """The lane refused the batch: the job does not run after all."""
@@ -139,8 +244,7 @@ class RequestValues:
             return request.states[key]
         if request.stream is None:
             return None
-        states = self._streams.get((request.app, request.stream))
-        return states.get(key) if states is not None else None
+        return request.stream_state.states.get(key)
 
     def _keep_state(self, request: LiveRequest, job: JobId, result: Result) -> None:
         key = (job.node, job.part)
@@ -153,7 +257,19 @@ class RequestValues:
         if request.states:
             request.states.pop(key, None)
         if request.stream is not None:
-            self._streams.setdefault((request.app, request.stream), {})[key] = result.state
+            request.stream_state.states[key] = result.state
+            place = (request.app, request.stream)
+            if self._streams.get(place) is request.stream_state:
+                self._kept[place] = request.stream_state
+
+    def _lose_state(self, request: LiveRequest, key: ValueKey) -> None:
+        if request.stream is not None:
+            request.stream_state.states.pop(key, None)
+            if (
+                not request.stream_state.states
+                and self._kept.get((request.app, request.stream)) is request.stream_state
+            ):
+                del self._kept[request.app, request.stream]
 
     def drop_job_state(self, job: JobId) -> None:
         request = self.requests.get(job.request_id)
@@ -175,9 +291,19 @@ class RequestValues:
             request.states[job.node, job.part] = state
 
     def drop_stream_state(self, app: str, stream: str) -> None:
-        self._streams.pop((app, stream), None)
+        kept = self._kept.pop((app, stream), None)
+        if kept is not None:
+            kept.states.clear()  # a request that has just come may hold it
 
     # --- the answer ---------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def branches(request: LiveRequest) -> Tuple[str, ...]:
+        """The nodes whose results went into joins, outside of fan-outs, in the order of the graph."""
+        if not request.branches:
+            return ()
+        taken = {name for names in request.branches.values() for name in names}
+        return tuple([name for name in request.plan.nodes if name in taken])
 
     def outputs(self, request: LiveRequest) -> Values:
         """What a completed request returns; names of ``outputs`` that nothing brought (a branch not taken) are left
@@ -196,6 +322,10 @@ class RequestValues:
             if value is not _ABSENT:
                 chosen[source.argument] = value
         return chosen
+
+
+def _needs_stream(app: AppConfig) -> bool:
+    return app.keeps_streams and not app.standalone
 
 
 def wrong_form(action: RunBatch, value: Any) -> str:
@@ -270,6 +400,23 @@ def are_values(values: Any) -> bool:
     return True
 
 
+def rest_of(outputs: Values, told: Sequence[Values]) -> Values:
+    """What of an answer no piece has brought: the ends of those texts and lists of numbers that its pieces are parts
+    of. An answer without pieces so far is one piece."""
+    rest: Values = {}
+    for name, value in outputs.items():
+        before = [piece[name] for piece in told if name in piece]
+        if isinstance(value, str):
+            begins = "".join([part for part in before if isinstance(part, str)])
+            if value.startswith(begins):
+                rest[name] = value[len(begins) :]
+        elif isinstance(value, np.ndarray) and value.ndim == 1:
+            rest[name] = value[sum([np.size(part) for part in before]) :]
+    names = told[0].keys() if told else ("text", "tokens")
+    rest = {name: value for name, value in rest.items() if name in names}
+    return rest if any(len(value) for value in rest.values()) else {}
+
+
 def _let_go(state: Any) -> None:
     """Have a state free what it occupies. What an engine's code raises then must not end the loop."""
     try:
@@ -282,11 +429,25 @@ _ABSENT: Any = object()
 
 
 def _unusable(node: NodePlan, result: Result) -> str:
-    """Why others could not use a result, or ``""``: it lacks an output that the configuration names."""
+    """Why others could not use a result, or ``""``: it lacks an output that the configuration names, or brings what the
+    node is not configured for."""
     if not result.done:
         return ""
     if node.fan_out and result.parts is None:
-        return f"node {node.name!r} has fan_out = true but model {node.model!r} returned no parts"
+        return (
+            f"node {node.name!r} has fan_out = true but model {node.model!r} returned no parts; a function returns a "
+            "list of dicts, one per part"
+        )
+    if result.parts is not None and not node.fan_out:
+        return (
+            f"model {node.model!r} returned {counted(len(result.parts), 'part')} and node {node.name!r} has no "
+            "fan_out = true: set it, or return a dict of outputs"
+        )
+    if result.route is not None and not node.routes:
+        return (
+            f"model {node.model!r} chose the route {result.route!r} and node {node.name!r} has no route = 'one', so "
+            "all of its successors would run: set it, or return the outputs alone"
+        )
     for name in node.needed:
         if name in result.outputs:
             continue
@@ -300,7 +461,81 @@ def _unusable(node: NodePlan, result: Result) -> str:
             f"model {node.model!r}{at} returned no {name!r}, which the app's outputs or a node's inputs name"
             f"{did_you_mean(name, known)} It returned {', '.join(map(repr, known)) or 'nothing'}"
         )
+    return _uneven(node, result.outputs, result.parts) if result.parts else ""
+
+
+def _uneven(node: NodePlan, shared: Values, parts: Sequence[Values]) -> str:
+    """Why parts cannot be told apart by name, or ``""``: each has the same names, and none that all parts share."""
+    names = parts[0].keys()
+    for index, part in enumerate(parts):
+        if part.keys() != names:
+            name = sorted(part.keys() ^ names)[0]
+            has, lacks = (index, 0) if name in part else (0, index)
+            return (
+                f"model {node.model!r} returned {name!r} in part {has} and not in part {lacks}; return the same names "
+                f"in each part, such as {name!r}: None where there is nothing"
+            )
+    if not names.isdisjoint(shared):
+        name = sorted(names & shared.keys())[0]
+        return (
+            f"model {node.model!r} returned {name!r} in each part and for all parts together, and one would replace "
+            "the other; name them apart"
+        )
     return ""
+
+
+def _check_names(request: LiveRequest, names: NameBook, job: JobId, node: NodePlan, result: Result) -> None:
+    """Note why a result cannot be used: a value of the same name, of another node or of the request, meets it. The
+    request then fails, whatever else becomes of it: what its other jobs return is for nothing, too."""
+    returned = result.outputs.keys() if not result.parts else result.outputs.keys() | result.parts[0].keys()
+    if not names.knows(node.name, returned):
+        names.learn(node.name, returned)
+    if request.ended or (node.name, job.part) in request.left_out:
+        return
+    clashes = names.clashes.get(node.name)
+    if clashes is not None:
+        for name in returned:
+            if name in clashes:
+                request.refusal = clashes[name]
+                return
+    if names.input_clashes:
+        for name in request.inputs:
+            if name in names.input_clashes:
+                request.refusal = names.input_clashes[name]
+                return
+    replaced = names.replaced.get(node.name)
+    if replaced and not replaced <= returned and (result.parts or not node.fan_out):
+        for name in sorted(replaced.difference(returned).intersection(request.inputs)):
+            request.refusal = (
+                f"node {node.name!r} returned no {name!r}, as it did before, and the request's {name!r} would be taken "
+                f"for it; return it always, or name what is read behind it: inputs = {{ {name} = ... }}"
+            )
+            return
+
+
+def _note_branches(request: LiveRequest, join: NodePlan) -> None:
+    """Which predecessors' values a join is given now."""
+    if request.branches is NO_VALUES:
+        request.branches = {}
+    if join.takes_first:
+        request.branches[join.name] = _first(request, join, ())
+    else:
+        read = None if join.sources is None else {source.node for source in join.sources}
+        request.branches[join.name] = [
+            name
+            for name in join.predecessors
+            if (read is None or name in read) and _has_values(request, request.plan.nodes[name])
+        ]
+
+
+def _has_values(request: LiveRequest, node: NodePlan) -> bool:
+    """Whether a node has brought something to a reader outside of fan-outs."""
+    return ((node.name, ()) in request.values) if not node.value_openers else bool(_everything_of(request, node, ()))
+
+
+def _first(request: LiveRequest, join: NodePlan, part: Part) -> List[str]:
+    """The predecessor of a join of one that was done first: values are kept in the order in which they come."""
+    return [name for name, at in request.values if at == part and name in join.predecessors][:1]
 
 
 def _keep_values(request: LiveRequest, node: NodePlan, part: Part, result: Result) -> None:
@@ -323,8 +558,8 @@ def _inputs(request: LiveRequest, node: NodePlan, part: Part) -> Values:
         return dict(request.inputs)
     if node.sources is not None:
         return _named_inputs(request, node.sources, part)
-    item = dict(request.inputs)  # without ``inputs``: the request's own, then what predecessors returned; outputs win
-    for name in node.predecessors:
+    item = dict(request.inputs)  # without ``inputs``: the request's own, then what predecessors returned
+    for name in _first(request, node, part) if node.takes_first else node.predecessors:
         item.update(_everything_of(request, request.plan.nodes[name], part))
     return item
 

@@ -1,29 +1,40 @@
 """Warm-ups of models that are loaded at run time, on each lane that may run them.
 
 A lane opens its session and runs each batch size once, one size at a time: batches of other models go between. The load
-counts as finished when every lane is warm. It belongs to the loop's thread.
+counts as finished when every lane is warm. Of a model whose file may be another than at start, the first lane looks
+whether each size keeps the items apart. It belongs to the loop's thread.
 """
 
 from __future__ import annotations
 
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 
+from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.base import Batch, Engine, Session, Values, run_whole
-from edgeserve.errors import ExampleUnknown
+from edgeserve.engines.row_check import RowCheck, row_check_of
+from edgeserve.errors import EngineError, ExampleUnknown
 from edgeserve.offload.lane_thread import LaneThread, LaneWork, WorkDone, WorkNotStarted
 from edgeserve.sched.protocol.actions import START_ANY_TIME_NS, LoadModel
 
 
 class WarmStep:
-    """Tag of one step on one lane; ``sizes`` are left after it."""
+    """Tag of one step on one lane; ``sizes`` are left after it. ``unchecked``: the model, whose sizes are looked at."""
 
-    __slots__ = ("action", "lane", "engine", "sizes")
+    __slots__ = ("action", "lane", "engine", "sizes", "unchecked")
 
-    def __init__(self, action: LoadModel, lane: LaneThread, engine: Engine, sizes: Tuple[int, ...]) -> None:
+    def __init__(
+        self,
+        action: LoadModel,
+        lane: LaneThread,
+        engine: Engine,
+        sizes: Tuple[int, ...],
+        unchecked: Optional[ModelConfig] = None,
+    ) -> None:
         self.action = action
         self.lane = lane
         self.engine = engine
         self.sizes = sizes
+        self.unchecked = unchecked
 
 
 class Warmed:
@@ -44,17 +55,24 @@ class Warming:
         self._loads: Dict[int, Warmed] = {}
 
     def begin(
-        self, mail: WorkDone, engine: Engine, lanes: Sequence[LaneThread], sizes: Sequence[int]
+        self,
+        mail: WorkDone,
+        engine: Engine,
+        lanes: Sequence[LaneThread],
+        sizes: Sequence[int],
+        unchecked: Optional[ModelConfig] = None,
     ) -> Optional[Warmed]:
-        """The copy lane has loaded ``engine``: warm it on ``lanes``. The load itself when there is none."""
+        """The copy lane has loaded ``engine``: warm it on ``lanes``. The load itself when there is none. ``unchecked``:
+        the model, where the first lane is to look at its sizes. One that mixes items fails the load."""
         action: LoadModel = mail.work.tag
         load = Warmed(mail)
         if not lanes:
             return load
         self._left[action.work_id] = len(lanes)
         self._loads[action.work_id] = load
-        for lane in lanes:
-            self._give(WarmStep(action, lane, engine, tuple(sorted(sizes, reverse=True))), _open_and_run)
+        order = tuple(sorted(sizes, reverse=True))
+        for place, lane in enumerate(lanes):
+            self._give(WarmStep(action, lane, engine, order, None if place else unchecked), _open_and_run)
         return None
 
     def stepped(self, mail: Union[WorkDone, WorkNotStarted]) -> Optional[Warmed]:
@@ -81,17 +99,27 @@ class Warming:
         step.lane.give(LaneWork(0, 0, START_ANY_TIME_NS, call, (step, warm), step))
 
 
-Warm = Tuple[Session, Values]
+Warm = Tuple[Session, Values, Optional[RowCheck]]
 
 
 def _open_and_run(argument: Tuple[WarmStep, None]) -> Warm:
     """The first step, on the lane's thread. A host function without an example raises: its first run warms it."""
     step = argument[0]
-    return _run((step, (step.lane.open(step.engine), step.engine.example())))
+    session, item = step.lane.open(step.engine), step.engine.example()
+    check = row_check_of(step.unchecked, step.engine) if step.unchecked is not None else None
+    if check is not None:
+        check.begin(session, item)
+    return _run((step, (session, item, check)))
 
 
 def _run(argument: Tuple[WarmStep, Warm]) -> Warm:
-    step, (session, item) = argument
+    step, (session, item, check) = argument
     items: List[Values] = [item] * step.sizes[0]
     run_whole(session, Batch(items, step.sizes[0]))
-    return session, item
+    why = check.look(step.sizes[0]) if check is not None else ""
+    if why:
+        raise EngineError(
+            f"what was loaded now must not run in the batches that the model runs in: {why}. Where the configuration "
+            "is reloaded, or the server restarts, it runs in fewer"
+        )
+    return session, item, check

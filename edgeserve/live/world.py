@@ -12,7 +12,7 @@ from typing import Any, Callable, Dict, Iterable, List, Mapping, MutableMapping,
 
 from edgeserve.config.schema import Config
 from edgeserve.engines.base import Batch, Engine
-from edgeserve.errors import EdgeServeError, EngineError, Rejected, RequestError, WrongInput
+from edgeserve.errors import EdgeServeError, EngineError, Failed, Rejected, RequestError, WrongInput
 from edgeserve.live.device_watch import DeviceNews
 from edgeserve.live.endings import Endings
 from edgeserve.live.errors import CANCELLED, STOPPING, EarlyRefusals, EngineFailures, cut, refusal
@@ -21,6 +21,7 @@ from edgeserve.live.history_recorder import HistoryRecorder
 from edgeserve.live.lane_works import LaneWorks
 from edgeserve.live.loop_io import LoopIO, Mailbox, clock_ns
 from edgeserve.live.predictors import Prediction, PredictionWorker
+from edgeserve.live.preparation import Preparation, PreparationWorker, preparers
 from edgeserve.live.reloads import Reload, Reloads
 from edgeserve.live.request import LiveRequest
 from edgeserve.live.retained_inputs import RetainedInputs
@@ -38,6 +39,7 @@ from edgeserve.sched.protocol.actions import (
     DropState,
     EvictModel,
     FinishRequest,
+    KeepWritten,
     LeaveOut,
     LoadModel,
     Outcome,
@@ -137,9 +139,9 @@ class LiveWorld:
     """Values, lanes, engines and the clock of one running server or embedded runtime.
 
     ``engines`` are by (model, device), ``lanes`` by name, copy lanes included; ``sequences`` are the models whose items
-    are sequences. Everything it keeps is bounded by
-    ``[server] pending_max``, the lanes' inboxes and ``streams_max`` of the apps. ``io`` is what it waits for: the
-    mailbox, and for a server the gateway. ``make_lane`` makes another lane of a name, for one that hangs.
+    are sequences, ``sizes`` the batch sizes of those that run in fewer than are configured. Everything it keeps is
+    bounded by ``[server] pending_max``, the lanes' inboxes and ``streams_max`` of the apps. ``io`` is what it waits
+    for: the mailbox, and for a server the gateway. ``make_lane`` makes another lane of a name, for one that hangs.
     """
 
     def __init__(
@@ -150,8 +152,10 @@ class LiveWorld:
         mailbox: Mailbox,
         make_lane: Callable[[str], LaneThread],
         sequences: Iterable[str] = (),
+        sizes: Mapping[str, Tuple[int, ...]] | None = None,
     ) -> None:
         self.config = config
+        self._sizes = dict(sizes or {})
         self.values = RequestValues()
         self.retained = RetainedInputs(self.values)
         self.app_counts = {name: AppCounts() for name in config.apps}
@@ -159,6 +163,8 @@ class LiveWorld:
         self.started_ns = clock_ns()
         self._pending_max = config.server.pending_max
         self.predictions = PredictionWorker(mailbox.post, clock_ns)
+        self.preparations = PreparationWorker(mailbox.post, clock_ns, self._engine_of)
+        self._preparers = preparers(config.apps, engines)
         self._engines = engines
         self._coalescing = ReceiveCoalescing(shares_cores=lane_threads(config) >= len(allowed_cores()))
         self.stopped = False  # the loop may end, or change its scheduler
@@ -169,9 +175,12 @@ class LiveWorld:
         self._failures = EngineFailures()
         self._warming = Warming()
         self._sequences = frozenset(sequences)
+        self._writing = frozenset(
+            name for name, app in config.apps.items() if any(node.model in self._sequences for node in app.nodes)
+        )
         self._batches = RunningBatches(self.values, mailbox.post, self._failures.reason, self.cancel)
         self.endings = Endings(self.values, self._batches, self.app_counts)
-        self.reloads = Reloads(config, lanes, engines, self._warming, self._failures, self._usable_lanes)
+        self.reloads = Reloads(config, lanes, engines, self._warming, self._failures, self._usable_lanes, self.sizes_of)
         self.contradictions: Optional[ContradictionLog] = None
         self.history: Optional[HistoryRecorder] = None
         self.on_device_lost: Optional[Callable[[LostDevice], None]] = None  # told once per device
@@ -185,6 +194,7 @@ class LiveWorld:
             EvictModel: self._evict,
             DropState: self._drop_state,
             LeaveOut: self._leave_out,
+            KeepWritten: self._keep_written,
             CutBatch: self._batches.cut,
             ReleaseState: self._release_state,
             RetainInputs: self._retain,
@@ -202,6 +212,7 @@ class LiveWorld:
                 StopAsked: self._stop_asked,
                 CallAsked: self._call_asked,
                 Prediction: self._predicted,
+                Preparation: self._prepared,
                 DeviceNews: _take_news,
                 LaneBack: self._lane_back,
             },
@@ -242,12 +253,13 @@ class LiveWorld:
 
     @property
     def open_count(self) -> int:
-        """Requests that have not ended, those that wait for a prediction included."""
-        return self.values.open_count + len(self.predictions.waiting)
+        """Requests that have not ended, those included that wait for a prediction or for their preparation."""
+        return self.values.open_count + len(self.predictions.waiting) + len(self.preparations.waiting)
 
     def open_requests(self) -> List[LiveRequest]:
         """The requests that have not ended."""
-        return self.values.open_requests() + self.predictions.requests() + list(self.held or ())
+        early = [*self.predictions.requests(), *self.preparations.requests(), *(self.held or ())]
+        return self.values.open_requests() + early
 
     def perform(self, action: Action) -> None:
         """Begin an action. Requests are answered by the next :meth:`wait`."""
@@ -264,7 +276,7 @@ class LiveWorld:
             if self.stopped:
                 return clock_ns(), events
             due_ns = until_ns
-            if self._drained_by_ns is not None or self.predictions.waiting:
+            if self._drained_by_ns is not None or self.predictions.waiting or self.preparations.waiting:
                 due_ns = self._first_due_ns(until_ns)
             look_ns = self.works.due_ns
             if look_ns is not None and (due_ns is None or look_ns < due_ns):
@@ -276,8 +288,14 @@ class LiveWorld:
                 return now_ns, events
 
     def _first_due_ns(self, until_ns: Optional[int]) -> Optional[int]:
-        """When the first of the scheduler's timer, the end of draining and the limits of predictions is due."""
-        times = [until_ns, self._drained_by_ns, self.predictions.due_ns() if self.predictions.waiting else None]
+        """When the first of the scheduler's timer, the end of draining and the limits of predictions and preparations
+        is due."""
+        times = [
+            until_ns,
+            self._drained_by_ns,
+            self.predictions.due_ns() if self.predictions.waiting else None,
+            self.preparations.due_ns() if self.preparations.waiting else None,
+        ]
         return min([at_ns for at_ns in times if at_ns is not None])
 
     def _come_due(self, now_ns: int, events: List[Event]) -> None:
@@ -286,6 +304,9 @@ class LiveWorld:
         if self.predictions.waiting:
             for request in self.predictions.expire(now_ns):
                 self._arrive(request, events)
+        if self.preparations.waiting:
+            for request in self.preparations.expire(now_ns):
+                self._turn_away(request, refusal(request.app, Outcome.REJECTED, "expired", request.id))
         if self.works.due_ns is not None and now_ns >= self.works.due_ns:
             for name in self.works.look(now_ns):
                 self._replace(name, events)
@@ -299,10 +320,15 @@ class LiveWorld:
     def accept(self, request: LiveRequest, events: List[Event]) -> None:
         """A checked request becomes the scheduler's, unless the server is full or stopping; before that its hints are
         predicted, if that is still to be done."""
+        self.values.follow(request)
         limit = self._pending_max
-        count = self.values.open_count + len(self.predictions.waiting)
+        count = self.open_count
+        preparer = self._preparers.get(request.app) if self._preparers and request.prepared is None else None
+        if preparer is not None and not preparer.wants(request.inputs):
+            preparer = None
         if (
             request.predictors is None
+            and preparer is None
             and count < limit
             and self.held is None
             and self.adopt is None
@@ -310,14 +336,15 @@ class LiveWorld:
         ):
             self._arrive(request, events)  # as most requests do
         elif self.held is not None and len(self.held) < limit and not self.stopping:
+            request.prepared = None  # another engine may serve it
             self.held.append(request)
         elif self.adopt is not None and not self.adopt(request):
             return
         elif count >= limit and (
-            request.predictors is not None or self.predictions.waiting or count >= limit + ARRIVING_MAX
+            request.predictors is not None or count > self.values.open_count or count >= limit + ARRIVING_MAX
         ):
             # Else the scheduler decides, which may give it another client's place: it does not know of those that wait
-            # for their prediction.
+            # for their prediction or preparation.
             self._turn_away(
                 request,
                 Rejected(
@@ -328,6 +355,10 @@ class LiveWorld:
             )
         elif self.stopping:
             self._turn_away(request, Rejected("the server is shutting down and accepts nothing more", "draining"))
+        elif preparer is not None:
+            refused = self.preparations.take(request, preparer, self.values.owner_of(request))
+            if refused is not None:
+                self._turn_away(request, refused)
         elif request.predictors is None:
             self._arrive(request, events)
         else:
@@ -342,6 +373,10 @@ class LiveWorld:
         planned_ns = self.endings.overhead.planned_ns(request.arrival_ns, request.deadline_ns)
         klass, value, on_late = request.klass, request.value, request.on_late
         assert klass is not None and value is not None and on_late is not None, "resolved when it was checked"
+        if on_late == "drop" and request.pieces and app in self._writing:
+            on_late = request.on_late = "partial"  # what was sent cannot be taken back
+        owing = self.preparations.owing
+        owed_ns = owing.pop(self.values.owner_of(request), 0) if owing else 0
         events.append(
             RequestArrived(
                 Request(
@@ -357,6 +392,7 @@ class LiveWorld:
                     request.hints,
                     request.quality_min or 0.0,
                     request.deadline_ns - planned_ns,
+                    request.charged_ns + owed_ns,
                 )
             )
         )
@@ -365,8 +401,28 @@ class LiveWorld:
         if self.predictions.finish(prediction, clock_ns()):
             self._arrive(prediction.request, events)
 
-    def _turn_away(self, request: LiveRequest, error: Rejected) -> None:
-        self.count_refused(request.app, Outcome.REJECTED, error.reason)
+    def _prepared(self, preparation: Preparation, events: List[Event]) -> None:
+        """What takes long of a request is worked out: it is accepted, or cannot be served."""
+        request = preparation.request
+        if not self.preparations.finish(preparation):
+            return
+        request.prepared, request.charged_ns = preparation.made, preparation.took_ns
+        error = preparation.error
+        if error is None:
+            self.accept(request, events)
+        elif isinstance(error, (Rejected, Failed)):
+            self._turn_away(request, error)
+        else:
+            error.id = request.id
+            self._refuse_early(request, error)
+
+    def _engine_of(self, model: str) -> Optional[Engine]:
+        """An engine of a model, on whatever device. Any thread."""
+        return next((engine for (name, _), engine in dict(self._engines).items() if name == model), None)
+
+    def _turn_away(self, request: LiveRequest, error: RequestError) -> None:
+        outcome = Outcome.FAILED if isinstance(error, Failed) else Outcome.REJECTED
+        self.count_refused(request.app, outcome, error.reason if isinstance(error, Rejected) else str(error))
         error.id = request.id
         self._refuse_early(request, error)
 
@@ -387,7 +443,7 @@ class LiveWorld:
         if self.held is not None and request in self.held:
             self.held.remove(request)
             self._refuse_early(request, refusal(request.app, Outcome.CANCELLED, reason, request.id))
-        elif self.predictions.forget(request):
+        elif self.predictions.forget(request) or self.preparations.forget(request):
             self.count_refused(request.app, Outcome.CANCELLED, reason)
             self._refuse_early(request, refusal(request.app, Outcome.CANCELLED, reason, request.id))
         elif not request.ended:
@@ -406,6 +462,9 @@ class LiveWorld:
             self._drained_by_ns = now_ns + mail.drain_ns
             for request in self.predictions.release_all(now_ns):
                 self._arrive(request, events)  # accepted before; it may still end in time
+            for request in self.preparations.requests():
+                self.preparations.forget(request)
+                self._turn_away(request, refusal(request.app, Outcome.REJECTED, "draining", request.id))
             events.append(DrainRequested())
         elif self._drained_by_ns is not None:
             self._drained_by_ns = min(self._drained_by_ns, now_ns + mail.drain_ns)
@@ -415,7 +474,7 @@ class LiveWorld:
         rest = self.values.open_requests()
         if rest:
             log.warning("stopping: %s not ended in time and cancelled", counted(len(rest), "accepted request"))
-        events.extend(RequestCancelled(request.id, STOPPING) for request in rest)
+        events.extend(RequestCancelled(request.id, STOPPING, keeps=True) for request in rest)
 
     def _call_asked(self, mail: CallAsked, events: List[Event]) -> None:
         mail.run()
@@ -529,7 +588,8 @@ class LiveWorld:
         """A model was loaded: its lanes warm up before the scheduler may use it."""
         lanes = [self.works.lanes[name] for name in self._usable_lanes(self.works.devices[action.lane], action.model)]
         engine = self._engines[action.model, self.works.devices[action.lane]]
-        self._warmed(self._warming.begin(mail, engine, lanes, self.config.models[action.model].batch), events)
+        unchecked = self.reloads.unchecked(action.model, self.works.devices[action.lane])
+        self._warmed(self._warming.begin(mail, engine, lanes, self.sizes_of(action.model), unchecked), events)
 
     def _warmed(self, load: Optional[Warmed], events: List[Event]) -> None:
         """A load is over, with all its warm-ups."""
@@ -540,11 +600,17 @@ class LiveWorld:
             return
         action: LoadModel = load.mail.work.tag
         failed = ""
-        if load.error is not None:
+        if load.error is None:
+            self.reloads.was_loaded(action.model, self.works.devices[action.lane])
+        else:
             failed = self._failures.reason(action, load.error)
             engine = self._forgotten(action)
             self.works.lanes[action.lane].give(LaneWork(0, 0, START_ANY_TIME_NS, lambda _: engine.unload(), None))
         events.append(WorkFinished(action.work_id, load.mail.started_ns, clock_ns(), (), failed))
+
+    def sizes_of(self, model: str) -> Tuple[int, ...]:
+        """The batch sizes that a model runs in: as configured, or those that its start has left."""
+        return self._sizes.get(model, self.config.models[model].batch)
 
     def engine(self, model: str, device: str) -> Optional[Engine]:
         """The engine of a model on a device, ``None`` where no lane of it may run the model."""
@@ -556,7 +622,8 @@ class LiveWorld:
         if self.history is not None and not failed:
             self.history.said(action, value)
         returned = self.retained.returned if action.probe else self.values.returned
-        batch = self._batches.ended(action.work_id, events) if self._batches.by_id else None
+        said = () if failed or not isinstance(value, (list, tuple)) else value
+        batch = self._batches.ended(action.work_id, events, said) if self._batches.by_id else None
         if not failed and (type(value) is not list or len(value) != len(action.jobs)):
             failed = wrong_form(action, value)
             if failed:
@@ -565,6 +632,8 @@ class LiveWorld:
         if batch is not None:
             jobs, value = self._batches.rest(batch, value if not failed else [None] * len(jobs))
         if failed:
+            if batch is not None:
+                self._batches.keep_states(batch)
             self.works.counts[action.lane].failed += 1
             return tuple([returned(job, None, failed) for job in jobs])
         results = []
@@ -574,6 +643,8 @@ class LiveWorld:
             if error is None:
                 results.append(returned(job, result))
             else:
+                if batch is not None:
+                    self._batches.keep_state(batch, job)
                 error = self.values.fault(job, error)
                 errors += not isinstance(error, WrongInput)
                 results.append(returned(job, None, self._failures.reason(action, error)))
@@ -654,8 +725,12 @@ class LiveWorld:
     def _release_state(self, action: ReleaseState) -> None:
         self.values.release_job_state(action.job)
 
+    def _keep_written(self, action: KeepWritten) -> None:
+        self.values.keep_written(action.job, self._batches.state_of(action.job))
+        self._batches.leave_out(action)
+
     def _leave_out(self, action: LeaveOut) -> None:
-        self.values.leave_out(action)
+        self.values.leave_out(action.job)
         if self._batches.by_id:
             self._batches.leave_out(action)
 

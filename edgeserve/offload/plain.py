@@ -37,6 +37,7 @@ _PLAIN = {
     ("_codecs", "encode"),  # bytes within old protocols of numpy
     ("edgeserve.engines.base", "Result"),
     ("edgeserve.engines.base", "Footprint"),
+    ("edgeserve.engines.base", "RowFacts"),
     ("edgeserve.engines.cuda.status", "CudaError"),
     ("edgeserve.engines.lm.backend", "ModelFacts"),
     ("edgeserve.offload.plain", "KeptState"),

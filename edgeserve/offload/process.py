@@ -38,13 +38,16 @@ from edgeserve.engines.base import (
     LaneInfo,
     Pending,
     Result,
+    RowFacts,
     Session,
     Values,
+    check_count,
     run_batch,
     with_failures,
 )
+from edgeserve.engines.denormals import flush_to_zero
 from edgeserve.engines.niceness import yield_to_others
-from edgeserve.errors import EdgeServeError, EngineError, ProcessEnded
+from edgeserve.errors import EdgeServeError, EngineError, ProcessEnded, said
 from edgeserve.interpreter import settle_memory, stays_with_parent
 from edgeserve.offload.channel import Channel
 from edgeserve.offload.pin import pin_thread
@@ -141,6 +144,10 @@ class ProcessEngine(Engine):
     def example(self) -> Values:
         values: Values = self._first.call("example", None)
         return values
+
+    def rows(self) -> RowFacts:
+        facts: RowFacts = self._first.call("rows", None)
+        return facts
 
     def open(self, lane: LaneInfo) -> Session:
         """A session whose batches run in the lane's own child."""
@@ -352,7 +359,9 @@ class Remote:
             child.kill()
             self._forget()
             raise self._gone(verb, f"its process answered {verb}() with {error}, which is no plain value") from None
-        except Exception as error:  # pickle raises many kinds: the items cannot travel, and nothing was sent
+        except (KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:  # pickle raises many kinds: the items cannot travel, and nothing was sent
             raise self._unsendable(error) from error
         if not fine:
             if verb == "load":
@@ -367,9 +376,9 @@ class Remote:
         self._ended(what)
         return ProcessEnded(f"model {self._name!r}: {what}; it is started again")
 
-    def _unsendable(self, error: Exception) -> _CannotTravel:
+    def _unsendable(self, error: BaseException) -> _CannotTravel:
         return _CannotTravel(
-            f"model {self._name!r}: its items cannot be sent to its process ({error}); "
+            f"model {self._name!r}: its items cannot be sent to its process ({said(error)}); "
             "let them be arrays, numbers, strings and containers of them"
         )
 
@@ -413,6 +422,7 @@ class _EngineRemote(Remote):
     def _run_together(self, batch: Batch) -> List[Result]:
         try:
             results: List[Result] = self.call("run", batch)
+            check_count(results, len(batch.items), f"model {self._name!r}: its process")
             return results
         except ProcessEnded:
             self._quarantine.blame(list(batch.items))
@@ -430,7 +440,9 @@ class _EngineRemote(Remote):
             try:
                 pickle.dumps((item, batch.states[index] if batch.states else None), protocol=5)
                 yield None
-            except Exception as error:  # noqa: BLE001 pickle raises many kinds
+            except (KeyboardInterrupt, GeneratorExit):
+                raise
+            except BaseException as error:  # noqa: BLE001 pickle raises many kinds
                 yield self._unsendable(error)
 
 
@@ -605,6 +617,8 @@ class EngineHost:
     def ask(self, verb: str, argument: Any) -> Any:
         if verb == "example":
             return self._engine.example()
+        if verb == "rows":
+            return self._engine.rows()
         states = [None if state is None else state.state() for state in argument.states]
         results = run_batch(self._session, argument._replace(states=states))[0]
         return [_with_kept_state(result, self._name) for result in results]
@@ -675,6 +689,8 @@ def _made(path: str, setup: Tuple[Any, ...]) -> Host:
     lane = setup[1][0]
     pin_thread(lane.cores)
     yield_to_others(lane.nice)
+    if lane.flush:
+        flush_to_zero()
     module, _, name = path.partition(":")
     host: Host = getattr(importlib.import_module(module), name)(*setup)
     return host

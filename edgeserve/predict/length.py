@@ -9,6 +9,7 @@ with the package was fitted to answers of SmolLM2-135M-Instruct; ``edgeserve fit
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
@@ -23,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeserve.config.arrays import read_npz
+from edgeserve.config.text_files import write_file
 from edgeserve.errors import ConfigError
 from edgeserve.predict.rules import RuleScorer, Scores
 
@@ -137,16 +139,9 @@ class LengthModel:
         header = {"format": FORMAT, "version": VERSION, "bias": self.bias, "factor": self.factor, "about": self.about}
         arrays: Dict[str, Any] = {name: getattr(self, name).astype(np.float32) for name in ARRAYS}
         arrays["weights"] = arrays["weights"].astype(np.float16)  # three digits: far finer than what is predicted
-        beside = f"{path}.{os.getpid()}.part"
-        try:
-            with open(beside, "wb") as file:
-                np.savez_compressed(file, header=np.frombuffer(json.dumps(header).encode(), np.uint8), **arrays)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(beside, path)
-        finally:
-            if os.path.exists(beside):
-                os.remove(beside)
+        content = io.BytesIO()
+        np.savez_compressed(content, header=np.frombuffer(json.dumps(header).encode(), np.uint8), **arrays)
+        write_file(path, content.getvalue())
 
     def _problem(self) -> str:
         if self.weights.shape != (WEIGHTS,):

@@ -55,7 +55,7 @@ class Past:
     """One recorded request. ``seen_ns`` is the step that brought it. ``ended_ns`` is the step that ended it, ``None``
     when the recording ended before. ``told`` is what its nodes returned, by (node, part)."""
 
-    __slots__ = ("request", "seen_ns", "cancelled_ns", "ended_ns", "outcome", "reason", "told")
+    __slots__ = ("request", "seen_ns", "cancelled_ns", "ended_ns", "outcome", "reason", "cut", "told")
 
     def __init__(self, request: Request, seen_ns: int) -> None:
         self.request = request
@@ -64,6 +64,7 @@ class Past:
         self.ended_ns: Optional[int] = None
         self.outcome = ""
         self.reason = ""
+        self.cut = ""
         self.told: Dict[Tuple[str, Part], Told] = {}
 
     @property
@@ -71,6 +72,7 @@ class Past:
         """Whether it was answered by the deadline that the scheduler had."""
         return (
             self.outcome == Outcome.COMPLETED
+            and not self.cut
             and self.ended_ns is not None
             and self.ended_ns <= self.request.deadline_ns
         )
@@ -164,7 +166,7 @@ class _HistoryReader:
                 self.history.requests[place].cancelled_ns = now_ns
         elif isinstance(event, WorkFinished):
             self._finished(now_ns, event)
-        elif isinstance(event, BatchProgress):
+        elif isinstance(event, BatchProgress) and event.results:  # else some sequences have begun
             self._progress[event.work_id].append(event)
         elif isinstance(event, WorkRefused):
             self._take(event.work_id)
@@ -258,4 +260,4 @@ class _HistoryReader:
         place = self._places.get(action.request_id)
         if place is not None:
             past = self.history.requests[place]
-            past.ended_ns, past.outcome, past.reason = now_ns, action.outcome, action.reason
+            past.ended_ns, past.outcome, past.reason, past.cut = now_ns, action.outcome, action.reason, action.cut

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from typing import Any, Dict, Iterable, List, Mapping, Tuple
 
+from edgeserve.config.text_files import write_file
 from edgeserve.recording.trace import RecordedStep
 from edgeserve.sched.protocol.actions import EvictModel, FinishRequest, LoadModel, Outcome, RunBatch
 from edgeserve.sched.protocol.events import LaneChanged, Request, RequestArrived, WorkFinished, WorkRefused
@@ -74,9 +75,7 @@ class Timeline:
 
     def write(self, path: str) -> None:
         """Write the trace as JSON."""
-        with open(path, "w", encoding="utf-8") as file:
-            json.dump(self.table(), file, separators=(",", ":"))
-            file.write("\n")
+        write_file(path, json.dumps(self.table(), separators=(",", ":")) + "\n")
 
     def _work(self, event: WorkFinished) -> None:
         action = self._works.pop(event.work_id, None)
@@ -135,6 +134,7 @@ class Timeline:
             "reason": action.reason,
             "class": request.klass,
             "slack_ms": -late_ns / 1e6,
+            **({"cut": action.cut} if action.cut else {}),
             **breakdown,
         }
         common = {"cat": request.app, "id": request.id, "pid": process, "tid": 0, "name": f"request {request.id}"}
@@ -143,6 +143,8 @@ class Timeline:
         label = ""
         if action.outcome != Outcome.COMPLETED:
             label = f"{action.outcome}: {action.reason}"
+        elif action.cut:
+            label = f"ended early: {action.cut}"
         elif late_ns > 0:
             label = f"late by {format_duration(late_ns)}"
         if label:

@@ -99,6 +99,7 @@ def start_of(
     measured: Mapping[Tuple[str, str], Mapping[int, Sequence[int]]] | None = None,
     profiled: Parts | None = None,
     sequences: Mapping[str, Tuple[int, ...]] | None = None,
+    sizes: Mapping[str, Sequence[int]] | None = None,
 ) -> Dict[str, Any]:
     """The first line's table of a recording, from what was given to ``build_scheduler``. ``profiled`` are the
     parts of profiles that were used."""
@@ -107,6 +108,8 @@ def start_of(
         known["profiled"] = [[*key, list(apps)] for key, apps in profiled.items()]
     if sequences:
         known["sequences"] = {name: list(facts) for name, facts in sequences.items()}
+    if sizes:
+        known["sizes"] = {name: list(left) for name, left in sizes.items()}
     return {
         "footprints": [[*key, *value] for key, value in footprints.items()],
         "resident": {name: list(models) for name, models in resident.items()},
@@ -135,6 +138,7 @@ def build_inputs(start: Mapping[str, Any]) -> Dict[str, Any]:
             for row in start.get("measured", ())
         },
         "sequences": {name: tuple(facts) for name, facts in start.get("sequences", {}).items()},
+        "sizes": {name: tuple(left) for name, left in start.get("sizes", {}).items()},
     }
 
 
@@ -231,8 +235,9 @@ def _plain(value: Any) -> Any:
             del table["cached"]
         if table.get("quality_min") == 0.0:  # the same
             del table["quality_min"]
-        if table.get("margin_ns") == 0:
-            del table["margin_ns"]
+        for name in ("margin_ns", "charged_ns"):
+            if table.get(name) == 0:
+                del table[name]
         return table
     if isinstance(value, tuple):
         return [_plain(item) for item in value]
@@ -256,6 +261,8 @@ def _event(table: Dict[str, Any]) -> Event:
         fields["request"] = Request(**fields["request"])
     if "results" in fields:
         fields["results"] = tuple(JobResult(**dict(item, job=_job(item["job"]))) for item in fields["results"])
+    if "begun" in fields:
+        fields["begun"] = tuple(_job(item) for item in fields["begun"])
     event: Event = kind(**fields)
     return event
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from edgeserve.sched.protocol.actions import EvictModel, LoadModel, RunBatch
 from edgeserve.sched.protocol.events import JobId, JobResult, Request
@@ -37,13 +37,14 @@ class JobProgress:
 
 class OpenRequest(NamedTuple):
     """``request`` has its true hints, whatever the scheduler is told; ``source`` is None where nobody waits for its
-    end."""
+    end. ``begun``: its sequences that have written something, as the scheduler was told."""
 
     request: Request
     source: Optional[Workload]
     arrival: Arrival
     place: str
     steps: Dict[JobId, JobProgress]
+    begun: Set[JobId]
 
 
 class Jobs:
@@ -65,6 +66,23 @@ class Jobs:
     def left(self, job: JobId) -> int:
         """Steps that a job still needs; 0 where nobody waits for it."""
         return self.progress(job).left if job.request_id in self.open else 0
+
+    def silent(self, jobs: Sequence[JobId]) -> List[int]:
+        """The places of those that the scheduler is to be told of as soon as they have written something."""
+        return [
+            place
+            for place, job in enumerate(jobs)
+            if job.request_id in self.open
+            and self.open[job.request_id].request.on_late != "drop"
+            and job not in self.open[job.request_id].begun
+        ]
+
+    def begin(self, jobs: Sequence[JobId]) -> Tuple[JobId, ...]:
+        """These have written something: those that the scheduler does not know to have."""
+        found = tuple([jobs[place] for place in self.silent(jobs)])
+        for job in found:
+            self.open[job.request_id].begun.add(job)
+        return found
 
     def interrupted(self, running: Running, run: SequenceRun) -> Set[JobId]:
         """The lane of a batch of sequences is lost: what its clients have got of their answers stays. Says which jobs

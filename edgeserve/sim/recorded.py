@@ -19,7 +19,7 @@ from edgeserve.errors import EdgeServeError
 from edgeserve.loop.drive import drive
 from edgeserve.recording.history import Past, RecordedHistory, Told, read_history
 from edgeserve.recording.trace import Recording, build_inputs
-from edgeserve.sched.core.build import build_scheduler
+from edgeserve.sched.core.build import build_scheduler, with_sizes
 from edgeserve.sched.protocol.actions import FinishRequest, Outcome
 from edgeserve.sched.protocol.events import JobId, Request
 from edgeserve.sched.requests.admission import OVER_SHARE
@@ -98,6 +98,7 @@ def run_recorded(
     history = truth.history
     requests = history.requests[:requests_max]
     inputs = build_inputs(truth.start)
+    config = with_sizes(config, inputs.pop("sizes"))
     scheduler = build_scheduler(config, truth.profiles, **inputs)
     place = RunAxis(requests, history.begins_ns, load)
     duration_ns = place.last_ns + 1
@@ -130,7 +131,9 @@ def run_recorded(
     return [
         Counted(
             place_of(item.request.id),
-            item.outcome == Outcome.COMPLETED and ended_ns[item.request.id] <= item.request.deadline_ns,
+            item.outcome == Outcome.COMPLETED
+            and not item.cut
+            and ended_ns[item.request.id] <= item.request.deadline_ns,
             item.cost_share_ns,
             sum(world.usage.spent_ns.get(item.request.id, {}).values()),
             item.reason == OVER_SHARE,
@@ -374,6 +377,7 @@ def _differences(config: Config, start: Mapping[str, Any], history: RecordedHist
             model not in start.get("sequences", ())
             and size not in config.models[model].batch
             and size not in config.models[model].expected
+            and size not in start.get("sizes", {}).get(model, ())
         ):
             found.append(f"it ran model {model!r} in batches of {size}, which [model.{model}] batch does not have")
     return found

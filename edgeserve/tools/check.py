@@ -2,26 +2,28 @@
 
 The scheduler that serves is run in virtual time with the times of this device: profiles, else ``expected``, else a few
 runs of the models now. Said are the share in time of each app and its spread over the runs, the load at which the first
-of them breaks, which other apps stand before it, and what to change. Exit status 1 when an app falls short at the rates
-that were asked for.
+of them breaks, which other apps stand before it, and what to change; ``tools/check_advice.py`` tries each change before
+it is said. Exit status 1 when an app falls short at the rates that were asked for.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import shutil
 import statistics
 import sys
 from dataclasses import replace
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from edgeserve.config.loading import parse_config, read_toml
 from edgeserve.config.machine import device_name
 from edgeserve.config.profiles import Profile
 from edgeserve.config.schema import Config
 from edgeserve.errors import ConfigError
+from edgeserve.live.estimates import alone_too_slow
 from edgeserve.live.preflight import (
     check_apps,
     import_policies,
@@ -32,10 +34,12 @@ from edgeserve.live.preflight import (
 from edgeserve.live.profiles import matched_profiles
 from edgeserve.sched.core.build import model_lanes, profiled_lanes
 from edgeserve.sim.host import Measured
-from edgeserve.sim.report import AppReport, Report, report_of
+from edgeserve.sim.report import Report, report_of
 from edgeserve.sim.run import machine_to_simulate, simulate
 from edgeserve.sim.scenario import Scenario, parse_scenario, with_load
-from edgeserve.tools.init.slo import read_rates, round_up
+from edgeserve.sim.world import Ended, SimWorld
+from edgeserve.tools.check_advice import TRIES_MAX, Case, Setting, advice, busiest_lane, lanes_of
+from edgeserve.tools.init.slo import read_rates
 from edgeserve.tools.language_truth import read_lengths, with_language_models
 from edgeserve.tools.report_tables import client_rows
 from edgeserve.tools.wrapping import wrapped
@@ -44,31 +48,42 @@ from edgeserve.units import NS_PER_S, format_duration, ms_to_ns, s_to_ns
 IN_TIME_MIN = 0.99
 """An app meets its rate when so many of its requests are in time, unless ``--in-time`` says otherwise."""
 
-REQUESTS_WANTED = 800
+REQUESTS_WANTED, REQUESTS_MAX = 400, 800
 """Per run, of which there are :data:`SEEDS`: a share of 99 % is then known to half a percent. Simulated time follows
-from the rates."""
+from the rates. A request takes half a millisecond of processor time."""
 
-DURATION_S_MIN, DURATION_S_MAX = 5.0, 120.0
+RAREST_WANTED = 20
+"""Requests of the app that is asked least, where :data:`REQUESTS_MAX` allows so many of the others."""
+
+DURATION_S_MIN, DURATION_S_MAX = 1.0, 120.0
 SLOS = 3.0
 """A run lasts so many times the longest deadline: a lane that is too slow shows that only when a queue has grown as
 long."""
 
+BEHIND, BEHIND_SHARE = 1.5, 0.05
+"""An app falls behind when at the end of the load so many times more of its requests are open than in the middle, and
+so many of all: its queue grows for as long as the load lasts, which no deadline helps."""
+
+OPEN_MIN = 5
+"""Open requests more than in the middle that may be chance."""
+
 SEEDS = 3
 LOAD_MAX = 16.0
-STEPS = 5
-"""Halvings of the interval in which the first app breaks: the load is known to about a twentieth."""
-
-RUNS_MAX = 14
-"""Loads that are simulated at most: now, four doublings, the halvings, and without :data:`RIVALS_MAX` other apps."""
-
-BUSY = 0.85
-"""A lane that is busier than this has no room for the bursts of ordinary arrivals."""
+STEPS = 4
+"""Halvings of the interval between a load and its double in which the first app breaks: it is known to a twentieth."""
 
 RIVALS_MAX = 4
 """Other apps that the first one to break is simulated without: those that take most of the lanes' time."""
 
+RUNS_MAX = 4 + STEPS + RIVALS_MAX + TRIES_MAX
+"""Loads that are simulated at most: now, the largest or smallest, two between, the halvings, without other apps, and
+with the changes that are tried."""
+
 RIVAL_SHARE = 0.2
 """An app stands before another one that, without it, has so much less of its requests late or unanswered."""
+
+FALLS_BEHIND = "its queue grows"
+"""Why requests of an app that falls behind are counted as lost."""
 
 NOISE = 0.05
 """Relative deviation of every duration where no profile tells how they spread."""
@@ -139,43 +154,82 @@ def main(args: argparse.Namespace) -> int:
     matches, _ = matched_profiles(config)
     profiles = [match.usable for match in matches if match.usable.lanes]
     known, source = with_times(table, config, profiles)
-    scenario, assumed = with_language_models(
-        scenario_of(known, asked, args.arrivals, directory, args.config, bool(profiles)),
-        sorted(models_of_sequences(config)),
-        profiles,
-        read_lengths(args.tokens, config.apps),
-    )
-    costs = machine_to_simulate(config)
-    least = args.in_time / 100
+    sequences = sorted(models_of_sequences(config))
+    lengths = read_lengths(args.tokens, config.apps)
 
-    from rich.console import Console
+    def scenario_for(change: Setting) -> Tuple[Scenario, List[str]]:
+        made = scenario_of(change.table, change.asked, args.arrivals, directory, args.config, bool(profiles))
+        return with_language_models(made, sequences, change.profiles, lengths)
 
+    setting = Setting(known, asked, profiles)
+    scenario, assumed = scenario_for(setting)
+
+    from edgeserve.tools.console import PlainConsole
     from edgeserve.tools.progress import progress
 
-    with progress(Console(stderr=True)) as bars:
-        bar = bars.add_task("simulating these rates", total=RUNS_MAX)
-
-        def simulated(load: float, without: str = "") -> Report:
-            bars.update(
-                bar, description=f"simulating {load:.3g} times these rates" + (without and f" without {without}")
-            )
-            report = simulate_load(scenario, load, profiles, costs, without)
-            bars.advance(bar)
-            return report
-
-        now = simulated(1.0)
-        impossible = [problem.text for problem in check_apps(scenario.config, profiles) if problem.app in rates]
-        short = [name for name in rates if now.apps[name].finish_rate < least]
-        found = first_break(simulated, now, rates, least)
-        worst = Break(1.0, _worst(now, rates, least), now) if short else found
-        rivals = {} if impossible else stand_before(simulated, worst, scenario.config, rates)
-    policies = served_policies(config, profiles)
-    result = CheckResult(
-        scenario.config, rates, least, now, short, found, source, impossible, policies, assumed, worst.app, rivals
-    )
+    with progress(PlainConsole(stderr=True)) as bars:
+        runs = Runs(setting, scenario_for, machine_to_simulate(config), bars)
+        found = examine(runs, scenario.config, rates, args.in_time / 100)
+    result = found._replace(source=source, policies=served_policies(config, profiles), assumed=assumed)
     columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
     print(json.dumps(result.as_table(), indent=1) if args.json else result.text(columns))
-    return 1 if short else 0
+    return 1 if result.short else 0
+
+
+class Runs:
+    """Simulates a setting, and changes of it, at multiples of its rates; ``bars`` show how far it is."""
+
+    def __init__(
+        self,
+        setting: Setting,
+        scenario_for: Callable[[Setting], Tuple[Scenario, List[str]]],
+        costs: Measured,
+        bars: Any,
+    ) -> None:
+        self.setting = setting
+        self._scenario_for = scenario_for
+        self._costs = costs
+        self._bars = bars
+        self._bar = bars.add_task("simulating these rates", total=RUNS_MAX)
+
+    def report(
+        self,
+        load: float,
+        without: str = "",
+        change: Optional[Setting] = None,
+        what: str = "",
+        wanted: Optional[Mapping[str, float]] = None,
+    ) -> Report:
+        """See :func:`simulate_load`; ``what`` says the change to people."""
+        more = f" without {without}" if without else f", {what}" if what else ""
+        self._bars.update(self._bar, description=f"simulating load {load:.3g}{more}")
+        setting = change or self.setting
+        scenario = self._scenario_for(setting)[0]
+        report = simulate_load(scenario, load, setting.profiles, self._costs, without, wanted)
+        self._bars.advance(self._bar)
+        return report
+
+
+def examine(runs: Runs, config: Config, rates: Mapping[str, float], least: float) -> CheckResult:
+    """What holds, what breaks first, and what helps; where the times come from is for the caller to add."""
+    now = runs.report(1.0)
+    fits = [problem.fit for problem in check_apps(config, runs.setting.profiles) if problem.fit is not None]
+    impossible = {fit.app: fit for fit in fits if fit.app in rates}
+    short = [name for name in rates if now.apps[name].finish_rate < least]
+    everything = dict.fromkeys(rates, least)
+    found = first_break(lambda load: runs.report(load, wanted=everything), now, rates, least)
+    if found.app and found.report.seeds < now.seeds:
+        found = found._replace(report=runs.report(found.load))
+    worst = Break(1.0, _worst(now, rates, least), now, found.held) if short else found
+    rivals = {} if impossible else stand_before(runs.report, worst, config, rates)
+    changes: List[str] = []
+    if worst.app:
+        needs_ns = impossible[worst.app].needs_ns if worst.app in impossible else 0
+        case = Case(config, runs.setting, rates, least, worst.app, worst.load, worst.report, worst.held, needs_ns)
+        wanted = {worst.app: least}
+        changes = advice(case, lambda load, change, what: runs.report(load, "", change, what, wanted))
+    too_slow = [alone_too_slow(fit) for fit in impossible.values()]
+    return CheckResult(config, rates, least, now, short, found, "", too_slow, {}, (), worst.app, rivals, changes)
 
 
 def read_asked(words: Sequence[str], apps: Sequence[str]) -> Dict[Tuple[str, str], float]:
@@ -231,6 +285,8 @@ def with_times(table: Mapping[str, Any], config: Config, profiles: Sequence[Prof
                 if taken and before is None:
                     expected[str(size)] = f"{taken}ns"
             models[name]["expected"] = expected
+            if not set(config.models[name].batch) <= set(times):  # the start ended the others
+                models[name]["batch"] = sorted(times)
     lacking = [name for name in missing if not models[name].get("expected")]
     if lacking:
         raise ConfigError(
@@ -279,41 +335,94 @@ def scenario_of(
 
 
 def simulate_load(
-    scenario: Scenario, load: float, profiles: Sequence[Profile], costs: Measured, without: str = ""
+    scenario: Scenario,
+    load: float,
+    profiles: Sequence[Profile],
+    costs: Measured,
+    without: str = "",
+    wanted: Optional[Mapping[str, float]] = None,
 ) -> Report:
-    """All seeds at ``load`` times the rates; ``without`` requests to that app."""
-    asked = sum(workload.rate for workload in scenario.workloads) * load
-    slo_s = max(scenario.config.apps[workload.app].slo_ns for workload in scenario.workloads) / NS_PER_S
-    duration_s = min(DURATION_S_MAX, max(DURATION_S_MIN, SLOS * slo_s, REQUESTS_WANTED / asked))
+    """All seeds at ``load`` times the rates; ``without`` requests to that app. What is still open when the load ends
+    does not count, since what keeps it waiting ends, too; of an app that falls behind it counts as lost. ``wanted``:
+    the shares in time that apps must reach; seeds that cannot make them reach it any more are left out."""
+    duration_s = duration_of(scenario, load)
     run = replace(scenario.run, duration_ns=s_to_ns(duration_s), warmup_ns=s_to_ns(duration_s / 10))
     asking = tuple(workload for workload in scenario.workloads if workload.app != without)
     scaled = with_load(replace(scenario, run=run, workloads=asking), load)
-    worlds = [simulate(scaled, seed, profiles, measured=costs).world for seed in range(run.seeds)]
-    return report_of(worlds, run.warmup_ns, run.duration_ns)
+    worlds: List[SimWorld] = []
+    whole: List[List[Ended]] = []  # what ended in each of them
+    while True:
+        worlds.append(simulate(scaled, len(worlds), profiles, measured=costs).world)
+        whole.append(worlds[-1].ended)
+        behind = falling_behind([item for ended in whole for item in ended], run.duration_ns)
+        for world, ended in zip(worlds, whole):
+            world.ended = [
+                item if item.end_ns < run.duration_ns else item._replace(outcome="dropped", reason=FALLS_BEHIND)
+                for item in ended
+                if item.end_ns < run.duration_ns or item.request.app in behind
+            ]
+        report = report_of(worlds, run.warmup_ns, run.duration_ns)
+        if len(worlds) == run.seeds or _is_hopeless(report, run.seeds, wanted or {}):
+            return report
+
+
+def _is_hopeless(report: Report, seeds: int, wanted: Mapping[str, float]) -> bool:
+    """Whether some app would miss its share also if every request of the seeds to come were in time."""
+    return any(
+        (app.in_time + app.offered * (seeds / report.seeds - 1)) < app.offered * seeds / report.seeds * share
+        for app, share in [(report.apps[name], share) for name, share in wanted.items()]
+    )
+
+
+def duration_of(scenario: Scenario, load: float) -> float:
+    """How many seconds of a load are simulated."""
+    rates: Dict[str, float] = {}
+    for workload in scenario.workloads:
+        rates[workload.app] = rates.get(workload.app, 0.0) + workload.rate * load
+    slo_s = max(scenario.config.apps[name].slo_ns for name in rates) / NS_PER_S
+    wanted_s = max(REQUESTS_WANTED / sum(rates.values()), SLOS * slo_s, RAREST_WANTED / min(rates.values()))
+    return min(DURATION_S_MAX, REQUESTS_MAX / sum(rates.values()), max(DURATION_S_MIN, wanted_s))
+
+
+def falling_behind(ended: Sequence[Ended], until_ns: int) -> Set[str]:
+    """The apps whose queues grew for as long as a load lasted."""
+    counts: Dict[str, List[int]] = {}
+    for item in ended:
+        offered, middle, last = counts.get(item.request.app, (0, 0, 0))
+        arrival_ns = item.request.arrival_ns
+        counts[item.request.app] = [
+            offered + 1,
+            middle + (arrival_ns < until_ns // 2 <= item.end_ns),
+            last + (arrival_ns < until_ns <= item.end_ns),
+        ]
+    return {
+        app
+        for app, (offered, middle, last) in counts.items()
+        if last > BEHIND * middle + OPEN_MIN and last > BEHIND_SHARE * offered
+    }
 
 
 def first_break(simulated: Simulated, now: Report, rates: Mapping[str, float], least: float) -> Break:
-    """The smallest load found at which an app falls short, by doubling or halving and then bisecting."""
+    """The smallest load found at which an app falls short, between now and :data:`LOAD_MAX` times the rates, or that
+    part of them. What holds at the largest load is not looked at any closer."""
     worst = _worst(now, rates, least)
-    low, high = (0.0, 1.0) if worst else (1.0, 0.0)
-    found: Optional[Break] = Break(1.0, worst, now) if worst else None
-    load = 1.0
-    while found is None and load < LOAD_MAX:
-        load *= 2
-        report = simulated(load)
-        worst = _worst(report, rates, least)
-        if worst:
-            found, high = Break(load, worst, report), load
-        else:
-            low = load
-    if found is None:
-        return Break(load, "", now)
-    for _ in range(STEPS):
-        middle = (low + high) / 2
+    found = Break(1.0, worst, now)
+    low, high = (1.0 / LOAD_MAX, 1.0) if worst else (1.0, LOAD_MAX)
+    at_end = low if worst else high
+    report = simulated(at_end)
+    name = _worst(report, rates, least)
+    if bool(name) == bool(worst):  # all of these loads are alike
+        return Break(at_end, name, report)
+    if name:
+        found = Break(high, name, report)
+    steps = STEPS
+    while high > 2 * low or steps:
+        steps -= high <= 2 * low
+        middle = (low + high) / 2 if high <= 2 * low else math.sqrt(low * high)
         report = simulated(middle)
-        worst = _worst(report, rates, least)
-        if worst:
-            found, high = Break(middle, worst, report), middle
+        name = _worst(report, rates, least)
+        if name:
+            found, high = Break(middle, name, report), middle
         else:
             low = middle
     return found._replace(held=low)
@@ -358,6 +467,7 @@ class CheckResult(NamedTuple):
     assumed: Sequence[str] = ()  # of the lengths of answers
     worst: str = ""  # the app that falls short most, else the first to break
     rivals: Mapping[str, float] = {}  # apps that stand before that one -> its share in time without them
+    changes: Sequence[str] = ()  # what helps that one, each tried
 
     def as_table(self) -> Dict[str, Any]:
         """For programs."""
@@ -382,6 +492,7 @@ class CheckResult(NamedTuple):
             "lanes": self.now.lanes,
             "first_break": {"app": self.found.app, "load": self.found.load, "held": self.found.held},
             "before_it": dict(self.rivals),
+            "advice_for": self.worst,
             "change": self.advice(),
         }
 
@@ -431,19 +542,22 @@ class CheckResult(NamedTuple):
         )
         if self.found.held:
             breaks += f"; {self.rates[app] * self.found.held:.3g}/s still hold"
+        elif self.short:
+            breaks += "; no load that was tried holds"
         return f"falls short: {breaks}" if self.short else f"holds; {breaks}"
 
     def advice(self) -> List[str]:
-        """What to change so that the first break comes later."""
-        app = self.found.app
-        if self.impossible or not app:
+        """What keeps the app that falls short, or else breaks first, and what to change."""
+        app = self.worst
+        if not app:
             return list(self.impossible)
-        report, node_lanes = self.found.report, lanes_of(self.config, app)
-        busiest = max(node_lanes, key=lambda lane: report.lanes.get(lane, 0.0))
-        busy, app_report = report.lanes.get(busiest, 0.0), report.apps[app]
-        ended = sorted(app_report.ended.items(), key=lambda item: (-item[1], item[0]))
+        report = self.now if self.short else self.found.report
+        busiest, busy = busiest_lane(self.config, app, report)
+        ended = sorted(report.apps[app].ended.items(), key=lambda item: (-item[1], item[0]))
         why = ", ".join(f"{count} {reason}" for reason, count in ended[:2])
-        lines = [f"{busiest} is in use {busy:.0%} of the time then" + (f"; of {app}: {why}" if why else "")]
+        at = "" if self.short else " then"
+        lines = list(self.impossible)
+        lines.append(f"{busiest} is in use {busy:.0%} of the time{at}" + (f"; of {app}: {why}" if why else ""))
         if self.rivals:
             told = [
                 f"{name} (class {self.config.apps[name].klass}), without which {share:.1%} of {self.worst} are in time"
@@ -451,36 +565,9 @@ class CheckResult(NamedTuple):
             ]
             stand = f"stand{'s' if len(told) == 1 else ''} {'; '.join(told)}"
             lines.append(f"before {self.worst} (class {self.config.apps[self.worst].klass}) {stand}")
-        if busy >= BUSY:
-            sizes = [size for node in self.config.apps[app].nodes for size in self.config.models[node.model].batch]
-            more = "" if max(sizes) > 1 else "; larger batch sizes (batch = [1, 2, 4] of its models), where they pay"
-            lines.append(
-                f"the lane is full: a faster or smaller model, another lane{more}, or fewer requests: about "
-                f"{self.rates[app] * (self.found.held or 0.9 * self.found.load):.3g}/s hold"
-            )
-        else:
-            lines.append(
-                f"the lane has room, so requests that come together wait for each other: a longer deadline, "
-                f'such as [app.{app}] slo = "{format_duration(self._slo_ns(app_report, app))}"; or a lane of its '
-                "own beside what it waits for"
-            )
-        return lines
-
-    def _slo_ns(self, app_report: AppReport, app: str) -> int:
-        """A deadline to try: half as much again, and no less than what the slowest answers took."""
-        slo_ns = self.config.apps[app].slo_ns
-        return round_up(max(slo_ns * 3 // 2, ms_to_ns(app_report.p99_ms)))
+        return [*lines, *self.changes]
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> List[str]:
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return ["  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
-
-
-def lanes_of(config: Config, app: str) -> List[str]:
-    """The lanes that an app's models may run on."""
-    return list(
-        dict.fromkeys(
-            lane for node in config.apps[app].nodes for lane in model_lanes(config, config.models[node.model])
-        )
-    )

@@ -6,6 +6,7 @@ import argparse
 from typing import Any, Dict, List, Mapping, Tuple
 
 from edgeserve.client import AsyncClient
+from edgeserve.config.text_files import read_text
 from edgeserve.errors import ConfigError
 from edgeserve.fronts.detections import FORMS
 from edgeserve.fronts.image_apps import Detector, Tally
@@ -37,8 +38,7 @@ def detector_of(args: argparse.Namespace, client: AsyncClient) -> Detector:
     labels: List[str] = []
     if args.labels:
         try:
-            with open(args.labels, encoding="utf-8") as file:
-                labels = file.read().splitlines()
+            labels = read_text(args.labels).splitlines()
         except (OSError, ValueError) as error:
             raise ConfigError(f"--labels {args.labels}: cannot be read: {error}") from None
     return Detector(client, args.app, args.form, args.score, size_of("--size", args.size), args.letterbox, labels)

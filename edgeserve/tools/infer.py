@@ -6,6 +6,7 @@ Prints the outputs and where the time went; what cannot be answered ends with th
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import sys
 from typing import Any, Dict, List, Tuple
@@ -16,13 +17,17 @@ from numpy.typing import NDArray
 from edgeserve.answers import BREAKDOWN_KEYS, Answer
 from edgeserve.client import Client
 from edgeserve.config.arrays import array_of_npy
+from edgeserve.config.plain_text import one_line
 from edgeserve.config.schema import CLASS_NAMES, ON_LATE_NAMES
+from edgeserve.config.text_files import read_json, write_file
 from edgeserve.errors import REFUSAL_NUMBERS, BadInput, RequestError
+from edgeserve.texts import is_text, text_array
 from edgeserve.tools.connection import add_connection_arguments, connected, same_connection
 from edgeserve.tools.inputs import example_inputs, images_as_declared, read_image
 from edgeserve.units import ns_to_ms, parse_duration_ns
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
+EXAMPLE_STREAM = "example"
 SHOWN_VALUES_MAX = 8  # of a tensor, on a line
 SHOWN_CHARS_MAX = 2000  # of a text
 
@@ -34,17 +39,25 @@ ZIP = b"PK"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``edgeserve infer``."""
     parser.add_argument("app", metavar="APP", help="the app to ask")
-    add_request_arguments(parser, "a tensor from a .npy file, or an image (needs pillow) as uint8 height x width x 3")
+    add_request_arguments(
+        parser,
+        "a tensor from a .npy file, an image (needs pillow) as uint8 height x width x 3, or texts from .json",
+    )
     parser.add_argument(
         "--example", action="store_true", help="make up what is not given, as the app declares its inputs"
     )
-    parser.add_argument("--stream", metavar="ID", help="the stream that this request continues")
+    parser.add_argument(
+        "--stream",
+        metavar="ID",
+        help="the stream that this request continues (with --example, where the app needs one: example)",
+    )
+    parser.add_argument("--reset", action="store_true", help="begin the stream anew: forget what it left behind")
     parser.add_argument(
         "--out",
         metavar="NAME=FILE",
         action="append",
         default=[],
-        help="write an output to a .npy file (a text to any file)",
+        help="write an output to a .npy file (a text to any file, an array of texts as JSON)",
     )
     parser.add_argument("--timeout", metavar="TIME", default="30s", help="wait at most this long (default 30s)")
     add_connection_arguments(parser)
@@ -75,6 +88,7 @@ def main(args: argparse.Namespace) -> int:
                 klass=args.klass,
                 on_late=args.on_late,
                 stream=args.stream,
+                reset=args.reset or None,
                 timeout_ms=_milliseconds("--timeout", args.timeout),
             )
     except RequestError as error:
@@ -102,6 +116,8 @@ def _complete(client: Client, args: argparse.Namespace, inputs: Dict[str, Any]) 
     for line in images_as_declared(app["inputs"], inputs, images):
         print(line, file=sys.stderr)
     if args.example:
+        if args.stream is None and app.get("needs_stream"):
+            args.stream = EXAMPLE_STREAM
         made = example_inputs(args.app, app["inputs"], inputs, 0, guess=True)
         for name in made.keys() - inputs.keys():
             inputs[name] = made[name]
@@ -139,17 +155,21 @@ def _milliseconds(option: str, text: str) -> float:
 
 
 def read_tensor(path: str) -> NDArray[Any]:
-    """A ``.npy`` file (never a pickle) or an image."""
+    """A ``.npy`` file (never a pickle), an image, or texts in a JSON file."""
     try:
         if is_image(path):
             return read_image(path)
+        if path.lower().endswith(".json"):
+            return text_array(read_json(path))
         with open(path, "rb") as file:
             data = file.read()
         if data[: len(ZIP)] == ZIP:
             raise BadInput(f"--in {path}: holds several arrays; give a .npy file with one")
         return array_of_npy(data)
     except (OSError, ValueError) as error:
-        raise BadInput(f"--in {path}: cannot be read ({error}); expected a .npy file or an image") from None
+        raise BadInput(
+            f"--in {path}: cannot be read ({error}); expected a .npy file, an image, or texts in a .json file"
+        ) from None
 
 
 def write_output(answer: Answer, name: str, path: str) -> None:
@@ -157,15 +177,14 @@ def write_output(answer: Answer, name: str, path: str) -> None:
     if name not in answer:
         raise BadInput(f"--out {name}={path}: the answer has no output {name!r}, but {', '.join(sorted(answer))}")
     value = answer[name]
-    try:
-        if isinstance(value, np.ndarray):
-            with open(path, "wb") as file:
-                np.save(file, value, allow_pickle=False)
-        else:
-            with open(path, "w", encoding="utf-8") as text_file:
-                text_file.write(value if isinstance(value, str) else "\n".join(value))
-    except OSError as error:
-        raise BadInput(f"--out {name}={path}: cannot be written ({error.strerror})") from None
+    if is_text(value) and not path.lower().endswith(".npy"):
+        write_file(path, json.dumps(value.tolist(), ensure_ascii=False) + "\n")
+    elif isinstance(value, np.ndarray):
+        content = io.BytesIO()
+        np.save(content, value.astype(str) if is_text(value) else value, allow_pickle=False)
+        write_file(path, content.getvalue())
+    else:
+        write_file(path, value if isinstance(value, str) else "\n".join(value))
 
 
 def as_json(answer: Answer) -> Dict[str, Any]:
@@ -184,7 +203,7 @@ def as_json(answer: Answer) -> Dict[str, Any]:
 
 def as_text(answer: Answer) -> str:
     """The answer for people: outputs, then the time."""
-    lines = [f"{name}: {_shown(value)}" for name, value in sorted(answer.items())]
+    lines = [f"{one_line(name)}: {_shown(value)}" for name, value in sorted(answer.items())]
     late = ", late" if answer.late else ""
     reason = f" ({answer.reason})" if answer.reason else ""
     breakdown = ", ".join(f"{key} {answer.breakdown_ms[key]:.2f}" for key in BREAKDOWN_KEYS)
@@ -203,5 +222,11 @@ def _shown(value: Any) -> str:
         return text if len(text) <= SHOWN_CHARS_MAX else f"{text[:SHOWN_CHARS_MAX]}... ({len(text)} characters)"
     flat = value.reshape(-1)
     more = " ..." if flat.size > SHOWN_VALUES_MAX else ""
-    values = " ".join(f"{item:.6g}" if value.dtype.kind == "f" else str(item) for item in flat[:SHOWN_VALUES_MAX])
-    return f"{value.dtype} {list(value.shape)}  {values}{more}"
+    kind = "text" if is_text(value) else value.dtype
+    shown = flat[:SHOWN_VALUES_MAX]
+    values = " ".join(
+        f"{item:.6g}" if value.dtype.kind == "f" else repr(item) if kind == "text" else str(item) for item in shown
+    )
+    if len(values) > SHOWN_CHARS_MAX:
+        values, more = values[:SHOWN_CHARS_MAX], " ..."
+    return f"{kind} {list(value.shape)}  {values}{more}"

@@ -8,6 +8,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 import numpy as np
 from numpy.typing import NDArray
 
+from edgeserve.engines.ports import LENGTH_NAMES
 from edgeserve.errors import BadInput
 
 EXAMPLE_TEXT = "an example"
@@ -28,16 +29,36 @@ def example_inputs(
         dtype, shape = tensor["dtype"], tensor.get("usual") or tensor["shape"]
         if guess and dtype in ("text", "bytes"):
             inputs[name] = EXAMPLE_TEXT if dtype == "text" else EXAMPLE_TEXT.encode()
+            if dtype == "text" and tensor["shape"]:
+                inputs[name] = np.full([max(1, size) for size in shape], EXAMPLE_TEXT, object)
             continue
         if dtype in ("text", "bytes", "any") or (-1 in shape and not guess):
             raise BadInput(
                 f"app {app!r}: input {name!r} ({dtype} {tensor['shape']}) cannot be made up; give "
                 f"--in {name}=FILE or --text {name}=TEXT"
             )
-        inputs[name] = draw.random_sample([OPEN_LENGTH if size < 0 else size for size in shape]).astype(dtype)
+        if np.dtype(dtype).kind in "iu" and LENGTH_NAMES.search(name) and list(shape) in ([], [1]):
+            inputs[name] = np.full(shape, _longest_open(declared), dtype)
+            continue
+        inputs[name] = np.asarray(draw.random_sample([OPEN_LENGTH if size < 0 else size for size in shape])).astype(
+            dtype
+        )
     if not inputs:
         raise BadInput(f"app {app!r} declares no inputs; give --in NAME=FILE, or declare [app.{app}.inputs]")
     return inputs
+
+
+def _longest_open(declared: Mapping[str, Any]) -> int:
+    """The length that the longest open axis of an example has."""
+    return max(
+        (
+            OPEN_LENGTH if length < 0 else length
+            for tensor in declared.values()
+            for size, length in zip(tensor["shape"], tensor.get("usual") or tensor["shape"])
+            if size < 0 and tensor["dtype"] != "text"
+        ),
+        default=0,
+    )
 
 
 def images_as_declared(declared: Mapping[str, Any], inputs: Dict[str, Any], images: Sequence[str]) -> List[str]:

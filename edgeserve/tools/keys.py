@@ -68,7 +68,11 @@ def make_keys(folder: str, name: str) -> Sequence[str]:
                     "Remove it first, or give another name"
                 )
         write_new_file(paths[1], _certificate(name, public, secret))
-        write_new_file(paths[0], _certificate(name, public))
+        try:
+            write_new_file(paths[0], _certificate(name, public))
+        except OSError:
+            os.unlink(paths[1])  # half a pair would be in the way of the next try
+            raise
     except OSError as error:
         raise ConfigError(
             f"keys: {error.filename or folder} cannot be written ({error.strerror}); give another --folder"

@@ -102,8 +102,9 @@ def _open(path: str) -> Iterator[IO[str]]:
 
 
 def _print_replay(rows: Iterator[Dict[str, Any]]) -> None:
-    from rich.console import Console
     from rich.table import Table
+
+    from edgeserve.tools.console import PlainConsole
 
     table = Table("line", "time", "GPU", "GPU clock", "CPU", "memory free", "lfb", "hottest", "power", "unparsed")
     for row in rows:
@@ -121,7 +122,7 @@ def _print_replay(rows: Iterator[Dict[str, Any]]) -> None:
             _watts(known["power_w"]),
             " ".join(row["unparsed"]) or "none",
         )
-    Console().print(table)
+    PlainConsole().print(table)
 
 
 # --- this machine -----------------------------------------------------------------------------------------------------
@@ -201,10 +202,11 @@ def _cells(readings: Dict[str, Any]) -> List[Any]:
 
 
 def _live_table(states: Iterator[DeviceState], monitor: Monitor, board: Board) -> None:
-    from rich.console import Console
     from rich.live import Live
 
-    console = Console()
+    from edgeserve.tools.console import PlainConsole
+
+    console = PlainConsole()
     with Live(console=console, auto_refresh=False) as live:
         for state in states:
             live.update(_table(state, monitor, board), refresh=True)

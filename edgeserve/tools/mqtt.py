@@ -9,6 +9,7 @@ from typing import Dict, Sequence, Tuple
 from urllib.parse import urlsplit
 
 from edgeserve.client import AsyncClient
+from edgeserve.config.text_files import read_text
 from edgeserve.errors import ConfigError
 from edgeserve.tools.fronts import add_front_arguments, front_module, run_front
 
@@ -128,7 +129,6 @@ def _lines(option: str, path: str) -> Tuple[str, ...]:
     if not path:
         return ()
     try:
-        with open(path, encoding="utf-8") as file:
-            return tuple(line.strip() for line in file if line.strip())
-    except (OSError, UnicodeDecodeError) as error:
+        return tuple(line.strip() for line in read_text(path).splitlines() if line.strip())
+    except (OSError, ValueError) as error:
         raise ConfigError(f"{option} {path!r} cannot be read: {error}") from None

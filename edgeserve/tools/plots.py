@@ -6,8 +6,11 @@ The same data gives the same file: no date, no random ids.
 
 from __future__ import annotations
 
+import io
+import os
 from typing import Any, Mapping, Sequence
 
+from edgeserve.config.text_files import write_file
 from edgeserve.errors import EdgeServeError
 from edgeserve.sim.report import Report
 
@@ -65,12 +68,15 @@ def _line(axis: Any, loads: Sequence[float], apps: Sequence[Any], title: str) ->
 
 def _save(pyplot: Any, figure: Any, path: str) -> None:
     figure.tight_layout()
+    content = io.BytesIO()
+    kind = os.path.splitext(path)[1][1:].lower()
     try:
-        figure.savefig(path, metadata={"Date": None} if path.endswith(".svg") else None)
-    except (OSError, ValueError) as error:
+        figure.savefig(content, format=kind or None, metadata={"Date": None} if kind == "svg" else None)
+    except ValueError as error:
         raise EdgeServeError(f"--plot {path}: cannot be written ({error})") from None
     finally:
         pyplot.close(figure)
+    write_file(path, content.getvalue())
 
 
 def load_pyplot() -> Any:

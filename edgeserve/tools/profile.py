@@ -39,15 +39,16 @@ from edgeserve.config.profiles import (
     read_profile,
     write_profile,
 )
-from edgeserve.config.schema import Config, ModelConfig
+from edgeserve.config.schema import Config, LaneConfig, ModelConfig
 from edgeserve.device.circumstances import circumstances, power_mode
 from edgeserve.device.host import busy_time, clocks_mhz, load_average, others_busy
 from edgeserve.engines import lane_info, make_engine
 from edgeserve.engines.base import Engine, LaneInfo, Session, Values
+from edgeserve.engines.denormals import flush_to_zero
 from edgeserve.engines.versions import engine_versions
 from edgeserve.engines.warm import warm_up
 from edgeserve.errors import ConfigError, EdgeServeError, ProfileError, nearest
-from edgeserve.offload.pin import pin_thread
+from edgeserve.offload.pin import Pinned, pin_thread
 from edgeserve.sched.policies.language.constants import constants_of
 from edgeserve.tools.alone import entry_nodes, example_items, measure_alone
 from edgeserve.tools.measure import (
@@ -174,12 +175,11 @@ def main(args: argparse.Namespace) -> int:
 
 def _profile_machine(config: Config, models: Sequence[str], path: str, args: argparse.Namespace) -> List[str]:
     """Measure the machine's own costs where they are not known; what they say, for people."""
-    from rich.console import Console
-
+    from edgeserve.tools.console import PlainConsole
     from edgeserve.tools.progress import progress
 
     seconds = min(args.seconds, MACHINE_S_MAX)
-    with progress(Console(stderr=True), args.quiet) as bars:
+    with progress(PlainConsole(stderr=True), args.quiet) as bars:
         bar = bars.add_task("the machine", total=1, step_s=MACHINE_PARTS * seconds)
         costs, lacking = profile_machine(
             config,
@@ -235,7 +235,7 @@ def _profile(
     stopped: Callable[[], bool],
 ) -> ModelOutcome:
     clock_ns = time.perf_counter_ns
-    pinned = pin_thread(config.lanes[lane].cores)
+    pinned = _as_on(config.lanes[lane])
     model = replace(config.models[model_name], batch=tuple(sizes))
     info = lane_info(config, lane)._replace(depth=1, clock_ns=clock_ns, common={})
     engine = make_engine(model, [info], config.directory)
@@ -302,6 +302,13 @@ def _profile(
         return ModelOutcome(model_name, lane, tuple(todo), kept, path=path, alone=tuple(strangers), changed=changed)
     finally:
         engine.unload()
+
+
+def _as_on(lane: LaneConfig) -> Pinned:
+    """Make the calling thread one such as the lane's."""
+    if lane.flush_denormals:
+        flush_to_zero()
+    return pin_thread(lane.cores)
 
 
 def _prompt_token_ns(engine: Engine, session: Session, item: Values, clock_ns: Callable[[], int]) -> int:
@@ -488,13 +495,12 @@ def _with_progress(
 ) -> List[ModelOutcome]:
     """Measure every plan on a thread of its own, as lanes do, while this one shows the progress; ``seconds`` is what a
     batch size may take."""
-    from rich.console import Console
-
+    from edgeserve.tools.console import PlainConsole
     from edgeserve.tools.progress import progress
 
     stop = threading.Event()
     outcomes: List[ModelOutcome] = []
-    with progress(Console(stderr=True), quiet) as bars:
+    with progress(PlainConsole(stderr=True), quiet) as bars:
         bar, before = bars.add_task("", total=sum(len(sizes) for _, _, sizes in plans), step_s=seconds), 0
         for plan in plans:
 
@@ -533,8 +539,9 @@ def _on_a_thread(call: Callable[[], ModelOutcome], stop: threading.Event) -> Mod
 
 def print_outcomes(outcomes: Sequence[ModelOutcome], out: str, device: str) -> None:
     """A table of what the profiles say now; ``!`` marks a number that should not be trusted, and a legend says why."""
-    from rich.console import Console
     from rich.table import Table
+
+    from edgeserve.tools.console import PlainConsole
 
     table = Table(title=f"profiles of {device} in {out}", title_justify="left", box=None, padding=(0, 2, 0, 0))
     for column in ("model", "lane", "batch", "runs", "median", "p99", "sd", "drift"):
@@ -563,7 +570,7 @@ def print_outcomes(outcomes: Sequence[ModelOutcome], out: str, device: str) -> N
         )
         lines += [f"{outcome.model}: all measured again: {text}" for text in outcome.changed]
         remarks.update(remarks_on_clocks(circumstances))
-    console = Console(soft_wrap=True)
+    console = PlainConsole(soft_wrap=True)
     console.print(table)
     for line in [*lines, *sorted(remarks)]:
         console.print(line, highlight=False)

@@ -11,6 +11,7 @@ from typing import Any, Dict, List, Sequence, Tuple
 from edgeserve.config.loading import load_config, parse_config
 from edgeserve.config.profiles import Profile, find_profiles, parts_of
 from edgeserve.config.schema import AUTO, Config
+from edgeserve.config.text_files import write_file
 from edgeserve.device.circumstances import power_mode
 from edgeserve.errors import ConfigError
 from edgeserve.live.preflight import import_policies
@@ -144,8 +145,10 @@ def _run_all(
 ) -> Dict[str, Report]:
     from rich.progress import Progress
 
+    from edgeserve.tools.console import PlainConsole
+
     reports: Dict[str, Report] = {}
-    with Progress(transient=True, disable=not sys.stderr.isatty()) as progress:
+    with Progress(console=PlainConsole(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
         bar = progress.add_task("simulating", total=len(compared) * len(seeds))
         for index, (title, scenario) in enumerate(compared):
             worlds: List[SimWorld] = []
@@ -264,9 +267,9 @@ def _show(reports: Dict[str, Report], seeds: Sequence[int], json_file: str) -> N
 
 def wide_console() -> Any:
     """The terminal, or :data:`WIDTH` columns where there is none."""
-    from rich.console import Console
+    from edgeserve.tools.console import PlainConsole
 
-    return Console() if sys.stdout.isatty() else Console(width=WIDTH)
+    return PlainConsole() if sys.stdout.isatty() else PlainConsole(width=WIDTH)
 
 
 def write_json(json_file: str, table: Dict[str, Any]) -> None:
@@ -274,9 +277,7 @@ def write_json(json_file: str, table: Dict[str, Any]) -> None:
     if json_file == "-":
         print(json.dumps(table, indent=1))
     elif json_file:
-        with open(json_file, "w", encoding="utf-8") as file:
-            json.dump(table, file, indent=1)
-            file.write("\n")
+        write_file(json_file, json.dumps(table, indent=1) + "\n")
 
 
 def _replay(args: argparse.Namespace) -> int:

@@ -21,9 +21,10 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, Tuple
 
 from edgeserve.answers import AnswerStream
 from edgeserve.client import AsyncClient, Client
-from edgeserve.config.files import CACHE_PREFIX, cache_directory, resolve_path
+from edgeserve.config.files import CACHE_PREFIX, cache_directory, file_sha256, resolve_path
 from edgeserve.config.loading import parse_config
 from edgeserve.config.schema import Config, HttpConfig
+from edgeserve.config.text_files import read_json
 from edgeserve.engines.gguf import describe
 from edgeserve.errors import BadInput, ConfigError, EdgeServeError, UnknownApp, nearest
 from edgeserve.http.chat import can_chat, read_request
@@ -32,7 +33,6 @@ from edgeserve.runtime import Runtime
 from edgeserve.tools.assets import Package, fetch
 from edgeserve.tools.connection import add_connection_arguments, connected
 from edgeserve.tools.init.compute import CPU, GPU, machine_lanes
-from edgeserve.tools.init.text import CHAT_INPUTS
 
 PACKAGED = {
     "smollm2": Package(
@@ -224,7 +224,7 @@ def _packaged(name: str) -> str:
     source = f"{CACHE_PREFIX}{package.folder}/{next(iter(package.take))}"
     graph = resolve_path(GRAPHS[name], "")
     has_llama = importlib.util.find_spec("llama_cpp") is not None
-    if not has_llama and os.path.isfile(graph):
+    if not has_llama and is_made_from(graph, resolve_path(source, "")):
         return graph
     fetch([package], cache_directory(), lambda line: print(line, file=sys.stderr, flush=True))
     if has_llama:
@@ -239,6 +239,18 @@ def _packaged(name: str) -> str:
     print(f"making {graph}, once ...", file=sys.stderr, flush=True)
     convert(resolve_path(source, ""), graph, "float32", CONTEXT)
     return graph
+
+
+def is_made_from(graph: str, source: str) -> bool:
+    """Whether a graph is there that was made from ``source`` as it is now; a source that is gone is not asked."""
+    if not os.path.isfile(graph):
+        return False
+    try:
+        about = read_json(os.path.splitext(graph)[0] + ".json")
+    except (OSError, ValueError):
+        return False
+    made_from = about.get("source_sha256") if isinstance(about, dict) else ""
+    return bool(made_from) and (not os.path.isfile(source) or made_from == file_sha256(source))
 
 
 def configuration(path: str, args: argparse.Namespace) -> Config:
@@ -261,10 +273,6 @@ def configuration(path: str, args: argparse.Namespace) -> Config:
                 "model": APP,
                 "slo": "1h",
                 "on_late": "answer",
-                "inputs": {
-                    "prompt": {"dtype": "text", "optional": True},
-                    **{name: {"dtype": "any", "optional": True} for name in ("messages", "logprobs", *CHAT_INPUTS)},
-                },
             }
         },
     }

@@ -39,11 +39,13 @@ def main(args: argparse.Namespace) -> int:
     """Show tables until interrupted. The first look shows what happened since the server's start."""
     if args.web:
         return _web(args)
-    from rich.console import Console, Group
+    from rich.console import Group
     from rich.live import Live
 
+    from edgeserve.tools.console import PlainConsole
+
     interval_s = ns_to_s(read_interval_ns(args.interval, INTERVAL_NS_MIN))
-    console = Console()
+    console = PlainConsole()
     with connected(args) as client:
         looks = _looks(client, interval_s, args.count)
         try:
@@ -265,7 +267,9 @@ def show_stats(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(stats))
         return 0
-    from rich.console import Console, Group
+    from rich.console import Group
 
-    Console().print(Group(*_tables(stats, None)))
+    from edgeserve.tools.console import PlainConsole
+
+    PlainConsole().print(Group(*_tables(stats, None)))
     return 0

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import sys
 import time
 from typing import Any, Dict, List
 
+from edgeserve.config.text_files import write_file
 from edgeserve.errors import ConfigError
 from edgeserve.recording.timeline import timeline_of
 from edgeserve.recording.trace import FORMAT, RecordedStep, dumps, read_recording, step_line, step_of
@@ -56,9 +55,10 @@ def main(args: argparse.Namespace) -> int:
         )
         return 1
     if args.recording:
-        _write(args.recording, [dumps({"format": FORMAT})] + [step_line(*step) for step in steps])
+        lines = [dumps({"format": FORMAT}), *(step_line(*step) for step in steps)]
+        write_file(args.recording, "\n".join(lines) + "\n")
     timeline = timeline_of(steps)
-    _write(args.out, [json.dumps(timeline.table(), separators=(",", ":"))])
+    timeline.write(args.out)
     span = format_duration(max(0, steps[-1].now_ns - steps[0].now_ns))
     print(f"{args.out}: {counted(len(steps), 'step')} over {span}; open it in https://ui.perfetto.dev")
     return 0
@@ -82,11 +82,3 @@ def _ask(args: argparse.Namespace) -> List[RecordedStep]:
     if lost:
         print(LOST.format(lost=counted(lost, "step")), file=sys.stderr)
     return steps
-
-
-def _write(path: str, lines: List[str]) -> None:
-    try:
-        with open(path, "w", encoding="utf-8") as file:
-            file.write("\n".join(lines) + "\n")
-    except OSError as error:
-        raise ConfigError(f"{os.path.abspath(path)}: cannot be written ({error.strerror}); give another path") from None

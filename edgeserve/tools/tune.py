@@ -6,13 +6,13 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
-from edgeserve.config.loading import load_config, read_toml
+from edgeserve.config.loading import load_config, read_toml, read_toml_text
 from edgeserve.config.pipelines import expand_pipelines
 from edgeserve.config.profiles import find_profiles
 from edgeserve.config.schema import Config
-from edgeserve.config.text_files import write_whole
+from edgeserve.config.text_files import write_file
 from edgeserve.device.circumstances import power_mode
 from edgeserve.errors import ConfigError
 from edgeserve.live.preflight import import_policies
@@ -175,9 +175,12 @@ def _search(task: TuneTask, loads: Sequence[float], args: argparse.Namespace) ->
     """What the search proposes, with the tallies of it on the part that reports."""
     from rich.progress import Progress, SpinnerColumn, TextColumn
 
+    from edgeserve.tools.console import PlainConsole
+
     with Progress(
         SpinnerColumn(),
         TextColumn("{task.completed} tried, now {task.description}"),
+        console=PlainConsole(stderr=True),
         transient=True,
         disable=not sys.stderr.isatty(),
     ) as progress:
@@ -221,8 +224,7 @@ def _write(task: TuneTask, outcome: TuneResult, args: argparse.Namespace) -> Non
         print(f"{args.write} is not written: there is nothing to change", file=say)
         return
     made = make(outcome.found.best, task.edge, task.config)
-    with open(args.config, encoding="utf-8") as file:
-        text: Optional[str] = rewritten(file.read(), made.policies, made.apps)
+    text = rewritten(read_toml_text(args.config), made.policies, made.apps)
     if text is None:
         print(
             f"{args.config} is written in a way that this command cannot change; {args.write} is not written. Put "
@@ -230,5 +232,5 @@ def _write(task: TuneTask, outcome: TuneResult, args: argparse.Namespace) -> Non
             file=say,
         )
         return
-    write_whole(args.write, text)
+    write_file(args.write, text)
     print(f"{args.write}: {title(outcome.found.best)}", file=say)

@@ -25,6 +25,7 @@ from rich.table import Table
 import edgeserve
 from edgeserve.config.files import resolve_path
 from edgeserve.errors import Dropped, Rejected, RequestError
+from edgeserve.tools.console import PlainConsole
 
 PAGE = "cache:scikit-image-0.26.0/page.png"
 SPEECH = "cache:pyannote.audio-3.3.2/speech.wav"
@@ -303,7 +304,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     parser.add_argument("--streams", type=int, default=4, help="streams of sound at a time (default: 4)")
     parser.add_argument("--in-flight", type=int, default=2, help="pages asked for at a time (default: 2)")
     args = parser.parse_args(argv)
-    console = Console()
+    console = PlainConsole()
     work = run(args.endpoint or None, args.seconds, args.streams, args.in_flight, console)
     try:
         return run_interruptible(work)

@@ -27,7 +27,7 @@ from lib.checks import Checks, arguments
 from edgeserve import compiled
 from edgeserve.sched.core.build import build_scheduler
 from edgeserve.sched.latency.batch_time import BatchTime
-from edgeserve.sched.protocol.actions import EvictModel, Outcome
+from edgeserve.sched.protocol.actions import EvictModel
 from edgeserve.sim.run import Run, setting_of, simulate
 from edgeserve.sim.scenario import Scenario, parse_scenario
 from edgeserve.sim.world import Ended
@@ -106,9 +106,7 @@ def run(told: Scenario, seed: int, arm: str = "told", on_step: Any = None) -> Ru
 
 def in_time(ended: Sequence[Ended]) -> float:
     """The finish rate of these requests."""
-    return sum(item.outcome == Outcome.COMPLETED and item.end_ns <= item.request.deadline_ns for item in ended) / max(
-        1, len(ended)
-    )
+    return sum(item.in_time for item in ended) / max(1, len(ended))
 
 
 def throttled(ended: Sequence[Ended]) -> List[Ended]:

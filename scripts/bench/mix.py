@@ -119,7 +119,7 @@ def run(mix: str, load: float, way: str, seed: int) -> Found:
     for item in counted:
         app = item.request.app
         offered += worth[app]
-        if item.outcome == "completed" and item.end_ns <= item.request.deadline_ns:
+        if item.in_time:
             part = took.part.get(item.request.id, 0)
             share = truths[app].worth(item.request.hints["difficulty"], part) if app in truths else 1.0
             brought += worth[app] * share

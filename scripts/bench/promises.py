@@ -29,7 +29,7 @@ from lib.checks import Checks, arguments
 from bench import regret
 from edgeserve.sched.core import refusals, request_manager
 from edgeserve.sched.policy_api.policy import CANNOT_MAKE_DEADLINE
-from edgeserve.sched.protocol.actions import FinishRequest, Outcome
+from edgeserve.sched.protocol.actions import FinishRequest
 from edgeserve.sched.protocol.events import RequestArrived
 from edgeserve.sim.hardware import CapConfig, HardwareConfig
 from edgeserve.sim.host import NOT_MEASURED
@@ -136,7 +136,7 @@ def count(name: str, way: str, is_throttled: bool = False) -> Dict[str, Count]:
         if not from_ns <= request.arrival_ns < to_ns:
             continue
         usual_ns = slo_of.get(request.app) or config.apps[request.app].slo_ns
-        in_time = end.outcome == Outcome.COMPLETED and end.end_ns <= request.deadline_ns
+        in_time = end.in_time
         if request.deadline_ns - request.arrival_ns != usual_ns:
             mine.again += 1
             mine.kept += in_time

@@ -52,7 +52,7 @@ BUGS: Tuple[Bug, ...] = (
     Bug("all-branches-failed-is-completed", "core/request_manager.py", "if request.failure and not request.done_exits:", "if False:",
         unit("requests/joins")),
     Bug("partial-is-dropped-whole", "core/request_manager.py",
-        "goes_on = request.on_late == PARTIAL and joins.feeds_joins(job)", "goes_on = False"),
+        "goes_on = has_written or (request.on_late == PARTIAL and joins.feeds_joins(job))", "goes_on = has_written"),
     Bug("cancelled-request-frees-no-place", "core/request_manager.py", "        self._state.admission[request.app.name].leave(request)\n", ""),
     Bug("queue-time-counts-from-arrival", "core/request_manager.py", "queued_ns += work.launched_ns - job.ready_ns - load_ns",
         "queued_ns += work.launched_ns - request.arrival_ns - load_ns"),
@@ -84,14 +84,14 @@ BUGS: Tuple[Bug, ...] = (
     Bug("unfinished-jobs-say", "core/request_manager.py", 'move_job(job, "unfinished")',
         'move_job(job, "unfinished")\n        job.request.learn(job.part, result.hints)', SAID),
     # --- expiry
-    Bug("expiry-waits-one-deadline-more", "core/request_manager.py", "heappush(self.timers, (request.deadline_ns, ",
-        "heappush(self.timers, (2 * request.deadline_ns, "),
+    Bug("expiry-waits-one-deadline-more", "core/request_manager.py", "            self._remind(request, request.deadline_ns)\n            if len",
+        "            self._remind(request, 2 * request.deadline_ns)\n            if len"),
     Bug("running-request-expires", "core/request_manager.py",
         "elif request.state == HELD or any(job.state == READY for job in request.jobs.values()):", "else:"),
     Bug("returned-work-goes-on-after-its-deadline", "core/request_manager.py",
         "if request.deadline_ns > self._board.now_ns or request.on_late == \"answer\" or request.ended:", "if True:"),
-    Bug("late-answers-expire", "core/request_manager.py", 'if request.on_late != "answer":\n            self._timer_seq', "if True:\n"
-        "            self._timer_seq"),
+    Bug("late-answers-expire", "core/request_manager.py", 'if request.on_late != "answer":\n            self._remind', "if True:\n"
+        "            self._remind"),
     # --- graphs
     Bug("join-fires-one-token-early", "requests/joins.py", "int(row[0] == expected or", "int(row[0] >= expected - 1 or",
         unit("requests/joins")),

@@ -58,6 +58,7 @@ BUILDERS = {
     "one_of": "",
     "tuple_of": "list of",
     "table_of": "table: name =",
+    "list_or_table_of": "list or table of",
 }
 
 
@@ -106,7 +107,7 @@ def _type(read: Any) -> str:
     held = dict(zip(read.__code__.co_freevars, [cell.cell_contents for cell in read.__closure__ or ()]))
     if name == "one_of":
         return ", ".join(f'"{word}"' for word in held["names"])
-    if name in ("tuple_of", "table_of"):
+    if name in ("tuple_of", "table_of", "list_or_table_of"):
         return re.sub(r"list of whole number\b", "list of whole numbers", f"{BUILDERS[name]} {_type(held['reader'])}")
     low, high = held["low"], held["high"]
     bounds = (

@@ -26,7 +26,12 @@ from playwright.sync_api import Page, sync_playwright
 from rich.console import Console
 
 ROOT = Path(__file__).resolve().parents[2]
-VIEWS = {"page-dark": (1280, 1000, "dark"), "page-light": (1280, 1000, "light"), "page-phone": (390, 844, "light")}
+VIEWS = {
+    "page-dark": (1440, 1100, "dark"),
+    "page-light": (1440, 1100, "light"),
+    "page-phone": (390, 844, "light"),
+    "page-phone-dark": (390, 844, "dark"),
+}
 """Picture -> width, height and colours of the window."""
 
 
@@ -66,6 +71,7 @@ def main() -> int:
                     page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=colours)  # type: ignore[arg-type]
                     page.goto(address)
                     time.sleep(62 if name == "page-dark" else 12)
+                    page.wait_for_selector("#status[data-state=good]")
                     take(page, name, folder)
                     if name == "page-dark":
                         page.locator("#timeline").screenshot(path=str(folder / "timeline.png"))

@@ -355,7 +355,7 @@ def value_percent(ended: Sequence[Any], took: Took, truths: Mapping[str, Truth])
     for item in ended:
         app = item.request.app
         offered.setdefault(app, []).append(item.cost_share_ns)
-        if item.outcome == "completed" and item.end_ns <= item.request.deadline_ns:
+        if item.in_time:
             worth = (
                 1.0
                 if app not in truths

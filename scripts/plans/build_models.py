@@ -18,8 +18,8 @@ from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.dirname(os.path.dirname(HERE)))
 
-from edgeserve.config.files import model_path  # noqa: E402 after the path
 from edgeserve.config.loading import load_config  # noqa: E402
+from edgeserve.config.model_files import model_path  # noqa: E402 after the path
 from edgeserve.config.schema import ModelConfig  # noqa: E402
 from edgeserve.engines.options import Options  # noqa: E402
 from edgeserve.engines.tensorrt.building import BuildLimits, build_plan  # noqa: E402

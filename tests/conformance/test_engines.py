@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Optional, Sequence
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from edgeserve.config.files import resolve_path
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines import make_engine
 from edgeserve.engines.base import Engine, LaneInfo, Values
-from edgeserve.testing.engine_conformance import EngineConformance
+from edgeserve.testing.engine_conformance import ECHO_SHAPE, ECHO_SIZES, POISONS, EngineConformance
 
 pytest.importorskip("onnx", reason="the onnx package makes the test models; pip install -e '.[test]'")
 pytest.importorskip("onnxruntime", reason="pip install -e '.[onnx]'")
@@ -38,6 +38,12 @@ def caught(item):
     except Exception as error:
         return error
 
+def echo(inputs):
+    return {"y": inputs["x"]}
+
+def echo_all(items):
+    return [echo(item) for item in items]
+
 def count_up(inputs, state):
     total = scale(inputs)["y"] + (0 if state is None else state["total"])
     return {"y": total}, {"total": total}
@@ -47,14 +53,26 @@ def example():
 """
 
 
+def onnx_echo(directory: str, rank: int, dtype: str, lanes: Sequence[LaneInfo], **options: Any) -> Engine:
+    file = onnx_models.echo(directory, dtype, ECHO_SHAPE[:rank])
+    model = ModelConfig("echo", engine="onnx", file=file, batch=ECHO_SIZES, options=options)
+    return make_engine(model, lanes, directory)
+
+
 class TestOnnx(VectorModel):
     def make(self, directory: str) -> Engine:
         return self.built(directory, engine="onnx", file=onnx_models.linear(directory))
+
+    def make_echo(self, directory: str, rank: int, dtype: str) -> Engine:
+        return onnx_echo(directory, rank, dtype, [self.lane])
 
 
 class TestOnnxUnpadded(VectorModel):
     def make(self, directory: str) -> Engine:
         return self.built(directory, engine="onnx", file=onnx_models.linear(directory), options={"pad_batch": False})
+
+    def make_echo(self, directory: str, rank: int, dtype: str) -> Engine:
+        return onnx_echo(directory, rank, dtype, [self.lane], pad_batch=False)
 
 
 class TestOnnxFixedBatchOfOne(VectorModel):
@@ -119,6 +137,9 @@ VOICE = "cache:silero-vad-6.2.3/silero_vad.onnx"
 class TestOnnxVoiceDetector(EngineConformance):
     """A real recurrent model: silero-vad, a constant sample rate, a state whose batch axis is 1."""
 
+    def make_echo(self, directory: str, rank: int, dtype: str) -> Optional[Engine]:
+        return None
+
     name = "voice"
     sizes = (1, 2, 4, 8)
     stateful = True
@@ -168,10 +189,18 @@ class TestPython(PythonModel):
     def make(self, directory: str) -> Engine:
         return self.host(directory, "scale")
 
+    def make_echo(self, directory: str, rank: int, dtype: str) -> Engine:
+        return self.host(directory, "echo")
+
 
 class TestPythonBatched(PythonModel):
+    poisons = POISONS  # its function catches Exception: a batched one looks after its items itself
+
     def make(self, directory: str) -> Engine:
         return self.host(directory, "scale_all", batched=True)
+
+    def make_echo(self, directory: str, rank: int, dtype: str) -> Engine:
+        return self.host(directory, "echo_all", batched=True)
 
 
 class TestPythonState(PythonModel):
@@ -186,6 +215,11 @@ class TestPythonInItsOwnProcess(PythonModel):
 
     def make(self, directory: str) -> Engine:
         return self.host(directory, "count_up", stateful=True, process=True, process_timeout="20s")
+
+    def make_echo(self, directory: str, rank: int, dtype: str) -> Optional[Engine]:
+        if dtype not in ("bool", "float32", "text"):
+            return None  # each starts a process
+        return self.host(directory, "echo", process=True, process_timeout="20s")
 
 
 class TestSynthetic(VectorModel):

@@ -7,7 +7,7 @@ import importlib
 import json
 import pathlib
 import sys
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Optional
 
 import llama_double
 import pytest
@@ -15,7 +15,7 @@ import pytest
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines import make_engine
 from edgeserve.engines.base import Engine, Values
-from edgeserve.testing.engine_conformance import EngineConformance
+from edgeserve.testing.engine_conformance import ALL_POISONS, EngineConformance
 
 BACKEND = "edgeserve.engines.lm.llama_backend"
 
@@ -24,7 +24,11 @@ class LanguageModel(EngineConformance):
     """Greedy answers, whose tokens must be the same whatever else is in their batch."""
 
     name = "chat"
+    poisons = ALL_POISONS
     file = ""
+
+    def make_echo(self, directory: str, rank: int, dtype: str) -> Optional[Engine]:
+        return None
 
     def make(self, directory: str) -> Engine:
         return make_engine(

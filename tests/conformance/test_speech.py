@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Optional
 
 import ctranslate2_double as double
 import numpy as np
@@ -29,6 +29,9 @@ class TestWhisper(EngineConformance):
         monkeypatch.setitem(sys.modules, ENGINE, sys)  # imported anew now, and again after the test
         del sys.modules[ENGINE]
         importlib.import_module(ENGINE)
+
+    def make_echo(self, directory: str, rank: int, dtype: str) -> Optional[Engine]:
+        return None
 
     def make(self, directory: str) -> Engine:
         file = double.write_files(directory)

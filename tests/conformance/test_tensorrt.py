@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from edgeserve.engines.base import Engine, LaneInfo, Values
-from edgeserve.testing.engine_conformance import EngineConformance
+from edgeserve.testing.engine_conformance import ECHO_SHAPE, ECHO_SIZES, EngineConformance
 
 pytest.importorskip("onnx", reason="the onnx package makes the test models; pip install -e '.[test]'")
 pytest.importorskip("onnxruntime", reason="the double computes with onnxruntime; pip install -e '.[onnx]'")
@@ -20,6 +20,7 @@ from vector_items import LengthItems, VectorItems
 
 LANES = 4  # that a test opens at most: before TensorRT 8.6 each needs a copy of the profiles
 ILLEGAL_ADDRESS = 700
+ECHO_DTYPES = ("bool", "int32", "int64", "float16", "float32")
 
 
 class OnTheDouble(VectorItems, EngineConformance):
@@ -40,6 +41,10 @@ class OnTheDouble(VectorItems, EngineConformance):
 
     def make(self, directory: str) -> Engine:
         return self.built(directory, onnx_models.linear(directory))
+
+    def make_echo(self, directory: str, rank: int, dtype: str) -> Optional[Engine]:
+        """Asked once for each engine and not for each model."""
+        return None
 
     def built(self, directory: str, file: str, **settings: Any) -> Engine:
         options = {**self.options, **settings.pop("options", {})}
@@ -76,6 +81,12 @@ class TestTensorrt100(OnTheDouble):
 
 class TestTensorrt103(OnTheDouble):
     version = "10.3"
+
+    def make_echo(self, directory: str, rank: int, dtype: str) -> Optional[Engine]:
+        if dtype not in ECHO_DTYPES:
+            return None  # TensorRT has no such tensors
+        file = onnx_models.echo(directory, dtype, ECHO_SHAPE[:rank], f"echo-{dtype}-{rank}")
+        return trt_worlds.made(directory, file, lanes=LANES, name="echo", batch=ECHO_SIZES)
 
 
 @pytest.mark.nightly  # between two that are tested each time

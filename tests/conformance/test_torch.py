@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Optional
+
+import numpy as np
 import pytest
 
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines import make_engine
 from edgeserve.engines.base import Engine, LaneInfo
-from edgeserve.testing.engine_conformance import EngineConformance
+from edgeserve.testing.engine_conformance import ECHO_SHAPE, ECHO_SIZES, EngineConformance
 
 pytest.importorskip("torch", reason="torch is not installed; make test-torch")
 
 import torch
 import torch_models
 from vector_items import TORCH_STATE, LengthItems, VectorModel
+
+from edgeserve.engines.torch.programs import TORCH_OF
 
 
 class TorchModel(VectorModel):
@@ -22,6 +27,17 @@ class TorchModel(VectorModel):
 
 class TestModule(TorchModel):
     settings = {**TorchModel.settings, "options": {"arguments": {"scale": 0.5}}}
+
+    def make_echo(self, directory: str, rank: int, dtype: str) -> Optional[Engine]:
+        if dtype == "text" or np.dtype(dtype) not in TORCH_OF:
+            return None  # torch has no such tensors
+        shape = list(ECHO_SHAPE[:rank])
+        options = {"outputs": ["y"], "inputs": {"x": {"dtype": dtype, "shape": shape}}}
+        shapes = {"x": tuple(shape)}
+        model = ModelConfig(
+            "echo", "torch", function="torch_models:Identity", batch=ECHO_SIZES, shapes=shapes, options=options
+        )
+        return make_engine(model, [self.lane], directory)
 
 
 class TestModuleTwoThreads(TorchModel):

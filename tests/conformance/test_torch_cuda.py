@@ -4,14 +4,16 @@ real GPU is in ``tests/gpu``."""
 from __future__ import annotations
 
 import gc
+from typing import Optional
 
 import numpy as np
 import pytest
 
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines import make_engine
-from edgeserve.engines.base import Batch, LaneInfo, run_batch
+from edgeserve.engines.base import Batch, Engine, LaneInfo, run_batch
 from edgeserve.errors import OutOfMemory
+from edgeserve.testing.engine_conformance import ECHO_SHAPE, ECHO_SIZES
 
 pytest.importorskip("torch", reason="torch is not installed; make test-torch")
 
@@ -34,7 +36,20 @@ class OnCuda(VectorModel):
 
 
 class TestModule(OnCuda):
-    pass
+    def make_echo(self, directory: str, rank: int, dtype: str) -> Optional[Engine]:
+        if dtype not in ("bool", "int64", "float32"):
+            return None  # as on the CPU, where all are tried
+        shape = list(ECHO_SHAPE[:rank])
+        options = {"outputs": ["y"], "inputs": {"x": {"dtype": dtype, "shape": shape}}}
+        model = ModelConfig(
+            "echo",
+            "torch",
+            function="torch_models:Identity",
+            batch=ECHO_SIZES,
+            shapes={"x": tuple(shape)},
+            options=options,
+        )
+        return make_engine(model, [self.lane], directory)
 
 
 class TestModuleOneAtATime(OnCuda):

@@ -18,9 +18,10 @@ import pytest
 
 from edgeserve.config import text_files
 from edgeserve.config.ensemble_profile import read_ensemble
-from edgeserve.config.files import file_sha256, model_path, resolve_path
+from edgeserve.config.files import file_sha256, resolve_path
 from edgeserve.config.loading import parse_config
 from edgeserve.config.machine_costs import read_machine
+from edgeserve.config.model_files import model_path
 from edgeserve.config.profile_match import identity, lane_settings, match_profile
 from edgeserve.config.profiles import LaneProfile, Profile, Timing, read_profile, read_profiles_here, write_profile
 from edgeserve.config.text_files import write_whole

@@ -234,6 +234,13 @@ class Driver:
             BatchProgress(work.work_id, round(self.now_ms * MS), tuple(JobResult(job, **result) for job in jobs))
         )
 
+    def begin(self, *request_ids: int, lane: str | None = None, at: float | None = None) -> List[Action]:
+        """Sequences of these requests, in the work at the head of a lane, have written something."""
+        self.now_ms = self.now_ms if at is None else at
+        work = self.work(lane)
+        begun = tuple(job for job in work.jobs if job.request_id in request_ids)
+        return self.step(BatchProgress(work.work_id, round(self.now_ms * MS), (), begun))
+
     def refuse(
         self, lane: str | None = None, reason: str = "the start window has passed", at: float | None = None
     ) -> List[Action]:

@@ -134,6 +134,14 @@ def hold_and_count(inputs: Dict[str, Any]) -> float:
     return 1.0
 
 
+def sum_slowly(item: Dict[str, Any], state: Any) -> Tuple[Dict[str, Any], Any]:
+    """The same; the first of a stream waits at the gate."""
+    if item["x"][0] == 1:
+        entered.set()
+        gate.wait(GATE_S_MAX)
+    return sum_up(item, state)
+
+
 def frozen(item: Dict[str, Any]) -> Dict[str, Any]:
     """How many objects the collector of this process does not look at."""
     return {"frozen": np.int64(gc.get_freeze_count())}
@@ -141,3 +149,11 @@ def frozen(item: Dict[str, Any]) -> Dict[str, Any]:
 
 def process_id(item: Dict[str, Any]) -> Dict[str, Any]:
     return {"pid": np.int64(os.getpid())}
+
+
+def everything(item: Dict[str, Any]) -> Dict[str, Any]:
+    return dict(item)
+
+
+def length_of_text(item: Dict[str, Any]) -> Dict[str, Any]:
+    return {"length": len(item["text"])}

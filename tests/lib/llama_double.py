@@ -33,19 +33,22 @@ HEADER: Dict[str, Any] = {
 
 
 def write_file(path: Any, **facts: Any) -> str:
-    """Write a GGUF file that has a header alone; ``facts`` come to :data:`HEADER` and ``None`` takes one away. Its name
-    in its directory."""
+    """Write a GGUF file that has a header and a small tensor alone; ``facts`` come to :data:`HEADER` and ``None`` takes
+    one away. Its name in its directory."""
 
     def text(value: str) -> bytes:
         return struct.pack("<Q", len(value)) + value.encode()
 
-    entries = [text("general.architecture") + struct.pack("<I", 8) + text("llama")]
+    words = {"general.architecture": "llama", "tokenizer.ggml.model": "gpt2"}
+    entries = [text(key) + struct.pack("<I", 8) + text(value) for key, value in words.items()]
     for key, value in {**HEADER, **facts}.items():
         numbers = value if isinstance(value, list) else [value]
         kind = struct.pack("<IIQ", 9, 4, len(numbers)) if isinstance(value, list) else struct.pack("<I", 4)
         if value is not None:
             entries.append(text(f"llama.{key}") + kind + struct.pack(f"<{len(numbers)}I", *numbers))
-    path.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, len(entries)) + b"".join(entries))
+    tensor = text("token_embd.weight") + struct.pack("<IQIQ", 1, 8, 0, 0)
+    header = b"GGUF" + struct.pack("<IQQ", 3, 1, len(entries)) + b"".join(entries) + tensor
+    path.write_bytes(header + b"\0" * (-len(header) % 32 + 32))
     return str(path.name)
 
 

@@ -2,15 +2,19 @@
 
 A session takes the stream of ``user_compute_stream``, reads its bound inputs from the double's device memory and writes
 its outputs there when the operation runs, not when it is enqueued. Memory of an output whose OrtValue is gone is
-overwritten at once, as ONNX Runtime's arena may. Everything else is the real onnxruntime.
+overwritten at once, as ONNX Runtime's arena may. TensorRT's provider keeps engines as the real one does. Everything
+else is the real onnxruntime.
 """
 
 from __future__ import annotations
 
+import hashlib
+import os
 import types
 from typing import Any, Dict, List, Optional, Sequence
 
 import numpy as np
+import onnx
 import onnxruntime
 from cuda_double import POISON, CudaDouble, Use
 
@@ -39,6 +43,21 @@ class Value:
         return self._pointer
 
 
+def kept_engine(network: Any, settings: Dict[str, str]) -> bytes:
+    """The engine that TensorRT's provider runs: the one that lies in the folder under this name, else the network,
+    which is kept there. A name is made of names alone, as ``TRTGenerateId`` of ONNX Runtime makes it."""
+    model = onnx.load(network) if isinstance(network, str) else onnx.load_from_string(network)
+    names = [os.path.basename(network)] if isinstance(network, str) else []
+    names += [item.name for item in model.graph.input] + [name for node in model.graph.node for name in node.output]
+    name = hashlib.sha256("/".join(names).encode()).hexdigest()[:20]
+    path = os.path.join(settings["trt_engine_cache_path"], f"TRTKernel_graph_{model.graph.name}_{name}_0_sm87.engine")
+    if not os.path.isfile(path):
+        with open(path, "wb") as file:
+            file.write(model.SerializeToString())
+    with open(path, "rb") as file:
+        return file.read()
+
+
 class Binding:
     """An IOBinding."""
 
@@ -64,7 +83,9 @@ class Session:
 
     def __init__(self, runtime: OnnxDouble, path: str, options: Any, providers: Sequence[Any]) -> None:
         self._runtime = runtime
-        self._real = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        tensorrt = dict(providers).get("TensorrtExecutionProvider", {})
+        network = kept_engine(path, tensorrt) if tensorrt.get("trt_engine_cache_enable") == "True" else path
+        self._real = onnxruntime.InferenceSession(network, options, providers=["CPUExecutionProvider"])
         self.asked = [name for name, _ in providers]
         self.settings = dict(providers)
         runtime.sessions.append(self)
@@ -110,7 +131,7 @@ class Session:
         }
         outputs = [node for node in self.get_outputs() if node.name in binding.outputs]
         shapes = [tuple(symbols.get(dim, dim) for dim in node.shape) for node in outputs]
-        binding.values = [Value(driver, shape, np.float32) for shape in shapes]
+        binding.values = [Value(driver, shape, _dtype(node.type)) for node, shape in zip(outputs, shapes)]
         sizes = {
             name: int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
             for name, (dtype, shape, _) in binding.inputs.items()
@@ -128,6 +149,12 @@ class Session:
         uses = [Use(pointer, sizes[name]) for name, (_, _, pointer) in binding.inputs.items()]
         stream = int(self.settings[self.asked[0]]["user_compute_stream"])
         driver.enqueue(stream, "network", compute, [*uses, *(Use(*place) for place in places)])
+
+
+def _dtype(kind: str) -> str:
+    """``float32`` of ``tensor(float)``."""
+    name = kind[len("tensor(") : -1]
+    return {"float": "float32", "double": "float64"}.get(name, name)
 
 
 class RunOptions:

@@ -83,6 +83,79 @@ def running_sum(directory: str, name: str, given: Sequence[Any], answer: Sequenc
     return save(directory, name, nodes, [("x", FLOAT, given)], [("y", FLOAT, answer)], axis)
 
 
+def echo(directory: str, dtype: str, dims: Sequence[Any], name: str = "echo") -> str:
+    """``y = x`` of any dtype, ``"text"`` for strings, with a batch axis in front."""
+    kind = TensorProto.STRING if dtype == "text" else helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    return save(
+        directory,
+        name,
+        [helper.make_node("Identity", ["x"], ["y"])],
+        [("x", kind, ["B", *dims])],
+        [("y", kind, ["B", *dims])],
+    )
+
+
+ROWS = {
+    "twice": lambda rows: 2 * rows,
+    "one more": lambda rows: rows + 1,
+    "one less": lambda rows: rows - 1,
+    "none": lambda rows: 0,
+    "one": lambda rows: 1,
+    "three": lambda rows: 3,
+    "no axis": lambda rows: -1,
+}
+"""Kinds of :func:`rows` -> how many rows the output has for so many of the input."""
+
+
+def rows(directory: str, kind: str) -> str:
+    """``y`` has other rows than ``x[B,4]``: those of ``x`` and more, or a part of them."""
+    first, last = np.array([1], np.int64), np.array([2**62], np.int64)
+    zero, axes = np.array([0], np.int64), np.array([0], np.int64)
+    nodes = {
+        "twice": [helper.make_node("Concat", ["x", "x"], ["y"], axis=0)],
+        "one more": [
+            helper.make_node("Slice", ["x", "zero", "first", "axes"], ["part"]),
+            helper.make_node("Concat", ["x", "part"], ["y"], axis=0),
+        ],
+        "one less": [helper.make_node("Slice", ["x", "first", "last", "axes"], ["y"])],
+        "none": [helper.make_node("Slice", ["x", "zero", "zero", "axes"], ["y"])],
+        "one": [helper.make_node("ReduceMean", ["x"], ["y"], axes=[0])],
+        "three": [
+            helper.make_node("ReduceMean", ["x"], ["mean"], axes=[0]),
+            helper.make_node("Add", ["mean", "table"], ["y"]),
+        ],
+        "no axis": [helper.make_node("ReduceSum", ["x"], ["y"], keepdims=0)],
+    }[kind]
+    table = ("table", np.zeros((3, 4), np.float32))
+    weights = [("first", first), ("last", last), ("zero", zero), ("axes", axes), table]
+    dims = {"no axis": [], "twice": ["2 * B", 4], "one": [1, 4], "three": [3, 4]}.get(kind, ["M", 4])
+    used = {name for node in nodes for name in node.input}
+    return save(
+        directory,
+        "rows",
+        nodes,
+        [("x", FLOAT, ["B", 4])],
+        [("y", FLOAT, dims)],
+        [weight for weight in weights if weight[0] in used],
+    )
+
+
+def one_list(directory: str) -> str:
+    """``y[D,2]`` = (row, column) of each value of ``x[B,4]`` that is larger than the first: one list for the batch."""
+    return save(
+        directory,
+        "one_list",
+        [
+            helper.make_node("Greater", ["x", "bounds"], ["found"]),
+            helper.make_node("NonZero", ["found"], ["places"]),
+            helper.make_node("Transpose", ["places"], ["y"], perm=[1, 0]),
+        ],
+        [("x", FLOAT, ["B", 4])],
+        [("y", INT64, ["D", 2])],
+        [("bounds", np.array([9.0, 9.0, 0.5, 0.5], np.float32))],
+    )
+
+
 def classifier(directory: str) -> str:
     """``label[B]`` of int64 and ``probability``, a sequence of maps: what scikit-learn's converter gives by default."""
     probability = helper.make_sequence_type_proto(
@@ -193,3 +266,140 @@ def one_node(directory: str, operator: str, name: str, domain: str = "") -> str:
     path = os.path.join(directory, "one_node.onnx")
     onnx.save(helper.make_model(graph, opset_imports=opsets), path)
     return path
+
+
+def two_states(directory: str) -> str:
+    """``y[B,4] = x + h[0] + c``, ``hN[1,B,4] = h + x`` and ``cN[B,4] = c + 10 * x``: states with batch axes of their
+    own."""
+    return save(
+        directory,
+        "two_states",
+        [
+            helper.make_node("Add", ["h", "x"], ["hN"]),
+            helper.make_node("Mul", ["x", "ten"], ["tens"]),
+            helper.make_node("Add", ["c", "tens"], ["cN"]),
+            helper.make_node("Gather", ["h", "first"], ["layer"], axis=0),
+            helper.make_node("Add", ["x", "layer"], ["half"]),
+            helper.make_node("Add", ["half", "c"], ["y"]),
+        ],
+        [("x", FLOAT, ["B", 4]), ("h", FLOAT, [1, "B", 4]), ("c", FLOAT, ["B", 4])],
+        [("y", FLOAT, ["B", 4]), ("hN", FLOAT, [1, "B", 4]), ("cN", FLOAT, ["B", 4])],
+        [("first", np.array(0, np.int64)), ("ten", np.array(10, np.float32))],
+    )
+
+
+def logarithms(directory: str) -> str:
+    """``y[B,4] = state + x`` and ``stateN[B,4] = state + log(x)``: NaN below zero, infinite at zero."""
+    return save(
+        directory,
+        "logarithms",
+        [
+            helper.make_node("Add", ["state", "x"], ["y"]),
+            helper.make_node("Log", ["x"], ["logs"]),
+            helper.make_node("Add", ["state", "logs"], ["stateN"]),
+        ],
+        [("x", FLOAT, ["B", 4]), ("state", FLOAT, ["B", 4])],
+        [("y", FLOAT, ["B", 4]), ("stateN", FLOAT, ["B", 4])],
+    )
+
+
+def growing(directory: str) -> str:
+    """``memoryN[B,T+1,4]`` is ``memory[B,T,4]`` and behind it ``x[B,1,4]``, ``y[B,4]`` their sum: a growing state."""
+    return save(
+        directory,
+        "growing",
+        [
+            helper.make_node("Concat", ["memory", "x"], ["memoryN"], axis=1),
+            helper.make_node("ReduceSum", ["memoryN", "axes"], ["y"], keepdims=0),
+        ],
+        [("x", FLOAT, ["B", 1, 4]), ("memory", FLOAT, ["B", "T", 4])],
+        [("y", FLOAT, ["B", 4]), ("memoryN", FLOAT, ["B", "U", 4])],
+        [("axes", np.array([1], np.int64))],
+    )
+
+
+def scaled(
+    directory: str, factors: Sequence[float], weights: str = "", name: str = "m", at: int = 0, inner: str = ""
+) -> str:
+    """``y[B,N] = x[B,N] * w``. ``weights``: the file that the graph names for them, written below ``directory`` with
+    ``at`` bytes before them; ``inner`` is the name in the graph, where that is another."""
+    values = np.asarray(factors, np.float32)
+    length = len(values)
+    file = save(
+        directory,
+        name,
+        [helper.make_node("Mul", ["x", "w"], ["y"])],
+        [("x", FLOAT, ["B", length])],
+        [("y", FLOAT, ["B", length])],
+        [("w", values)],
+    )
+    if weights or inner:
+        path = os.path.join(directory, file)
+        model = onnx.load(path)
+        (tensor,) = model.graph.initializer
+        tensor.ClearField("raw_data")
+        tensor.data_location = TensorProto.EXTERNAL
+        for key, value in (("location", inner or weights), ("offset", at), ("length", 4 * length)):
+            tensor.external_data.add(key=key, value=str(value))
+        with open(path, "wb") as opened:
+            opened.write(model.SerializeToString())
+    if weights:
+        place = os.path.join(directory, weights)
+        os.makedirs(os.path.dirname(place), exist_ok=True)
+        with open(place, "wb") as opened:
+            opened.write(b"\0" * at + values.tobytes())
+    return file
+
+
+def words(directory: str, dims: Sequence[Any] = (), name: str = "words") -> str:
+    """``y[B,...] = x[B,...]`` of texts."""
+    return save(
+        directory,
+        name,
+        [helper.make_node("Identity", ["x"], ["y"])],
+        [("x", TensorProto.STRING, ["B", *dims])],
+        [("y", TensorProto.STRING, ["B", *dims])],
+    )
+
+
+def named_classes(directory: str) -> str:
+    """``label[B]``, a text, of ``x[B,3]``: the name of its largest value, as classifiers of scikit-learn have it."""
+    graph = helper.make_graph(
+        [
+            helper.make_node("ArgMax", ["x"], ["place"], axis=1, keepdims=0),
+            helper.make_node(
+                "LabelEncoder",
+                ["place"],
+                ["label"],
+                domain="ai.onnx.ml",
+                keys_int64s=[0, 1, 2],
+                values_strings=["cat", "", "grüß"],
+            ),
+        ],
+        "g",
+        [_info("x", FLOAT, ["B", 3])],
+        [_info("label", TensorProto.STRING, ["B"])],
+    )
+    opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid("ai.onnx.ml", 2)]
+    model = helper.make_model(graph, opset_imports=opsets)
+    model.ir_version = IR_VERSION
+    onnx.save(model, os.path.join(directory, "named_classes.onnx"))
+    return "named_classes.onnx"
+
+
+def fading(directory: str, size: int) -> str:
+    """A recurrent network whose state fades where its input is 0: ``stateN[B,S] = state * 0.99 + x[B,S]``, and
+    ``y[B,S] = stateN ** 0.9``, which takes several times as long of denormal numbers on processors of all makers."""
+    nodes = [
+        helper.make_node("Mul", ["state", "rest"], ["faded"]),
+        helper.make_node("Add", ["faded", "x"], ["stateN"]),
+        helper.make_node("Pow", ["stateN", "exponent"], ["y"]),
+    ]
+    return save(
+        directory,
+        "fading",
+        nodes,
+        [("x", FLOAT, ["B", size]), ("state", FLOAT, ["B", size])],
+        [("y", FLOAT, ["B", size]), ("stateN", FLOAT, ["B", size])],
+        [("rest", np.float32(0.99)), ("exponent", np.float32(0.9))],
+    )

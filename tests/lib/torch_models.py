@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from typing import Any, Dict, Tuple
+from typing import Any, Dict, List, Tuple
 
 import torch
 
@@ -59,6 +59,13 @@ class OneBuffer(torch.nn.Module):
         return self.memory.copy_(x * 2)
 
 
+class Spread(torch.nn.Module):
+    """Rows that lie in the same memory."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.new_ones(1, 3).expand(x.shape[0], 3)
+
+
 class Identity(torch.nn.Module):
     """Returns its input."""
 
@@ -82,6 +89,13 @@ def scripted(directory: str, module: torch.nn.Module, name: str = "net.pt") -> s
         warnings.simplefilter("ignore", DeprecationWarning)
         torch.jit.save(torch.jit.script(module.eval()), os.path.join(directory, name))
     return name
+
+
+class OneList(torch.nn.Module):
+    """One list for the whole batch, as of a detector: the rows whose numbers are large, and which numbers those are."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.nonzero(x > 0.5)
 
 
 class Wide(torch.nn.Module):
@@ -139,3 +153,61 @@ class Threads(torch.nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.full((x.shape[0],), float(torch.get_num_threads()))
+
+
+class Trained(torch.nn.Module):
+    """A batch norm that was left in training: by the mean and the variance of the batch."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.batch_norm(x.reshape(-1, 2, 2), None, None, training=True)
+
+
+class Dropped(torch.nn.Module):
+    """Dropout that was left in."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.dropout(x, 0.5, training=True)
+
+
+class Series(torch.nn.Module):
+    """A recurrent network with time first, as torch's are: ``[time, batch, 4]``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = torch.nn.GRU(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x)[0]
+
+
+class Boxes(torch.nn.Module):
+    """A detector with its list inside: the boxes of what is bright in the images of a batch, one list."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found = torch.nonzero(x.mean(1) > 0.9)
+        return found.float()
+
+
+class Lists(torch.nn.Module):
+    """A detector as torchvision's: a list of images in, a dict of tensors out for each."""
+
+    def forward(self, images: List[torch.Tensor]) -> List[Dict[str, torch.Tensor]]:
+        return [{"boxes": image.mean(0), "scores": image.mean(0)} for image in images]
+
+
+class Deep(torch.nn.Module):
+    """Several layers of the usual kinds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.layers = torch.nn.Sequential(
+            torch.nn.Linear(4, 64),
+            torch.nn.GELU(),
+            torch.nn.LayerNorm(64),
+            torch.nn.Linear(64, 64),
+            torch.nn.Softmax(1),
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layers(x)

@@ -563,10 +563,8 @@ class OnnxParser:
         self._errors: List[Any] = []
 
     def parse_from_file(self, path: str) -> bool:
-        with open(path, "rb") as file:
-            data = file.read()
         try:
-            model = read_model(data)
+            model = read_model(onnx.load(path).SerializeToString())  # with the weights that lie beside it
         except Exception as error:  # noqa: BLE001 protobuf raises a type of its own
             self._errors.append(self._trt["ParserError"](-1, "", "", f"failed to parse the file: {error}"))
             return False

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping
+from typing import Any, Dict, List, Mapping, Optional
 
 import numpy as np
 
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines import make_engine
 from edgeserve.engines.base import Engine, Values
-from edgeserve.testing.engine_conformance import EngineConformance
+from edgeserve.testing.engine_conformance import ALL_POISONS, EngineConformance
 
 ONNX_STATE = {"state": {"state": "stateN"}, "options": {"state_axis": 1, "constants": {"rate": 16000}}}
 """Settings for ``onnx_models.recurrent``."""
@@ -43,6 +43,10 @@ class VectorItems:
 class LengthItems:
     """``x`` is floats of another length in each item; the mask ``x_mask`` is the engine's to make."""
 
+    def make_echo(self, directory: str, rank: int, dtype: str) -> Optional[Engine]:
+        """Asked once for each engine and not for each model."""
+        return None
+
     def items(self, count: int) -> List[Values]:
         random = np.random.default_rng(7)
         return [{"x": random.random(3 + 5 * index).astype(np.float32)} for index in range(count)]
@@ -61,6 +65,7 @@ class VectorModel(VectorItems, EngineConformance):
     """An engine for such a model. ``settings`` are those of ``[model.*]`` that the classes below it share."""
 
     name = "vec"
+    poisons = ALL_POISONS
     settings: Mapping[str, Any] = {}
 
     def built(self, directory: str, **settings: Any) -> Engine:
@@ -69,3 +74,7 @@ class VectorModel(VectorItems, EngineConformance):
 
     def make(self, directory: str) -> Engine:
         return self.built(directory)
+
+    def make_echo(self, directory: str, rank: int, dtype: str) -> Optional[Engine]:
+        """Asked once for each engine and not for each model."""
+        return None

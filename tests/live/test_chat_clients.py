@@ -21,18 +21,6 @@ from http_front import FrontThread
 
 from edgeserve.tools.lm_model.graph import random_tensors, write_model
 
-INPUTS = (
-    "messages",
-    "max_tokens",
-    "temperature",
-    "top_p",
-    "seed",
-    "stop",
-    "logprobs",
-    "logit_bias",
-    "presence_penalty",
-)
-FORMS = ("response_format", "tools", "tool_choice")
 HELLO = [{"role": "user", "content": "hello"}]
 TOOL = {
     "type": "function",
@@ -49,7 +37,6 @@ def front(tmp_path_factory):
     shape = lm_models.SHAPE._replace(context=1024)  # a byte is a token
     write_model(f"{folder}/tiny.onnx", shape, random_tensors(shape, seed=1), lm_models.ABOUT)
     model = {"engine": "lm", "file": f"{folder}/tiny.onnx", "batch": [1, 2, 4], "slots": 4}
-    inputs = {name: {"dtype": "any", "optional": True} for name in (*INPUTS, *FORMS)}
     tables = {
         "policy": {"fifo": {}},
         "model": {
@@ -58,11 +45,7 @@ def front(tmp_path_factory):
             "caller": function("call_lamp", "example_chat", "http_functions"),
         },
         "app": {
-            "tiny": {
-                "model": "tiny",
-                "slo": "60s",
-                "inputs": {**inputs, "prompt": {"dtype": "text", "optional": True}},
-            },
+            "tiny": {"model": "tiny", "slo": "60s"},
             "vectors": {
                 "model": "vectors",
                 "slo": "60s",
@@ -141,6 +124,14 @@ def test_probabilities_are_those_of_the_choice(client, stream):
         assert sum(math.exp(each.logprob) for each in entry.top_logprobs) < 1.001
 
 
+def test_every_option_of_the_api_is_served_without_being_declared(client):
+    options = {"temperature": 0.5, "top_p": 0.9, "seed": 3, "stop": ["zz"], "logit_bias": {"5": 1}}
+    penalties = {"frequency_penalty": 0.5, "presence_penalty": 0.5}
+    asked = {"model": "tiny", "max_tokens": 3, **options, **penalties}
+    assert client.chat.completions.create(messages=HELLO, **asked).usage.completion_tokens == 3
+    assert client.completions.create(prompt="Once", **asked).usage.completion_tokens == 3
+
+
 def test_a_bias_forbids_a_token(client):
     asked = {"model": "tiny", "messages": HELLO, "max_tokens": 1, "temperature": 0, "logprobs": True}
     first = client.chat.completions.create(**asked).choices[0].logprobs.content[0].bytes
@@ -155,7 +146,7 @@ def test_what_is_not_served_is_named(client):
     for call, fields, param in [
         (client.completions.create, {"prompt": "x", "echo": True}, "echo"),
         (client.completions.create, {"prompt": "x", "suffix": "y"}, "suffix"),
-        (client.chat.completions.create, {"messages": HELLO, "frequency_penalty": 0.5}, "frequency_penalty"),
+        (client.chat.completions.create, {"messages": HELLO, "reasoning_effort": "low"}, "reasoning_effort"),
         (client.chat.completions.create, {"messages": HELLO, "n": 99}, "n"),
         (client.embeddings.create, {"input": "x", "dimensions": 2}, "dimensions"),
     ]:
@@ -262,7 +253,7 @@ def test_ollama_embeds(ollama):
         ({"options": {"mirostat": 2}}, "options.mirostat is not served"),
         ({"options": {"temprature": 1}}, "did you mean 'temperature'"),
         ({"format": "yaml"}, "JSON schema"),
-        ({"options": {"frequency_penalty": 1}}, "frequency_penalty is not served"),
+        ({"options": {"tfs_z": 0.5}}, "options.tfs_z is not served"),
         ({"messages": [{"role": "user", "content": "x", "images": ["aGk="]}]}, "images are not served"),
         ({"streams": True}, "did you mean 'stream'"),
     ],

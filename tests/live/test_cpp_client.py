@@ -32,6 +32,8 @@ SAID = (
     "empty",
     "text",
     "terms",
+    "words",
+    "wrong words",
     "wrong type",
     "wrong shape",
     "question",

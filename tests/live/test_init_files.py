@@ -94,6 +94,27 @@ def test_outputs_without_names_get_some(files, tmp_path):
         assert (answer["y0"][0], answer["y1"][0]) == (4, 2)
 
 
+def test_time_as_the_first_axis_is_part_of_the_item(tmp_path):
+    torch = pytest.importorskip("torch", reason="torch is not installed: run 'make test-torch'")
+
+    class Series(torch.nn.Module):
+        def forward(self, x):
+            return x.cumsum(0)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        time = torch.export.Dim("time", min=2, max=64)
+        program = torch.export.export(Series(), (torch.zeros(5, 3, 4),), dynamic_shapes=({0: time},))
+        torch.export.save(program, str(tmp_path / "series.pt2"))
+    path = written(tmp_path, str(tmp_path / "series.pt2"))
+    config = load_config(path)
+    assert config.models["series"].options["batch_axis"] is False
+    assert config.apps["series"].inputs["x"].shape == (-1, 3, 4)
+    x = np.random.RandomState(1).randn(7, 3, 4).astype(np.float32)
+    with Runtime.from_config(path) as runtime:
+        np.testing.assert_allclose(runtime.infer("series", {"x": x})["output"], x.cumsum(0), rtol=1e-5)
+
+
 def test_torchscript_serves_with_the_lengths_that_are_given(files, tmp_path):
     with pytest.raises(EngineError, match="--shape"):
         written(tmp_path, str(files / "scripted.pt"))

@@ -37,6 +37,8 @@ def test_the_package_asks_and_every_request_ends_once(tmp_path, transport):
         "ready": True,
         "kinds": True,
         "longs": True,
+        "words": True,
+        "wrongWords": "bad_input",
         "large": True,
         "many": True,
         "answer": {

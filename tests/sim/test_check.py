@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 
 import pytest
@@ -37,6 +38,7 @@ slo = "1s"
 @pytest.fixture(autouse=True)
 def _short(monkeypatch):
     monkeypatch.setattr(tool, "REQUESTS_WANTED", 200)
+    monkeypatch.setattr(tool, "REQUESTS_MAX", 400)
     monkeypatch.setattr(tool, "DURATION_S_MIN", 0.5)
     monkeypatch.setattr(tool, "SEEDS", 2)
     monkeypatch.setattr(tool, "STEPS", 3)
@@ -140,6 +142,31 @@ def test_times_that_are_not_known_are_measured_now(tmp_path, capsys):
     assert status == 0
 
 
+def test_batch_sizes_that_a_start_ends_are_not_counted_on(tmp_path, capsys):
+    """Two at a time would hold 60 a second; the model mixes them, so that a start ends the size."""
+    (tmp_path / "mixing.py").write_text(
+        "import time\n"
+        "import numpy as np\n"
+        "from edgeserve.engine import Engine, Footprint, Result\n"
+        "class Mixing(Engine):\n"
+        "    def __init__(self, model, lanes, directory): pass\n"
+        "    def load(self): return Footprint(1)\n"
+        "    def unload(self): pass\n"
+        "    def example(self): return {'x': np.zeros(2, np.float32)}\n"
+        "    def run(self, batch):\n"
+        "        time.sleep(0.03)\n"
+        "        return [Result({'y': item['x'] + batch.items[0]['x']}) for item in batch.items]\n",
+        encoding="utf-8",
+    )
+    own = 'engine = "mixing:Mixing"\nbatch = [1, 2, 4]'
+    path = tmp_path / "edge.toml"
+    text = CONFIG.format(slo="1s", detect="").replace('engine = "synthetic"', own, 1)
+    path.write_text(text, encoding="utf-8")
+    assert cli.main(["check", str(path), "--rate", "frames=60"]) == 1
+    out = capsys.readouterr()
+    assert "no times are known of detect" in out.err and "a few runs now" in out.out
+
+
 def first_break_and_advice(tmp_path, capsys, *arguments, **how):
     _, out, _ = check(tmp_path, capsys, *arguments, "--json", **how)
     said = json.loads(out)
@@ -202,6 +229,64 @@ def test_the_break_is_found_by_doubling_and_bisecting():
     below = first_break(lambda load: report(8 * load), report(8.0), {"a": 10.0}, 0.99)
     assert 3 / 8 < below.load <= 0.5
     assert first_break(lambda load: report(1.0), report(1.0), {"a": 10.0}, 0.99).app == ""
+
+
+def test_a_check_is_bounded_in_loads_and_in_requests(monkeypatch):
+    monkeypatch.undo()  # the bounds of the tool itself
+    draw = random.Random("bounds")
+    for _ in range(200):
+        breaks_at, asked = 10 ** draw.uniform(-3, 3), []
+
+        def simulated(load, breaks_at=breaks_at, asked=asked):
+            asked.append(load)
+            return Report({"a": AppReport(offered=100, in_time=100 * (load < breaks_at))}, AppReport(), {}, 3, 1.0)
+
+        first_break(simulated, simulated(1.0), {"a": 1.0}, 0.99)
+        assert len(asked) <= 4 + tool.STEPS
+        rate, slo = 10 ** draw.uniform(-2, 5), f"{10 ** draw.uniform(0, 5):.0f}ms"
+        made = tool.scenario_of(
+            {
+                "model": {"m": {"engine": "synthetic", "expected": {"1": "1ms"}}},
+                "app": {"a": {"model": "m", "slo": slo}},
+            },
+            {("a", ""): rate},
+            "poisson",
+            ".",
+            "",
+            False,
+        )
+        assert tool.duration_of(made, 1.0) * rate <= tool.REQUESTS_MAX + 1e-6
+
+
+def test_work_that_never_fits_is_given_the_answers_of_the_robot_page(tmp_path, capsys):
+    robot = """
+[lane.gpu0]
+[model.detect]
+engine = "synthetic"
+expected = {1 = "12ms"}
+[model.describe]
+engine = "synthetic"
+expected = {1 = "80ms"}
+[app.perceive]
+model = "detect"
+slo = "25ms"
+class = "critical"
+stream = "newest_wins"
+[app.describe]
+model = "describe"
+slo = "8s"
+class = "background"
+"""
+    path = tmp_path / "edge.toml"
+    path.write_text(robot, encoding="utf-8")
+    status = cli.main(["check", str(path), "--rate", "perceive=30", "--rate", "describe=1", "--arrivals", "periodic"])
+    out = capsys.readouterr().out
+    assert status == 1
+    assert re.search(r"describe +1/s +0.0%", out)  # not even the last ones, whose frames stop with the load
+    assert "no deadline helps" in out and "a longer deadline" not in out
+    assert "a lane of its own" in out and "100.0% of describe are in time then" in out
+    assert re.search(r"the model in 4 parts of at most 20ms", out)
+    assert re.search(r'background_wait = "\S+": .* and only [\d.]+% of perceive', out)
 
 
 LANGUAGE = """

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import subprocess
 import sys
 import types
@@ -60,6 +62,42 @@ def test_ctrl_c_is_status_130(verb):
     assert cli.main(["stand-in", "edge.toml"]) == 130
 
 
+@pytest.mark.parametrize("at", ["edgeserve.cli", *sorted(cli.VERBS)])
+def test_ctrl_c_while_modules_are_imported_ends_quietly(at):
+    """Also where a module takes it for another error."""
+    verb, home = ("init", at) if at == "edgeserve.cli" else (at, cli.VERBS[at][0])
+    code = f"""
+import os, signal, sys
+class Interrupts:
+    def find_spec(self, name, path=None, target=None):
+        if name == {home!r}:
+            try:
+                os.kill(os.getpid(), signal.SIGINT)
+            except KeyboardInterrupt:
+                raise ImportError("the import failed") if name != "edgeserve.cli" else KeyboardInterrupt
+sys.meta_path.insert(0, Interrupts())
+from edgeserve.__main__ import main
+sys.exit(main())
+"""
+    done = subprocess.run([sys.executable, "-c", code, verb, "--help"], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
+def test_a_full_disk_is_a_sentence(verb, error, capsys):
+    verb.result = OSError(error, os.strerror(error), "out.json")
+    assert cli.main(["stand-in", "edge.toml"]) == 1
+    assert capsys.readouterr().err == f"edgeserve: out.json cannot be written ({os.strerror(error)})\n"
+
+
+def test_an_output_that_takes_nothing_more_is_a_sentence():
+    command = [sys.executable, "-m", "edgeserve", "doctor", "--quick", "--json"]
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=120)
+    assert done.returncode == 1 and done.stderr.splitlines()[-1].startswith("edgeserve: the output cannot be written")
+    assert "Traceback" not in done.stderr and "Exception" not in done.stderr
+
+
 @pytest.mark.parametrize("arguments", [[], ["surve"], ["stand-in"], ["stand-in", "edge.toml", "--slow"]])
 def test_wrong_usage_is_status_2(verb, arguments, capsys):
     with pytest.raises(SystemExit) as caught:
@@ -88,7 +126,7 @@ def test_help_and_version_import_no_verb():
             [sys.executable, "-c", code, option], capture_output=True, text=True, timeout=60, check=True
         )
         *shown, modules = done.stdout.splitlines()
-        assert modules == "['edgeserve.cli', 'edgeserve.errors']"
+        assert modules == "['edgeserve.cli', 'edgeserve.config', 'edgeserve.config.plain_text', 'edgeserve.errors']"
         assert shown == [f"edgeserve {__version__}"] if option == "--version" else len(shown) > len(cli.VERBS)
 
 

@@ -11,7 +11,7 @@ from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Pr
 
 from numpy.typing import NDArray
 
-from edgeserve.engines.base import LaneInfo
+from edgeserve.engines.base import LaneInfo, check_count
 
 
 class Encoder(NamedTuple):
@@ -108,7 +108,11 @@ def in_groups(
     groups: Dict[Any, List[Row]] = {}
     for row in rows:
         groups.setdefault(group_of(row), []).append(row)
-    scores = {row.slot: found for group in groups.values() for row, found in zip(group, run(group))}
+    scores: Dict[int, NDArray[Any]] = {}
+    for group in groups.values():
+        found = list(run(group))
+        check_count(found, len(group), "a step of several sequences")
+        scores.update({row.slot: each for row, each in zip(group, found)})
     return [scores[row.slot] for row in rows]
 
 

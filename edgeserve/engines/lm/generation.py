@@ -11,10 +11,11 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tup
 
 import numpy as np
 
-from edgeserve.engines.base import Values
+from edgeserve.engines.base import PREPARED, Values
 from edgeserve.engines.lm.backend import Encoder, Tokenizer
 from edgeserve.engines.lm.chat import conversation_tokens
 from edgeserve.engines.lm.constraint import grammar_of
+from edgeserve.engines.lm.kept_forms import Form
 from edgeserve.engines.lm.sampling import Sampling
 from edgeserve.engines.lm.tools import NO_TOOLS, Tools, grammar_for, tools_of
 from edgeserve.errors import WrongInput
@@ -54,7 +55,7 @@ class Generation(NamedTuple):
     the draws (``None``: each answer draws anew), the ``grammar`` that the answer is held to (empty: none), the names
     of the functions that it may call, and of how many tokens in each place the probabilities are told, besides that of
     the token that was chosen (-1: of none). With an encoder, what it reads is ``source``, and ``prompt`` are the tokens
-    with which the decoder begins."""
+    with which the decoder begins. ``form`` is the grammar compiled, where the item was prepared."""
 
     prompt: Tuple[int, ...]
     sampling: Sampling
@@ -66,6 +67,7 @@ class Generation(NamedTuple):
     calls: Tuple[str, ...] = ()
     logprobs: int = -1
     source: Tuple[int, ...] = ()
+    form: Optional[Form] = None
 
 
 class Reader:
@@ -136,7 +138,12 @@ class Reader:
             tools.names,
             self._logprobs(item),
             tuple(source),
+            item.get(PREPARED),
         )
+
+    def grammar(self, item: Values) -> str:
+        """What the answer to an item is to be held to, empty for nothing. Raises :class:`WrongInput`."""
+        return self._grammar(item, self._tools(item))
 
     def tokens_of(self, item: Values, tools: Optional[Tools] = None) -> List[int]:
         """The prompt's tokens: of ``tokens``, ``messages`` or ``prompt``, exactly one of them."""
@@ -146,16 +153,19 @@ class Reader:
             named = " and ".join(given) if given else "none of them"
             raise self._refuse(
                 f"give one of the inputs prompt, messages and tokens; got {named} "
-                f"(inputs: {', '.join(sorted(item)) or 'none'})"
+                f"(inputs: {', '.join(sorted(set(item) - {PREPARED})) or 'none'})"
             )
         if given[0] == "tokens":
             return self._ids(item["tokens"])
-        if given[0] == "messages":
-            return self._conversation(self._messages(item["messages"]), tools)
-        text = self._text(item["prompt"], "prompt")
-        if self._chat:
-            return conversation_tokens(self._tokenizer, [{"role": "user", "content": text}], self._model, tools)
-        return [*self._tokenizer.first, *self._tokenizer.encode(text), *self._tokenizer.last]
+        try:
+            if given[0] == "messages":
+                return self._conversation(self._messages(item["messages"]), tools)
+            text = self._text(item["prompt"], "prompt")
+            if self._chat:
+                return conversation_tokens(self._tokenizer, [{"role": "user", "content": text}], self._model, tools)
+            return [*self._tokenizer.first, *self._tokenizer.encode(text), *self._tokenizer.last]
+        except UnicodeError as error:
+            raise self._refuse(f"input {given[0]!r} has half of a character ({error}); send whole ones") from None
 
     def _conversation(self, messages: Sequence[Mapping[str, Any]], tools: Tools) -> List[int]:
         """The tokens of a conversation; where it is too long and may be shortened, without as few of its oldest turns

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.base import LaneInfo
-from edgeserve.engines.gguf import CAUSAL, kept_per_token, not_a_decoder_alone, read_header
+from edgeserve.engines.gguf import CAUSAL, WRITES, check_kind, kept_per_token, not_a_decoder_alone, read_header
 from edgeserve.engines.lm.backend import BackendSession, ModelFacts, Row
 from edgeserve.engines.lm.llama_numbers import Numbers
 from edgeserve.engines.lm.prefixes import PREFIX_CACHE_BYTES
@@ -239,6 +239,7 @@ class LlamaBackend:
         settings.n_gpu_layers = 0 if vocabulary_only else self._gpu_layers
         settings.main_gpu = self._device_index
         settings.vocab_only = vocabulary_only
+        check_kind(self._path, WRITES, self._model)
         model = load_file(self._model, self._path, settings)
         architecture = _fact(model, "general.architecture")
         if (

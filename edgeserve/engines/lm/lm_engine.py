@@ -24,14 +24,18 @@ from __future__ import annotations
 import importlib
 import os
 import threading
+from functools import partial
 from typing import Any, List, Optional, Sequence, Set, Tuple
 
-from edgeserve.config.files import model_path
+from edgeserve.config.model_files import model_path, parts_of, stamps
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.base import Batch, Engine, Finished, Footprint, LaneInfo, Pending, SequenceInfo, Session, Values
+from edgeserve.engines.gguf import WRITES, check_kind
 from edgeserve.engines.lm.backend import Encoder, LmBackend, ModelFacts, Tokenizer
 from edgeserve.engines.lm.constraint import Grammars
+from edgeserve.engines.lm.form_trial import FormTrial
 from edgeserve.engines.lm.generation import SAMPLING_BOUNDS, Generation, Reader
+from edgeserve.engines.lm.kept_forms import Form
 from edgeserve.engines.lm.prefixes import PREFIX_CACHE_BYTES, Prefixes
 from edgeserve.engines.lm.remote import HOST, TRIAL, RemoteBackend, StartProcess
 from edgeserve.engines.lm.sampling import Sampling
@@ -114,6 +118,7 @@ class LmEngine(Engine):
 
     variants = (PREFILL, DECODE)
     makes_sequences = True
+    prepares = ("response_format", "tools", "tool_choice")
 
     def __init__(self, model: ModelConfig, lanes: Sequence[LaneInfo], directory: str) -> None:
         options = Options(model, KNOWN_OPTIONS)
@@ -151,20 +156,45 @@ class LmEngine(Engine):
         self.process_by_default = self._backend_name == ABORTS and any(lane.apps > 1 for lane in lanes)
         self._start: Optional[StartProcess] = None
         self._lock = threading.Lock()
+        self._files: Tuple[Any, ...] = ()  # as they were when the back end was made
         self._backend: Optional[LmBackend] = None
         self._facts: Optional[ModelFacts] = None
         self._grammars: Optional[Grammars] = None
         self._open: List[Slots] = []
 
+    def check(self) -> None:
+        path = model_path(self._model, self._directory)
+        backend = self.backend()
+        if self._backend_name == ABORTS:
+            check_kind(path, WRITES, self._name)
+        else:
+            backend.tokenizer()
+        try:
+            if self._chat:
+                importlib.import_module("jinja2")
+        except ImportError as error:
+            extra = BACKENDS[self._backend_name][1]
+            raise EngineError(
+                f"model {self._name!r}: options.chat needs a library that cannot be imported ({error}); "
+                f"pip install 'edgeserve-runtime[{extra}]'"
+            ) from None
+
     def load(self) -> Footprint:
         facts = self._facts
         if facts is None:
+            self._forget_other_files()
             if not self.ends_calls:
                 self._try_elsewhere()
             facts = self.backend().load()
             _tried.add(self._trial())
             self._facts = facts
         return Footprint(facts.weights_bytes, self._prefix_bytes if facts.reuses else 0)
+
+    def _forget_other_files(self) -> None:
+        """What was read of files that have changed since: weights and tokenizer must be of one content."""
+        with self._lock:
+            if self._files != stamps(parts_of(self._model, self._directory)):
+                self._backend, self._grammars = None, None
 
     def unload(self) -> None:
         self._facts = None
@@ -173,6 +203,9 @@ class LmEngine(Engine):
             backend.unload()  # first: it ends the call that a session waits for
         with self._lock:
             sessions, self._open = self._open, []
+            grammars, self._grammars = self._grammars, None
+        if grammars is not None:
+            grammars.close()
         for slots in sessions:
             slots.close()
         if backend is not None and not self.ends_calls:
@@ -226,19 +259,32 @@ class LmEngine(Engine):
         """What the step loop knows of the model."""
         backend, facts = self._loaded()
         tokenizer = self._tokenizer()
-        with self._lock:
-            if self._grammars is None:
-                self._grammars = Grammars(self._name, tokenizer, facts.vocabulary)
-                self._grammars.prepare()
         return Language(
             self._name,
             tokenizer,
-            self._grammars,
+            self._grammars_of(facts),
             self._reader(facts.context_tokens, facts.vocabulary, facts.encoder),
             facts.bytes_per_token,
             f"{self._name}/{lane}",
             self._prefill_tokens if backend.continues else 0,
         )
+
+    def prepare(self, item: Values, owner: str) -> Optional[Form]:
+        """The form that the answer is to be held to, compiled."""
+        facts = self._facts
+        if facts is None:
+            return None
+        grammar = self._reader(facts.context_tokens, facts.vocabulary).grammar(item)
+        return self._grammars_of(facts).form(grammar, owner) if grammar else None
+
+    def _grammars_of(self, facts: ModelFacts) -> Grammars:
+        tokenizer = self._tokenizer()
+        with self._lock:
+            if self._grammars is None:
+                attempt = None if self._start is None else partial(FormTrial, self._start, self._model)
+                self._grammars = Grammars(self._name, tokenizer, facts.vocabulary, attempt, self._trial()[:2])
+                self._grammars.prepare()
+            return self._grammars
 
     def must_be_loaded(self) -> None:
         self._loaded()
@@ -302,7 +348,8 @@ class LmEngine(Engine):
         """What is tried: a file as it is, with these options."""
         path = model_path(self._model, self._directory)
         options = repr(sorted(self._model.options.items()))
-        return (path, _changed_ns(path), options, self._slots_count, self.ends_calls)
+        files = stamps(parts_of(self._model, self._directory))
+        return (path, files, options, self._slots_count, self.ends_calls)
 
     def backend(self) -> LmBackend:
         """The model's back end, made at first use."""
@@ -317,6 +364,7 @@ class LmEngine(Engine):
                         f"({error}); pip install 'edgeserve-runtime[{extra}]'"
                     ) from None
                 model, lanes, directory = self._model, self._lanes, self._directory
+                self._files = stamps(parts_of(model, directory))
                 backend: LmBackend = make_backend(model, model_path(model, directory), self._options, lanes)
                 if self._start is not None and self.ends_calls:
                     where = os.path.abspath(directory)
@@ -344,13 +392,6 @@ class LmEngine(Engine):
         if name not in BACKENDS:
             raise ConfigError(f"{options.where('backend')} = {name!r}{nearest(name, BACKENDS)}")
         return name
-
-
-def _changed_ns(path: str) -> int:
-    try:
-        return os.stat(path).st_mtime_ns
-    except OSError:
-        return 0  # the back end says what is wrong
 
 
 class LmSession(Session):

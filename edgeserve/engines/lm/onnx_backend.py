@@ -14,7 +14,7 @@ import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
-from edgeserve.config.files import weights_size_bytes
+from edgeserve.config.model_files import weights_size_bytes
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.base import LaneInfo
 from edgeserve.engines.lm.backend import BackendSession, ModelFacts, Row

@@ -16,9 +16,10 @@ import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
-from edgeserve.config.files import resolve_path, weights_size_bytes
+from edgeserve.config.files import resolve_path
+from edgeserve.config.model_files import weights_size_bytes
 from edgeserve.config.schema import ModelConfig
-from edgeserve.engines.base import LaneInfo
+from edgeserve.engines.base import LaneInfo, check_count
 from edgeserve.engines.lm.backend import BackendSession, Encoder, ModelFacts, Row, Source, begun_alone, in_groups
 from edgeserve.engines.lm.onnx_backend import check_lanes
 from edgeserve.engines.lm.onnx_sessions import SharedSession, SharedSessions
@@ -380,12 +381,15 @@ class OnnxEncoderSession(BackendSession):
     ) -> Dict[str, NDArray[Any]]:
         try:
             with used.turn:
-                return dict(zip(wanted, used.session.run(wanted, given)))
+                found = dict(zip(wanted, used.session.run(wanted, given)))
         except Exception as error:
             raise EngineError(
                 f"model {self._model!r}: onnxruntime {onnxruntime.__version__} failed in a step of {count} sequences: "
                 f"{error}"
             ) from error
+        for name, array in found.items():
+            check_count(array, count, f"model {self._model!r}: output {name!r}")
+        return found
 
 
 def _filled(array: NDArray[Any], axis: int, length: int) -> NDArray[Any]:

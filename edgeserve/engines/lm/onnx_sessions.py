@@ -9,8 +9,8 @@ from typing import Any, ContextManager, Dict, NamedTuple, Tuple
 import onnxruntime
 
 from edgeserve.engines.base import LaneInfo
-from edgeserve.engines.niceness import made_yielding
-from edgeserve.engines.onnx import LOG_FATAL_ONLY, thread_affinities
+from edgeserve.engines.onnx_failures import not_loaded
+from edgeserve.engines.onnx_settings import OnnxThreads, making, session_options, threads_of
 from edgeserve.errors import EngineError
 
 SHARED_SINCE = (1, 20)
@@ -38,7 +38,7 @@ class SharedSessions:
         self._model = model
         self._path = path
         self._threads = threads
-        self._sessions: Dict[Tuple[int, Tuple[int, ...], int, str], SharedSession] = {}
+        self._sessions: Dict[Tuple[OnnxThreads, str], SharedSession] = {}
         self._opening = Lock()
 
     def __len__(self) -> int:
@@ -47,27 +47,22 @@ class SharedSessions:
     def of(self, lane: LaneInfo) -> SharedSession:
         """The session that runs on a lane; made at first use. Raises :class:`~edgeserve.errors.EngineError`."""
         is_shared = is_since(SHARED_SINCE)
-        key = (self._threads or lane.threads, lane.cores, lane.nice, "" if is_shared else lane.name)
+        threads = threads_of(lane, self._threads)
+        key = (threads, "" if is_shared else lane.name)
         with self._opening:
             if key not in self._sessions:
-                self._sessions[key] = SharedSession(self._create(*key[:3]), nullcontext() if is_shared else Lock())
+                self._sessions[key] = SharedSession(self._create(threads), nullcontext() if is_shared else Lock())
             return self._sessions[key]
 
-    def _create(self, threads: int, cores: Tuple[int, ...], nice: int) -> Any:
-        settings = onnxruntime.SessionOptions()
-        settings.intra_op_num_threads = threads
-        settings.inter_op_num_threads = 1
-        settings.log_severity_level = LOG_FATAL_ONLY
-        settings.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        affinities = thread_affinities(threads, cores)
-        if affinities:
-            settings.add_session_config_entry("session.intra_op_thread_affinities", affinities)
+    def _create(self, threads: OnnxThreads) -> Any:
         try:
-            return made_yielding(
-                nice, lambda: onnxruntime.InferenceSession(self._path, settings, providers=["CPUExecutionProvider"])
+            return making(
+                threads,
+                lambda: onnxruntime.InferenceSession(
+                    self._path, session_options(threads), providers=["CPUExecutionProvider"]
+                ),
             )
-        except Exception as error:
+        except Exception as error:  # ONNX Runtime raises types of its own, one per status code
             raise EngineError(
-                f"model {self._model!r}: {self._path} cannot be loaded by onnxruntime "
-                f"{onnxruntime.__version__}: {error}"
+                f"model {self._model!r}: {self._path} cannot be loaded: {not_loaded(self._path, error)}"
             ) from error

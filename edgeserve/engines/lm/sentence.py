@@ -10,13 +10,15 @@ a text's vector from those of its tokens; left out: the mean, and of a GGUF file
 
 from __future__ import annotations
 
+import importlib
 import os
 from typing import Any, Dict, List, Mapping, Protocol, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeserve.config.files import model_path, resolve_path
+from edgeserve.config.files import resolve_path
+from edgeserve.config.model_files import model_path
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.base import (
     Batch,
@@ -26,8 +28,11 @@ from edgeserve.engines.base import (
     OutputType,
     Result,
     Values,
+    check_count,
+    own_failure,
     with_failures,
 )
+from edgeserve.engines.gguf import CAUSAL, EMBEDS, POOLING, check_kind, read_header
 from edgeserve.engines.options import Options
 from edgeserve.errors import ConfigError, EngineError, WrongInput, nearest
 
@@ -36,7 +41,9 @@ TOKENS_MAX = 512
 """What most sentence models were trained with."""
 
 POOLINGS = {"mean": 1, "cls": 2, "last": 3}
-"""Name -> llama.cpp's ``llama_pooling_type``; -1 there means as the file says."""
+"""Name -> llama.cpp's ``llama_pooling_type``."""
+
+AS_THE_FILE = -1
 
 EXAMPLE = "The scheduler decides which model runs next on the device, and when."
 
@@ -82,10 +89,28 @@ class SentenceEngine(Engine):
             raise ConfigError(f"{options.where('pooling')} = {self._pooling!r}{nearest(self._pooling, POOLINGS)}")
         self._normalizes = options.boolean("normalize", True)
         self._threads = options.integer("threads", max([lane.threads for lane in lanes], default=1), 1, 1024)
+        self._flush = any(lane.flush for lane in lanes)
         self._size_max = max(model.batch)
         self.process_by_default = self._is_gguf and any(lane.apps > 1 for lane in lanes)
         self._encoder: Any = None
         self._size = 0
+
+    def check(self) -> None:
+        path = model_path(self._model, self._directory)
+        if self._is_gguf:
+            check_kind(path, EMBEDS, self._model.name)
+        for name in ("llama_cpp",) if self._is_gguf else ("onnxruntime", "tokenizers"):
+            try:
+                importlib.import_module(name)
+            except ImportError as error:
+                raise self._lacks(error) from None
+
+    def _lacks(self, error: ImportError) -> EngineError:
+        extra = "lm-llama" if self._is_gguf else "lm"
+        return EngineError(
+            f"model {self._model.name!r}: its library cannot be imported ({error}); "
+            f"pip install 'edgeserve-runtime[{extra}]'"
+        )
 
     def load(self) -> Footprint:
         path = model_path(self._model, self._directory)
@@ -101,16 +126,21 @@ class SentenceEngine(Engine):
             if self._is_gguf:
                 from edgeserve.engines.lm.llama_sentences import LlamaEncoder
 
+                check_kind(path, EMBEDS, name)
                 tokens = self._tokens_max * self._size_max
-                return LlamaEncoder(name, path, tokens, self._size_max, POOLINGS.get(self._pooling, -1), self._threads)
+                return LlamaEncoder(name, path, tokens, self._size_max, self._llama_pooling(path), self._threads)
             beside = os.path.join(os.path.dirname(path), "tokenizer.json")
             tokenizer = resolve_path(self._tokenizer, self._directory) if self._tokenizer else beside
-            return OnnxEncoder(name, path, tokenizer, self._pooling or "mean", self._threads)
+            return OnnxEncoder(name, path, tokenizer, self._pooling or "mean", self._threads, self._flush)
         except ImportError as error:
-            extra = "lm-llama" if self._is_gguf else "lm"
-            raise EngineError(
-                f"model {name!r}: its library cannot be imported ({error}); pip install 'edgeserve-runtime[{extra}]'"
-            ) from None
+            raise self._lacks(error) from None
+
+    def _llama_pooling(self, path: str) -> int:
+        """As the configuration says, else as the file does; of an encoder that does not say it the mean."""
+        header = read_header(path)
+        architecture = header.get("general.architecture")
+        says = f"{architecture}.{POOLING}" in header or header.get(f"{architecture}.{CAUSAL}") is not False
+        return POOLINGS[self._pooling] if self._pooling else AS_THE_FILE if says else POOLINGS["mean"]
 
     def unload(self) -> None:
         encoder, self._encoder = self._encoder, None
@@ -132,9 +162,10 @@ class SentenceEngine(Engine):
         for index, item in enumerate(batch.items):
             try:
                 rows.append(self._tokens(encoder, item))
-            except WrongInput as error:
-                failed[index] = error
+            except BaseException as error:  # noqa: BLE001 it is this item's
+                failed[index] = own_failure(self._model.name, error)
         vectors = encoder.vectors(rows) if rows else ()
+        check_count(vectors, len(rows), f"model {self._model.name!r}: its encoder")
         results = []
         for row, vector in zip(rows, vectors):
             found = vector / max(float(np.linalg.norm(vector)), 1e-12) if self._normalizes else vector
@@ -164,17 +195,21 @@ class SentenceEngine(Engine):
 class OnnxEncoder:
     """A graph on ONNX Runtime, with the ``tokenizers`` library."""
 
-    def __init__(self, model: str, path: str, tokenizer: str, pooling: str, threads: int) -> None:
+    def __init__(self, model: str, path: str, tokenizer: str, pooling: str, threads: int, flush: bool) -> None:
         import onnxruntime
         import tokenizers
 
-        settings = onnxruntime.SessionOptions()
-        settings.intra_op_num_threads = threads
-        settings.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        from edgeserve.engines.onnx_failures import not_loaded
+        from edgeserve.engines.onnx_settings import OnnxThreads, making, session_options
+
+        own = OnnxThreads(threads, flush=flush)
         try:
-            self._session = onnxruntime.InferenceSession(path, settings, providers=["CPUExecutionProvider"])
-        except Exception as error:
-            raise EngineError(f"model {model!r}: ONNX Runtime cannot load {path}: {error}") from error
+            self._session = making(
+                own,
+                lambda: onnxruntime.InferenceSession(path, session_options(own), providers=["CPUExecutionProvider"]),
+            )
+        except Exception as error:  # ONNX Runtime raises types of its own, one per status code
+            raise EngineError(f"model {model!r}: {path} cannot be loaded: {not_loaded(path, error)}") from error
         self._names = [each.name for each in self._session.get_inputs()]
         if "input_ids" not in self._names or not set(self._names) <= {"input_ids", "attention_mask", "token_type_ids"}:
             raise EngineError(

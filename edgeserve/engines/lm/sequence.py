@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import random
+import threading
 from typing import Any, Dict, List, Optional
+from typing import Sequence as Several
 
+from edgeserve.engines.base import Values, Written
 from edgeserve.engines.lm.answer_text import AnswerText
 from edgeserve.engines.lm.constraint import Constraint, Grammars
-from edgeserve.engines.lm.generation import Generation
+from edgeserve.engines.lm.generation import Generation, answer_of
 from edgeserve.engines.lm.prefixes import Held
 from edgeserve.engines.lm.slots import Slots
+from edgeserve.engines.lm.tools import calls_of
+from edgeserve.units import counted
 
 
 class Sequence:
@@ -18,7 +23,8 @@ class Sequence:
     began: ``reused``. With an encoder, the slot's memory also has what the decoder needs of the source: ``encoded``.
 
     ``release`` gives the memory back on any thread, as long as no batch runs the sequence; what is left can go on in
-    any session of the same model, which computes the memory again. A copy through pickle is released.
+    any session of the same model, which computes the memory again. A copy through pickle is released. ``written`` may
+    be asked on any thread while a batch runs the sequence.
     """
 
     __slots__ = (
@@ -35,6 +41,7 @@ class Sequence:
         "_unsent",
         "chances",
         "_held_to",
+        "_growing",
         "__weakref__",
     )
 
@@ -51,6 +58,7 @@ class Sequence:
         self._unsent: List[int] = []
         self.chances: Optional[List[Dict[str, Any]]] = None if asked.logprobs < 0 else []
         self._held_to: Optional[Constraint] = None
+        self._growing = threading.Lock()  # while the tokens and their text are not those of one step
 
     @property
     def generated(self) -> List[int]:
@@ -83,16 +91,49 @@ class Sequence:
     def constraint(self, grammars: Grammars) -> Optional[Constraint]:
         """What the answer is held to, if anything. Raises :class:`WrongInput` where it cannot be compiled."""
         if self._held_to is None and self.asked.grammar:
-            self._held_to = grammars.begun(self.asked.grammar, self.generated)
+            asked = self.asked
+            self._held_to = grammars.begun(asked.form, asked.grammar, self.owner, self.generated)
         return self._held_to
 
     def append(self, token: int, piece: bytes, chance: Optional[Dict[str, Any]] = None) -> str:
         """A token was chosen, with this ``chance``; the text that may be sent after it."""
-        self.tokens.append(token)
-        if self.chances is not None and chance is not None:
-            self.chances.append(chance)
-        self._unsent.append(token)
-        return self.text.add(piece)
+        with self._growing:
+            self.tokens.append(token)
+            if self.chances is not None and chance is not None:
+                self.chances.append(chance)
+            self._unsent.append(token)
+            return self.text.add(piece)
+
+    def finish(self) -> str:
+        """No token follows: the rest of the text, which may be sent now."""
+        with self._growing:
+            return _finished(self.text, self.asked.calls)
+
+    def answer(self, reason: str, count: int) -> Values:
+        """The outputs of the finished answer, which has so many tokens with the one that ended it."""
+        return self._outputs(self.text, self.generated, self.chances, reason, count)
+
+    def written(self) -> Optional[Written]:
+        """The answer as it is if no token follows: it ends as one that has reached its length."""
+        with self._growing:
+            text, tokens = self.text.copy(), self.generated
+            chances = None if self.chances is None else list(self.chances)
+        if not tokens:
+            return None
+        _finished(text, self.asked.calls)
+        return Written(self._outputs(text, tokens, chances, "length", len(tokens)), counted(len(tokens), "token"))
+
+    def _outputs(
+        self,
+        text: AnswerText,
+        tokens: Several[int],
+        chances: Optional[List[Dict[str, Any]]],
+        reason: str,
+        count: int,
+    ) -> Values:
+        calls = calls_of(text.kept, self.asked.calls)
+        prompt_tokens = len(self.asked.source or self.asked.prompt)
+        return answer_of(text.text, tokens, reason, prompt_tokens, count, self.reused, calls, chances)
 
     def take_unsent(self) -> List[int]:
         """The tokens that no piece of the answer has carried yet."""
@@ -163,3 +204,10 @@ class Sequence:
         self._random, self._unsent, self.chances = state["random"], state["unsent"], state["chances"]
         self.cached, self.slot, self._slots, self._held_to = 0, -1, None, None
         self.encoded = False
+        self._growing = threading.Lock()
+
+
+def _finished(text: AnswerText, names: Several[str]) -> str:
+    """What is left of a text when no token follows; what was kept and is no call is text."""
+    rest = text.finish()
+    return rest if calls_of(text.kept, names) else rest + text.give_up()

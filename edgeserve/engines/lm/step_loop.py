@@ -15,14 +15,13 @@ from typing import Sequence as Several
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeserve.engines.base import ANSWERED, Batch, BatchControl, Result
+from edgeserve.engines.base import ANSWERED, Batch, BatchControl, Result, Values, own_failure
 from edgeserve.engines.lm.backend import Row, Source, Tokenizer
 from edgeserve.engines.lm.constraint import Grammars
-from edgeserve.engines.lm.generation import Reader, answer_of, told_chances
+from edgeserve.engines.lm.generation import Reader, told_chances
 from edgeserve.engines.lm.sampling import choose, log_chances, weighed
 from edgeserve.engines.lm.sequence import Sequence
 from edgeserve.engines.lm.slots import Slots
-from edgeserve.engines.lm.tools import calls_of
 from edgeserve.errors import EngineError
 
 PREFILL, DECODE = "prefill", "decode"
@@ -80,8 +79,8 @@ class StepLoop:
         for index in range(len(batch.items)):
             try:
                 run.jobs.append(BatchItem(index, self._sequence(batch, index)))
-            except EngineError as error:
-                run.over(index, Result({}, error=error))
+            except BaseException as error:  # noqa: BLE001 it is this item's
+                run.over(index, Result({}, error=own_failure(self.name, error)))
         try:
             self._seat(run)
             self._turns(run)
@@ -187,26 +186,35 @@ class StepLoop:
 
     def _choose(self, run: _Run, job: BatchItem, scores: NDArray[Any]) -> None:
         """The next token of one answer, what may be sent of it, and whether the answer is over."""
-        sequence, asked, said = job.sequence, job.sequence.asked, scores
-        scores = weighed(scores, asked.sampling, asked.prompt, sequence.generated)
+        sequence = job.sequence
         try:
-            constraint = sequence.constraint(self._language.grammars)
-            scores = scores if constraint is None else constraint.allowed(scores)
-        except EngineError as error:
-            self._leave(run, job, Result({}, error=error, steps=job.steps, turns=run.turns))
+            text, answer = self._next(sequence, scores)
+        except BaseException as error:  # noqa: BLE001 it is this item's: how it draws, its form, its text, its calls
+            failure = own_failure(self.name, error)
+            self._leave(run, job, Result({}, error=failure, steps=job.steps, turns=run.turns))
             return
+        if text or answer is not None or sequence.count == 1:  # from its first token on it does not end without that
+            run.tell(job, text)
+        if answer is not None:
+            self._leave(run, job, Result(answer, steps=job.steps, turns=run.turns, cached=sequence.reused))
+
+    def _next(self, sequence: Sequence, scores: NDArray[Any]) -> Tuple[str, Optional[Values]]:
+        """Choose a token: the text that may be sent now, and the outputs of an answer that is over with it."""
+        asked, said = sequence.asked, scores
+        scores = weighed(scores, asked.sampling, asked.prompt, sequence.generated)
+        constraint = sequence.constraint(self._language.grammars)
+        scores = scores if constraint is None else constraint.allowed(scores)
         token = choose(scores, asked.sampling, sequence.draw())
         if token in self._stops and not asked.ignore_eos:
-            self._finish(run, job, "stop", sequence.count + 1)
-            return
+            return sequence.finish(), sequence.answer("stop", sequence.count + 1)
         chance = self._chance(said, token, asked.logprobs) if asked.logprobs >= 0 else None
         begins = bool(asked.source) and not sequence.count
         text = sequence.append(token, self._language.tokenizer.piece(token, begins), chance)
         complete = sequence.text.stopped or (constraint is not None and constraint.took(token))
         if complete or sequence.count >= asked.max_tokens:
-            self._finish(run, job, "stop" if complete else "length", sequence.count, text)
-        elif text:
-            run.tell(job, text)
+            text += sequence.finish()
+            return text, sequence.answer("stop" if complete else "length", sequence.count)
+        return text, None
 
     def _chance(self, scores: NDArray[Any], token: int, count: int) -> Dict[str, Any]:
         """The probability of a token and of the ``count`` most likely ones, as OpenAI's API has them."""
@@ -216,17 +224,6 @@ class StepLoop:
     def _told(self, token: int, chance: float) -> Dict[str, Any]:
         piece = self._language.tokenizer.piece(token)
         return {"token": piece.decode("utf-8", "replace"), "logprob": round(chance, 6), "bytes": list(piece)}
-
-    def _finish(self, run: _Run, job: BatchItem, reason: str, count: int, text: str = "") -> None:
-        sequence, asked = job.sequence, job.sequence.asked
-        text += sequence.text.finish()
-        calls = calls_of(sequence.text.kept, asked.calls)
-        text += "" if calls else sequence.text.give_up()
-        run.tell(job, text)
-        text, generated, reused = sequence.text.text, sequence.generated, sequence.reused
-        prompt_tokens = len(asked.source or asked.prompt)
-        answer = answer_of(text, generated, reason, prompt_tokens, count, reused, calls, sequence.chances)
-        self._leave(run, job, Result(answer, steps=job.steps, turns=run.turns, cached=reused))
 
     def _leave(self, run: _Run, job: BatchItem, result: Result) -> None:
         job.sequence.end()

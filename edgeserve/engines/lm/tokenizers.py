@@ -11,6 +11,7 @@ import os
 import re
 from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
+from edgeserve.config.files import file_sha256
 from edgeserve.errors import EngineError
 
 BYTES = "bytes"
@@ -127,7 +128,7 @@ def open_tokenizer(facts: Mapping[str, Any], directory: str, model: str) -> Any:
         return ByteTokenizer(list(facts["specials"]), *about, *texts)
     path = os.path.join(directory, str(facts["tokenizer"]))
     try:
-        return _from_file(path, os.stat(path).st_mtime_ns, *about, model, *texts)
+        return _from_file(path, file_sha256(path), *about, model, *texts)
     except OSError as error:
         raise EngineError(
             f"model {model!r}: the tokenizer {path} cannot be read: {error}; make the model's files "
@@ -138,7 +139,7 @@ def open_tokenizer(facts: Mapping[str, Any], directory: str, model: str) -> Any:
 @functools.lru_cache(maxsize=4)
 def _from_file(
     path: str,
-    changed_ns: int,
+    sha256: str,
     first: Tuple[int, ...],
     stops: Tuple[int, ...],
     chat_template: str,
@@ -146,7 +147,7 @@ def _from_file(
     bos_token: str,
     eos_token: str,
 ) -> FileTokenizer:
-    """The same tokenizer for all who use a file: opening one takes a third of a second."""
+    """The same tokenizer for all who use a file of one content: opening one takes a third of a second."""
     with open(path, encoding="utf-8") as file:
         return FileTokenizer(file.read(), first, stops, chat_template, model, bos_token, eos_token)
 

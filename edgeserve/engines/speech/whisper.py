@@ -24,7 +24,7 @@ import ctranslate2
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeserve.config.files import model_path
+from edgeserve.config.model_files import model_path
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.base import (
     ANSWERED,
@@ -39,6 +39,9 @@ from edgeserve.engines.base import (
     SequenceInfo,
     Session,
     Values,
+    Written,
+    check_count,
+    own_failure,
 )
 from edgeserve.engines.lm.tokenizers import byte_characters
 from edgeserve.engines.niceness import made_yielding
@@ -88,9 +91,10 @@ class Words(NamedTuple):
 
 
 class Listened:
-    """The state of an item that is not over: the sound, how many samples of it were heard, and what was said."""
+    """The state of an item that is not over: the sound, how many samples of it were heard, and what was said.
+    ``told`` is what of it is whole: samples, segments and text after a window."""
 
-    __slots__ = ("audio", "language", "at", "segments", "sent")
+    __slots__ = ("audio", "language", "at", "segments", "sent", "told")
 
     def __init__(self, audio: NDArray[Any], language: str) -> None:
         self.audio = audio
@@ -98,6 +102,16 @@ class Listened:
         self.at = 0
         self.segments: List[Dict[str, Any]] = []
         self.sent = ""
+        self.told = (0, 0, "")
+
+    def written(self) -> Optional[Written]:
+        """What was said in the windows so far, while the next one may be heard."""
+        at, count, text = self.told
+        if not text:
+            return None
+        heard_s, all_s = at / RATE_HZ, len(self.audio) / RATE_HZ
+        outputs = _outputs(self, text, self.segments[:count])
+        return Written(outputs, f"{heard_s:.1f} s of {all_s:.1f} s of sound")
 
     @property
     def left(self) -> int:
@@ -224,8 +238,8 @@ class WhisperSession(Session):
             state = batch.states[index] if index < len(batch.states) else None
             try:
                 open_items[index] = self._listened(item, words) if state is None else state
-            except WrongInput as error:
-                over(index, Result({}, error=error))
+            except BaseException as error:  # noqa: BLE001 it is this item's
+                over(index, Result({}, error=own_failure(self._engine.name, error)))
         steps = 0
         while open_items and (batch.steps_max is None or steps < batch.steps_max):
             steps += 1
@@ -237,7 +251,7 @@ class WhisperSession(Session):
                 if control is not None and piece:
                     control.emit(index, Result({"text": piece}, state=heard, done=False, steps=steps))
                 if heard.at >= len(heard.audio):
-                    over(index, Result(_answer(heard), steps=steps))
+                    over(index, Result(_outputs(heard, heard.sent, heard.segments), steps=steps))
             if control is not None and control.stop:
                 break
         for index, heard in open_items.items():
@@ -251,7 +265,9 @@ class WhisperSession(Session):
         try:
             encoded = self._network.encode(ctranslate2.StorageView.from_array(spectra))
             if words.languages and not all(item.language for item in items):
-                for item, found in zip(items, self._network.detect_language(encoded)):
+                languages = self._network.detect_language(encoded)
+                check_count(languages, len(items), f"model {self._engine.name!r}: ctranslate2's detect_language")
+                for item, found in zip(items, languages):
                     item.language = item.language or found[0][0].strip("<|>")
             said = self._network.generate(
                 encoded,
@@ -268,6 +284,7 @@ class WhisperSession(Session):
                 f"model {self._engine.name!r}: ctranslate2 {ctranslate2.__version__} failed in a step of {len(items)} "
                 f"windows: {error}"
             ) from error
+        check_count(said, len(items), f"model {self._engine.name!r}: ctranslate2")
         return [self._add(item, len(part), found, words) for item, part, found in zip(items, parts, said)]
 
     def _prompt(self, item: Listened, words: Words) -> List[int]:
@@ -290,6 +307,7 @@ class WhisperSession(Session):
         item.at += max(1, round(window.heard_s * RATE_HZ))
         text = text if item.sent else text.lstrip()
         item.sent += text
+        item.told = (item.at, len(item.segments), item.sent)
         return text
 
     def _listened(self, item: Values, words: Words) -> Listened:
@@ -329,11 +347,11 @@ class WhisperSession(Session):
         return str(language)
 
 
-def _answer(heard: Listened) -> Values:
+def _outputs(heard: Listened, text: str, segments: Sequence[Dict[str, Any]]) -> Values:
     return {
-        "text": heard.sent,
+        "text": text,
         "language": heard.language,
-        "segments": json.dumps(heard.segments, ensure_ascii=False),
+        "segments": json.dumps(segments, ensure_ascii=False),
         "duration": len(heard.audio) / RATE_HZ,
     }
 

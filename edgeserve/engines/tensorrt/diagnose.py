@@ -16,7 +16,7 @@ from typing import Any, Dict, List, Optional, Tuple
 
 import numpy as np
 
-from edgeserve.config.files import model_path, weights_size_bytes
+from edgeserve.config.model_files import model_path, weights_size_bytes
 from edgeserve.config.schema import Config, ModelConfig
 from edgeserve.engines.base import Batch, LaneInfo, run_whole
 from edgeserve.engines.cuda.device import CudaDevice

@@ -7,8 +7,11 @@ alone, so every call goes with a :class:`Log` whose last words become the error'
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import importlib.util
 import logging
+import sys
 import threading
 from collections import deque
 from typing import Any, Deque, List, NamedTuple, Tuple
@@ -74,6 +77,16 @@ def open_library(choice: str) -> Library:
         _register_plugins(library)
         return library
     raise LibraryMissing(f"TensorRT cannot be imported ({'; '.join(tried)}); {INSTALL_MEND}")
+
+
+def check_installed(choice: str) -> None:
+    """Raise :class:`LibraryMissing` where the library of ``choice`` is not there. It is not imported."""
+    names = LIBRARIES if choice == "auto" else (choice,)
+    for name in names:
+        with contextlib.suppress(ImportError):  # of a package that is there in part
+            if name in sys.modules or importlib.util.find_spec(name) is not None:
+                return
+    raise LibraryMissing(f"TensorRT cannot be imported (no module {' or '.join(names)}); {INSTALL_MEND}")
 
 
 def _register_plugins(library: Library) -> None:

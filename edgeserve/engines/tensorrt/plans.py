@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import json
 import logging
 import os
@@ -21,8 +20,9 @@ import re
 import threading
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
-from edgeserve.config.files import file_sha256
+from edgeserve.config.files import read_sha256, sha256_of
 from edgeserve.config.machine import slug
+from edgeserve.config.model_files import content_sha256, graph_parts
 from edgeserve.config.text_files import sync_folder
 from edgeserve.engines.cuda.device import DeviceInfo
 from edgeserve.engines.tensorrt.build_errors import BuildFailed
@@ -57,7 +57,7 @@ class Identity(NamedTuple):
     def digest(self) -> str:
         """The plan's name."""
         text = json.dumps([FORMAT, self._asdict()], sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:HASH_CHARACTERS]
+        return sha256_of([text.encode()])[:HASH_CHARACTERS]
 
 
 class StoredPlan(NamedTuple):
@@ -73,25 +73,25 @@ def identity_of(
     library: str, version: str, device: Optional[DeviceInfo], model_path: str, request: BuildRequest, root: str = "/"
 ) -> Identity:
     """What a plan for this machine depends on. ``root`` is where the system's files lie."""
-    about: Dict[str, Any] = (
-        {}
-        if device is None
-        else {
-            "name": device.name,
-            "compute_capability": list(device.compute_capability),
-            "multiprocessors": device.multiprocessors,
-            "cuda": list(device.cuda),
-        }
-    )
     return Identity(
-        library, version, about, power_mode(root), l4t_release(root), model_sha256(model_path), request.identity()
+        library,
+        version,
+        {} if device is None else device_facts(device),
+        power_mode(root),
+        l4t_release(root),
+        content_sha256(graph_parts(model_path)),
+        request.identity(),
     )
 
 
-def model_sha256(path: str) -> str:
-    """Of the ONNX file and the weights that exporters lay beside it (``FILE.data``, ``FILE_data``)."""
-    parts = [file_sha256(name) for name in (path, f"{path}.data", f"{path}_data") if os.path.isfile(name)]
-    return parts[0] if len(parts) == 1 else hashlib.sha256("".join(parts).encode()).hexdigest()
+def device_facts(device: DeviceInfo) -> Dict[str, Any]:
+    """What a built engine depends on of the GPU."""
+    return {
+        "name": device.name,
+        "compute_capability": list(device.compute_capability),
+        "multiprocessors": device.multiprocessors,
+        "cuda": list(device.cuda),
+    }
 
 
 def power_mode(root: str = "/") -> str:
@@ -126,9 +126,7 @@ class PlanCache:
     def timing_cache(self, identity: Identity) -> str:
         """Where kernel timings lie that any model's builds share."""
         about = json.dumps([identity.library, identity.version, identity.device, identity.power_mode], sort_keys=True)
-        return os.path.join(
-            self._directory, f"timing-{hashlib.sha256(about.encode()).hexdigest()[:HASH_CHARACTERS]}.cache"
-        )
+        return os.path.join(self._directory, f"timing-{sha256_of([about.encode()])[:HASH_CHARACTERS]}.cache")
 
     def find(self, name: str, identity: Identity) -> Optional[StoredPlan]:
         """The plan, if there is one that fits and is whole. What is wrong with one that is there goes to the log."""
@@ -199,7 +197,7 @@ class PlanCache:
                 **kept,
                 "format": FORMAT,
                 "identity": identity._asdict(),
-                "plan_sha256": _sha256(beside),
+                "plan_sha256": read_sha256(beside),
                 "plan_bytes": os.path.getsize(beside),
             }
             _write(f"{beside}.json", json.dumps(metadata, indent=1, sort_keys=True))
@@ -226,7 +224,7 @@ class PlanCache:
         if found != wanted:
             differs = [key for key in wanted if not isinstance(found, dict) or found.get(key) != wanted[key]]
             return f"it was built for another {', '.join(differs)}", metadata
-        if os.path.getsize(path) != metadata.get("plan_bytes") or _sha256(path) != metadata.get("plan_sha256"):
+        if os.path.getsize(path) != metadata.get("plan_bytes") or read_sha256(path) != metadata.get("plan_sha256"):
             return "it is damaged", metadata
         return "", metadata
 
@@ -275,14 +273,6 @@ _SLEEP = threading.Event()  # never set: waiting for it is a sleep without a clo
 
 def _metadata_path(plan: str) -> str:
     return f"{plan[: -len('.plan')]}.json"
-
-
-def _sha256(path: str) -> str:
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        for chunk in iter(lambda: file.read(1 << 20), b""):
-            digest.update(chunk)
-    return digest.hexdigest()
 
 
 def _write(path: str, text: str) -> None:

@@ -549,7 +549,7 @@ def _shape_of(value: Any) -> Shape:
     """Of an array, or of what will become one; ``()`` where packing will say what is wrong with it."""
     try:
         return tuple(np.shape(value))
-    except ValueError:
+    except BaseException:  # noqa: BLE001 whatever it raises, packing will say of this item
         return ()
 
 

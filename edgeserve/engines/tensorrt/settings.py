@@ -7,7 +7,7 @@ form that can be sent to another process and hashed.
 from __future__ import annotations
 
 import os
-from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Sequence, Tuple, Union
 
 from edgeserve.config.files import cache_directory, resolve_path
 from edgeserve.config.schema import ModelConfig
@@ -74,7 +74,7 @@ class BuildRequest(NamedTuple):
     ranges: Dict[str, List[List[int]]]
     shapes: Dict[str, List[int]]
     states: List[str]
-    state_axis: int
+    state_axis: Union[int, Dict[str, int]]
     constants: Dict[str, Any]
     masks: Dict[str, str]
     precision: str
@@ -124,7 +124,7 @@ def read_settings(model: ModelConfig, options: Options, lanes: int, directory: s
         ranges=_ranges(options),
         shapes={name: list(shape) for name, shape in model.shapes.items()},
         states=sorted(model.state),
-        state_axis=options.integer("state_axis", 0, 0, 8),
+        state_axis=options.integers("state_axis", 0, 0, 8),
         constants=options.table("constants"),
         masks=options.texts_by_name("mask"),
         precision=_one_of(options, "precision", "model", PRECISIONS),

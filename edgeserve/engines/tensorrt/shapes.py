@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeserve.engines.collate import dims_text
+from edgeserve.engines.options import of_name
 from edgeserve.engines.tensorrt.settings import BuildRequest
 from edgeserve.errors import EngineError
 
@@ -88,7 +89,7 @@ def _shape(port: Input, size: int, inputs: Sequence[Input], request: BuildReques
         one = _constant_dims(port, np.asarray(request.constants[port.name]))
         return ProfileShape(one, one, one)
     if port.name in request.states:
-        axis = request.state_axis
+        axis = of_name(request.state_axis, port.name)
         lengths = request.shapes.get(port.name) or [*port.dims[:axis], *port.dims[axis + 1 :]]
         one = (*lengths[:axis], size, *lengths[axis:])
         if min(one) < 0 or len(one) != len(port.dims):
@@ -106,7 +107,7 @@ def _shape(port: Input, size: int, inputs: Sequence[Input], request: BuildReques
 
 
 def _constant_dims(port: Input, value: NDArray[Any]) -> Dims:
-    return tuple(value.shape) if value.ndim == len(port.dims) else (1,) * len(port.dims)
+    return tuple(value.shape) if value.ndim == len(port.dims) else tuple(max(1, dim) for dim in port.dims)
 
 
 def _item_shape(port: Input, inputs: Sequence[Input], request: BuildRequest, where: str) -> ProfileShape:

@@ -12,7 +12,7 @@ import threading
 from dataclasses import replace
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from edgeserve.config.files import model_path, weights_size_bytes
+from edgeserve.config.model_files import Stamps, graph_parts, model_path, stamps, weights_size_bytes
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.base import (
     CONTEXT_BYTES_MAX,
@@ -22,6 +22,7 @@ from edgeserve.engines.base import (
     LaneInfo,
     OutputType,
     Result,
+    RowFacts,
     Session,
     Values,
 )
@@ -29,11 +30,11 @@ from edgeserve.engines.cuda.device import CudaDevice
 from edgeserve.engines.cuda.driver import open_driver
 from edgeserve.engines.cuda.lane_stream import lane_stream
 from edgeserve.engines.cuda.status import of_model
-from edgeserve.engines.options import Options
+from edgeserve.engines.options import Options, of_name
 from edgeserve.engines.ports import Ports
 from edgeserve.engines.python import import_function
 from edgeserve.engines.tensorrt import plans
-from edgeserve.engines.tensorrt.build_errors import LibraryMissing, PlanRefused, forget_locals
+from edgeserve.engines.tensorrt.build_errors import BuildFailed, LibraryMissing, PlanRefused, forget_locals
 from edgeserve.engines.tensorrt.building import (
     MEMORY_FLOOR_BYTES,
     BuildLimits,
@@ -43,7 +44,7 @@ from edgeserve.engines.tensorrt.building import (
 )
 from edgeserve.engines.tensorrt.construct import FP16_MEND
 from edgeserve.engines.tensorrt.io_tensors import Tensor, check_profiles, tensors_of
-from edgeserve.engines.tensorrt.library import Library, open_library
+from edgeserve.engines.tensorrt.library import Library, check_installed, open_library
 from edgeserve.engines.tensorrt.plan_file import (
     check_options,
     choose,
@@ -91,6 +92,12 @@ class TensorrtEngine(Engine):
         self._opening = threading.Lock()  # lanes open on their own threads, and two captures at once gain nothing
 
     # --- life ---
+
+    def check(self) -> None:
+        try:
+            check_installed(self._settings.library)
+        except EngineError as error:
+            raise of_model(self._name, error) from None
 
     def load(self) -> Footprint:
         """Find or build the plan, and bring it to the device."""
@@ -184,6 +191,9 @@ class TensorrtEngine(Engine):
             return item
         return self._must_be_loaded().ports.example()
 
+    def rows(self) -> RowFacts:
+        return self._must_be_loaded().ports.rows("cuda")
+
     def outputs(self) -> Mapping[str, OutputType]:
         return {} if self._loaded is None else self._loaded.ports.outputs()
 
@@ -223,9 +233,10 @@ class TensorrtEngine(Engine):
         """The plan on the device. A plan that the library refuses is built again, once."""
         request = self._request(library)
         fixed = device.info if not request.compute_capabilities else None
+        before = stamps(graph_parts(path))
         identity = identity_of(library.name, library.version, fixed, path, request)
         cache = PlanCache(self._settings.plans)
-        plan = self._obtain(library, device, cache, identity, path)
+        plan = self._obtain(library, device, cache, identity, path, before)
         try:
             self._loaded = self._deserialized(library, device, plan)
         except PlanRefused as error:
@@ -233,7 +244,7 @@ class TensorrtEngine(Engine):
                 raise
             forget_locals(error)  # of the refused plan, whose memory the build needs
             cache.discard(plan, str(error))
-            plan = self._obtain(library, device, cache, identity, path)
+            plan = self._obtain(library, device, cache, identity, path, before)
             self._loaded = self._deserialized(library, device, plan)
         return plan
 
@@ -243,8 +254,9 @@ class TensorrtEngine(Engine):
         return request._replace(lanes=library.api.profile_copies(request.lanes))
 
     def _obtain(
-        self, library: Library, device: CudaDevice, cache: PlanCache, identity: Identity, path: str
+        self, library: Library, device: CudaDevice, cache: PlanCache, identity: Identity, path: str, before: Stamps
     ) -> StoredPlan:
+        """A plan of the files as they were ``before`` they were hashed."""
         settings = self._settings
         model_bytes = weights_size_bytes(path)
         request = self._request(library)._replace(file=os.path.abspath(path))
@@ -278,6 +290,11 @@ class TensorrtEngine(Engine):
                 told,
                 self._lanes[0].device_index,
             )
+            if stamps(graph_parts(path)) != before:
+                raise BuildFailed(
+                    f"{self._where}: {path}, or a file of its weights, changed while its plan was built; load it again "
+                    "when all its files are in their place"
+                )
             log.warning("%s: the plan was built in %.1f s", self._where, built["build_s"])
             return {**built, "model_bytes": model_bytes, "profiles_count": len(request.sizes), "model": self._name}
 
@@ -294,7 +311,7 @@ class TensorrtEngine(Engine):
         request = self._settings.request
         axes: Dict[str, Optional[int]] = {
             **dict.fromkeys(request.constants),
-            **dict.fromkeys(request.states, request.state_axis),
+            **{state: of_name(request.state_axis, state) for state in request.states},
         }
         chosen = choose(profiles_in(library, engine), self._model.batch, axes, self._where)
         profiles = [(item.size, item.shapes) for item in chosen]

@@ -22,10 +22,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from edgeserve.config.files import model_path
+from edgeserve.config.model_files import model_path
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.describe import FileDescription
-from edgeserve.engines.options import Options
+from edgeserve.engines.options import Options, of_name
 from edgeserve.engines.ports import Port
 from edgeserve.engines.python import import_function
 from edgeserve.errors import ConfigError, EngineError, nearest
@@ -282,7 +282,9 @@ def _port(model: ModelConfig, options: Options, name: str, entry: Any, is_mask: 
             f"(without the batch axis, -1 is any length), or [model.{model.name}] shapes"
         )
     dims: Dims = tuple(None if dim == -1 else dim for dim in shape)
-    axis = options.integer("state_axis", 0, 0, 8) if name in model.state else 0
+    if not options.boolean("batch_axis", True):
+        return Port(name, dtype, dims)
+    axis = of_name(options.integers("state_axis", 0, 0, 8), name) if name in model.state else 0
     return Port(name, dtype, (*dims[:axis], None, *dims[axis:]))
 
 
@@ -390,6 +392,7 @@ def describe(path: str) -> FileDescription:
             tuple(program.inputs),
             _output_ports(path, program.outputs),
             facts={"outputs": named} if named else {},
+            batches=() if program.sizes == (1, None) else ((program.sizes[0], program.sizes[1] or NO_BOUND),),
         )
     try:
         with warnings.catch_warnings():

@@ -6,7 +6,7 @@ returns, in order; default ``["output"]``, or the keys of the dict that an expor
 (``"float32"``, ``"float16"``, ``"bfloat16"``: weights and floating inputs; what comes out is float32), ``threads`` (of
 one run on the CPU; default: the lane's), ``deterministic`` (operators that give the same bits each time; it holds for
 the whole process), ``example`` (``"module:function"``), ``cuda`` (the library for streams: ``auto``, ``cuda-bindings``,
-``cuda-bindings``), and those of :mod:`edgeserve.engines.ports`.
+``cuda-bindings``), ``batch_axis`` and those of :mod:`edgeserve.engines.ports`.
 
 torch keeps the number of threads per thread of the program where it is built with OpenMP, as its wheels are: each lane
 has its own. The number is set on the thread that runs a batch, and only when it differs.
@@ -23,11 +23,11 @@ import torch
 from numpy.typing import NDArray
 
 from edgeserve.config.schema import ModelConfig
-from edgeserve.engines.base import Batch, Engine, Footprint, LaneInfo, OutputType, Result, Session, Values
+from edgeserve.engines.base import Batch, Engine, Footprint, LaneInfo, OutputType, Result, RowFacts, Session, Values
 from edgeserve.engines.cuda.status import of_model
 from edgeserve.engines.host_session import HostSession
 from edgeserve.engines.options import Options
-from edgeserve.engines.ports import PORT_OPTIONS, PackedBatch, Port, Ports
+from edgeserve.engines.ports import HALF_ROUNDING, PORT_OPTIONS, PackedBatch, Port, Ports
 from edgeserve.engines.python import NOMINAL_BYTES, import_function
 from edgeserve.engines.torch.failures import failure_of
 from edgeserve.engines.torch.programs import Program, read_program, storages
@@ -45,6 +45,7 @@ KNOWN_OPTIONS = (
     "example",
     "cuda",
     "image",
+    "batch_axis",
     *PORT_OPTIONS,
 )
 
@@ -106,6 +107,9 @@ class TorchEngine(Engine):
 
     # --- life ---
 
+    def check(self) -> None:
+        self._check_machine()
+
     def load(self) -> Footprint:
         """Read the network, check what it takes against the configuration, and call it once where an example of its
         inputs is known."""
@@ -161,6 +165,10 @@ class TorchEngine(Engine):
             item: Values = import_function(self._example, self._directory, self._options.where("example"))()
             return item
         return self.loaded_ports().example()
+
+    def rows(self) -> RowFacts:
+        facts = self.loaded_ports().rows(self._lanes[0].device_kind)
+        return facts if self._precision in (None, torch.float32) else facts._replace(rounding=HALF_ROUNDING)
 
     def misfits(self, declared: Mapping[str, Optional[OutputType]]) -> List[str]:
         return self.loaded_ports().misfits(declared)
@@ -252,7 +260,7 @@ class TorchEngine(Engine):
             )
 
     def _check_sizes(self, program: Program) -> None:
-        low, high = program.sizes
+        low, high = program.sizes if self._options.boolean("batch_axis", True) else (1, None)
         wrong = [size for size in self._model.batch if size < low or (high is not None and size > high)]
         if wrong:
             raise EngineError(
@@ -333,7 +341,8 @@ class TorchEngine(Engine):
     def _array(self, output: torch.Tensor, shared: Set[int]) -> NDArray[Any]:
         """An output as an array that nothing else writes to."""
         array: NDArray[Any] = output.numpy()
-        if self._copies_out or output.untyped_storage().data_ptr() in shared:
+        rows_share = any(not stride and length > 1 for stride, length in zip(output.stride(), output.shape))
+        if rows_share or self._copies_out or output.untyped_storage().data_ptr() in shared:
             return np.array(array, copy=True)
         return array
 

@@ -4,9 +4,9 @@ import { openTry } from "/page/try.js";
 export const byId = (id) => document.getElementById(id);
 const MINUTE = 60;
 const PARTS = ["queue", "load", "batch", "execute", "other"];
-const PART_WORDS = { queue: "waiting for a lane", load: "loading the model", batch: "filling the batch", execute: "running", other: "beside the lane" };
+const PART_WORDS = { queue: "waiting for a lane", load: "loading the model", batch: "given to a busy lane", execute: "running", other: "beside the lane" };
 const HUES = [205, 28, 150, 275, 55, 340, 175, 95];
-const REQUESTS_KEPT = 400, REQUESTS_SHOWN = 14, WORKS_KEPT = 4000;
+const REQUESTS_KEPT = 400, REQUESTS_SHOWN = 14, WORKS_KEPT = 4000, APPS_SHOWN = 8;
 
 const looks = [];
 const known = { works: [], requests: new Map(), names: new Map(), rests: 0 };
@@ -23,9 +23,10 @@ export function element(tag, attributes = {}, ...children) {
   made.append(...children.filter((child) => child !== null && child !== undefined));
   return made;
 }
-export const ms = (value) => value === null || value === undefined ? "–" : value >= 10000 ? `${(value / 1000).toFixed(1)} s`
+export const ms = (value) => value === null || value === undefined ? "–" : value >= 600000 ? spanText(value / 1000) : value >= 10000 ? `${(value / 1000).toFixed(1)} s`
   : `${value >= 100 ? value.toFixed(0) : value >= 10 ? value.toFixed(1) : value.toFixed(2)} ms`;
 const share = (part, whole) => whole > 0 ? `${(100 * part / whole).toFixed(part === whole || !part ? 0 : 1)} %` : "–";
+const count = (value) => value >= 1e9 ? `${(value / 1e9).toFixed(1)} G` : value >= 1e6 ? `${(value / 1e6).toFixed(1)} M` : value >= 1e4 ? `${(value / 1e3).toFixed(value >= 1e5 ? 0 : 1)} k` : String(value);
 const bytes = (value) => value >= 2 ** 30 ? `${(value / 2 ** 30).toFixed(1)} GiB` : `${(value / 2 ** 20).toFixed(0)} MiB`;
 const set = (node, text) => { if (node.textContent !== text) node.textContent = text; };
 const sum = (table) => Object.values(table).reduce((a, b) => a + b, 0);
@@ -74,9 +75,24 @@ export async function* events(response) {
     }
   }
 }
+let staleAt = null, lookAt = 0; // since when nothing has come, and when the last figures did (performance.now)
 function state(kind, text) {
   byId("status").dataset.state = kind;
   set(byId("status"), text);
+  if (kind !== "bad") staleAt = null;
+  else if (staleAt === null) staleAt = performance.now();
+  document.body.toggleAttribute("data-stale", staleAt !== null);
+  if (staleAt !== null) showAge();
+}
+function showAge() {
+  if (staleAt !== null && looks.length) set(byId("uptime"), `these figures are ${spanText((performance.now() - lookAt) / 1000)} old`);
+}
+setInterval(showAge, 1000);
+function forget() {
+  looks.length = known.works.length = 0;
+  known.requests.clear();
+  known.names.clear();
+  chosen = -1;
 }
 let stream = null;
 async function follow() {
@@ -85,7 +101,7 @@ async function follow() {
   try {
     const response = await ask("/page/stream", { signal: mine.signal });
     if (!response.ok) throw new Error((await response.json()).error);
-    looks.length = 0;
+    forget(); // the stream begins with all that its front knows
     for await (const [name, data] of events(response)) take(name, JSON.parse(data));
     throw new Error("the stream ended");
   } catch (error) {
@@ -105,9 +121,12 @@ document.addEventListener("visibilitychange", () => {
 
 function take(name, value) {
   if (name === "looks") {
-    looks.push(...value);
-    looks.splice(0, looks.length - MINUTE - 1);
-    if (value.length) { state("good", "serving"); showLooks(); }
+    for (const look of value) {
+      if (looks.length && look.uptime_s < looks[looks.length - 1].uptime_s) forget(); // the server has started again
+      looks.push(look);
+    }
+    while (looks.length > 2 && looks[1].uptime_s <= looks[looks.length - 1].uptime_s - MINUTE) looks.shift();
+    if (value.length) { lookAt = performance.now(); state("good", "serving"); showLooks(); }
   } else if (name === "failed") state("bad", value.error);
   else if (name === "no_steps") set(byId("timeline-note"), `No timeline: ${value.error}`);
   else if (name === "steps") { takeSteps(value); showRequests(); if (isStill.matches || known.rests) draw(); }
@@ -119,7 +138,7 @@ function takeSteps(table) {
     if (entry.ph === "M") known.names.set(`${entry.pid} ${entry.name === "thread_name" ? entry.tid : "p"}`, entry.args.name);
     else if (entry.ph === "X") known.works.push({ lane: entry.tid, from: entry.ts, to: entry.ts + entry.dur, name: entry.name, ids: entry.args.requests || [] });
     else if (entry.ph === "b") known.requests.set(entry.id, { id: entry.id, app: entry.cat, from: entry.ts, to: entry.ts, ...entry.args });
-    else if (entry.ph === "e") known.requests.get(entry.id).to = entry.ts;
+    else if (entry.ph === "e" && known.requests.has(entry.id)) known.requests.get(entry.id).to = entry.ts;
   }
   known.works.splice(0, known.works.length - WORKS_KEPT);
   chosen = held ? known.works.indexOf(held) : -1;
@@ -128,36 +147,59 @@ function takeSteps(table) {
   known.ahead = table.now_us - performance.now() * 1000;
   known.end = known.works.length ? Math.max(...known.works.map((work) => work.to)) : table.now_us;
 }
-const kindOf = (request) => request.outcome !== "completed" ? "none" : request.slack_ms < 0 ? "late" : "time";
+const kindOf = (request) => request.outcome === "failed" ? "fail" : request.outcome !== "completed" ? "none" : request.slack_ms < 0 || request.cut ? "late" : "time";
 
 // --- figures ----------------------------------------------------------------------------------------------------------
 
 function counts(row) {
-  const ended = sum(row.outcomes), answered = row.outcomes.completed;
-  return { ended, late: row.late, time: answered - row.late, none: ended - answered };
+  const ended = sum(row.outcomes), { completed, failed } = row.outcomes;
+  return { ended, late: row.late, time: completed - row.late, none: ended - completed - failed, fail: failed };
 }
 function between(before, now) {
   const difference = {};
   for (const key of Object.keys(now)) difference[key] = Math.max(0, now[key] - (before ? before[key] : 0));
   return difference;
 }
-const total = (look) => Object.values(look.apps).map(counts).reduce(
-  (a, b) => ({ ended: a.ended + b.ended, late: a.late + b.late, time: a.time + b.time, none: a.none + b.none }), { ended: 0, late: 0, time: 0, none: 0 });
+const NOTHING = { ended: 0, late: 0, time: 0, none: 0, fail: 0 };
+const total = (look) => Object.values(look.apps).map(counts).reduce((a, b) => Object.fromEntries(Object.keys(a).map((key) => [key, a[key] + b[key]])), NOTHING);
+function latencies(was, row) { // of the answers between two looks: how many, their mean, and bounds of which so many of 100 are within
+  const now = row.latency_histogram, before = was && was.latency_histogram;
+  const counted = now.counts.map((value, at) => value - (before ? before.counts[at] : 0)), all = counted.reduce((a, b) => a + b, 0);
+  const within = (part) => {
+    let so = 0;
+    const at = counted.findIndex((value) => (so += value) >= part * all);
+    return at < now.bounds_ms.length ? `within ${ms(now.bounds_ms[at])}` : `in more than ${ms(now.bounds_ms[now.bounds_ms.length - 1])}`;
+  };
+  return all > 0 ? { all, mean: (now.sum_ms - (before ? before.sum_ms : 0)) / all, half: within(.5), most: within(.99) } : null;
+}
+function breakdown(was, row) { // means of the answers between two looks, from means since the start
+  const n = row.outcomes.completed, m = was ? was.outcomes.completed : 0;
+  return Object.fromEntries(Object.entries(row.breakdown_ms).map(([part, value]) => [part, n > m ? Math.max(0, (value * n - (m ? was.breakdown_ms[part] * m : 0)) / (n - m)) : 0]));
+}
 
 function showLooks() {
   const now = looks[looks.length - 1], first = looks[0], before = looks[looks.length - 2] || now;
   const span = now.uptime_s - first.uptime_s, all = between(total(first), total(now));
   set(byId("uptime"), `up ${spanText(now.uptime_s)}`);
+  set(byId("h-minute"), span > MINUTE - 2 ? "The last minute" : `The last ${Math.round(span)} seconds`);
   set(byId("t-time"), share(all.time, all.ended));
-  set(byId("t-rate"), span > 0 ? (all.ended / span).toFixed(all.ended / span < 10 ? 1 : 0) : "–");
-  set(byId("t-late"), String(all.late));
-  set(byId("t-none"), String(all.none));
-  set(byId("t-open"), String(now.open));
+  set(byId("t-rate"), span > 0 ? all.ended / span < 10 ? (all.ended / span).toFixed(1) : count(Math.round(all.ended / span)) : "–");
+  set(byId("t-late"), count(all.late));
+  set(byId("t-none"), count(all.none));
+  set(byId("t-fail"), count(all.fail));
+  set(byId("t-open"), count(now.open));
   showLanes(now, before);
   keyed(byId("apps"), Object.keys(now.apps), newApp, (card, name) => showApp(card, name, now, first));
   showDevice(now);
-  const shown = [...new Set([...Object.keys(now.apps)])];
-  keyed(byId("legend"), shown.slice(0, 12), (name) => element("li", {}, element("i"), name), (item, name) => { item.firstChild.style.background = hue(name); });
+  byId("apps-none").hidden = Object.keys(now.apps).length > 0;
+  keyed(byId("legend"), appsShown(), (name) => element("li", {}, element("i"), element("bdi", {}, name)), (item, name) => { item.firstChild.style.background = hue(name); });
+}
+function appsShown() { // in the timeline: those that are asked most, in the order of the configuration
+  const now = looks[looks.length - 1], first = looks[0], names = Object.keys(now.apps);
+  if (names.length <= APPS_SHOWN) return names;
+  const asked = (name) => sum(now.apps[name].outcomes) - (first.apps[name] ? sum(first.apps[name].outcomes) : 0) + now.apps[name].open;
+  const chosen = new Set([...names].sort((a, b) => asked(b) - asked(a)).slice(0, APPS_SHOWN));
+  return names.filter((name) => chosen.has(name));
 }
 const spanText = (s) => s >= 3600 ? `${Math.floor(s / 3600)} h ${Math.floor(s / 60) % 60} min` : s >= 60 ? `${Math.floor(s / 60)} min` : `${Math.floor(s)} s`;
 
@@ -173,7 +215,7 @@ function keyed(parent, keys, make, update) {
 function showLanes(now, before) {
   const names = Object.keys(now.lanes).filter((name) => !name.startsWith("copy:") || now.lanes[name].works);
   keyed(byId("lanes").tBodies[0], names, () => {
-    const row = element("tr", {}, element("th", { scope: "row" }), ...Array.from({ length: 6 }, (_, at) => element("td", { class: at > 1 ? "n" : "" })));
+    const row = element("tr", {}, element("th", { scope: "row", class: "name", dir: "auto" }), ...Array.from({ length: 6 }, (_, at) => element("td", { class: at > 1 ? "n" : "" })));
     row.cells[2].append(element("div", { class: "bar", title: "" }, element("i")), "");
     return row;
   }, (row, name) => {
@@ -181,12 +223,13 @@ function showLanes(now, before) {
     const busy = span > 0 ? Math.min(1, Math.max(0, (lane.busy * now.uptime_s - old.busy * before.uptime_s) / span)) : lane.busy;
     const works = lane.works - old.works, jobs = lane.jobs - old.jobs;
     set(row.cells[0], name);
+    row.cells[0].title = name;
     set(row.cells[1], lane.state);
     row.cells[1].className = lane.state === "up" ? "" : "none-text";
     row.cells[2].firstChild.firstChild.style.width = `${busy * 100}%`;
     row.cells[2].firstChild.firstChild.style.background = "var(--time)";
     row.cells[2].lastChild.data = ` ${(busy * 100).toFixed(0)} %`;
-    [span > 0 ? (works / span).toFixed(1) : "–", works && jobs ? (jobs / works).toFixed(1) : "–", lane.in_flight, lane.refused].forEach((value, at) => set(row.cells[3 + at], String(value)));
+    [span > 0 ? (works / span).toFixed(1) : "–", works && jobs ? (jobs / works).toFixed(1) : "–", count(lane.in_flight), count(lane.refused)].forEach((value, at) => set(row.cells[3 + at], value));
   });
 }
 function newApp(name) {
@@ -195,49 +238,54 @@ function newApp(name) {
   svg.setAttribute("preserveAspectRatio", "none");
   svg.setAttribute("role", "img");
   return element("article", { class: "card" },
-    element("div", { class: "row" }, element("h3", {}, name), element("button", { "aria-label": `Try it: ${name}`, on: { click: () => openTry(name) } }, "Try it")),
+    element("div", { class: "row" }, element("h3", { dir: "auto", title: name }, name), element("button", { "aria-label": `Try it: ${name}`, on: { click: () => openTry(name) } }, "Try it")),
     element("p", { class: "about" }), element("div", { class: "row" }, element("span", { class: "big" }), element("p", { class: "rates" })),
-    svg, element("ul", { class: "chips" }), element("div", { class: "parts" }), element("p", { class: "took" }));
+    element("p", { class: "axis" }, element("span", { class: "top" }), element("span", {}, "requests a second")), svg,
+    element("p", { class: "axis", "aria-hidden": true }, element("span", {}, `${MINUTE} s ago`), element("span", {}, "now")), element("ul", { class: "chips" }), element("div", { class: "parts" }), element("p", { class: "took" }));
 }
 function showApp(card, name, now, first) {
   const row = now.apps[name], was = first.apps[name], span = between(was && counts(was), counts(row));
   const [about, rates, took] = ["about", "rates", "took"].map((part) => card.querySelector(`p.${part}`));
   set(about, `${row.policy}${row.slo_ms ? `, deadline ${ms(row.slo_ms)}` : ""}${row.expected_ms ? `, takes ${ms(row.expected_ms)} alone` : ""}`);
   set(card.querySelector(".big"), share(span.time, span.ended));
-  set(rates, `in time · ${span.late} late · ${span.none} without an answer · ${row.open} open`);
-  spark(card.querySelector("svg"), name);
+  set(rates, `in time · ${count(span.late)} late · ${count(span.none)} refused · ${count(span.fail)} failed · ${count(row.open)} open`);
+  set(card.querySelector(".top"), `up to ${count(spark(card.querySelector("svg"), name))}`);
   const reasons = {};
   for (const [outcome, table] of Object.entries(row.reasons))
     for (const [reason, count] of Object.entries(table)) {
       const more = count - ((was && was.reasons[outcome] && was.reasons[outcome][reason]) || 0);
-      if (more > 0) reasons[reason] = (reasons[reason] || 0) + more;
+      const key = `${outcome === "failed" ? "fail" : ""} ${reason}`;
+      if (more > 0) reasons[key] = (reasons[key] || 0) + more;
     }
-  keyed(card.querySelector(".chips"), Object.keys(reasons).sort((a, b) => reasons[b] - reasons[a]).slice(0, 5), () => element("li"), (chip, reason) => set(chip, `${reason.replaceAll("_", " ")} ${reasons[reason]}`));
-  card.querySelector(".parts").replaceChildren(partsBar(row.breakdown_ms));
-  set(took, row.latency_ms.p50 === undefined || row.latency_ms.p50 === null ? "no answer yet" : `half within ${ms(row.latency_ms.p50)}, 99 of 100 within ${ms(row.latency_ms.p99)}`);
+  keyed(card.querySelector(".chips"), Object.keys(reasons).sort((a, b) => reasons[b] - reasons[a]).slice(0, 5), (key) => element("li", { class: key.split(" ")[0] || null }),
+    (chip, key) => set(chip, `${key.slice(key.indexOf(" ") + 1).replaceAll("_", " ")} ${count(reasons[key])}`));
+  const answers = latencies(was, row);
+  card.querySelector(".parts").replaceChildren(partsBar(breakdown(was, row)));
+  set(took, answers ? `${ms(answers.mean)} on average, half ${answers.half}, 99 of 100 ${answers.most}` : "no answer in this time");
 }
 function spark(svg, name) {
-  const bars = [];
+  const bars = [], end = looks[looks.length - 1].uptime_s;
   for (let at = 1; at < looks.length; at++) {
-    const now = looks[at].apps[name], was = looks[at - 1].apps[name];
-    bars.push(now && was ? between(counts(was), counts(now)) : { ended: 0, time: 0, late: 0, none: 0 });
+    const now = looks[at].apps[name], was = looks[at - 1].apps[name], from = looks[at - 1].uptime_s, span = looks[at].uptime_s - from;
+    if (now && was && span > 0) bars.push({ ...between(counts(was), counts(now)), from: Math.max(0, MINUTE - end + from), span });
   }
-  const top = Math.max(1, ...bars.map((bar) => bar.ended));
+  const top = Math.max(1, ...bars.map((bar) => Math.ceil(bar.ended / bar.span)));
   const rectangles = [];
-  bars.forEach((bar, at) => {
+  bars.forEach((bar) => {
     let y = 24;
-    for (const kind of ["time", "late", "none"]) {
-      const height = 23 * bar[kind] / top;
+    for (const kind of ["time", "late", "none", "fail"]) {
+      const height = 23 * bar[kind] / bar.span / top;
       if (!height) continue;
       y -= height;
       const rect = document.createElementNS(svg.namespaceURI, "rect");
-      for (const [key, value] of Object.entries({ x: MINUTE - bars.length + at + .1, y, width: .8, height })) rect.setAttribute(key, value);
+      for (const [key, value] of Object.entries({ x: bar.from + .1 * bar.span, y, width: .8 * bar.span, height })) rect.setAttribute(key, value);
       rect.style.fill = `var(--${kind})`;
       rectangles.push(rect);
     }
   });
   svg.replaceChildren(...rectangles);
   svg.setAttribute("aria-label", `Requests per second of ${name} in the last minute, ${top} at most`);
+  return top;
 }
 export function partsBar(parts) {
   const whole = PARTS.reduce((so, part) => so + (parts[part] || 0), 0);
@@ -263,6 +311,10 @@ const partsOf = (request) => {
   const parts = Object.fromEntries(["queue", "load", "batch", "execute"].map((part) => [part, request[`${part}_ms`] || 0]));
   return { ...parts, other: Math.max(0, (request.to - request.from) / 1000 - sum(parts)) };
 };
+function endOf(request, kind) {
+  const text = kind === "time" ? "in time" : request.cut ? "ended early" : kind === "late" ? `${ms(-request.slack_ms)} late` : `${request.outcome}: ${String(request.reason || "").replaceAll("_", " ")}`;
+  return element("span", { dir: "auto", title: text }, text);
+}
 function showRequests() {
   const which = document.querySelector("input[name=which]:checked").value;
   const chosen = [...known.requests.values()].reverse().filter((request) => which === "all" || kindOf(request) === which).slice(0, REQUESTS_SHOWN);
@@ -272,8 +324,8 @@ function showRequests() {
     const kind = kindOf(request);
     return element("tr", {},
       element("td", {}, element("button", { "aria-label": `Story of request ${request.id}`, on: { click: () => openStory(request.id) } }, String(request.id))),
-      element("td", {}, request.app),
-      element("td", { class: `${kind}-text` }, kind === "time" ? "in time" : kind === "late" ? `${ms(-request.slack_ms)} late` : `${request.outcome}: ${request.reason.replaceAll("_", " ")}`),
+      element("td", { class: "name", dir: "auto", title: request.app }, request.app),
+      element("td", { class: `end ${kind}-text` }, endOf(request, kind)),
       element("td", { class: "n" }, ms((request.to - request.from) / 1000)),
       element("td", { class: "wide-bar" }, partsBar(partsOf(request))));
   }));
@@ -303,7 +355,7 @@ function window_() {
     const from = known.works.length ? Math.min(...known.works.map((work) => work.from)) : known.end || 0;
     return { from: Math.max(from, (known.end || 0) - SPAN_US), to: (known.end || 0) + 1 };
   }
-  const to = performance.now() * 1000 + known.ahead - DELAY_US;
+  const to = (staleAt === null ? performance.now() : staleAt) * 1000 + known.ahead - DELAY_US;
   return { from: to - SPAN_US, to };
 }
 const lanesOf = () => [...known.names].filter(([key]) => key.startsWith("1 ") && !key.endsWith("p"))
@@ -312,7 +364,7 @@ function draw() {
   const look = looks[looks.length - 1];
   if (!look) return;
   const lanes = lanesOf();
-  const apps = Object.keys(look.apps).slice(0, 8);
+  const apps = appsShown(), all = Object.keys(look.apps).length;
   const wide = canvas.clientWidth, high = (lanes.length + apps.length) * ROW + 20, scale = devicePixelRatio || 1;
   if (canvas.width !== Math.round(wide * scale) || canvas.height !== Math.round(high * scale)) {
     canvas.width = wide * scale; canvas.height = high * scale; canvas.style.height = `${high}px`;
@@ -320,7 +372,7 @@ function draw() {
   const pen = canvas.getContext("2d"), label = wide < 520 ? 64 : LABEL;
   view = window_();
   const x = (us) => label + (wide - label) * (us - view.from) / (view.to - view.from);
-  const ink = css("--ink"), soft = css("--soft"), line = css("--line"), hatch = css("--hatch"), marks = { late: css("--late"), none: css("--none") };
+  const ink = css("--ink"), soft = css("--soft"), line = css("--line"), hatch = css("--hatch"), marks = { late: css("--late"), none: css("--none"), fail: css("--fail") };
   pen.setTransform(scale, 0, 0, scale, 0, 0);
   pen.clearRect(0, 0, wide, high);
   pen.font = "12px system-ui, sans-serif";
@@ -331,7 +383,8 @@ function draw() {
     rows.set(key, y);
     pen.fillStyle = hatch; pen.fillRect(label, y + 2, wide - label, ROW - 4);
     pen.fillStyle = key.startsWith("lane") ? ink : soft;
-    pen.fillText(name.length > label / 7 ? `${name.slice(0, label / 7 - 1)}…` : name, 0, y + ROW / 2, label - 4);
+    const letters = Array.from(name), fits = Math.floor(label / 7);
+    pen.fillText(letters.length > fits ? `${letters.slice(0, fits - 1).join("")}…` : name, 0, y + (key.startsWith("lane") ? ROW / 2 : 10), label - 4);
   });
   pen.save(); pen.beginPath(); pen.rect(label, 0, wide - label, high); pen.clip();
   known.works.forEach((work, at) => {
@@ -343,18 +396,22 @@ function draw() {
     if (at === chosen) { pen.strokeStyle = ink; pen.lineWidth = 3; pen.strokeRect(left - 1, y + 2, width + 2, ROW - 4); }
     if (width > 46) { pen.fillStyle = isDark.matches ? "#10141b" : "#fff"; pen.fillText(work.name, left + 4, y + ROW / 2, width - 6); }
   });
-  for (const name of apps) drawOpen(pen, name, rows.get(`app ${name}`), x, marks);
+  const most = apps.map((name) => drawOpen(pen, name, rows.get(`app ${name}`), x, marks));
   pen.restore();
+  pen.fillStyle = soft;
+  pen.font = "10px system-ui, sans-serif";
+  apps.forEach((name, at) => pen.fillText(`up to ${count(most[at])} open`, 0, rows.get(`app ${name}`) + 22, label - 4));
+  pen.font = "12px system-ui, sans-serif";
   pen.fillStyle = soft; pen.strokeStyle = line;
   const step = niceStep((view.to - view.from) / 1000 / (wide < 520 ? 3 : 6));
   for (let at = 0; at * step * 1000 <= view.to - view.from; at++) {
     const where = x(view.to - at * step * 1000);
     pen.textAlign = at ? "center" : "right";
-    if (where > label + 20) pen.fillText(at ? `−${step * at >= 1000 ? `${step * at / 1000} s` : `${step * at} ms`}` : known.rests ? "sample's end" : "now", where, high - 8);
+    if (where > label + 20) pen.fillText(at ? `−${step * at >= 1000 ? `${step * at / 1000} s` : `${step * at} ms`}` : known.rests ? "sample's end" : staleAt !== null ? "then" : "now", where, high - 8);
   }
   pen.textAlign = "left";
   set(byId("timeline-note"), known.rests ? `So much happens that a sample is shown, the next in ${Math.round(known.rests)} s: watching must not slow the server down.`
-    : known.works.length ? "Everything is shown. ▼ without an answer, ◆ late." : "Waiting for the first batch.");
+    : !known.works.length ? "Waiting for the first batch." : `${all > apps.length ? `The ${apps.length} apps of ${all} that are asked most are shown.` : "Everything is shown."} ▼ refused or given up, ✖ failed, ◆ late.`);
 }
 function niceStep(about) {
   const size = 10 ** Math.floor(Math.log10(about || 1));
@@ -379,8 +436,9 @@ function drawOpen(pen, app, y, x, marks) {
     const kind = kindOf(request);
     if (kind === "time") continue;
     pen.fillStyle = marks[kind];
-    pen.fillText(kind === "late" ? "◆" : "▼", x(request.to) - 5, y + 9);
+    pen.fillText({ late: "◆", none: "▼", fail: "✖" }[kind], x(request.to) - 5, y + 9);
   }
+  return Math.max(most, 4);
 }
 function choose(at) {
   chosen = at;

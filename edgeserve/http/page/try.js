@@ -13,6 +13,7 @@ export async function openTry(app) {
   const answer = await ask("/page/apps"), about = (await answer.json())[app];
   if (!about) return;
   const fields = about.chat ? [chatField()] : Object.entries(about.inputs).filter(([, input]) => !input.optional).map(([key, input]) => field(key, input));
+  if (about.needs_stream) fields.push(streamField());
   const send = element("button", { class: "main" }, "Send");
   byId("try-form").replaceChildren(...fields, ...(fields.length ? [send] : [element("p", {}, "This app declares no inputs: declare them in its configuration to try it here.")]));
   byId("try-form").onsubmit = async (event) => {
@@ -29,6 +30,8 @@ export async function openTry(app) {
   if (first) first.focus();
 }
 const say = (...children) => byId("try-answer").replaceChildren(...children);
+const streamField = () => element("label", {}, "stream", element("small", {}, " its state goes on from request to request"),
+  element("input", { name: "sequence_id", value: "page", required: true, maxlength: 128 }));
 const chatField = () => element("label", {}, "message", element("textarea", { name: "message", rows: 3, required: true }, "Say hello."));
 
 const isImage = ({ dtype, shape }) => ["uint8", "float32", "float16", "float64"].includes(dtype) && shape.filter((size) => size !== 1).length >= 2

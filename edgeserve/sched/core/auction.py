@@ -286,9 +286,8 @@ class Auction:
                 alone = next((job for job in jobs if sequences.is_alone(job, lane)), None)
                 if alone is None:
                     return False
-                self._request_manager.end(
-                    alone.request,
-                    "fail",
+                self._request_manager.fail(
+                    alone,
                     f"{STATE_MEMORY}: alone, its sequence needs more than [model.{bid.model}] state_memory allows",
                 )
             jobs = [
@@ -339,7 +338,7 @@ class Auction:
             raise PolicyError(f"policy {name!r} may not run {bid!r} on {lane.name}: {problem}\n{story}")
         for request, reason in bid.drops:
             if not request.ended:
-                self._request_manager.end(request, "drop", reason)
+                self._request_manager.give_up(request, reason)
         if bid.probe:
             self._launch_probe(lane, bid, placement)
             return

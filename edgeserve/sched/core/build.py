@@ -5,6 +5,7 @@ The live runtime and the simulator both call :func:`build_scheduler`, so that wh
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Collection, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
 from edgeserve.config.profiles import LaneProfile, Profile, Timing
@@ -66,14 +67,17 @@ def build_scheduler(
     resident: Mapping[str, Sequence[str]] | None = None,
     sequences: SequenceFacts | None = None,
     learnt: Mapping[Tuple[str, str], BatchTime] | None = None,
+    sizes: Mapping[str, Sequence[int]] | None = None,
 ) -> Scheduler:
     """Put a scheduler together.
 
     Times come from ``profiles``, else from ``measured``, else from the models' ``expected``; a batch size without any
     raises :class:`ProfileError` naming the mend. ``resident`` names the models in memory at start per device; by
     default as many as fit, pinned ones first, in the order of the file. ``sequences`` are the models whose items are
-    sequences. ``learnt``: what an earlier scheduler knows of models on lanes, in place of all that.
+    sequences. ``learnt``: what an earlier scheduler knows of models on lanes, in place of all that. ``sizes``: the
+    batch sizes of models that run in fewer than are configured, as a start has found.
     """
+    config = with_sizes(config, sizes or {})
     lanes = {
         name: Lane(
             name,
@@ -129,6 +133,15 @@ def build_scheduler(
         config.server.pending_max,
         LearntChoice(plain, lambda moved: POLICIES[DYNAMIC](dynamic, moved, {})) if plain else None,
     )
+
+
+def with_sizes(config: Config, sizes: Mapping[str, Sequence[int]]) -> Config:
+    """The configuration with other batch sizes of these models."""
+    models = {
+        name: replace(model, batch=tuple(sizes[name])) if name in sizes else model
+        for name, model in config.models.items()
+    }
+    return replace(config, models=models) if sizes else config
 
 
 def policies_of(config: Config, profiles: Sequence[Profile], sequences: Collection[str]) -> Dict[str, Tuple[str, str]]:

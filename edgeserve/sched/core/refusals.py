@@ -94,11 +94,12 @@ def _ahead_on_ns(state: State, request: RequestRecord, lane: Lane, due_ns: int) 
 
 
 def expected_of_app(state: State, app: App, by_policy: bool = False) -> ExpectedEnd | None:
-    """When a request to an app would end that arrived now, by the shared estimate or as its policy sees that; None
-    while no lane could run it. ``deadline_ns_min`` counts from now."""
+    """When a usual request to an app would end that arrived now, by the shared estimate or as its policy sees that;
+    None while no lane could run it. ``deadline_ns_min`` counts from now."""
     board, now_ns = state.board, state.board.now_ns
     policy = state.policy_of[app.name]
-    request = RequestRecord(Request(0, app.name, now_ns, now_ns + app.slo_ns, on_late=app.on_late), app, policy)
+    usual = Request(0, app.name, now_ns, now_ns + app.slo_ns, on_late=app.on_late, hints=app.usual)
+    request = RequestRecord(usual, app, policy)
     expected = policy.expected_end(request, None, board) if by_policy else expected_end(request, None, board)
     if expected is None or expected.deadline_ns_min is None:
         return expected

@@ -21,6 +21,7 @@ from edgeserve.sched.policy_api.board import RequestMoves
 from edgeserve.sched.protocol.actions import (
     DropState,
     FinishRequest,
+    KeepWritten,
     LatencyBreakdown,
     LeaveOut,
     ReleaseState,
@@ -50,6 +51,7 @@ from edgeserve.sched.requests.states import (
     RUNNING,
     Job,
     RequestRecord,
+    keeps_written,
     move_job,
     move_request,
     new_tuple,
@@ -133,11 +135,13 @@ class RequestManager(RequestMoves):
                 return
         if request.has_owner:
             within = True
+            charged_ns = arrived.charged_ns // len(request.app.nodes)
             for shared, kept_ns in zip(state.lane_shares[app.name][request.klass], costs.kept_ns):
-                use = shared.asks(request, kept_ns * steps, now)
-                request.uses.append((use, kept_ns * steps))
+                lane_ns = kept_ns * steps + charged_ns
+                use = shared.asks(request, lane_ns, now)
+                request.uses.append((use, lane_ns))
                 if len(shared.uses) > 1:
-                    within = shared.is_within(use, kept_ns * steps, now) and within
+                    within = shared.is_within(use, lane_ns, now) and within
             if not within and not self._replaces(request):
                 self._reject(request, OVER_SHARE)
                 return
@@ -158,7 +162,7 @@ class RequestManager(RequestMoves):
             self._reject(request, refused, shortfall_of(state, request, None))
             return
         if displaced is not None and not displaced.ended:
-            self.end(displaced, "drop", OVER_SHARE)
+            self.give_up(displaced, OVER_SHARE)
         for use, lane_ns in request.uses:
             if len(use.shared.uses) > 1:
                 self._make_room(use, lane_ns)
@@ -185,7 +189,9 @@ class RequestManager(RequestMoves):
                 theirs.id
                 for admission in self._state.admission.values()
                 for theirs in admission.clients.get(share, {}).values()
-                if theirs.running == 0 and any(other.shared is shared for other, _ in theirs.uses)
+                if theirs.running == 0
+                and not _has_written(theirs)
+                and any(other.shared is shared for other, _ in theirs.uses)
             ]
             if not waiting:
                 return
@@ -200,8 +206,7 @@ class RequestManager(RequestMoves):
         if request.klass == "critical":
             self._state.critical.came(request, self._board.now_ns, self._state.costs[app.name].alone_ns)
         if request.on_late != "answer":
-            self._timer_seq += 1
-            heappush(self.timers, (request.deadline_ns, self._timer_seq, request))
+            self._remind(request, request.deadline_ns)
             if len(self.timers) > 4 * len(self._requests) + 1024:  # ended requests with far deadlines: let them go
                 self.timers = [row for row in self.timers if not row[2].ended]
                 heapify(self.timers)
@@ -231,9 +236,13 @@ class RequestManager(RequestMoves):
         else:
             self._proceed(request, [(node, ()) for node in request.app.entries], request.breakdown)
 
+    def _remind(self, request: RequestRecord, at_ns: int) -> None:
+        self._timer_seq += 1
+        heappush(self.timers, (at_ns, self._timer_seq, request))
+
     def _plan_to_settle(self, request: RequestRecord) -> None:
-        """When a request that is answered in part must stop waiting at its joins: what follows them needs the rest of
-        the time. One that opens later than that waits for half of what is left."""
+        """When a request that is answered in part must stop waiting at its joins, and its sequences must stop writing:
+        what follows them needs the rest of the time. One that opens later than that has half of what is left."""
         rest_ns = self._state.costs[request.app.name].rest_ns
         behind_ns = max(
             (
@@ -244,17 +253,19 @@ class RequestManager(RequestMoves):
             ),
             default=0,
         )
+        for node in request.app.nodes:
+            if node.succs and node.model in self._state.sequences.models:
+                behind_ns = max(behind_ns, rest_ns[node.name])
         if behind_ns:
             half_ns = (self._board.now_ns + request.deadline_ns) // 2
-            self._timer_seq += 1
-            heappush(self.timers, (max(request.deadline_ns - behind_ns, half_ns), self._timer_seq, request))
+            self._remind(request, max(request.deadline_ns - behind_ns, half_ns))
 
     # --- moves of policies --------------------------------------------------------------------------------------------
 
     def drop(self, request: RequestRecord, reason: str) -> None:
         """Give a request up."""
         if request.ended or not self.trials.takes(request, reason):
-            self.end(request, "drop", reason, shortfall_of(self._state, request, None))
+            self.give_up(request, reason, shortfall_of(self._state, request, None))
 
     def settle(self, request: RequestRecord, join: str = "", part: Part = (), wait_running: bool = False) -> None:
         """Fire the request's joins that have something, or only the one named."""
@@ -269,6 +280,7 @@ class RequestManager(RequestMoves):
             request.leave_out(f"did not wait for {', '.join(late)}")
         if request.joins:
             self._shed_useless(request)
+            self._owe_answer(request)
         if not ready or not self._expire_on_return(request):
             self._proceed(request, ready, request.breakdown)
 
@@ -338,7 +350,11 @@ class RequestManager(RequestMoves):
         request = job.request
         if self.trials.takes(request, reason):
             return
-        goes_on = request.on_late == PARTIAL and joins.feeds_joins(job)
+        if keeps_written(job):
+            self._end_written(job, reason)
+            return
+        has_written = request.on_late != "drop" and _has_written(request)
+        goes_on = has_written or (request.on_late == PARTIAL and joins.feeds_joins(job))
         # While its policy still holds the job. What goes on for sure is spared that: a fan-out has many parts.
         shortfall = None if goes_on and len(request.jobs) > 1 else shortfall_of(self._state, request, job)
         if goes_on:
@@ -397,14 +413,16 @@ class RequestManager(RequestMoves):
         if node.model in self._state.sequences.models:
             problem = self._state.sequences.why_never(job)
             if problem:
-                self.end(request, "fail", f"{SEQUENCE_TOO_LONG}: {problem}")
+                self.fail(job, f"{SEQUENCE_TOO_LONG}: {problem}")
                 return
         alone_ns = batch_time_ns(self._state.latencies_of[node.model], 1) if job.hints or self._memory.tracked else 0
         if self._memory.tracked:
             self._memory.want(job, alone_ns)
         behind_ns = self._state.costs[request.app.name].rest_ns[node.name] if node.succs else 0
         job.deadline_ns = request.deadline_ns - behind_ns
-        if job.hints or job.steps_total:  # an iterative job's next step must leave time for those behind it
+        ends_anyhow = request.on_late == PARTIAL and keeps_written(job)
+        # An iterative job's next step must leave time for those behind it, unless what is written by then counts.
+        if (job.hints or job.steps_total) and not ends_anyhow:
             job.deadline_ns -= (steps_left(job) - 1) * alone_ns
         self._ready.add(job)
         request.policy.on_ready(job, self._board)
@@ -414,14 +432,20 @@ class RequestManager(RequestMoves):
         model = job.node.model
         if self._state.can_run(model, job.lane):
             return False
-        self.end(
-            job.request,
-            "fail",
+        self.fail(
+            job,
             f"lane {job.lane} holds its state and cannot run model {model!r} now"
             if job.lane
             else f"no lane can run model {model!r} now",
         )
         return True
+
+    def fail(self, job: Job, reason: str) -> None:
+        """A ready job can never be done: its request fails, or has what its sequence has written."""
+        if keeps_written(job):
+            self._end_written(job, reason)
+        else:
+            self.end(job.request, "fail", reason)
 
     def returned(self, job: Job, result: JobResult, work: Work, took: Tuple[int, int]) -> None:
         """A lane returned a job of a finished batch."""
@@ -476,6 +500,7 @@ class RequestManager(RequestMoves):
             self._drop_state(job)
         if is_sequence:
             job.steps += result.steps
+            request.wrote = True
         request.breakdown = job.breakdown
         if request.app.simple:
             self.end(request, "complete", "")
@@ -490,6 +515,7 @@ class RequestManager(RequestMoves):
         if node.follower is not None:
             if request.joins and request.jobs:
                 self._shed_useless(request)
+            self._owe_answer(request)
             if not self._expire_on_return(request):
                 self._begin(request, node.follower, job.part, job.breakdown)
             return
@@ -498,6 +524,7 @@ class RequestManager(RequestMoves):
         ready = joins.after(request, job, result)
         if request.joins and request.jobs:
             self._shed_useless(request)
+        self._owe_answer(request)
         if not node.succs:
             request.done_exits += 1
         if not ready and not request.jobs:
@@ -521,6 +548,9 @@ class RequestManager(RequestMoves):
 
     def _job_failed(self, job: Job, reason: str, fate: str = JOB_FAILED) -> None:
         request = job.request
+        if keeps_written(job):
+            self._end_written(job, reason, has_failed=True)
+            return
         move_job(job, "fail")
         del request.jobs[job.seq]
         self._drop_state(job)
@@ -553,9 +583,13 @@ class RequestManager(RequestMoves):
                 self._take_out(job)
 
     def _expire_on_return(self, request: RequestRecord) -> bool:
-        """A request whose deadline passed while its work ran, and which needs more, ends now."""
+        """A request whose deadline passed while its work ran, and which needs more, ends now, or in this very step with
+        what its sequences have written."""
         if request.deadline_ns > self._board.now_ns or request.on_late == "answer" or request.ended:
             return request.ended
+        if request.on_late == PARTIAL and _has_written(request):
+            self._remind(request, request.deadline_ns)
+            return False
         self.end(request, "drop", EXPIRED)
         return True
 
@@ -605,9 +639,7 @@ class RequestManager(RequestMoves):
         again."""
         job.request.note(self._board.now_ns, "gives up its state on", job.lane, "-", why)
         if job.queued:
-            self._ready.remove(job)
-            self._memory.unwant(job)
-            job.request.policy.on_gone(job, self._board)
+            self._unqueue(job)
         self._release_state(job)
         self._make_ready(job)
 
@@ -635,11 +667,115 @@ class RequestManager(RequestMoves):
             move_job(job, "leave")
             self._drop_state(job)
             if job.queued:
-                self._ready.remove(job)
-                self._memory.unwant(job)
-                job.request.policy.on_gone(job, self._board)
+                self._unqueue(job)
         elif job.state == RUNNING:
             move_job(job, "leave")
+
+    def _unqueue(self, job: Job) -> None:
+        """A ready job waits no longer."""
+        self._ready.remove(job)
+        self._memory.unwant(job)
+        job.request.policy.on_gone(job, self._board)
+
+    # --- what sequences have written ----------------------------------------------------------------------------------
+
+    def began(self, job: Job) -> None:
+        """A sequence that runs has written something."""
+        job.wrote = True
+        request, now = job.request, self._board.now_ns
+        request.note(now, "node", job.node.name, list(job.part) or "", "has begun to write")
+        if request.on_late == PARTIAL and request.deadline_ns <= now:
+            self._expire_written(request)
+
+    def give_up(self, request: RequestRecord, reason: str, shortfall: Shortfall | None = None) -> None:
+        """Drop a request that has to make room, or that cannot be in time. One whose sequences have written goes on
+        with that, and without what has not begun."""
+        kept = [job for job in request.jobs.values() if keeps_written(job)]
+        if not kept:
+            self.end(request, "drop", reason, shortfall)
+            return
+        self._leave_out(request, [job for job in request.jobs.values() if job.state == READY and not job.wrote], reason)
+        self._end_all_written(request, kept, reason)
+        self._answer_late(request)
+
+    def stop(self, request: RequestRecord, reason: str) -> None:
+        """The world ends a request whose client still waits: with what its sequence has written, where that is the
+        answer."""
+        kept = [job for job in request.jobs.values() if keeps_written(job)] if request.app.simple else []
+        if kept:
+            self._end_written(kept[0], reason)
+        else:
+            self.end(request, "cancel", reason)
+
+    def _expire_written(self, request: RequestRecord) -> bool:
+        """At the deadline of a request that is answered in part: its sequences end with what they have written, and
+        nothing behind them is given up any more. False: nothing was written."""
+        if request.on_late != PARTIAL or not _has_written(request):
+            return False
+        self._end_all_written(request, [job for job in request.jobs.values() if keeps_written(job)], EXPIRED)
+        self._answer_late(request)
+        return True
+
+    def _end_all_written(self, request: RequestRecord, jobs: Sequence[Job], reason: str) -> None:
+        for job in jobs:
+            if job.seq in request.jobs:  # an earlier one's join may have left it out
+                self._end_written(job, reason)
+        if request.joins and request.state == OPEN:
+            self.settle(request)
+
+    def _end_written(self, job: Job, reason: str, has_failed: bool = False) -> None:
+        """A sequence ends with what it has written, as if it were done. ``has_failed``: its lane has returned it, or
+        will not."""
+        request, node, now = job.request, job.node, self._board.now_ns
+        request.note(now, "node", node.name, list(job.part) or "", "ends with what it has written:", reason)
+        request.cut = request.cut or reason
+        request.wrote = True
+        self._state.actions.append(KeepWritten(job.id))
+        del request.jobs[job.seq]
+        if has_failed:
+            move_job(job, "fail")
+            self._drop_state(job)
+        else:
+            job.breakdown = self._spent(job)
+            self._take_out(job)
+        request.breakdown = job.breakdown
+        if request.app.simple:
+            self.end(request, "complete", "")
+            return
+        ready = joins.after(request, job, JobResult(job.id))
+        if request.joins and request.jobs:
+            self._shed_useless(request)
+        if not node.succs:
+            request.done_exits += 1
+        self._owe_answer(request)
+        self._proceed(request, ready, job.breakdown)
+
+    def _spent(self, job: Job) -> LatencyBreakdown:
+        """Where the time of a job went, with that of the steps of its sequence in the batch that runs."""
+        if job.state != RUNNING or job.node.model not in self._state.sequences.models:
+            return job.breakdown
+        queued_ns, load_ns, behind_ns, ran_ns = job.breakdown
+        ran_ns += self._board.now_ns - job.launched_ns
+        return LatencyBreakdown(queued_ns + job.launched_ns - job.ready_ns, load_ns, behind_ns, ran_ns)
+
+    def _owe_answer(self, request: RequestRecord) -> None:
+        """What a request's sequences have written is not given up for its deadline: what follows them runs late, where
+        no join can still go on with less."""
+        if request.wrote and request.on_late == PARTIAL and all(row[2] for row in (request.joins or {}).values()):
+            self._answer_late(request)
+
+    def _answer_late(self, request: RequestRecord) -> None:
+        """From now on a request is answered however late. What of it waits does so anew, since policies judge it
+        otherwise."""
+        if request.ended:
+            return
+        waiting = [job for job in request.jobs.values() if job.queued]
+        for job in waiting:
+            self._unqueue(job)
+        request.on_late = "answer"
+        for job in waiting:
+            if job.state == READY:  # an earlier one may have ended the request
+                self._make_ready(job)
 
     # --- ends ---------------------------------------------------------------------------------------------------------
 
@@ -687,9 +823,14 @@ class RequestManager(RequestMoves):
         if reason or self._board.passed_ns:
             self._note_passed(request, reason)
         if request.policy is self.trials:
-            self.trials.ended(request, what == "complete" and self._board.now_ns <= request.deadline_ns)
+            in_time = what == "complete" and not request.cut and self._board.now_ns <= request.deadline_ns
+            self.trials.ended(request, in_time)
+        request.spent = request.breakdown
         if request.jobs:
             jobs = list(request.jobs.values())
+            if what != "complete":  # of several, that whose steps took longest
+                spent = [request.breakdown, *[self._spent(job) for job in jobs if job.steps or job.state == RUNNING]]
+                request.spent = max(spent, key=lambda each: each.execute_ns)
             request.jobs.clear()
             for job in jobs:
                 self._take_out(job)
@@ -697,13 +838,12 @@ class RequestManager(RequestMoves):
         ended[request.id] = request
         if len(ended) > STORIES_KEPT:
             ended.popitem(last=False)
-        if request.quality is None or what != "complete":
+        if what != "complete" or (request.quality is None and not request.cut):
             self._state.actions.append(FinishRequest(request.id, request.state, reason, request.breakdown, shortfall))
         else:
+            rated = (1.0, ()) if request.quality is None else (request.quality, _answered(request))
             self._state.actions.append(
-                FinishRequest(
-                    request.id, request.state, reason, request.breakdown, None, request.quality, _answered(request)
-                )
+                FinishRequest(request.id, request.state, reason, request.breakdown, None, *rated, request.cut)
             )
         if request.stream is not None and request.running == 0:
             self._release_stream(request)
@@ -721,6 +861,14 @@ class RequestManager(RequestMoves):
                 continue
             if request.deadline_ns > now:  # on_late = "partial": time to settle for what there is
                 if request.state == OPEN:
+                    kept = [job for job in request.jobs.values() if job.node.succs and keeps_written(job)]
+                    self._end_all_written(request, kept, EXPIRED)
+                if request.state == OPEN:
+                    self.settle(request)
+            elif self._expire_written(request):
+                pass
+            elif request.on_late == "answer":  # since its sequences have written
+                if request.state == OPEN and request.joins:
                     self.settle(request)
             elif request.state == HELD or any(job.state == READY for job in request.jobs.values()):
                 self.end(request, "drop", EXPIRED)
@@ -730,6 +878,11 @@ class RequestManager(RequestMoves):
         following = self._streams.leave(request, self._board.now_ns)
         if following is not None:
             self._open(following)
+
+
+def _has_written(request: RequestRecord) -> bool:
+    """Whether a sequence of a request has written something that counts as its answer, now or before."""
+    return request.wrote or any(keeps_written(job) for job in request.jobs.values())
 
 
 def _illegal(request: RequestRecord, what: str) -> PolicyError:

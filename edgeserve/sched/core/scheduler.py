@@ -36,6 +36,7 @@ from edgeserve.sched.protocol.events import (
     WorkRefused,
 )
 from edgeserve.sched.requests.graph import App
+from edgeserve.sched.requests.states import RUNNING
 from edgeserve.sched.requests.why import why
 from edgeserve.sched.requests.work import over_usual_milli
 from edgeserve.sched.resources.lanes import NO_JOBS, RUN, Lane, Work
@@ -232,11 +233,15 @@ class Scheduler:
 
     def _cancelled(self, event: RequestCancelled) -> None:
         request = self.state.requests.get(event.request_id)
-        if request is not None:
+        if request is None:
+            return
+        if event.keeps:
+            self._request_manager.stop(request, event.reason)
+        else:
             self._request_manager.end(request, "cancel", event.reason)
 
     def _progressed(self, event: BatchProgress) -> None:
-        """Some jobs of a batch that goes on are over."""
+        """Some jobs of a batch that goes on are over, or have begun to write."""
         work = self.state.works.running(event.work_id)
         if work is None or work.lost:
             return
@@ -255,6 +260,10 @@ class Scheduler:
             work.turns = max(work.turns, result.turns)
             work.failed = work.failed or result.status == "done"  # until it is over: something of it was done
             self._request_manager.returned(job, result, work, took)
+        for job_id in event.begun:
+            job = by_id.get(job_id)
+            if job is not None and job.state == RUNNING:
+                self._request_manager.began(job)
 
     def _finished(self, event: WorkFinished) -> None:
         work = self._answered(event.work_id, event.finished_ns)
@@ -469,4 +478,4 @@ class Scheduler:
         for policy in (*self.state.policies, self._request_manager.trials):
             for job in policy.queued():
                 if job.node.model == model and not job.request.ended and self.state.memory.is_hopeless(job):
-                    self._request_manager.end(job.request, "fail", reason)
+                    self._request_manager.fail(job, reason)

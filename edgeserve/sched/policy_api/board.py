@@ -284,6 +284,10 @@ class Board:
         """Whether the items of a model are sequences."""
         return model in self._sequences.models
 
+    def usual_steps(self, model: str) -> int:
+        """Steps that an item of a model of sequences usually has; 1 of any other model."""
+        return self._sequences.usual_steps(model) if model in self._sequences.models else 1
+
     def sequence_room(self, model: str, lane: Lane) -> Room | None:
         """The slots of a lane and the bytes of its device that new sequences of a model could have now; None for a
         model whose items are no sequences. A batch takes only the jobs that find room."""

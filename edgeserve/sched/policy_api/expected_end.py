@@ -49,7 +49,7 @@ def expected_end(
     behind_ns: Dict[Tuple[Node, str], int] = {}  # parts of a fan-out are alike
     if request.state == NEW:
         for node in request.app.entries:
-            steps = int(request.hints.get(node.steps_key, 1))
+            steps = int(request.hints.get(node.steps_key, 0)) or board.usual_steps(node.model)
             latencies = [board.latency(node.model, lane.name) for lane in board.lanes_of(node.model)]
             steps_ns = (steps - 1) * batch_time_ns(latencies, 1) if steps > 1 else 0
             behind_ns[node, ""] = board.rest_ns(request.app, node) + steps_ns

@@ -140,6 +140,15 @@ class LeaveOut:
 
 
 @dataclass(frozen=True)
+class KeepWritten:
+    """A sequence ends here: what it has written is its result, as if ``job`` were done. The job waits, runs on its lane
+    (what the lane returns of it later is ignored), or has just failed there. The world has said before that it has
+    written something (:class:`~edgeserve.sched.protocol.events.BatchProgress`)."""
+
+    job: JobId
+
+
+@dataclass(frozen=True)
 class RetainInputs:
     """Keep the inputs of a ready job, whatever becomes of its request, until a probe takes them or
     :class:`ReleaseInputs` says that none will."""
@@ -161,7 +170,8 @@ class FinishRequest:
     ``shortfall`` is there where its deadline was the reason. It explains the decision and is no part of it: recordings
     leave it out, and two ends that differ in nothing else are equal. ``quality`` is what the policy says the answer is
     worth beside a whole one (0..1), and ``branches`` names the branches that took part in it; both keep their defaults
-    where the policy said nothing.
+    where the policy said nothing. ``cut`` says why a sequence of a completed request ended before its answer was whole
+    (:class:`KeepWritten`): such an answer is not in time.
     """
 
     request_id: int
@@ -171,6 +181,7 @@ class FinishRequest:
     shortfall: Optional[Shortfall] = field(default=None, compare=False)
     quality: float = field(default=1.0, metadata={"sparse": True})
     branches: Tuple[str, ...] = field(default=(), metadata={"sparse": True})
+    cut: str = field(default="", metadata={"sparse": True})
 
 
 Action = Union[
@@ -181,6 +192,7 @@ Action = Union[
     DropState,
     ReleaseState,
     LeaveOut,
+    KeepWritten,
     RetainInputs,
     ReleaseInputs,
     FinishRequest,
@@ -196,6 +208,7 @@ ACTION_KINDS: Mapping[str, type] = {
         DropState,
         ReleaseState,
         LeaveOut,
+        KeepWritten,
         RetainInputs,
         ReleaseInputs,
         FinishRequest,

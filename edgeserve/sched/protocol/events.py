@@ -37,6 +37,7 @@ class Request:
     decisions may need (``{"length": 37}``); a policy names those it reads. ``quality_min`` is the least quality of an
     answer that is of use to the client (0..1): an answer below it is not given. ``margin_ns``: the client's own
     deadline is so much later, which is kept for the answer's way back; only stories and timelines tell it.
+    ``charged_ns`` is processor time that was spent on it before it came, which counts as lane time that its owner had.
     """
 
     fields: ClassVar[Tuple[str, ...]] = (
@@ -52,6 +53,7 @@ class Request:
         "hints",
         "quality_min",
         "margin_ns",
+        "charged_ns",
     )
     __slots__ = fields
 
@@ -69,6 +71,7 @@ class Request:
         hints: Mapping[str, float] | None = None,
         quality_min: float = 0.0,
         margin_ns: int = 0,
+        charged_ns: int = 0,
     ) -> None:
         self.id = id
         self.app = app
@@ -82,6 +85,7 @@ class Request:
         self.hints: Mapping[str, float] = hints if hints is not None else _NO_HINTS
         self.quality_min = quality_min
         self.margin_ns = margin_ns
+        self.charged_ns = charged_ns
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Request) and all(
@@ -170,20 +174,28 @@ class RequestArrived:
 
 @dataclass(frozen=True)
 class RequestCancelled:
-    """The client no longer wants the answer, or is gone (``reason``). Unknown and ended ids are ignored."""
+    """The client no longer wants the answer, or is gone (``reason``). Unknown and ended ids are ignored.
+
+    ``keeps``: the world ends the request, and its client still waits: what a sequence has written is the answer.
+    """
 
     request_id: int
     reason: str = "cancelled by its client"
+    keeps: bool = field(default=False, metadata={"sparse": True})
 
 
 @dataclass(frozen=True)
 class BatchProgress:
-    """These jobs of a batch that goes on are over: ``done`` or ``failed``. Each is answered now, once: it is not among
-    the results of the :class:`WorkFinished` to come."""
+    """News of a batch that goes on. ``results``: these jobs are over, ``done`` or ``failed``. Each is answered now,
+    once: it is not among the results of the :class:`WorkFinished` to come. ``begun``: these sequences have written
+    something, which would be their answer if they ended now
+    (:class:`~edgeserve.sched.protocol.actions.KeepWritten`). It is said once per job, and only of requests that may be
+    answered so (``on_late`` is not ``drop``)."""
 
     work_id: int
     at_ns: int
     results: Tuple[JobResult, ...]
+    begun: Tuple[JobId, ...] = field(default=(), metadata={"sparse": True})
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ A ``fan_out`` node opens a *scope*: its successors run once per part, with the p
 
 from __future__ import annotations
 
-from typing import Dict, List, Mapping, Sequence, Tuple, Union
+from typing import Dict, FrozenSet, List, Mapping, Sequence, Set, Tuple, Union
 
 from edgeserve.config.hints import hint_bounds
 from edgeserve.config.schema import AppConfig, NodeConfig
@@ -86,7 +86,8 @@ class App:
     ``nodes`` are in topological order. ``entries`` run first, ``exits`` end the request. ``simple`` marks the app of
     a single plain node, whose requests need no bookkeeping of tokens. ``ensemble`` is what is known of its models as an
     ensemble, if anything. ``policy_reason``: why it has its policy, where it named none. ``history_share``: of so many
-    of its requests the outputs of all models are recorded.
+    of its requests the outputs of all models are recorded. ``usual``: the hints of a usual request, where the world
+    predicts them; what a request of the app is expected to take is told of such a one.
     """
 
     __slots__ = (
@@ -111,6 +112,7 @@ class App:
         "ensemble",
         "hint_bounds",
         "history_share",
+        "usual",
     )
 
     def __init__(self, config: AppConfig, policy: str, policy_reason: str = "") -> None:
@@ -137,6 +139,7 @@ class App:
         if self.simple:
             self.nodes[0].steps_key, self.nodes[0].tokens_key = "steps", "tokens"
         self.hint_bounds = hint_bounds(config)
+        self.usual: Mapping[str, float] = {}
 
     def bounded(self, hints: Mapping[str, float]) -> Mapping[str, float]:
         """The hints, those beyond their bound taken for it: what follows multiplies by them."""
@@ -184,6 +187,41 @@ def _graph(config: AppConfig) -> Tuple[Node, ...]:
             else ()
         )
     return tuple(ordered)
+
+
+WAYS_MAX = 64
+"""Alternatives that are kept of one node. A node with more counts as one that runs whatever is chosen."""
+
+Way = FrozenSet[Tuple[str, str]]
+"""Choices under which a node runs: (node with ``route = "one"``, the successor that it took)."""
+
+
+def ways_to(nodes: Sequence[Node]) -> Dict[str, FrozenSet[Way]]:
+    """The alternatives under which each node runs, by its name. ``nodes`` are in topological order."""
+    depth = {node.name: node.depth for node in nodes}
+    found: Dict[str, FrozenSet[Way]] = {}
+    for node in nodes:
+        ways: Set[Way] = set() if node.preds else {frozenset()}
+        for pred in node.preds:
+            taken = {(pred.name, node.name)} if pred.route_one else set()
+            ways.update(_seen_from(way | taken, node.depth, depth) for way in found[pred.name])
+        found[node.name] = frozenset(ways if len(ways) <= WAYS_MAX else {frozenset()})
+    return found
+
+
+def never_both(one: FrozenSet[Way], other: FrozenSet[Way], at: int, depth: Mapping[str, int]) -> bool:
+    """Whether two nodes cannot both have run for a reader that stands in ``at`` scopes: each alternative of one takes
+    another successor of some route than each alternative of the other. ``depth``: the scopes around each node."""
+    return all(
+        any(route == their_route and succ != theirs for route, succ in mine for their_route, theirs in yours)
+        for mine in [_seen_from(way, at, depth) for way in one]
+        for yours in [_seen_from(way, at, depth) for way in other]
+    )
+
+
+def _seen_from(way: Way, at: int, depth: Mapping[str, int]) -> Way:
+    """The choices that are one to a reader in ``at`` scopes: those of deeper routes differ from part to part."""
+    return frozenset(choice for choice in way if depth[choice[0]] <= at)
 
 
 def _topological(nodes: List[Node], where: str) -> List[Node]:

@@ -91,6 +91,9 @@ class RequestRecord:
     answer in part does without, and why. ``fates`` is what became of jobs and nodes that joins wait for. ``quality`` is
     what its policy says an answer would be worth now (None: it said nothing); below ``quality_min`` the client wants
     none.
+    ``spent``: the breakdown of one that has ended, for stories: where it did not complete, with the steps of its jobs.
+    ``wrote``: a sequence of it has written something that counts as its answer; ``cut``: why one of them ended before
+    it was whole. ``on_late`` of ``partial`` becomes ``answer`` where what was written would be lost otherwise.
     ``share`` is whose share of places and of lane time it uses; ``has_owner``: the server knows whose connection it
     came from. ``uses``: for each set of lanes what its owner wants of it (``admission.py: Use``), and its own lane
     time. ``policy`` is who decides about it: its app's, or the core's own where it became a trial.
@@ -130,6 +133,9 @@ class RequestRecord:
         "fates",
         "quality",
         "quality_min",
+        "wrote",
+        "cut",
+        "spent",
     )
 
     def __init__(self, request: Request, app: App, policy: Any = None) -> None:
@@ -165,6 +171,9 @@ class RequestRecord:
         self.fates: Dict[Tuple[int, Part], str] | None = None
         self.quality: float | None = None
         self.quality_min = request.quality_min
+        self.wrote = False
+        self.cut = ""
+        self.spent = NO_BREAKDOWN
         self.log: List[Tuple[Any, ...]] = []
 
     def learn(self, part: Part, hints: Mapping[str, float]) -> None:
@@ -267,6 +276,7 @@ class Job:
         "tokens_in",
         "cuts",
         "has_state",
+        "wrote",
     )
 
     def __init__(
@@ -291,6 +301,7 @@ class Job:
         self.steps_total = 0  # that it needs, as its model said last; 0: it said nothing
         self.tokens_in = 0  # of its input, at least
         self.has_state = False  # a lane holds what it left behind when it came back unfinished
+        self.wrote = False  # its sequence has written something, which would be its answer if it ended now
         self.cuts = 0  # batches that were cut for its sake
         self.state_bytes = 0  # of an unfinished job outside a stream, or reserved for its sequence
         self.state_device = ""  # that holds them
@@ -306,6 +317,12 @@ def steps_left(job: Job) -> int:
     if job.steps_total:
         return max(1, job.steps_total - job.steps)
     return max(1, int(job.hints.get(job.node.steps_key, 1)) - job.steps) if job.hints else 1
+
+
+def keeps_written(job: Job) -> bool:
+    """Whether a sequence that is to write no more ends with what it has written, as if it were done. (Parts and routes
+    are only known of a whole result.)"""
+    return job.wrote and job.request.on_late != "drop" and not job.node.fan_out and not job.node.route_one
 
 
 def move_request(request: RequestRecord, what: str) -> None:

@@ -44,7 +44,7 @@ def why(request: RequestRecord, others: Sequence[RequestRecord]) -> List[str]:
 def _parts(request: RequestRecord, ended_ns: int) -> Dict[str, int]:
     """Where the time went, in the order of a life; together from its sending to its end."""
     arrived_ns = request.log[0][0]
-    queue_ns, load_ns, batch_ns, execute_ns = request.breakdown
+    queue_ns, load_ns, batch_ns, execute_ns = request.spent
     parts = {
         "sending": arrived_ns - request.arrival_ns,
         "queue": queue_ns,

@@ -99,8 +99,12 @@ class Sequences:
         """Steps that a job is expected to need still: by what its model said last, else by its hint, else as its model
         usually does. At least 1; :data:`STEPS_MORE` for one that has made all of them."""
         told = int(job.hints.get(job.node.steps_key, 0)) if job.hints and not job.steps_total else job.steps_total
-        total = told or self._usual_milli[job.node.model] // 1000
+        total = told or self.usual_steps(job.node.model)
         return total - job.steps if total > job.steps else STEPS_MORE
+
+    def usual_steps(self, model: str) -> int:
+        """Steps that a sequence of a model usually has, by those that have ended."""
+        return max(1, self._usual_milli[model] // 1000)
 
     def prefill_turns(self, job: Job) -> int:
         """Turns that reading the prompt of a job takes which has made no step, as far as prompts of its node are not in

@@ -16,7 +16,6 @@ from edgeserve.sched.policy_api.arbiter import PASSED_SLOS
 from edgeserve.sim.run import simulate
 from edgeserve.sim.scenario import Scenario, parse_scenario
 from edgeserve.sim.world import Ended
-from edgeserve.testing.soak.recovery import is_in_time
 from edgeserve.units import NS_PER_MS, NS_PER_S
 
 RUN_S = 8
@@ -64,7 +63,7 @@ def longest_gap_ns(ended: Sequence[Ended], app: str) -> int:
     longest_ns, since_ns = 0, -1
     for item in sorted([item for item in ended if item.request.app == app], key=lambda item: item.request.arrival_ns):
         arrival_ns = item.request.arrival_ns
-        if is_in_time(item):
+        if item.in_time:
             since_ns = -1
         elif since_ns < 0:
             since_ns = arrival_ns

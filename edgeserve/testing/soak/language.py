@@ -11,7 +11,7 @@ from typing import Any, Dict, List
 
 from edgeserve.sim.scenario import CONTINUOUS, EARLY_EXIT, STATIC
 
-LANGUAGE_MARKS = ("BatchProgress", "CutBatch", "ReleaseState")
+LANGUAGE_MARKS = ("BatchProgress", "CutBatch", "KeepWritten", "ReleaseState")
 """What must have occurred over a few runs of it, and occurs nowhere else."""
 
 
@@ -81,7 +81,7 @@ def _app(draw: random.Random, table: Dict[str, Any], name: str) -> None:
         "policy": draw.choice(sorted(table["policy"])),
         "slo": f"{draw.randrange(20, 400)}ms",
         "class": draw.choice(("critical", "normal", "normal", "background")),
-        "on_late": draw.choice(("drop", "drop", "answer", "partial")),
+        "on_late": draw.choice(("drop", "answer", "partial", "partial")),
         "value": 1.0,
     }
     if "idle" in table["policy"] and app["on_late"] == "answer":

@@ -18,7 +18,6 @@ from edgeserve.loop.drive import drive
 from edgeserve.sched.core.build import build_scheduler
 from edgeserve.sched.latency.distribution import timing_of
 from edgeserve.sched.policies import POLICIES
-from edgeserve.sched.protocol.actions import Outcome
 from edgeserve.sim.run import make_world, setting_of
 from edgeserve.sim.scenario import Scenario, parse_scenario
 from edgeserve.sim.world import Ended
@@ -136,9 +135,9 @@ def judge(seed: int, policy: str, ended: Sequence[Ended], phases: Sequence[Phase
         if len(later) > AGAIN_REQUESTS:
             due_ns = max(due_ns, later[AGAIN_REQUESTS - 1].request.arrival_ns)
         after = [item for item in later if item.request.arrival_ns > due_ns]
-        lost = [item for item in after if not is_in_time(item)]
+        lost = [item for item in after if not item.in_time]
         counts[0] += len(mine) - len(after)
-        counts[1] += len([item for item in mine if not is_in_time(item)]) - len(lost)
+        counts[1] += len([item for item in mine if not item.in_time]) - len(lost)
         counts[2] += len(after)
         counts[3] += len(lost)
         if len(lost) > max(LOST_MIN, LOST_SHARE * len(after)):
@@ -149,11 +148,6 @@ def judge(seed: int, policy: str, ended: Sequence[Ended], phases: Sequence[Phase
                 f"{cause_ns / NS_PER_S:.1f} s\n{story}"
             )
     return RecoveryResult(seed, policy, *counts)
-
-
-def is_in_time(item: Ended) -> bool:
-    """Completed by its deadline."""
-    return item.outcome == Outcome.COMPLETED and item.end_ns <= item.request.deadline_ns
 
 
 def draw_recovery(draw: random.Random, policy: str, source: random.Random) -> Tuple[Scenario, List[Phase], Beliefs]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -218,7 +219,7 @@ def _collect(archive: str, root: str) -> int:
     print(*taken, sep="\n")
     total = format_size(sum(taken.values()))
     print(f"{archive}: these {counted(len(taken), 'file')}, {total}. To look at it, here or elsewhere:")
-    print(f"  mkdir board && tar xf {archive} -C board && edgeserve doctor --root board")
+    print(f"  mkdir board && tar xf {shlex.quote(archive)} -C board && edgeserve doctor --root board")
     return 0
 
 

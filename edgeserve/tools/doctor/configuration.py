@@ -95,6 +95,7 @@ def _mend(config: Config, problem: Problem) -> str:
         "cores": f"correct [lane.*] cores in {config.source}",
         "deadlines": f"correct [app.{problem.app}] slo in {config.source}, or measure again",
         "policies": f"correct {config.source}, or a module beside it",
+        "names": f"name the values in {config.source} as it says (docs/guide/pipelines.md)",
     }[problem.subject]
 
 

@@ -7,11 +7,13 @@ number, no address, no user, no list of programs.
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import tarfile
 from typing import Any, Callable, Dict, Tuple
 
+from edgeserve.config.text_files import write_whole_bytes
 from edgeserve.device.files import looked_at, read_text
 
 BYTES_MAX = 8 << 20
@@ -25,7 +27,10 @@ def collect(look: Callable[[str], Any], archive: str, root: str = "/") -> Dict[s
         look(root)
     base = os.path.abspath(root)
     taken: Dict[str, int] = {}
-    with open(archive, "xb") as raw, tarfile.open(fileobj=raw, mode="w:gz") as tar:
+    if os.path.lexists(archive):
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), archive)
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w:gz") as tar:
         for path in sorted(path for path in seen if os.path.exists(path)):
             name, is_folder = os.path.relpath(path, base), os.path.isdir(path)
             text = b"" if is_folder or not os.path.isfile(path) else read_text("", path).encode()  # a node has none
@@ -34,6 +39,7 @@ def collect(look: Callable[[str], Any], archive: str, root: str = "/") -> Dict[s
             tar.addfile(*_entry(name, is_folder, text))
             if not is_folder:
                 taken[name] = len(text)
+    write_whole_bytes(archive, content.getvalue())
     return taken
 
 

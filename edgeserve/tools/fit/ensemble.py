@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeserve.config.ensemble_profile import EnsembleProfile, write_ensemble
+from edgeserve.config.text_files import write_file
 from edgeserve.errors import ConfigError
 from edgeserve.predict.accuracy import (
     SCORE_BINS,
@@ -346,8 +347,7 @@ def export(network: Network, path: str) -> None:
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
     onnx.checker.check_model(model)
-    with open(path, "wb") as file:
-        file.write(model.SerializeToString())
+    write_file(path, model.SerializeToString())
 
 
 def _about(history: EnsembleHistory, combiner: Combiner, tolerance: float, score: str) -> Dict[str, Any]:

@@ -74,7 +74,7 @@ def read_history(path: str) -> History:
     """Raises ``ConfigError`` with the line that cannot be used."""
     rows: List[Tuple[str, int, str]] = []
     try:
-        with open(path, encoding="utf-8") as file:
+        with open(path, encoding="utf-8-sig") as file:
             for number, line in enumerate(file, 1):
                 if line.strip():
                     rows.append(_entry(line, f"{path}, line {number}"))

@@ -11,15 +11,20 @@ import os
 import sys
 from typing import Dict, List, Optional, Sequence, Tuple
 
+from edgeserve.config.files import CACHE_PREFIX
+from edgeserve.config.loading import parse_config, parse_toml
+from edgeserve.config.model_files import is_later_part
+from edgeserve.config.plain_text import one_line
+from edgeserve.config.text_files import write_file
 from edgeserve.engines.describe import READERS, check_file, describe
 from edgeserve.errors import ConfigError, EdgeServeError
-from edgeserve.tools.init.batch_axis import find_roles
+from edgeserve.tools.init.batch_axis import try_roles
 from edgeserve.tools.init.compute import machine_lanes
 from edgeserve.tools.init.images import propose_image
 from edgeserve.tools.init.roles import model_names
 from edgeserve.tools.init.slo import read_rates, read_slo_ns
 from edgeserve.tools.init.text import configuration_text, summary
-from edgeserve.tools.init.trial import FoundModel, try_model
+from edgeserve.tools.init.trial import FoundModel
 
 FILES_MAX = 64
 """Models of one folder; more are a mistake in the path."""
@@ -75,17 +80,16 @@ def main(args: argparse.Namespace) -> int:
     found: List[FoundModel] = []
     gpu: Optional[bool] = False if args.cpu else None
     for name, path in zip(names, paths):
-        print(f"reading {path} ...", file=sys.stderr, flush=True)
-        roles = find_roles(name, path, describe(path), shapes, args.batch_axis and args.batch_axis == "yes")
-        tried = try_model(name, path, roles, gpu)
+        print(f"reading {one_line(path)} ...", file=sys.stderr, flush=True)
+        said = args.batch_axis and args.batch_axis == "yes"
+        roles, tried = try_roles(name, path, describe(path), shapes, said, gpu)
         image = propose_image(path, roles, tried.shapes)
         found.append(FoundModel(name, _told_path(path, directory), roles, tried, image))
     _check_shapes_used(shapes, found)
     lanes = machine_lanes([item.tried.device for item in found])
     text = configuration_text(found, lanes, rates, slo_ns)
-    with open(args.out, "w", encoding="utf-8") as file:
-        file.write(text)
-    _check_written(args.out)
+    _check_text(text, args.out)
+    write_file(args.out, text)
     print(summary(found, args.out, rates, slo_ns))
     return 0
 
@@ -98,7 +102,9 @@ def model_files(names: Sequence[str]) -> List[str]:
             paths.append(name)
             continue
         inside = sorted(
-            os.path.join(name, item) for item in os.listdir(name) if os.path.splitext(item)[1].lower() in READERS
+            os.path.join(name, item)
+            for item in os.listdir(name)
+            if os.path.splitext(item)[1].lower() in READERS and not is_later_part(item)
         )
         if not inside:
             raise ConfigError(
@@ -128,7 +134,10 @@ def read_shapes(words: Sequence[str]) -> Dict[str, Tuple[int, ...]]:
 def _told_path(path: str, directory: str) -> str:
     """The file as the configuration names it: relative to it, unless it lies elsewhere."""
     relative = os.path.relpath(path, directory)
-    return os.path.abspath(path) if relative.startswith(os.path.join("..", "..")) else relative
+    if relative.startswith(os.path.join("..", "..")):
+        return os.path.abspath(path)
+    # A name that the configuration would take for a place: the asset cache, somebody's home.
+    return os.path.join(".", relative) if relative.startswith((CACHE_PREFIX, "~")) else relative
 
 
 def _check_shapes_used(shapes: Dict[str, Tuple[int, ...]], found: Sequence[FoundModel]) -> None:
@@ -138,11 +147,9 @@ def _check_shapes_used(shapes: Dict[str, Tuple[int, ...]], found: Sequence[Found
             raise ConfigError(f"--shape {name}: no model has an input of that name (inputs: {', '.join(inputs)})")
 
 
-def _check_written(path: str) -> None:
-    """What was written must be a configuration: else the mistake is ours, and better found now than when serving."""
-    from edgeserve.config.loading import load_config
-
+def _check_text(text: str, path: str) -> None:
+    """The text must be a configuration: else the mistake is ours, and better found now than when serving."""
     try:
-        load_config(path)
+        parse_config(parse_toml(text), os.path.dirname(os.path.abspath(path)), path)
     except EdgeServeError as error:
-        raise ConfigError(f"{error}. This is a fault of 'edgeserve init'; the file is left for you to mend") from None
+        raise ConfigError(f"{path}: {error}. This is a fault of 'edgeserve init'; nothing was written") from None

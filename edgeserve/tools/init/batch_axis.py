@@ -1,46 +1,84 @@
-"""Whether the first axis of a model's inputs is a batch: found out by a run, since a file does not say so.
+"""Whether the first axis of a model's inputs is a batch: by the names that the file gives to axes, and by runs.
 
-The items of a batch do not know each other. So where another item 0 changes the answers of the others, the first axis
-is part of the one item that the model takes: a filter over joints, a policy's observation.
+The items of a batch do not know each other. So where another item changes the answers of the others, or an output has
+not a row for each, the first axis may be part of the one item that the model takes: a filter over joints, a policy's
+observation, a track in time, an image whose boxes come as one list.
 """
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Optional
+from typing import Mapping, Optional, Tuple
 
 import numpy as np
 
-from edgeserve.engines.base import Batch, Values, run_whole
+from edgeserve.engines.axis_names import batch_elsewhere, length_of_another
 from edgeserve.engines.describe import FileDescription
-from edgeserve.errors import EngineError
+from edgeserve.engines.ports import Port
+from edgeserve.engines.row_check import RowCheck
+from edgeserve.errors import EngineError, WrongRows
 from edgeserve.tools.init.compute import CPU
-from edgeserve.tools.init.roles import NoBatchAxis, Roles, Shape, roles_of
-from edgeserve.tools.init.trial import opened
+from edgeserve.tools.init.roles import WITHOUT_BATCH_AXIS, NoBatchAxis, Roles, Shape, is_image, roles_of
+from edgeserve.tools.init.trial import Trial, opened, try_model
 
-SEED = 3
-TOLERANCE = 1e-4
-"""Relative change of an output that counts: kernels may add up one row in another order when another row differs."""
+MIXES = 0.05
+"""By so much of its value another item changes an answer where both are parts of one thing. Less is a model of batches
+that does not keep them wholly apart: numbers that are quantised by the range of the batch."""
 
-AXES_MAX = 2
-"""Inputs of floats with an open first axis and more axes than that are not tried: a batch, as exporters write it."""
+AXES_MAX = 3
+"""Floats of more axes than that with an open first one are a batch, as exporters write it, which the model mixes."""
+
+
+def try_roles(
+    name: str,
+    path: str,
+    description: FileDescription,
+    shapes: Mapping[str, Shape],
+    said: Optional[bool],
+    gpu: Optional[bool],
+) -> Tuple[Roles, Trial]:
+    """What each input is, and how the model ran so; with the batch axis as the user says it (``said``), else as names
+    and runs show it. :class:`EngineError` where neither tells, or nothing runs."""
+    roles = find_roles(name, path, description, shapes, said)
+    may_be_whole = said is None and roles.batch_axis and _can_be_whole(description)
+    try:
+        tried = try_model(name, path, roles, gpu)
+    except WrongRows as error:
+        if not may_be_whole:
+            raise
+        try:
+            whole = _whole(description, shapes, path, "an output has not a row for each item of a batch")
+            return whole, try_model(name, path, whole, gpu)
+        except EngineError:
+            raise error from None
+    if may_be_whole and tried.mixing >= MIXES and not roles.state and all(map(_is_series, roles.given)):
+        whole = _whole(description, shapes, path, "one item of a batch would change the answers of the others")
+        return whole, try_model(name, path, whole, gpu)
+    if tried.ended:
+        roles.notes.append(f"no larger batches: {' '.join(tried.ended.split())}")
+    return roles, tried
 
 
 def find_roles(
     name: str, path: str, description: FileDescription, shapes: Mapping[str, Shape], said: Optional[bool]
 ) -> Roles:
-    """What each input is, with the batch axis as the user says it, else as a run shows it. :class:`EngineError` where
-    neither tells."""
-    if said is not None or description.engine != "onnx":
+    """What each input is, with the batch axis as the user says it, else as the file shows it, and a run where it fixes
+    a length. :class:`EngineError` where neither tells."""
+    if said is not None or not _can_be_whole(description):
         return roles_of(description, shapes, path, said is not False)
     try:
         roles = roles_of(description, shapes, path)
     except NoBatchAxis:
         return roles_of(description, shapes, path, batch_axis=False)
-    if not _is_doubtful(roles):
+    states = set(roles.state.values())
+    answers = [port for port in description.outputs if port.name not in states]
+    why = length_of_another(roles.given, answers) or batch_elsewhere(roles.given)
+    if why and not states:
+        return _whole(description, shapes, path, why)
+    if roles.fixed_batch is None or roles.fixed_batch == 1:
         return roles
-    if _items_mix(name, path, roles):
+    if _is_one_item(name, path, roles, roles.fixed_batch):
         return roles_of(description, shapes, path, batch_axis=False)
-    if roles.fixed_batch is not None and all(len(port.dims) == 1 for port in roles.given):
+    if all(len(port.dims) == 1 for port in roles.given):
         shown = ", ".join(f"{port.name} [{roles.fixed_batch}]" for port in roles.given)
         raise EngineError(
             f"{path}: a run does not tell whether {shown} is one item or a batch of {roles.fixed_batch}: each answer "
@@ -49,47 +87,28 @@ def find_roles(
     return roles
 
 
-def _is_doubtful(roles: Roles) -> bool:
-    if roles.fixed_batch is not None:
-        return roles.fixed_batch > 1
-    return all(np.dtype(port.dtype).kind == "f" and len(port.dims) <= AXES_MAX for port in roles.given)
+def _can_be_whole(description: FileDescription) -> bool:
+    return description.engine in WITHOUT_BATCH_AXIS and not description.opaque
 
 
-def _items_mix(name: str, path: str, roles: Roles) -> bool:
-    """Whether another item 0 changes the answers of the other items, or the outputs have no row per item. ``False`` too
-    where the model answers the same question differently each time."""
-    size = roles.fixed_batch or 2
+def _whole(description: FileDescription, shapes: Mapping[str, Shape], path: str, why: str) -> Roles:
+    roles = roles_of(description, shapes, path, batch_axis=False)
+    roles.notes.append(f"one request is one run of the model, without a batch axis: {' '.join(why.split())}")
+    return roles
+
+
+def _is_one_item(name: str, path: str, roles: Roles, size: int) -> bool:
+    """Whether what looks like a batch of a fixed size is one item."""
     try:
-        with opened(name, path, roles, roles.candidates[0], (size,), "onnx", CPU) as (engine, lane):
-            session, example = engine.open(lane), engine.example()
-            draw = np.random.RandomState(SEED)
-            items = [_drawn(example, draw) for _ in range(size)]
-            other = [_drawn(example, draw), *items[1:]]
-            before, again, after = (
-                [result.outputs for result in run_whole(session, Batch(batch, size))[0]]
-                for batch in (items, items, other)
-            )
+        with opened(name, path, roles, roles.candidates[0], (size,), roles.description.engine, CPU) as (engine, lane):
+            check = RowCheck((size,), engine.rows())
+            check.begin(engine.open(lane), engine.example())
+            check.look(size)
     except EngineError:
-        return roles.fixed_batch is not None
-    return not _differ(before, again) and _differ(before[1:], after[1:])
+        return True
+    return check.mixing > 0.0 or check.wrong_rows is not None
 
 
-def _drawn(example: Values, draw: Any) -> Values:
-    item: Dict[str, Any] = {}
-    for name, value in example.items():
-        kind = value.dtype.kind
-        item[name] = (draw.random_sample(value.shape) if kind == "f" else draw.randint(0, 2, value.shape)).astype(
-            value.dtype
-        )
-    return item
-
-
-def _differ(some: List[Any], others: List[Any]) -> bool:
-    for one, other in zip(some, others):
-        for name, value in one.items():
-            kind = np.asarray(value).dtype.kind
-            if kind == "f" and np.allclose(value, other[name], TOLERANCE, TOLERANCE * np.abs(value).max(), True):
-                continue
-            if not np.array_equal(value, other[name]):
-                return True
-    return False
+def _is_series(port: Port) -> bool:
+    """Whether an input may be one item with its first axis: numbers along it, and no image."""
+    return np.dtype(port.dtype).kind == "f" and len(port.dims) <= AXES_MAX and not is_image(port)

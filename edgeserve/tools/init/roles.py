@@ -9,11 +9,13 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
+from edgeserve.config.limits import NAME_CHARS_MAX
 from edgeserve.engines.describe import FileDescription
+from edgeserve.engines.options import of_name
 from edgeserve.engines.ports import Port
 from edgeserve.errors import EngineError
 from edgeserve.units import counted_axes
@@ -27,23 +29,38 @@ IMAGE_LENGTHS = (640, 224, 320, 512, 256, 32)
 OTHER_LENGTHS = (128, 512, 16_000, 64, 16, 1)
 """Lengths that are tried, in this order, for open axes of images and of anything else."""
 
+NAME_LENGTH = 64
+"""Characters of a file's name that become the app's: it is typed, and a name of the bus has at most 128."""
+
 _STATE_WORDS = re.compile(
-    r"(state|hidden|cell|cache|memory|mems|past|prev|\bh0?\b|\bc0?\b|\bhx\b|\bcx\b|h_in|c_in)", re.IGNORECASE
+    r"(state|hidden|cell|cache|memory|mems|past|prev|\b[hc]_?(\d*|x|t|n|in|last)\b|h_in|c_in)", re.IGNORECASE
 )
+_SIDES = frozenset(
+    ("in", "out", "input", "output", "new", "next", "prev", "previous", "past", "present", "old", "updated")
+    + ("init", "initial", "final", "last", "cur", "current", "n")
+)
+"""Words of a state's name that say whether it is the one before or the one after."""
+
+WITHOUT_BATCH_AXIS = ("onnx", "torch")
+"""Engines that have ``options.batch_axis``."""
+
 _RATE_NAMES = ("sr", "rate", "sample_rate", "sampling_rate", "fs")
 
 
 @dataclass
 class Roles:
-    """What a model's inputs are. ``given`` are those that a request brings; ``fixed_batch`` is the size of a batch axis
-    that the file fixes; without a ``batch_axis`` the model takes one item as it is, and the ports described here have
-    an axis of 1 in front; ``candidates`` are the shapes of one item to try where axes are open, the likeliest first."""
+    """What a model's inputs are. ``given`` are those that a request brings, and ``settings`` those of them that have no
+    batch axis beside others that have one; ``fixed_batch`` is the size of a batch axis that the file fixes; without a
+    ``batch_axis`` the model takes one item as it is. Ports of settings, and without a batch axis all, are described
+    here with an axis of 1 in front. ``state_axis`` is one for all states, or one by name. ``candidates`` are the shapes
+    of one item to try where axes are open, the likeliest first."""
 
     description: FileDescription
     given: List[Port] = field(default_factory=list)
+    settings: List[str] = field(default_factory=list)
     constants: Dict[str, Any] = field(default_factory=dict)
     state: Dict[str, str] = field(default_factory=dict)
-    state_axis: int = 0
+    state_axis: Union[int, Dict[str, int]] = 0
     fixed_batch: Optional[int] = None
     batch_axis: bool = True
     candidates: List[Dict[str, Shape]] = field(default_factory=list)
@@ -54,6 +71,11 @@ class Roles:
     def is_open(self) -> bool:
         """Whether an axis besides the batch has no length, by the file and by the user."""
         return not self.shapes_given and any(None in port.dims[1:] for port in self.given)
+
+    def item_dims(self, port: Port) -> Tuple[Optional[int], ...]:
+        """The axes of one item: without the batch's."""
+        axis = of_name(self.state_axis, port.name) if port.name in self.state else 0
+        return (*port.dims[:axis], *port.dims[axis + 1 :])
 
 
 class NoBatchAxis(EngineError):
@@ -68,36 +90,79 @@ def roles_of(description: FileDescription, shapes: Mapping[str, Shape], path: st
     roles = Roles(description, batch_axis=batch_axis, notes=list(description.notes))
     if description.engine == "lm":
         return roles
+    _check_names(description, path)
     inputs = list(description.inputs)
     if description.opaque:
         inputs = _declared(inputs, shapes, path)
     for port in inputs:
-        if not port.dims:
+        if _is_rate(port) or (not port.dims and description.engine != "onnx"):
             roles.constants[port.name] = _constant(port, roles.notes)
+    inputs = [port for port in inputs if port.name not in roles.constants]
     roles.state = _states([port for port in inputs if port.dims], description.outputs)
-    roles.given = [port for port in inputs if port.dims and port.name not in roles.state]
-    if not roles.given:
+    given = [port for port in inputs if port.name not in roles.state]
+    roles.settings = _settings(given, description)
+    batched = [port for port in given if port.name not in roles.settings]
+    if not batched:
+        shown = ", ".join(f"{port.name} {_dims(port.dims)}" for port in description.inputs)
         raise NoBatchAxis(
-            f"{path}: none of its inputs ({', '.join(port.name for port in inputs) or 'there is none'}) "
+            f"{path}: none of its inputs ({shown or 'there is none'}) "
             "can be brought by a request; it needs one with a batch axis that is no recurrent state"
         )
-    roles.fixed_batch = _fixed_batch(roles.given, description, path)
-    if roles.state:
-        states = [port for port in inputs if port.name in roles.state]
-        roles.state_axis = _state_axis(states, roles.fixed_batch)
-    _find_lengths(roles, [port for port in inputs if port.name in roles.state], shapes, path)
+    roles.given = [port.batch_of_one() if port.name in roles.settings else port for port in given]
+    roles.fixed_batch = _fixed_batch(batched, description, path)
+    states = [port for port in inputs if port.name in roles.state]
+    axes = {port.name: _state_axis(port, batched, roles.fixed_batch, path) for port in states}
+    several = len({*axes.values()}) > 1
+    roles.state_axis = axes if several else max([0, *axes.values()])
+    if roles.settings:
+        if (roles.fixed_batch or 1) > 1:
+            raise NoBatchAxis(f"{path}: {', '.join(roles.settings)} beside a fixed batch of {roles.fixed_batch}")
+        roles.fixed_batch = 1
+        roles.notes.append(_about_settings([port for port in given if port.name in roles.settings]))
+    elif any(None not in port.dims for port in states):
+        roles.fixed_batch = roles.fixed_batch or 1
+    _find_lengths(roles, states, shapes, path)
     return roles
+
+
+def _settings(given: Sequence[Port], description: FileDescription) -> List[str]:
+    """Inputs without a batch axis beside others that have one: single numbers, and those with a fixed length above 1 in
+    front where others are open there, or have a 1."""
+    if description.engine != "onnx":
+        return []
+    firsts = {port.dims[0] for port in given if port.dims}
+    outputs = {port.dims[0] for port in description.outputs if port.dims}
+    is_batch = None in firsts or (1 in firsts and outputs <= {1, None})
+    return [port.name for port in given if not port.dims or (is_batch and (port.dims[0] or 0) > 1)]
+
+
+def _about_settings(ports: Sequence[Port]) -> str:
+    shown = ", ".join(f"{port.name} {_dims(port.dims)}" for port in ports)
+    return (
+        f"{shown}: no batch axis, so each request brings {'them' if len(ports) > 1 else 'it'} and runs alone; what is "
+        "the same for all requests is better a constant (options.constants), and larger batches are possible then"
+    )
+
+
+def _check_names(description: FileDescription, path: str) -> None:
+    """Every name must be one that a request may bring, or an answer."""
+    for port in (*description.inputs, *description.outputs):
+        if not 0 < len(port.name) <= NAME_CHARS_MAX:
+            raise EngineError(
+                f"{path}: the name {port.name[:40]!r}... has {len(port.name)} characters, expected 1 to "
+                f"{NAME_CHARS_MAX}; export the model with a shorter name for it"
+            )
 
 
 def _with_batch_of_one(description: FileDescription, path: str) -> FileDescription:
     """The same with a batch axis of 1 in front, which the engine takes off again; a sample rate stays a constant."""
-    if description.engine != "onnx":
-        raise EngineError(f"{path}: only ONNX files are served without a batch axis; export it with one, of length 1")
+    if description.engine not in WITHOUT_BATCH_AXIS or description.opaque:
+        raise EngineError(
+            f"{path}: only ONNX files and programs of torch.export are served without a batch axis; export it with "
+            "one, of length 1"
+        )
     return description._replace(
-        inputs=tuple(
-            port if not port.dims and port.name.lower() in _RATE_NAMES else port.batch_of_one()
-            for port in description.inputs
-        ),
+        inputs=tuple(port if _is_rate(port) else port.batch_of_one() for port in description.inputs),
         outputs=tuple(port.batch_of_one() if port.dims else port for port in description.outputs),
     )
 
@@ -114,9 +179,13 @@ def _declared(inputs: Sequence[Port], shapes: Mapping[str, Shape], path: str) ->
     return [Port(port.name, port.dtype, (None, *shapes[port.name])) for port in inputs]
 
 
+def _is_rate(port: Port) -> bool:
+    return port.name.lower() in _RATE_NAMES and all(dim == 1 for dim in port.dims)
+
+
 def _constant(port: Port, notes: List[str]) -> Any:
     kind = np.dtype(port.dtype).kind
-    if port.name.lower() in _RATE_NAMES:
+    if _is_rate(port):
         notes.append(
             f"{port.name} is taken for the sample rate: {SAMPLE_RATE} Hz is written, correct it where the "
             "model expects another"
@@ -130,8 +199,8 @@ def _constant(port: Port, notes: List[str]) -> Any:
 
 
 def _states(inputs: Sequence[Port], outputs: Sequence[Port]) -> Dict[str, str]:
-    """Recurrent states: inputs that an output of the same type and shape replaces, by their names. An input that is the
-    only one brings the request."""
+    """Recurrent states: inputs that an output of the same type, shape and name replaces. An input that is the only one
+    brings the request."""
     found: Dict[str, str] = {}
     for port in inputs:
         if not _STATE_WORDS.search(port.name):
@@ -142,6 +211,7 @@ def _states(inputs: Sequence[Port], outputs: Sequence[Port]) -> Dict[str, str]:
             if output.name not in found.values()
             and output.dtype == port.dtype
             and _may_be_equal(output.dims, port.dims)
+            and _are_alike(port.name, output.name)
         ]
         best = max(
             fitting,
@@ -153,14 +223,30 @@ def _states(inputs: Sequence[Port], outputs: Sequence[Port]) -> Dict[str, str]:
     return found if len(found) < len(inputs) else {}
 
 
+def _are_alike(name: str, output: str) -> bool:
+    """Whether two names are of one state before and after: one begins with the other, or they have the same words,
+    those aside that say which of the two it is."""
+    bare, other = _bare(name), _bare(output)
+    one, two = _words(name), _words(output)
+    return bool(bare and other and (bare.startswith(other) or other.startswith(bare))) or bool(one and one == two)
+
+
+def _words(name: str) -> List[str]:
+    words = re.findall(r"[a-z]+|\d+", re.sub(r"([a-z0-9])([A-Z])", r"\1 \2", name).lower())
+    return [word for word in words if word not in _SIDES]
+
+
 def _may_be_equal(one: Sequence[Optional[int]], other: Sequence[Optional[int]]) -> bool:
     return len(one) == len(other) and all(None in (a, b) or a == b for a, b in zip(one, other))
 
 
 def _likeness(name: str, output: str) -> Tuple[int, int]:
     """How many characters two names begin with, stripped of in, out, new and next; the rest decides ties."""
-    bare = [re.sub(r"(in|out|new|next|prev|past|present|_|\.|n$)", "", text.lower()) for text in (name, output)]
-    return len(os.path.commonprefix(bare)), -abs(len(name) - len(output))
+    return len(os.path.commonprefix([_bare(name), _bare(output)])), -abs(len(name) - len(output))
+
+
+def _bare(name: str) -> str:
+    return re.sub(r"(in|out|new|next|prev|past|present|_|\.|n$)", "", name.lower())
 
 
 def _fixed_batch(given: Sequence[Port], description: FileDescription, path: str) -> Optional[int]:
@@ -173,42 +259,37 @@ def _fixed_batch(given: Sequence[Port], description: FileDescription, path: str)
     if len(fixed) > 1 or (size > 1 and outputs and outputs != {size}):
         shown = "; ".join(f"{port.name} {_dims(port.dims)}" for port in given)
         raise NoBatchAxis(
-            f"{path}: its inputs have no batch axis in front ({shown}), and only ONNX files are served without one. "
+            f"{path}: its inputs have no batch axis in front ({shown}), and it cannot be served without one. "
             "Export it with a leading axis for the batch, even of length 1"
         )
     return size
 
 
-def _state_axis(states: Sequence[Port], fixed: Optional[int]) -> int:
-    """The batch axis of the states: the first open one, else the first of the batch's length."""
-    dims = states[0].dims
-    wanted = None if None in dims else (fixed if fixed is not None else 1)
-    return dims.index(wanted) if wanted in dims else 0
+def _state_axis(state: Port, given: Sequence[Port], fixed: Optional[int], path: str) -> int:
+    """The batch axis of a state: the one with the name of the batch, else the first open one, else the first of the
+    batch's length. :class:`NoBatchAxis` where there is none."""
+    names = {_first_axis(port) for port in given} - {""}
+    named = [axis for axis, name in enumerate(state.axes) if name in names and state.dims[axis] is None]
+    lengths = [axis for axis, dim in enumerate(state.dims) if dim == (fixed or 1)]
+    opens = [axis for axis, dim in enumerate(state.dims) if dim is None]
+    for axes in (named, opens, lengths) if fixed is None else (lengths, named, opens):
+        if axes:
+            return axes[0]
+    raise NoBatchAxis(f"{path}: its recurrent state {state.name} {_dims(state.dims)} has no batch axis")
 
 
 def _find_lengths(roles: Roles, states: Sequence[Port], shapes: Mapping[str, Shape], path: str) -> None:
     """The shapes of one item to try: what was given, what the metadata says, else usual lengths."""
     known: Dict[str, Shape] = {}
-    for port in [*roles.given, *states]:
-        axis = roles.state_axis if port.name in roles.state else 0
-        dims = (*port.dims[:axis], *port.dims[axis + 1 :])
+    ports = [*roles.given, *states]
+    for port in ports:
         lengths = shapes.get(port.name, roles.description.usual.get(port.name))
         if port.name in shapes:
-            _check_given(port.name, shapes[port.name], dims, path)
+            _check_given(port.name, shapes[port.name], roles.item_dims(port), path)
         if lengths is not None:
             known[port.name] = lengths
     roles.shapes_given = all(port.name in shapes for port in roles.given if None in port.dims[1:])
-    open_ports = [
-        port
-        for port in [*roles.given, *states]
-        if port.name not in known
-        and None
-        in (
-            port.dims[1:]
-            if port.name not in roles.state
-            else (*port.dims[: roles.state_axis], *port.dims[roles.state_axis + 1 :])
-        )
-    ]
+    open_ports = [port for port in ports if port.name not in known and None in roles.item_dims(port)]
     if not open_ports:
         roles.candidates = [known]
         return
@@ -216,9 +297,8 @@ def _find_lengths(roles: Roles, states: Sequence[Port], shapes: Mapping[str, Sha
     for length in IMAGE_LENGTHS if images else OTHER_LENGTHS:
         guess = dict(known)
         for port in open_ports:
-            axis = roles.state_axis if port.name in roles.state else 0
             guess[port.name] = tuple(
-                _length(port, index, dim, length) for index, dim in enumerate(port.dims) if index != axis
+                _length(port, index, dim, length) for index, dim in enumerate(roles.item_dims(port))
             )
         roles.candidates.append(guess)
 
@@ -226,7 +306,7 @@ def _find_lengths(roles: Roles, states: Sequence[Port], shapes: Mapping[str, Sha
 def _length(port: Port, index: int, dim: Optional[int], length: int) -> int:
     if dim is not None:
         return dim
-    return 3 if is_image(port) and index == 1 and port.dims[-1] is None else length
+    return 3 if is_image(port) and index == 0 and port.dims[-1] is None else length
 
 
 def is_image(port: Port) -> bool:
@@ -252,6 +332,11 @@ def _check_given(name: str, shape: Shape, dims: Sequence[Optional[int]], path: s
         )
 
 
+def _first_axis(port: Port) -> str:
+    """The name that the file gives to a port's first axis, ``""`` where there is none."""
+    return port.axes[0] if port.axes else ""
+
+
 def _dims(dims: Sequence[Optional[int]]) -> str:
     return "[" + ", ".join("any" if dim is None else str(dim) for dim in dims) + "]"
 
@@ -260,7 +345,8 @@ def model_names(paths: Sequence[str]) -> List[str]:
     """A name per file, as a bare key of TOML: the file's own, made unique."""
     names: List[str] = []
     for path in paths:
-        name = re.sub(r"[^A-Za-z0-9_-]+", "-", os.path.splitext(os.path.basename(path))[0]).strip("-") or "model"
+        name = re.sub(r"[^A-Za-z0-9_-]+", "-", os.path.splitext(os.path.basename(path))[0])[:NAME_LENGTH].strip("-")
+        name = name or "model"
         unique, number = name, 2
         while unique in names:
             unique, number = f"{name}-{number}", number + 1

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
+import shlex
 from typing import Any, Dict, List, Mapping, Sequence
 
 import numpy as np
 
+from edgeserve.config.plain_text import one_line, toml_file, toml_key, toml_string, toml_value
 from edgeserve.engines.ports import Port
 from edgeserve.tools.init.compute import CPU, LaneText
 from edgeserve.tools.init.images import image_lines
@@ -15,12 +16,6 @@ from edgeserve.tools.init.trial import FoundModel, engine_options
 from edgeserve.units import counted, format_duration, format_size
 
 COMMENT_COLUMN = 40
-
-LM_INPUTS = ("max_tokens", "temperature", "top_p", "seed", "stop")
-"""What most clients of OpenAI's API send, which an app of a language model must declare to be served."""
-
-CHAT_INPUTS = (*LM_INPUTS, "response_format", "tools", "tool_choice")
-"""The same of a model that was trained on conversations."""
 
 
 def configuration_text(
@@ -47,7 +42,7 @@ def configuration_text(
     for item in found:
         lines += _model(item, lanes)
         lines += _app(item, slos[item.name])
-    return "\n".join(lines)
+    return toml_file(lines)
 
 
 def slos_of(found: Sequence[FoundModel], rates: Mapping[str, float], slo_ns: int) -> Dict[str, Slo]:
@@ -68,7 +63,7 @@ def slos_of(found: Sequence[FoundModel], rates: Mapping[str, float], slo_ns: int
 
 def _model(item: FoundModel, lanes: Sequence[LaneText]) -> List[str]:
     roles, tried = item.roles, item.tried
-    lines = [f"[model.{item.name}]", f'engine = "{tried.engine}"', f"file = {json.dumps(item.file)}"]
+    lines = [f"[model.{toml_key(item.name)}]", f'engine = "{tried.engine}"', f"file = {toml_string(item.file)}"]
     if len(lanes) > 1:
         lines.append(f'lanes = ["{"cpu0" if tried.device == CPU else "gpu0"}"]')
     if roles.description.engine == "lm":
@@ -80,7 +75,7 @@ def _model(item: FoundModel, lanes: Sequence[LaneText]) -> List[str]:
         is_known = roles.shapes_given or not roles.is_open
         lines.append(
             _commented(
-                f"shapes = {_inline(tried.shapes)}",
+                f"shapes = {toml_value(tried.shapes)}",
                 "of one item, for warm-up"
                 if is_known
                 else "of one item, for warm-up: tried, since the file leaves them open",
@@ -88,20 +83,20 @@ def _model(item: FoundModel, lanes: Sequence[LaneText]) -> List[str]:
         )
     if roles.state:
         lines.append(
-            _commented(f"state = {_inline(roles.state)}", "recurrent state: input = the output that replaces it")
+            _commented(f"state = {toml_value(roles.state)}", "recurrent state: input = the output that replaces it")
         )
     options = engine_options(roles, tried.shapes)
     if options:
-        lines.append(f"options = {_inline(options)}")
+        lines.append(f"options = {toml_value(options)}")
     if tried.engine == "tensorrt" and roles.description.engine == "onnx":
-        with_fp16 = _inline({**options, "precision": "fp16"})
+        with_fp16 = toml_value({**options, "precision": "fp16"})
         lines += [
             "# Up to TensorRT 10: with this line it may compute in float16, faster on most GPUs; compare the answers.",
             f"# options = {with_fp16}",
         ]
     lines += image_lines(item.image, bool(tried.shapes))
     if item.image is not None and not item.image.why:
-        lines.append(f"# options = {_inline({**options, 'image': item.image.options})}")
+        lines.append(f"# options = {toml_value({**options, 'image': item.image.options})}")
     return [*lines, *(f"# {note}" for note in roles.notes), ""]
 
 
@@ -114,6 +109,8 @@ def _batch_comment(item: FoundModel) -> str:
     times = ", ".join(f"{size} in {format_duration(taken)}" for size, taken in sorted(item.tried.times_ns.items()))
     if not item.roles.batch_axis:
         return f"the file has no batch axis; {times} here"
+    if item.roles.settings:
+        return f"{', '.join(item.roles.settings)}: without a batch axis; {times} here"
     if item.roles.fixed_batch is not None:
         return f"fixed by the file; {times} here"
     if item.roles.is_open:
@@ -143,9 +140,10 @@ def _language_options(facts: Mapping[str, Any]) -> List[str]:
 
 
 def _app(item: FoundModel, slo: Slo) -> List[str]:
+    name = toml_key(item.name)
     lines = [
-        f"[app.{item.name}]",
-        f'model = "{item.name}"',
+        f"[app.{name}]",
+        f"model = {toml_string(item.name)}",
         _commented(f'slo = "{format_duration(slo.slo_ns)}"', slo.why),
     ]
     roles = item.roles
@@ -153,19 +151,20 @@ def _app(item: FoundModel, slo: Slo) -> List[str]:
         lines.append(_commented('stream = "in_order"', "requests name their stream: each keeps a state of its own"))
     lines.append("")
     if roles.given:
-        lines.append(_commented(f"[app.{item.name}.inputs]", "what a request must bring"))
+        lines.append(_commented(f"[app.{name}.inputs]", "what a request must bring"))
         for port in roles.given:
-            lines.append(f"{_key(port.name)} = {_inline(app_input(port, item.tried.shapes, roles.shapes_given))}")
+            lines.append(
+                f"{toml_key(port.name)} = {toml_value(app_input(port, item.tried.shapes, roles.shapes_given))}"
+            )
             if item.image is not None and item.image.input == port.name:
                 frame = {"dtype": "uint8", "shape": [*item.image.options["from"], 3]}
-                lines.append(f"# {_key(port.name)} = {_inline(frame)}")
+                lines.append(f"# {toml_key(port.name)} = {toml_value(frame)}")
     elif roles.description.engine == "lm":
-        chats = bool(item.roles.description.facts.get("chat"))
-        optional = ("messages", *CHAT_INPUTS) if chats else LM_INPUTS
         lines += [
-            _commented(f"[app.{item.name}.inputs]", "prompt or messages" if chats else "what a request must bring"),
-            'prompt = { dtype = "text", optional = true }' if chats else 'prompt = { dtype = "text" }',
-            *[f'{name} = {{ dtype = "any", optional = true }}' for name in optional],
+            "# A request has prompt"
+            + (" or messages" if item.roles.description.facts.get("chat") else "")
+            + ", and what clients of OpenAI's and Ollama's APIs send besides. An answer that has",
+            '# begun ends at its deadline with what it has written; with on_late = "answer" it goes on to its end.',
         ]
     if item.tried.outputs:
         lines.append(f"# It returns {', '.join(f'{name} ({form})' for name, form in item.tried.outputs)}.")
@@ -174,7 +173,7 @@ def _app(item: FoundModel, slo: Slo) -> List[str]:
 
 def app_input(port: Port, shapes: Mapping[str, Sequence[int]], fixed: bool) -> Dict[str, Any]:
     """One line of ``[app.NAME.inputs]``: open axes stay open, unless the user gave their lengths."""
-    dtype = "text" if np.dtype(port.dtype).kind == "O" and len(port.dims) == 1 else str(np.dtype(port.dtype))
+    dtype = "text" if np.dtype(port.dtype).kind == "O" else str(np.dtype(port.dtype))
     dims = shapes[port.name] if fixed and port.name in shapes else port.dims[1:]
     return {"dtype": dtype, "shape": [-1 if dim is None else int(dim) for dim in dims]}
 
@@ -209,10 +208,10 @@ def summary(found: Sequence[FoundModel], out: str, rates: Mapping[str, float], s
             )
     lines += [
         "Next:",
-        f"  edgeserve serve {out}",
+        f"  edgeserve serve {shlex.quote(out)}",
         f"  edgeserve infer {found[0].name} --example     (in another terminal; --in NAME=FILE sends your own)",
     ]
-    return "\n".join(lines)
+    return "\n".join(map(one_line, lines))
 
 
 def _shape_text(item: FoundModel, port: Port) -> str:
@@ -222,17 +221,3 @@ def _shape_text(item: FoundModel, port: Port) -> str:
 
 def _commented(text: str, comment: str) -> str:
     return f"{text:{COMMENT_COLUMN}}  # {comment}"
-
-
-def _key(name: str) -> str:
-    bare = name and all(char.isascii() and (char.isalnum() or char in "_-") for char in name)
-    return name if bare else json.dumps(name)
-
-
-def _inline(value: Any) -> str:
-    """A value as TOML on one line."""
-    if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{_key(str(key))} = {_inline(item)}" for key, item in value.items()) + " }"
-    if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(_inline(item) for item in value) + "]"
-    return json.dumps(value)

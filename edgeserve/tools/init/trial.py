@@ -7,22 +7,26 @@ import contextlib
 import importlib
 import os
 import time
+from dataclasses import replace
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 from edgeserve.config.schema import ModelConfig
 from edgeserve.device.boards import has_nvidia_gpu
 from edgeserve.engines import make_engine
-from edgeserve.engines.base import Engine, LaneInfo, Values
+from edgeserve.engines.base import Batch, Engine, LaneInfo, Session, Values, run_whole
 from edgeserve.engines.cuda.device import CudaDevice
 from edgeserve.engines.cuda.driver import open_driver
 from edgeserve.engines.describe import READERS
+from edgeserve.engines.ports import GrowingState
+from edgeserve.engines.row_check import RowCheck
 from edgeserve.engines.tensorrt.library import open_library
 from edgeserve.engines.warm import warm_up
-from edgeserve.errors import EngineError
+from edgeserve.errors import EngineError, WrongRows
 from edgeserve.offload.pin import allowed_cores
+from edgeserve.texts import is_text
 from edgeserve.tools.init.compute import CPU, GPU, compute_threads
 from edgeserve.tools.init.images import ImageProposal
-from edgeserve.tools.init.roles import Roles, Shape
+from edgeserve.tools.init.roles import WITHOUT_BATCH_AXIS, Roles, Shape
 from edgeserve.units import NS_PER_MS
 
 SIZES = (1, 2, 4, 8)
@@ -39,7 +43,8 @@ SPEND_NS = 60 * NS_PER_MS
 
 class Trial(NamedTuple):
     """``times_ns`` is the typical time of each batch size that is worth writing; empty where the model was not run.
-    ``shapes`` are those of one item that it ran with. ``why`` says what was tried in vain before."""
+    ``shapes`` are those of one item that it ran with. ``why`` says what was tried in vain before, ``ended`` why there
+    are not more batch sizes, and ``mixing`` how far one item changed the answers of others."""
 
     engine: str
     device: str
@@ -48,6 +53,8 @@ class Trial(NamedTuple):
     example: Values = {}
     outputs: Tuple[Tuple[str, str], ...] = ()
     why: str = ""
+    ended: str = ""
+    mixing: float = 0.0
 
 
 class FoundModel(NamedTuple):
@@ -64,12 +71,21 @@ class FoundModel(NamedTuple):
 def try_model(name: str, path: str, roles: Roles, gpu: Optional[bool] = None) -> Trial:
     """Run the model with the engine and on the device that would serve it: TensorRT for an ONNX file where it is
     installed, a GPU that its own engine can use (``gpu`` of ``None``: if there is one), else the CPU.
-    :class:`EngineError` when it does not run with any lengths that were tried."""
+    :class:`EngineError` when it does not run with any lengths that were tried, :class:`WrongRows` when an output has
+    not a row for each item."""
     own = roles.description.engine
     if own == "lm":
+        make_engine(model_config(name, os.path.abspath(path), roles, {}, (1,)), [LaneInfo()], "/").check()
         return Trial(own, CPU)
     ways = [(own, GPU), (own, CPU)] if gpu is not False and _can_use_gpu(path) else [(own, CPU)]
-    if own == "onnx" and gpu is not False and not roles.is_open and roles.batch_axis and tensorrt_answers():
+    if (
+        own == "onnx"
+        and gpu is not False
+        and not roles.is_open
+        and roles.batch_axis
+        and not roles.settings
+        and tensorrt_answers()
+    ):
         ways.insert(0, ("tensorrt", GPU))
     if own == "tensorrt":
         if gpu is False:
@@ -85,6 +101,10 @@ def try_model(name: str, path: str, roles: Roles, gpu: Optional[bool] = None) ->
                 return _run(name, path, roles, shapes, engine, device)._replace(
                     why="" if first is None or (engine, device) == ways[0] else str(first)
                 )
+            except WrongRows:
+                raise  # with other lengths too
+            except GrowingState as error:
+                raise EngineError(f"{path}: {error}") from None  # with other lengths too
             except EngineError as error:
                 first = first or error
     assert first is not None, "there is at least one device and one candidate"
@@ -136,6 +156,8 @@ def engine_options(roles: Roles, shapes: Dict[str, Shape]) -> Dict[str, Any]:
     options: Dict[str, Any] = {}
     if not roles.batch_axis:
         options["batch_axis"] = False
+    if roles.settings and roles.batch_axis:
+        options["settings"] = list(roles.settings)
     if roles.constants:
         options["constants"] = dict(roles.constants)
     if roles.state and roles.state_axis:
@@ -151,17 +173,41 @@ def engine_options(roles: Roles, shapes: Dict[str, Shape]) -> Dict[str, Any]:
 
 def _run(name: str, path: str, roles: Roles, shapes: Dict[str, Shape], kind: str, device: str) -> Trial:
     sizes = sizes_of(roles)
-    with opened(name, path, roles, shapes, sizes, kind, device) as (engine, lane):
+    # Where one size is written, two items together tell whether the first axis is a batch at all.
+    may_be_one_item = kind == "onnx" and roles.batch_axis and not roles.fixed_batch
+    looked_at = (1, 2) if sizes == (1,) and may_be_one_item else sizes
+    with opened(name, path, roles, shapes, looked_at, kind, device) as (engine, lane):
         session, example = engine.open(lane), engine.example()
-        times: Dict[int, int] = {}
-        for size in sizes:
-            runs = warm_up(session, example, (size,), time.perf_counter_ns, spend_ns=SPEND_NS)[size]
-            times[size] = sorted(runs[1:])[len(runs[1:]) // 2]
-            if times[size] > SLOW_NS:
-                break
+        _go_on(session, example, roles)
+        check = RowCheck(looked_at, engine.rows())
+        times = {sizes[0]: _typical_ns(session, example, sizes[0])}
+        if roles.batch_axis and times[sizes[0]] <= SLOW_NS:
+            check.begin(session, example)
+            if check.wrong_rows is not None:
+                raise check.wrong_rows
+            for size in looked_at[1:]:
+                if check.look(size) or max(times.values()) > SLOW_NS:
+                    break
+                if size in sizes:
+                    times[size] = _typical_ns(session, example, size)
         # Of TensorRT all sizes are written: then the plan that was just built is the one that is served.
         kept = times if kind == "tensorrt" else worthwhile(times)
-        return Trial(kind, device, kept, shapes, example, _outputs(session, example))
+        ended = check.why if len(sizes) > 1 else ""
+        return Trial(kind, device, kept, shapes, example, _outputs(session, example), ended=ended, mixing=check.mixing)
+
+
+def _typical_ns(session: Session, example: Values, size: int) -> int:
+    """How long a batch takes, the first run aside."""
+    runs = sorted(warm_up(session, example, (size,), time.perf_counter_ns, spend_ns=SPEND_NS)[size][1:])
+    return runs[len(runs) // 2]
+
+
+def _go_on(session: Session, example: Values, roles: Roles) -> None:
+    """Run a recurrent model twice, the second time from the state that the first left behind: what grows cannot be
+    served."""
+    state = None
+    for _ in range(2 if roles.state else 0):
+        state = run_whole(session, Batch([example], 1, [state]))[0][0].state
 
 
 @contextlib.contextmanager
@@ -173,6 +219,8 @@ def opened(
         device, 0, compute_threads(len(allowed_cores()) or 1), name="trial", common={}, clock_ns=time.perf_counter_ns
     )
     config = model_config(name, os.path.abspath(path), roles, shapes, sizes, kind)
+    if kind in WITHOUT_BATCH_AXIS:  # said, so that the engine does not find out by itself
+        config = replace(config, options={**config.options, "batch_axis": roles.batch_axis})
     engine = make_engine(config, [lane], "/")
     try:
         engine.load()
@@ -209,11 +257,10 @@ def worthwhile(times: Dict[int, int]) -> Dict[int, int]:
 
 def _outputs(session: Any, example: Values) -> Tuple[Tuple[str, str], ...]:
     """Name and form of each output of one item, for a comment."""
-    from edgeserve.engines.base import Batch, run_whole
-
     results, _ = run_whole(session, Batch([example], 1))
     found: List[Tuple[str, str]] = []
     for key, value in results[0].outputs.items():
         shape = getattr(value, "shape", None)
-        found.append((key, type(value).__name__ if shape is None else f"{value.dtype} {list(shape)}"))
+        kind = "text" if isinstance(value, str) or is_text(value) else getattr(value, "dtype", type(value).__name__)
+        found.append((key, f"{kind} {list(shape)}" if shape is not None else str(kind)))
     return tuple(found)

@@ -6,11 +6,11 @@ lines cannot follow (``app.detect = {...}`` on one line, say) is left alone.
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from edgeserve.config.loading import parse_toml
+from edgeserve.config.plain_text import toml_key, toml_string, toml_value
 from edgeserve.errors import ConfigError
 
 _HEADER = re.compile(r"^\s*\[(?!\[)(?P<name>[^\[\]]+)\]\s*(#.*)?$")
@@ -20,6 +20,9 @@ _POLICY = re.compile(r"^(?P<before>\s*policy\s*=\s*)(?P<value>\"[^\"]*\"|'[^']*'
 
 def rewritten(text: str, policies: Mapping[str, Mapping[str, Any]], apps: Mapping[str, str]) -> Optional[str]:
     """The text with further ``[policy.*]`` sections, and each app's ``policy``; ``None`` where lines cannot do it."""
+    if "\r\n" in text:
+        new = rewritten(text.replace("\r\n", "\n"), policies, apps)
+        return None if new is None else new.replace("\n", "\r\n")
     wanted = _wanted(parse_toml(text), policies, apps)
     lines = text.splitlines(keepends=True)
     if lines and not lines[-1].endswith("\n"):
@@ -38,7 +41,7 @@ def snippet(policies: Mapping[str, Mapping[str, Any]], apps: Mapping[str, str]) 
     """What to write into the file by hand."""
     lines = _sections(policies)
     for app, policy in apps.items():
-        lines += [f"[app.{_key(app)}]\n", f"policy = {json.dumps(policy)}\n"]
+        lines += [f"[app.{toml_key(app)}]\n", f"policy = {toml_string(policy)}\n"]
     return "".join(lines)
 
 
@@ -66,9 +69,9 @@ def _with_app(lines: List[str], app: str, policy: str) -> List[str]:
                 break
             found = _POLICY.match(lines[index])
             if found is not None:
-                changed = f"{found.group('before')}{json.dumps(policy)}{found.group('after')}"
+                changed = f"{found.group('before')}{toml_string(policy)}{found.group('after')}"
                 return [*lines[:index], changed, *lines[index + 1 :]]
-        return [*lines[: start + 1], f"policy = {json.dumps(policy)}\n", *lines[start + 1 :]]
+        return [*lines[: start + 1], f"policy = {toml_string(policy)}\n", *lines[start + 1 :]]
     return lines
 
 
@@ -91,8 +94,8 @@ def _with_policies(lines: List[str], policies: Mapping[str, Mapping[str, Any]]) 
 def _sections(policies: Mapping[str, Mapping[str, Any]]) -> List[str]:
     found: List[str] = []
     for name, options in policies.items():
-        found.append(f"[policy.{_key(name)}]\n")
-        found += [f"{key} = {json.dumps(value)}\n" for key, value in options.items()]
+        found.append(f"[policy.{toml_key(name)}]\n")
+        found += [f"{toml_key(key)} = {toml_value(value)}\n" for key, value in options.items()]
         found.append("\n")
     return found
 
@@ -110,7 +113,3 @@ def _name_of(line: str) -> Optional[Tuple[str, ...]]:
         name, table = next(iter(table.items()))
         names.append(name)
     return tuple(names)
-
-
-def _key(name: str) -> str:
-    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name)

@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import Dict, List, Protocol, Sequence, Tuple
 
 from edgeserve.config.profiles import Profile
-from edgeserve.sched.protocol.actions import Outcome
 from edgeserve.sched.requests.admission import OVER_SHARE
 from edgeserve.sim.host import Measured
 from edgeserve.sim.recorded import Counted, RecordedTruth, RecordingError, run_recorded
@@ -172,7 +171,7 @@ class ScenarioSubject:
                 tally.setdefault((block, request.app, owner_of(request)), Sums()).add(
                     request.value,
                     item.cost_share_ns,
-                    item.outcome == Outcome.COMPLETED and item.end_ns <= request.deadline_ns,
+                    item.in_time,
                     sum(world.usage.spent_ns.get(request.id, {}).values()),
                     item.reason == OVER_SHARE,
                 )

@@ -93,6 +93,6 @@ def _run(kind: str, way: str, place: str, seed: int) -> Row:
         [(end.end_ns - end.request.arrival_ns) / 1e9 for end in done.world.ended if end.request.app == "chat"]
     )
     cuts = [end for end in done.world.ended if end.request.app == "cut"]
-    in_time = [end for end in cuts if end.outcome == "completed" and end.end_ns <= end.request.deadline_ns]
+    in_time = [end for end in cuts if end.in_time]
     aside = sum([policy.figures().get("sent to side lanes", 0) for policy in done.scheduler.policies])
     return Row(statistics.fmean(took), took[int(0.95 * len(took))], aside, len(in_time) / max(1, len(cuts)))

@@ -225,7 +225,7 @@ def _value(ended: Sequence[Any], items: Items, took: Took) -> float:
     offered = delivered = 0.0
     for end in ended:
         offered += end.cost_share_ns
-        if end.outcome != "completed" or end.end_ns > end.request.deadline_ns:
+        if not end.in_time:
             continue
         of_all = end.request.app != "query"
         right = 1.0 if of_all else float(items.correct[int(end.request.hints["item"]), took.part[end.request.id]])

@@ -65,6 +65,18 @@ def test_what_the_configuration_says_goes_before_what_the_pipeline_says(tmp_path
     assert (app.slo_ns, app.value, app.on_late) == (300 * 10**6, 1.0, "answer")
 
 
+def test_a_module_names_what_it_gets_as_a_node_does(tmp_path):
+    record = copy.deepcopy(LV)
+    record["modules"][3]["inputs"] = {"pose": "pose.points", "face": "face.points"}
+    app = parse_config(table(tmp_path, record), str(tmp_path)).apps["lv"]
+    assert {node.name: node.inputs for node in app.nodes if node.inputs} == {
+        "expression": {"pose": "pose.points", "face": "face.points"}
+    }
+    record["modules"][3]["inputs"] = ["pose"]
+    with pytest.raises(ConfigError, match="module 'expression' inputs = .*expected a table"):
+        parse_config(table(tmp_path, record), str(tmp_path))
+
+
 def test_a_bare_list_of_modules_is_enough():
     assert [node["name"] for node in nodes_of(parse_pipeline(LV["modules"]))] == [
         "person",

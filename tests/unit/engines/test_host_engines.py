@@ -85,7 +85,7 @@ def test_lane_info_comes_from_the_configuration():
             "lane": {"gpu0": {"device": "gpu", "threads": 2, "cores": [0, 1], "depth": 3}},
         }
     )
-    assert lane_info(config, "gpu0") == LaneInfo("cuda", 1, 2, (0, 1), "gpu0", 3)
+    assert lane_info(config, "gpu0") == LaneInfo("cuda", 1, 2, (0, 1), "gpu0", 3, flush=True)
     models = {
         "everywhere": {"engine": "synthetic", "expected": {"1": "1ms"}},
         "there": {"engine": "synthetic", "expected": {"1": "1ms"}, "lanes": ["b"]},
@@ -114,12 +114,13 @@ def test_what_a_function_may_return(tmp_path):
         from edgeserve.engines.python import Parts, Route
         def f(inputs):
             return {"dict": {"y": 1}, "parts": Parts([{"a": 1}, {"a": 2}], {"page": 7}, {"count": 2}),
-                    "none": Parts([]), "route": Route("next", {"y": 2}), "result": Result({"y": 3}, done=False),
+                    "none": Parts([]), "list": [{"a": 1}, {"a": 2}], "empty": [],
+                    "route": Route("next", {"y": 2}), "result": Result({"y": 3}, done=False),
                     }[inputs["want"]]
         """,
     )
-    plain, parts, none, route, result = engine.run(
-        Batch([{"want": want} for want in ("dict", "parts", "none", "route", "result")], 8)
+    plain, parts, none, listed, empty, route, result = engine.run(
+        Batch([{"want": want} for want in ("dict", "parts", "none", "list", "empty", "route", "result")], 8)
     )
     assert plain.outputs == {"y": 1}
     assert plain.parts is None
@@ -127,6 +128,8 @@ def test_what_a_function_may_return(tmp_path):
     assert parts.outputs == {"page": 7}
     assert parts.hints == {"count": 2}
     assert none.parts == []
+    assert (listed.parts, listed.outputs) == ([{"a": 1}, {"a": 2}], {})
+    assert (empty.parts, empty.outputs) == ([], {})
     assert (route.route, route.outputs) == ("next", {"y": 2})
     assert not result.done
 
@@ -136,6 +139,10 @@ def test_what_a_function_may_return(tmp_path):
     [
         ("None", "returned NoneType None for item 0; expected a dict of outputs, Parts"),
         ("[1, 2]", "returned list"),
+        ("[{'a': 1}, None]", "returned list"),
+        ("(part for part in [{'a': 1}])", "returned generator .*or of a fan-out a list of dicts"),
+        ("__import__('numpy').zeros(3)", "returned ndarray .*or of a fan-out a list of dicts"),
+        ("[{1: 2}]", "gave dict {1: 2} for item 0; expected a dict whose keys are the outputs' names"),
         ("{1: 2}", "gave dict {1: 2} for item 0; expected a dict whose keys are the outputs' names"),
         ("Parts({'a': 1})", "returned Parts of dict"),
         ("Parts([1])", "gave int 1 for item 0"),

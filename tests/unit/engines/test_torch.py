@@ -10,7 +10,8 @@ import pytest
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines import make_engine
 from edgeserve.engines.base import Batch, LaneInfo, run_batch
-from edgeserve.errors import ConfigError, DeviceLost, DeviceMissing, EngineError, OutOfMemory
+from edgeserve.engines.row_check import row_check_of
+from edgeserve.errors import ConfigError, DeviceLost, DeviceMissing, EngineError, OutOfMemory, WrongRows
 
 pytest.importorskip("torch", reason="torch is not installed; make test-torch")
 
@@ -32,6 +33,78 @@ def loaded(directory=".", **settings):
     engine = engine_of(directory, **settings)
     engine.load()
     return engine
+
+
+@pytest.mark.parametrize("scripted", [False, True])
+def test_one_list_for_the_whole_batch_is_not_dealt_out(scripted, tmp_path):
+    options = {"example": "list_example:none"}
+    (tmp_path / "list_example.py").write_text(
+        "import numpy as np\ndef none():\n    return {'x': np.array([1, 0, 0, 0], np.float32)}\n"
+    )
+    file = torch_models.scripted(str(tmp_path), torch_models.OneList()) if scripted else ""
+    function = "" if scripted else "torch_models:OneList"
+    engine = loaded(tmp_path, function=function, file=file, batch=(1, 2), options=options)
+    assert engine.run(Batch([engine.example()], 1))[0].outputs["output"].tolist() == [0, 0]
+    with pytest.raises(WrongRows, match=r"shape \[8, 2\] for a batch of 2"):
+        engine.run(Batch([{"x": np.ones(4, np.float32)}] * 2, 2))
+
+
+def looked_at(engine, **settings):
+    check = row_check_of(ModelConfig("net", "torch", batch=(1, 2, 4), **settings), engine)
+    check.begin(engine.open(LaneInfo()), engine.example())
+    for size in check.order():
+        check.look(size)
+    return check.sizes()
+
+
+@pytest.mark.parametrize(
+    ("network", "sizes"),
+    [("Linear", (1, 2, 4)), ("Deep", (1, 2, 4)), ("Trained", (1,)), ("Dropped", (1,)), ("OneBuffer", (1, 2, 4))],
+)
+@pytest.mark.parametrize("scripted", [False, True])
+def test_a_network_runs_in_the_batches_that_keep_items_apart(network, sizes, scripted, tmp_path):
+    if scripted and network == "OneBuffer":
+        pytest.skip("TorchScript has no such memory")
+    file = torch_models.scripted(str(tmp_path), getattr(torch_models, network)()) if scripted else ""
+    function = "" if scripted else f"torch_models:{network}"
+    engine = loaded(tmp_path, function=function, file=file, batch=(1, 2, 4))
+    assert looked_at(engine) == sizes
+
+
+@pytest.mark.parametrize("precision", ["float16", "bfloat16"])
+def test_what_half_precision_rounds_is_no_mixing(precision, tmp_path):
+    options = {"precision": precision}
+    engine = loaded(tmp_path, function="torch_models:Deep", batch=(1, 2, 4), options=options)
+    assert looked_at(engine, options=options) == (1, 2, 4)
+
+
+def test_without_a_batch_axis_a_network_gets_one_item_as_it_is(tmp_path):
+    """Time first, and a detector that sees nothing."""
+    options = {"batch_axis": False, "inputs": {"x": {"shape": [-1, 2, 4]}}}
+    series = loaded(tmp_path, function="torch_models:Series", shapes={"x": (5, 2, 4)}, options=options)
+    x = np.random.RandomState(1).randn(7, 2, 4).astype(np.float32)
+    (result,) = series.run(Batch([{"x": x}], 1))
+    with torch.inference_mode():
+        right = series._program.function(torch.from_numpy(x)).numpy()  # its weights are drawn
+    np.testing.assert_allclose(result.outputs["output"], right, rtol=1e-5)
+    options = {"batch_axis": False, "inputs": {"x": {"shape": [1, 3, -1, -1]}}}
+    file = torch_models.scripted(str(tmp_path), torch_models.Boxes())
+    boxes = loaded(tmp_path, file=file, shapes={"x": (1, 3, 8, 8)}, options=options)
+    (result,) = boxes.run(Batch([{"x": np.zeros((1, 3, 8, 8), np.float32)}], 1))
+    assert result.outputs["output"].shape == (0, 3)
+
+
+def test_rows_that_a_network_lays_in_one_place_are_taken_apart(tmp_path):
+    engine = loaded(tmp_path, function="torch_models:Spread", batch=(1, 2))
+    one, other = (result.outputs["output"] for result in engine.run(Batch(list(ONES.items) * 2, 2)))
+    one[:] = 7
+    assert other.tolist() == [1, 1, 1]
+
+
+def test_a_network_of_lists_is_refused_when_it_is_loaded(tmp_path):
+    file = torch_models.scripted(str(tmp_path), torch_models.Lists())
+    with pytest.raises(EngineError, match="net"):
+        loaded(tmp_path, file=file, shapes={"images": (3, 8, 8)})
 
 
 # --- reading a network ---

@@ -21,7 +21,10 @@ from edgeserve.http import kserve, kserve_json
         ({"priority": 2}, {"klass": "normal"}),
         ({"priority": 9}, {"klass": "background"}),
         ({"class": "critical"}, {"klass": "critical"}),
-        ({"sequence_id": 7, "sequence_start": True, "sequence_end": False}, {"stream": "7"}),
+        ({"sequence_id": 7, "sequence_start": False, "sequence_end": True}, {"stream": "7"}),
+        ({"sequence_id": 7, "sequence_start": True, "sequence_end": False}, {"stream": "7", "reset": True}),
+        ({"stream": "a", "reset": "true"}, {"stream": "a", "reset": True}),
+        ({"stream": "a", "reset": "0"}, {"stream": "a"}),
         ({"stream": "cam"}, {"stream": "cam"}),
         ({"value": "2.5"}, {"value": 2.5}),
         ({"hint.length": 7, "hint.a.steps": 2}, {"hints": {"length": 7, "a.steps": 2}}),
@@ -45,6 +48,8 @@ def test_parameters_are_options(parameters, options):
         ({"class": 1}, "expected a string"),
         ({"value": None}, "number"),
         ({"stream": "a", "sequence_id": 3}, "says again"),
+        ({"stream": "a", "reset": 2}, "expected true or false"),
+        ({"sequence_start": "yes"}, "expected true or false"),
     ],
 )
 def test_parameters_that_mean_nothing_are_refused(parameters, says):

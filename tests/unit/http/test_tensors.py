@@ -61,7 +61,7 @@ def test_texts_come_back(texts):
         ("BYTES", (1,), b"\x05\0\0\0ab", "claims 5 bytes, 2 are left"),
         ("BYTES", (1,), b"\x05\0", "left over"),
         ("BYTES", (1,), struct.pack("<I", 1) + b"\xff", "no UTF-8"),
-        ("BYTES", (2,), tensors.to_raw(["a", "b"]), "one element"),
+        ("BYTES", (3,), tensors.to_raw(["a", "b"]), "with 2 elements"),
     ],
 )
 def test_wrong_bytes_are_named(datatype, shape, raw, says):

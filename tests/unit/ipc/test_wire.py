@@ -253,7 +253,20 @@ def test_an_answer_to_a_question_that_a_client_could_not_read_is_an_error(payloa
         wire.pack_info(payload)
 
 
-@pytest.mark.parametrize("value", [object(), {"a": 1}, [1, None], np.array(["a"]), np.array([None]), 1j, b"bytes"])
+@pytest.mark.parametrize(
+    "value",
+    [
+        object(),
+        {"a": 1},
+        [1, None],
+        ["a", None],
+        np.array([b"a"]),
+        np.array([None]),
+        1j,
+        b"bytes",
+        np.array(["\ud800"], object),
+    ],
+)
 def test_what_cannot_travel_is_named(value):
     with pytest.raises(BadInput, match="'x'"):
         wire.encode_request(1, "a", {"x": value})
@@ -470,7 +483,10 @@ def test_an_answer_in_part_tells_its_quality_and_who_took_part():
     reply = wire.decode_reply([bytes(frame) for frame in frames], 2**20)
     assert (reply.quality, reply.branches, reply.reason) == (0.96, ("small", "medium"), "without large")
     plain = wire.decode_reply([bytes(frame) for frame in wire.encode_answer(1, {}, 2**20)], 2**20)
-    assert (plain.quality, plain.branches) == (1.0, ())
+    assert (plain.quality, plain.branches) == (None, ())
+    joined = wire.encode_answer(1, {}, 2**20, branches=("small",))  # nothing tells what it is worth
+    reply = wire.decode_reply([bytes(frame) for frame in joined], 2**20)
+    assert (reply.quality, reply.branches) == (None, ("small",))
 
 
 @pytest.mark.parametrize(

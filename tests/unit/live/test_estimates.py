@@ -10,6 +10,7 @@ from hand_world import MS, Driver
 
 from edgeserve.config.loading import parse_config
 from edgeserve.live.estimates import AppFit, ContradictionLog, app_fit, log_fits
+from edgeserve.units import format_duration
 
 CONFIG = parse_config({}, source="edge.toml")
 
@@ -93,3 +94,41 @@ def test_the_table_has_the_time_alone_whatever_runs(busy: bool) -> None:
         made.arrive("a")
     state = made.scheduler.state
     assert app_fit(state, state.apps["a"]).table() == {"slo_ms": 100.0, "expected_ms": 42.0, "expected_on": "cpu0"}
+
+
+@pytest.mark.parametrize("policy", ["rtlm+", "rtlm", "fifo", "edf"])
+def test_a_start_says_what_an_answer_takes_and_a_refusal_says_the_same(
+    caplog: pytest.LogCaptureFixture, policy: str
+) -> None:
+    caplog.set_level(logging.INFO, "edgeserve")
+    app = {"model": "lm", "slo": "5s", "on_late": "drop"}
+    made = Driver({"lm": {1: 10, 2: 10}}, {"a": app}, policy, sequences={"lm": (1000, 10, 8)})
+    state = made.scheduler.state
+    for usual in ({}, {"steps": 30.0, "steps_sd": 0.5}):
+        state.apps["a"].usual = usual
+        caplog.clear()
+        log_fits(state)
+        fit = app_fit(state, state.apps["a"], by_policy=True)
+        assert fit.alone_ns is not None and fit.alone_ns >= (usual.get("steps", 64)) * 10 * MS, "not of a step"
+        (told,) = caplog.messages
+        steps = round(usual.get("steps", 64))
+        assert told.startswith(f"app a: expected {format_duration(fit.alone_ns)} alone on cpu0 for an answer (usually")
+        assert f"{steps} steps of 10ms)" in told
+        made.arrive("a", slo=0.5, hints=usual or None)
+        refused = [end for end in made.ends.values() if end.shortfall is not None]
+        if refused:  # fifo refuses nothing
+            assert refused[-1].shortfall.expected_ns == fit.alone_ns
+    assert bool(refused) is (policy != "fifo")
+
+
+@pytest.mark.parametrize(("on_late", "says"), [("partial", "with what they have written"), ("answer", "end late")])
+def test_an_answer_that_is_longer_than_its_deadline_is_no_request_that_cannot_be_in_time(
+    caplog: pytest.LogCaptureFixture, on_late: str, says: str
+) -> None:
+    app = {"model": "lm", "slo": "50ms", "on_late": on_late}
+    made = Driver({"lm": {1: 10, 2: 10}}, {"a": app}, "rtlm+", sequences={"lm": (1000, 10, 8)})
+    log_fits(made.scheduler.state)
+    if on_late == "partial":
+        assert says in caplog.text and "no request of it can be in time" not in caplog.text
+    else:
+        assert "no request" not in caplog.text

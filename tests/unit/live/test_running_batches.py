@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import Any, Dict, List
 
+import numpy as np
 import pytest
 
 from edgeserve.config.loading import parse_config
-from edgeserve.engines.base import ANSWERED, Batch, Result
+from edgeserve.engines.base import ANSWERED, Batch, Result, Written
 from edgeserve.errors import EngineError
 from edgeserve.live.request import LiveRequest, RequestValidator, request_of_call
 from edgeserve.live.responders import RequestFuture
 from edgeserve.live.running_batches import RunningBatch, RunningBatches
 from edgeserve.live.value_flow import AppPlan
-from edgeserve.live.values import RequestValues
+from edgeserve.live.values import RequestValues, rest_of
 from edgeserve.sched.protocol.actions import CutBatch, LeaveOut, RunBatch
 from edgeserve.sched.protocol.events import BatchProgress, JobId
 
@@ -204,3 +205,100 @@ def test_a_state_that_cannot_be_released_ends_nothing(caplog):
     world.values.returned(world.action.jobs[0], Result({}, done=False, state=Broken()))
     world.values.drop_job_state(world.action.jobs[0])
     assert "RuntimeError: broken" in caplog.text
+
+
+# --- what sequences have written --------------------------------------------------------------------------------------
+
+
+class Writing(State):
+    """A state that says what it has written."""
+
+    def __init__(self, *words: str) -> None:
+        self.words = list(words)
+
+    def written(self) -> Any:
+        outputs = {"text": "".join(self.words), "tokens": np.arange(len(self.words)), "finish_reason": "length"}
+        return Written(outputs, f"{len(self.words)} words") if self.words else None
+
+
+def begun_of(events: List[Any]) -> List[int]:
+    return [job.request_id for event in events for job in event.begun]
+
+
+def test_an_item_that_has_written_is_told_of_once_though_nobody_listens():
+    world = World(listening=False)
+    for request in world.requests:
+        request.on_late = "partial"
+    state = Writing("a")
+    world.batch.emit(0, piece("a", state=state))
+    world.batch.emit(0, piece("b", state=state))
+    world.batch.emit(1, piece("", state=Writing()))
+    assert world.posted == [world.batch]
+    assert begun_of(world.look()) == [1], "the other one has written nothing yet"
+    world.batch.emit(0, piece("c", state=state))
+    assert world.look() == [] and world.pieces(1) == []
+    unfinished = [Result({}, done=False, state=state), Result({}, done=False, state=Writing("x"))]
+    events: List[Any] = []
+    world.batches.ended(1, events, unfinished)
+    assert begun_of(events) == [2], "at the latest when it comes back"
+
+
+def test_an_item_whose_client_wants_all_or_nothing_is_not():
+    world = World(listening=False)
+    world.requests[0].on_late = "drop"
+    world.requests[1].on_late = "answer"
+    for index in range(2):
+        world.batch.emit(index, piece("a", state=Writing("a")))
+    assert begun_of(world.look()) == [2]
+
+
+def test_what_it_has_written_is_its_answer_and_its_client_gets_the_rest_of_the_pieces():
+    world = World()
+    job, state = world.action.jobs[0], Writing("a")
+    world.batch.emit(0, piece("a", state=state))
+    world.look()
+    state.words += ["b", "c"]  # of which no piece has told yet
+    world.values.keep_written(job, world.batches.state_of(job))
+    request = world.requests[0]
+    assert request.outputs is not None and request.outputs["text"] == "abc" and request.written == ("3 words",)
+    assert [each["text"] for each in world.pieces(1)] == ["a", "bc"]
+    world.batch.emit(0, piece("d", state=state))
+    world.batch.emit(0, Result({"text": "abcd"}))
+    world.look()
+    assert len(world.pieces(1)) == 2 and request.outputs["text"] == "abc", "what comes later is for nobody"
+
+
+def test_one_that_waits_ends_with_its_state_and_one_whose_batch_failed_with_its_last_piece():
+    world = World()
+    first, second = world.action.jobs
+    world.batch.emit(1, piece("x", state=Writing("x")))
+    world.batches.ended(1, [])
+    world.values.returned(first, Result({}, done=False, state=Writing("a", "b")))
+    world.values.keep_written(first, world.batches.state_of(first))
+    world.batches.keep_states(world.batch)
+    world.values.returned(second, None, "the engine raised")
+    world.values.keep_written(second, world.batches.state_of(second))
+    assert [request.outputs["text"] for request in world.requests if request.outputs] == ["ab", "x"]
+    assert [each["text"] for each in world.pieces(1)] == ["ab"], "it had sent no piece: the answer is one"
+
+
+@pytest.mark.parametrize("says", [RuntimeError("broken"), "abc", Written(["text"], "")])
+def test_an_engine_that_breaks_its_word_ends_nothing_else(caplog, says):
+    class Broken(Writing):
+        def written(self) -> Any:
+            if isinstance(says, Exception):
+                raise says
+            return says
+
+    world = World(count=1)
+    world.values.keep_written(world.action.jobs[0], Broken())
+    assert world.requests[0].written == ("",) and "written() of its state" in caplog.text
+
+
+def test_the_rest_of_an_answer_is_what_its_pieces_have_not_told():
+    told = [{"text": "ab", "tokens": np.array([1, 2]), "logprobs": "[1, 2]"}, {"text": "", "tokens": np.array([3])}]
+    outputs = {"text": "abc", "tokens": np.array([1, 2, 3, 4]), "logprobs": "[1, 2, 3, 4]", "finish_reason": "length"}
+    rest = rest_of(outputs, told)
+    assert rest["text"] == "c" and rest["tokens"].tolist() == [4] and sorted(rest) == ["text", "tokens"]
+    assert rest_of({"text": "ab", "tokens": np.array([1, 2, 3])}, told) == {}
+    assert rest_of({"text": "other"}, told) == {}, "an answer that is no continuation is told as a whole alone"

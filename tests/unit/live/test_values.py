@@ -113,26 +113,25 @@ def test_nested_fan_outs_close_innermost_first() -> None:
     assert values.outputs(request) == {"n": 3}
 
 
-def test_without_names_outputs_of_predecessors_win_over_the_requests_inputs() -> None:
+def test_without_names_outputs_of_the_one_predecessor_replace_the_requests_inputs() -> None:
     values = RequestValues()
-    request = accepted(
-        plan_of(
-            {
-                "node": [
-                    {"name": "left", "after": []},
-                    {"name": "right", "after": []},
-                    {"name": "both", "after": ["left", "right"]},
-                ]
-            }
-        ),
-        values,
-        x=1,
-        y=2,
-    )
-    run(values, "left", outputs={"x": 10, "a": 1})
-    run(values, "right", outputs={"a": 2})
-    assert item(values, "both") == {"x": 10, "y": 2, "a": 2}
+    request = accepted(plan_of({"node": [{"name": "first"}, {"name": "then"}]}), values, x=1, y=2)
+    run(values, "first", outputs={"x": 10, "a": 1})
+    assert item(values, "then") == {"x": 10, "y": 2, "a": 1}
     assert request.inputs == {"x": 1, "y": 2}
+
+
+def test_without_names_a_join_gets_the_inputs_and_what_each_predecessor_returned() -> None:
+    values = RequestValues()
+    nodes = [
+        {"name": "left", "after": []},
+        {"name": "right", "after": []},
+        {"name": "both", "after": ["left", "right"]},
+    ]
+    accepted(plan_of({"node": nodes}), values, y=2)
+    run(values, "left", outputs={"x": 10, "a": 1})
+    run(values, "right", outputs={"b": 2})
+    assert item(values, "both") == {"x": 10, "y": 2, "a": 1, "b": 2}
 
 
 def test_a_branch_not_taken_leaves_its_arguments_out() -> None:

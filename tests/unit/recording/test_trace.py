@@ -75,7 +75,13 @@ ACTIONS = (
 
 def test_every_event_and_action_survives_a_recording(tmp_path):
     path = str(tmp_path / "r.jsonl")
-    start = start_of({("m", "d"): (1, 2)}, {"d": ["m"]}, {("m", "l"): {1: [5, 6]}}, sequences={"m": (512, 1024, 8)})
+    start = start_of(
+        {("m", "d"): (1, 2)},
+        {"d": ["m"]},
+        {("m", "l"): {1: [5, 6]}},
+        sequences={"m": (512, 1024, 8)},
+        sizes={"m": (1,)},
+    )
     recorder = Recorder(path, start)
     recorder.record(11, EVENTS, ACTIONS)
     recorder.record(12, (), ())
@@ -88,6 +94,7 @@ def test_every_event_and_action_survives_a_recording(tmp_path):
         "resident": {"d": ["m"]},
         "measured": {("m", "l"): {1: [5, 6]}},
         "sequences": {"m": (512, 1024, 8)},
+        "sizes": {"m": (1,)},
     }
 
 

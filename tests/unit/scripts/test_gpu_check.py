@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import sysconfig
 import xml.etree.ElementTree
+from pathlib import Path
 
 import gpu_check
 import pytest
+from dev import gpu_env
 from lib.checks import Checks
 
 REPORT = """<testsuites><testsuite>
@@ -143,3 +149,102 @@ def test_without_trtexec_its_column_is_empty(monkeypatch):
     monkeypatch.setenv("PATH", "")
     assert trt_bench._trtexec_ms(None, "x.plan") is None
     assert trt_bench.latency_of("no summary") is None
+
+
+BINDING = """
+import types
+CUstreamCaptureMode = types.SimpleNamespace(CU_STREAM_CAPTURE_MODE_THREAD_LOCAL=1)
+FACTS = {"COMPUTE_CAPABILITY_MAJOR": 8, "COMPUTE_CAPABILITY_MINOR": 7, "MULTIPROCESSOR_COUNT": 16}
+class CUdevice_attribute:
+    pass
+class Named(type(CUdevice_attribute)):
+    def __getattr__(self, name):
+        return name
+CUdevice_attribute = Named("CUdevice_attribute", (), {})
+def cuInit(flags): return (0,)
+def cuDriverGetVersion(): return 0, 12060
+def cuDeviceGetCount(): return 0, 1
+def cuDeviceGet(index): return 0, index
+def cuDeviceGetName(size, device): return 0, b"Orin of a test"
+def cuDeviceGetAttribute(key, device): return 0, FACTS.get(key.replace("CU_DEVICE_ATTRIBUTE_", ""), 1)
+def cuDeviceTotalMem(device): return 0, 32 << 30
+"""
+"""CUDA's binding as far as a look at the device goes."""
+
+ROOT = Path(gpu_check.__file__).resolve().parents[1]
+
+
+def looked(folder, python):
+    """What ``make gpu-check`` finds with this Python."""
+    command = ["make", "gpu-check", f"GPU_PYTHON={python}", f"GPU_VENV={folder}", "ARGS=--look"]
+    environment = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "MAKEFLAGS", "MFLAGS")}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.fixture
+def system(tmp_path):
+    """An environment such as ``jetson/setup.sh`` makes: a Python whose packages no other sees. It has those of this
+    one, so that nothing is installed."""
+    folder = tmp_path / "system"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    packages = Path(sysconfig.get_path("purelib", vars={"base": str(folder), "platbase": str(folder)}))
+    own = [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))]
+    (packages / "tests.pth").write_text("\n".join(own), encoding="utf-8")
+    return folder / "bin" / "python", packages
+
+
+def test_the_libraries_of_the_python_that_is_named_are_seen(system, tmp_path):
+    python, packages = system
+    status, said, wrong = looked(tmp_path / "venv", python)
+    assert status != 0 and "Error 3" in wrong
+    assert "cuda.bindings: not usable: ModuleNotFoundError" in said and "device files" in said
+    assert f"libraries of {tmp_path}/venv/bin/python (GPU_PYTHON chooses another Python" in said
+    (packages / "cuda" / "bindings").mkdir(parents=True)
+    for name, text in (("__init__", ""), ("bindings/__init__", ""), ("bindings/driver", BINDING)):
+        (packages / "cuda" / f"{name}.py").write_text(text, encoding="utf-8")
+    status, said, wrong = looked(tmp_path / "venv", python)
+    assert status == 0, said + wrong
+    assert "Orin of a test: cuda.bindings" in said
+    assert "overhead is left out: torch has no CUDA device here" in said
+
+
+def test_the_checkout_is_checked_and_not_what_is_installed(system, tmp_path):
+    python, packages = system
+    (packages / "edgeserve").mkdir()
+    (packages / "edgeserve" / "__init__.py").write_text("raise ImportError('the installed one')", encoding="utf-8")
+    status, said, wrong = looked(tmp_path / "venv", python)
+    assert "Looked for" in said and "the installed one" not in said + wrong
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "version", "brought"),
+    [
+        ("none", "", (3, 12), []),
+        (
+            "proc/driver/nvidia/version",
+            "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  Sun",
+            (3, 12),
+            ["cuda-bindings>=12.6"],
+        ),
+        (
+            "proc/driver/nvidia/version",
+            "NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.86.10  Sun",
+            (3, 12),
+            ["cuda-bindings>=12.6,<13"],
+        ),
+        (
+            "proc/driver/nvidia/version",
+            "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  595.1.2  Release",
+            (3, 11),
+            ["cuda-bindings>=12.6"],
+        ),
+        ("dev/nvhost-gpu", "", (3, 10), ["cuda-bindings>=12.6,<13"]),
+        ("dev/nvhost-gpu", "", (3, 8), ["cuda-python==11.8.2"]),
+        ("dev/dxg", "", (3, 12), ["cuda-bindings>=12.6,<13"]),
+    ],
+)
+def test_the_binding_that_belongs_to_the_driver(tmp_path, file, text, version, brought):
+    (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / file).write_text(text)
+    assert gpu_env.binding_for(str(tmp_path), version) == brought

@@ -9,7 +9,7 @@ import time
 import numpy as np
 import pytest
 
-from edgeserve.engines.base import Batch, Engine, Footprint, Pending, Result, Session, with_failures
+from edgeserve.engines.base import Batch, Engine, Footprint, Pending, Result, Session, own_failure, with_failures
 from edgeserve.errors import DeviceLost, EngineError
 from edgeserve.testing import engine_conformance
 from edgeserve.testing.engine_conformance import EngineConformance
@@ -32,15 +32,45 @@ class Good(Engine):
     def run(self, batch):
         if not self.loaded:
             raise EngineError("model 'model' is not loaded")
-        failed = {
-            index: EngineError("model 'model': input 'x' is missing")
-            for index, item in enumerate(batch.items)
-            if "x" not in item
-        }
+        failed = {index: why for index, why in enumerate(map(self.wrong, batch.items)) if why is not None}
         return with_failures(self.answer(batch.without(failed)), failed)
+
+    def wrong(self, item):
+        if "x" not in item:
+            return EngineError("model 'model': input 'x' is missing")
+        try:
+            np.asarray(item["x"])
+        except Exception as error:  # noqa: BLE001 whatever it is
+            return own_failure("model", error)
+        return None
 
     def answer(self, batch):
         return [Result({"y": item["x"] * 2}) for item in batch.items]
+
+
+class Echo(Good):
+    def answer(self, batch):
+        return [Result({"y": self.said(item["x"], len(batch.items))}) for item in batch.items]
+
+    def said(self, value, count):
+        return value
+
+
+class ListsOfOne(Echo):
+    """As ``np.ascontiguousarray`` makes of a single number."""
+
+    def said(self, value, count):
+        return np.atleast_1d(value) if count == 1 else value
+
+
+class OtherTypes(Echo):
+    def said(self, value, count):
+        return value.astype(np.float64) if getattr(value, "dtype", None) == np.float16 else value
+
+
+class Transposes(Echo):
+    def said(self, value, count):
+        return np.swapaxes(value, -1, -2).reshape(value.shape) if np.ndim(value) == 2 and count == 3 else value
 
 
 class Reversed(Good):
@@ -323,6 +353,9 @@ def suite_of(engine_class, stateful=False):
         def make(self, directory):
             return engine_class()
 
+        def make_echo(self, directory, rank, dtype):
+            return engine_class() if issubclass(engine_class, Echo) else None
+
         def items(self, count):
             return [{"x": np.arange(2.0) + index} for index in range(count)]
 
@@ -352,6 +385,13 @@ TESTS = [name for name in dir(EngineConformance) if name.startswith("test_")]
 @pytest.mark.parametrize("test", TESTS)
 def test_a_good_engine_passes(test):
     call(suite_of(Good), test)
+
+
+def test_an_engine_that_returns_its_input_passes_and_one_that_does_not_say_is_told_to():
+    test = "test_items_of_every_shape_and_dtype_come_back_as_they_were"
+    call(suite_of(Echo), test)
+    with pytest.raises(NotImplementedError):
+        call(EngineConformance(), test)
 
 
 @pytest.mark.parametrize("test", TESTS)
@@ -443,6 +483,10 @@ def test_batch_sizes_need_not_contain_one(test):
         (RaisesForNone, "test_a_batch_of_wrong_items_has_an_error_each", False),
         (CountsFailures, "test_a_wrong_item_leaves_the_state_as_it_was", True),
         (MixesThreads, "test_two_threads_at_once", False),
+        *[
+            (kind, "test_items_of_every_shape_and_dtype_come_back_as_they_were", False)
+            for kind in (ListsOfOne, OtherTypes, Transposes)
+        ],
     ],
 )
 def test_a_broken_engine_fails(engine_class, test, stateful):

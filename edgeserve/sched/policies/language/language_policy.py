@@ -27,7 +27,7 @@ from edgeserve.sched.policy_api.expected_end import ExpectedEnd
 from edgeserve.sched.policy_api.options import PolicyOptions, option
 from edgeserve.sched.policy_api.policy import CANNOT_MAKE_DEADLINE, Bid, Options, Policy
 from edgeserve.sched.requests.graph import App
-from edgeserve.sched.requests.states import DONE, Job, RequestRecord
+from edgeserve.sched.requests.states import DONE, Job, RequestRecord, keeps_written
 from edgeserve.sched.resources.lanes import Lane, Work
 from edgeserve.sched.resources.model_cache import NEVER_NS
 
@@ -127,7 +127,8 @@ class LanguagePolicy(Policy):
 
     def expected_end(self, request: RequestRecord, job: Job | None, board: Board) -> ExpectedEnd | None:
         """Of an app of one node, by how long the answer is at most with the chance :data:`PROMISED`, in steps that it
-        shares with as many others as run at once."""
+        shares with as many others as run at once. While nothing is known of a model of sequences, by the length that is
+        assumed then."""
         found = super().expected_end(request, job, board)
         if found is None or not request.app.simple:
             return found
@@ -147,11 +148,11 @@ class LanguagePolicy(Policy):
         return found._replace(wait_ns=begins_ns - board.now_ns, alone_ns=alone_ns, deadline_ns_min=begins_ns + alone_ns)
 
     def _promised_steps(self, tasks: ModelTasks, request: RequestRecord, job: Job | None, board: Board) -> float:
-        """0 where the model makes no steps, or nothing is known of their number."""
+        """0 where the model makes no steps, or nothing says that it does."""
         node = request.app.entries[0]
         told = request.hints.get(node.steps_key)
         lengths = self._learnt.of_node(request.app.name, node.name)
-        if not lengths.knows(told):
+        if not lengths.knows(told) and not board.makes_sequences(node.model):
             return 0.0
         if job is None:
             job = next(iter(request.jobs.values()), None)
@@ -209,7 +210,8 @@ class LanguagePolicy(Policy):
 
     def _give_up(self, tasks: ModelTasks, ends_ns: int, board: Board) -> None:
         """Give up tasks that not even the next step could be in time for, and those that will hardly be in time by how
-        long their answers are believed to be, as long as finished answers confirm that."""
+        long their answers are believed to be, as long as finished answers confirm that. An answer that has begun goes
+        on to its deadline where what is written by then counts."""
         rows, skipped = tasks.due.rows, 0
         while skipped < len(rows) and rows[skipped][0] < ends_ns:
             job = rows[skipped][2]
@@ -217,7 +219,7 @@ class LanguagePolicy(Policy):
         alone_ns = self._alone_ns(tasks, board)
         for waiting in list(tasks.begun.values()):
             job = waiting.job
-            if job.request.on_late != "answer" and job.seq in tasks.begun:
+            if job.request.on_late != "answer" and not keeps_written(job) and job.seq in tasks.begun:
                 steps = 1.0 + (self._latest_ns(job, board) - ends_ns) / alone_ns
                 if waiting.chance(steps) < HOPELESS:
                     self._gives_up(job, steps < 1.0, board)

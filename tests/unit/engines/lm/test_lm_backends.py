@@ -349,11 +349,14 @@ def test_what_llama_cpp_cannot_do_is_said_with_the_mend(llama_file, monkeypatch,
     engine.load()
     with pytest.raises(OutOfMemory, match="options.context"):
         engine.open(LaneInfo())
-    (tmp_path / "model.gguf").write_bytes(b"none")
-    with pytest.raises(EngineError, match="cannot load"):
-        make_engine(llama_file[0], [LaneInfo()], llama_file[1]).load()
     with pytest.raises(EngineError, match="GGML_CUDA"):
         make_engine(llama_file[0], [LaneInfo("cuda")], llama_file[1]).load()
+    doubled(monkeypatch, model_load_from_file=lambda path, settings: None)
+    with pytest.raises(EngineError, match="cannot load"):
+        make_engine(llama_file[0], [LaneInfo()], llama_file[1]).load()
+    (tmp_path / "model.gguf").write_bytes(b"none")
+    with pytest.raises(EngineError, match="model 'chat': .*does not begin with GGUF"):
+        make_engine(llama_file[0], [LaneInfo()], llama_file[1]).load()
 
 
 @pytest.mark.parametrize(

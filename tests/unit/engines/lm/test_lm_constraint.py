@@ -12,7 +12,7 @@ import pytest
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines import make_engine
 from edgeserve.engines.base import Batch, LaneInfo
-from edgeserve.errors import WrongInput
+from edgeserve.errors import EngineError, WrongInput
 
 pytest.importorskip("onnx", reason="the onnx package makes the test model; pip install -e '.[test]'")
 pytest.importorskip("onnxruntime", reason="pip install -e '.[onnx]'")
@@ -106,6 +106,16 @@ def test_an_answer_that_is_cut_goes_on_in_its_form(library, session, pickled):
 def test_an_answer_without_room_ends_by_its_length(library, session):
     outputs = run(session, [item(response_format=JSON_SCHEMA, max_tokens=5)])[0].outputs
     assert (outputs["finish_reason"], outputs["completion_tokens"]) == ("length", 5)
+
+
+def test_a_form_that_needs_more_and_more_for_each_token_ends_its_own_answer(library, session):
+    response_format = {"type": "grammar", "grammar": "start: e\ne: e e | e e e | /./"}
+    alone = run(session, [item(seed=5, max_tokens=20)])[0].outputs["text"]
+    control = Recorder()
+    run(session, [item(response_format=response_format, max_tokens=500), item(seed=5, max_tokens=20)], control=control)
+    assert isinstance(control.ends[0].error, EngineError) and "items" in str(control.ends[0].error)
+    assert control.pieces[0][-1].state.written().outputs["text"]
+    assert control.ends[1].outputs["text"] == alone
 
 
 @pytest.mark.parametrize(

@@ -6,44 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from sentence_models import SIZE, write
 
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines import make_engine
 from edgeserve.engines.base import Batch, LaneInfo
 from edgeserve.errors import ConfigError, EngineError, WrongInput
 from edgeserve.testing.engine_conformance import EngineConformance
-
-WORDS = ("[UNK]", "[CLS]", "[SEP]", "a", "b", "c")
-SIZE = 4
-
-
-def write_sentence_model(folder, pools=False):
-    """A graph that looks each token up (``pools``: and sums them), and the tokenizer of :data:`WORDS`."""
-    onnx = pytest.importorskip("onnx", reason="pip install -e '.[test]'")
-    pytest.importorskip("onnxruntime", reason="pip install -e '.[onnx]'")
-    tokenizers = pytest.importorskip("tokenizers", reason="pip install -e '.[lm]'")
-    from onnx import TensorProto, helper, numpy_helper
-
-    table = np.random.default_rng(1).standard_normal((len(WORDS), SIZE)).astype(np.float32)
-    ids = [helper.make_tensor_value_info(n, TensorProto.INT64, ["b", "t"]) for n in ("input_ids", "attention_mask")]
-    nodes = [helper.make_node("Gather", ["table", "input_ids"], ["last_hidden_state"])]
-    outs = [helper.make_tensor_value_info("last_hidden_state", TensorProto.FLOAT, ["b", "t", SIZE])]
-    tensors = [numpy_helper.from_array(table, "table")]
-    if pools:
-        nodes.append(helper.make_node("ReduceMax", ["last_hidden_state"], ["sentence_embedding"], axes=[1], keepdims=0))
-        outs.append(helper.make_tensor_value_info("sentence_embedding", TensorProto.FLOAT, ["b", SIZE]))
-    graph = helper.make_graph(nodes, "g", ids, outs, tensors)
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
-    onnx.save(made, str(folder / "model.onnx"))
-    tokenizer = tokenizers.Tokenizer(
-        tokenizers.models.WordLevel(dict(zip(WORDS, range(len(WORDS)))), unk_token="[UNK]")
-    )
-    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
-        "[CLS] $A [SEP]", None, [("[CLS]", 1), ("[SEP]", 2)]
-    )
-    tokenizer.save(str(folder / "tokenizer.json"))
-    return table
 
 
 def engine_of(folder, file="model.onnx", **options):
@@ -57,8 +26,11 @@ def vectors(engine, *texts):
 
 class TestConformance(EngineConformance):
     def make(self, directory):
-        write_sentence_model(Path(directory))
+        write(Path(directory))
         return engine_of(directory)
+
+    def make_echo(self, directory, rank, dtype):
+        return None
 
     def items(self, count):
         return [{"text": text} for text in ("a", "b c", "a a c", "c b a a", "b")[:count]]
@@ -69,7 +41,7 @@ class TestConformance(EngineConformance):
 
 @pytest.mark.parametrize("pooling", ["mean", "cls", "last"])
 def test_a_text_has_the_vector_of_its_own_tokens_whatever_is_in_the_batch(tmp_path, pooling):
-    table = write_sentence_model(tmp_path)
+    table = write(tmp_path)
     engine = engine_of(tmp_path, pooling=pooling, normalize=False)
     engine.load()
     rows = {"mean": table[[1, 3, 4, 2]].mean(0), "cls": table[1], "last": table[2]}
@@ -79,7 +51,7 @@ def test_a_text_has_the_vector_of_its_own_tokens_whatever_is_in_the_batch(tmp_pa
 
 
 def test_a_vector_has_length_one_and_the_graphs_own_is_taken(tmp_path):
-    table = write_sentence_model(tmp_path, pools=True)
+    table = write(tmp_path, pools=True)
     engine = engine_of(tmp_path)
     engine.load()
     (found,) = vectors(engine, "a")
@@ -89,7 +61,7 @@ def test_a_vector_has_length_one_and_the_graphs_own_is_taken(tmp_path):
 
 
 def test_one_text_that_is_too_long_fails_alone_or_is_cut(tmp_path):
-    write_sentence_model(tmp_path)
+    write(tmp_path)
     engine = engine_of(tmp_path, tokens_max=4)
     engine.load()
     results = engine.run(Batch([{"text": "a b"}, {"text": "a b c"}, {"text": "a", "other": "b"}], 4))
@@ -102,7 +74,7 @@ def test_one_text_that_is_too_long_fails_alone_or_is_cut(tmp_path):
 
 
 def test_what_is_no_sentence_model_is_said_with_the_mend(tmp_path):
-    write_sentence_model(tmp_path)
+    write(tmp_path)
     (tmp_path / "tokenizer.json").unlink()
     with pytest.raises(EngineError, match="options.tokenizer"):
         engine_of(tmp_path).load()

@@ -17,7 +17,7 @@ def request(number, *notes, app="a", state="completed", sent=0, deadline=100, br
     for at, *what in notes:
         record.log.append((at * MS, tuple(what)))
     record.state, record.ended = state, state not in ("new", "open")
-    record.breakdown = LatencyBreakdown(*(part * MS for part in breakdown))
+    record.spent = LatencyBreakdown(*(part * MS for part in breakdown))
     return record
 
 

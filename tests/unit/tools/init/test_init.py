@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import struct
 
+import llama_double
 import numpy as np
 import pytest
 
 from edgeserve import cli
-from edgeserve.config.loading import load_config
+from edgeserve.config.loading import load_config, parse_config
 from edgeserve.engines.describe import FileDescription, describe
 from edgeserve.engines.gguf import read_header
 from edgeserve.engines.lm.lm_engine import KNOWN_OPTIONS
@@ -107,6 +108,139 @@ def test_where_a_run_cannot_tell_the_axis_is_asked_for(tmp_path, capsys):
     assert "x [6] is one item or a batch of 6" in capsys.readouterr().err
     assert written(tmp_path, clamp, "--batch-axis", "no").apps["clamp"].inputs["x"].shape == (6,)
     assert written(tmp_path, clamp, "--batch-axis", "yes", "--force").models["clamp"].batch == (6,)
+
+
+BATCH = {"batch_axis": None, "batch": (1, 2)}
+WHOLE = {"batch_axis": False, "batch": (1,)}
+ALONE = {"batch_axis": None, "batch": (1,)}
+
+
+def nms():
+    """Boxes and their scores in, the places of those that are kept out: one list for the batch."""
+    from onnx import TensorProto, helper, numpy_helper
+
+    def port(name, kind, *dims):
+        return helper.make_tensor_value_info(name, kind, list(dims))
+
+    float_, int_ = TensorProto.FLOAT, TensorProto.INT64
+    weights = {
+        "most": np.array([3], np.int64),
+        "overlap": np.array([0.5], np.float32),
+        "least": np.array([0.2], np.float32),
+    }
+    graph = helper.make_graph(
+        [helper.make_node("NonMaxSuppression", ["boxes", "scores", *weights], ["kept"])],
+        "nms",
+        [port("boxes", float_, "batch", 6, 4), port("scores", float_, "batch", 1, 6)],
+        [port("kept", int_, "num_selected", 3)],
+        [numpy_helper.from_array(value, name) for name, value in weights.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)])
+    model.ir_version = 8
+    return model
+
+
+def kinds():
+    """Kinds of models: the file, what init writes, an item, and words of the comment that says why."""
+    pytest.importorskip("onnx", reason="the onnx package makes the test models; pip install -e '.[test]'")
+    import drawn_graphs as graphs
+
+    vector, boxes = np.array([0.3, -2, 1.5, 4], np.float32), graphs.of_steps
+    image = np.random.RandomState(1).uniform(0, 1, (2, 3, 2)).astype(np.float32)
+    return {
+        "a network of batches": (boxes("vector", graphs._tanh), BATCH, vector, ""),
+        "a list in the file's words": (
+            boxes("image", end=graphs._places, y=["num_dets", 4]),
+            WHOLE,
+            image[None],
+            "not a row for each item",
+        ),
+        "a list without words": (boxes("image", end=graphs._places), WHOLE, image[None], "not a row for each item"),
+        "a detector with NMS inside": (nms(), WHOLE, None, "not a row for each item"),
+        "a list of a batch of one": (
+            boxes("image", end=graphs._places, x=[1, 2, 3, 2]),
+            WHOLE,
+            image[None],
+            "without a batch axis",
+        ),
+        "one find in most images": (
+            boxes("image", end=graphs._found, x=[1, 2, 3, 2]),
+            WHOLE,
+            image[None],
+            "without a batch axis",
+        ),
+        "a number for all": (boxes("vector", end=graphs._scalar), WHOLE, vector[None], "not a row for each item"),
+        "anchors beside": (boxes("vector", end=graphs._table), WHOLE, vector[None], "not a row for each item"),
+        "a squeezed batch": (boxes("image", end=graphs._squeezed), WHOLE, image[None], "not a row for each item"),
+        "time first, by its name": (
+            boxes("series", graphs._recurrent, x=["time", "batch", 4], y=["time", "batch", 4]),
+            WHOLE,
+            np.random.RandomState(2).randn(5, 3, 4).astype(np.float32),
+            "the batch is not the first axis",
+        ),
+        "time first, by a run": (
+            boxes("series", graphs._recurrent, x=[None, None, 4], y=[None, None, 4]),
+            WHOLE,
+            np.random.RandomState(2).randn(5, 3, 4).astype(np.float32),
+            "change the answers of the others",
+        ),
+        "a batch norm in training": (
+            boxes("image", graphs._batch_norm),
+            ALONE,
+            image,
+            "when only the others of a batch of 2 change",
+        ),
+        "quantised by the batch": (
+            boxes("image", graphs._quantised),
+            ALONE,
+            image,
+            "when only the others of a batch of 2 change",
+        ),
+        "logits of all pairs": (boxes("image", end=graphs._all_pairs, y=["batch", None]), ALONE, image, "a batch of 2"),
+        "answers by chance": (boxes("vector", graphs._random), ALONE, None, "other answers each time"),
+        "words of its own": (boxes("text", graphs._tanh), ALONE, np.array(["red", "blue"], object), "options.example"),
+    }
+
+
+@pytest.mark.parametrize("kind", sorted(kinds()))
+def test_each_kind_of_model_is_served_so_that_row_i_is_item_i(kind, tmp_path, monkeypatch):
+    import onnx
+    import onnxruntime
+
+    model, written_as, item, why = kinds()[kind]
+    onnx.save(model, str(tmp_path / "m.onnx"))
+    monkeypatch.setattr(trial, "PAYS", 2.0)  # which sizes pay is not asked here
+    monkeypatch.setattr(trial, "SIZES", (1, 2))
+    config = written(tmp_path, str(tmp_path / "m.onnx"))
+    found = config.models["m"]
+    assert {"batch_axis": found.options.get("batch_axis"), "batch": found.batch} == written_as
+    comments = [line for line in (tmp_path / "edge.toml").read_text().splitlines() if line.startswith("# ")]
+    assert not why or [line for line in comments if why in line], comments
+    if item is None:
+        return
+    whole = written_as is WHOLE
+    alone = onnxruntime.InferenceSession(str(tmp_path / "m.onnx")).run(None, {"x": item if whole else item[None]})[0]
+    with Runtime(config) as runtime:
+        beside = [
+            runtime.submit("m", {"x": item if place == 3 else item[::-1].copy()}, slo_ms=60_000) for place in range(6)
+        ]
+        got = np.asarray(beside[3].result(60)["y"])
+    np.testing.assert_allclose(got, alone if whole else alone[0], rtol=1e-5, atol=1e-6)
+    assert got.shape == (alone if whole else alone[0]).shape
+
+
+def test_a_batch_of_one_whose_outputs_lack_it_is_none_also_where_nobody_says_so(tmp_path):
+    """``batch_axis = false`` by itself: the list is the item's, however long."""
+    import drawn_graphs as graphs
+    import onnx
+
+    onnx.save(graphs.of_steps("image", end=graphs._places, x=[1, 2, 3, 2], y=["found", 4]), str(tmp_path / "m.onnx"))
+    model = {"engine": "onnx", "file": "m.onnx"}
+    tables = {"model": {"m": model}, "app": {"m": {"model": "m", "slo": "30s"}}}
+    image = np.zeros((1, 2, 3, 2), np.float32)
+    with Runtime(parse_config(tables, directory=str(tmp_path))) as runtime:
+        assert runtime.infer("m", {"x": image - 9})["y"].shape == (0, 4)
+        assert runtime.infer("m", {"x": image + 9})["y"].shape == (12, 4)
 
 
 def test_a_classifier_of_scikit_learn_serves_its_label_and_says_how_to_get_the_rest(tmp_path, capsys):
@@ -241,12 +375,13 @@ def test_a_folder_without_models_and_a_file_named_twice_are_refused(tmp_path):
 # --- a language model ---
 
 
-def gguf_file(path, entries):
-    """A GGUF header with (name, type, packed value) entries."""
+def gguf_file(path, entries, tensors=0):
+    """A GGUF header with (name, type, packed value) entries, and small tensors behind it."""
     body = b"".join(
         struct.pack("<Q", len(name)) + name + struct.pack("<I", kind) + value for name, kind, value in entries
     )
-    path.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, len(entries)) + body)
+    body += b"".join(text(b"t%d" % index) + struct.pack("<IQIQ", 1, 8, 0, 32 * index) for index in range(tensors))
+    path.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, tensors, len(entries)) + body + b"\0" * 64 * tensors)
     return str(path)
 
 
@@ -254,17 +389,25 @@ def text(value):
     return struct.pack("<Q", len(value)) + value
 
 
-def test_a_gguf_file_becomes_a_language_model(tmp_path):
+@pytest.fixture
+def llama(tmp_path_factory, monkeypatch):
+    """A double of llama.cpp."""
+    yield from llama_double.installed(tmp_path_factory.mktemp("llama"), monkeypatch)
+
+
+def test_a_gguf_file_becomes_a_language_model(tmp_path, llama):
     tokens = struct.pack("<IQ", 8, 2) + text(b"a") + text(b"bc")
     path = gguf_file(
         tmp_path / "tiny.gguf",
         [
             (b"general.architecture", 8, text(b"llama")),
+            (b"tokenizer.ggml.model", 8, text(b"gpt2")),
             (b"tokenizer.ggml.tokens", 9, tokens),
             (b"general.name", 8, text(b"Tiny")),
             (b"llama.context_length", 4, struct.pack("<I", 2048)),
             (b"llama.rope.freq_base", 6, struct.pack("<f", 1e4)),
         ],
+        tensors=1,
     )
     assert describe(path).facts == {
         "architecture": "llama",
@@ -279,15 +422,6 @@ def test_a_gguf_file_becomes_a_language_model(tmp_path):
     assert config.models["tiny"].slots == max(config.models["tiny"].batch) == 2
     assert not set(options) - set(KNOWN_OPTIONS)  # the engine refuses what it does not know
     assert config.apps["tiny"].inputs["prompt"].dtype == "text"
-
-
-@pytest.mark.parametrize(
-    ("architecture", "entries"), [(b"t5", []), (b"t5encoder", []), (b"bert", [(b"bert.attention.causal", 7, b"\0")])]
-)
-def test_a_gguf_file_of_a_model_with_an_encoder_is_refused(tmp_path, architecture, entries):
-    path = gguf_file(tmp_path / "a.gguf", [(b"general.architecture", 8, text(architecture)), *entries])
-    with pytest.raises(EngineError, match=f"a.gguf is of architecture '{architecture.decode()}'.*a decoder alone"):
-        describe(path)
 
 
 @pytest.mark.parametrize(
@@ -344,6 +478,88 @@ def test_only_inputs_with_an_output_of_the_same_form_are_states():
     assert roles([Port("x", F32, (None, 4)), Port("state", F32, (None, 3))], outputs).state == {}
 
 
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "settings"),
+    [
+        ([("x", (None, None)), ("lengths", (None,)), ("scales", (3,))], [("y", (None, None))], ["scales"]),
+        ([("x", (None, 4)), ("step", ())], [("y", (None, 4))], ["step"]),
+        ([("x", (1, None, 2)), ("orig_im_size", (2,)), ("has_mask", (1,))], [("y", (1, 4))], ["orig_im_size"]),
+        ([("x", (1, 4)), ("anchors", (9, 2))], [("y", (None, 4))], ["anchors"]),
+        ([("x", (None, 4)), ("speed", (1,))], [("y", (None, 4))], []),
+        ([("x", (4, 8))], [("y", (4, 2))], []),
+    ],
+)
+def test_a_fixed_length_beside_a_batch_is_a_setting(inputs, outputs, settings):
+    ports = [[Port(name, F32, dims) for name, dims in side] for side in (inputs, outputs)]
+    found = roles(*ports)
+    assert found.settings == settings
+    assert [port.name for port in found.given] == [name for name, _ in inputs]
+    if settings:
+        assert found.fixed_batch == 1 and any("no batch axis, so each request brings" in note for note in found.notes)
+        whole = {name: dims for name, dims in inputs if name in settings}
+        assert {port.name: port.dims[1:] for port in found.given if port.name in settings} == whole
+
+
+def test_a_single_number_is_a_setting_and_a_rate_a_constant_also_with_an_axis():
+    found = roles([Port("x", F32, (None, 4)), Port("sr", I64, (1,)), Port("speed", F32, ())])
+    assert (found.constants, found.settings) == ({"sr": 16000}, ["speed"])
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs"),
+    [
+        ([("a", (4,)), ("b", (6, 2))], [("y", (4,))]),  # nothing says which would be the batch
+        ([("a", ()), ("b", ())], [("y", ())]),
+        ([("x", (4, 8)), ("gain", ())], [("y", (4, 2))]),
+        ([("tokens", (1, None)), ("speed", (1,))], [("audio", (None,), ("samples",))]),
+        ([("x", (1, 4))], [("boxes", (300, 4))]),
+        ([("x", (1, 4))], [("score", ())]),
+        ([("x", (None, 4)), ("state", (2, 3))], [("y", (None, 4)), ("stateN", (2, 3))]),
+    ],
+)
+def test_where_inputs_outputs_or_states_have_no_batch_axis_that_is_said(inputs, outputs):
+    with pytest.raises(NoBatchAxis):
+        roles(*[[Port(port[0], F32, *port[1:]) for port in side] for side in (inputs, outputs)])
+
+
+def test_each_state_has_the_axis_with_the_batchs_name_or_length():
+    names = [
+        ("x", ("N", "", ""), (None, 5, 8)),
+        ("cache_a", ("", "N"), (2, None)),
+        ("cache_b", ("T", "N"), (None, None)),
+    ]
+    inputs = [Port(name, F32, dims, axes) for name, axes, dims in names]
+    found = roles(inputs, [Port(f"new_{port.name}", F32, port.dims, port.axes) for port in inputs])
+    assert found.state_axis == 1 and set(found.state) == {"cache_a", "cache_b"}
+    fixed = [Port("x", F32, (1, 4)), Port("h", F32, (2, 1, 8)), Port("c", F32, (1, 8))]
+    found = roles(fixed, [Port("y", F32, (1, 4)), Port("hn", F32, (2, 1, 8)), Port("cn", F32, (1, 8))])
+    assert (found.state_axis, found.fixed_batch) == ({"h": 1, "c": 0}, 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "output", "is_state"),
+    [
+        ("state", "stateN", True),
+        ("h", "hn", True),
+        ("h_0", "h_n", True),
+        ("input_3_state", "output_3_state", True),
+        ("cached_len_0", "new_cached_len_0", True),
+        ("initial_state", "final_state", True),
+        ("prevHidden", "nextHidden", True),
+        ("state", "action", False),
+        ("cell_image", "denoised", False),
+        ("memory_mask", "logits", False),
+        ("past_actions", "scores", False),
+    ],
+)
+def test_a_state_and_what_replaces_it_have_one_name(name, output, is_state):
+    found = roles(
+        [Port("x", F32, (None, 4)), Port(name, F32, (None, 4))],
+        [Port("y", F32, (None, 2)), Port(output, F32, (None, 4))],
+    )
+    assert found.state == ({name: output} if is_state else {})
+
+
 def test_a_model_without_a_batch_axis_is_refused():
     with pytest.raises(NoBatchAxis, match=r"no batch axis in front \(image \[480, 640, 3\]\)"):
         roles([Port("image", F32, (480, 640, 3))], [Port("y", F32, (10,))])
@@ -391,3 +607,41 @@ def test_rates_name_apps_that_are_there():
         read_rates(["aa=3"], ["aab"])
     with pytest.raises(ConfigError, match="requests per second above 0"):
         read_rates(["a=-1"], ["a"])
+
+
+class Lengths:
+    """Stands for llama.cpp where it makes vectors: of a text its length."""
+
+    def __init__(self, *about):
+        pass
+
+    def tokens_of(self, text):
+        return [1] * len(text)
+
+    def vectors(self, rows):
+        return np.array([[len(row), 1.0] for row in rows], np.float32)
+
+    def close(self):
+        pass
+
+
+def test_a_gguf_file_that_makes_vectors_becomes_a_sentence_model(tmp_path, llama, monkeypatch):
+    from edgeserve.engines.lm import llama_sentences
+
+    monkeypatch.setattr(llama_sentences, "LlamaEncoder", Lengths)
+    path = gguf_file(
+        tmp_path / "small.gguf",
+        [
+            (b"general.architecture", 8, text(b"bert")),
+            (b"tokenizer.ggml.model", 8, text(b"bert")),
+            (b"bert.pooling_type", 4, struct.pack("<I", 1)),
+            (b"bert.attention.causal", 7, b"\0"),
+        ],
+        tensors=1,
+    )
+    config = written(tmp_path, path)
+    assert (config.models["small"].engine, config.models["small"].options) == ("sentence", {})
+    assert {name: entry.dtype for name, entry in config.apps["small"].inputs.items()} == {"text": "text"}
+    with Runtime(config) as runtime:
+        answer = runtime.infer("small", {"text": "four"})
+        assert answer["prompt_tokens"] == 4 and np.linalg.norm(answer["embedding"]) == pytest.approx(1)

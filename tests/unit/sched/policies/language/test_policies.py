@@ -382,10 +382,11 @@ def test_the_deadline_that_would_do_is_that_of_an_answer_of_which_nine_of_ten_ar
     assert lacked(world, 1) == pytest.approx((reading + steps) * 10, abs=0.1)
 
 
-def test_where_nothing_is_known_of_its_length_an_answer_has_one_step():
+def test_where_nothing_is_known_of_its_length_an_answer_has_the_length_that_is_assumed():
     world = world_of(on_late="drop")
     world.arrive("chat", slo=9, hints={"tokens": 10.0})
-    assert lacked(world, 1) == 10
+    longest = math.exp(math.log(64) + 0.5 * statistics.NormalDist().inv_cdf(0.9))
+    assert lacked(world, 1) == pytest.approx((2 + longest) * 10, abs=0.1)
 
 
 def test_the_deadline_that_would_do_counts_the_wait_for_a_place_and_who_comes_back_with_it_goes_first():

@@ -1,0 +1,440 @@
+"""Whether a model keeps the items of a batch apart: whether row i of each output is what item i gets alone.
+
+No file says so. One list for the whole batch, a mean over the first axis, time as the first axis, a batch norm exported
+in training mode, a range taken over the batch: each gives a client something of another. So before a model serves in
+batches, drawn items run alone and then in each batch size: side by side, beside other neighbours, in other places,
+beside rows that only fill up, with their states, and beside longer items where inputs are padded. Two questions are
+asked of every row:
+
+* Does it stay as it is when its neighbours change? At one batch size the same kernels run, so that nearly the same bits
+  are expected: :data:`STRICT`.
+* Is it what the item gets alone? Other kernels may add up in another order: :attr:`RowFacts.rounding`. Where rounding
+  turns a decision inside the model (the order of two boxes), the same values in another order will do.
+
+The first size that fails is the end of the sizes. A size costs three runs, those that do not hold all drawn items five,
+and the items alone twenty at most: about as much as the warm-up that follows. Knows sessions and values, no lane and
+no clock.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgeserve.config.schema import ModelConfig
+from edgeserve.engines.base import Batch, Engine, Result, RowFacts, Session, Values, run_whole
+from edgeserve.errors import DeviceLost, EngineError, OutOfMemory, ProcessEnded, WrongRows
+
+SEED = 3
+"""Of the drawn items: the same at every start."""
+
+STRICT = 1e-4
+"""How far an output may move, as a share of its value, when only the neighbours change. The same kernels run then, so
+that this is room for a few sums that threads add up in the order in which they end."""
+
+STRICT_HALF = 4e-3
+"""The same of a float16: four of its steps."""
+
+SMALL = 0.01
+"""Values smaller than this share of an output's largest one are compared with that share."""
+
+NOISE_MAX = 0.01
+"""A model whose outputs move by more than this from run to run answers by chance."""
+
+NOISE_FACTOR = 4.0
+"""So much more than from run to run may an output move when neighbours change."""
+
+FLIPS_MAX = 1e-3
+"""As which share of the values of an output whole numbers may be others, where there are so many: each pixel of a mask
+is a decision, and rounding turns some."""
+
+SPARSE = 5
+DOUBTFUL_ITEMS = 8
+"""Where names say that an output has no rows of the batch, so many more items are run alone: mostly zeros, as a scene
+with a few things in it."""
+
+CUTS = (0.5, 0.75, 1.0, 0.25)
+"""Lengths of the drawn items along open axes, as shares of the example's."""
+
+OTHER = float("inf")
+"""A difference that no rounding explains: another shape, another name, not a number where there was one."""
+
+
+DEVICE_TROUBLE = (DeviceLost, OutOfMemory)
+"""Says nothing about rows: it is raised."""
+
+
+class Bounds(NamedTuple):
+    """What counts as a difference: more than a ``share`` of a float's value, or more than the user's ``tolerance`` of
+    anything. ``small``: the share of an output's largest value that smaller values are compared with. Not ``in_order``:
+    the same values in another order are no difference."""
+
+    share: float
+    small: float
+    tolerance: float = 0.0
+    in_order: bool = True
+
+    def limit(self, kind: str, values: int) -> float:
+        """For so many values of a kind (:class:`Difference`)."""
+        if kind == "count":
+            return max(FLIPS_MAX if values * FLIPS_MAX >= 1 else 0.0, self.tolerance)
+        return max(self.share, STRICT_HALF if kind == "half" else 0.0, self.tolerance)
+
+
+class Difference(NamedTuple):
+    """The worst difference of two results: how many times what is allowed it is, as which ``share`` of ``what``.
+    ``kind``: ``"float"``, ``"half"`` of a float16, ``"count"`` of the values that are others."""
+
+    over: float
+    share: float
+    kind: str
+    what: str
+
+    @property
+    def text(self) -> str:
+        """For a message: ``output 'y' differs by 12 % of its value``."""
+        if self.share == OTHER:
+            return f"{self.what} differs"
+        if self.kind == "count":
+            return f"{self.what} differs in {100 * self.share:.2g} % of its values"
+        by = f"{100 * self.share:.2g} %" if self.share < 1.0 else "more than all"
+        return f"{self.what} differs by {by} of its value"
+
+
+SAME = Difference(0.0, 0.0, "", "")
+
+
+def may_need_row_check(model: ModelConfig, engine: Engine) -> bool:
+    """Whether there may be batch sizes to look at: not of a model that runs one item at a time, of sequences, or where
+    the user accepts what others change."""
+    return model.batch[-1] > 1 and not engine.makes_sequences and model.batch_tolerance < 1.0
+
+
+def row_check_of(model: ModelConfig, engine: Engine) -> Optional[RowCheck]:
+    """What looks at the batch sizes of a loaded model; ``None`` where there is nothing to look at."""
+    if not may_need_row_check(model, engine):
+        return None
+    facts = engine.rows()
+    return RowCheck(model.batch, facts, model.batch_tolerance) if facts.checked else None
+
+
+class Case(NamedTuple):
+    """An item with the state that it comes with, and what it gets alone."""
+
+    values: Values
+    state: Any
+    alone: Result
+
+
+class RowCheck:
+    """Looks at one loaded model: ``begin``, then ``look`` at each batch size, all on the thread of its session.
+
+    ``tolerance`` is the user's: as which share of its largest value others may change an item's outputs
+    (``[model.NAME] batch_tolerance``). ``mixing`` is how far they did, at most; ``wrong_rows`` what a drawn item alone
+    raised, where an output has one row for some items only."""
+
+    def __init__(self, sizes: Sequence[int], facts: RowFacts, tolerance: float = 0.0) -> None:
+        self.mixing = 0.0
+        self.wrong_rows: Optional[WrongRows] = None
+        self._sizes = tuple(sorted(sizes))
+        self._facts = facts
+        self._strict = Bounds(STRICT, SMALL, tolerance)
+        self._rounding = Bounds(facts.rounding, 1.0, tolerance)
+        self._ends: Dict[int, str] = {}
+        self._reason = ""  # why no size will do
+        self._unsure = ""  # why a size that mixes nothing will not do either
+        self._cases: List[Case] = []
+        self._takes_one = True
+        self._session = Session()
+
+    @property
+    def why(self) -> str:
+        """Why the sizes end, ``""`` where they do not."""
+        return self._ends[min(self._ends)] if self._ends else ""
+
+    def order(self) -> Tuple[int, ...]:
+        """In which order to look at the sizes: the smallest first, since a model that mixes two items mixes more, then
+        from the largest down, so that memory grows once. Where the smallest fails the others need no look."""
+        several = [size for size in self._sizes if size > 1]
+        return (*several[:1], *several[:0:-1])
+
+    def sizes(self) -> Tuple[int, ...]:
+        """The sizes before the first that failed. Raises :class:`EngineError` where that leaves a batch of one, which
+        the model does not run."""
+        kept = tuple(size for size in self._sizes if not self._ends or size < min(self._ends))
+        if not kept and not self._takes_one:
+            raise EngineError(f"{self.why}, and the model runs no batch of one")
+        return kept or (1,)
+
+    def begin(self, session: Session, example: Values) -> None:
+        """Run items alone. Raises what the example raises; a drawn item that does not run is left out."""
+        self._session = session
+        if self._facts.open_axes or any(isinstance(value, str) for value in example.values()):
+            self._strict = self._rounding  # other lengths beside an item are other kernels
+        draw = np.random.RandomState(SEED)
+        self._takes_one = self._sizes[0] == 1 or self._runs_one(example)
+        self._cases = [Case(example, None, self._alone(example, None))]
+        for manner, share in enumerate(CUTS, 1):
+            most = self._facts.numbers_max
+            if self._reason:
+                break
+            for length, numbers_max in ((share, most), (share, most // 8), (1.0, most // 8), (1.0, 1)):
+                item = drawn_item(example, manner, self._facts._replace(numbers_max=numbers_max), length, draw)
+                try:
+                    self._cases.append(Case(item, None, self._alone(item, None)))
+                    break
+                except WrongRows as error:
+                    self._depends(error)
+                    break
+                except DEVICE_TROUBLE:
+                    raise
+                except ProcessEnded as error:
+                    self._reason = f"a drawn item ends its process, so that no more are tried ({error})"
+                    break
+                except Exception:  # noqa: BLE001 a drawn item need not be one that the model takes
+                    pass
+        for _ in range(DOUBTFUL_ITEMS if self._facts.lacking and not self._reason else 0):
+            self._count_rows(drawn_item(example, SPARSE, self._facts._replace(numbers_max=1), 1.0, draw))
+        if any(case.alone.state is not None for case in self._cases):
+            self._cases[1:3] = self._with_states()
+        self._put_different_ones_first()
+
+    def give_up(self, why: str) -> None:
+        """No item is known, so that no size will do."""
+        self._reason = self._reason or why
+
+    def look(self, size: int) -> str:
+        """Why the model does not keep the items of a batch of ``size`` apart, ``""`` where it does."""
+        why = self._reason
+        if not why and size > 1:
+            try:
+                why = self._look(size) or self._unsure
+            except DEVICE_TROUBLE:
+                raise
+            except Exception as error:  # noqa: BLE001 an engine may raise anything, and the items ran alone
+                why = f"a batch of {size} fails: {error}"
+        if why:
+            self._ends[size] = why
+        return why
+
+    # --- the items alone ---
+
+    def _runs_one(self, item: Values) -> bool:
+        try:
+            self._run([item], [None], 1)
+        except DEVICE_TROUBLE:
+            raise
+        except Exception:  # noqa: BLE001 what the smallest size raises is told
+            return False
+        return True
+
+    def _alone(self, item: Values, state: Any) -> Result:
+        """In a batch of one; of a model that takes none, in the smallest batch without other items."""
+        return self._run([item], [state], 1 if self._takes_one else self._sizes[0])[0]
+
+    def _depends(self, error: WrongRows) -> None:
+        self.wrong_rows = error
+        self._reason = self._reason or f"how many rows an output has depends on what the model sees: {error}"
+
+    def _count_rows(self, item: Values) -> None:
+        """Run an item alone to see whether its outputs have one row."""
+        try:
+            self._alone(item, None)
+        except WrongRows as error:
+            self._depends(error)
+        except DEVICE_TROUBLE:
+            raise
+        except Exception:  # noqa: BLE001 a drawn item need not be one that the model takes
+            pass
+
+    def _with_states(self) -> List[Case]:
+        """Two items with the states that others left behind: the one with the widest values, and the one before."""
+        found = []
+        for before, case in zip((self._cases[-1], self._cases[1]), self._cases[1:3]):
+            state = before.alone.state
+            found.append(Case(case.values, state, self._alone(case.values, state)))
+        return found
+
+    def _put_different_ones_first(self) -> None:
+        """Items of which nothing can be told apart show nothing."""
+        first = self._cases[0]
+        for place, case in enumerate(self._cases):
+            if difference(first.alone, case.alone, self._strict._replace(tolerance=0.0)).over > 1.0:
+                self._cases.insert(1, self._cases.pop(place))
+                return
+        self._unsure = self._facts.lacking or (
+            "each item that was tried gets the same answer, so that a run does not show whether a batch keeps items "
+            "apart; options.example = 'module:function' gives a real one"
+        )
+
+    # --- batches ---
+
+    def _run(self, items: Sequence[Values], states: Sequence[Any], size: int) -> List[Result]:
+        given = states if any(state is not None for state in states) else ()
+        return run_whole(self._session, Batch(items, size, given))[0]
+
+    def _batch(self, places: Sequence[int], size: int) -> List[Result]:
+        cases = [self._cases[place] for place in places]
+        return self._run([case.values for case in cases], [case.state for case in cases], size)
+
+    def _look(self, size: int) -> str:
+        whole, wild = self._places(size)
+        half = size // 2
+        changed = [*wild[:half], *whole[half:]]
+        first, other = self._batch(whole, size), self._batch(changed, size)
+        fewer = self._batch(whole[:half], size)  # the other rows only fill up
+        more = [(self._batch(places, size), places) for places in self._more_places(size)]
+        moved = self._moved(first[:half], fewer)
+        if moved.over > 1.0:  # an engine need not fill up: then other kernels ran
+            moved = self._moved(first[:half], self._batch([*whole[:half], *wild[half:]], size)[:half])
+        moved = max(moved, self._moved(first[half:], other[half:]))
+        if moved.over > 1.0:
+            noise = self._moved(first, self._batch(whole, size))
+            if noise.share > NOISE_MAX:
+                return (
+                    f"the same batch of {size} gets other answers each time ({noise.what}), so that a run does not "
+                    "show whether it keeps items apart"
+                )
+            if moved.over > NOISE_FACTOR * noise.over:
+                self.mixing = max(self.mixing, min(1.0, moved.share))
+                return f"{moved.text} when only the others of a batch of {size} change{self._padding()}"
+        for results, places in ((first, whole), (fewer, whole[:half]), (other, changed), *more):
+            for place, result in zip(places, results):
+                found = self._from_alone(self._cases[place].alone, result)
+                if found.over > 1.0:
+                    self.mixing = max(self.mixing, min(1.0, found.share))
+                    return f"{found.text} in a batch of {size} from what the item gets alone{self._padding()}"
+        return ""
+
+    def _places(self, size: int) -> Tuple[List[int], List[int]]:
+        """Which item stands where in a batch, and another that takes its place: of the other end, whose values are the
+        widest."""
+        count = len(self._cases)
+        whole = [place % count for place in range(size)]
+        return whole, [count - 1 - place if 2 * place + 1 != count else 0 for place in whole]
+
+    def _more_places(self, size: int) -> List[List[int]]:
+        """Of a batch that does not hold all items: those of zeros and of wide values side by side, too."""
+        count = len(self._cases)
+        return [[(begin + place) % count for place in range(size)] for begin in range(2, count - 1) if size < count]
+
+    def _moved(self, ones: Sequence[Result], others: Sequence[Result]) -> Difference:
+        return max([SAME, *[difference(one, other, self._strict) for one, other in zip(ones, others)]])
+
+    def _from_alone(self, alone: Result, result: Result) -> Difference:
+        found = difference(alone, result, self._rounding)
+        if found.over > 1.0:
+            found = min(found, difference(alone, result, self._rounding._replace(in_order=False)))
+        return found
+
+    def _padding(self) -> str:
+        """What may help where inputs are padded to the longest item."""
+        return (
+            "; its inputs are padded to the longest item of a batch: options.mask and options.crop_outputs keep the "
+            "padding out where the model can"
+            if self._facts.open_axes
+            else ""
+        )
+
+
+def drawn_item(example: Values, manner: int, facts: RowFacts, share: float, draw: Any) -> Values:
+    """An item of the form of ``example``: of values from 0 to 1 (``manner`` 1), wider ones of both signs, zeros, and
+    large ones. Axes that are open are cut to a ``share`` of their lengths. Whole numbers are those of the example where
+    it has several, since others may be no place in a table; those of eight bits are drawn, as pixels are."""
+    return {
+        name: _drawn(_cut(value, facts.open_axes.get(name, ()), share), manner, facts.numbers_max, draw)
+        for name, value in example.items()
+    }
+
+
+def _cut(value: Any, axes: Tuple[int, ...], share: float) -> Any:
+    if not axes or not isinstance(value, np.ndarray) or value.ndim <= max(axes):
+        return value
+    lengths = [max(1, round(length * share)) if axis in axes else length for axis, length in enumerate(value.shape)]
+    return value[tuple(slice(0, length) for length in lengths)]
+
+
+def _drawn(value: Any, manner: int, numbers_max: int, draw: Any) -> Any:
+    if isinstance(value, str):
+        words = value.split() or ["a", "b"]
+        return " ".join([words[place % len(words)] for place in range(manner, manner + 1 + len(words) // manner)])
+    if not isinstance(value, (np.ndarray, np.generic)) or value.dtype.kind not in "fiubO":
+        return value
+    if value.dtype.kind == "O":
+        texts = [_drawn(text or "a b", manner, 1, draw) for text in value.reshape(-1).tolist()]
+        return np.array(texts, object).reshape(value.shape) if all(type(text) is str for text in texts) else value
+    shape, kind = value.shape, value.dtype.kind
+    numbers: Any
+    if manner == 3:
+        numbers = np.zeros(shape)
+    elif manner == SPARSE:
+        numbers = draw.uniform(0.0, 4.0, shape) * (draw.uniform(0.0, 1.0, shape) < draw.choice([0.02, 0.1, 0.3]))
+    elif kind == "f":
+        low, high = {1: (0.0, 1.0), 2: (-2.0, 2.0), 4: (-50.0, 50.0)}[manner]
+        numbers = draw.uniform(low, high, shape)
+    elif kind == "b" or value.dtype.itemsize > 1:
+        known = value.reshape(-1)
+        several = known.size > 0 and bool((known != known[0]).any())
+        largest = 1 if kind == "b" or manner == 1 else min(max(1, numbers_max), int(np.iinfo(value.dtype).max))
+        numbers = draw.choice(known, shape) if several else draw.randint(0, largest + 1, shape)
+    else:
+        bounds = np.iinfo(value.dtype)
+        numbers = draw.randint(bounds.min, bounds.max + 1, shape)
+    return np.asarray(numbers).astype(value.dtype)
+
+
+def difference(one: Result, other: Result, bounds: Bounds) -> Difference:
+    """The worst difference of two results of one item, outputs, parts and states together."""
+    ones, others = dict(_leaves(_told(one))), dict(_leaves(_told(other)))
+    if sorted(ones) != sorted(others):
+        names = ", ".join(sorted(set(ones) ^ set(others)))
+        return Difference(OTHER, OTHER, "", f"which outputs an item has ({names})")
+    return max([SAME, *[_apart(ones[name], others[name], bounds, name) for name in sorted(ones)]])
+
+
+def _told(result: Result) -> Dict[str, Any]:
+    return {"output": result.outputs, "part": result.parts or [], "state": result.state}
+
+
+def _leaves(value: Any, name: str = "") -> Iterator[Tuple[str, NDArray[Any]]]:
+    """The arrays, numbers and texts in a value, by how a message calls them. What is none of them is not compared."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _leaves(inner, f"{name} {key!r}" if name else str(key))
+    elif isinstance(value, (list, tuple)):
+        for place, inner in enumerate(value):
+            yield from _leaves(inner, f"{name} {place}")
+    elif isinstance(value, (np.ndarray, np.generic, bool, int, float, str)):
+        yield name, np.asarray(value)
+
+
+def _apart(one: NDArray[Any], other: NDArray[Any], bounds: Bounds, name: str) -> Difference:
+    if one.shape != other.shape:
+        return Difference(OTHER, OTHER, "", f"{name} (shapes {list(one.shape)} and {list(other.shape)})")
+    if one.dtype.kind != other.dtype.kind:
+        return Difference(OTHER, OTHER, "", f"{name} ({one.dtype} and {other.dtype})")
+    kind = "count" if one.dtype.kind != "f" else "half" if one.dtype.itemsize == 2 else "float"
+    if not bounds.in_order and one.dtype.kind in "fiub":
+        one, other = np.sort(one, axis=None), np.sort(other, axis=None)
+    if kind == "count":
+        share = float(np.mean(one != other)) if one.size else 0.0
+    else:
+        share = _share(one, other, bounds.small)
+    limit = bounds.limit(kind, one.size)
+    return Difference(share / limit if limit else OTHER if share else 0.0, share, kind, name)
+
+
+def _share(one: NDArray[Any], other: NDArray[Any], small: float) -> float:
+    """The largest difference of two arrays of floats, as a share of the value that it is of."""
+    known = np.isfinite(one)
+    if not np.array_equal(one[~known], other[~known], equal_nan=True) or not np.isfinite(other[known]).all():
+        return OTHER
+    wide = np.result_type(one.dtype, np.float32)  # a float16 overflows in a difference
+    one, other = one[known].astype(wide, copy=False), other[known].astype(wide, copy=False)
+    if np.array_equal(one, other):
+        return 0.0
+    with np.errstate(over="ignore"):
+        largest = max(np.abs(one).max(), np.abs(other).max())
+        return float((np.abs(one - other) / np.maximum(np.abs(one), small * largest)).max())
