@@ -34,6 +34,7 @@ from edgeserve.sched.requests.admission import (
     QUEUE_FULL,
     SERVER_FULL,
     Use,
+    rank_within,
     to_displace_anywhere,
 )
 from edgeserve.sched.requests.arrivals import UNREAD_MAX
@@ -114,6 +115,9 @@ class RequestManager(RequestMoves):
             costs.refresh(now)
         steps = max(1, int(request.hints.get("steps", 1))) if request.hints and app.simple else 1
         request.cost_share_ns = costs.cost_share_ns * steps
+        ranks_within = request.has_owner and not arrived.trusted
+        if ranks_within:
+            rank_within(request)
         if state.draining:
             self._reject(request, DRAINING)
             return
@@ -123,18 +127,19 @@ class RequestManager(RequestMoves):
         displaced = None
         admission = state.admission[app.name]
         if admission.pending >= app.pending_max:
-            displaced = admission.to_displace(request.share)
+            displaced = admission.to_displace(request.share) or self._gives_way(request)
             if displaced is None:
                 clients = len(admission.clients)
                 self._reject(request, OVER_SHARE if clients > 1 and request.share in admission.clients else QUEUE_FULL)
                 return
         elif len(self._requests) >= state.pending_max:
             displaced = to_displace_anywhere(tuple(state.admission.values()), request.share)
+            displaced = displaced or self._gives_way(request)
             if displaced is None:
                 self._reject(request, SERVER_FULL)
                 return
         if request.has_owner:
-            within = True
+            within, worth = True, min(1.0, request.claim)
             charged_ns = arrived.charged_ns // len(request.app.nodes)
             for shared, kept_ns in zip(state.lane_shares[app.name][request.klass], costs.kept_ns):
                 lane_ns = kept_ns * steps + charged_ns
@@ -142,9 +147,15 @@ class RequestManager(RequestMoves):
                 request.uses.append((use, lane_ns))
                 if len(shared.uses) > 1:
                     within = shared.is_within(use, lane_ns, now) and within
+                if ranks_within:
+                    worth = min(worth, use.worth(request.claim, now))
+            if ranks_within:
+                request.value = app.value * worth
             if not within and not self._replaces(request):
-                self._reject(request, OVER_SHARE)
-                return
+                displaced = self._gives_way(request)
+                if displaced is None:
+                    self._reject(request, OVER_SHARE)
+                    return
         recent = state.recent[app.name]
         recent.unread.append(
             (now, float(request.cost_share_ns), request.value, float(arrived.deadline_ns - arrived.arrival_ns))
@@ -177,6 +188,24 @@ class RequestManager(RequestMoves):
             and request.app.stream == "newest_wins"
             and bool(self._streams.superseded(request))
         )
+
+    def _gives_way(self, request: RequestRecord) -> RequestRecord | None:
+        """The request of the same owner and app that goes so that a more important one can come in: the newest of those
+        that wait and claim least, if it keeps the lanes as long. O(pending of the owner)."""
+        found: RequestRecord | None = None
+        theirs = self._state.admission[request.app.name].clients.get(request.share, {}) if request.claim else {}
+        for other in theirs.values():
+            if (
+                other.claim < request.claim
+                and (found is None or other.claim <= found.claim)
+                and other.running == 0
+                and not _has_written(other)
+                and all(
+                    [mine[0] is its[0] and mine[1] <= its[1] for mine, its in zip(request.uses, other.uses)]
+                )
+            ):
+                found = other
+        return found
 
     def _make_room(self, use: Use, lane_ns: int) -> None:
         """Drop the newest waiting requests of clients above their part until one of ``use`` is in time."""

@@ -10,6 +10,9 @@ Places alone do not share a lane: of a queue in order of deadlines, who sends mo
 of a class want the same lanes and more is pending than is over in time, each has its part (:class:`LaneShare`). What a
 client had beyond its part counts as if it were pending still: whose requests wait less would get more lane time from
 the same number of them. This holds for clients whose connections the server knows.
+
+What such a client says of its requests, their class and value, ranks them among its own alone (:func:`rank_within`),
+unless the configuration or its right to control the server lets it say more.
 """
 
 from __future__ import annotations
@@ -35,6 +38,24 @@ batches that are not full and requests that come meanwhile take the rest."""
 
 REFRESH_NS = 10_000_000
 """How long it stays known who competes."""
+
+CLASS_STEP = 1000.0
+"""A class above the app's own ranks a request so far above others of its owner: more than values differ by."""
+
+LEAST_WORTH = 1 / 32
+"""What an owner's request counts at least, of what its own value would be: one number that is far too large must not
+make the owner's other requests worthless. Policies tell values apart by a factor of about 30."""
+
+
+def rank_within(request: RequestRecord) -> None:
+    """Let what a request says of itself count within its owner alone: its class is its app's own where it claims a more
+    urgent one, and ``claim`` ranks it. (To say less costs others nothing.)"""
+    app = request.app
+    request.claim = request.value / app.value if app.value else 1.0
+    raised = CLASSES.index(app.klass) - CLASSES.index(request.klass)
+    if raised > 0:
+        request.klass = app.klass
+        request.claim *= CLASS_STEP**raised
 
 
 def weight_of(share: str, weights: Mapping[str, float]) -> float:
@@ -162,7 +183,7 @@ class Use(Wants):
     together, each of which may be gone before the next one asks.
     """
 
-    __slots__ = ("shared", "user", "of_user", "pending", "pending_ns", "slack_ns")
+    __slots__ = ("shared", "user", "of_user", "pending", "pending_ns", "slack_ns", "_most", "_most_at_ns")
 
     def __init__(self, shared: LaneShare, share: str) -> None:
         super().__init__()
@@ -172,6 +193,15 @@ class Use(Wants):
         self.pending = 0
         self.pending_ns = 0
         self.slack_ns = FOREVER_NS
+        self._most = 1.0
+        self._most_at_ns = 0
+
+    def worth(self, claim: float, now_ns: int) -> float:
+        """What a request with this claim counts, of its app's own value: the whole where none of its owner's claimed
+        more in the last :data:`ACTIVE_NS`, else less. Never more: who claims much for all has raised none."""
+        if claim >= self._most or now_ns - self._most_at_ns > ACTIVE_NS:
+            self._most, self._most_at_ns = max(1.0, claim), now_ns
+        return max(claim / self._most, min(1.0, claim) * LEAST_WORTH)
 
 
 class LaneShare:
