@@ -118,6 +118,8 @@ class RequestManager(RequestMoves):
         ranks_within = request.has_owner and not arrived.trusted
         if ranks_within:
             rank_within(request)
+            if request.claim > 1.0:
+                request.note(now, f"class {arrived.klass} and value {arrived.value:g} rank it among its client's own alone")
         if state.draining:
             self._reject(request, DRAINING)
             return
