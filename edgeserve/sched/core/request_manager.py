@@ -60,6 +60,7 @@ from edgeserve.sched.requests.states import (
 )
 from edgeserve.sched.resources.lanes import Lane, Work
 from edgeserve.sched.resources.sequences import SEQUENCE_TOO_LONG
+from edgeserve.units import FOREVER_NS
 
 STORIES_KEPT = 512
 """Ended requests whose story can still be asked for."""
@@ -115,11 +116,12 @@ class RequestManager(RequestMoves):
             costs.refresh(now)
         steps = max(1, int(request.hints.get("steps", 1))) if request.hints and app.simple else 1
         request.cost_share_ns = costs.cost_share_ns * steps
-        ranks_within = request.has_owner and not arrived.trusted
-        if ranks_within:
+        if request.has_owner and not arrived.trusted:
             rank_within(request)
-            if request.claim > 1.0:
-                request.note(now, f"class {arrived.klass} and value {arrived.value:g} rank it among its client's own alone")
+            if request.claim is not None and request.claim > 1.0:
+                request.note(
+                    now, f"class {arrived.klass} and value {arrived.value:g} rank it among its client's own alone"
+                )
         if state.draining:
             self._reject(request, DRAINING)
             return
@@ -141,18 +143,20 @@ class RequestManager(RequestMoves):
                 self._reject(request, SERVER_FULL)
                 return
         if request.has_owner:
-            within, worth = True, min(1.0, request.claim)
+            within, claim, worth = True, request.claim, 1.0
+            room_ns = FOREVER_NS if request.policy.lets_urgent_first else app.slo_ns
             charged_ns = arrived.charged_ns // len(request.app.nodes)
             for shared, kept_ns in zip(state.lane_shares[app.name][request.klass], costs.kept_ns):
                 lane_ns = kept_ns * steps + charged_ns
                 use = shared.asks(request, lane_ns, now)
+                use.room_ns = room_ns
                 request.uses.append((use, lane_ns))
                 if len(shared.uses) > 1:
                     within = shared.is_within(use, lane_ns, now) and within
-                if ranks_within:
-                    worth = min(worth, use.worth(request.claim, now))
-            if ranks_within:
-                request.value = app.value * worth
+                if claim is not None:
+                    worth = min(worth, use.worth(claim, now))
+            if claim is not None:
+                request.value = app.value * min(worth, claim)
             if not within and not self._replaces(request):
                 displaced = self._gives_way(request)
                 if displaced is None:
@@ -195,18 +199,19 @@ class RequestManager(RequestMoves):
         """The request of the same owner and app that goes so that a more important one can come in: the newest of those
         that wait and claim least, if it keeps the lanes as long. O(pending of the owner)."""
         found: RequestRecord | None = None
-        theirs = self._state.admission[request.app.name].clients.get(request.share, {}) if request.claim else {}
-        for other in theirs.values():
+        least = request.claim
+        if least is None:
+            return None
+        for other in self._state.admission[request.app.name].clients.get(request.share, {}).values():
+            claim = other.claim
             if (
-                other.claim < request.claim
-                and (found is None or other.claim <= found.claim)
+                claim is not None
+                and (claim < least or found is not None and claim == least)
                 and other.running == 0
                 and not _has_written(other)
-                and all(
-                    [mine[0] is its[0] and mine[1] <= its[1] for mine, its in zip(request.uses, other.uses)]
-                )
+                and all(mine[0] is its[0] and mine[1] <= its[1] for mine, its in zip(request.uses, other.uses))
             ):
-                found = other
+                found, least = other, claim
         return found
 
     def _make_room(self, use: Use, lane_ns: int) -> None:

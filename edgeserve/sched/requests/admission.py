@@ -51,11 +51,12 @@ def rank_within(request: RequestRecord) -> None:
     """Let what a request says of itself count within its owner alone: its class is its app's own where it claims a more
     urgent one, and ``claim`` ranks it. A lesser class counts where the policy has it wait for others."""
     app = request.app
-    request.claim = request.value / app.value if app.value else 1.0
+    claim = request.value / app.value if app.value else 1.0
     raised = CLASSES.index(app.klass) - CLASSES.index(request.klass)
     if raised > 0 or not request.policy.lets_urgent_first:
         request.klass = app.klass
-        request.claim *= CLASS_STEP**raised
+        claim *= CLASS_STEP**raised
+    request.claim = claim
 
 
 def weight_of(share: str, weights: Mapping[str, float]) -> float:
@@ -179,9 +180,9 @@ class Wants:
 
 class Use(Wants):
     """What one client wants: its pending requests and their lane time, and how much time the last one had until its
-    deadline (:data:`FOREVER_NS` where it is answered late, too). ``room_ns`` is its app's, where its policy lets nothing
-    more urgent go first (``Policy.lets_urgent_first``): then a long deadline has others wait. ``of_user``: what all
-    processes of its user want together, each of which may be gone before the next one asks.
+    deadline (:data:`FOREVER_NS` where it is answered late, too). ``room_ns`` is its app's deadline, where the policy
+    lets nothing more urgent go first (``Policy.lets_urgent_first``): then a long deadline has others wait. ``of_user``:
+    what all processes of its user want together, each of which may be gone before the next one asks.
     """
 
     __slots__ = ("shared", "user", "of_user", "pending", "pending_ns", "slack_ns", "room_ns", "_most", "_most_at_ns")
@@ -213,11 +214,12 @@ class LaneShare:
     Parts are max-min fair among users, and of each user's part among its processes: each has its share of the time by
     weight (a user that of its weightiest process), and what the others leave of theirs, by what came lately. There is
     room for everybody while what is pending would be over in :data:`ROOM_PERCENT` of the shortest time that a client
-    has. Beyond that a client may have pending what is over in its own time, and in its app's where its policy lets nothing
-    more urgent go first; a greedy one, which wants more than its part, has its part of that room. What it asks beyond is refused. A request that would be late takes the place of the
-    newest waiting requests of the client that is furthest above its part, of those that have work due before. One
-    client alone is never refused. To what a greedy client has pending counts the lane time that it had, less what its
-    part of the time was since (a leaky bucket). Changed by the scheduler alone.
+    has. Beyond that a client may have pending what is over in its own time, and in its app's where its policy lets
+    nothing more urgent go first; a greedy one, which wants more than its part, has its part of that room. What it
+    asks beyond is refused. A request that would be late takes the place of the newest waiting requests of the
+    client that is furthest above its part, of those that have work due before. One client alone is never refused.
+    To what a greedy client has pending counts the lane time that it had, less what its part of the time was since
+    (a leaky bucket). Changed by the scheduler alone.
     """
 
     __slots__ = ("uses", "users", "total_ns", "room_ns", "_fresh_until_ns")
@@ -237,7 +239,6 @@ class LaneShare:
             self._fresh_until_ns = -1
         use.asks(lane_ns, now_ns)
         use.of_user.asks(lane_ns, now_ns)
-        use.room_ns = FOREVER_NS if request.policy.lets_urgent_first else request.app.slo_ns
         if request.on_late != "answer":
             use.slack_ns = request.deadline_ns - now_ns
         if len(self.uses) > 1 and now_ns >= self._fresh_until_ns:
