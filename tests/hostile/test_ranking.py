@@ -77,4 +77,4 @@ def test_nor_under_another_policy(claim: str, policy: str) -> None:
 @pytest.mark.parametrize("claim", ["nothing", "critical and value", "late and slo 1", "slo 25"])
 def test_nor_by_a_new_process_for_each_request(claim: str) -> None:
     """A little more of it gets through: what a process had is forgotten with it, and its user's is remembered."""
-    assert share_of_honest(2, CLAIMS[claim], processes=2) >= 0.85
+    assert share_of_honest(1.5, CLAIMS[claim], processes=2) >= 0.85
