@@ -142,26 +142,15 @@ class RequestManager(RequestMoves):
             if displaced is None:
                 self._reject(request, SERVER_FULL)
                 return
-        if request.has_owner:
-            within, claim, worth = True, request.claim, 1.0
-            room_ns = FOREVER_NS if request.policy.lets_urgent_first else app.slo_ns
-            charged_ns = arrived.charged_ns // len(request.app.nodes)
-            for shared, kept_ns in zip(state.lane_shares[app.name][request.klass], costs.kept_ns):
-                lane_ns = kept_ns * steps + charged_ns
-                use = shared.asks(request, lane_ns, now)
-                use.room_ns = room_ns
-                request.uses.append((use, lane_ns))
-                if len(shared.uses) > 1:
-                    within = shared.is_within(use, lane_ns, now) and within
-                if claim is not None:
-                    worth = min(worth, use.worth(claim, now))
-            if claim is not None:
-                request.value = app.value * min(worth, claim)
-            if not within and not self._replaces(request):
-                displaced = self._gives_way(request)
-                if displaced is None:
-                    self._reject(request, OVER_SHARE)
-                    return
+        if (
+            request.has_owner
+            and not self._is_within(request, steps, arrived.charged_ns)
+            and not self._replaces(request)
+        ):
+            displaced = self._gives_way(request)
+            if displaced is None:
+                self._reject(request, OVER_SHARE)
+                return
         recent = state.recent[app.name]
         recent.unread.append(
             (now, float(request.cost_share_ns), request.value, float(arrived.deadline_ns - arrived.arrival_ns))
@@ -186,6 +175,27 @@ class RequestManager(RequestMoves):
         admission.enter(request)
         admission.last_ns = now
         self._accept(request, arrived)
+
+    def _is_within(self, request: RequestRecord, steps: int, charged_ns: int) -> bool:
+        """Note what a client's request wants of its lanes and, where it ranks within its owner, what it counts. Whether
+        the client may have so much more pending."""
+        app, now, claim = request.app, self._board.now_ns, request.claim
+        within, worth = True, 1.0
+        room_ns = FOREVER_NS if request.policy.lets_urgent_first else app.slo_ns
+        for shared, kept_ns in zip(
+            self._state.lane_shares[app.name][request.klass], self._state.costs[app.name].kept_ns
+        ):
+            lane_ns = kept_ns * steps + charged_ns // len(app.nodes)
+            use = shared.asks(request, lane_ns, now)
+            use.room_ns = room_ns
+            request.uses.append((use, lane_ns))
+            if len(shared.uses) > 1:
+                within = shared.is_within(use, lane_ns, now) and within
+            if claim is not None:
+                worth = min(worth, use.worth(claim, now))
+        if claim is not None:
+            request.value = app.value * min(worth, claim)
+        return within
 
     def _replaces(self, request: RequestRecord) -> bool:
         """Whether a request takes the place of another of its stream."""
