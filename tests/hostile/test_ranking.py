@@ -36,17 +36,23 @@ CLAIMS: Dict[str, Dict[str, Any]] = {
 
 
 def share_of_honest(
-    load: float, claim: Mapping[str, Any], policy: str = "edf", processes: int = 1, seconds: float = 3.0
+    load: float,
+    claim: Mapping[str, Any],
+    policy: str = "edf",
+    processes: int = 1,
+    seconds: float = 3.0,
+    burst_ms: float = 0.001,
 ) -> float:
     """What part of its requests the honest client has answered in time: a model of 10 ms, deadlines of 100 ms, requests
-    at random, ``load`` times what the lane can do together. ``processes``: 2 stands for a new one per request."""
+    at random, ``load`` times what the lane can do together. ``processes``: 2 stands for a new one per request. The
+    other client's come together, once in ``burst_ms``."""
     world = Driver({"m": {1: 10}}, {"a": {"model": "m", "slo": "100ms"}}, policy=policy)
     arrivals = []
     for who, rate in (("", 100 * (load - HONEST_LOAD)), (HONEST, 100 * HONEST_LOAD)):
         draw, at_ms = random.Random(f"1{who}"), 0.0
         while at_ms < seconds * 1000:
             at_ms += 1000 * draw.expovariate(rate)
-            arrivals.append((at_ms, who))
+            arrivals.append((at_ms if who else at_ms // burst_ms * burst_ms, who))
     honest, free_ms = [], 0.0
     for number, (at_ms, who) in enumerate(sorted(arrivals), 1):
         while world.on_lane and free_ms <= at_ms:
@@ -78,3 +84,9 @@ def test_nor_under_another_policy(claim: str, policy: str) -> None:
 def test_nor_by_a_new_process_for_each_request(claim: str) -> None:
     """A little more of it gets through: what a process had is forgotten with it, and its user's is remembered."""
     assert share_of_honest(1.5, CLAIMS[claim], processes=2) >= 0.85
+
+
+@pytest.mark.parametrize("policy", ["edf", "fifo", "pard_local"])
+@pytest.mark.parametrize("claim", ["critical and value", "slo 100 s", "late and slo 1"])
+def test_nor_by_bursts_from_time_to_time(claim: str, policy: str) -> None:
+    assert share_of_honest(2, CLAIMS[claim], policy, burst_ms=1100.0) >= 0.85

@@ -60,7 +60,10 @@ from edgeserve.sched.requests.states import (
 )
 from edgeserve.sched.resources.lanes import Lane, Work
 from edgeserve.sched.resources.sequences import SEQUENCE_TOO_LONG
-from edgeserve.units import FOREVER_NS
+
+NEWEST_MAX = 256
+"""Requests of a client that are looked at for one that a more important one may replace: a flood of claims must not
+make each refusal expensive."""
 
 STORIES_KEPT = 512
 """Ended requests whose story can still be asked for."""
@@ -181,13 +184,11 @@ class RequestManager(RequestMoves):
         the client may have so much more pending."""
         app, now, claim = request.app, self._board.now_ns, request.claim
         within, worth = True, 1.0
-        room_ns = FOREVER_NS if request.policy.lets_urgent_first else app.slo_ns
         for shared, kept_ns in zip(
             self._state.lane_shares[app.name][request.klass], self._state.costs[app.name].kept_ns
         ):
             lane_ns = kept_ns * steps + charged_ns // len(app.nodes)
-            use = shared.asks(request, lane_ns, now)
-            use.room_ns = room_ns
+            use = shared.asks(request, lane_ns, now, request.policy.lets_urgent_first)
             request.uses.append((use, lane_ns))
             if len(shared.uses) > 1:
                 within = shared.is_within(use, lane_ns, now) and within
@@ -207,16 +208,17 @@ class RequestManager(RequestMoves):
 
     def _gives_way(self, request: RequestRecord) -> RequestRecord | None:
         """The request of the same owner and app that goes so that a more important one can come in: the newest of those
-        that wait and claim least, if it keeps the lanes as long. O(pending of the owner)."""
+        of the last :data:`NEWEST_MAX` that wait and claim least, if it keeps the lanes as long."""
         found: RequestRecord | None = None
         least = request.claim
         if least is None:
             return None
-        for other in self._state.admission[request.app.name].clients.get(request.share, {}).values():
+        theirs = self._state.admission[request.app.name].clients.get(request.share, {})
+        for other in list(theirs.values())[: -NEWEST_MAX - 1 : -1]:
             claim = other.claim
             if (
                 claim is not None
-                and (claim < least or found is not None and claim == least)
+                and claim < least
                 and other.running == 0
                 and not _has_written(other)
                 and all(mine[0] is its[0] and mine[1] <= its[1] for mine, its in zip(request.uses, other.uses))

@@ -180,12 +180,12 @@ class Wants:
 
 class Use(Wants):
     """What one client wants: its pending requests and their lane time, and how much time the last one had until its
-    deadline (:data:`FOREVER_NS` where it is answered late, too). ``room_ns`` is its app's deadline, where the policy
-    lets nothing more urgent go first (``Policy.lets_urgent_first``): then a long deadline has others wait. ``of_user``:
-    what all processes of its user want together, each of which may be gone before the next one asks.
+    deadline (:data:`FOREVER_NS` where it is answered late, too). Where the policy lets nothing more urgent go first,
+    that is no more than its app's, whatever the client says: a long deadline would have others wait. ``of_user``: what
+    all processes of its user want together, each of which may be gone before the next one asks.
     """
 
-    __slots__ = ("shared", "user", "of_user", "pending", "pending_ns", "slack_ns", "room_ns", "_most", "_most_at_ns")
+    __slots__ = ("shared", "user", "of_user", "pending", "pending_ns", "slack_ns", "_most", "_most_at_ns")
 
     def __init__(self, shared: LaneShare, share: str) -> None:
         super().__init__()
@@ -195,7 +195,6 @@ class Use(Wants):
         self.pending = 0
         self.pending_ns = 0
         self.slack_ns = FOREVER_NS
-        self.room_ns = FOREVER_NS
         self._most = 1.0
         self._most_at_ns = 0
 
@@ -214,12 +213,11 @@ class LaneShare:
     Parts are max-min fair among users, and of each user's part among its processes: each has its share of the time by
     weight (a user that of its weightiest process), and what the others leave of theirs, by what came lately. There is
     room for everybody while what is pending would be over in :data:`ROOM_PERCENT` of the shortest time that a client
-    has. Beyond that a client may have pending what is over in its own time, and in its app's where its policy lets
-    nothing more urgent go first; a greedy one, which wants more than its part, has its part of that room. What it
-    asks beyond is refused. A request that would be late takes the place of the newest waiting requests of the
-    client that is furthest above its part, of those that have work due before. One client alone is never refused.
-    To what a greedy client has pending counts the lane time that it had, less what its part of the time was since
-    (a leaky bucket). Changed by the scheduler alone.
+    has. Beyond that a client may have pending what is over in its own time; a greedy one, which wants more than its
+    part, has its part of that room. What it asks beyond is refused. A request that would be late takes the place of the
+    newest waiting requests of the client that is furthest above its part, of those that have work due before. One
+    client alone is never refused. To what a greedy client has pending counts the lane time that it had, less what its
+    part of the time was since (a leaky bucket). Changed by the scheduler alone.
     """
 
     __slots__ = ("uses", "users", "total_ns", "room_ns", "_fresh_until_ns")
@@ -231,8 +229,9 @@ class LaneShare:
         self.room_ns = FOREVER_NS
         self._fresh_until_ns = -1
 
-    def asks(self, request: RequestRecord, lane_ns: int, now_ns: int) -> Use:
-        """A request came that keeps these lanes for so long: what its client wants, with it."""
+    def asks(self, request: RequestRecord, lane_ns: int, now_ns: int, lets_urgent_first: bool = True) -> Use:
+        """A request came that keeps these lanes for so long: what its client wants, with it. ``lets_urgent_first``: see
+        :class:`~edgeserve.sched.policy_api.policy.Policy`."""
         use = self.uses.get(request.share)
         if use is None:
             use = self.uses[request.share] = Use(self, request.share)
@@ -241,6 +240,8 @@ class LaneShare:
         use.of_user.asks(lane_ns, now_ns)
         if request.on_late != "answer":
             use.slack_ns = request.deadline_ns - now_ns
+        if not lets_urgent_first and request.app.on_late != "answer":
+            use.slack_ns = min(use.slack_ns, request.app.slo_ns)
         if len(self.uses) > 1 and now_ns >= self._fresh_until_ns:
             self._refresh(now_ns, request.app.weights)
         return use
@@ -296,7 +297,7 @@ class LaneShare:
             modest = [other.pending_ns for other in self.uses.values() if other.user == use.user and not other.greedy]
             return not any(modest) or sum(modest) + lane_ns <= self.part_ns(use.of_user)
         if not use.greedy:
-            return not use.pending or use.pending_ns + lane_ns <= min(use.slack_ns, use.room_ns)
+            return not use.pending or use.pending_ns + lane_ns <= use.slack_ns
         has_ns = use.pending_ns + use.by(now_ns, self.part_ns(use))
         if has_ns:
             return has_ns + lane_ns <= self.part_ns(use)
