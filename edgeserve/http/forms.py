@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Dict, List, Tuple, Union
 
 from starlette.exceptions import HTTPException
+from starlette.formparsers import MultiPartException
 from starlette.requests import Request
 
 from edgeserve.errors import Malformed
@@ -14,7 +15,8 @@ FORM_PARTS_MAX = 64
 
 
 async def form_fields(call: Call, body: bytes) -> List[Tuple[str, Union[str, bytes]]]:
-    """The fields of a multipart form: texts, and files as bytes."""
+    """The fields of a multipart form: texts, and files as bytes. Raises :class:`Malformed` for what is none: the parser
+    has an error of its own for most, and Python's for a character set that is none or does not fit."""
 
     async def receive() -> Dict[str, Any]:
         return {"type": "http.request", "body": body, "more_body": False}
@@ -22,5 +24,6 @@ async def form_fields(call: Call, body: bytes) -> List[Tuple[str, Union[str, byt
     try:
         async with Request(dict(call.scope), receive).form(max_files=FORM_PARTS_MAX, max_fields=FORM_PARTS_MAX) as form:
             return [(key, value if isinstance(value, str) else await value.read()) for key, value in form.multi_items()]
-    except HTTPException as error:
-        raise Malformed(f"the multipart form cannot be read: {error.detail}") from None
+    except (HTTPException, MultiPartException, LookupError, ValueError) as error:
+        why = getattr(error, "detail", None) or getattr(error, "message", None) or error
+        raise Malformed(f"the multipart form cannot be read: {str(why)[:200]}") from None

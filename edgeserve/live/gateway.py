@@ -121,8 +121,7 @@ class Gateway:
                 if validator is None:
                     raise unknown_app(message.app, self._validators)
                 validator.check(message, bus, clock_ns())
-                if message.klass == "critical" and self._critical_for:
-                    self._check_critical(message)
+                message.trusted = self._trusts(message)
             except Exception as error:  # noqa: BLE001 one message must not end the server
                 if message.reset and isinstance(error, DeadlineExpired):  # what follows is a beginning all the same
                     self._world.values.begin_anew((message.app, self._stream_of(message)))
@@ -209,17 +208,23 @@ class Gateway:
         kept, owner = self._owners[number % len(self._owners)]
         return owner if kept == number else self._early.owner(number)
 
-    def _check_critical(self, request: LiveRequest) -> None:
-        """Raises :class:`Rejected` where the client may not ask with this class."""
+    def _trusts(self, request: LiveRequest) -> bool:
+        """Whether a request's class and value count beside those of other owners: for the owners that the configuration
+        names, or, where it names none, for who may control the server. Raises :class:`Rejected` where the client may
+        not ask with this class at all."""
         peer = request.peer
+        if not self._critical_for:
+            return not request.origin and bool(peer.credential.may_control)
         # A front that asks for others may not lend them what it may itself.
         names = (request.origin,) if request.origin else tuple(dict.fromkeys((user_of(peer.owner), peer.owner)))
-        if self._critical_for.isdisjoint(names):
+        trusted = not self._critical_for.isdisjoint(names)
+        if request.klass == "critical" and not trusted:
             raise Rejected(
                 f"app {request.app!r}: class 'critical' is not for {' or '.join(names)}; add "
                 "it to [server] critical_for, or ask with class = 'normal'",
                 "class_not_allowed",
             )
+        return trusted
 
     def _gone(self, gone: ClientGone, events: List[Event]) -> None:
         self._gone_count += 1

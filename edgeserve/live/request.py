@@ -81,6 +81,7 @@ class LiveRequest(Ask):
         "refusal",
         "prepared",
         "charged_ns",
+        "trusted",
     )
 
     plan: AppPlan
@@ -102,6 +103,7 @@ class LiveRequest(Ask):
     told: Dict[ValueKey, List[Values]]  # the pieces of each that were sent
     prepared: Optional[Mapping[str, Any]]  # node -> what its engine made of the request; None: it was not asked yet
     charged_ns: int  # the processor time of that
+    trusted: bool  # its class and value count beside other owners' requests, too
     written: Tuple[str, ...]  # how much each had written that ended early; "": its engine could not say what
     branches: Dict[str, List[str]]  # join -> the predecessors whose values it was given
     refusal: str  # why nothing that its jobs return can be used any more
@@ -134,6 +136,7 @@ def request_of_call(
     request.slo_ms, request.sent_ns, request.klass, request.value = slo_ms, None, klass, value
     request.stream, request.on_late, request.hints, request.client = stream, on_late, hints, ""
     request.origin = ""
+    request.trusted = True
     request.reset = False if reset is None else reset
     request.quality_min = quality_min
     request.traceparent = traceparent

@@ -394,6 +394,7 @@ class LiveWorld:
                     request.quality_min or 0.0,
                     request.deadline_ns - planned_ns,
                     request.charged_ns + owed_ns,
+                    request.trusted,
                 )
             )
         )

@@ -235,7 +235,7 @@ def _plain(value: Any) -> Any:
             del table["cached"]
         if table.get("quality_min") == 0.0:  # the same
             del table["quality_min"]
-        for name in ("margin_ns", "charged_ns"):
+        for name in ("margin_ns", "charged_ns", "trusted"):
             if table.get(name) == 0:
                 del table[name]
         return table

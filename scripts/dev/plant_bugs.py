@@ -56,8 +56,8 @@ BUGS: Tuple[Bug, ...] = (
     Bug("cancelled-request-frees-no-place", "core/request_manager.py", "        self._state.admission[request.app.name].leave(request)\n", ""),
     Bug("queue-time-counts-from-arrival", "core/request_manager.py", "queued_ns += work.launched_ns - job.ready_ns - load_ns",
         "queued_ns += work.launched_ns - request.arrival_ns - load_ns"),
-    Bug("displaced-for-nothing", "core/request_manager.py", "            displaced = admission.to_displace(request.share)\n",
-        "            displaced = admission.to_displace(request.share)\n"
+    Bug("displaced-for-nothing", "core/request_manager.py", "            displaced = admission.to_displace(request.share) or self._gives_way(request)\n",
+        "            displaced = admission.to_displace(request.share) or self._gives_way(request)\n"
         "            if displaced is not None:\n                self.end(displaced, \"drop\", OVER_SHARE)\n"),
     Bug("draining-accepts", "core/request_manager.py", "        if state.draining:", "        if False:"),
     # --- what a refusal says

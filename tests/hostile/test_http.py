@@ -284,3 +284,37 @@ def test_what_a_sound_becomes_has_room_before_it_is_made(server: BusServer) -> N
         assert status(wav(rate=16_000, width=1, count=10_000)) == 200
         assert status(wav(rate=4_000, width=1, count=10_000)) == 429  # four times as many samples
         assert status(wav(rate=16_000, width=1, count=10_000)) == 200, "what was refused has left its place"
+
+
+MULTIPART = "multipart/form-data; boundary=b"
+FIELD = b'--b\r\nContent-Disposition: form-data; name="x"\r\n\r\n1\r\n'
+END = b"--b--\r\n"
+BROKEN = {
+    "more fields than one may have": (MULTIPART, FIELD * 65 + END),
+    "more files": (MULTIPART, FIELD.replace(b'"x"', b'"x"; filename="a"') * 65 + END),
+    "many lines at the head of a part": (MULTIPART, b"--b\r\n" + b"A: b\r\n" * 10_000 + b"\r\n1\r\n" + END),
+    "a long line there": (MULTIPART, b"--b\r\nA: " + b"b" * 100_000 + b"\r\n\r\n1\r\n" + END),
+    "a part without a name": (MULTIPART, b"--b\r\nContent-Disposition: form-data\r\n\r\n1\r\n" + END),
+    "a part of no kind": (MULTIPART, b"--b\r\n\r\n1\r\n" + END),
+    "a field of over a megabyte": (MULTIPART, FIELD.replace(b"1", b"1" * (1 << 21)) + END),
+    "no such character set": (MULTIPART + "; charset=rot99", FIELD + END),
+    "a character set of no texts": (MULTIPART + "; charset=hex", FIELD + END),
+    "bytes that are no UTF-8": (MULTIPART, FIELD.replace(b"1", b"\xff\xfe") + END),
+    "a name that is no UTF-8": (MULTIPART, FIELD.replace(b'"x"', b'"\xff"') + END),
+    "no boundary": ("multipart/form-data", FIELD + END),
+    "an empty boundary": ('multipart/form-data; boundary=""', FIELD + END),
+    "a long boundary": ("multipart/form-data; boundary=" + "b" * 5000, FIELD + END),
+    "another boundary": ("multipart/form-data; boundary=other", FIELD + END),
+    "no end": (MULTIPART, FIELD[:-4]),
+    "nothing": (MULTIPART, b""),
+}
+
+
+@pytest.mark.parametrize("path", [INFER, "/v1/audio/transcriptions"])
+def test_a_form_that_is_none_is_its_clients_fault(server: BusServer, path: str, caplog: Any) -> None:
+    pytest.importorskip("python_multipart", reason="python-multipart is not installed: forms cannot be read")
+    with front_of(server) as front:
+        for why, (kind, body) in BROKEN.items():
+            status, told, _ = front.ask_raw("POST", path, body, {"Content-Type": kind})
+            assert status < 500, (why, status, told)
+    assert not [record for record in caplog.records if record.exc_info], "no client writes a traceback into the log"

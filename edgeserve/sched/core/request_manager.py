@@ -34,6 +34,7 @@ from edgeserve.sched.requests.admission import (
     QUEUE_FULL,
     SERVER_FULL,
     Use,
+    rank_within,
     to_displace_anywhere,
 )
 from edgeserve.sched.requests.arrivals import UNREAD_MAX
@@ -59,6 +60,10 @@ from edgeserve.sched.requests.states import (
 )
 from edgeserve.sched.resources.lanes import Lane, Work
 from edgeserve.sched.resources.sequences import SEQUENCE_TOO_LONG
+
+NEWEST_MAX = 256
+"""Requests of a client that are looked at for one that a more important one may replace: a flood of claims must not
+make each refusal expensive."""
 
 STORIES_KEPT = 512
 """Ended requests whose story can still be asked for."""
@@ -114,6 +119,12 @@ class RequestManager(RequestMoves):
             costs.refresh(now)
         steps = max(1, int(request.hints.get("steps", 1))) if request.hints and app.simple else 1
         request.cost_share_ns = costs.cost_share_ns * steps
+        if request.has_owner and not arrived.trusted:
+            rank_within(request)
+            if request.claim is not None and request.claim > 1.0:
+                request.note(
+                    now, f"class {arrived.klass} and value {arrived.value:g} rank it among its client's own alone"
+                )
         if state.draining:
             self._reject(request, DRAINING)
             return
@@ -123,26 +134,24 @@ class RequestManager(RequestMoves):
         displaced = None
         admission = state.admission[app.name]
         if admission.pending >= app.pending_max:
-            displaced = admission.to_displace(request.share)
+            displaced = admission.to_displace(request.share) or self._gives_way(request)
             if displaced is None:
                 clients = len(admission.clients)
                 self._reject(request, OVER_SHARE if clients > 1 and request.share in admission.clients else QUEUE_FULL)
                 return
         elif len(self._requests) >= state.pending_max:
             displaced = to_displace_anywhere(tuple(state.admission.values()), request.share)
+            displaced = displaced or self._gives_way(request)
             if displaced is None:
                 self._reject(request, SERVER_FULL)
                 return
-        if request.has_owner:
-            within = True
-            charged_ns = arrived.charged_ns // len(request.app.nodes)
-            for shared, kept_ns in zip(state.lane_shares[app.name][request.klass], costs.kept_ns):
-                lane_ns = kept_ns * steps + charged_ns
-                use = shared.asks(request, lane_ns, now)
-                request.uses.append((use, lane_ns))
-                if len(shared.uses) > 1:
-                    within = shared.is_within(use, lane_ns, now) and within
-            if not within and not self._replaces(request):
+        if (
+            request.has_owner
+            and not self._is_within(request, steps, arrived.charged_ns)
+            and not self._replaces(request)
+        ):
+            displaced = self._gives_way(request)
+            if displaced is None:
                 self._reject(request, OVER_SHARE)
                 return
         recent = state.recent[app.name]
@@ -170,6 +179,25 @@ class RequestManager(RequestMoves):
         admission.last_ns = now
         self._accept(request, arrived)
 
+    def _is_within(self, request: RequestRecord, steps: int, charged_ns: int) -> bool:
+        """Note what a client's request wants of its lanes and, where it ranks within its owner, what it counts. Whether
+        the client may have so much more pending."""
+        app, now, claim = request.app, self._board.now_ns, request.claim
+        within, worth = True, 1.0
+        for shared, kept_ns in zip(
+            self._state.lane_shares[app.name][request.klass], self._state.costs[app.name].kept_ns
+        ):
+            lane_ns = kept_ns * steps + charged_ns // len(app.nodes)
+            use = shared.asks(request, lane_ns, now, request.policy.lets_urgent_first)
+            request.uses.append((use, lane_ns))
+            if len(shared.uses) > 1:
+                within = shared.is_within(use, lane_ns, now) and within
+            if claim is not None:
+                worth = min(worth, use.worth(claim, now))
+        if claim is not None:
+            request.value = app.value * min(worth, claim)
+        return within
+
     def _replaces(self, request: RequestRecord) -> bool:
         """Whether a request takes the place of another of its stream."""
         return (
@@ -177,6 +205,26 @@ class RequestManager(RequestMoves):
             and request.app.stream == "newest_wins"
             and bool(self._streams.superseded(request))
         )
+
+    def _gives_way(self, request: RequestRecord) -> RequestRecord | None:
+        """The request of the same owner and app that goes so that a more important one can come in: the newest of those
+        of the last :data:`NEWEST_MAX` that wait and claim least, if it keeps the lanes as long."""
+        found: RequestRecord | None = None
+        least = request.claim
+        if least is None:
+            return None
+        theirs = self._state.admission[request.app.name].clients.get(request.share, {})
+        for other in list(theirs.values())[: -NEWEST_MAX - 1 : -1]:
+            claim = other.claim
+            if (
+                claim is not None
+                and claim < least
+                and other.running == 0
+                and not _has_written(other)
+                and all(mine[0] is its[0] and mine[1] <= its[1] for mine, its in zip(request.uses, other.uses))
+            ):
+                found, least = other, claim
+        return found
 
     def _make_room(self, use: Use, lane_ns: int) -> None:
         """Drop the newest waiting requests of clients above their part until one of ``use`` is in time."""

@@ -58,6 +58,7 @@ class Edf(Policy):
     """The earliest deadline first, in the batch that saves most per lane time."""
 
     options_type: ClassVar[Type[PolicyOptions]] = EdfOptions
+    lets_urgent_first: ClassVar[bool] = True
 
     def __init__(self, name: str, apps: Sequence[App], options: Options) -> None:
         super().__init__(name, apps, options)

@@ -154,6 +154,10 @@ class Policy:
     """Reasons for which it refuses and drops because of how long something is believed to take: such a request may be
     run as a trial instead (``sched/core/experiments.py``)."""
 
+    lets_urgent_first: ClassVar[bool] = False
+    """Whether a request lets those go first that are due before it, or are of a more urgent class. Where it does not,
+    what waits with a long deadline or in a lesser class counts in the shares of clients as if it were as urgent."""
+
     records_history: ClassVar[bool] = False
     """Whether it has all models of an ensemble run where ``[app.NAME] history`` wants their outputs recorded."""
 

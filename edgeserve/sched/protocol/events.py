@@ -38,6 +38,8 @@ class Request:
     answer that is of use to the client (0..1): an answer below it is not given. ``margin_ns``: the client's own
     deadline is so much later, which is kept for the answer's way back; only stories and timelines tell it.
     ``charged_ns`` is processor time that was spent on it before it came, which counts as lane time that its owner had.
+    ``trusted``: its class and value count beside those of other owners, too (``sched/requests/admission.py``). One that
+    has no owner is the application's own and always is.
     """
 
     fields: ClassVar[Tuple[str, ...]] = (
@@ -54,6 +56,7 @@ class Request:
         "quality_min",
         "margin_ns",
         "charged_ns",
+        "trusted",
     )
     __slots__ = fields
 
@@ -72,6 +75,7 @@ class Request:
         quality_min: float = 0.0,
         margin_ns: int = 0,
         charged_ns: int = 0,
+        trusted: bool = False,
     ) -> None:
         self.id = id
         self.app = app
@@ -86,6 +90,7 @@ class Request:
         self.quality_min = quality_min
         self.margin_ns = margin_ns
         self.charged_ns = charged_ns
+        self.trusted = trusted
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Request) and all(

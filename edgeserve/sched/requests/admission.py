@@ -10,6 +10,9 @@ Places alone do not share a lane: of a queue in order of deadlines, who sends mo
 of a class want the same lanes and more is pending than is over in time, each has its part (:class:`LaneShare`). What a
 client had beyond its part counts as if it were pending still: whose requests wait less would get more lane time from
 the same number of them. This holds for clients whose connections the server knows.
+
+What such a client says of its requests, their class and value, ranks them among its own alone (:func:`rank_within`),
+unless the configuration or its right to control the server lets it say more.
 """
 
 from __future__ import annotations
@@ -35,6 +38,25 @@ batches that are not full and requests that come meanwhile take the rest."""
 
 REFRESH_NS = 10_000_000
 """How long it stays known who competes."""
+
+CLASS_STEP = 1000.0
+"""A class above the app's own ranks a request so far above others of its owner: more than values differ by."""
+
+LEAST_WORTH = 1 / 32
+"""What an owner's request counts at least, of what its own value would be: one number that is far too large must not
+make the owner's other requests worthless. Policies tell values apart by a factor of about 30."""
+
+
+def rank_within(request: RequestRecord) -> None:
+    """Let what a request says of itself count within its owner alone: its class is its app's own where it claims a more
+    urgent one, and ``claim`` ranks it. A lesser class counts where the policy has it wait for others."""
+    app = request.app
+    claim = request.value / app.value if app.value else 1.0
+    raised = CLASSES.index(app.klass) - CLASSES.index(request.klass)
+    if raised > 0 or not request.policy.lets_urgent_first:
+        request.klass = app.klass
+        claim *= CLASS_STEP**raised
+    request.claim = claim
 
 
 def weight_of(share: str, weights: Mapping[str, float]) -> float:
@@ -119,44 +141,69 @@ def to_displace_anywhere(admissions: Sequence[Admission], client: str) -> Reques
     )
 
 
-class Use:
-    """What one client wants of a set of lanes in one class: pending requests and lane time, when it last asked, and how
-    much time that request had until its deadline (:data:`FOREVER_NS` where it is answered late, too). ``ahead_ns`` is
-    the lane time that it had beyond its part, as of ``ahead_at_ns``. ``recent_ns`` is the lane time that it asked for,
-    faded linearly over :data:`ACTIVE_NS`, as of ``last_ns``. As of the last refresh, ``part`` of the lanes' time is its
-    own, and ``greedy`` says that it wants more.
-    """
+class Wants:
+    """What somebody wants of a set of lanes in one class: ``recent_ns`` is the lane time that it asked for, faded
+    linearly over :data:`ACTIVE_NS`, as of ``last_ns``. As of the last refresh, ``part`` of the lanes' time is its own,
+    and ``greedy`` says that it wants more. What it had beyond its part it is ahead."""
 
-    __slots__ = (
-        "shared",
-        "user",
-        "pending",
-        "pending_ns",
-        "last_ns",
-        "slack_ns",
-        "ahead_ns",
-        "ahead_at_ns",
-        "recent_ns",
-        "part",
-        "greedy",
-    )
+    __slots__ = ("last_ns", "recent_ns", "part", "greedy", "_ns", "_at_ns")
 
-    def __init__(self, shared: LaneShare, share: str) -> None:
-        self.shared = shared
-        self.user = user_of(share)
-        self.pending = 0
-        self.pending_ns = 0
+    def __init__(self) -> None:
         self.last_ns = -FOREVER_NS
-        self.slack_ns = FOREVER_NS
-        self.ahead_ns = 0
-        self.ahead_at_ns = 0
         self.recent_ns = 0
         self.part = 1.0
         self.greedy = False
+        self._ns = 0
+        self._at_ns = 0
+
+    def asks(self, lane_ns: int, now_ns: int) -> None:
+        """A request of it came."""
+        self.recent_ns = self.recent_by(now_ns) + lane_ns
+        self.last_ns = now_ns
 
     def recent_by(self, now_ns: int) -> int:
         """``recent_ns`` as of now."""
         return self.recent_ns * max(0, ACTIVE_NS - (now_ns - self.last_ns)) // ACTIVE_NS
+
+    def by(self, now_ns: int, most_ns: int) -> int:
+        """As of now: less what the part of the time was since, and one whole part at most (``most_ns``), whatever a
+        part was while nobody was in a hurry."""
+        if self._ns:
+            self._ns = min(int(max(0.0, self._ns - (now_ns - self._at_ns) * self.part)), most_ns)
+        self._at_ns = now_ns
+        return self._ns
+
+    def had(self, lane_ns: int, now_ns: int, most_ns: int) -> None:
+        """It had lane time while others wanted some."""
+        self._ns = min(self.by(now_ns, most_ns) + lane_ns, most_ns)
+
+
+class Use(Wants):
+    """What one client wants: its pending requests and their lane time, and how much time the last one had until its
+    deadline (:data:`FOREVER_NS` where it is answered late, too). Where the policy lets nothing more urgent go first,
+    that is no more than its app's, whatever the client says: a long deadline would have others wait. ``of_user``: what
+    all processes of its user want together, each of which may be gone before the next one asks.
+    """
+
+    __slots__ = ("shared", "user", "of_user", "pending", "pending_ns", "slack_ns", "_most", "_most_at_ns")
+
+    def __init__(self, shared: LaneShare, share: str) -> None:
+        super().__init__()
+        self.shared = shared
+        self.user = user_of(share)
+        self.of_user = shared.users.setdefault(self.user, Wants())
+        self.pending = 0
+        self.pending_ns = 0
+        self.slack_ns = FOREVER_NS
+        self._most = 1.0
+        self._most_at_ns = 0
+
+    def worth(self, claim: float, now_ns: int) -> float:
+        """What a request with this claim counts, of its app's own value: the whole where none of its owner's claimed
+        more in the last :data:`ACTIVE_NS`, else less. Never more: who claims much for all has raised none."""
+        if claim >= self._most or now_ns - self._most_at_ns > ACTIVE_NS:
+            self._most, self._most_at_ns = max(1.0, claim), now_ns
+        return max(claim / self._most, min(1.0, claim) * LEAST_WORTH)
 
 
 class LaneShare:
@@ -173,24 +220,28 @@ class LaneShare:
     part of the time was since (a leaky bucket). Changed by the scheduler alone.
     """
 
-    __slots__ = ("uses", "total_ns", "room_ns", "_fresh_until_ns")
+    __slots__ = ("uses", "users", "total_ns", "room_ns", "_fresh_until_ns")
 
     def __init__(self) -> None:
         self.uses: Dict[str, Use] = {}
+        self.users: Dict[str, Wants] = {}
         self.total_ns = 0
         self.room_ns = FOREVER_NS
         self._fresh_until_ns = -1
 
-    def asks(self, request: RequestRecord, lane_ns: int, now_ns: int) -> Use:
-        """A request came that keeps these lanes for so long: what its client wants, with it."""
+    def asks(self, request: RequestRecord, lane_ns: int, now_ns: int, lets_urgent_first: bool = True) -> Use:
+        """A request came that keeps these lanes for so long: what its client wants, with it. ``lets_urgent_first``: see
+        :class:`~edgeserve.sched.policy_api.policy.Policy`."""
         use = self.uses.get(request.share)
         if use is None:
             use = self.uses[request.share] = Use(self, request.share)
             self._fresh_until_ns = -1
-        use.recent_ns = use.recent_by(now_ns) + lane_ns
-        use.last_ns = now_ns
+        use.asks(lane_ns, now_ns)
+        use.of_user.asks(lane_ns, now_ns)
         if request.on_late != "answer":
             use.slack_ns = request.deadline_ns - now_ns
+        if not lets_urgent_first and request.app.on_late != "answer":
+            use.slack_ns = min(use.slack_ns, request.app.slo_ns)
         if len(self.uses) > 1 and now_ns >= self._fresh_until_ns:
             self._refresh(now_ns, request.app.weights)
         return use
@@ -214,48 +265,46 @@ class LaneShare:
         of_users = []
         for user, shares in users.items():
             weight = max([wants[share][2] for share in shares])
-            want = sum([wants[share][0] * wants[share][2] for share in shares]) / weight
+            want = self.users[user].recent_by(now_ns) / (ACTIVE_NS * weight)
             of_users.append((want if len(shares) > 1 else wants[shares[0]][0], user, weight))
+        self.users = {user: self.users[user] for user in users}
         for user, (part, greedy) in _share_out(of_users, 1.0).items():
             shares = users[user]
+            self.users[user].part, self.users[user].greedy = part, greedy
             parts = {shares[0]: (part, greedy)}
             if len(shares) > 1:
                 parts = _share_out([wants[share] for share in shares], part)
             for share in shares:
                 self.uses[share].part, self.uses[share].greedy = parts[share][0], greedy and parts[share][1]
 
-    def part_ns(self, use: Use) -> int:
-        """The lane time that a client may have pending where shares count."""
-        return int(self.room_ns * min(1.0, use.part))
+    def part_ns(self, whose: Wants) -> int:
+        """The lane time that a client, or a user, may have pending where shares count."""
+        return int(self.room_ns * min(1.0, whose.part))
 
     def had(self, use: Use, lane_ns: int, weights: Mapping[str, float], now_ns: int) -> None:
-        """A client had lane time while others wanted some. It is at most one whole part ahead."""
+        """A client had lane time while others wanted some. It is at most one whole part ahead, and so is its user."""
         if now_ns >= self._fresh_until_ns:
             self._refresh(now_ns, weights)
-        use.ahead_ns = min(self._ahead_ns(use, now_ns) + lane_ns, self.part_ns(use))
-
-    def _ahead_ns(self, use: Use, now_ns: int) -> int:
-        """What a client is ahead by now: less what its part of the time was since the last look, and one whole part at
-        most, whatever a part was while nobody was in a hurry."""
-        if use.ahead_ns:
-            earned_ns = (now_ns - use.ahead_at_ns) * use.part
-            use.ahead_ns = min(int(max(0.0, use.ahead_ns - earned_ns)), self.part_ns(use))
-        use.ahead_at_ns = now_ns
-        return use.ahead_ns
+        for one in (use, use.of_user):
+            one.had(lane_ns, now_ns, self.part_ns(one))
 
     def is_within(self, use: Use, lane_ns: int, now_ns: int) -> bool:
         """Whether a client, one of several, may have so much more lane time pending. (Its user's first request always
         may: it may be dear; that of another process where its user has room.)"""
         if self.total_ns + lane_ns <= self.room_ns:
             return True
+        if not use.greedy and use.of_user.greedy:  # modest as each of its processes is, they may be many
+            modest = [other.pending_ns for other in self.uses.values() if other.user == use.user and not other.greedy]
+            return not any(modest) or sum(modest) + lane_ns <= self.part_ns(use.of_user)
         if not use.greedy:
             return not use.pending or use.pending_ns + lane_ns <= use.slack_ns
-        has_ns = use.pending_ns + self._ahead_ns(use, now_ns)
+        has_ns = use.pending_ns + use.by(now_ns, self.part_ns(use))
         if has_ns:
             return has_ns + lane_ns <= self.part_ns(use)
-        others = [other for other in self.uses.values() if other.user == use.user and other is not use]
-        have_ns = sum([other.pending_ns + self._ahead_ns(other, now_ns) for other in others])
-        return not have_ns or have_ns + lane_ns <= sum([self.part_ns(other) for other in others], self.part_ns(use))
+        have_ns = sum([other.pending_ns for other in self.uses.values() if other.user == use.user])
+        most_ns = self.part_ns(use.of_user)
+        have_ns += use.of_user.by(now_ns, most_ns)
+        return not have_ns or have_ns + lane_ns <= most_ns
 
     def in_the_way(self, use: Use, lane_ns: int, now_ns: int) -> str:
         """Who has to make room for a request of ``use``: the client that is furthest above its part, of those that have
@@ -269,7 +318,7 @@ class LaneShare:
             later_ns = max(0, other.slack_ns - use.slack_ns) if other.slack_ns < FOREVER_NS else 0
             if other.pending_ns > later_ns:
                 before_ns += other.pending_ns - later_ns
-                above_ns = other.pending_ns + self._ahead_ns(other, now_ns) - self.part_ns(other)
+                above_ns = other.pending_ns + other.by(now_ns, self.part_ns(other)) - self.part_ns(other)
                 if above_ns > over_ns and other is not use:
                     over_ns, found = above_ns, share
         return found if before_ns > within_ns else ""

@@ -82,7 +82,8 @@ class RequestRecord:
 
     ``deadline_ns`` is absolute, ``margin_ns`` before the client's own; ``jobs`` are its jobs that are ready, running or
     orphaned, by ``seq``.
-    ``value`` is ``rank`` times what it declared: more than once for one that was promised its deadline.
+    ``value`` is ``rank`` times what it counts: more than once for one that was promised its deadline. ``claim`` is what
+    it says of itself beside others of its owner (``admission.py: rank_within``), None where that counts everywhere.
     ``cost_share_ns`` is what the request counts in the auction: its lane time in full batches
     (``docs/guide/sharing-a-device.md``). ``hints`` are what it declared and what its nodes said since; ``part_hints``
     what nodes inside a fan-out said of one part. ``ended``: the one outcome has been given.
@@ -113,6 +114,7 @@ class RequestRecord:
         "klass",
         "value",
         "rank",
+        "claim",
         "on_late",
         "stream",
         "state",
@@ -154,6 +156,7 @@ class RequestRecord:
         self.klass = request.klass
         self.value = request.value
         self.rank = 1.0
+        self.claim: float | None = None
         self.on_late = request.on_late
         self.stream = request.stream if app.stream != "none" else None
         self.successor_ns: Expectation | None = None

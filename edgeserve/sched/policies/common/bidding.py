@@ -200,9 +200,10 @@ def droppable(job: Job) -> bool:
 
 
 def postpone(queue: JobQueue, job: Job, ends_ns: int) -> None:
-    """Give a late job that is answered anyway as many more SLOs as it takes to count as in time again."""
+    """Give a late job that is answered anyway as many more SLOs as it takes to count as in time again: of its own, or
+    of its app's where a client's own is shorter, or else it would be the most urgent again and again."""
     request = job.request
-    slo_ns = max(1, request.deadline_ns - request.arrival_ns)
+    slo_ns = max(1, request.deadline_ns - request.arrival_ns, 0 if request.claim is None else request.app.slo_ns)
     assert job.key is not None
     key = job.key + slo_ns * -(-(ends_ns - job.key) // slo_ns)
     queue.remove(job)

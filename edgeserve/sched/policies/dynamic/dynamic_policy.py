@@ -43,6 +43,7 @@ class DynamicPolicy(Policy):
     """
 
     options_type: ClassVar[Type[PolicyOptions]] = DynamicOptions
+    lets_urgent_first: ClassVar[bool] = True
 
     from_batches: ClassVar[bool] = False
     """Whether batches teach lengths while few times alone are known."""

@@ -76,6 +76,7 @@ class LanguagePolicy(Policy):
     """Queues and lengths; which batch runs, says a subclass (:meth:`_batch`)."""
 
     options_type: ClassVar[Type[PolicyOptions]] = LanguageOptions
+    lets_urgent_first: ClassVar[bool] = True
 
     def __init__(self, name: str, apps: Sequence[App], options: Options) -> None:
         super().__init__(name, apps, options)

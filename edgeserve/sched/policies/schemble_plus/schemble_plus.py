@@ -53,6 +53,7 @@ class SchemblePlus(EnsemblePolicy):
     the finished models said counts."""
 
     options_type: ClassVar[Type[PolicyOptions]] = SchemblePlusOptions
+    lets_urgent_first: ClassVar[bool] = True
 
     def __init__(self, name: str, apps: Sequence[App], options: Options) -> None:
         super().__init__(name, apps, options)

@@ -1,0 +1,203 @@
+"""Whoever asks, and through whatever front: what a request says of itself counts within its client alone."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import threading
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Callable, Dict, Iterator, List, Tuple
+
+import numpy as np
+import pytest
+from serving import function, served
+
+from edgeserve.client import Client
+from edgeserve.config.schema import HttpConfig
+from edgeserve.errors import RequestError
+from edgeserve.runtime import Runtime
+
+X = {"x": np.zeros(4, np.float32)}
+TOKENS = {name: f"a-token-of-these-tests-{name}" for name in ("honest", "greedy")}
+RANKED = "class critical and value 1e+15 rank it among its client's own alone"
+
+
+def tables(**server: Any) -> Dict[str, Any]:
+    inputs = {"x": {"dtype": "float32", "shape": [4]}}
+    return {
+        "server": server,
+        "model": {
+            "work": {"engine": "synthetic", "batch": [1], "expected": {"1": "20ms"}},
+            "chat": function("chat", "example_chat", "http_functions"),
+        },
+        "app": {
+            "work": {"model": "work", "slo": "400ms", "inputs": inputs},
+            "chat": {"model": "chat", "slo": "20s", "inputs": {"messages": {"dtype": "text"}}},
+        },
+    }
+
+
+@pytest.fixture(scope="module")
+def ways() -> Iterator[Tuple[Runtime, Client]]:
+    with served(tables()) as (runtime, client):
+        yield runtime, client
+
+
+@contextmanager
+def front_of(runtime: Runtime, folder: Path) -> Iterator[Any]:
+    pytest.importorskip("starlette", reason="starlette is not installed: there is no HTTP front")
+    pytest.importorskip("uvicorn", reason="uvicorn is not installed: there is no HTTP front")
+    from http_front import FrontThread
+
+    place = ""
+    try:
+        import google.protobuf  # noqa: F401 only whether it is there
+        import grpc  # noqa: F401
+
+        place = "127.0.0.1:0"
+    except ImportError:
+        pass
+    (folder / "tokens").write_text("".join(f"{name} {token}\n" for name, token in TOKENS.items()))
+    settings = HttpConfig(listen="127.0.0.1:0", grpc=place, token_file=str(folder / "tokens"))
+    with FrontThread(runtime.endpoints[0], settings) as front:
+        yield front
+
+
+def kserve(**parameters: Any) -> bytes:
+    return json.dumps(
+        {
+            "inputs": [{"name": "x", "datatype": "FP32", "shape": [4], "data": [0, 0, 0, 0]}],
+            "parameters": parameters,
+        }
+    ).encode()
+
+
+def posts(path: str, body: bytes) -> Callable[[Any], None]:
+    def ask(front: Any) -> None:
+        headers = {"Authorization": f"Bearer {TOKENS['greedy']}", "Content-Type": "application/json"}
+        status, told = front.ask("POST", path, body, headers)
+        assert status == 200, told
+
+    return ask
+
+
+def over_grpc(front: Any) -> None:
+    library = pytest.importorskip("tritonclient.grpc", reason="tritonclient[grpc] is not installed")
+    if len(front.places) < 2:
+        pytest.skip("grpcio or protobuf is not installed: there is no gRPC front")
+    item = library.InferInput("x", [4], "FP32")
+    item.set_data_from_numpy(X["x"])
+    with library.InferenceServerClient(front.grpc) as client:
+        headers = {"authorization": f"Bearer {TOKENS['greedy']}"}
+        client.infer("work", [item], priority=1, parameters={"value": 1e15}, headers=headers)
+
+
+CHAT = {"model": "chat", "messages": [{"role": "user", "content": "hi"}], "class": "critical", "value": 1e15}
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        posts("/v2/models/work/infer", kserve(priority=1, value=1e15)),
+        posts("/v2/models/work/infer", kserve(**{"class": "critical", "value": 1e15})),
+        posts("/v1/chat/completions", json.dumps(CHAT).encode()),
+        over_grpc,
+    ],
+    ids=["KServe with priority", "KServe with class", "OpenAI", "gRPC"],
+)
+def test_clients_of_a_front_rank_their_own_requests_alone(ask: Any, ways: Any, tmp_path: Path) -> None:
+    runtime, client = ways
+    with front_of(runtime, tmp_path) as front:
+        ask(front)
+    story = client.story(client.infer("work", X).id - 1)
+    assert "class normal" in story[0] and any(RANKED in line for line in story), story
+
+
+@pytest.mark.parametrize("origin", ["mqtt:lamp", "address:192.0.2.7", "camera:door"])
+def test_what_a_front_asks_for_others_ranks_among_theirs(origin: str, ways: Any) -> None:
+    _, client = ways
+    story = client.story(client.submit("work", X, klass="critical", value=1e15, origin=origin).result(20).id)
+    assert "class normal" in story[0] and any(RANKED in line for line in story), story
+
+
+def test_without_a_right_to_control_a_client_of_the_bus_ranks_its_own() -> None:
+    with served(tables(endpoint="tcp://127.0.0.1:*")) as (runtime, client):
+        number = client.infer("work", X, klass="critical", value=1e15).id
+        story = runtime.story(number)
+        assert "class normal" in story[0] and any(RANKED in line for line in story), story
+
+
+def test_the_application_and_who_controls_the_server_are_taken_at_their_word(ways: Any) -> None:
+    runtime, client = ways
+    for infer in (client.infer, runtime.infer):
+        story = client.story(infer("work", X, klass="critical", value=1e15).id)
+        assert "class critical" in story[0] and not any("rank it" in line for line in story), story
+
+
+@pytest.mark.parametrize(("listed", "counted"), [("token:greedy", "critical"), ("token:other", "")])
+def test_the_configuration_says_whose_class_counts(listed: str, counted: str) -> None:
+    with served(tables(critical_for=[listed])) as (_, client):
+        future = client.submit("work", X, klass="critical", origin="token:greedy")
+        if not counted:
+            with pytest.raises(RequestError, match="critical_for"):
+                future.result(20)
+            return
+        assert f"class {counted}" in client.story(future.result(20).id)[0]
+
+
+# --- shares -----------------------------------------------------------------------------------------------------------
+
+SECONDS = 3.0
+RATE = 20
+"""Requests of the honest client in a second: 0.4 of what the lane can do."""
+
+
+def answered_in_time(futures: List[Any]) -> float:
+    return sum(future.exception(20) is None and not future.result(0).late for future in futures) / len(futures)
+
+
+@pytest.mark.parametrize("claim", [{"klass": "critical"}, {"value": 1e15}, {"klass": "critical", "slo_ms": 30}])
+def test_on_the_bus_no_claim_takes_the_honest_clients_share(claim: Dict[str, Any], ways: Any) -> None:
+    _, client = ways
+    honest, greedy, begin_s = [], [], time.monotonic()
+    for number in range(int(SECONDS * 100)):
+        time.sleep(max(0.0, begin_s + number / 100 - time.monotonic()))
+        if number % (100 // RATE) == 0:
+            honest.append(client.submit("work", X, origin="token:honest"))
+        greedy.append(client.submit("work", X, origin="token:greedy", **claim))
+    assert answered_in_time(honest) >= 0.85
+    assert answered_in_time(greedy) > 0.1, "who ranks itself has its own part"
+
+
+def test_over_http_tritons_priority_takes_no_share(ways: Any, tmp_path: Path) -> None:
+    runtime, _ = ways
+    with front_of(runtime, tmp_path) as front:
+        over = threading.Event()
+
+        def ask(connection: http.client.HTTPConnection, name: str, **parameters: Any) -> bool:
+            headers = {"Authorization": f"Bearer {TOKENS[name]}"}
+            connection.request("POST", "/v2/models/work/infer", kserve(**parameters), headers)
+            response = connection.getresponse()
+            response.read()
+            return response.status == 200
+
+        def attack() -> None:
+            connection = http.client.HTTPConnection(front.http, timeout=30)
+            while not over.is_set():
+                if not ask(connection, "greedy", priority=1, value=1e15):
+                    time.sleep(0.05)
+
+        attackers = [threading.Thread(target=attack, daemon=True) for _ in range(16)]
+        for thread in attackers:
+            thread.start()
+        connection, answered, begin_s = http.client.HTTPConnection(front.http, timeout=30), 0, time.monotonic()
+        count = int(SECONDS * 8)
+        for number in range(count):
+            time.sleep(max(0.0, begin_s + number / 8 - time.monotonic()))
+            answered += ask(connection, "honest")
+        over.set()
+        for thread in attackers:
+            thread.join(30)
+    assert answered >= 0.85 * count
