@@ -300,7 +300,8 @@ def check_config(config: Config) -> None:
             )
     for app in config.apps.values():
         if app.policy:
-            _refers(app.policy, config.policies, f"[app.{app.name}] policy")
+            how = f"; a policy that an app names has a table: [policy.{app.policy}] kind = '...'"
+            _refers(app.policy, config.policies, f"[app.{app.name}] policy", how)
         elif len([policy for policy in config.policies if policy != AUTO]) > 1:
             raise ConfigError(
                 f"[app.{app.name}] needs policy = '...', since the file has several: "
@@ -329,6 +330,6 @@ def _check_length(app: AppConfig, name: str, axis: int) -> None:
         )
 
 
-def _refers(name: str, known: Mapping[str, Any], where: str) -> None:
+def _refers(name: str, known: Mapping[str, Any], where: str, how: str = "") -> None:
     if name not in known:
-        raise ConfigError(f"{where} = {name!r} does not exist{nearest(name, known)}")
+        raise ConfigError(f"{where} = {name!r} does not exist{nearest(name, known)}{how}")

@@ -111,11 +111,14 @@ class CombineEngine(Engine):
                     f"{nearest(name, self._names)}; expected some of {', '.join(self._names)}"
                 )
             try:
-                present[self._names.index(name)] = np.asarray(value, float).reshape(-1)
+                output = np.asarray(value, float).reshape(-1)
             except (TypeError, ValueError):
                 raise EngineError(
                     f"{self._where}: input {name!r} is {type(value).__name__}; expected numbers"
                 ) from None
+            if not np.isfinite(output).all():  # with the others it would be an answer, of the class that comes first
+                raise EngineError(f"{self._where}: input {name!r} holds NaN or infinite numbers; expected finite ones")
+            present[self._names.index(name)] = output
         if not present:
             raise EngineError(
                 f"{self._where}: no model's output came; expected at least one of {', '.join(self._names)}"

@@ -14,7 +14,7 @@ import struct
 import sys
 import time
 import wave
-from collections import Counter
+from collections import Counter, defaultdict
 from typing import Any, Coroutine, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 import cv2
@@ -24,7 +24,7 @@ from rich.table import Table
 
 import edgeserve
 from edgeserve.config.files import resolve_path
-from edgeserve.errors import Dropped, Rejected, RequestError
+from edgeserve.errors import DeadlineExpired, Dropped, Rejected, RequestError
 from edgeserve.tools.console import PlainConsole
 
 PAGE = "cache:scikit-image-0.26.0/page.png"
@@ -38,12 +38,15 @@ FRAME_S = FRAME / 16000
 LONGER_S_MAX = 30.0  # a busy or slow machine may take this much longer to read every page once
 AGREE_MIN = 0.85  # it was 0.97 on an idle machine; saying "voice" all the time would be right in 0.75
 
+REFUSALS = (Rejected, Dropped, DeadlineExpired)
+"""What a server answers instead of an answer that would be late. All other errors are failures."""
+
 NOTICE = ["Gate 4 is closed today.", "Parcels go to the office", "behind the main building."]
 NOTE = ["Back at three"]
 
 
 class Page(NamedTuple):
-    """A page to send, and words that a right reading has (spaces and case do not count)."""
+    """A page to send, and words that a right reading has in this order (spaces and case do not count)."""
 
     name: str
     image: np.ndarray
@@ -57,9 +60,10 @@ class Tally:
         self.name = name
         self.sent = 0
         self.late = 0
-        self.times_ms: List[float] = []
+        self.times_ms: List[float] = []  # of the answers
         self.breakdown_ms: Dict[str, float] = Counter()
-        self.lost: Dict[str, int] = Counter()
+        self.refused: Dict[str, List[float]] = defaultdict(list)  # what happened and why -> ms until its client knew
+        self.failed: Dict[str, List[float]] = defaultdict(list)
         self.words: Dict[str, str] = {}
 
     def answered(self, answer: Any, time_ms: float) -> None:
@@ -68,24 +72,31 @@ class Tally:
         for key, value in answer.breakdown_ms.items():
             self.breakdown_ms[key] += value
 
-    def refused(self, error: RequestError) -> None:
-        """Lost requests are counted by what happened and why; the words of the first of each kind are kept."""
+    def not_answered(self, error: RequestError, time_ms: float) -> None:
+        """Counted by what happened and why; the words of the first of each kind are kept."""
         why = f"{error.code} ({error.reason})" if isinstance(error, (Rejected, Dropped)) else error.code
-        self.lost[why] += 1
+        (self.refused if isinstance(error, REFUSALS) else self.failed)[why].append(time_ms)
         self.words.setdefault(why, str(error))
 
     def row(self) -> List[str]:
         finished = len(self.times_ms)
-        p50, p99 = np.percentile(self.times_ms, [50, 99]) if finished else (float("nan"), float("nan"))
-        spent = [self.breakdown_ms[key] / max(1, finished) for key in ("queue", "load", "batch", "execute")]
+        refused, failed = sum(self.refused.values(), []), sum(self.failed.values(), [])
+        spent = [self.breakdown_ms[key] / max(1, finished) for key in ("queue", "batch", "execute")]
         return [
             self.name,
-            str(self.sent),
-            str(finished),
-            str(self.late),
-            str(sum(self.lost.values())),
-            *(f"{time_ms:.0f}" if time_ms >= 100 else f"{time_ms:.1f}" for time_ms in (p50, p99, *spent)),
+            *(str(count) for count in (self.sent, finished, self.late, len(refused), len(failed))),
+            *(shown_ms(self.times_ms, share) for share in (50, 99)),
+            shown_ms(refused, 50),
+            *(shown_ms([mean_ms] if finished else [], 50) for mean_ms in spent),
         ]
+
+
+def shown_ms(times_ms: Sequence[float], percent: float) -> str:
+    """The time within which so many of a hundred were."""
+    if not times_ms:
+        return "-"
+    time_ms = float(np.percentile(times_ms, percent))
+    return f"{time_ms:.0f}" if time_ms >= 100 else f"{time_ms:.1f}"
 
 
 # --- pages ------------------------------------------------------------------------------------------------------------
@@ -134,6 +145,16 @@ def letters(text: str) -> str:
     return "".join(character for character in text.lower() if character.isalnum())
 
 
+def reads(text: str, words: Sequence[str]) -> bool:
+    """Whether a text has all these words, in this order."""
+    rest = letters(text)
+    for wanted in map(letters, words):
+        _, found, rest = rest.partition(wanted)
+        if not found:
+            return False
+    return True
+
+
 async def read_pages(
     bus: Any,
     tally: Tally,
@@ -156,7 +177,7 @@ async def read_pages(
         if page.name not in read:
             console.print(f"\n[bold]{page.name}[/bold], read in {time_ms:.0f} ms")
             console.print("\n".join(f"    {line}" for line in text.split("\n")), markup=False, highlight=False)
-        if all(letters(words) in letters(text) for words in page.words):
+        if reads(text, page.words):
             read.add(page.name)
 
 
@@ -206,8 +227,9 @@ async def ask(
     try:
         answer = await bus.infer(app, inputs, stream=stream)
     except RequestError as error:
-        tally.refused(error)
-        return None, 0.0
+        time_ms = (time.monotonic() - start_s) * 1000
+        tally.not_answered(error, time_ms)
+        return None, time_ms
     time_ms = (time.monotonic() - start_s) * 1000
     tally.answered(answer, time_ms)
     return answer, time_ms
@@ -241,8 +263,13 @@ async def run(endpoint: Optional[str], seconds: float, streams: int, in_flight: 
     )
     console.print(table([reader, ears]))
     for tally in (reader, ears):
-        for why, count in sorted(tally.lost.items()):
-            console.print(f"{tally.name}: {count} {why}, such as: {tally.words[why]}", highlight=False, markup=False)
+        for why, told_ms in sorted({**tally.refused, **tally.failed}.items()):
+            console.print(
+                f"{tally.name}: {len(told_ms)} {why}, told after {shown_ms(told_ms, 50)} ms "
+                f"({shown_ms(told_ms, 100)} at worst), such as: {tally.words[why]}",
+                highlight=False,
+                markup=False,
+            )
     unread = [page.name for page in wanted if page.name not in read]
     if unread:
         console.print(f"not read right: {', '.join(unread)}", highlight=False)
@@ -272,22 +299,23 @@ def run_interruptible(work: Coroutine[Any, Any, int]) -> int:
 
 
 def table(tallies: Sequence[Tally]) -> Table:
-    """A row per app; where the time went is the mean over the finished requests, in milliseconds."""
+    """A row per app; where the time went is the mean over the answers, in milliseconds."""
     shown = Table(
         "app",
         "sent",
-        "finished",
+        "answered",
         "late",
-        "dropped",
-        "p50 ms",
-        "p99 ms",
+        "refused",
+        "failed",
+        "p50",
+        "p99",
+        "told",
         "queue",
-        "load",
         "batch",
         "execute",
         padding=0,  # 80 columns in all
-        caption="p50 and p99 at the client; queue to execute: where a finished request's time went, mean ms "
-        "along its last branch",
+        caption="ms at the client: p50 and p99 of the answers; told: p50 of the refusals; queue to execute: "
+        "where an answer's time went, mean ms along its last branch",
     )
     for column in shown.columns[1:]:
         column.justify = "right"

@@ -4,7 +4,7 @@
 
 Serves ``edge.toml`` twice, one after the other: with every app first come, first served and nothing given up, and with
 the policy for pipelines with deadlines. Both get the same pages at the same times, each page with a deadline. Prints
-what was answered in time, late, and refused, as a table and second by second.
+what was answered in time, late, and refused, and how long each sender waited for it, as a table and second by second.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import tempfile
 import time
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
-from load import Page, pages, run_interruptible
+from load import REFUSALS, Page, pages, run_interruptible
 from rich.console import Console
 from rich.table import Table
 
@@ -47,8 +47,8 @@ BAR = 24  # characters of the longest bar
 
 
 class Ending(NamedTuple):
-    """How one page ended: when it was sent, in seconds from the beginning, and ``in time``, ``late`` or ``refused``;
-    ``told_ms`` is how long its sender was left in doubt."""
+    """How one page ended: when it was sent, in seconds from the beginning, and one of ``FATES``; ``told_ms`` is how
+    long its sender waited for the answer or for the refusal."""
 
     sent_s: float
     fate: str
@@ -56,6 +56,7 @@ class Ending(NamedTuple):
 
 
 FATES = ("in time", "late", "refused")
+TOLD = {"answered after": ("in time", "late"), "refused after": ("refused",)}
 
 
 def config_of(way: str, endpoint: str) -> Config:
@@ -144,7 +145,7 @@ async def overload(bus: Any, wanted: Sequence[Page], rate: float, slo_ms: float,
         try:
             answer = await bus.infer("reader", {"image": page.image}, slo_ms=slo_ms, timeout_ms=120_000)
             fate = "late" if answer.late else "in time"
-        except RequestError:
+        except REFUSALS:
             fate = "refused"
         return Ending(sent_s, fate, (time.monotonic() - asked_s) * 1000)
 
@@ -160,19 +161,24 @@ async def overload(bus: Any, wanted: Sequence[Page], rate: float, slo_ms: float,
 
 def table(found: Dict[str, List[Ending]], console: Console) -> None:
     """A row per way."""
-    shown = Table("", "pages", *FATES, "told after", "at worst")
+    shown = Table("", "pages", *FATES, *TOLD, padding=0, caption="after: half of them within, (all of them within)")
     for column in shown.columns[1:]:
         column.justify = "right"
     for way, endings in found.items():
-        told = sorted(ending.told_ms for ending in endings)
         counts = [sum(ending.fate == fate for ending in endings) for fate in FATES]
         shown.add_row(
             way,
             str(len(endings)),
             *(f"{count} ({count / max(1, len(endings)):.0%})" for count in counts),
-            *(f"{told[place] / 1000:.2f} s" if told else "-" for place in (len(told) // 2, -1)),
+            *(waited([ending.told_ms for ending in endings if ending.fate in fates]) for fates in TOLD.values()),
         )
     console.print(shown)
+
+
+def waited(told_ms: Sequence[float]) -> str:
+    """The median, and the longest."""
+    told_s = sorted(each_ms / 1000 for each_ms in told_ms)
+    return f"{told_s[len(told_s) // 2]:.2f} ({told_s[-1]:.2f}) s" if told_s else "-"
 
 
 def bars(found: Dict[str, List[Ending]], seconds: float, console: Console) -> None:
@@ -233,6 +239,9 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     except asyncio.CancelledError:
         console.print("\ninterrupted")
         return 130
+    except RequestError as error:
+        console.print(f"\na page was neither answered nor refused: {error}", markup=False, highlight=False)
+        return 1
 
 
 if __name__ == "__main__":

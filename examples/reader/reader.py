@@ -34,6 +34,8 @@ RECOGNISER_WIDTH = 672  # the columns of the shapes in edge.toml, which count as
 TURNED_ON = 0.5  # turn a line by 180 degrees when that is the likelier; see end_of()
 SURE_MIN = 0.5  # a line read with less mean probability than this is left out of the text
 
+RIGHT = np.array([1.0, 0.0], np.float32)  # the heading of lines on an upright page
+
 RECOGNISER = "cache:rapidocr-onnxruntime-1.4.4/recognise.onnx"
 
 cv2.setNumThreads(1)  # the lane is the unit of parallelism, not the library
@@ -59,39 +61,43 @@ def decode(inputs: Values) -> Result:
 
 def find_lines(inputs: Values) -> Parts:
     """The detector's probability ``map`` and the ``page`` to one part per line of text: ``box`` (its four corners on
-    the page), ``line`` (its pixels, upright or upside down) and ``x``, the orientation classifier's input. Says how
-    much work a line will be for the recogniser, in the mean: its time grows with the width."""
+    the page), ``line`` (its pixels, upright or upside down), ``heading`` (where its columns run on the page) and ``x``,
+    the orientation classifier's input. Says how much work a line will be for the recogniser, in the mean: its time
+    grows with the width."""
     page, probability = inputs["page"], np.asarray(inputs["map"])[0]
     boxes = find_boxes(probability, page.shape[1] / probability.shape[1], page.shape[0] / probability.shape[0])
     parts = []
-    for box in in_reading_order(boxes):
-        line = cut_out(page, box)
-        parts.append({"box": box, "line": line, "x": fitted(end_of(line), TURN_WIDTH)})
+    for box in boxes:
+        line, heading = cut_out(page, box)
+        parts.append({"box": box, "line": line, "heading": heading, "x": fitted(end_of(line), TURN_WIDTH)})
     widths = [recogniser_width(part["line"]) for part in parts]
     return Parts(parts, hints={"recognise.work": sum(widths) / len(widths) / RECOGNISER_WIDTH} if widths else None)
 
 
 def turn(inputs: Values) -> Values:
-    """A ``line`` and the classifier's ``turned`` (probabilities of 0 and 180 degrees) to ``x``, the recogniser's
-    input: 48 rows, the width that its shape asks for."""
-    line = inputs["line"]
+    """A ``line``, its ``heading`` and the classifier's ``turned`` (probabilities of 0 and 180 degrees) to ``x``, the
+    recogniser's input (48 rows, the width that its shape asks for), and the ``heading`` in which it is read."""
+    line, heading = inputs["line"], inputs["heading"]
     if inputs["turned"][1] > TURNED_ON:
-        line = np.ascontiguousarray(line[::-1, ::-1])
-    return {"x": fitted(line, recogniser_width(line))}
+        line, heading = np.ascontiguousarray(line[::-1, ::-1]), -heading
+    return {"x": fitted(line, recogniser_width(line)), "heading": heading}
 
 
 def join(inputs: Values) -> Values:
-    """The recogniser's ``probabilities`` (steps x classes) and the ``box`` of every line, in reading order, to one
-    answer: ``text`` (a line each), ``boxes`` (lines x 4 x 2), ``sure`` (lines); what can hardly be read is left out."""
+    """The recogniser's ``probabilities`` (steps x classes), the ``box`` and the ``heading`` of every line to one answer
+    in reading order, whichever way up the page lies: ``text`` (a line each), ``boxes`` (lines x 4 x 2), ``sure``
+    (lines); what can hardly be read is left out."""
     read = []
-    for probabilities, box in zip(inputs["probabilities"], inputs["box"]):
+    for probabilities, box, heading in zip(inputs["probabilities"], inputs["box"], inputs["heading"]):
         text, sure = greedy_ctc(np.asarray(probabilities), dictionary())
         if text and sure >= SURE_MIN:
-            read.append((text, box, sure))
+            read.append((text, box, sure, heading))
+    heading = page_heading([heading for *_, heading in read], [len(text) for text, *_ in read])
+    read = [read[index] for index in in_reading_order([box for _, box, *_ in read], heading)]
     return {
-        "text": "\n".join(text for text, _, _ in read),
-        "boxes": np.array([box for _, box, _ in read], np.float32).reshape(-1, 4, 2),
-        "sure": np.array([sure for _, _, sure in read], np.float32),
+        "text": "\n".join(text for text, *_ in read),
+        "boxes": np.array([box for _, box, *_ in read], np.float32).reshape(-1, 4, 2),
+        "sure": np.array([sure for _, _, sure, _ in read], np.float32),
     }
 
 
@@ -119,7 +125,8 @@ def example_find_lines() -> Values:
 
 def example_turn() -> Values:
     """The first line of that page, upside down."""
-    return {"line": find_lines(example_find_lines()).items[0]["line"], "turned": np.array([0.0, 1.0], np.float32)}
+    part = find_lines(example_find_lines()).items[0]
+    return {"line": part["line"], "heading": part["heading"], "turned": np.array([0.0, 1.0], np.float32)}
 
 
 def example_join() -> Values:
@@ -127,7 +134,7 @@ def example_join() -> Values:
     steps = np.full((80, len(dictionary())), 0.0001, np.float32)
     steps[np.arange(80), np.where(np.arange(80) % 2, 0, 1 + np.arange(80) % 50)] = 0.9
     box = np.array([[0, 0], [1, 0], [1, 1], [0, 1]], np.float32)
-    return {"probabilities": [steps] * 6, "box": [box] * 6}
+    return {"probabilities": [steps] * 6, "box": [box] * 6, "heading": [RIGHT] * 6}
 
 
 # --- what they are made of --------------------------------------------------------------------------------------------
@@ -183,22 +190,35 @@ def clockwise(corners: np.ndarray) -> np.ndarray:
     return np.array([left[0], right[0], right[1], left[1]], np.float32)
 
 
-def in_reading_order(boxes: Sequence[np.ndarray]) -> List[np.ndarray]:
-    """Top to bottom; boxes whose middles differ by less than half a line's height stand on one line, left to right."""
-    rows: List[List[np.ndarray]] = []
-    for box in sorted(boxes, key=lambda box: (float(box[:, 1].mean()), float(box[:, 0].mean()))):
+def page_heading(headings: Sequence[np.ndarray], weights: Sequence[int]) -> np.ndarray:
+    """The heading of the line with which the others agree most, each with its weight; to the right without lines."""
+    if not len(headings):
+        return RIGHT
+    agreed = np.stack(headings) @ np.stack(headings).T @ np.asarray(weights, np.float32)
+    return headings[int(agreed.argmax())]
+
+
+def in_reading_order(boxes: Sequence[np.ndarray], heading: np.ndarray) -> List[int]:
+    """Indexes from top to bottom of a page whose lines run along ``heading``; boxes whose middles differ by less than
+    half a line's height stand on one line, and are read along it."""
+    across = np.array([[heading[0], -heading[1]], [heading[1], heading[0]]], np.float32)
+    upright = [clockwise(box @ across) for box in boxes]
+    middles = [box.mean(axis=0) for box in upright]
+    rows: List[List[int]] = []
+    for index in sorted(range(len(boxes)), key=lambda index: (float(middles[index][1]), float(middles[index][0]))):
         if rows:
             last = rows[-1][-1]
-            height = float(np.linalg.norm(last[3] - last[0]))
-            if box[:, 1].mean() - last[:, 1].mean() < height / 2:
-                rows[-1].append(box)
+            height = float(np.linalg.norm(upright[last][3] - upright[last][0]))
+            if middles[index][1] - middles[last][1] < height / 2:
+                rows[-1].append(index)
                 continue
-        rows.append([box])
-    return [box for row in rows for box in sorted(row, key=lambda box: float(box[:, 0].mean()))]
+        rows.append([index])
+    return [index for row in rows for index in sorted(row, key=lambda index: float(middles[index][0]))]
 
 
-def cut_out(page: np.ndarray, box: np.ndarray) -> np.ndarray:
-    """The box's pixels, straightened; a line that runs downwards is laid on its side."""
+def cut_out(page: np.ndarray, box: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
+    """The box's pixels, straightened, and where its columns run on the page (x and y of a unit vector); a line that
+    runs downwards is laid on its side."""
     width = max(1, round(float(max(np.linalg.norm(box[1] - box[0]), np.linalg.norm(box[2] - box[3])))))
     height = max(1, round(float(max(np.linalg.norm(box[3] - box[0]), np.linalg.norm(box[2] - box[1])))))
     target = np.array([[0, 0], [width, 0], [width, height], [0, height]], np.float32)
@@ -209,7 +229,9 @@ def cut_out(page: np.ndarray, box: np.ndarray) -> np.ndarray:
         flags=cv2.INTER_CUBIC,
         borderMode=cv2.BORDER_REPLICATE,
     )
-    return np.ascontiguousarray(np.rot90(line)) if height >= 1.5 * width else line
+    downwards = height >= 1.5 * width
+    side = box[3] - box[0] if downwards else box[1] - box[0]
+    return np.ascontiguousarray(np.rot90(line)) if downwards else line, side / max(1.0, float(np.linalg.norm(side)))
 
 
 def end_of(line: np.ndarray) -> np.ndarray:

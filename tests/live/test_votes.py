@@ -3,6 +3,7 @@ it."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any, Dict
 
@@ -99,3 +100,32 @@ def test_the_outputs_of_model_files_are_known_before_they_are_loaded(tmp_path: P
     with pytest.raises(ConfigError, match="one_y"):
         with Runtime(parse_config({"model": models, "app": {"a": {"node": [*nodes, join]}}}, directory)):
             pass
+
+
+def test_a_vote_that_failed_or_is_late_is_named_and_the_others_are_counted(tmp_path: Path) -> None:
+    """A late one at its deadline, by a loop that wakes when the machine lets it."""
+    (tmp_path / "three.py").write_text(
+        "import threading\n\ngate = threading.Event()\n\n"
+        "def quick(item):\n    return {'p': 0.25}\n\n"
+        "def broken(item):\n    raise ValueError('no')\n\n"
+        "def slow(item):\n    gate.wait(30.0 if item['hold'] else 0.0)\n    return {'p': 0.5}\n\n"
+        "def vote(item):\n    return {'seen': sorted(item)}\n"
+    )
+    names = ("quick", "broken", "slow", "vote")
+    models = {name: {"engine": "python", "function": f"three:{name}", "lanes": [name]} for name in names}
+    inputs = {name: f"{name}.p" for name in names[:3]}
+    vote = {"name": "vote", "after": list(names[:3]), "join": 3, "inputs": inputs}
+    nodes = [{"name": name, "after": []} for name in names[:3]] + [vote]
+    table = {"model": models, "lane": {name: {} for name in names}}
+    table["app"] = {"a": {"slo": "1s", "on_late": "partial", "node": nodes}}
+    with Runtime(parse_config(table, directory=str(tmp_path))) as runtime:
+        try:
+            answer = runtime.infer("a", {"hold": False}, slo_ms=20_000)
+            assert (answer["seen"], answer.branches) == (["quick", "slow"], ("quick", "slow"))
+            assert answer.reason == "without broken: failed"
+            answer = runtime.infer("a", {"hold": True})
+            assert (answer["seen"], answer.branches) == (["quick"], ("quick",))
+            assert answer.reason == "without broken: failed; did not wait for slow"
+        finally:
+            sys.modules["three"].gate.set()
+        runtime.check()

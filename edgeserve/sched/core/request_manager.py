@@ -292,21 +292,12 @@ class RequestManager(RequestMoves):
         """When a request that is answered in part must stop waiting at its joins, and its sequences must stop writing:
         what follows them needs the rest of the time. One that opens later than that has half of what is left."""
         rest_ns = self._state.costs[request.app.name].rest_ns
-        behind_ns = max(
-            (
-                rest_ns[pred.name]
-                for node in request.app.nodes
-                if len(node.preds) > 1 or node.gather
-                for pred in node.preds
-            ),
-            default=0,
-        )
-        for node in request.app.nodes:
-            if node.succs and node.model in self._state.sequences.models:
-                behind_ns = max(behind_ns, rest_ns[node.name])
+        sequences = self._state.sequences.models
+        behind_ns = [rest_ns[pred.name] for node in request.app.nodes if node.is_join for pred in node.preds]
+        behind_ns += [rest_ns[node.name] for node in request.app.nodes if node.succs and node.model in sequences]
         if behind_ns:
             half_ns = (self._board.now_ns + request.deadline_ns) // 2
-            self._remind(request, max(request.deadline_ns - behind_ns, half_ns))
+            self._remind(request, max(request.deadline_ns - max(behind_ns) - self._board.wakes_late_ns, half_ns))
 
     # --- moves of policies --------------------------------------------------------------------------------------------
 
@@ -328,7 +319,7 @@ class RequestManager(RequestMoves):
             request.leave_out(f"did not wait for {', '.join(late)}")
         if request.joins:
             self._shed_useless(request)
-            self._owe_answer(request)
+            self._owe_answer(request, bool(ready))
         if not ready or not self._expire_on_return(request):
             self._proceed(request, ready, request.breakdown)
 
@@ -609,6 +600,7 @@ class RequestManager(RequestMoves):
             if self._expire_on_return(request):
                 return
             if not joins.is_starved(request, job):
+                request.leave_out(f"without {job.node.name}{list(job.part) or ''}: {fate}")
                 self._proceed(request, ready, job.breakdown)
                 return
         self.end(request, "fail", reason)
@@ -806,10 +798,11 @@ class RequestManager(RequestMoves):
         ran_ns += self._board.now_ns - job.launched_ns
         return LatencyBreakdown(queued_ns + job.launched_ns - job.ready_ns, load_ns, behind_ns, ran_ns)
 
-    def _owe_answer(self, request: RequestRecord) -> None:
-        """What a request's sequences have written is not given up for its deadline: what follows them runs late, where
-        no join can still go on with less."""
-        if request.wrote and request.on_late == PARTIAL and all(row[2] for row in (request.joins or {}).values()):
+    def _owe_answer(self, request: RequestRecord, has_settled: bool = False) -> None:
+        """What a request's sequences have written, or its joins have settled for, is not given up for its deadline:
+        what follows runs late, where no join can still go on with less."""
+        owes = has_settled or request.wrote
+        if owes and request.on_late == PARTIAL and all(row[2] for row in (request.joins or {}).values()):
             self._answer_late(request)
 
     def _answer_late(self, request: RequestRecord) -> None:
@@ -907,8 +900,8 @@ class RequestManager(RequestMoves):
             timers = self.timers
             if request.ended:
                 continue
-            if request.deadline_ns > now:  # on_late = "partial": time to settle for what there is
-                if request.state == OPEN:
+            if request.deadline_ns > now or (request.on_late == PARTIAL and joins.can_settle_any(request)):
+                if request.state == OPEN:  # time to settle for what there is, or just past it
                     kept = [job for job in request.jobs.values() if job.node.succs and keeps_written(job)]
                     self._end_all_written(request, kept, EXPIRED)
                 if request.state == OPEN:

@@ -79,7 +79,8 @@ class Board:
     ``background_at_ns`` is when work that yields to critical requests is looked at again, None if nobody asked in this
     step for how long it could run. ``forced_ns`` is, by app, when its background work last did not yield. ``passed_ns``
     is, by app, since when its requests have been given up for their deadlines and none that ran has ended; ``lost_ns``,
-    when one was given up last. ``budget`` is what policies may still compute in this step.
+    when one was given up last. ``wakes_late_ns`` is how long after the time that it was asked for a step has come of
+    late, at most. ``budget`` is what policies may still compute in this step.
     """
 
     __slots__ = (
@@ -100,6 +101,7 @@ class Board:
         "forced_ns",
         "passed_ns",
         "lost_ns",
+        "wakes_late_ns",
         "_places",
         "ends_ns",
         "_request_moves",
@@ -138,6 +140,7 @@ class Board:
         self.forced_ns: Dict[str, int] = {}
         self.passed_ns: Dict[str, int] = {}
         self.lost_ns: Dict[str, int] = {}
+        self.wakes_late_ns = 0
         self.apps_on = {lane.name: apps_on(apps, lane.models) for lane in lanes}
         self._places: Dict[str, List[Tuple[Lane, BatchTime, Placement]]] = {
             model: [(lane, latency[model, lane.name], devices[lane.device].placements[model]) for lane in places]

@@ -66,6 +66,11 @@ def can_settle(request: RequestRecord, node: Node, part: Part) -> bool:
     return row is not None and row[1] > 0 and not row[2]
 
 
+def can_settle_any(request: RequestRecord) -> bool:
+    """Whether some join has something, and has not fired."""
+    return any(row[1] > 0 and not row[2] for row in (request.joins or {}).values())
+
+
 def leads_only_to(node: Node, join: Node) -> bool:
     """Whether everything that comes of a node ends in this join."""
     return bool(node.succs) and all(

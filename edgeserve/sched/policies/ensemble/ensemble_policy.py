@@ -37,7 +37,7 @@ JOINS: Final = 32
 """Joins of an app whose waits for a lane are remembered."""
 
 MARGIN_NS: Final = 200_000
-"""How long before the last moment models are to end."""
+"""How long before the last moment models are to end, besides what the loop wakes late."""
 
 FORCED_WAIT_NS = 10_000_000_000
 """How long a request that is answered however late waits at most before its models are looked at again."""
@@ -180,7 +180,8 @@ class EnsemblePolicy(Policy):
         query = self._queries.get(request.id)
         if query is None:
             behind_ns = max([board.rest_ns(request.app, node) for node in ensemble.nodes])
-            query = Query(request, ensemble, request.deadline_ns - behind_ns - MARGIN_NS, self._join_wait_ns(request))
+            latest_ns = request.deadline_ns - behind_ns - MARGIN_NS - board.wakes_late_ns
+            query = Query(request, ensemble, latest_ns, self._join_wait_ns(request))
             self._queries[request.id] = query
         return query
 

@@ -172,6 +172,21 @@ def test_partial_settles_for_what_there_is_when_the_rest_would_be_late():
     assert world.finish(at=60) == [ended(1, "completed", "did not wait for read")]
 
 
+def test_partial_is_answered_with_what_there_is_also_by_a_loop_that_wakes_late():
+    world = Driver(FAN_MODELS, {"a": {"node": FAN, "on_late": "partial", "slo": "60ms"}}, policy="fifo")
+    for start, wakes, settles in ((0, 50, 53), (200, 246, 262)):  # 4 ms late: the next is 4 ms earlier
+        world.arrive("a", at=start)
+        world.finish(at=start + 10, parts=3)
+        world.finish(at=start + 20)
+        assert world.wake_ms == wakes
+        assert world.step(at=settles) == []  # the second time past its deadline
+        (join,) = world.finish(at=settles + 1)
+        assert join.model == "join"
+        world.finish(at=settles + 11)
+    assert [world.outcome(number) for number in (1, 2)] == ["completed", "completed"]
+    world.over()
+
+
 def test_partial_waits_for_half_of_what_is_left_where_what_follows_needs_more():
     models = {"cut": {1: 10}, "read": {1: 10}, "join": {1: 30}}
     world = Driver(models, {"a": {"node": FAN, "on_late": "partial", "slo": "50ms"}}, policy="fifo")

@@ -134,6 +134,7 @@ def test_without_features_every_request_counts_as_the_mean(fitted: Any) -> None:
         ({"d": [1.0]}, "no model of the ensemble"),
         ({}, "no model's output came"),
         ({"a": "text"}, "expected numbers"),
+        ({"a": [0.7, 0.1, 0.1, 0.1], "b": [0.2, float("nan"), 0.4, 0.4]}, "'b' holds NaN"),
         ({"a": [1.0, 2.0], "b": [1.0]}, "1 and 2 values"),
     ],
 )

@@ -108,6 +108,19 @@ def test_what_has_answered_at_the_deadline_is_the_answer_under_every_on_late():
         assert answer_of(world).quality == 0.6
 
 
+def test_a_vote_begins_as_much_earlier_as_the_loop_woke_late_before():
+    world = make(options={"stop": 0.0})
+    world.arrive("q", hints={"difficulty": 0.9})
+    world.finish("la", at=40)
+    world.finish("lb", at=80)
+    assert (world.wake_ms, models_of(world.step(at=149.8))) == (148.8, [])  # too late for the vote
+    assert world.outcome(1) == "dropped"
+    world.finish("lc", at=149.9)
+    world.arrive("q", at=500, hints={"difficulty": 0.9})
+    world.finish("la", at=540)
+    assert (world.wake_ms, models_of(world.step(at=648.8))) == (647.8, ["vote"])
+
+
 def test_a_request_that_no_model_could_answer_is_given_up():
     world = make()
     world.arrive("q", count=9, hints={"difficulty": 0.1})
