@@ -739,11 +739,11 @@ class RequestManager(RequestMoves):
         self._answer_late(request)
 
     def stop(self, request: RequestRecord, reason: str) -> None:
-        """The world ends a request whose client still waits: with what its sequence has written, where that is the
-        answer."""
-        kept = [job for job in request.jobs.values() if keeps_written(job)] if request.app.simple else []
-        if kept:
-            self._end_written(kept[0], reason)
+        """The world ends a request whose client still waits: with what its sequences have written, where nothing else
+        is missing from the answer."""
+        jobs = list(request.jobs.values())
+        if jobs and all(keeps_written(job) and not job.node.succs for job in jobs):
+            self._end_all_written(request, jobs, reason)
         else:
             self.end(request, "cancel", reason)
 

@@ -216,6 +216,21 @@ def test_a_stop_cancels_what_has_written_nothing():
     world.over()
 
 
+@pytest.mark.parametrize("last", ["lm", "tts"])
+def test_where_other_models_were_before_it_a_stop_ends_it_the_same_way(last):
+    first = "tts" if last == "lm" else "lm"
+    app = {"node": [{"name": first, "model": first}, {"name": last, "model": last}], "slo": "10s", "on_late": "answer"}
+    world = lm(app=app, models={"tts": {1: 40}})
+    world.arrive("chat", hints={"lm.steps": 50, "lm.tokens": 10})
+    if last == "lm":
+        world.finish(at=40)
+    world.begin(1, at=60)
+    ends = world.step(RequestCancelled(1, "stop", keeps=True), at=70)
+    assert ends[-1].outcome == ("completed" if last == "lm" else "cancelled") and bool(ends[-1].cut) is (last == "lm")
+    world.finish(at=80, steps=6)
+    world.over()
+
+
 # --- models behind it -------------------------------------------------------------------------------------------------
 
 
