@@ -180,12 +180,13 @@ class Wants:
 
 class Use(Wants):
     """What one client wants: its pending requests and their lane time, and how much time the last one had until its
-    deadline (:data:`FOREVER_NS` where it is answered late, too). Where the policy lets nothing more urgent go first,
-    that is no more than its app's, whatever the client says: a long deadline would have others wait. ``of_user``: what
-    all processes of its user want together, each of which may be gone before the next one asks.
+    deadline (:data:`FOREVER_NS` where it is answered late, too). ``grace_ns`` is the same as it counts beside others:
+    where the policy lets nothing more urgent go first, no more than its app's, whatever the client says, since a long
+    deadline would have others wait. ``of_user``: what all processes of its user want together, each of which may be
+    gone before the next one asks.
     """
 
-    __slots__ = ("shared", "user", "of_user", "pending", "pending_ns", "slack_ns", "_most", "_most_at_ns")
+    __slots__ = ("shared", "user", "of_user", "pending", "pending_ns", "slack_ns", "grace_ns", "_most", "_most_at_ns")
 
     def __init__(self, shared: LaneShare, share: str) -> None:
         super().__init__()
@@ -195,6 +196,7 @@ class Use(Wants):
         self.pending = 0
         self.pending_ns = 0
         self.slack_ns = FOREVER_NS
+        self.grace_ns = FOREVER_NS
         self._most = 1.0
         self._most_at_ns = 0
 
@@ -240,8 +242,9 @@ class LaneShare:
         use.of_user.asks(lane_ns, now_ns)
         if request.on_late != "answer":
             use.slack_ns = request.deadline_ns - now_ns
+        use.grace_ns = use.slack_ns
         if not lets_urgent_first and request.app.on_late != "answer":
-            use.slack_ns = min(use.slack_ns, request.app.slo_ns)
+            use.grace_ns = min(use.slack_ns, request.app.slo_ns)
         if len(self.uses) > 1 and now_ns >= self._fresh_until_ns:
             self._refresh(now_ns, request.app.weights)
         return use
@@ -297,7 +300,7 @@ class LaneShare:
             modest = [other.pending_ns for other in self.uses.values() if other.user == use.user and not other.greedy]
             return not any(modest) or sum(modest) + lane_ns <= self.part_ns(use.of_user)
         if not use.greedy:
-            return not use.pending or use.pending_ns + lane_ns <= use.slack_ns
+            return not use.pending or use.pending_ns + lane_ns <= use.grace_ns
         has_ns = use.pending_ns + use.by(now_ns, self.part_ns(use))
         if has_ns:
             return has_ns + lane_ns <= self.part_ns(use)
@@ -315,7 +318,7 @@ class LaneShare:
             return ""
         before_ns, over_ns, found = 0, 0, ""
         for share, other in self.uses.items():
-            later_ns = max(0, other.slack_ns - use.slack_ns) if other.slack_ns < FOREVER_NS else 0
+            later_ns = max(0, other.grace_ns - use.slack_ns) if other.grace_ns < FOREVER_NS else 0
             if other.pending_ns > later_ns:
                 before_ns += other.pending_ns - later_ns
                 above_ns = other.pending_ns + other.by(now_ns, self.part_ns(other)) - self.part_ns(other)
