@@ -139,7 +139,10 @@ WRONG = [
     ({"app": {"a": {"model": "m", "class": "urgent"}}}, ["[app.a] class = 'urgent'", "'critical', 'normal'"]),
     ({"app": {"a": {"model": "m", "weights": {"x": 0}}}}, ["[app.a] weights.x = 0", "0.001"]),
     ({"app": {"a": {"model": "m", "polcy": "edf"}}}, ["[app.a] has no key 'polcy'", "did you mean 'policy'?"]),
-    ({"app": {"a": {"model": "m", "policy": "fifo"}}}, ["[app.a] policy = 'fifo' does not exist", "known: auto", "[policy.fifo] kind"]),
+    (
+        {"app": {"a": {"model": "m", "policy": "fifo"}}},
+        ["[app.a] policy = 'fifo' does not exist", "known: auto", "[policy.fifo] kind"],
+    ),
     ({"app": {"a": {"model": "m", "inputs": {"x": {"shpe": []}}}}}, ["[app.a] inputs.x has no key 'shpe'"]),
     ({"app": {"a": {"model": "m", "length": "x"}}}, ["[app.a] length = 'x'", "such as 'image[1]'"]),
     ({"app": {"a": {"model": "m", "length": 3}}}, ["[app.a] length = 3", "expected a string"]),
