@@ -303,7 +303,7 @@ def table(tallies: Sequence[Tally]) -> Table:
     shown = Table(
         "app",
         "sent",
-        "answered",
+        "done",
         "late",
         "refused",
         "failed",
@@ -312,9 +312,9 @@ def table(tallies: Sequence[Tally]) -> Table:
         "told",
         "queue",
         "batch",
-        "execute",
+        "run",
         padding=0,  # 80 columns in all
-        caption="ms at the client: p50 and p99 of the answers; told: p50 of the refusals; queue to execute: "
+        caption="ms at the client: p50 and p99 of the answers; told: p50 of the refusals; queue to run: "
         "where an answer's time went, mean ms along its last branch",
     )
     for column in shown.columns[1:]:

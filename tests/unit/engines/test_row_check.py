@@ -25,7 +25,7 @@ import onnx
 import onnx_models
 import sentence_models
 import trt_worlds
-from drawn_graphs import APART, ENDS, MIXING, named, of_steps
+from drawn_graphs import APART, ENDS, MIXING, UNSTEADY, named, of_steps
 
 SIZES = (1, 2, 4)
 WHOLE = SIZES, ""
@@ -65,9 +65,9 @@ def test_a_model_that_keeps_items_apart_keeps_its_sizes(step: str, kind: str, tm
 
 
 @pytest.mark.parametrize("kind", ["vector", "series"])
-@pytest.mark.parametrize("step", sorted(named(MIXING)))
+@pytest.mark.parametrize("step", sorted(named((*MIXING, *UNSTEADY))))
 def test_a_model_that_mixes_items_runs_one_at_a_time(step: str, kind: str, tmp_path: Any) -> None:
-    sizes, why = of_file(tmp_path, of_steps(kind, named(MIXING)[step]))
+    sizes, why = of_file(tmp_path, of_steps(kind, named((*MIXING, *UNSTEADY))[step]))
     assert sizes == (1,)
     assert "'y'" in why and "batch of 2" in why
 
