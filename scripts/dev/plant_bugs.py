@@ -276,7 +276,7 @@ BUGS: Tuple[Bug, ...] = (
     Bug("who-leaves-a-part-keeps-it", "requests/admission.py", "greedy = place >= modest\n", "greedy = True\n",
         SHARES),
     Bug("nobody-is-greedy", "requests/admission.py", "greedy = place >= modest\n", "greedy = False\n", SHARES),
-    Bug("longer-time-leaves-nothing-for-later", "requests/admission.py", "max(0, other.slack_ns - use.slack_ns)", "0",
+    Bug("longer-time-leaves-nothing-for-later", "requests/admission.py", "max(0, other.grace_ns - use.slack_ns)", "0",
         unit("requests/admission")),
     Bug("who-is-not-in-the-way-makes-room", "requests/admission.py", "if other.pending_ns > later_ns:", "if True:",
         unit("requests/admission")),
