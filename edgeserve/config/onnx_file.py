@@ -1,4 +1,5 @@
-"""The names in an ONNX file: its outputs, and the files beside it, of weights and of ``EPContext`` engines.
+"""What an ONNX file says: its outputs, the files beside it (of weights and of ``EPContext`` engines), single numbers,
+and whether it draws some by chance.
 
 The graph is a protocol buffer message (onnx.proto). It is walked where it lies, without a library, past all weights; a
 file that is no such message names nothing, and the engine that reads it says why.
@@ -9,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
-from typing import Dict, Iterator, List, Tuple, Union
+from typing import Dict, Iterator, List, Optional, Tuple, Union
 
 Data = Union[bytes, mmap.mmap]
 
@@ -44,6 +45,18 @@ _MODEL_GRAPH, _OUTPUT, _TYPE, _TENSOR_TYPE = 7, 12, 2, 1
 
 CHANCE_OPERATORS = (b"RandomNormal", b"RandomUniform", b"Multinomial", b"Bernoulli", b"Dropout")
 """Operators that draw numbers, by how their names begin; Dropout does so while training alone."""
+
+CONSTANT_OPERATOR, CONSTANT_NUMBER = b"Constant", b"value_int"
+"""A node that is a constant, and its attribute for a single whole number that is in no tensor."""
+
+_DIMS, _ELEMENT_TYPE, _INT32_DATA, _INT64_DATA, _RAW_DATA = 1, 2, 5, 7, 9
+"""Fields of a tensor."""
+
+WHOLE_TYPES = (6, 7)
+"""Element types: int32 and int64."""
+
+NUMBER_BYTES_MAX = 10
+"""A whole number takes no more."""
 
 NODE_BYTES_MAX = 65_536
 """A longer node has weights in it, which are not copied to look at it."""
@@ -81,6 +94,24 @@ def draws_by_chance(path: str) -> bool:
             )
     except (OSError, ValueError, _Damaged):
         return True
+
+
+def whole_numbers(path: str) -> Tuple[int, ...]:
+    """The single whole numbers that stand in the graph, in rising order: what it compares with is among them. None
+    where the file cannot be read whole."""
+    found = set()
+    try:
+        with _opened(path) as data:
+            for kind, start, end in _messages(data):
+                if kind == _TENSOR:
+                    found.add(_number_of_tensor(data, start, end))
+                elif kind == _ATTRIBUTE:
+                    fields = {field: (at, to) for field, at, to in _fields(data, start, end)}
+                    if data[slice(*fields.get(_NAME, (0, 0)))] == CONSTANT_NUMBER:
+                        found.add(_signed(fields.get(_NUMBER, (0, -1))[0]))
+    except (OSError, ValueError, _Damaged):
+        return ()
+    return tuple(sorted(number for number in found if number is not None))
 
 
 def ends_within(path: str) -> bool:
@@ -151,7 +182,7 @@ def _may_name(data: Data, kind: int, start: int, end: int) -> bool:
     if kind != _NODE or end - start > NODE_BYTES_MAX:
         return True
     text = data[start:end]
-    return b"location" in text or any(word in text for word in (CONTEXT_OPERATOR, *CHANCE_OPERATORS))
+    return b"location" in text or any(word in text for word in (CONTEXT_OPERATOR, CONSTANT_OPERATOR, *CHANCE_OPERATORS))
 
 
 def _of_tensor(data: Data, start: int, end: int, found: Dict[str, int]) -> None:
@@ -184,6 +215,34 @@ def _of_node(data: Data, start: int, end: int, found: Dict[str, int]) -> None:
                 file = data[slice(*parts.get(_TEXT, (0, 0)))]
     if file and not inside:
         found.setdefault(file.decode("utf-8", "backslashreplace"), 0)
+
+
+def _number_of_tensor(data: Data, start: int, end: int) -> Optional[int]:
+    """The one element of a tensor of whole numbers; ``None`` of any other tensor."""
+    is_whole, elements = False, 1
+    number: Optional[int] = None
+    for field, at, to in _fields(data, start, end):
+        if field == _DIMS:
+            for dim in [at] if to < at else _varints(data, at, to):
+                elements *= dim
+        elif field == _ELEMENT_TYPE:
+            is_whole = at in WHOLE_TYPES
+        elif field in (_INT32_DATA, _INT64_DATA):
+            number = _signed(at if to < at else _varint(data, at, to)[0])  # the first of several
+        elif field == _RAW_DATA and to - at <= NUMBER_BYTES_MAX:
+            number = int.from_bytes(data[at:to], "little", signed=True)
+    return number if is_whole and elements == 1 else None
+
+
+def _varints(data: Data, at: int, end: int) -> Iterator[int]:
+    while at < end:
+        value, at = _varint(data, at, end)
+        yield value
+
+
+def _signed(value: int) -> int:
+    """A negative number is written as its 64 bits."""
+    return value - (1 << 64) if value >= 1 << 63 else value
 
 
 def _number(text: bytes) -> int:

@@ -282,7 +282,8 @@ class RowFacts(NamedTuple):
     largest value an output of one item may differ between batch sizes, since other kernels add up in another order.
     ``numbers_max``: the largest whole number that may be tried as an input; more than 1 where a place beyond a table is
     an error of that item and harms nothing. ``by_chance``: whether the model draws random numbers (``None``: not
-    known); of one that draws none, the same item must get the same answer at any time.
+    known); of one that draws none, the same item must get the same answer at any time. ``numbers``: whole numbers that
+    the model may compare its inputs with (the end of a text, a mask).
     """
 
     checked: bool = True
@@ -291,6 +292,7 @@ class RowFacts(NamedTuple):
     rounding: float = 1e-3
     numbers_max: int = 1
     by_chance: Optional[bool] = None
+    numbers: Tuple[int, ...] = ()
 
 
 class Pending:

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from edgeserve.config.files import resolve_path, sha256_of
 from edgeserve.config.model_files import content_sha256, graph_parts, model_path, stamps, weights_size_bytes
-from edgeserve.config.onnx_file import draws_by_chance, output_names
+from edgeserve.config.onnx_file import draws_by_chance, output_names, whole_numbers
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.base import (
     Batch,
@@ -135,6 +135,7 @@ class OnnxEngine(Engine):
         self._ports: Ports | None = None
         self._whole: ModelConfig | None = None  # the model without its batch axis, where a run has shown that
         self._by_chance = True
+        self._numbers: Tuple[int, ...] = ()  # that stand in the graph
         self._footprint = Footprint(0)
 
     def check(self) -> None:
@@ -190,7 +191,7 @@ class OnnxEngine(Engine):
         if image is not None:  # frames as float32, and the network behind them
             work_bytes = 4 * input_bytes + WORK_PER_INPUT_BYTE * max(self._model.batch) * image.image_bytes
         self._footprint = Footprint(weights_size_bytes(path) * copies, work_bytes * copies)
-        self._by_chance = draws_by_chance(path)
+        self._by_chance, self._numbers = draws_by_chance(path), whole_numbers(path)
         self._ports = ports
 
     def _made_ports(self, model: ModelConfig, session: Any, inputs: Sequence[Port]) -> Ports:
@@ -257,7 +258,8 @@ class OnnxEngine(Engine):
         return self.loaded_ports().outputs()
 
     def rows(self) -> RowFacts:
-        return self.loaded_ports().rows(self._lanes[0].device_kind)._replace(by_chance=self._by_chance)
+        facts = self.loaded_ports().rows(self._lanes[0].device_kind)
+        return facts._replace(by_chance=self._by_chance, numbers=self._numbers)
 
     def output_names(self) -> FrozenSet[str]:
         names = output_names(resolve_path(self._model.file, self._directory))

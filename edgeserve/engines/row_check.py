@@ -72,6 +72,12 @@ DEVICE_TROUBLE = (DeviceLost, OutOfMemory)
 MARKS_MAX = 2
 """Most vocabularies have what fills up, begins and ends a text at 0 to 2: a strange item is made of those."""
 
+OWN_NUMBER_MAX = 1 << 31
+"""A larger number in a graph is no input, but how exporters write "to the end"."""
+
+OWN_ITEMS_MAX = 4
+"""Items that are made of the numbers in a graph."""
+
 
 class Bounds(NamedTuple):
     """What counts as a difference: more than a ``share`` of a float's value, or more than the user's ``tolerance`` of
@@ -170,7 +176,7 @@ class RowCheck:
         self._reason = ""  # why no size will do
         self._unsure = ""  # why a size that mixes nothing will not do either
         self._cases: List[Case] = []
-        self._strange: Optional[Values] = None  # an item that no other may notice
+        self._strange: List[Values] = []  # items that no other may notice
         self._takes_one = True
         self._session = Session()
 
@@ -223,7 +229,8 @@ class RowCheck:
         for _ in range(DOUBTFUL_ITEMS if self._facts.lacking and not self._reason else 0):
             self._count_rows(drawn_item(example, SPARSE, self._facts._replace(numbers_max=1), 1.0, draw))
         if self._sizes[-1] > 1 and self._facts.numbers_max > 1 and not self._reason:
-            self._strange = self._run_strange(drawn_item(example, STRANGE, self._facts, 1.0, draw))
+            strange = [drawn_item(example, STRANGE, self._facts, 1.0, draw)]
+            self._strange = [*filter(self._runs, strange), *self._of_own_numbers(example)]
         if any(case.alone.state is not None for case in self._cases):
             self._cases[1:3] = self._with_states()
         self._put_different_ones_first()
@@ -298,17 +305,27 @@ class RowCheck:
         except Exception:  # noqa: BLE001 a drawn item need not be one that the model takes
             pass
 
-    def _run_strange(self, item: Values) -> Optional[Values]:
-        """The item, where the model runs it alone."""
+    def _runs(self, item: Values) -> bool:
+        """Whether the model runs an item of strange values alone."""
         try:
             self._alone(item, None)
         except DEVICE_TROUBLE:
             raise
         except ProcessEnded as error:
-            self._reason = f"an item of values that are no numbers ends its process ({error})"
+            self._reason = f"an item of strange values ends its process ({error})"
         except Exception:  # noqa: BLE001 a drawn item need not be one that the model takes
-            return None
-        return item
+            return False
+        return True
+
+    def _of_own_numbers(self, example: Values) -> List[Values]:
+        """Items of the numbers that stand in the model, but for the largest where those are no place in a table."""
+        numbers = [number for number in self._facts.numbers if MARKS_MAX < number < OWN_NUMBER_MAX]
+        while numbers and not self._reason:
+            items = items_of_numbers(example, numbers)
+            if all(map(self._runs, items)):
+                return items
+            numbers = numbers[: len(numbers) // 2]
+        return []
 
     def _with_states(self) -> List[Case]:
         """Two items with the states that others left behind: the one with the widest values, and the one before."""
@@ -361,8 +378,8 @@ class RowCheck:
             if moved.over > NOISE_FACTOR * noise.over:
                 self.mixing = max(self.mixing, min(1.0, moved.share))
                 return f"{moved.text} when only the others of a batch of {size} change{self._padding()}"
-        if self._strange is not None:
-            beside = self._beside_strange(whole[: max(1, half)], size)
+        for strange in self._strange:
+            beside = self._beside(strange, whole[: max(1, half)], size)
             found = max(self._from_alone(self._cases[place].alone, result) for place, result in zip(whole, beside))
             if found.over > 1.0:
                 return f"{found.text} in a batch of {size} beside an item of strange values{self._padding()}"
@@ -374,9 +391,9 @@ class RowCheck:
                     return f"{found.text} in a batch of {size} from what the item gets alone{self._padding()}"
         return ""
 
-    def _beside_strange(self, places: Sequence[int], size: int) -> List[Result]:
+    def _beside(self, strange: Values, places: Sequence[int], size: int) -> List[Result]:
         cases, rest = [self._cases[place] for place in places], size - len(places)
-        items = [*(case.values for case in cases), *[self._strange or {}] * rest]
+        items = [*(case.values for case in cases), *[strange] * rest]
         return self._run(items, [*(case.state for case in cases), *[None] * rest], size)[: len(cases)]
 
     def _places(self, size: int) -> Tuple[List[int], List[int]]:
@@ -418,6 +435,24 @@ def drawn_item(example: Values, manner: int, facts: RowFacts, share: float, draw
         name: _drawn(_cut(value, facts.open_axes.get(name, ()), share), manner, facts.numbers_max, draw)
         for name, value in example.items()
     }
+
+
+def items_of_numbers(example: Values, numbers: Sequence[int]) -> List[Values]:
+    """Items of the form of ``example`` whose whole numbers are these, in turns, as far as a few items have places."""
+    whole = {
+        name: value
+        for name, value in example.items()
+        if isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in "iu" and value.dtype.itemsize > 1
+    }
+    places = max([value.size for value in whole.values()], default=0)
+    begins = range(0, len(numbers), places)[:OWN_ITEMS_MAX] if places else ()
+    return [{**example, **{name: _filled(value, numbers[begin:]) for name, value in whole.items()}} for begin in begins]
+
+
+def _filled(value: Any, numbers: Sequence[int]) -> Any:
+    """An array of the form of ``value`` with the first of these numbers, those that its type can hold."""
+    held = np.minimum(np.array(numbers, np.int64), np.iinfo(value.dtype).max)
+    return np.resize(held, value.shape).astype(value.dtype)
 
 
 def _cut(value: Any, axes: Tuple[int, ...], share: float) -> Any:

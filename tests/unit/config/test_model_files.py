@@ -12,7 +12,7 @@ import pytest
 from edgeserve.config import onnx_file
 from edgeserve.config.files import file_sha256
 from edgeserve.config.model_files import content_sha256, graph_parts, model_path, parts_of, weights_size_bytes
-from edgeserve.config.onnx_file import named_in
+from edgeserve.config.onnx_file import named_in, whole_numbers
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.describe import check_file
 from edgeserve.errors import EngineError
@@ -147,6 +147,31 @@ def test_what_is_no_graph_names_nothing_and_breaks_nothing(tmp_path):
                 damaged[draw.randrange(len(damaged))] = draw.randrange(256)
         path.write_bytes(bytes(damaged))
         named_in(str(path))
+
+
+def test_single_whole_numbers_are_found_wherever_they_stand(tmp_path):
+    def number(value, *, kind=TensorProto.INT64, dims=(), raw=False):
+        data = np.array(value, helper.tensor_dtype_to_np_dtype(kind))
+        return helper.make_tensor("c", kind, dims, data.tobytes() if raw else data.reshape(-1), raw=raw)
+
+    nodes = [
+        helper.make_node("Constant", [], ["a"], value=number(55)),
+        helper.make_node("Constant", [], ["b"], value=number([103], dims=[1], kind=TensorProto.INT32, raw=True)),
+        helper.make_node("Constant", [], ["c"], value_int=50256),
+        helper.make_node("Constant", [], ["d"], value_int=-9),
+        helper.make_node("Constant", [], ["e"], value=number([7, 8, 300], dims=[3])),  # several are no single number
+        helper.make_node("Constant", [], ["f"], value=number(5.0, kind=TensorProto.FLOAT)),
+        helper.make_node("Gather", ["a", "b"], ["g"], axis=66),  # nor is an attribute of another node one
+    ]
+    weights = [number(-1, raw=True), number(-2, kind=TensorProto.INT32), number([], dims=[0]), external("w", "w.bin")]
+    saved(tmp_path / "m.onnx", graph_of(nodes, weights=weights))
+    assert whole_numbers(str(tmp_path / "m.onnx")) == (-9, -2, -1, 55, 103, 50256)
+
+
+@pytest.mark.parametrize("text", [b"", b"not a graph", b"\x3a\x05\x0a"])
+def test_no_number_is_found_in_what_is_no_graph(tmp_path, text):
+    (tmp_path / "m.onnx").write_bytes(text)
+    assert whole_numbers(str(tmp_path / "m.onnx")) == ()
 
 
 def test_a_graph_of_endless_fields_is_not_walked_for_ever(tmp_path, monkeypatch):

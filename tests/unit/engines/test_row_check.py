@@ -553,8 +553,23 @@ def test_batch_norm_in_training_mode_remembers(tmp_path: Any) -> None:
         { s = Sign(x) i = Cast<to=7>(s) head = Slice(i, zero, most, one) m = ReduceMax<keepdims=1>(x)
           own = Slice(i, most, big, one) none = Sub(own, own) last = Cast<to=7>(m) tail = Add(none, last)
           y = Concat<axis=1>(head, tail) }""",
+        """g (int64[N,4] x) => (float[N,4] y) <int64 mask = {103}>
+        { is = Equal(x, mask) f = Cast<to=1>(is) any = ReduceMax<keepdims=0>(f)
+          xf = Cast<to=1>(x) y = Add(xf, any) }""",
+        """g (int64[N,4] x) => (float[N,4] y) <int64[1] huge = {9223372036854775807}, int64 least = {-3}>
+        { end = Constant<value_int = 50256>() is = Equal(x, end) f = Cast<to=1>(is) any = ReduceMax<keepdims=0>(f)
+          xf = Cast<to=1>(x) y = Add(xf, any) }""",
+        """g (int32[N,4] x) => (float[N,4] y) <int32 mask = {103}, int32[5] rows = {0, 1, 2, 3, 4}, int64 big = {90000},
+        float[104,2] table = {"""
+        + ", ".join(["0.5"] * 208)
+        + """}>
+        { is = Equal(x, mask) f = Cast<to=1>(is) any = ReduceMax<keepdims=0>(f) t = Gather(table, x)
+          m = ReduceMean<axes = [2], keepdims=0>(t) xf = Cast<to=1>(x) s = Add(xf, any) y = Add(s, m) }""",
     ],
-    ids=["cut behind the longest text", "one number of 2000"],
+    ids=[
+        *("cut behind the longest text", "one number of 2000"),
+        *("a mask anywhere", "an end of texts anywhere", "a mask anywhere, beside a number beyond the table"),
+    ],
 )
 def test_small_signs_of_others_are_seen(text: str, tmp_path: Any) -> None:
     graph = onnx.parser.parse_model('<ir_version: 8, opset_import: ["" : 17]>' + text)
