@@ -48,7 +48,7 @@ class ServerConfig:
     client_bytes_max: int = entry(size, 256 * 1024**2)  # the same of one client's connection
     unread_bytes_max: int = entry(size, 128 * 1024**2)  # answers that one client has not read: more, and it is cut off
     shared_memory_bytes: int = entry(size, 64 * 1024**2, key="shared_memory")  # of one client, for tensors; 0 = none
-    critical_for: Tuple[str, ...] = entry(tuple_of(string), ())  # whose claims count: uid:N, key:NAME; () = control
+    critical_for: Tuple[str, ...] = entry(tuple_of(string), ())  # whose claims count: uid:N, key:NAME
     clients_max: int = entry(integer(1), 256)  # clients remembered at a time; twice as many connections may be open
     client_silence_ns: int = entry(duration, 10 * 10**9, key="client_silence")  # no heartbeat: the client is gone
     drain_ns: int = entry(duration, 5 * 10**9, key="drain")  # how long SIGTERM waits for accepted requests

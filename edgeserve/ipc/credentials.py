@@ -37,10 +37,13 @@ _PEER = re.compile(r"[^:]*:(\d+):\d+:(\d+)\Z")
 
 class Credential(NamedTuple):
     """``owner`` is who streams and stories belong to: one connection, or all connections with one key.
-    ``may_control``: whether it may ask for what changes the server for everybody."""
+    ``may_control``: whether it may ask for what changes the server for everybody. ``trusted``: whether the class and
+    value that it asks with count beside those of other owners, which takes a key: every program of the server's user
+    may control it."""
 
     owner: str
     may_control: bool
+    trusted: bool = False
 
 
 NOBODY = Credential("", False)
@@ -126,7 +129,7 @@ class Credentials:
         """The credential of the connection that a message's ``frame`` came by. ``connection`` names that connection
         alone; ``in_process``: it is no connection, but a socket of this program."""
         if in_process:
-            return Credential(connection, True)
+            return Credential(connection, True, True)
         uid = uid_of(_property(frame, "Peer-Address"))
         if uid is not None:
             return Credential(connection, uid in self._owners)
@@ -134,7 +137,8 @@ class Credentials:
             return Credential(connection, False)  # a User-Id that no authenticator gave is the client's own word
         key = _property(frame, "User-Id")
         name = self._allowed.names().get(key)
-        return Credential(f"key {key}" if key else connection, name is not None and name in self._control_keys)
+        has_control = name is not None and name in self._control_keys
+        return Credential(f"key {key}" if key else connection, has_control, has_control)
 
     def key_of(self, frame: Any) -> Tuple[str, str]:
         """The public key of a connection, where keys are allowed at all, and ``key:NAME`` of its owner; ``""`` of any

@@ -210,11 +210,11 @@ class Gateway:
 
     def _trusts(self, request: LiveRequest) -> bool:
         """Whether a request's class and value count beside those of other owners: for the owners that the configuration
-        names, or, where it names none, for who may control the server. Raises :class:`Rejected` where the client may
+        names, or, where it names none, for those with a control key. Raises :class:`Rejected` where the client may
         not ask with this class at all."""
         peer = request.peer
         if not self._critical_for:
-            return not request.origin and bool(peer.credential.may_control)
+            return not request.origin and bool(peer.credential.trusted)
         # A front that asks for others may not lend them what it may itself.
         names = (request.origin,) if request.origin else tuple(dict.fromkeys((user_of(peer.owner), peer.owner)))
         trusted = not self._critical_for.isdisjoint(names)

@@ -355,6 +355,16 @@ def test_only_listed_keys_are_let_in_and_only_control_keys_control(folder: Path)
 
 
 @needs_curve
+def test_the_class_of_a_control_key_counts_beside_others(folder: Path) -> None:
+    config, keys = keyed(folder, ["robot", "boss"], control_keys=["boss"])
+    with Runtime(config, serve=True) as runtime:
+        for name, klass in (("robot", "normal"), ("boss", "critical")):
+            with reach(runtime.endpoints[0], **keys(name)) as client:
+                number = client.infer("shout", {"text": "four"}, klass="critical").id
+                assert f"class {klass}" in runtime.story(number)[0]
+
+
+@needs_curve
 def test_class_critical_can_be_for_some_keys_only(folder: Path) -> None:
     config, keys = keyed(folder, ["robot", "boss"], critical_for=["key:boss"])
     with Runtime(config, serve=True) as runtime:

@@ -129,11 +129,12 @@ def test_without_a_right_to_control_a_client_of_the_bus_ranks_its_own() -> None:
         assert "class normal" in story[0] and any(RANKED in line for line in story), story
 
 
-def test_the_application_and_who_controls_the_server_are_taken_at_their_word(ways: Any) -> None:
+def test_the_application_is_taken_at_its_word_and_other_programs_of_its_user_rank_their_own(ways: Any) -> None:
     runtime, client = ways
-    for infer in (client.infer, runtime.infer):
-        story = client.story(infer("work", X, klass="critical", value=1e15).id)
-        assert "class critical" in story[0] and not any("rank it" in line for line in story), story
+    story = client.story(runtime.infer("work", X, klass="critical", value=1e15).id)
+    assert "class critical" in story[0] and not any(RANKED in line for line in story), story
+    story = client.story(client.infer("work", X, klass="critical", value=1e15).id)
+    assert "class normal" in story[0] and any(RANKED in line for line in story), story
 
 
 @pytest.mark.parametrize(("listed", "counted"), [("token:greedy", "critical"), ("token:other", "")])

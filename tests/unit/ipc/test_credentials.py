@@ -44,7 +44,7 @@ def test_without_a_folder_of_keys_only_the_user_on_this_host_counts() -> None:
         (Frame(Peer_Address=TCP, User_Id="k" * 40), False),
     ):
         assert credentials.of(frame, "connection 1", False) == Credential("connection 1", may_control)
-    assert credentials.of(Frame(), "connection 1", True).may_control, "a socket of the server's own program"
+    assert credentials.of(Frame(), "connection 1", True) == Credential("connection 1", True, True), "the program itself"
 
 
 @needs_curve
@@ -52,6 +52,8 @@ def test_a_user_id_counts_on_tcp_alone(tmp_path: Path) -> None:
     public, _ = make_keys(str(tmp_path), "boss")
     key = read_certificate(public)[0].decode()
     credentials = Credentials(AllowedKeys(str(tmp_path), lambda: 0), ["boss"], owner_uid=OWNER_UID)
-    assert credentials.of(Frame(Peer_Address=TCP, User_Id=key), "connection 1", False) == Credential(f"key {key}", True)
+    assert credentials.of(Frame(Peer_Address=TCP, User_Id=key), "connection 1", False) == Credential(
+        f"key {key}", True, True
+    )
     for frame in (Frame(Peer_Address=TCP), Frame(), ipc(OTHER_UID, User_Id=key)):
         assert credentials.of(frame, "connection 1", False) == Credential("connection 1", False)
