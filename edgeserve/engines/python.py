@@ -137,7 +137,9 @@ class PythonEngine(Engine):
                     f"model {self._name!r}: {self._spec} returned {_brief(returned)} for a batch of "
                     f"{len(batch.items)}; expected a list with one entry per item (options.batched)"
                 )
-            return [self._settled(value, index) for index, value in enumerate(returned)]
+            return [
+                _owned(self._settled(value, index), item) for index, (value, item) in enumerate(zip(returned, items))
+            ]
         results = []
         for index, (item, state) in enumerate(zip(batch.items, states)):
             try:
@@ -148,7 +150,7 @@ class PythonEngine(Engine):
                 value = error
             if isinstance(value, KeyError):
                 value = _missing_input(value, item)
-            results.append(self._settled(value, index))
+            results.append(_owned(self._settled(value, index), item))
         return results
 
     def _call(self, function: Function, arguments: Sequence[Any]) -> Any:
@@ -220,7 +222,7 @@ class PythonEngine(Engine):
                 f"model {self._name!r}: {self._spec} gave {_brief(values)} for item {index}; "
                 "expected a dict whose keys are the outputs' names"
             )
-        return {name: kept(value) for name, value in values.items()}
+        return values
 
 
 # --- finding the function ---------------------------------------------------------------------------------------------
@@ -342,12 +344,26 @@ _MAKERS = {"Parts": 2, "Route": 2, "Result": 2}
 # --- small helpers ----------------------------------------------------------------------------------------------------
 
 
-def kept(value: Any) -> Any:
-    """What stands for a returned value from now on. A function may fill the same list or array again for its next item,
-    before this one was read: what it could still hold is copied."""
+def _owned(result: Result, item: Values) -> Result:
+    """The result with values of its own. A function may fill the same list or array again for its next item, before
+    this one was read: what it could still hold is copied, but for what the item brought."""
+    given = {id(value) for value in item.values() if value is not None}
+    given.update([id(value.base) for value in item.values() if type(value) is np.ndarray and value.base is not None])
+    result.outputs = _own(result.outputs, given)
+    if result.parts:
+        result.parts = [_own(part, given) for part in result.parts]
+    return result
+
+
+def _own(values: Values, given: Set[int]) -> Values:
+    return {name: value if id(value) in given else _kept(value, given) for name, value in values.items()}
+
+
+def _kept(value: Any, given: Set[int]) -> Any:
     kind = type(value)
     if kind is np.ndarray:
-        return value.copy() if value.nbytes <= COPIED_BYTES_MAX or _is_held(value) else value
+        is_others = (value.nbytes <= COPIED_BYTES_MAX or _is_held(value)) and id(value.base) not in given
+        return value.copy() if is_others else value
     return value.copy() if kind in _CONTAINERS else value
 
 
@@ -375,8 +391,8 @@ def _counted_as_held(array: NDArray[Any]) -> Tuple[int, int]:
 
 
 _ALONE = next(iter({name: _counted(value) for name, value in {"x": np.zeros(2)[:1]}.items()}.values()))
-"""References to an array and its base that only a dict holds, counted on the way by which :func:`kept` counts them: the
-interpreter's own differ between versions."""
+"""References to an array and its base that only a dict holds, counted on the way by which :func:`_kept` counts them:
+the interpreter's own differ between versions."""
 
 
 def state_size_bytes(state: Any, depth: int = STATE_DEPTH_MAX) -> int:

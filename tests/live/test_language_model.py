@@ -106,7 +106,7 @@ file = "{lm_models.tiny(str(tmp_path))}"
 """
     )
     with Runtime.from_config(str(path)) as runtime:
-        with pytest.raises(BadInput, match="'prompt' is 5; expected text"):
+        with pytest.raises(BadInput, match="input 'prompt' is int, expected a string"):
             runtime.infer("direct", {"prompt": 5}, slo_ms=20_000)
         assert "failure 1 of this model" not in caplog.text
         with pytest.raises(Failed, match="'prompt' is 5; expected text"):

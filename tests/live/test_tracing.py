@@ -43,7 +43,7 @@ TABLES: Dict[str, Any] = {
                 {"name": "first"},
                 {"name": "left", "after": ["first"]},
                 {"name": "right", "after": ["first"]},
-                {"name": "join", "model": "echo", "after": ["left", "right"]},
+                {"name": "join", "model": "echo", "after": ["left", "right"], "inputs": {"x": "left.x"}},
             ],
         },
     },
