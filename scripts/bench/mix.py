@@ -52,6 +52,7 @@ SEEDS = 2
 WAYS: Mapping[str, str] = {  # name -> kind of policy
     "auto": AUTO,
     "edf": "edf",
+    "plan": "plan",
     "edf_before": edf_before.KIND,
     "fifo": "fifo",
     "priority": PRIORITY,

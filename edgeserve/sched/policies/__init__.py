@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Dict, Type
 
+from edgeserve.sched.plan.lane_plan import LanePlan
 from edgeserve.sched.policies.edf import Edf
 from edgeserve.sched.policies.fifo import Fifo
 from edgeserve.sched.policies.orloj_plus import OrlojPlus
@@ -23,6 +24,7 @@ from edgeserve.sched.policy_api.policy import Policy
 POLICIES: Dict[str, Type[Policy]] = {
     "fifo": Fifo,
     "edf": Edf,
+    "plan": LanePlan,
     "clockwork": Clockwork,
     "clipper": Clipper,
     "nexus": Nexus,

@@ -66,7 +66,7 @@ class Edf(Policy):
         assert isinstance(own, EdfOptions)
         self._admit = own.admit
         self._batch_max = own.batch_max or 2**31
-        self._models: Dict[str, ModelQueues] = {
+        self.models: Dict[str, ModelQueues] = {
             node.model: ModelQueues(node.model) for app in self.apps for node in app.nodes
         }
 
@@ -74,20 +74,20 @@ class Edf(Policy):
         return refusal(request, board) if self._admit else None
 
     def on_ready(self, job: Job, board: Board) -> None:
-        self._models[job.node.model].add(job)
+        self.models[job.node.model].add(job)
 
     def on_gone(self, job: Job, board: Board) -> None:
-        self._models[job.node.model].remove(job)
+        self.models[job.node.model].remove(job)
 
     def on_started(self, work: Work, board: Board) -> None:
-        queues = self._models[work.model]
+        queues = self.models[work.model]
         queues.lost = 0
         for job in work.jobs:
             queues.remove(job)
 
     def plan(self, board: Board) -> None:
         """Drop what can no longer be in time; what is answered late anyway gets one more SLO to be worth something."""
-        for queues in self._models.values():
+        for queues in self.models.values():
             if not queues.count:
                 continue
             ends_ns = board.earliest_end_ns(queues.model)
@@ -101,9 +101,9 @@ class Edf(Policy):
     def bid(self, lane: Lane, board: Board) -> Bid | None:
         bids: List[Bid] = []
         lost: List[int] = []
-        for queues in self._models.values():
+        for queues in self.models.values():
             if queues.count and queues.model in lane.models and board.is_resident(queues.model, lane):
-                bid = self._best_batch(queues, lane, board)
+                bid = self.best_batch(queues, lane, board)
                 if bid is not None:
                     bids.append(bid)
                     lost.append(queues.lost)
@@ -119,13 +119,13 @@ class Edf(Policy):
 
     def holds(self, model: str) -> bool:
         """Whether jobs of a model wait here."""
-        return self._models[model].count > 0
+        return self.models[model].count > 0
 
     def queued(self) -> List[Job]:
-        return [job for queues in self._models.values() for queue in queues.queues for job in queue]
+        return [job for queues in self.models.values() for queue in queues.queues for job in queue]
 
-    def _best_batch(self, queues: ModelQueues, lane: Lane, board: Board) -> Bid | None:
-        """The size that loses fewest critical jobs, and of those the one that saves most per lane time, with the jobs
+    def best_batch(self, queues: ModelQueues, lane: Lane, board: Board) -> Bid | None:
+        """The batch of one model: the size that loses fewest critical jobs, and of those the one that saves most per lane time, with the jobs
         of most worth that can be in time."""
         latency = board.latency(queues.model, lane.name)
         starts_ns = lane.available_ns(board.now_ns)

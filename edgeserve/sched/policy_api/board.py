@@ -14,7 +14,7 @@ from edgeserve.sched.latency.path_cost import AppCosts
 from edgeserve.sched.policy_api.budget import Budget
 from edgeserve.sched.protocol.events import Part
 from edgeserve.sched.requests.arrivals import AppArrivals
-from edgeserve.sched.requests.critical import CriticalArrivals, apps_on
+from edgeserve.sched.requests.critical import NO_ROOMS, CriticalArrivals, Rooms, apps_on
 from edgeserve.sched.requests.graph import App, Node
 from edgeserve.sched.requests.joins import Branch, branches
 from edgeserve.sched.requests.states import Job, RequestRecord
@@ -250,6 +250,10 @@ class Board:
     def recent_arrivals(self, app: str) -> AppArrivals:
         """How often an app was asked lately, also one of another policy, and what its requests count."""
         return self._recent[app]
+
+    def critical_rooms(self, lane: Lane) -> Rooms:
+        """How long a lane may be kept, from now on, without making critical requests late."""
+        return self._critical.rooms(self.apps_on[lane.name], self.now_ns) if self._critical.any else NO_ROOMS
 
     def spares_critical(self, lane: Lane, takes_ns: int) -> bool:
         """Whether work that takes so long, if it is given to a lane now, makes no critical request late: one that is

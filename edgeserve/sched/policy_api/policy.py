@@ -164,6 +164,7 @@ class Policy:
     def __init__(self, name: str, apps: Sequence[App], options: Mapping[str, object]) -> None:
         self.name = name
         self.apps = tuple(apps)
+        self.owner: Policy = self  # whose the requests are, where another policy asks this one
         self.options = read_options(self.options_type, name, options)
         self.open_count = 0  # changed by the scheduler alone
         self.is_idle = False

@@ -7,8 +7,9 @@ may come at any time. Pure arithmetic on nanoseconds; the scheduler says who cam
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import OrderedDict, deque
-from typing import Deque, Dict, Mapping, Sequence, Tuple
+from typing import Deque, Dict, Final, List, Mapping, Sequence, Tuple
 
 from edgeserve.sched.requests.arrivals import Arrivals
 from edgeserve.sched.requests.graph import App
@@ -47,6 +48,17 @@ class Source(Arrivals):
         while self.open and self.open[0].ended:
             self.open.popleft()
 
+    def waiting(self) -> List[RequestRecord]:
+        """Its open requests of which no job runs."""
+        self._forget_ended()
+        return [request for request in self.open if not request.ended and not request.running]
+
+    def per_ns(self, now_ns: int) -> float:
+        """Requests per nanosecond; one in :data:`MEMORY_NS` while only one came."""
+        if not self.gaps_ns:
+            return 1.0 / MEMORY_NS
+        return len(self.gaps_ns) / max(1, sum(self.gaps_ns) + max(0, now_ns - self.last_ns))
+
     @property
     def until_ns(self) -> int:
         """When it is no longer expected to come back."""
@@ -66,6 +78,34 @@ class Source(Arrivals):
             if not request.ended:
                 room_ns = min(room_ns, request.deadline_ns - now_ns - self.alone_ns)
         return room_ns
+
+
+class Rooms:
+    """How long a lane may be kept, from now on, without making critical requests late.
+
+    ``opened`` has the room of each open request that the lane could still serve in time, ``expected`` that of the next
+    request of each source with a period, in rising order, in nanoseconds; ``irregular`` the slack of the requests of
+    each other source, and how many of them come per nanosecond.
+    """
+
+    __slots__ = ("opened", "expected", "irregular")
+
+    def __init__(self, opened: List[int], expected: List[int], irregular: List[Tuple[int, float]]) -> None:
+        self.opened = opened
+        self.expected = expected
+        self.irregular = irregular
+
+    def late_behind(self, keeps_ns: int) -> int:
+        """How many open or expected critical requests are late behind work that keeps the lane for so long."""
+        return bisect_left(self.opened, keeps_ns) + bisect_left(self.expected, keeps_ns)
+
+    def may_be_late(self, keeps_ns: int) -> float:
+        """How many requests that follow no period are to be expected late behind it."""
+        return sum([rate * (keeps_ns - slack_ns) for slack_ns, rate in self.irregular if keeps_ns > slack_ns])
+
+
+NO_ROOMS: Final = Rooms([], [], [])
+"""Of a lane without critical requests."""
 
 
 class CriticalArrivals:
@@ -89,6 +129,35 @@ class CriticalArrivals:
                 sources.popitem(last=False)
         source.accepted(request, now_ns, alone_ns)
         sources.move_to_end(key)
+
+    def rooms(self, apps: Sequence[App], now_ns: int) -> Rooms:
+        """How long a lane that serves these apps may be kept without making critical requests late. Half of the lane
+        time of those that are open passes before the next one is served."""
+        opened: List[int] = []
+        expected: List[int] = []
+        irregular: List[Tuple[int, float]] = []
+        busy_ns = 0
+        for app in apps:
+            sources = self._sources.get(app.name)
+            if sources is None:
+                continue
+            for source in sources.values():
+                if source.until_ns <= now_ns:
+                    continue
+                for request in source.waiting():
+                    room_ns = request.deadline_ns - now_ns - source.alone_ns
+                    if room_ns >= 0:
+                        opened.append(room_ns)
+                        busy_ns += source.alone_ns
+                due = source.expected(exceptions=False)
+                if due is not None:
+                    expected.append(max(0, due[0] - now_ns) + source.slack_ns)
+                else:
+                    irregular.append((source.slack_ns, source.per_ns(now_ns)))
+        if not (opened or expected or irregular):
+            return NO_ROOMS
+        opened.sort()
+        return Rooms(opened, sorted([max(0, room_ns - busy_ns // 2) for room_ns in expected]), irregular)
 
     def room_ns(self, apps: Sequence[App], now_ns: int) -> Tuple[int, int | None]:
         """How long a work that starts now may take, so that no critical request of these apps is late behind it, and

@@ -300,7 +300,7 @@ class EnsemblePolicy(Policy):
         self._forget_ended()
         while self._empty:
             request = self._empty.pop()
-            if not request.ended and request.policy is self:
+            if not request.ended and request.policy is self.owner:
                 board.drop(request, OVERLOADED)
         self._drop_late_leads(board)
         if self._queries:
@@ -357,7 +357,9 @@ class EnsemblePolicy(Policy):
 
     def _forget_ended(self) -> None:
         ended = [
-            number for number, query in self._queries.items() if query.request.ended or query.request.policy is not self
+            number
+            for number, query in self._queries.items()
+            if query.request.ended or query.request.policy is not self.owner
         ]
         for number in ended:
             del self._queries[number]

@@ -143,7 +143,7 @@ class PardLocal(Policy):
         member.jobs.pop(job.seq, None)
         self._touched[job.request.id] = member
         self._changed(member)
-        if job.request.ended or job.request.policy is not self:
+        if job.request.ended or job.request.policy is not self.owner:
             self._remove(member)
 
     def on_started(self, work: Work, board: Board) -> None:
@@ -229,7 +229,7 @@ class PardLocal(Policy):
         if self._offered:
             self._offered.clear()  # of the step before: bids follow
         for member in list(self._touched.values()):
-            if member.request.ended or member.request.policy is not self:
+            if member.request.ended or member.request.policy is not self.owner:
                 self._remove(member)
         if self._in_flight.cohorts:
             self._look_at_cohorts(board)
@@ -340,7 +340,7 @@ class PardLocal(Policy):
                 member.due_ns += slo_ns * -(-(ends_ns - due_ns) // slo_ns)
                 waiting.add(member)
             else:
-                _abandon_branch(self, member, board, CANNOT_MAKE_DEADLINE)
+                _abandon_branch(self.owner, member, board, CANNOT_MAKE_DEADLINE)
 
     # --- the next batch -----------------------------------------------------------------------------------------------
 

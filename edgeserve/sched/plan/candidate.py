@@ -1,0 +1,104 @@
+"""A candidate: one batch that a lane could start now, with what it brings, how long it takes and how long it can wait.
+
+All kinds of work are compared by an index of apparent tardiness cost (Vepsalainen and Morton 1987; for batches Mason,
+Fowler and Carlyle 2002): worth in time per lane time, times ``exp(-slack / K)``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Sequence
+
+from edgeserve.sched.requests.states import Job, RequestRecord
+
+if TYPE_CHECKING:
+    from edgeserve.sched.plan.source import Source
+    from edgeserve.sched.policy_api.board import Board
+
+K_SHARE: Final = 0.4
+"""K, as a share of the SLO (``one_index``: .3 to .5 are level in held-out mixes)."""
+
+CRITICAL_FACTOR: Final = 2.0
+"""A critical request counts so many times what another one of its app and value would."""
+
+CRITICAL_WAIT: Final = 0.5
+"""Share of its slack for which a critical batch may wait in the schedule: what goes before it may take longer than
+expected."""
+
+
+class Candidate:
+    """A batch of ``jobs`` of one ``model`` in a batch of ``size``.
+
+    ``takes_ns`` is how long it keeps the lane from others (of sequences the next step), ``careful_ns`` the same if it
+    is as slow as the slowest lately. ``gain`` is the worth that is expected in time, of its share of the path that is
+    left, in nanoseconds of lane time; ``slack_ns`` how long the start can wait until the first of that is lost;
+    ``k_ns`` the time in which urgency rises by the factor e. ``press`` is how far from urgent it is, in units of K.
+    ``value`` and ``free`` are set by the choice: worth per time less what critical requests lose, those that follow no
+    period among them or not.
+    """
+
+    __slots__ = (
+        "source",
+        "model",
+        "jobs",
+        "size",
+        "takes_ns",
+        "careful_ns",
+        "gain",
+        "slack_ns",
+        "k_ns",
+        "klass",
+        "press",
+        "value",
+        "free",
+        "detail",
+    )
+
+    def __init__(
+        self,
+        source: Source,
+        model: str,
+        jobs: Sequence[Job],
+        size: int,
+        takes_ns: int,
+        careful_ns: int,
+        gain: float,
+        slack_ns: int,
+        k_ns: int,
+        klass: str,
+        detail: object = None,
+    ) -> None:
+        self.source = source
+        self.model = model
+        self.jobs = jobs
+        self.size = size
+        self.takes_ns = max(1, takes_ns)
+        self.careful_ns = max(self.takes_ns, careful_ns)
+        self.gain = gain
+        self.slack_ns = slack_ns
+        self.k_ns = max(1, k_ns)
+        self.klass = klass
+        self.press = max(0, slack_ns) / self.k_ns
+        self.value = 0.0
+        self.free = 0.0
+        self.detail = detail  # what the source needs to make the bid
+
+    @property
+    def is_critical(self) -> bool:
+        """Whether some job of the batch is critical."""
+        return self.klass == "critical"
+
+    def wait_ns(self) -> int:
+        """How long the start may be put off in a schedule. Sources whose batches lose their worth little by little
+        answer otherwise."""
+        return round(self.slack_ns * CRITICAL_WAIT) if self.is_critical else self.slack_ns
+
+    def __repr__(self) -> str:
+        return f"Candidate({self.model} x{len(self.jobs)} in {self.takes_ns} ns, slack {self.slack_ns} ns)"
+
+
+def worth_of(request: RequestRecord, board: Board) -> float:
+    """What a request counts if it is in time, in nanoseconds of lane time: the mean lane time of its app's requests,
+    not its own (equal apps count alike, and a text of 600 tokens as much as one of 20), times its value."""
+    recent = board.recent_arrivals(request.app.name)
+    each_ns = recent.lane_ns if recent.is_known else float(request.cost_share_ns)
+    return each_ns * request.value * (CRITICAL_FACTOR if request.klass == "critical" else 1.0)

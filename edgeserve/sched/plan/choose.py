@@ -1,0 +1,102 @@
+"""Which candidate starts on a lane: a tentative schedule of the best batch of each model, critical requests guarded by
+count.
+
+The densest candidates enter a schedule as long as all in it start in time (DASA: Clark 1990); of those that may go
+first without making another one late, the one with the largest index starts. Work that would make critical requests
+late, open or expected, counts as if it lost several requests of its own for each of them. Pure.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Dict, Final, List, Sequence, Tuple
+
+from edgeserve.sched.plan.candidate import Candidate
+from edgeserve.sched.requests.critical import Rooms
+
+GUARD_MIN: Final = 3.0
+"""Requests that a batch must bring for each critical one that it makes late, at its last moment."""
+
+GUARD_MAX: Final = 10.0
+"""The same of a batch that has time to wait for a gap."""
+
+PATIENT: Final = 16
+"""A batch that can wait so many times as long as the most urgent one lets it go first."""
+
+
+def weigh(candidate: Candidate, rooms: Rooms, gap_ns: int) -> None:
+    """Set the worth per time of a candidate, less what critical requests lose by it."""
+    each = candidate.gain / max(1, len(candidate.jobs))
+    sure = 0.0
+    may = 0.0
+    if candidate.klass != "critical":
+        keeps_ns = candidate.careful_ns + gap_ns
+        late = rooms.late_behind(keeps_ns)
+        if late:
+            sure = late * each * (GUARD_MAX + (GUARD_MIN - GUARD_MAX) * math.exp(-candidate.press))
+        may = rooms.may_be_late(keeps_ns) * each
+    candidate.free = (candidate.gain - sure) / candidate.takes_ns
+    candidate.value = candidate.free - may / candidate.takes_ns
+
+
+def choose(candidates: Sequence[Candidate], gap_ns: int) -> Candidate | None:
+    """The candidate that starts; None where each of them had better wait. All are weighed."""
+    foreground = [item for item in candidates if item.klass != "background"]
+    able = [item for item in foreground if item.is_critical or item.value > 0.0]
+    if not able:
+        able = [item for item in foreground if item.free > 0.0]
+    if able:
+        return able[0] if len(able) == 1 else _first(able, gap_ns)
+    if foreground:
+        return None
+    return max(candidates, key=_density) if candidates else None
+
+
+def _first(candidates: Sequence[Candidate], gap_ns: int) -> Candidate:
+    best: Dict[Tuple[str, str], Candidate] = {}
+    for item in candidates:
+        key = (item.source.kind, item.model)
+        if key not in best or _index(item) > _index(best[key]):
+            best[key] = item
+    schedule: List[Tuple[int, Candidate]] = []  # in order of how long each may wait
+    for item in sorted(best.values(), key=_order):
+        wait_ns = item.wait_ns()
+        place = len(schedule)
+        while place and schedule[place - 1][0] > wait_ns:
+            place -= 1
+        schedule.insert(place, (wait_ns, item))
+        if len(schedule) > 1 and not _in_time(schedule, None, gap_ns):
+            del schedule[place]
+    first_wait_ns, first = schedule[0]
+    patient_ns = PATIENT * max(first_wait_ns, first.takes_ns)
+    for wait_ns, item in sorted(schedule, key=_by_index):
+        if item is first or (wait_ns <= patient_ns and _in_time(schedule, item, gap_ns)):
+            return item
+    return first
+
+
+def _in_time(schedule: Sequence[Tuple[int, Candidate]], first: Candidate | None, gap_ns: int) -> bool:
+    """Whether all start in time if they run in this order, but ``first`` before all others."""
+    at_ns = 0 if first is None else first.takes_ns + gap_ns
+    for wait_ns, item in schedule:
+        if item is not first:
+            if at_ns > wait_ns:
+                return False
+            at_ns += item.takes_ns + gap_ns
+    return True
+
+
+def _index(item: Candidate) -> float:
+    return item.gain / item.takes_ns * math.exp(-max(0.0, item.press))
+
+
+def _density(item: Candidate) -> float:
+    return item.gain / item.takes_ns
+
+
+def _order(item: Candidate) -> Tuple[bool, float]:
+    return not item.is_critical, -item.value
+
+
+def _by_index(row: Tuple[int, Candidate]) -> float:
+    return -row[1].value * math.exp(-max(0.0, row[1].press))

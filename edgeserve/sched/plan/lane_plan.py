@@ -1,0 +1,187 @@
+"""``plan``: one rule for a frame, a turn of a language model, a model of an ensemble and a stage of a pipeline.
+
+Each kind of work is a source (``plain``, ...), which queues its jobs, drops what is late and offers candidates; the
+choice among them (``choose.py``) knows no kind. Requests go to the source of their app.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Dict, Final, List, Mapping, Sequence
+
+from edgeserve.compiled import mypyc_attr
+from edgeserve.sched.plan.adopted import Adopted
+from edgeserve.sched.plan.candidate import Candidate
+from edgeserve.sched.plan.choose import choose, weigh
+from edgeserve.sched.plan.plain import Plain
+from edgeserve.sched.plan.source import Source
+from edgeserve.sched.policies.ensemble.queries import ensemble_of
+from edgeserve.sched.policies.pard_local.pard_local import PardLocal
+from edgeserve.sched.policies.rtlm_plus import RtlmPlus
+from edgeserve.sched.policies.schemble_plus.schemble_plus import SchemblePlus
+from edgeserve.sched.policy_api.board import Board
+from edgeserve.sched.policy_api.expected_end import ExpectedEnd
+from edgeserve.sched.policy_api.policy import Bid, Change, Options, Policy
+from edgeserve.sched.requests.graph import App
+from edgeserve.sched.requests.states import Job, RequestRecord
+from edgeserve.sched.resources.lanes import Lane, Work
+from edgeserve.units import NS_PER_MS
+
+LOOK_AGAIN_NS: Final = NS_PER_MS
+"""Where all work would make critical requests late, the lane is looked at again after this."""
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class LanePlan(Policy):
+    """One plan per lane for every kind of work."""
+
+    lets_urgent_first: ClassVar[bool] = True
+    records_history: ClassVar[bool] = True
+
+    def __init__(self, name: str, apps: Sequence[App], options: Options) -> None:
+        super().__init__(name, apps, options)
+        self._sources: List[Source] = []
+        self._source_of: Dict[str, Source] = {}  # by app
+        self._chosen: Dict[str, Source] = {}  # by lane, whose bid was made last
+        self._runs: Dict[int, Source] = {}  # by work
+        self._look_again_ns: int | None = None
+
+    # --- which source -------------------------------------------------------------------------------------------------
+
+    def _begin(self, board: Board) -> None:
+        """Give each app to the source of its kind."""
+        kinds: Dict[str, List[App]] = {}
+        for app in self.apps:
+            kinds.setdefault(kind_of(app, board), []).append(app)
+        for kind, apps in kinds.items():
+            source = self._make(kind, apps)
+            self._sources.append(source)
+            for app in apps:
+                self._source_of[app.name] = source
+
+    def _make(self, kind: str, apps: Sequence[App]) -> Source:
+        if kind == "steps":
+            return Adopted(self, kind, RtlmPlus(self.name, apps, {}))
+        if kind == "members":
+            return Adopted(self, kind, SchemblePlus(self.name, apps, {}))
+        if kind == "companies":
+            return Adopted(self, kind, PardLocal(self.name, apps, {}))
+        return Plain(self)
+
+    def _of(self, app: App, board: Board) -> Source:
+        if not self._sources:
+            self._begin(board)
+        return self._source_of[app.name]
+
+    # --- hooks --------------------------------------------------------------------------------------------------------
+
+    def on_request(self, request: RequestRecord, board: Board) -> str | None:
+        return self._of(request.app, board).on_request(request, board)
+
+    def on_ready(self, job: Job, board: Board) -> None:
+        self._of(job.request.app, board).on_ready(job, board)
+
+    def on_gone(self, job: Job, board: Board) -> None:
+        self._of(job.request.app, board).on_gone(job, board)
+
+    def on_started(self, work: Work, board: Board) -> None:
+        source = self._of(work.jobs[0].request.app, board)
+        self._runs[work.id] = source
+        source.on_started(work, board)
+
+    def on_finished(self, work: Work, started_ns: int, finished_ns: int, board: Board) -> None:
+        if work.probe is not None:
+            self._of(work.probe.request.app, board).on_finished(work, started_ns, finished_ns, board)
+            return
+        self._runs.pop(work.id).on_finished(work, started_ns, finished_ns, board)
+
+    def on_trial(self, job: Job, work: Work, took_ns: int, board: Board) -> None:
+        self._of(job.request.app, board).on_trial(job, work, took_ns, board)
+
+    def on_refused(self, work: Work, board: Board) -> None:
+        self._back(work, board).on_refused(work, board)
+
+    def on_lost(self, work: Work, board: Board) -> None:
+        self._back(work, board).on_lost(work, board)
+
+    def _back(self, work: Work, board: Board) -> Source:
+        source = self._runs.pop(work.id, None)
+        if source is not None:
+            return source
+        assert work.probe is not None
+        return self._of(work.probe.request.app, board)
+
+    def on_device(self, change: Change, board: Board) -> None:
+        for source in self._sources:
+            source.on_device(change, board)
+
+    def plan(self, board: Board) -> None:
+        self._look_again_ns = None
+        for source in self._sources:
+            source.plan(board)
+
+    def cut(self, work: Work, board: Board) -> bool:
+        return self._runs[work.id].cut(work, board)
+
+    def bid(self, lane: Lane, board: Board) -> Bid | None:
+        at_ns = lane.available_ns(board.now_ns)
+        offers: List[Candidate] = []
+        for source in self._sources:
+            offers += source.offers(lane, at_ns, board)
+        if not offers:
+            return None
+        first = offers[0]
+        if len(offers) > 1 or first.klass == "normal":
+            found = self._first(offers, lane, at_ns, board)
+            if found is None:
+                again_ns = board.now_ns + LOOK_AGAIN_NS
+                if self._look_again_ns is None or again_ns < self._look_again_ns:
+                    self._look_again_ns = again_ns
+                return None
+            first = found
+        return first.source.bid(first, offers, lane, board)
+
+    def _first(self, offers: List[Candidate], lane: Lane, at_ns: int, board: Board) -> Candidate | None:
+        rooms, gap_ns = board.critical_rooms(lane), lane.dispatch_gap.careful_ns
+        more: List[Candidate] = []
+        for item in offers:
+            weigh(item, rooms, gap_ns)
+            if item.free < item.gain / item.takes_ns and item.klass == "normal":
+                more += item.source.smaller(item, lane, at_ns, board)
+        for item in more:
+            weigh(item, rooms, gap_ns)
+        offers += more
+        return choose(offers, gap_ns)
+
+    def next_wakeup_ns(self, board: Board) -> int | None:
+        earliest_ns = self._look_again_ns
+        for source in self._sources:
+            at_ns = source.next_wakeup_ns(board)
+            if at_ns is not None and (earliest_ns is None or at_ns < earliest_ns):
+                earliest_ns = at_ns
+        return earliest_ns
+
+    def expected_end(self, request: RequestRecord, job: Job | None, board: Board) -> ExpectedEnd | None:
+        return self._of(request.app, board).expected_end(request, job, board)
+
+    def figures(self) -> Mapping[str, Any]:
+        figures: Dict[str, Any] = {}
+        for source in self._sources:
+            figures.update(source.figures())
+        return figures
+
+    def queued(self) -> List[Job]:
+        return [job for source in self._sources for job in source.queued()]
+
+
+def kind_of(app: App, board: Board) -> str:
+    """Which kind of work an app is: by its models, and by the lanes that they share."""
+    models = list(dict.fromkeys([node.model for node in app.nodes]))
+    if any(board.makes_sequences(model) for model in models):
+        return "steps"
+    if ensemble_of(app) is not None:
+        return "members"
+    for index, model in enumerate(models):
+        for other in models[:index]:
+            if any(lane in board.lanes_of(other) for lane in board.lanes_of(model)):
+                return "companies"
+    return "plain"

@@ -1,0 +1,117 @@
+"""Plain work: models of one app node each, or of paths whose models share no lane. The batch is that of ``edf``."""
+
+from __future__ import annotations
+
+from typing import List, Sequence
+
+from edgeserve.compiled import mypyc_attr
+from edgeserve.sched.plan.candidate import K_SHARE, Candidate, worth_of
+from edgeserve.sched.plan.source import Source
+from edgeserve.sched.policies.common.bidding import Utility, bid_for
+from edgeserve.sched.policies.edf import Edf
+from edgeserve.sched.policy_api.board import Board
+from edgeserve.sched.policy_api.policy import Bid, Policy
+from edgeserve.sched.requests.states import Job, RequestRecord
+from edgeserve.sched.resources.lanes import Lane, Work
+from edgeserve.units import FOREVER_NS
+
+RISE, RISE_MAX = 4, 2.0
+"""A batch counts twice as dense if four times as many jobs of its model were given up since it ran last as the batch
+has; three times at most. So the smaller of two equal apps has its turn."""
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Plain(Source):
+    """Jobs of models whose batches take about the same time whatever is in them."""
+
+    kind = "plain"
+
+    def __init__(self, owner: Policy) -> None:
+        super().__init__(owner)
+        self._edf = Edf(owner.name, owner.apps, {})
+
+    def on_request(self, request: RequestRecord, board: Board) -> str | None:
+        return self._edf.on_request(request, board)
+
+    def on_ready(self, job: Job, board: Board) -> None:
+        self._edf.on_ready(job, board)
+
+    def on_gone(self, job: Job, board: Board) -> None:
+        self._edf.on_gone(job, board)
+
+    def on_started(self, work: Work, board: Board) -> None:
+        self._edf.on_started(work, board)
+
+    def plan(self, board: Board) -> None:
+        self._edf.plan(board)
+
+    def queued(self) -> List[Job]:
+        return self._edf.queued()
+
+    def offers(self, lane: Lane, at_ns: int, board: Board) -> Sequence[Candidate]:
+        found: List[Candidate] = []
+        for queues in self._edf.models.values():
+            if queues.count and queues.model in lane.models and board.is_resident(queues.model, lane):
+                bid = self._edf.best_batch(queues, lane, board)
+                if bid is not None:
+                    found.append(self._candidate(bid, queues.lost, lane, at_ns, board))
+        return found
+
+    def smaller(self, candidate: Candidate, lane: Lane, at_ns: int, board: Board) -> Sequence[Candidate]:
+        found: List[Candidate] = []
+        lost = self._edf.models[candidate.model].lost
+        latency = board.latency(candidate.model, lane.name)
+        for size in latency.sizes:
+            if size < len(candidate.jobs):
+                jobs = candidate.jobs[:size]
+                item = self._candidate(bid_for(jobs, size, latency.likely_ns[size], board), lost, lane, at_ns, board)
+                item.press = candidate.press  # a long batch is not more urgent for being long
+                found.append(item)
+        return found
+
+    def bid(self, candidate: Candidate, others: Sequence[Candidate], lane: Lane, board: Board) -> Bid:
+        detail = candidate.detail
+        assert isinstance(detail, Bid)
+        return detail
+
+    def _candidate(self, bid: Bid, lost: int, lane: Lane, at_ns: int, board: Board) -> Candidate:
+        utility = bid.utility
+        assert isinstance(utility, Utility)
+        latency = board.latency(bid.model, lane.name)
+        share_ns = latency.share_ns
+        ends_ns = at_ns + utility.after_ns
+        gain = 0.0
+        slack_ns = FOREVER_NS
+        counted = set()
+        row = 0
+        for job in bid.jobs:
+            request = job.request
+            if job.part:
+                if request.id in counted:
+                    continue
+                counted.add(request.id)
+            due_ns, _, soft_ns = utility.rows[row]
+            row += 1
+            worth = worth_of(request, board)
+            if job.node.succs:
+                rest_ns = board.rest_lane_ns(request.app, job.node)
+                worth *= share_ns / max(1, share_ns + rest_ns)
+            if ends_ns <= due_ns:
+                gain += worth
+                slack_ns = min(slack_ns, due_ns - ends_ns)
+            elif soft_ns:
+                gain += worth * soft_ns / (soft_ns + ends_ns - due_ns)
+        first = bid.jobs[0].request
+        return Candidate(
+            self,
+            bid.model,
+            bid.jobs,
+            bid.size,
+            bid.expected_ns,
+            max(bid.expected_ns, latency.slowest_ns[bid.size]),
+            gain * (1.0 + min(RISE_MAX, lost / (RISE * len(bid.jobs)))),
+            slack_ns,
+            round(K_SHARE * (first.deadline_ns - first.arrival_ns)),
+            bid.klass,
+            bid,
+        )

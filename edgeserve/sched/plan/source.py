@@ -1,0 +1,93 @@
+"""What the plan asks of one kind of work: queue its jobs, drop what is late, offer candidates, make a bid of one."""
+
+from __future__ import annotations
+
+from typing import Any, Final, List, Mapping, Sequence
+
+from edgeserve.compiled import mypyc_attr
+from edgeserve.sched.plan.candidate import Candidate
+from edgeserve.sched.policies.common.bidding import bid_for, refusal
+from edgeserve.sched.policy_api.board import Board
+from edgeserve.sched.policy_api.expected_end import ExpectedEnd, expected_end
+from edgeserve.sched.policy_api.policy import Bid, Change, Policy
+from edgeserve.sched.requests.states import Job, RequestRecord
+from edgeserve.sched.resources.lanes import Lane, Work
+
+NONE: Final[Sequence[Candidate]] = ()
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Source:
+    """One kind of work. ``owner`` is the policy that the requests belong to. The hooks mean what they mean in
+    :class:`~edgeserve.sched.policy_api.policy.Policy`, for the jobs of this kind alone."""
+
+    kind = ""
+
+    def __init__(self, owner: Policy) -> None:
+        self.owner = owner
+
+    def on_request(self, request: RequestRecord, board: Board) -> str | None:
+        """Admit (None) or refuse (the reason) a request of an app of this kind."""
+        return refusal(request, board)
+
+    def on_ready(self, job: Job, board: Board) -> None:
+        """Queue a job."""
+        raise NotImplementedError
+
+    def on_gone(self, job: Job, board: Board) -> None:
+        """Unqueue a job that has left."""
+        raise NotImplementedError
+
+    def on_started(self, work: Work, board: Board) -> None:
+        """A batch of this source runs: unqueue its jobs."""
+        raise NotImplementedError
+
+    def on_finished(self, work: Work, started_ns: int, finished_ns: int, board: Board) -> None:
+        """A batch of this source ended."""
+
+    def on_trial(self, job: Job, work: Work, took_ns: int, board: Board) -> None:
+        """A request that was given up was run as a trial."""
+
+    def on_refused(self, work: Work, board: Board) -> None:
+        """The lane would not start a batch of this source."""
+
+    def on_lost(self, work: Work, board: Board) -> None:
+        """The lane of a batch of this source went down or hangs."""
+
+    def on_device(self, change: Change, board: Board) -> None:
+        """A lane or a device changed."""
+
+    def plan(self, board: Board) -> None:
+        """Drop what can no longer be in time, settle joins, prepare. Called once per step before :meth:`offers`."""
+
+    def offers(self, lane: Lane, at_ns: int, board: Board) -> Sequence[Candidate]:
+        """The batches that this lane could start at ``at_ns``, of models that are resident. Changes nothing."""
+        return NONE
+
+    def smaller(self, candidate: Candidate, lane: Lane, at_ns: int, board: Board) -> Sequence[Candidate]:
+        """Smaller batches in place of one that would make critical requests late. Changes nothing."""
+        return NONE
+
+    def bid(self, candidate: Candidate, others: Sequence[Candidate], lane: Lane, board: Board) -> Bid:
+        """The bid that starts a candidate. ``others`` are those that it was chosen from."""
+        return bid_for(candidate.jobs, candidate.size, candidate.takes_ns, board)
+
+    def cut(self, work: Work, board: Board) -> bool:
+        """Whether a batch of sequences is to end after its present step. Changes nothing."""
+        return False
+
+    def next_wakeup_ns(self, board: Board) -> int | None:
+        """When to look again although nothing happens, or None."""
+        return None
+
+    def expected_end(self, request: RequestRecord, job: Job | None, board: Board) -> ExpectedEnd | None:
+        """When a request that is refused or given up would end (see :meth:`Policy.expected_end`)."""
+        return expected_end(request, job, board)
+
+    def figures(self) -> Mapping[str, Any]:
+        """What was learnt, for people."""
+        return {}
+
+    def queued(self) -> List[Job]:
+        """The jobs that wait here."""
+        return []
