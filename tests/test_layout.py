@@ -104,7 +104,8 @@ SCHED_ROOMS = {
     "resources": {"protocol", "requests", "latency"},
     "policy_api": {"protocol", "requests", "latency", "resources"},
     "policies": {"protocol", "requests", "latency", "resources", "policy_api"},
-    "core": {"protocol", "requests", "latency", "resources", "policy_api", "policies"},
+    "plan": {"protocol", "requests", "latency", "resources", "policy_api", "policies"},
+    "core": {"protocol", "requests", "latency", "resources", "policy_api", "policies", "plan"},
 }
 
 # And inside ``sched/policies``: which rooms of other policies a policy's room uses.

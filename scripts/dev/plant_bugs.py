@@ -552,7 +552,7 @@ BUGS: Tuple[Bug, ...] = (
         "            if not late:\n", "            if True:\n",
         (LOCAL + "::test_the_survivors_of_a_slow_batch_are_tested_again",)),
     Bug("cohort-keeps-the-hopeless-waiting", "policies/pard_local/pard_local.py",
-        "_abandon_branch(self, member, board, CANNOT_MAKE_DEADLINE)", "pass",
+        "_abandon_branch(self.owner, member, board, CANNOT_MAKE_DEADLINE)", "pass",
         (LOCAL_GUARDS + "::test_who_could_not_make_it_alone_is_dropped_before_the_deadline",)),
     Bug("cohort-continues-at-any-time", "policies/pard_local/pard_local.py",
         "latest_start_ns=None if slack_ns is None else ends_ns + slack_ns - took_ns", "latest_start_ns=None",

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Sequence
 
+from edgeserve.compiled import mypyc_attr
 from edgeserve.sched.requests.states import Job, RequestRecord
 
 if TYPE_CHECKING:
-    from edgeserve.sched.plan.source import Source
     from edgeserve.sched.policy_api.board import Board
 
 K_SHARE: Final = 0.4
@@ -25,6 +25,14 @@ CRITICAL_WAIT: Final = 0.5
 expected."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Kind:
+    """Who made a candidate: the source of one ``kind`` of work."""
+
+    kind = ""
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Candidate:
     """A batch of ``jobs`` of one ``model`` in a batch of ``size``.
 
@@ -55,7 +63,7 @@ class Candidate:
 
     def __init__(
         self,
-        source: Source,
+        source: Kind,
         model: str,
         jobs: Sequence[Job],
         size: int,

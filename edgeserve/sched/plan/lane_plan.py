@@ -138,7 +138,7 @@ class LanePlan(Policy):
                     self._look_again_ns = again_ns
                 return None
             first = found
-        return first.source.bid(first, offers, lane, board)
+        return _source(first).bid(first, offers, lane, board)
 
     def _first(self, offers: List[Candidate], lane: Lane, at_ns: int, board: Board) -> Candidate | None:
         rooms, gap_ns = board.critical_rooms(lane), lane.dispatch_gap.careful_ns
@@ -146,7 +146,7 @@ class LanePlan(Policy):
         for item in offers:
             weigh(item, rooms, gap_ns)
             if item.free < item.gain / item.takes_ns and item.klass == "normal":
-                more += item.source.smaller(item, lane, at_ns, board)
+                more += _source(item).smaller(item, lane, at_ns, board)
         for item in more:
             weigh(item, rooms, gap_ns)
         offers += more
@@ -171,6 +171,13 @@ class LanePlan(Policy):
 
     def queued(self) -> List[Job]:
         return [job for source in self._sources for job in source.queued()]
+
+
+def _source(candidate: Candidate) -> Source:
+    """The source of a candidate."""
+    source = candidate.source
+    assert isinstance(source, Source)
+    return source
 
 
 def kind_of(app: App, board: Board) -> str:

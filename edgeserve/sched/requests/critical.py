@@ -137,23 +137,17 @@ class CriticalArrivals:
         expected: List[int] = []
         irregular: List[Tuple[int, float]] = []
         busy_ns = 0
-        for app in apps:
-            sources = self._sources.get(app.name)
-            if sources is None:
-                continue
-            for source in sources.values():
-                if source.until_ns <= now_ns:
-                    continue
-                for request in source.waiting():
-                    room_ns = request.deadline_ns - now_ns - source.alone_ns
-                    if room_ns >= 0:
-                        opened.append(room_ns)
-                        busy_ns += source.alone_ns
-                due = source.expected(exceptions=False)
-                if due is not None:
-                    expected.append(max(0, due[0] - now_ns) + source.slack_ns)
-                else:
-                    irregular.append((source.slack_ns, source.per_ns(now_ns)))
+        for source in self._sources_of(apps, now_ns):
+            for request in source.waiting():
+                room_ns = request.deadline_ns - now_ns - source.alone_ns
+                if room_ns >= 0:
+                    opened.append(room_ns)
+                    busy_ns += source.alone_ns
+            due = source.expected(exceptions=False)
+            if due is not None:
+                expected.append(max(0, due[0] - now_ns) + source.slack_ns)
+            else:
+                irregular.append((source.slack_ns, source.per_ns(now_ns)))
         if not (opened or expected or irregular):
             return NO_ROOMS
         opened.sort()
@@ -163,19 +157,25 @@ class CriticalArrivals:
         """How long a work that starts now may take, so that no critical request of these apps is late behind it, and
         when that grows although none comes (None: never, nobody is waited for). Forgets who does not come any more."""
         room_ns, grows_ns = FOREVER_NS, FOREVER_NS
+        for source in self._sources_of(apps, now_ns):
+            room_ns = min(room_ns, source.room_ns(now_ns))
+            grows_ns = min(grows_ns, source.until_ns)
+        return room_ns, None if room_ns == FOREVER_NS else grows_ns
+
+    def _sources_of(self, apps: Sequence[App], now_ns: int) -> List[Source]:
+        """The sources of these apps that are still expected to come back; the others are forgotten."""
+        found: List[Source] = []
         for app in apps:
             sources = self._sources.get(app.name)
             if sources is None:
                 continue
             for key in [key for key, source in sources.items() if source.until_ns <= now_ns]:
                 del sources[key]
-            for source in sources.values():
-                room_ns = min(room_ns, source.room_ns(now_ns))
-                grows_ns = min(grows_ns, source.until_ns)
+            found += sources.values()
             if not sources:
                 del self._sources[app.name]
         self.any = bool(self._sources)
-        return room_ns, None if room_ns == FOREVER_NS else grows_ns
+        return found
 
 
 def apps_on(apps: Mapping[str, App], models: Mapping[str, object]) -> Tuple[App, ...]:
