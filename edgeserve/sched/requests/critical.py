@@ -26,21 +26,27 @@ SOURCES_MAX = 64
 
 class Source(Arrivals):
     """Critical requests of one client and stream of one app. ``slack_ns`` is how long its last one could wait,
-    ``alone_ns`` what it takes alone, ``open`` are those that have not ended."""
+    ``alone_ns`` what it takes alone, ``until_ns`` when it is no longer expected to come back, ``open`` are those that
+    have not ended."""
 
-    __slots__ = ("slack_ns", "alone_ns", "open")
+    __slots__ = ("slack_ns", "alone_ns", "until_ns", "open", "_next_ns")
 
     def __init__(self) -> None:
         super().__init__()
         self.slack_ns = 0
         self.alone_ns = 0
+        self.until_ns = 0
         self.open: Deque[RequestRecord] = deque()
+        self._next_ns = 0
 
     def accepted(self, request: RequestRecord, now_ns: int, alone_ns: int) -> None:
         """A request came."""
         self.came(now_ns)
         self.alone_ns = alone_ns
         self.slack_ns = max(0, request.deadline_ns - request.arrival_ns - alone_ns)
+        self.until_ns = now_ns + max(MEMORY_NS, 2 * max(self.gaps_ns, default=0))
+        expected = self.expected(exceptions=False)
+        self._next_ns = now_ns if expected is None else expected[0]
         self._forget_ended()
         self.open.append(request)
 
@@ -59,15 +65,9 @@ class Source(Arrivals):
             return 1.0 / MEMORY_NS
         return len(self.gaps_ns) / max(1, sum(self.gaps_ns) + max(0, now_ns - self.last_ns))
 
-    @property
-    def until_ns(self) -> int:
-        """When it is no longer expected to come back."""
-        return self.last_ns + max(MEMORY_NS, 2 * max(self.gaps_ns, default=0))
-
     def next_ns(self) -> int:
         """The earliest time at which its next request is expected; its last where it follows no period."""
-        expected = self.expected(exceptions=False)
-        return self.last_ns if expected is None else expected[0]
+        return self._next_ns
 
     def room_ns(self, now_ns: int) -> int:
         """How long a work that starts now may take, so that the next request is in time behind it, and those that have
@@ -143,9 +143,9 @@ class CriticalArrivals:
                 if room_ns >= 0:
                     opened.append(room_ns)
                     busy_ns += source.alone_ns
-            due = source.expected(exceptions=False)
-            if due is not None:
-                expected.append(max(0, due[0] - now_ns) + source.slack_ns)
+            next_ns = source.next_ns()
+            if next_ns > source.last_ns:
+                expected.append(max(0, next_ns - now_ns) + source.slack_ns)
             else:
                 irregular.append((source.slack_ns, source.per_ns(now_ns)))
         if not (opened or expected or irregular):
