@@ -9,10 +9,10 @@ from edgeserve.errors import PolicyError
 from edgeserve.sched.core.build import build_scheduler
 from edgeserve.sched.policies import POLICIES
 from edgeserve.sched.policies.common.bidding import bid_for
-from edgeserve.sched.policies.published.pard.waits import KEPT_MAX
 from edgeserve.sched.policy_api.policy import Bid
 from edgeserve.sched.protocol.actions import FinishRequest, Outcome, RunBatch
 from edgeserve.sched.protocol.events import Request, RequestArrived
+from edgeserve.sched.published.pard.waits import KEPT_MAX
 from edgeserve.testing.policy_conformance import HONEST, PolicyConformance, Rude
 from edgeserve.testing.policy_worlds import run_world
 from edgeserve.testing.soak.run import soak
