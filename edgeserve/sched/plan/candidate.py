@@ -40,8 +40,7 @@ class Candidate:
     is as slow as the slowest lately. ``gain`` is the worth that is expected in time, of its share of the path that is
     left, in nanoseconds of lane time; ``slack_ns`` how long the start can wait until the first of that is lost;
     ``k_ns`` the time in which urgency rises by the factor e. ``press`` is how far from urgent it is, in units of K.
-    ``value`` and ``free`` are set by the choice: worth per time less what critical requests lose, those that follow no
-    period among them or not.
+    ``value`` is set by the choice: worth per time less what critical requests lose by it.
     """
 
     __slots__ = (
@@ -57,7 +56,6 @@ class Candidate:
         "klass",
         "press",
         "value",
-        "free",
         "detail",
     )
 
@@ -87,7 +85,6 @@ class Candidate:
         self.klass = klass
         self.press = max(0, slack_ns) / self.k_ns
         self.value = 0.0
-        self.free = 0.0
         self.detail = detail  # what the source needs to make the bid
 
     @property

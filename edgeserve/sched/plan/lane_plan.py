@@ -145,7 +145,7 @@ class LanePlan(Policy):
         more: List[Candidate] = []
         for item in offers:
             weigh(item, rooms, gap_ns)
-            if item.free < item.gain / item.takes_ns and item.klass == "normal":
+            if item.value < item.gain / item.takes_ns and item.klass == "normal":
                 more += _source(item).smaller(item, lane, at_ns, board)
         for item in more:
             weigh(item, rooms, gap_ns)
