@@ -81,7 +81,7 @@ ROOMS = {
     "live": {"sched", "loop", "recording", "metrics", "predict", ""} | OUTSIDE,
     "policy": {"sched"},
     "engine": {"engines"},
-    "runtime": {"sched", "live", "recording", ""} | OUTSIDE,
+    "runtime": {"sched", "live", "recording", "testing.invariants", ""} | OUTSIDE,
     "async_runtime": {"runtime"},
     "server": {"live", "runtime", "metrics", "http", "sched", ""} | OUTSIDE,
     "client": {"ipc", ""},

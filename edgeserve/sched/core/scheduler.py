@@ -16,7 +16,6 @@ from edgeserve.sched.core.auto_policy import LearntChoice
 from edgeserve.sched.core.cuts import Cuts
 from edgeserve.sched.core.experiments import Probes
 from edgeserve.sched.core.holds import Holds
-from edgeserve.sched.core.invariants import check_invariants
 from edgeserve.sched.core.request_manager import RequestManager
 from edgeserve.sched.core.slack import Slack
 from edgeserve.sched.core.state import State
@@ -210,10 +209,6 @@ class Scheduler:
     def energy(self, now_ns: int) -> Mapping[str, Any]:
         """Per device whose power is reported: joules in all, per app, and while nothing ran."""
         return {name: meter.figures(now_ns) for name, meter in self.state.energy.items() if meter.is_on}
-
-    def check(self) -> None:
-        """Assert every invariant (``sched/core/invariants.py``). O(everything)."""
-        check_invariants(self.state)
 
     @property
     def policies(self) -> Tuple[Policy, ...]:
