@@ -16,7 +16,6 @@ from edgeserve.sched.core.auto_policy import LearntChoice
 from edgeserve.sched.core.cuts import Cuts
 from edgeserve.sched.core.experiments import Probes
 from edgeserve.sched.core.holds import Holds
-from edgeserve.sched.core.invariants import check_invariants
 from edgeserve.sched.core.request_manager import RequestManager
 from edgeserve.sched.core.slack import Slack
 from edgeserve.sched.core.state import State
@@ -36,8 +35,7 @@ from edgeserve.sched.protocol.events import (
     WorkRefused,
 )
 from edgeserve.sched.requests.graph import App
-from edgeserve.sched.requests.states import RUNNING
-from edgeserve.sched.requests.why import why
+from edgeserve.sched.requests.states import RUNNING, RequestRecord
 from edgeserve.sched.requests.work import over_usual_milli
 from edgeserve.sched.resources.lanes import NO_JOBS, RUN, Lane, Work
 from edgeserve.sched.resources.model_cache import Device
@@ -196,8 +194,16 @@ class Scheduler:
 
     def story(self, request_id: int) -> List[str]:
         """What happened to a request, for people and error messages; empty when it is not remembered."""
-        request = self._request_manager.find(request_id)
-        return request.story() + why(request, self._request_manager.remembered()) if request is not None else []
+        request = self.request(request_id)
+        return request.story() if request is not None else []
+
+    def request(self, request_id: int) -> RequestRecord | None:
+        """A request that is open, or one of the last that ended."""
+        return self._request_manager.find(request_id)
+
+    def remembered(self) -> List[RequestRecord]:
+        """All requests that :meth:`request` knows."""
+        return self._request_manager.remembered()
 
     def trials(self) -> Mapping[str, Any]:
         """Per app that had any: requests that were run as a trial, and how many of them were in time."""
@@ -210,10 +216,6 @@ class Scheduler:
     def energy(self, now_ns: int) -> Mapping[str, Any]:
         """Per device whose power is reported: joules in all, per app, and while nothing ran."""
         return {name: meter.figures(now_ns) for name, meter in self.state.energy.items() if meter.is_on}
-
-    def check(self) -> None:
-        """Assert every invariant (``sched/core/invariants.py``). O(everything)."""
-        check_invariants(self.state)
 
     @property
     def policies(self) -> Tuple[Policy, ...]:

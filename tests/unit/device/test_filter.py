@@ -6,8 +6,8 @@ import random
 
 import pytest
 
+from edgeserve.device.filter import DeviceFilter, DeviceLimits, Readings
 from edgeserve.sched.protocol.events import DeviceChanged, LaneChanged
-from edgeserve.sched.protocol.readings import DeviceFilter, DeviceLimits, Readings
 
 S, MB = 10**9, 10**6
 BUSY_READINGS, MEMORY_READINGS = 3, 4

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, Sequence, Tuple
 
+from edgeserve.sched.core.scheduler import Scheduler
 from edgeserve.sched.requests.states import COMPLETED, DROPPED, RequestRecord
 from edgeserve.units import format_duration
 
@@ -19,6 +20,12 @@ MEANS = {
     "execute": "its own batches",
     "other": "between its works: the loop, or a busy machine",
 }
+
+
+def story_of(scheduler: Scheduler, request_id: int) -> List[str]:
+    """What happened to a request, and where its time went; empty where the scheduler does not remember it."""
+    request = scheduler.request(request_id)
+    return request.story() + why(request, scheduler.remembered()) if request is not None else []
 
 
 def why(request: RequestRecord, others: Sequence[RequestRecord]) -> List[str]:

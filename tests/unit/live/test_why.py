@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from hand_world import app_of, job
+from hand_world import Driver, app_of, job
 
+from edgeserve.live.why import story_of, why
 from edgeserve.sched.protocol.actions import LatencyBreakdown
-from edgeserve.sched.requests.why import why
 
 MS = 1_000_000
 
@@ -101,3 +101,26 @@ def test_batches_that_ran_at_its_arrival_or_began_before_its_own_are_before_it()
         why(late, others)[-1]
         == "  before it: 2 batches of app a on cpu0, 1 batch of app b on cpu0, 1 batch of app c on cpu0"
     )
+
+
+def test_a_story_ends_with_why_it_was_late_and_what_was_before_it():
+    world = Driver({"m": {1: 10, 4: 20}}, {"a": {"model": "m", "pending_max": 9}})
+    world.arrive("a")
+    world.arrive("a", at=4, slo=12, on_late="answer")
+    world.finish(at=10)
+    world.finish(at=22, took=11)
+    assert story_of(world.scheduler, 2)[-3:] == [
+        "  time: 6ms queue, 1ms batch, 11ms execute",
+        "  6ms past this deadline; most of its time was execute: its own batches",
+        "  before it: 1 batch of app a on cpu0",
+    ]
+    assert not [line for line in story_of(world.scheduler, 1) if "past this deadline" in line or "before it" in line]
+
+
+def test_no_word_of_a_policys_note_breaks_a_story():
+    world = Driver({"m": {1: 10, 4: 20}}, {"a": {"model": "m"}})
+    world.arrive("a")
+    world.scheduler.state.requests[1].note(1, "launched", "by hand")
+    world.scheduler.state.requests[1].note(2)
+    world.finish(at=10)
+    assert story_of(world.scheduler, 1)[-1] == "  time: 10ms execute"

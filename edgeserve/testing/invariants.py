@@ -1,4 +1,4 @@
-"""Every invariant of the state, in one place; ``Scheduler.check`` asserts them. Slow and complete: for tests.
+"""Every invariant of the scheduler's state, in one place. Slow and complete: for tests.
 
 The simulator has a reference model of its own (``sim/reference_model.py``), which notices a wrong rule here.
 """

@@ -1,4 +1,4 @@
-"""``Scheduler.check`` notices every kind of disorder: each test breaks one table by hand."""
+"""``check_invariants`` notices every kind of disorder: each test breaks one table by hand."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from hand_world import Driver
 
 from edgeserve.sched.requests.states import READY, RUNNING
 from edgeserve.sched.resources.model_cache import ABSENT
+from edgeserve.testing.invariants import check_invariants
 
 
 @pytest.fixture
@@ -41,7 +42,7 @@ def world() -> SimpleNamespace:
     driver.arrive("voice", at=4, stream="v")  # 6 waits for lane b
     driver.arrive("voice", at=4, stream="v")  # 7 waits for 6
     scheduler = driver.scheduler
-    scheduler.check()
+    check_invariants(scheduler.state)
     state = scheduler.state
     requests = state.requests
     return SimpleNamespace(
@@ -136,17 +137,17 @@ WITH_STAND_INS = {
 def test_disorder_is_noticed(world, said):
     DISORDER[said](world)
     with pytest.raises(AssertionError, match=said):
-        world.scheduler.check()
+        check_invariants(world.scheduler.state)
 
 
 def test_a_job_that_is_probed_is_not_retained_any_more(world):
     second_work(world, "a", probe=world.job_of(4))
     world.lanes["a"].ahead_ns = 1  # two works may stand on it now
     world.device.placements["m"].in_flight = 2
-    world.scheduler.check()
+    check_invariants(world.scheduler.state)
     world.retained[world.job_of(4).seq] = world.job_of(4)
     with pytest.raises(AssertionError, match="is being probed and still kept"):
-        world.scheduler.check()
+        check_invariants(world.scheduler.state)
 
 
 def test_lane_time_that_no_open_request_keeps_is_noticed():
@@ -157,4 +158,4 @@ def test_lane_time_that_no_open_request_keeps_is_noticed():
     for counted in (shared.total_ns - 1, 0):
         shared.total_ns = counted
         with pytest.raises(AssertionError, match="lane time pending"):
-            driver.scheduler.check()
+            check_invariants(driver.scheduler.state)
