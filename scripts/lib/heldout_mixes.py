@@ -116,11 +116,11 @@ class Draft:
             return {"kind": kind, "on": f"{on_ms}ms", "off": f"{on_ms // 2}ms"}
         return {"kind": kind}
 
-    def longest_ms(self, but: str) -> float:
-        """The longest batch of one item of other models on the lane, of the longest input: what a critical request may
-        have to wait for at least."""
+    def others_ms(self, but: str) -> Tuple[float, float]:
+        """The longest batch of other models on the lane, of one item and a full one, of the longest inputs."""
         others = [name for name, model in self.table["model"].items() if model["lanes"] == [GPU] and name != but]
-        return max([self.alone_ms(name) for name in others])
+        full_ms = [self.time_ms(name, self.table["model"][name]["batch"][-1]) for name in others]
+        return max([self.alone_ms(name) for name in others]), max(full_ms)
 
     def alone_ms(self, model: str) -> float:
         """One item of the longest input, or one step and the reading of a long prompt."""
@@ -164,10 +164,11 @@ def plain(
 
 
 def loop(draft: Draft, name: str, item_ms: float, part: float) -> None:
-    """A critical app whose requests come in a rhythm, with time for one batch of any other model before it. To be
-    drawn last."""
+    """A critical app whose requests come in a rhythm, with time for any single item of another model before it, and for
+    about a full batch. To be drawn last."""
     draft.model(name, item_ms, (1, 2, 4))
-    slo_ms = draft.time_ms(name) + draft.longest_ms(name) * draft.draw.uniform(1.3, 2.0)
+    single_ms, full_ms = draft.others_ms(name)
+    slo_ms = draft.time_ms(name) + max(1.3 * single_ms, full_ms * draft.draw.uniform(0.8, 1.3))
     value = draft.draw.choice((1.0, 2.0, 3.0))
     draft.app(name, item_ms, slo_ms, part, model=name, value=value, **{"class": "critical"})
     periodic(draft, name)
@@ -199,7 +200,7 @@ def varying(draft: Draft, name: str, told: bool) -> None:
 
 
 def language(draft: Draft, name: str, step_ms: float, slo: float, part: float, learnt: bool) -> None:
-    """A language model. The steps of an answer are never told; they are predicted, more or less well, or only learnt."""
+    """A language model. The steps of an answer are never told: they are predicted, more or less well, or learnt."""
     draw = draft.draw
     median, sigma, slots = draw.choice((12.0, 20.0, 32.0)), draw.choice((0.4, 0.6, 0.8)), draw.choice((4, 8))
     most, tokens, token_ms, prompt_ms = round(median * 5), draw.choice((40.0, 80.0)), draw.uniform(0.04, 0.1), 3.0
@@ -379,7 +380,7 @@ def draw_parts(draw: random.Random) -> Dict[int, float]:
     """How many parts an input has: any number up to some, or few as a rule and many at times."""
     if draw.random() < 0.5:
         high = draw.choice((4, 6, 8))
-        return {count: 1.0 / (high + 1) for count in range(high + 1)}
+        return dict.fromkeys(range(high + 1), 1.0 / (high + 1))
     return {1: 0.5, 2: 0.3, draw.choice((8, 12)): 0.2}
 
 
