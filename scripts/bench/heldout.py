@@ -8,10 +8,10 @@
 Seeds below 41000 are there to develop on. Those from 41000 are kept for reports: nothing may be tuned on them, and
 nobody looks at them before what is reported is decided.
 
-The mixes (``scripts/lib/heldout_mixes.py``) have shapes of their own with each seed. All policies of a seed see the same
-arrivals, and serve all apps of a mix, with default options; ``auto`` chooses for each app as the product does.
-``edf_old`` is ``lib/edf_before.py``: ``edf`` of commit fe3afc9 without what that one did for frames of streams that are
-still to come (which 6eb8f44d took out of ``edf`` too), on today's scheduler.
+The mixes (``scripts/lib/heldout_mixes.py``) have shapes of their own with each seed. All policies of a seed see the
+same arrivals, and serve all apps of a mix, with default options; ``auto`` chooses for each app as the product does.
+``edf_old`` is ``lib/edf_before.py``: ``edf`` of commit fe3afc9 without what that one did for frames of streams that
+are still to come (which 6eb8f44d took out of ``edf`` too), on today's scheduler.
 
 * *value*: a request in time counts its app's mean lane time in full batches times its value, the same for every request
   of an app, whatever its own size; an ensemble's answer as much less as the models that took part agree less often

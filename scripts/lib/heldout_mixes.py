@@ -24,6 +24,9 @@ GPU, HOST, DEVICE = "gpu0", "cpu0", "gpu"
 SECONDS = 25.0
 WARMUP = "1s"
 LENGTH, STEPS = "length", "answer_tokens"
+STATES_MB = 20
+"""What the states of all sequences of a language model need, beside its weights."""
+
 UNKNOWN, WRONG = 0.2, 1.25
 """So many models are believed to take up to so many times too much or too little."""
 
@@ -116,11 +119,11 @@ class Draft:
             return {"kind": kind, "on": f"{on_ms}ms", "off": f"{on_ms // 2}ms"}
         return {"kind": kind}
 
-    def longest_ms(self, but: str) -> float:
-        """The longest batch of one item of other models on the lane, of the longest input: what a critical request may
-        have to wait for at least."""
+    def others_ms(self, but: str) -> Tuple[float, float]:
+        """The longest batch of other models on the lane, of one item and a full one, of the longest inputs."""
         others = [name for name, model in self.table["model"].items() if model["lanes"] == [GPU] and name != but]
-        return max([self.alone_ms(name) for name in others])
+        full_ms = [self.time_ms(name, self.table["model"][name]["batch"][-1]) for name in others]
+        return max([self.alone_ms(name) for name in others]), max(full_ms)
 
     def alone_ms(self, model: str) -> float:
         """One item of the longest input, or one step and the reading of a long prompt."""
@@ -164,10 +167,11 @@ def plain(
 
 
 def loop(draft: Draft, name: str, item_ms: float, part: float) -> None:
-    """A critical app whose requests come in a rhythm, with time for one batch of any other model before it. To be
-    drawn last."""
+    """A critical app whose requests come in a rhythm, with time for any single item of another model before it, and for
+    about a full batch. To be drawn last."""
     draft.model(name, item_ms, (1, 2, 4))
-    slo_ms = draft.time_ms(name) + draft.longest_ms(name) * draft.draw.uniform(1.3, 2.0)
+    single_ms, full_ms = draft.others_ms(name)
+    slo_ms = draft.time_ms(name) + max(1.3 * single_ms, full_ms * draft.draw.uniform(0.9, 1.4))
     value = draft.draw.choice((1.0, 2.0, 3.0))
     draft.app(name, item_ms, slo_ms, part, model=name, value=value, **{"class": "critical"})
     periodic(draft, name)
@@ -199,7 +203,7 @@ def varying(draft: Draft, name: str, told: bool) -> None:
 
 
 def language(draft: Draft, name: str, step_ms: float, slo: float, part: float, learnt: bool) -> None:
-    """A language model. The steps of an answer are never told; they are predicted, more or less well, or only learnt."""
+    """A language model. The steps of an answer are never told: they are predicted, more or less well, or learnt."""
     draw = draft.draw
     median, sigma, slots = draw.choice((12.0, 20.0, 32.0)), draw.choice((0.4, 0.6, 0.8)), draw.choice((4, 8))
     most, tokens, token_ms, prompt_ms = round(median * 5), draw.choice((40.0, 80.0)), draw.uniform(0.04, 0.1), 3.0
@@ -210,7 +214,7 @@ def language(draft: Draft, name: str, step_ms: float, slo: float, part: float, l
         steps_max=most,
         prefill=f"{prompt_ms}ms",
         prefill_token=f"{token_ms:.6f}ms",
-        state_token="48kB",
+        state_token="8kB",
         context=1000,
     )
     if not learnt:
@@ -314,7 +318,7 @@ def home(draft: Draft) -> None:
 
 
 def robot(draft: Draft) -> None:
-    """A robot's board. The device holds all models but the one that is rarely asked."""
+    """A robot's board. The device holds all models but one of those that are rarely asked."""
     draw = draft.draw
     plain(
         draft,
@@ -334,24 +338,33 @@ def robot(draft: Draft) -> None:
         draw.uniform(0.8, 1.4),
         draw.random() < 0.5,
     )
-    plain(draft, "map", draw.uniform(15.0, 35.0), log_uniform(draw, 8.0, 25.0), draw.uniform(1.0, 1.6))
-    plain(draft, "rare", draw.uniform(12.0, 30.0), log_uniform(draw, 15.0, 40.0), draw.uniform(0.15, 0.35), (1, 2))
-    draft.arrivals["rare"] = {"kind": "poisson"}
+    plain(draft, "map", draw.uniform(15.0, 35.0), log_uniform(draw, 10.0, 35.0), draw.uniform(1.0, 1.6))
+    rare = ["rare", "rare1", "rare2"][: draw.choice((2, 3))]
+    for name in rare:
+        plain(draft, name, draw.uniform(12.0, 30.0), log_uniform(draw, 10.0, 25.0), draw.uniform(0.06, 0.16), (1, 2))
     loop(draft, "vad", draw.uniform(0.8, 2.0), draw.uniform(0.5, 0.9))
-    memories = {"camera": (200, 500), "chat": (600, 1200), "map": (200, 500), "rare": (300, 600), "vad": (30, 80)}
-    scarce_memory(draft, {name: draw.randrange(*span) for name, span in memories.items()}, ("rare",))
-    draft.table["model"]["chat"]["state_memory"] = "300MB"
+    memories = {
+        "camera": (200, 500),
+        "chat": (600, 1200),
+        "map": (200, 500),
+        "vad": (30, 80),
+        **dict.fromkeys(rare, (300, 600)),
+    }
+    scarce_memory(draft, {name: draw.randrange(*span) for name, span in memories.items()}, rare)
+    draft.table["model"]["chat"]["state_memory"] = f"{STATES_MB}MB"
 
 
 def scarce_memory(draft: Draft, memories_mb: Mapping[str, int], rare: Sequence[str]) -> None:
     """Give the models memory and a time to load, and the device too little for all: what lacks is a part of the memory
-    of one that is rarely asked."""
+    of any that is rarely asked. The SLOs of those leave time for loading."""
     for name, memory_mb in memories_mb.items():
-        draft.table["model"][name].update(
-            memory=f"{memory_mb}MB", load=f"{memory_mb * draft.draw.uniform(0.2, 0.4):.1f}ms"
-        )
-    lacks = memories_mb[rare[0]] * draft.draw.uniform(0.3, 0.95)
-    draft.table["device"][DEVICE] = {"memory": f"{round(sum(memories_mb.values()) + 300 - lacks)}MB"}
+        load_ms = memory_mb * draft.draw.uniform(0.2, 0.4)
+        draft.table["model"][name].update(memory=f"{memory_mb}MB", load=f"{load_ms:.1f}ms")
+        if name in rare:
+            app = draft.table["app"][name]
+            app["slo"] = f"{float(app['slo'][:-2]) + load_ms * draft.draw.uniform(1.5, 4.0):.3f}ms"
+    lacks = min([memories_mb[name] for name in rare]) * draft.draw.uniform(0.3, 0.95)
+    draft.table["device"][DEVICE] = {"memory": f"{round(sum(memories_mb.values()) + STATES_MB - lacks)}MB"}
 
 
 def workstation(draft: Draft) -> None:
@@ -379,7 +392,7 @@ def draw_parts(draw: random.Random) -> Dict[int, float]:
     """How many parts an input has: any number up to some, or few as a rule and many at times."""
     if draw.random() < 0.5:
         high = draw.choice((4, 6, 8))
-        return {count: 1.0 / (high + 1) for count in range(high + 1)}
+        return dict.fromkeys(range(high + 1), 1.0 / (high + 1))
     return {1: 0.5, 2: 0.3, draw.choice((8, 12)): 0.2}
 
 
