@@ -53,15 +53,17 @@ LOOK: Final = 64
 
 
 class Asking(Query):
-    """A request of an ensemble. ``gains``: what each model that it wants adds, in nanoseconds of lane time; ``seen``:
-    what that was worked out from; ``told``: the models that are said to be demand."""
+    """A request of an ensemble. ``gains``: what each model that it wants adds, in nanoseconds of lane time; ``spare``:
+    the models that would add something, less than the price; ``seen``: what that was worked out from; ``told``: the
+    models that are said to be demand."""
 
-    __slots__ = ("gains", "seen", "told")
+    __slots__ = ("gains", "spare", "seen", "told")
 
     def __init__(self, request: RequestRecord, ensemble: Ensemble, last_ns: int, early_ns: int) -> None:
         super().__init__(request, ensemble, last_ns, early_ns)
         self.gains: List[float] = [0.0] * len(ensemble.nodes)
         self.seen: Tuple[int, int, int, int, bool] = (-1, 0, 0, 0, False)
+        self.spare = 0
         self.told = 0
 
 
@@ -102,6 +104,7 @@ class Members(Source):
         self._priced = 0  # how often
         self._priced_ns = -1
         self._rows: Dict[str, List[Row]] = {}
+        self._spare: Dict[str, List[Row]] = {}
         self._is_stale = True  # something happened since the rows were made
         self._empty: List[RequestRecord] = []  # whose join goes on without any model: there is no answer
         self._waits: Dict[str, Deque[int]] = {}  # of the last joins of each app
@@ -297,7 +300,11 @@ class Members(Source):
 
     def _is_enough(self, query: Asking) -> bool:
         """Whether nothing more is to gain by waiting."""
-        if query.planned or bin(query.begun() | query.gone | query.waiting()).count("1") < len(query.ensemble.nodes):
+        if (
+            query.planned
+            or query.spare
+            or bin(query.begun() | query.gone | query.waiting()).count("1") < len(query.ensemble.nodes)
+        ):
             return False
         return not query.running or query.worth(query.begun()) <= query.worth(query.answered)
 
@@ -351,17 +358,9 @@ class Members(Source):
             place = tuple([lane.name for lane in lanes])
             if place not in known:
                 up = len([lane for lane in lanes if lane.up and not lane.hung])
-                steps = (
-                    steps_on(lanes, self._ensembles, waiting, horizon_ns, board)
-                    if self._is_shared(lanes, board)
-                    else ()
-                )
+                steps = steps_on(lanes, self._ensembles, waiting, horizon_ns, board)
                 known[place] = likely_price(steps, float(up * horizon_ns))
             self._prices[model] = known[place]
-
-    def _is_shared(self, lanes: Sequence[Lane], board: Board) -> bool:
-        """Whether others use some lanes, too."""
-        return any(app.name not in self._ensembles for lane in lanes for app in board.apps_on[lane.name])
 
     def _decide(self, query: Asking, board: Board) -> None:
         """Name the models that a request wants, and what each of them adds."""
@@ -374,7 +373,7 @@ class Members(Source):
             return
         query.seen = seen
         self._is_stale = True
-        query.planned = 0
+        query.planned = query.spare = 0
         bits = [bit for bit in sorted(query.jobs) if able >> bit & 1]
         if not bits:
             return
@@ -399,9 +398,12 @@ class Members(Source):
         if not query.planned and not (query.begun() and query.worth(query.begun()) >= query.request.quality_min):
             query.planned = least
         for bit in bits:
+            within = query.planned if query.planned >> bit & 1 else able
             query.gains[bit] = shares[bit] * max(
-                [each for subset, _, each in found if subset >> bit & 1 and not subset & ~query.planned], default=0.0
+                [each for subset, _, each in found if subset >> bit & 1 and not subset & ~within], default=0.0
             )
+            if not query.planned >> bit & 1 and query.gains[bit] > 0.0:
+                query.spare |= 1 << bit
 
     def _able(self, query: Asking, board: Board) -> int:
         """The models that wait and could still end in time."""
@@ -417,13 +419,18 @@ class Members(Source):
         found = list(self._plain.offers(lane, at_ns, board))
         if self._is_stale:
             self._make_rows(board)
-        for model, rows in self._rows.items():
-            if model in lane.models and board.is_resident(model, lane):
-                item = self._best(model, rows, board.latency(model, lane.name).size_max, lane, at_ns, board)
-                if item is not None:
-                    found.append(item)
-        if found:
-            return found
+        for rows_of in (self._rows, self._spare):
+            for model, rows in rows_of.items():
+                if model in lane.models and board.is_resident(model, lane):
+                    item = self._best(model, rows, board.latency(model, lane.name).size_max, lane, at_ns, board)
+                    if item is not None and rows_of is self._spare:
+                        item.klass = "background"
+                        if not board.spares_critical(lane, item.careful_ns):
+                            continue
+                    if item is not None:
+                        found.append(item)
+            if found:
+                return found
         probe = self._records.offer(lane, board)
         if probe is None:
             return NONE
@@ -455,16 +462,18 @@ class Members(Source):
     def _make_rows(self, board: Board) -> None:
         """The jobs that may run, by model, in order of what they add."""
         self._rows = {}
+        self._spare = {}
         for query in self._queries.values():
             if query.jobs:
                 self._decide(query, board)
         self._is_stale = False
         for query in self._queries.values():
-            worth = max(1e-9, worth_of(query.request, board)) if query.planned else 1.0
+            worth = max(1e-9, worth_of(query.request, board)) if query.planned | query.spare else 1.0
             for bit, job in query.jobs.items():
-                if query.planned >> bit & 1:
+                if (query.planned | query.spare) >> bit & 1:
+                    rows_of = self._rows if query.planned >> bit & 1 else self._spare
                     gain = query.gains[bit]
-                    self._rows.setdefault(job.node.model, []).append(Row(gain, gain / worth, query.due_ns, job))
+                    rows_of.setdefault(job.node.model, []).append(Row(gain, gain / worth, query.due_ns, job))
         for job in self._leads.values():
             own_ns = share_ns(job.node.model, board)
             part = own_ns / max(1, own_ns + board.rest_lane_ns(job.request.app, job.node))
@@ -473,7 +482,7 @@ class Members(Source):
                 due_ns = max(due_ns, self._ends_ns(job, board) + _alone_ns(job.node.model, board))
             row = Row(worth_of(job.request, board) * part, 1.0, due_ns, job)
             self._rows.setdefault(job.node.model, []).append(row)
-        for rows in self._rows.values():
+        for rows in list(self._rows.values()) + list(self._spare.values()):
             rows.sort(key=Row.key)
             del rows[LOOK:]
 
