@@ -12,12 +12,12 @@ from edgeserve.compiled import mypyc_attr
 from edgeserve.sched.plan.adopted import Adopted
 from edgeserve.sched.plan.candidate import Candidate
 from edgeserve.sched.plan.choose import choose, weigh
+from edgeserve.sched.plan.members import Members, check_history
 from edgeserve.sched.plan.plain import Plain
 from edgeserve.sched.plan.source import Source
 from edgeserve.sched.policies.ensemble.queries import ensemble_of
 from edgeserve.sched.policies.pard_local.pard_local import PardLocal
 from edgeserve.sched.policies.rtlm_plus import RtlmPlus
-from edgeserve.sched.policies.schemble_plus.schemble_plus import SchemblePlus
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.expected_end import ExpectedEnd
 from edgeserve.sched.policy_api.policy import Bid, Change, Options, Policy
@@ -39,6 +39,7 @@ class LanePlan(Policy):
 
     def __init__(self, name: str, apps: Sequence[App], options: Options) -> None:
         super().__init__(name, apps, options)
+        check_history(apps)
         self._sources: List[Source] = []
         self._source_of: Dict[str, Source] = {}  # by app
         self._chosen: Dict[str, Source] = {}  # by lane, whose bid was made last
@@ -62,7 +63,7 @@ class LanePlan(Policy):
         if kind == "steps":
             return Adopted(self, kind, RtlmPlus(self.name, apps, {}))
         if kind == "members":
-            return Adopted(self, kind, SchemblePlus(self.name, apps, {}))
+            return Members(self, apps)
         if kind == "companies":
             return Adopted(self, kind, PardLocal(self.name, apps, {}))
         return Plain(self)
