@@ -11,11 +11,11 @@ from typing import Any, ClassVar, Dict, Final, List, Mapping, Sequence
 from edgeserve.compiled import mypyc_attr
 from edgeserve.sched.plan.adopted import Adopted
 from edgeserve.sched.plan.candidate import Candidate
+from edgeserve.sched.plan.companies import Companies
 from edgeserve.sched.plan.choose import choose, weigh
 from edgeserve.sched.plan.plain import Plain
 from edgeserve.sched.plan.source import Source
 from edgeserve.sched.policies.ensemble.queries import ensemble_of
-from edgeserve.sched.policies.pard_local.pard_local import PardLocal
 from edgeserve.sched.policies.rtlm_plus import RtlmPlus
 from edgeserve.sched.policies.schemble_plus.schemble_plus import SchemblePlus
 from edgeserve.sched.policy_api.board import Board
@@ -64,7 +64,7 @@ class LanePlan(Policy):
         if kind == "members":
             return Adopted(self, kind, SchemblePlus(self.name, apps, {}))
         if kind == "companies":
-            return Adopted(self, kind, PardLocal(self.name, apps, {}))
+            return Companies(self, apps)
         return Plain(self)
 
     def _of(self, app: App, board: Board) -> Source:
