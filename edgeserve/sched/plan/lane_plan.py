@@ -11,12 +11,12 @@ from typing import Any, ClassVar, Dict, Final, List, Mapping, Sequence
 from edgeserve.compiled import mypyc_attr
 from edgeserve.sched.plan.adopted import Adopted
 from edgeserve.sched.plan.candidate import Candidate
+from edgeserve.sched.plan.companies import Companies
 from edgeserve.sched.plan.choose import choose, weigh
 from edgeserve.sched.plan.members import Members, check_history
 from edgeserve.sched.plan.plain import Plain
 from edgeserve.sched.plan.source import Source
 from edgeserve.sched.policies.ensemble.queries import ensemble_of
-from edgeserve.sched.policies.pard_local.pard_local import PardLocal
 from edgeserve.sched.policies.rtlm_plus import RtlmPlus
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.expected_end import ExpectedEnd
@@ -65,7 +65,7 @@ class LanePlan(Policy):
         if kind == "members":
             return Members(self, apps)
         if kind == "companies":
-            return Adopted(self, kind, PardLocal(self.name, apps, {}))
+            return Companies(self, apps)
         return Plain(self)
 
     def _of(self, app: App, board: Board) -> Source:

@@ -271,6 +271,7 @@ class Member:
         "rank",
         "waits",
         "group",
+        "queued",
         "plain",
         "foretold",
         "learnt",
@@ -290,6 +291,7 @@ class Member:
         self.rank = CLASSES.index(request.klass)
         self.waits = False  # for a cohort
         self.group: object | None = None  # of those that wait, once they were looked at
+        self.queued: List[int] = []  # nodes in whose queues it waits
         self.foretold = bool(request.hints) and not pipeline.hints.isdisjoint(request.hints)
         self.plain = not self.foretold
         self.learnt: Set[int] = set()  # nodes whose work its pipeline has learnt from it
