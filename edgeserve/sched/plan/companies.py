@@ -705,7 +705,11 @@ class Companies(Source):
             rows = line.waiting[node.index]
             if not rows or rows[0][0] != company.rank or node.model not in lane.models:
                 continue
-            new = self._new(line.pipeline, node, rows, lane, at_ns, board) if board.is_resident(node.model, lane) else None
+            new = (
+                self._new(line.pipeline, node, rows, lane, at_ns, board)
+                if board.is_resident(node.model, lane)
+                else None
+            )
             if new is None:
                 continue
             both = Company(company.pipeline, company.home, [*company.members, *new.members])
