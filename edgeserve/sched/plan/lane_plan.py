@@ -12,8 +12,8 @@ from edgeserve.compiled import mypyc_attr
 from edgeserve.sched.plan.adopted import Adopted
 from edgeserve.sched.plan.candidate import Candidate
 from edgeserve.sched.plan.choose import choose, weigh
-from edgeserve.sched.plan.plain import Plain
 from edgeserve.sched.plan.source import Source
+from edgeserve.sched.plan.unequal import Unequal
 from edgeserve.sched.policies.ensemble.queries import ensemble_of
 from edgeserve.sched.policies.pard_local.pard_local import PardLocal
 from edgeserve.sched.policies.rtlm_plus import RtlmPlus
@@ -65,7 +65,7 @@ class LanePlan(Policy):
             return Adopted(self, kind, SchemblePlus(self.name, apps, {}))
         if kind == "companies":
             return Adopted(self, kind, PardLocal(self.name, apps, {}))
-        return Plain(self)
+        return Unequal(self)
 
     def _of(self, app: App, board: Board) -> Source:
         if not self._sources:
