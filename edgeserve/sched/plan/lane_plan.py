@@ -13,9 +13,9 @@ from edgeserve.sched.plan.candidate import Candidate
 from edgeserve.sched.plan.choose import choose, weigh
 from edgeserve.sched.plan.companies import Companies
 from edgeserve.sched.plan.members import Members, check_history
-from edgeserve.sched.plan.plain import Plain
 from edgeserve.sched.plan.source import Source
 from edgeserve.sched.plan.steps import Steps
+from edgeserve.sched.plan.unequal import Unequal
 from edgeserve.sched.policies.ensemble.queries import ensemble_of
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.expected_end import ExpectedEnd
@@ -72,7 +72,7 @@ class LanePlan(Policy):
             return Members(self, apps)
         if kind == "companies":
             return Companies(self, apps)
-        return Plain(self)
+        return Unequal(self)
 
     def _of(self, app: App, board: Board) -> Source:
         if not self._sources:

@@ -8,6 +8,7 @@ from edgeserve.compiled import mypyc_attr
 from edgeserve.sched.plan.candidate import K_SHARE, Candidate, worth_of
 from edgeserve.sched.plan.source import Source
 from edgeserve.sched.policies.common.bidding import Utility, bid_for
+from edgeserve.sched.policies.common.model_queues import ModelQueues
 from edgeserve.sched.policies.edf import Edf
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.policy import Bid, Policy
@@ -52,9 +53,9 @@ class Plain(Source):
         found: List[Candidate] = []
         for queues in self._edf.models.values():
             if queues.count and queues.model in lane.models and board.is_resident(queues.model, lane):
-                bid = self._edf.best_batch(queues, lane, board)
-                if bid is not None:
-                    found.append(self._candidate(bid, queues.lost, lane, at_ns, board))
+                item = self._offer(queues, lane, at_ns, board)
+                if item is not None:
+                    found.append(item)
         return found
 
     def smaller(self, candidate: Candidate, lane: Lane, at_ns: int, board: Board) -> Sequence[Candidate]:
@@ -73,6 +74,11 @@ class Plain(Source):
         detail = candidate.detail
         assert isinstance(detail, Bid)
         return detail
+
+    def _offer(self, queues: ModelQueues, lane: Lane, at_ns: int, board: Board) -> Candidate | None:
+        """The best batch of a model."""
+        bid = self._edf.best_batch(queues, lane, board)
+        return None if bid is None else self._candidate(bid, queues.lost, lane, at_ns, board)
 
     def _candidate(self, bid: Bid, lost: int, lane: Lane, at_ns: int, board: Board) -> Candidate:
         utility = bid.utility

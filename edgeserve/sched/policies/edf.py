@@ -88,15 +88,18 @@ class Edf(Policy):
     def plan(self, board: Board) -> None:
         """Drop what can no longer be in time; what is answered late anyway gets one more SLO to be worth something."""
         for queues in self.models.values():
-            if not queues.count:
-                continue
-            ends_ns = board.earliest_end_ns(queues.model)
-            for queue in [queue for queue in queues.queues if queue.rows]:  # giving up may make other jobs ready
-                if ends_ns is not None and queue.rows and queue.rows[0][0] < ends_ns:
-                    queues.lost += give_up_late(queue, ends_ns, board)
-            for queue in queues.queues:
-                if queue.rows and not queue.tier % 2:
-                    look_at_bound(queue, board.ends_by_lane(queues.model), board)
+            if queues.count:
+                self.drop_late(queues, board)
+
+    def drop_late(self, queues: ModelQueues, board: Board) -> None:
+        """The same for one model."""
+        ends_ns = board.earliest_end_ns(queues.model)
+        for queue in [queue for queue in queues.queues if queue.rows]:  # giving up may make other jobs ready
+            if ends_ns is not None and queue.rows and queue.rows[0][0] < ends_ns:
+                queues.lost += give_up_late(queue, ends_ns, board)
+        for queue in queues.queues:
+            if queue.rows and not queue.tier % 2:
+                look_at_bound(queue, board.ends_by_lane(queues.model), board)
 
     def bid(self, lane: Lane, board: Board) -> Bid | None:
         bids: List[Bid] = []
