@@ -81,7 +81,7 @@ def _in_time(schedule: Sequence[Tuple[int, Candidate]], first: Candidate | None,
 
 
 def _index(item: Candidate) -> float:
-    return item.gain / item.takes_ns * math.exp(-max(0.0, item.press))
+    return item.value * math.exp(-max(0.0, item.press))
 
 
 def _density(item: Candidate) -> float:
@@ -93,4 +93,4 @@ def _order(item: Candidate) -> Tuple[bool, float]:
 
 
 def _by_index(row: Tuple[int, Candidate]) -> float:
-    return -row[1].value * math.exp(-max(0.0, row[1].press))
+    return -_index(row[1])

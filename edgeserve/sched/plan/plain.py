@@ -7,7 +7,7 @@ from typing import List, Sequence
 from edgeserve.compiled import mypyc_attr
 from edgeserve.sched.plan.candidate import K_SHARE, Candidate, worth_of
 from edgeserve.sched.plan.source import Source
-from edgeserve.sched.policies.common.bidding import Utility, bid_for
+from edgeserve.sched.policies.common.bidding import Utility
 from edgeserve.sched.policies.common.model_queues import ModelQueues
 from edgeserve.sched.policies.edf import Edf
 from edgeserve.sched.policy_api.board import Board
@@ -60,13 +60,15 @@ class Plain(Source):
 
     def smaller(self, candidate: Candidate, lane: Lane, at_ns: int, board: Board) -> Sequence[Candidate]:
         found: List[Candidate] = []
-        lost = self._edf.models[candidate.model].lost
+        queues = self._edf.models[candidate.model]
         latency = board.latency(candidate.model, lane.name)
         for size in latency.sizes:
             if size < len(candidate.jobs):
-                jobs = candidate.jobs[:size]
-                item = self._candidate(bid_for(jobs, size, latency.likely_ns[size], board), lost, lane, at_ns, board)
-                item.press = candidate.press  # a long batch is not more urgent for being long
+                bid = self._edf.batch_of(queues, size, lane, board)
+                if bid is None:
+                    continue
+                item = self._candidate(bid, queues.lost, lane, at_ns, board)
+                item.press = min(item.press, candidate.press)  # a long batch is not more urgent for being long
                 found.append(item)
         return found
 
@@ -78,7 +80,9 @@ class Plain(Source):
     def _offer(self, queues: ModelQueues, lane: Lane, at_ns: int, board: Board) -> Candidate | None:
         """The best batch of a model."""
         bid = self._edf.best_batch(queues, lane, board)
-        return None if bid is None else self._candidate(bid, queues.lost, lane, at_ns, board)
+        if bid is None:
+            return None
+        return self._candidate(bid, queues.lost, lane, at_ns, board)
 
     def _candidate(self, bid: Bid, lost: int, lane: Lane, at_ns: int, board: Board) -> Candidate:
         utility = bid.utility

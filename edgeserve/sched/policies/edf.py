@@ -136,10 +136,14 @@ class Edf(Policy):
             return _lone_bid(queues, starts_ns, latency, lane, board)
         filled = [queue for queue in queues.queues if queue.rows]
         size = self._best_size(queues, filled, starts_ns, latency, lane.dispatch_gap.careful_ns)
-        if not size:
-            return None
+        return self.batch_of(queues, size, lane, board) if size else None
+
+    def batch_of(self, queues: ModelQueues, size: int, lane: Lane, board: Board) -> Bid | None:
+        """The batch of one model of at most this size, with the jobs of most worth that can be in time in it."""
+        latency = board.latency(queues.model, lane.name)
+        filled = [queue for queue in queues.queues if queue.rows]
         took_ns = latency.likely_ns[size]
-        ends_ns = starts_ns + took_ns
+        ends_ns = lane.available_ns(board.now_ns) + took_ns
         if len(filled) == 1:
             jobs = take(filled[0], lane, filled[0].position(ends_ns), size)
         else:
