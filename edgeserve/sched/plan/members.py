@@ -54,16 +54,17 @@ LOOK: Final = 64
 
 class Asking(Query):
     """A request of an ensemble. ``gains``: what each model that it wants adds, in nanoseconds of lane time; ``spare``:
-    the models that would add something, less than the price; ``seen``: what that was worked out from; ``told``: the
-    models that are said to be demand."""
+    the models that would add something, less than the price; ``until_ns``: when they are to end; ``seen``: what that was
+    worked out from; ``told``: the models that are said to be demand."""
 
-    __slots__ = ("gains", "spare", "seen", "told")
+    __slots__ = ("gains", "spare", "until_ns", "seen", "told")
 
     def __init__(self, request: RequestRecord, ensemble: Ensemble, last_ns: int, early_ns: int) -> None:
         super().__init__(request, ensemble, last_ns, early_ns)
         self.gains: List[float] = [0.0] * len(ensemble.nodes)
         self.seen: Tuple[int, int, int, int, bool] = (-1, 0, 0, 0, False)
         self.spare = 0
+        self.until_ns = self.due_ns
         self.told = 0
 
 
@@ -364,9 +365,10 @@ class Members(Source):
 
     def _decide(self, query: Asking, board: Board) -> None:
         """Name the models that a request wants, and what each of them adds."""
+        query.until_ns = query.due_ns
         able = self._able(query, board)
-        if not able and not query.begun() and query.due_ns < query.last_ns:
-            query.due_ns = query.last_ns  # its join may have to wait then, which is better than no answer
+        if not able and not query.begun():
+            query.until_ns = query.last_ns  # its join may have to wait then, which is better than no answer
             able = self._able(query, board)
         seen = (self._priced, able, query.running, query.answered, query.is_scored)
         if seen == query.seen:
@@ -409,7 +411,7 @@ class Members(Source):
         """The models that wait and could still end in time."""
         found = 0
         for bit, job in query.jobs.items():
-            if self._ends_ns(job, board) <= query.due_ns:
+            if self._ends_ns(job, board) <= query.until_ns:
                 found |= 1 << bit
         return found
 
@@ -473,7 +475,7 @@ class Members(Source):
                 if (query.planned | query.spare) >> bit & 1:
                     rows_of = self._rows if query.planned >> bit & 1 else self._spare
                     gain = query.gains[bit]
-                    rows_of.setdefault(job.node.model, []).append(Row(gain, gain / worth, query.due_ns, job))
+                    rows_of.setdefault(job.node.model, []).append(Row(gain, gain / worth, query.until_ns, job))
         for job in self._leads.values():
             own_ns = share_ns(job.node.model, board)
             part = own_ns / max(1, own_ns + board.rest_lane_ns(job.request.app, job.node))
