@@ -251,6 +251,7 @@ class Companies(Source):
         for job in work.jobs:
             member = self._members.get(job.request.id)
             if member is not None:
+                self._touched[job.request.id] = member
                 self._changed(member)
                 if job.state == DONE and (job.hints or member.request.hints or job.node.fan_out or job.node.route_one):
                     _learn(member, job)
@@ -327,7 +328,7 @@ class Companies(Source):
                 if company.home in lost:
                     for member in list(company.members):
                         self._leave(member)
-                elif company.members and not any(company.running):
+                else:
                     self._look_again(company, board)
             left = [company for company in self._companies if company.members]
             if len(left) < len(self._companies):
@@ -339,7 +340,7 @@ class Companies(Source):
 
     def _look_again(self, company: Company, board: Board) -> None:
         """While a member would be late with what is left of all, the tightest of these waits again."""
-        while company.members and board.budget.left > 0:
+        while board.budget.left > 0:
             self._forecast(board)
             late = company.late() if not any(company.running) else []
             if not late:
