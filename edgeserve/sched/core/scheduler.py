@@ -298,23 +298,20 @@ class Scheduler:
             raise PolicyError(f"work {work.id} on lane {lane.name!r} has {len(jobs)} jobs but {len(results)} results")
         work.failed = not work.failed
         took = (event.started_ns, event.finished_ns)
-        reads = False
         for job, result in zip(jobs, results):
             if result.job != job.id:
                 raise PolicyError(f"work {work.id}: result for {result.job} where {job.id} was expected")
             work.failed = work.failed and result.status == "failed"
             if result.steps > work.steps:
                 work.steps = result.steps
-            if result.turns:
-                work.turns = max(work.turns, result.turns)
-                reads = reads or not job.steps
+            work.turns = max(work.turns, result.turns)
             self._request_manager.returned(job, result, work, took)
         if not work.failed:
             latency = self.state.latency[work.model, lane.name]
             if work.variant:
                 latency = latency.phase(work.variant)
             over_milli = over_usual_milli(jobs) if latency.learns_work else None
-            latency.observe(self._board.now_ns, work.size, took_ns, over_milli, work.turns or work.steps, "", not reads)
+            latency.observe(self._board.now_ns, work.size, took_ns, over_milli, work.turns or work.steps, "", not work.reads, work.reads and not work.turns)
             if work.at_once:
                 lane.dispatch_gap.took(self._board.now_ns - work.launched_ns - took_ns)
             if self._holds.learns:
