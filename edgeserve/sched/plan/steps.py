@@ -309,7 +309,7 @@ class Steps(Source):
         turns = sum([board.prefill_turns(answer.job) for answer in chosen if not answer.job.has_state])
         before_ns = turns * step_ns or self._times.prefill_ns(latency, reading)
         in_turns = board.reads_in_turns(table.model)
-        prompt_ns = before_ns / step_ns * share_ns if reading else 0.0
+        prompt_ns = before_ns / max(1, reading)
         rows: List[Tuple[Answer, float]] = []
         rates: List[Tuple[Answer, float]] = []
         gain, urgency, slack_ns, k_ns = 0.0, 0.0, 0, 1
