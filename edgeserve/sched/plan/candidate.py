@@ -57,6 +57,7 @@ class Candidate:
         "press",
         "value",
         "detail",
+        "trust",
     )
 
     def __init__(
@@ -85,6 +86,7 @@ class Candidate:
         self.klass = klass
         self.press = max(0, slack_ns) / self.k_ns
         self.value = 0.0
+        self.trust = 1.0
         self.detail = detail  # what the source needs to make the bid
 
     @property
@@ -95,7 +97,7 @@ class Candidate:
     def wait_ns(self) -> int:
         """How long the start may be put off in a schedule. Sources whose batches lose their worth little by little
         answer otherwise."""
-        return round(self.slack_ns * CRITICAL_WAIT) if self.is_critical else self.slack_ns
+        return round(self.slack_ns * CRITICAL_WAIT) if self.is_critical else round(self.slack_ns * self.trust)
 
     def __repr__(self) -> str:
         return f"Candidate({self.model} x{len(self.jobs)} in {self.takes_ns} ns, slack {self.slack_ns} ns)"

@@ -16,6 +16,8 @@ from edgeserve.sched.requests.states import Job, RequestRecord
 from edgeserve.sched.resources.lanes import Lane, Work
 from edgeserve.units import FOREVER_NS
 
+TRUST = 2.0
+
 RISE, RISE_MAX = 4, 2.0
 """A batch counts twice as dense if four times as many jobs of its model were given up since it ran last as the batch
 has; three times at most. So the smaller of two equal apps has its turn."""
@@ -112,7 +114,7 @@ class Plain(Source):
             elif soft_ns:
                 gain += worth * soft_ns / (soft_ns + ends_ns - due_ns)
         first = bid.jobs[0].request
-        return Candidate(
+        found = Candidate(
             self,
             bid.model,
             bid.jobs,
@@ -125,3 +127,5 @@ class Plain(Source):
             bid.klass,
             bid,
         )
+        found.trust = max(0.0, 1.0 - TRUST * self._edf.models[bid.model].loss)
+        return found

@@ -81,7 +81,7 @@ class Edf(Policy):
 
     def on_started(self, work: Work, board: Board) -> None:
         queues = self.models[work.model]
-        queues.lost = 0
+        queues.began(len(work.jobs))
         for job in work.jobs:
             queues.remove(job)
 
@@ -96,7 +96,7 @@ class Edf(Policy):
         ends_ns = board.earliest_end_ns(queues.model)
         for queue in [queue for queue in queues.queues if queue.rows]:  # giving up may make other jobs ready
             if ends_ns is not None and queue.rows and queue.rows[0][0] < ends_ns:
-                queues.lost += give_up_late(queue, ends_ns, board)
+                queues.gave_up(give_up_late(queue, ends_ns, board))
         for queue in queues.queues:
             if queue.rows and not queue.tier % 2:
                 look_at_bound(queue, board.ends_by_lane(queues.model), board)
