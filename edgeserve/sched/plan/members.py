@@ -15,7 +15,7 @@ from edgeserve.errors import ConfigError
 from edgeserve.sched.plan.candidate import K_SHARE, Candidate, worth_of
 from edgeserve.sched.plan.plain import Plain
 from edgeserve.sched.plan.price import likely_price, share_ns, steps_on
-from edgeserve.sched.plan.source import NONE, Source
+from edgeserve.sched.plan.source import Source
 from edgeserve.sched.policies.common.bidding import best_class, bid_for, droppable
 from edgeserve.sched.policies.ensemble.queries import Ensemble, Query, ensemble_of
 from edgeserve.sched.policies.ensemble.records import RecordDraws
@@ -54,8 +54,8 @@ LOOK: Final = 64
 
 class Asking(Query):
     """A request of an ensemble. ``gains``: what each model that it wants adds, in nanoseconds of lane time; ``spare``:
-    the models that would add something, less than the price; ``until_ns``: when they are to end; ``seen``: what that was
-    worked out from; ``told``: the models that are said to be demand."""
+    the models that would add something, less than the price; ``until_ns``: when they are to end; ``seen``: what that
+    was worked out from; ``told``: the models that are said to be demand."""
 
     __slots__ = ("gains", "spare", "until_ns", "seen", "told")
 
@@ -222,7 +222,9 @@ class Members(Source):
                 if job.state == DONE:
                     query.answers(bit)
                 else:
-                    self._is_back(query, bit, job)
+                    query.running &= ~(1 << bit)
+                    if job.state != READY:
+                        query.gone |= 1 << bit
         self._is_stale = True
 
     def on_refused(self, work: Work, board: Board) -> None:
@@ -237,11 +239,6 @@ class Members(Source):
                 query.running &= ~(1 << bit)
                 query.gone |= 1 << bit  # unless it becomes ready again
         self._is_stale = True
-
-    def _is_back(self, query: Asking, bit: int, job: Job) -> None:
-        query.running &= ~(1 << bit)
-        if job.state != READY:
-            query.gone |= 1 << bit
 
     def _bit(self, job: Job) -> int:
         """Which model of its ensemble a job is; -1 where it is none."""
@@ -418,30 +415,37 @@ class Members(Source):
     # --- whenever a lane is about to be free --------------------------------------------------------------------------
 
     def offers(self, lane: Lane, at_ns: int, board: Board) -> Sequence[Candidate]:
-        found = list(self._plain.offers(lane, at_ns, board))
+        others = list(self._plain.offers(lane, at_ns, board))
         if self._is_stale:
             self._make_rows(board)
-        for rows_of in (self._rows, self._spare):
-            for model, rows in rows_of.items():
-                if model in lane.models and board.is_resident(model, lane):
-                    item = self._best(model, rows, board.latency(model, lane.name).size_max, lane, at_ns, board)
-                    if item is not None and rows_of is self._spare:
-                        item.klass = "background"
-                        if not board.spares_critical(lane, item.careful_ns):
-                            continue
-                    if item is not None:
-                        found.append(item)
-            if found:
-                return found
-        probe = self._records.offer(lane, board)
-        if probe is None:
-            return NONE
-        takes_ns = probe.expected_ns
-        return (
-            Candidate(
-                self, probe.model, probe.jobs, probe.size, takes_ns, takes_ns, 0.0, FOREVER_NS, 1, "background", probe
-            ),
-        )
+        found = self._batches(self._rows, lane, at_ns, board)
+        if found:
+            press = min([item.press for item in found])
+            for item in found:
+                item.press = press  # a long model is not more urgent than the others of its request
+        elif not others:
+            for item in self._batches(self._spare, lane, at_ns, board):
+                item.klass = "background"  # whatever else there is goes first
+                if board.spares_critical(lane, item.careful_ns):
+                    found.append(item)
+            probe = None if found else self._records.offer(lane, board)
+            if probe is not None:
+                jobs, takes_ns = probe.jobs, probe.expected_ns
+                found.append(
+                    Candidate(
+                        self, probe.model, jobs, probe.size, takes_ns, takes_ns, 0.0, FOREVER_NS, 1, "background", probe
+                    )
+                )
+        return others + found
+
+    def _batches(self, rows_of: Mapping[str, Sequence[Row]], lane: Lane, at_ns: int, board: Board) -> List[Candidate]:
+        found: List[Candidate] = []
+        for model, rows in rows_of.items():
+            if model in lane.models and board.is_resident(model, lane):
+                item = self._best(model, rows, board.latency(model, lane.name).size_max, lane, at_ns, board)
+                if item is not None:
+                    found.append(item)
+        return found
 
     def smaller(self, candidate: Candidate, lane: Lane, at_ns: int, board: Board) -> Sequence[Candidate]:
         rows, model = self._rows.get(candidate.model, []), candidate.model
