@@ -303,9 +303,10 @@ class Members(Source):
     def _drop_late_leads(self, board: Board) -> None:
         """Give up the requests that wait for a node before their models, and have no time for any of them behind it."""
         for job in list(self._leads.values()):
-            if (
+            if not droppable(job):
+                self._is_stale = True  # it is due later the later it is
+            elif (
                 job.seq in self._leads
-                and droppable(job)
                 and job.node.name in self._ensembles[job.request.app.name].leads
                 and self._ends_ns(job, board) > self._lead_due_ns(job, board)
             ):

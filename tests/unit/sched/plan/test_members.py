@@ -264,6 +264,15 @@ def test_a_request_that_waits_for_its_score_until_no_model_fits_is_given_up():
     assert (world.outcome(2), world.reason(2)) == ("dropped", "overloaded")
 
 
+def test_a_score_that_waits_until_it_is_late_runs_where_the_request_is_answered_however_late():
+    world = make(nodes=BEFORE, on_late="answer", slo="60ms")
+    world.arrive("q", count=3, hints={"difficulty": 0.1})
+    world.lane("lv", up=False, at=1)
+    world.lane("lv", up=True, at=500)
+    serve(world, until=2000)
+    assert {world.outcome(number) for number in (2, 3)} == {"completed"}
+
+
 # --- without a profile, and history -----------------------------------------------------------------------------------
 
 
