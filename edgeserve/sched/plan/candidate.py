@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Sequence
 
+from edgeserve.compiled import mypyc_attr
 from edgeserve.sched.requests.states import Job, RequestRecord
 
 if TYPE_CHECKING:
-    from edgeserve.sched.plan.source import Source
     from edgeserve.sched.policy_api.board import Board
 
 K_SHARE: Final = 0.4
@@ -25,6 +25,14 @@ CRITICAL_WAIT: Final = 0.5
 expected."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Kind:
+    """Who made a candidate: the source of one ``kind`` of work."""
+
+    kind = ""
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Candidate:
     """A batch of ``jobs`` of one ``model`` in a batch of ``size``.
 
@@ -32,8 +40,7 @@ class Candidate:
     is as slow as the slowest lately. ``gain`` is the worth that is expected in time, of its share of the path that is
     left, in nanoseconds of lane time; ``slack_ns`` how long the start can wait until the first of that is lost;
     ``k_ns`` the time in which urgency rises by the factor e. ``press`` is how far from urgent it is, in units of K.
-    ``value`` and ``free`` are set by the choice: worth per time less what critical requests lose, those that follow no
-    period among them or not.
+    ``value`` is set by the choice: worth per time less what critical requests lose by it.
     """
 
     __slots__ = (
@@ -49,13 +56,12 @@ class Candidate:
         "klass",
         "press",
         "value",
-        "free",
         "detail",
     )
 
     def __init__(
         self,
-        source: Source,
+        source: Kind,
         model: str,
         jobs: Sequence[Job],
         size: int,
@@ -79,7 +85,6 @@ class Candidate:
         self.klass = klass
         self.press = max(0, slack_ns) / self.k_ns
         self.value = 0.0
-        self.free = 0.0
         self.detail = detail  # what the source needs to make the bid
 
     @property

@@ -7,7 +7,8 @@ from typing import List, Sequence
 from edgeserve.compiled import mypyc_attr
 from edgeserve.sched.plan.candidate import K_SHARE, Candidate, worth_of
 from edgeserve.sched.plan.source import Source
-from edgeserve.sched.policies.common.bidding import Utility, bid_for
+from edgeserve.sched.policies.common.bidding import Utility
+from edgeserve.sched.policies.common.model_queues import ModelQueues
 from edgeserve.sched.policies.edf import Edf
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.policy import Bid, Policy
@@ -52,20 +53,22 @@ class Plain(Source):
         found: List[Candidate] = []
         for queues in self._edf.models.values():
             if queues.count and queues.model in lane.models and board.is_resident(queues.model, lane):
-                bid = self._edf.best_batch(queues, lane, board)
-                if bid is not None:
-                    found.append(self._candidate(bid, queues.lost, lane, at_ns, board))
+                item = self._offer(queues, lane, at_ns, board)
+                if item is not None:
+                    found.append(item)
         return found
 
     def smaller(self, candidate: Candidate, lane: Lane, at_ns: int, board: Board) -> Sequence[Candidate]:
         found: List[Candidate] = []
-        lost = self._edf.models[candidate.model].lost
+        queues = self._edf.models[candidate.model]
         latency = board.latency(candidate.model, lane.name)
         for size in latency.sizes:
             if size < len(candidate.jobs):
-                jobs = candidate.jobs[:size]
-                item = self._candidate(bid_for(jobs, size, latency.likely_ns[size], board), lost, lane, at_ns, board)
-                item.press = candidate.press  # a long batch is not more urgent for being long
+                bid = self._edf.batch_of(queues, size, lane, board)
+                if bid is None:
+                    continue
+                item = self._candidate(bid, queues.lost, lane, at_ns, board)
+                item.press = min(item.press, candidate.press)  # a long batch is not more urgent for being long
                 found.append(item)
         return found
 
@@ -73,6 +76,13 @@ class Plain(Source):
         detail = candidate.detail
         assert isinstance(detail, Bid)
         return detail
+
+    def _offer(self, queues: ModelQueues, lane: Lane, at_ns: int, board: Board) -> Candidate | None:
+        """The best batch of a model."""
+        bid = self._edf.best_batch(queues, lane, board)
+        if bid is None:
+            return None
+        return self._candidate(bid, queues.lost, lane, at_ns, board)
 
     def _candidate(self, bid: Bid, lost: int, lane: Lane, at_ns: int, board: Board) -> Candidate:
         utility = bid.utility

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final, List, Mapping, Sequence
 
 from edgeserve.compiled import mypyc_attr
-from edgeserve.sched.plan.candidate import Candidate
+from edgeserve.sched.plan.candidate import Candidate, Kind
 from edgeserve.sched.policies.common.bidding import bid_for, refusal
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.expected_end import ExpectedEnd, expected_end
@@ -17,11 +17,9 @@ NONE: Final[Sequence[Candidate]] = ()
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Source:
+class Source(Kind):
     """One kind of work. ``owner`` is the policy that the requests belong to. The hooks mean what they mean in
     :class:`~edgeserve.sched.policy_api.policy.Policy`, for the jobs of this kind alone."""
-
-    kind = ""
 
     def __init__(self, owner: Policy) -> None:
         self.owner = owner

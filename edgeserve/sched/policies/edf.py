@@ -88,15 +88,18 @@ class Edf(Policy):
     def plan(self, board: Board) -> None:
         """Drop what can no longer be in time; what is answered late anyway gets one more SLO to be worth something."""
         for queues in self.models.values():
-            if not queues.count:
-                continue
-            ends_ns = board.earliest_end_ns(queues.model)
-            for queue in [queue for queue in queues.queues if queue.rows]:  # giving up may make other jobs ready
-                if ends_ns is not None and queue.rows and queue.rows[0][0] < ends_ns:
-                    queues.lost += give_up_late(queue, ends_ns, board)
-            for queue in queues.queues:
-                if queue.rows and not queue.tier % 2:
-                    look_at_bound(queue, board.ends_by_lane(queues.model), board)
+            if queues.count:
+                self.drop_late(queues, board)
+
+    def drop_late(self, queues: ModelQueues, board: Board) -> None:
+        """The same for one model."""
+        ends_ns = board.earliest_end_ns(queues.model)
+        for queue in [queue for queue in queues.queues if queue.rows]:  # giving up may make other jobs ready
+            if ends_ns is not None and queue.rows and queue.rows[0][0] < ends_ns:
+                queues.lost += give_up_late(queue, ends_ns, board)
+        for queue in queues.queues:
+            if queue.rows and not queue.tier % 2:
+                look_at_bound(queue, board.ends_by_lane(queues.model), board)
 
     def bid(self, lane: Lane, board: Board) -> Bid | None:
         bids: List[Bid] = []
@@ -133,10 +136,14 @@ class Edf(Policy):
             return _lone_bid(queues, starts_ns, latency, lane, board)
         filled = [queue for queue in queues.queues if queue.rows]
         size = self._best_size(queues, filled, starts_ns, latency, lane.dispatch_gap.careful_ns)
-        if not size:
-            return None
+        return self.batch_of(queues, size, lane, board) if size else None
+
+    def batch_of(self, queues: ModelQueues, size: int, lane: Lane, board: Board) -> Bid | None:
+        """The batch of one model of at most this size, with the jobs of most worth that can be in time in it."""
+        latency = board.latency(queues.model, lane.name)
+        filled = [queue for queue in queues.queues if queue.rows]
         took_ns = latency.likely_ns[size]
-        ends_ns = starts_ns + took_ns
+        ends_ns = lane.available_ns(board.now_ns) + took_ns
         if len(filled) == 1:
             jobs = take(filled[0], lane, filled[0].position(ends_ns), size)
         else:

@@ -26,27 +26,38 @@ SOURCES_MAX = 64
 
 class Source(Arrivals):
     """Critical requests of one client and stream of one app. ``slack_ns`` is how long its last one could wait,
-    ``alone_ns`` what it takes alone, ``open`` are those that have not ended."""
+    ``alone_ns`` what it takes alone, ``until_ns`` when it is no longer expected to come back, ``open`` are those that
+    have not ended."""
 
-    __slots__ = ("slack_ns", "alone_ns", "open")
+    __slots__ = ("slack_ns", "alone_ns", "until_ns", "open", "_next_ns")
 
     def __init__(self) -> None:
         super().__init__()
         self.slack_ns = 0
         self.alone_ns = 0
+        self.until_ns = 0
         self.open: Deque[RequestRecord] = deque()
+        self._next_ns = 0
 
     def accepted(self, request: RequestRecord, now_ns: int, alone_ns: int) -> None:
         """A request came."""
         self.came(now_ns)
         self.alone_ns = alone_ns
         self.slack_ns = max(0, request.deadline_ns - request.arrival_ns - alone_ns)
+        self.until_ns = now_ns + max(MEMORY_NS, 2 * max(self.gaps_ns, default=0))
+        expected = self.expected(exceptions=False)
+        self._next_ns = now_ns if expected is None else expected[0]
         self._forget_ended()
         self.open.append(request)
 
     def _forget_ended(self) -> None:
         while self.open and self.open[0].ended:
             self.open.popleft()
+
+    @property
+    def period_ns(self) -> int:
+        """The time between two of its requests, of a source that has a period; the last one's else."""
+        return max(1, self.gaps_ns[-1] if self.gaps_ns else MEMORY_NS)
 
     def waiting(self) -> List[RequestRecord]:
         """Its open requests of which no job runs."""
@@ -59,15 +70,9 @@ class Source(Arrivals):
             return 1.0 / MEMORY_NS
         return len(self.gaps_ns) / max(1, sum(self.gaps_ns) + max(0, now_ns - self.last_ns))
 
-    @property
-    def until_ns(self) -> int:
-        """When it is no longer expected to come back."""
-        return self.last_ns + max(MEMORY_NS, 2 * max(self.gaps_ns, default=0))
-
     def next_ns(self) -> int:
         """The earliest time at which its next request is expected; its last where it follows no period."""
-        expected = self.expected(exceptions=False)
-        return self.last_ns if expected is None else expected[0]
+        return self._next_ns
 
     def room_ns(self, now_ns: int) -> int:
         """How long a work that starts now may take, so that the next request is in time behind it, and those that have
@@ -83,25 +88,28 @@ class Source(Arrivals):
 class Rooms:
     """How long a lane may be kept, from now on, without making critical requests late.
 
-    ``opened`` has the room of each open request that the lane could still serve in time, ``expected`` that of the next
-    request of each source with a period, in rising order, in nanoseconds; ``irregular`` the slack of the requests of
-    each other source, and how many of them come per nanosecond.
+    In nanoseconds: ``opened`` has the room of each open request that the lane could still serve in time, in rising
+    order; ``expected`` that of the next request of each source with a period, and the period; ``irregular`` the slack
+    of the requests of each other source, and how many of them come per nanosecond.
     """
 
     __slots__ = ("opened", "expected", "irregular")
 
-    def __init__(self, opened: List[int], expected: List[int], irregular: List[Tuple[int, float]]) -> None:
+    def __init__(self, opened: List[int], expected: List[Tuple[int, int]], irregular: List[Tuple[int, float]]) -> None:
         self.opened = opened
         self.expected = expected
         self.irregular = irregular
 
-    def late_behind(self, keeps_ns: int) -> int:
-        """How many open or expected critical requests are late behind work that keeps the lane for so long."""
-        return bisect_left(self.opened, keeps_ns) + bisect_left(self.expected, keeps_ns)
-
-    def may_be_late(self, keeps_ns: int) -> float:
-        """How many requests that follow no period are to be expected late behind it."""
-        return sum([rate * (keeps_ns - slack_ns) for slack_ns, rate in self.irregular if keeps_ns > slack_ns])
+    def late_behind(self, keeps_ns: int) -> float:
+        """How many critical requests, open or expected, are late behind work that keeps the lane for so long."""
+        late = float(bisect_left(self.opened, keeps_ns))
+        for room_ns, period_ns in self.expected:
+            if room_ns < keeps_ns:
+                late += 1 + (keeps_ns - room_ns) // period_ns
+        for slack_ns, rate in self.irregular:
+            if slack_ns < keeps_ns:
+                late += rate * (keeps_ns - slack_ns)
+        return late
 
 
 NO_ROOMS: Final = Rooms([], [], [])
@@ -134,48 +142,49 @@ class CriticalArrivals:
         """How long a lane that serves these apps may be kept without making critical requests late. Half of the lane
         time of those that are open passes before the next one is served."""
         opened: List[int] = []
-        expected: List[int] = []
+        expected: List[Tuple[int, int]] = []
         irregular: List[Tuple[int, float]] = []
         busy_ns = 0
-        for app in apps:
-            sources = self._sources.get(app.name)
-            if sources is None:
-                continue
-            for source in sources.values():
-                if source.until_ns <= now_ns:
-                    continue
-                for request in source.waiting():
-                    room_ns = request.deadline_ns - now_ns - source.alone_ns
-                    if room_ns >= 0:
-                        opened.append(room_ns)
-                        busy_ns += source.alone_ns
-                due = source.expected(exceptions=False)
-                if due is not None:
-                    expected.append(max(0, due[0] - now_ns) + source.slack_ns)
-                else:
-                    irregular.append((source.slack_ns, source.per_ns(now_ns)))
+        for source in self._sources_of(apps, now_ns):
+            for request in source.waiting():
+                room_ns = request.deadline_ns - now_ns - source.alone_ns
+                if room_ns >= 0:
+                    opened.append(room_ns)
+                    busy_ns += source.alone_ns
+            next_ns = source.next_ns()
+            if next_ns > source.last_ns:
+                expected.append((max(0, next_ns - now_ns) + source.slack_ns, source.period_ns))
+            else:
+                irregular.append((source.slack_ns, source.per_ns(now_ns)))
         if not (opened or expected or irregular):
             return NO_ROOMS
         opened.sort()
-        return Rooms(opened, sorted([max(0, room_ns - busy_ns // 2) for room_ns in expected]), irregular)
+        expected = [(max(0, room_ns - busy_ns // 2), period_ns) for room_ns, period_ns in expected]
+        return Rooms(opened, expected, irregular)
 
     def room_ns(self, apps: Sequence[App], now_ns: int) -> Tuple[int, int | None]:
         """How long a work that starts now may take, so that no critical request of these apps is late behind it, and
         when that grows although none comes (None: never, nobody is waited for). Forgets who does not come any more."""
         room_ns, grows_ns = FOREVER_NS, FOREVER_NS
+        for source in self._sources_of(apps, now_ns):
+            room_ns = min(room_ns, source.room_ns(now_ns))
+            grows_ns = min(grows_ns, source.until_ns)
+        return room_ns, None if room_ns == FOREVER_NS else grows_ns
+
+    def _sources_of(self, apps: Sequence[App], now_ns: int) -> List[Source]:
+        """The sources of these apps that are still expected to come back; the others are forgotten."""
+        found: List[Source] = []
         for app in apps:
             sources = self._sources.get(app.name)
             if sources is None:
                 continue
             for key in [key for key, source in sources.items() if source.until_ns <= now_ns]:
                 del sources[key]
-            for source in sources.values():
-                room_ns = min(room_ns, source.room_ns(now_ns))
-                grows_ns = min(grows_ns, source.until_ns)
+            found += sources.values()
             if not sources:
                 del self._sources[app.name]
         self.any = bool(self._sources)
-        return room_ns, None if room_ns == FOREVER_NS else grows_ns
+        return found
 
 
 def apps_on(apps: Mapping[str, App], models: Mapping[str, object]) -> Tuple[App, ...]:

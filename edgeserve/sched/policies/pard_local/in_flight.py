@@ -10,7 +10,7 @@ from typing import Dict, Final, List, Mapping, NamedTuple, Sequence, Tuple
 
 from edgeserve.sched.policies.pard_local.choice import Trial
 from edgeserve.sched.policies.pard_local.cost import LaneSchedule, Schedule, Stage
-from edgeserve.sched.policies.pard_local.remaining_work import (
+from edgeserve.sched.plan.remaining_work import (
     NO_STEPS,
     Left,
     Member,

@@ -31,7 +31,7 @@ from edgeserve.sched.policies.pard_local.choice import (
 )
 from edgeserve.sched.policies.pard_local.filling import LOOKED_AT_MAX, Filling, filled, may_be_filled
 from edgeserve.sched.policies.pard_local.in_flight import Cohort, Forecast, InFlight
-from edgeserve.sched.policies.pard_local.remaining_work import (
+from edgeserve.sched.plan.remaining_work import (
     NO_STEPS,
     PLAIN,
     Left,

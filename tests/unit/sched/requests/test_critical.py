@@ -120,3 +120,40 @@ def test_a_source_that_once_came_early_may_do_so_again():
     world = Arrivals()
     world.came(*range(0, 900, 100), 850)  # half a period: it may come at any time
     assert world.room(880) == SLACK
+
+
+def test_rooms_count_open_requests_and_the_next_of_each_period():
+    world = Arrivals()
+    world.came(0, 100, 200, 300, 400)
+    world.came(500, open=True)
+    rooms = world.known.rooms((APP,), 505 * MS)
+    assert rooms.opened == [11 * MS]  # due at 520, takes 4
+    ((room_ns, period_ns),) = rooms.expected
+    assert 90 * MS < room_ns <= (95 + SLACK) * MS and period_ns == 100 * MS
+    assert [rooms.late_behind(ms * MS) for ms in (5, 11, 12, 150, 250)] == [0, 0, 1, 2, 3]
+
+
+def test_rooms_say_how_many_requests_without_a_period_may_be_late():
+    world = Arrivals()
+    world.came(0, 10, 400, 410, 900)
+    rooms = world.known.rooms((APP,), 900 * MS)
+    assert (rooms.opened, rooms.expected) == ([], [])
+    assert rooms.late_behind(SLACK * MS) == 0
+    assert rooms.late_behind((SLACK + 225) * MS) == pytest.approx(1)  # one in 225 ms
+
+
+def test_rooms_forget_sources_and_requests_that_have_ended():
+    world = Arrivals()
+    ended = world.came(0, open=True)
+    assert world.known.rooms((APP,), 1).opened
+    assert not world.known.rooms((OTHER,), 1).opened
+    ended.ended = True
+    assert not world.known.rooms((APP,), 1).opened
+    assert world.known.rooms((APP,), 10_000 * MS).irregular == []
+    assert not world.known.any
+
+
+def test_a_request_that_is_late_anyway_holds_nothing_back():
+    world = Arrivals()
+    world.came(0, open=True)
+    assert world.known.rooms((APP,), 17 * MS).opened == []

@@ -14,7 +14,7 @@ from edgeserve.sched.policies.pard_local.choice import (
     Trial,
     unequal_cohort,
 )
-from edgeserve.sched.policies.pard_local.remaining_work import Left, total_of
+from edgeserve.sched.plan.remaining_work import Left, total_of
 
 
 def ends_by_number(draw):

@@ -1,0 +1,307 @@
+"""Plain work whose inputs may be unequal: where the law of a model has a spread, its batches are chosen by that law.
+
+For each of some ceilings of length and each batch size, the most pressing jobs below the ceiling that are expected in
+time make a candidate: short inputs need not wait for long ones (``orloj+``). It counts each job with its chance to be
+in time. A law that widens finds the jobs in the queues of plain work, where they stay.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Final, List, Mapping, NamedTuple, Sequence, Tuple
+
+from edgeserve.compiled import mypyc_attr
+from edgeserve.sched.latency.batch_time import BatchTime
+from edgeserve.sched.plan.candidate import K_SHARE, Candidate, worth_of
+from edgeserve.sched.plan.law import Law, Length, Members, declared
+from edgeserve.sched.plan.plain import RISE, RISE_MAX, Plain
+from edgeserve.sched.policies.common.bidding import bid_for, droppable, postpone, refusal
+from edgeserve.sched.policies.common.model_queues import ModelQueues, WorthQueue
+from edgeserve.sched.policy_api.board import Board
+from edgeserve.sched.policy_api.expected_end import ExpectedEnd
+from edgeserve.sched.policy_api.policy import CANNOT_MAKE_DEADLINE, Policy
+from edgeserve.sched.requests.states import Job, RequestRecord
+from edgeserve.sched.resources.lanes import Lane, Work
+from edgeserve.sched.resources.model_cache import NEVER_NS
+from edgeserve.units import FOREVER_NS
+
+EVEN: Final = 0.5
+"""A job that is in time alone with no more chance than this is given up (Orloj's specification, 11.4)."""
+
+SLOW: Final = 0.9
+"""The slack of a job whose length is not known is by the time that it takes alone in so many of all cases."""
+
+LOOK: Final = 64
+"""Jobs that a decision looks at, the most pressing ones: some four full batches."""
+
+CEILINGS: Final = 8
+"""Lengths that batches are made up to."""
+
+EQUAL: Final = 0.98
+"""Of candidates that bring so much of the most per time, the one of most jobs goes (as ``edf``)."""
+
+
+class Row(NamedTuple):
+    """A job that a batch could hold. ``slack_ns`` is how long it can wait alone, ``worth`` what it brings in time,
+    ``mean_ns`` what it takes alone."""
+
+    rank: int  # of its class
+    press: float
+    seq: int
+    job: Job
+    due_ns: int
+    length: Length
+    mean_ns: int
+    slack_ns: int
+    worth: float
+
+
+class Choice(NamedTuple):
+    """A batch, what it brings and when its first member is lost."""
+
+    rows: Sequence[Row]
+    size: int
+    members: Members
+    takes_ns: int
+    gain: float
+    slack_ns: int
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Unequal(Plain):
+    """Jobs of models of one step, whose batches take as long as their longest input where inputs differ."""
+
+    def __init__(self, owner: Policy) -> None:
+        super().__init__(owner)
+        self._laws: Dict[Tuple[str, str], Law] = {}
+
+    def on_request(self, request: RequestRecord, board: Board) -> str | None:
+        """Nothing is refused by a mean that is not its own: what is hopeless is dropped when it is ready."""
+        if any([self._is_wide(node.model, board) for node in request.app.entries]):
+            return refusal(request, board, _no_time)
+        return super().on_request(request, board)
+
+    def on_ready(self, job: Job, board: Board) -> None:
+        super().on_ready(job, board)
+        length = declared(job)
+        if length is not None and not job.steps:
+            for lane in board.lanes_of(job.node.model):
+                self._law(job.node.model, lane.name, board).told(length)
+
+    def on_finished(self, work: Work, started_ns: int, finished_ns: int, board: Board) -> None:
+        if not work.failed and work.probe is None and not any([job.steps for job in work.jobs]):
+            law = self._law(work.model, work.lane.name, board)
+            law.took(work.size, work.jobs, finished_ns - started_ns)
+
+    def on_trial(self, job: Job, work: Work, took_ns: int, board: Board) -> None:
+        if not job.steps:
+            self._law(work.model, work.lane.name, board).took(work.size, (job,), took_ns)
+
+    def plan(self, board: Board) -> None:
+        for queues in self._edf.models.values():
+            if queues.count:
+                if self._is_wide(queues.model, board):
+                    self._drop_hopeless(queues, board)
+                else:
+                    self._edf.drop_late(queues, board)
+
+    def smaller(self, candidate: Candidate, lane: Lane, at_ns: int, board: Board) -> Sequence[Candidate]:
+        if not self._is_wide(candidate.model, board):
+            return super().smaller(candidate, lane, at_ns, board)
+        law = self._law(candidate.model, lane.name, board)
+        rows = sorted([_row(job, law, at_ns, board) for job in candidate.jobs], key=_by_mean)
+        lost = self._edf.models[candidate.model].lost
+        found: List[Candidate] = []
+        for size in board.latency(candidate.model, lane.name).sizes:
+            if size < len(rows):
+                choice = _choice(rows[:size], size, law, at_ns)
+                found.append(self._made(choice, law, lost, candidate.press, board))
+        return found
+
+    def expected_end(self, request: RequestRecord, job: Job | None, board: Board) -> ExpectedEnd | None:
+        """By the times of the job's own length: what :meth:`plan` judges by."""
+        if job is None or not self._is_wide(job.node.model, board):
+            return super().expected_end(request, job, board)
+        best: ExpectedEnd | None = None
+        behind_ns = request.deadline_ns - job.deadline_ns
+        for lane, _, starts_ns, _ in board.starts(job.node.model):
+            if starts_ns < NEVER_NS and job.lane in ("", lane.name):
+                law = self._law(job.node.model, lane.name, board)
+                alone_ns = law.alone_ns(law.length_of(job), EVEN) + behind_ns
+                if best is None or starts_ns + alone_ns < board.now_ns + best.wait_ns + best.alone_ns:
+                    best = ExpectedEnd(lane.name, starts_ns - board.now_ns, alone_ns, starts_ns + alone_ns)
+        return best
+
+    def figures(self) -> Mapping[str, Any]:
+        return {"laws": {f"{model} on {lane}": law.figures() for (model, lane), law in self._laws.items()}}
+
+    # --- one model ----------------------------------------------------------------------------------------------------
+
+    def _law(self, model: str, lane: str, board: Board) -> Law:
+        law = self._laws.get((model, lane))
+        if law is None:
+            law = self._laws[model, lane] = Law(board.latency(model, lane))
+        return law
+
+    def _is_wide(self, model: str, board: Board) -> bool:
+        """Whether some law of a model has a spread. What an iterative model takes is a matter of its steps."""
+        if self._edf.models[model].takes_steps:
+            return False
+        for lane in board.lanes_of(model):
+            if self._law(model, lane.name, board).is_wide:
+                return True
+        return False
+
+    def _drop_hopeless(self, queues: ModelQueues, board: Board) -> None:
+        """Give up the jobs that are no more likely than not in time alone, on no lane."""
+        places = [
+            (self._law(queues.model, lane.name, board), lane.name, starts_ns)
+            for lane, _, starts_ns, _ in board.starts(queues.model)
+            if starts_ns < NEVER_NS
+        ]
+        if not places:
+            return
+        latest_ns = min([starts_ns + law.even_ns for law, _, starts_ns in places])
+        late: List[Tuple[WorthQueue, Job, int]] = []
+        for queue in queues.queues:
+            for due_ns, _, job in queue.rows:
+                if due_ns >= latest_ns:
+                    break
+                ends = [
+                    starts_ns + law.alone_ns(law.length_of(job), EVEN)
+                    for law, lane, starts_ns in places
+                    if job.lane in ("", lane)
+                ]
+                if ends and due_ns < min(ends):
+                    late.append((queue, job, min(ends)))
+        for queue, job, ends_ns in late:
+            if job.key is None:
+                continue  # it went with another job of its request
+            if droppable(job):
+                queues.lost += 1
+                board.abandon_branch(job, CANNOT_MAKE_DEADLINE)
+            else:
+                postpone(queue, job, ends_ns)
+
+    def _offer(self, queues: ModelQueues, lane: Lane, at_ns: int, board: Board) -> Candidate | None:
+        """The best batch of a model: of those that bring almost the most per time, the one of most jobs."""
+        if not self._is_wide(queues.model, board):
+            return super()._offer(queues, lane, at_ns, board)
+        law = self._law(queues.model, lane.name, board)
+        rows: List[Row] = []
+        for queue in queues.queues:
+            found = 0
+            for due_ns, _, job in queue.rows[queue.position(at_ns) :]:
+                row = _row(job, law, at_ns, board)
+                if due_ns >= at_ns + law.alone_ns(row.length, EVEN) and job.lane in ("", lane.name):
+                    rows.append(row)
+                    found += 1
+                    if found == LOOK:
+                        break
+        if not rows:
+            return None
+        rows = sorted(rows)[:LOOK]
+        choices = _choices(rows, board.latency(queues.model, lane.name), law, at_ns)
+        most = max([choice.gain / choice.takes_ns for choice in choices])
+        best = choices[0]
+        for choice in choices:
+            rate = choice.gain / choice.takes_ns
+            if rate >= EQUAL * most and (
+                best.gain < EQUAL * most * best.takes_ns
+                or len(choice.rows) > len(best.rows)
+                or (len(choice.rows) == len(best.rows) and rate * best.takes_ns > best.gain)
+            ):
+                best = choice
+        press = min([max(0, choice.slack_ns) / _k_ns(choice.rows) for choice in choices])
+        return self._made(best, law, queues.lost, press, board)
+
+    def _made(self, choice: Choice, law: Law, lost: int, press: float, board: Board) -> Candidate:
+        jobs = [row.job for row in choice.rows]
+        bid = bid_for(jobs, choice.size, choice.takes_ns, board)
+        made = Candidate(
+            self,
+            bid.model,
+            jobs,
+            choice.size,
+            choice.takes_ns,
+            law.careful_ns(choice.size, choice.members),
+            choice.gain * (1.0 + min(RISE_MAX, lost / (RISE * len(jobs)))),
+            choice.slack_ns,
+            _k_ns(choice.rows),
+            bid.klass,
+            bid,
+        )
+        made.press = press
+        return made
+
+
+def _no_time(latency: BatchTime) -> int:
+    return 0
+
+
+def _by_mean(row: Row) -> Tuple[int, int]:
+    return row.mean_ns, row.seq
+
+
+def _k_ns(rows: Sequence[Row]) -> int:
+    request = rows[0].job.request
+    return max(1, round(K_SHARE * (request.deadline_ns - request.arrival_ns)))
+
+
+def _row(job: Job, law: Law, at_ns: int, board: Board) -> Row:
+    """A job as a member of batches that start at ``at_ns``."""
+    request, length = job.request, law.length_of(job)
+    due_ns = job.deadline_ns
+    if request.successor_ns is not None:
+        begin_by_ns = request.begin_by_ns(board.now_ns)
+        if begin_by_ns is not None:
+            due_ns = min(due_ns, begin_by_ns + law.alone_ns(length, EVEN))
+    slack_ns = due_ns - at_ns - law.alone_ns(length, SLOW)
+    worth = worth_of(request, board)
+    if job.node.succs:
+        share_ns = board.latency(job.node.model, board.lanes_of(job.node.model)[0].name).share_ns
+        worth *= share_ns / max(1, share_ns + board.rest_lane_ns(request.app, job.node))
+    press = max(0, slack_ns) / max(1.0, K_SHARE * (request.deadline_ns - request.arrival_ns))
+    mean_ns = law.mean_ns(law.first, law.members((length,)))
+    return Row(_RANKS[request.klass], press, job.seq, job, due_ns, length, mean_ns, slack_ns, worth)
+
+
+_RANKS: Final[Mapping[str, int]] = {"critical": 0, "normal": 1, "background": 2}
+
+
+def _choices(rows: Sequence[Row], latency: BatchTime, law: Law, at_ns: int) -> List[Choice]:
+    """For ceilings of length and sizes, the most pressing of those below that are expected in time. At least one."""
+    lengths = sorted({(row.mean_ns, row.length) for row in rows})
+    count = min(CEILINGS, len(lengths))
+    found: List[Choice] = []
+    for place in range(1, count + 1):
+        ceiling_ns, longest = lengths[place * len(lengths) // count - 1]
+        shorter = [row for row in rows if row.mean_ns <= ceiling_ns]
+        for size in latency.sizes:
+            needs_ns = law.mean_ns(size, law.members((longest,) * min(size, len(shorter))))
+            chosen = [row for row in shorter if row.due_ns >= at_ns + needs_ns][:size]
+            if chosen:
+                found.append(_choice(chosen, latency.size_for[len(chosen)], law, at_ns))
+            if len(chosen) < size:
+                break
+    return found or [_choice(rows[:1], latency.sizes[0], law, at_ns)]
+
+
+def _choice(rows: Sequence[Row], size: int, law: Law, at_ns: int) -> Choice:
+    members = law.members([row.length for row in rows])
+    takes_ns = law.mean_ns(size, members)
+    gain, slack_ns = 0.0, FOREVER_NS
+    counted = set()
+    for row in rows:
+        request = row.job.request
+        if row.job.part:  # several parts of one request count it once
+            if request.id in counted:
+                continue
+            counted.add(request.id)
+        chance = law.chance(size, members, row.due_ns - at_ns)
+        gain += row.worth * chance
+        if chance > 0.0:
+            slack_ns = min(slack_ns, row.slack_ns if row.length[0] else row.due_ns - at_ns - takes_ns)
+        if chance < 1.0 and request.on_late == "answer":
+            soft_ns = max(1, request.deadline_ns - request.arrival_ns)
+            gain += (1.0 - chance) * row.worth * soft_ns / (soft_ns + max(0, at_ns + takes_ns - row.due_ns))
+    return Choice(rows, size, members, takes_ns, gain, slack_ns)

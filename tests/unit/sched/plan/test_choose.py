@@ -1,0 +1,137 @@
+"""Which candidate starts: dense ones enter a schedule, the most pressing of it goes first, critical ones are guarded by
+count."""
+
+from __future__ import annotations
+
+import random
+from typing import List
+
+import pytest
+
+from edgeserve.sched.plan.candidate import Candidate, Kind
+from edgeserve.sched.plan.choose import choose, weigh
+from edgeserve.sched.requests.critical import NO_ROOMS, Rooms
+from edgeserve.units import NS_PER_MS
+
+
+def made(
+    model: str,
+    takes: float,
+    gain: float,
+    slack: float,
+    klass: str = "normal",
+    jobs: int = 1,
+    slo: float = 100.0,
+    careful: float = 0.0,
+) -> Candidate:
+    """A candidate; times in milliseconds, the gain in milliseconds of lane time."""
+    ms = NS_PER_MS
+    return Candidate(
+        Kind(),
+        model,
+        [None] * jobs,  # type: ignore[list-item]
+        jobs,
+        round(takes * ms),
+        round(max(takes, careful) * ms),
+        gain * ms,
+        round(slack * ms),
+        round(0.4 * slo * ms),
+        klass,
+    )
+
+
+def first_of(candidates: List[Candidate], rooms: Rooms = NO_ROOMS) -> str:
+    for item in candidates:
+        weigh(item, rooms, 0)
+    found = choose(candidates, 0)
+    return "" if found is None else found.model
+
+
+def test_the_urgent_one_goes_before_the_dense_one_that_can_wait():
+    assert first_of([made("dense", 10, 20, 80), made("urgent", 10, 10, 5)]) == "urgent"
+
+
+def test_of_two_that_exclude_each_other_the_dense_one_goes():
+    assert first_of([made("dense", 30, 60, 5), made("urgent", 30, 15, 2)]) == "dense"
+
+
+def test_of_one_model_the_batch_of_most_index_stands_for_all():
+    assert first_of([made("a", 10, 5, 50), made("a", 20, 40, 50), made("b", 10, 1, 500)]) == "a"
+
+
+def test_a_critical_batch_enters_the_schedule_before_denser_ones():
+    assert first_of([made("dense", 40, 400, 1), made("loop", 5, 5, 10, "critical")]) == "loop"
+
+
+def test_a_critical_batch_that_can_wait_lets_others_go_first():
+    assert first_of([made("short", 5, 10, 4), made("loop", 5, 5, 50, "critical")]) == "short"
+
+
+def test_critical_requests_are_counted_not_weighed():
+    rooms = Rooms([20 * NS_PER_MS], [], [])
+    long = made("long", 30, 300, 0, jobs=2)  # however much its two requests are worth
+    assert first_of([long], rooms) == ""
+    assert first_of([made("long", 30, 300, 0, jobs=8)], rooms) == "long"  # eight requests at their last moment
+    assert first_of([made("long", 30, 300, 500, jobs=8)], rooms) == ""  # that have time for a gap
+    assert first_of([made("short", 15, 1, 0)], rooms) == "short"  # it ends before
+
+
+def test_what_is_as_slow_as_the_slowest_lately_counts_for_critical_requests():
+    rooms = Rooms([], [(20 * NS_PER_MS, 100 * NS_PER_MS)], [])
+    assert first_of([made("long", 15, 30, 50, careful=25)], rooms) == ""
+    assert first_of([made("long", 15, 30, 50, careful=18)], rooms) == "long"
+
+
+def test_requests_that_follow_no_period_count_as_many_as_are_likely_to_come():
+    often = Rooms([], [], [(10 * NS_PER_MS, 1.0 / NS_PER_MS)])  # one each millisecond, that can wait for ten
+    seldom = Rooms([], [], [(10 * NS_PER_MS, 0.001 / NS_PER_MS)])
+    assert first_of([made("long", 30, 60, 0)], often) == ""
+    assert first_of([made("long", 30, 60, 0)], seldom) == "long"
+
+
+def test_background_work_goes_where_nothing_else_is_there():
+    idle = made("index", 10, 1000, 0, "background")
+    assert first_of([idle, made("a", 10, 1, 500)]) == "a"
+    assert first_of([idle]) == "index"
+    assert first_of([]) == ""
+
+
+def test_a_patient_batch_waits_for_those_of_near_deadlines():
+    patient = made("patient", 10, 100, 50_000, slo=100_000)
+    assert first_of([patient, made("near", 10, 10, 20)]) == "near"
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_a_lane_with_work_worth_doing_never_idles_without_critical_requests(seed):
+    draw = random.Random(seed)
+    items = [
+        made(
+            f"m{draw.randrange(4)}",
+            draw.uniform(1, 50),
+            draw.uniform(0.1, 100),
+            draw.uniform(0, 200),
+            draw.choice(("normal", "normal", "critical", "background")),
+            draw.randrange(1, 9),
+        )
+        for _ in range(draw.randrange(1, 9))
+    ]
+    found = first_of(items)
+    assert found, f"seed {seed}"
+    if any(item.klass != "background" for item in items):
+        chosen = [item for item in items if item.model == found]
+        assert any(item.klass != "background" for item in chosen), f"seed {seed}"
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_no_critical_batch_is_made_late_by_one_that_could_go_after_it(seed):
+    """What starts before a critical batch leaves it half of its slack at least, so that it is in time."""
+    draw = random.Random(seed)
+    loop = made("loop", draw.uniform(1, 10), 1, draw.uniform(0, 60), "critical")
+    items = [
+        made(f"m{index}", draw.uniform(1, 50), draw.uniform(1, 500), draw.uniform(0, 200), jobs=draw.randrange(1, 9))
+        for index in range(draw.randrange(1, 6))
+    ]
+    name = first_of([*items, loop], Rooms([loop.slack_ns], [], []))
+    if name != "loop":
+        first = next(item for item in items if item.model == name)
+        assert first.takes_ns <= loop.slack_ns, f"seed {seed}: {first} before {loop}"
