@@ -11,8 +11,8 @@ from typing import Any, ClassVar, Dict, Final, List, Mapping, Sequence
 from edgeserve.compiled import mypyc_attr
 from edgeserve.sched.plan.adopted import Adopted
 from edgeserve.sched.plan.candidate import Candidate
-from edgeserve.sched.plan.companies import Companies
 from edgeserve.sched.plan.choose import choose, weigh
+from edgeserve.sched.plan.companies import Companies
 from edgeserve.sched.plan.plain import Plain
 from edgeserve.sched.plan.source import Source
 from edgeserve.sched.policies.ensemble.queries import ensemble_of
