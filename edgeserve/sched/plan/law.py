@@ -17,7 +17,6 @@ from collections import deque
 from typing import Any, Deque, Dict, Final, List, Mapping, NamedTuple, Sequence, Tuple
 
 from edgeserve.sched.latency.batch_time import BatchTime
-from edgeserve.sched.latency.inputs import longest_ppm
 from edgeserve.sched.requests.states import Job
 from edgeserve.sched.requests.work import relative_ppm
 from edgeserve.units import PPM, ns_to_ms
@@ -37,8 +36,11 @@ APART_MAX: Final = 1.4
 ALONE_SPREAD: Final = 1.5
 """Profiled times alone differ by app or input where their 90th percentile is so many times their 10th."""
 
-SHOWN_FROM: Final = 48
-"""Batches after which a spread must rise with the number of inputs, to a third of what it tells of (``inputs.py``)."""
+SHOWN_FROM: Final = 16
+"""Batches from which on the law must tell their times better than one without spread does."""
+
+WORSE: Final = 1.2
+"""What it may tell them worse by, in squares: with batches of one size it tells nothing."""
 
 USUAL_WEIGHT, ORIGIN_WEIGHT = 1.0, 0.3
 """Batches that the profile counts as in the line: an input of mean length takes the profiled time, one of none none."""
@@ -115,7 +117,7 @@ class Law:
         "_pace",
         "_points",
         "_shares",
-        "_masses",
+        "_joint",
         "_quantiles",
     )
 
@@ -138,7 +140,7 @@ class Law:
         self._pace: List[float] = [1.0]
         self._points: List[float] = []  # of u
         self._shares: Dict[str, List[float]] = {}  # P(u <= point), by app; "": by the ratio to the line
-        self._masses: Dict[Tuple[Tuple[str, int], ...], List[float]] = {}
+        self._joint: Dict[Tuple[Tuple[str, int], ...], Tuple[List[float], List[float]]] = {}
         self._quantiles: Dict[Tuple[str, float], float] = {}
         self._renew()
 
@@ -180,25 +182,27 @@ class Law:
             self._fit(rows)
         ratios = [row.took_ns / self._law_ns(row) for row in rows]
         self._pace = sorted(ratios[-LATELY:]) or [1.0]
-        own = [index for index, row in enumerate(rows) if not row.others]
-        others = [index for index, row in enumerate(rows) if row.others]
-        shares: Dict[str, List[float]] = {}
-        before, self._points = self._points, []
-        if self._differ(rows, ratios, own, False):
-            events = [(self._growth(rows[index]) / self._at(rows[index].length), 1.0) for index in own]
-            self._points = _points([ratio for ratio, _ in events])
-            shares[""] = _cdf([(ratio, 1.0, 1.0) for ratio, _ in events] + _assumed(1.0), self._points)
-        if self._differ(rows, ratios, others, _differ_alone(latency)):
-            self._learn([rows[index] for index in others], shares, before)
-        self._shares = shares
-        self._masses.clear()
+        before, self._points = (self._points, self._shares), []
+        self._shares = {}
+        own = [row for row in rows if not row.others]
+        others = [row for row in rows if row.others]
+        if self._differ(own, False):
+            self._learn_own(own)
+            if not self._is_shown(own):
+                self._points, self._shares = [], {}
+        if self._differ(others, _differ_alone(latency)):
+            known = self._points, self._shares
+            self._learn(others, before)
+            if not self._is_shown(others):
+                self._points, self._shares = known
+        self._joint.clear()
         self._quantiles.clear()
         size = latency.size_max
-        self.is_wide = bool(shares)
+        self.is_wide = bool(self._shares)
         if self._high > self._low and not self.is_wide:
             short_ns, long_ns = [self._fixed + self._factors[size] * self._at(x) for x in (self._low, self._high)]
             self.is_wide = long_ns > (1.0 + SPREAD) * short_ns
-        longest = [self.alone_ns((name, self._usual), HALF) for name in shares if name]
+        longest = [self.alone_ns((name, self._usual), HALF) for name in self._shares if name]
         if self._lengths:
             longest.append(self.alone_ns(("", self._at(self._high)), HALF))
         self.even_ns = max(longest, default=0)
@@ -223,32 +227,44 @@ class Law:
         slope = max(0.0, (sums[0] * along[1] - sums[1] * along[0]) / apart) if apart > 0.0 else 0.0
         self._line = (along[0] - slope * sums[1]) / sums[0], slope
 
-    def _differ(self, rows: Sequence[_Row], ratios: Sequence[float], some: Sequence[int], profiled: bool) -> bool:
-        """Whether batches of one size differ by more than noise, as if by their longest input."""
+    def _differ(self, rows: Sequence[_Row], profiled: bool) -> bool:
+        """Whether batches of one size differ by more than noise. ``profiled``: what few do not contradict."""
         last: Dict[int, float] = {}
         apart, count = 0.0, 0
-        for index in some:
-            size, log = rows[index].size, math.log(ratios[index])
-            if size in last:
-                apart += min(APART_MAX, abs(log - last[size])) ** 2 / 2.0
+        for row in rows:
+            log = math.log(row.took_ns / self._law_ns(row))
+            if row.size in last:
+                apart += min(APART_MAX, abs(log - last[row.size])) ** 2 / 2.0
                 count += 1
-            last[size] = log
-        if len(some) < SHOWN_FROM:
-            return profiled or apart > SPREAD * SPREAD * (count + DOUBT)
-        return apart > SPREAD * SPREAD * (count + DOUBT) and self._is_shown([rows[index] for index in some])
+            last[row.size] = log
+        return apart > SPREAD * SPREAD * (count + DOUBT) or (profiled and len(rows) < SHOWN_FROM)
 
     def _is_shown(self, rows: Sequence[_Row]) -> bool:
-        """Whether larger batches are longer by what the spread tells of; what slows whole batches makes all alike."""
-        maxima = [longest_ppm(row.declared + sum([count for _, count in row.others])) / PPM for row in rows]
-        logs = [math.log(self._growth(row) / self._at(row.length)) for row in rows]
-        middle, mean = sum(maxima) / len(rows), sum(logs) / len(rows)
-        squares = sum([(most - middle) ** 2 for most in maxima])
-        if squares < 7.0:  # too few sizes to tell the slope
+        """Whether the distributions tell better what batches took than the usual input does. What slows whole batches,
+        whatever is in them, makes large ones no slower than small ones."""
+        if len(rows) < SHOWN_FROM:
             return True
-        slope = sum([(most - middle) * (log - mean) for most, log in zip(maxima, logs)]) / squares
-        return 3.0 * slope > math.sqrt(sum([(log - mean) ** 2 for log in logs]) / len(rows))
+        self._joint.clear()
+        plain = [math.log(row.took_ns / self._law_ns(row)) for row in rows]
+        wide = [math.log(row.took_ns / self._wide_ns(row)) for row in rows]
+        return _squares(wide) <= WORSE * _squares(plain)
 
-    def _learn(self, rows: Sequence[_Row], shares: Dict[str, List[float]], before: Sequence[float]) -> None:
+    def _wide_ns(self, row: _Row) -> float:
+        """What a batch would have been expected to take."""
+        longest = self._at(row.length) if row.declared else 0.0
+        if longest and "" in self._shares:
+            longest *= self._mean((("", 1),), 0.0)
+        if row.others:
+            longest = self._usual * self._mean(row.others, longest / self._usual)
+        return self._fixed + self._factors[row.size] * longest
+
+    def _learn_own(self, rows: Sequence[_Row]) -> None:
+        """The distribution of what inputs take beside what their declared length tells."""
+        found = [self._growth(row) / self._at(row.length) for row in rows]
+        self._points = _points(found)
+        self._shares = {"": _cdf([(ratio, 1.0, 1.0) for ratio in found] + _assumed(1.0), self._points)}
+
+    def _learn(self, rows: Sequence[_Row], before: Tuple[List[float], Dict[str, List[float]]]) -> None:
         """The distributions of inputs of undeclared length, by app."""
         usual = self._usual
         alone = {
@@ -269,15 +285,15 @@ class Law:
             (point, APP_WEIGHT * (share - below), APP_WEIGHT * (share - below))
             for point, share, below in zip(points, pool, [0.0] + pool)
         ]
-        self._points = points
-        names = sorted({name for row in rows for name, _ in row.others} | set(alone))
-        for name in names:
+        shares: Dict[str, List[float]] = dict(self._shares)
+        for name in sorted({name for row in rows for name, _ in row.others} | set(alone)):
             items = list(alone.get(name) or prior)
             for ratio, row in seen:
                 for other, count in row.others:
                     if other == name:
-                        items.append((ratio, _part(name, row.others, ratio, self._shares, before), float(count)))
+                        items.append((ratio, _part(name, row.others, ratio, before[1], before[0]), float(count)))
             shares[name] = _cdf(items, points)
+        self._points, self._shares = points, shares
 
     def _growth(self, row: _Row) -> float:
         return max(LEAST * self._usual, (row.took_ns - self._fixed) / self._factors[row.size])
@@ -390,17 +406,22 @@ class Law:
 
     def _mean(self, others: Tuple[Tuple[str, int], ...], least: float) -> float:
         """The expected longest of so many draws of each distribution, and of ``least``, over the usual ``u``."""
-        tails = self._masses.get(others)
-        if tails is None:
+        known = self._joint.get(others)
+        if known is None:
             joint = [1.0] * len(self._points)
             for name, count in others:
-                joint = [known * share**count for known, share in zip(joint, self._shares[name])]
-            tails = self._masses[others] = joint
-        total, below = 0.0, 0.0
-        for point, share in zip(self._points, tails):
-            total += max(least, point) * (share - below)
-            below = share
-        return total
+                joint = [chance * share**count for chance, share in zip(joint, self._shares[name])]
+            masses = [share - below for share, below in zip(joint, [0.0] + joint)]
+            tail = mass = 0.0
+            tails, shares = [0.0], [0.0]  # of the points above: sum of point * mass, sum of mass
+            for point, part in zip(reversed(self._points), reversed(masses)):
+                tail += point * part
+                mass += part
+                tails.append(tail)
+                shares.append(mass)
+            known = self._joint[others] = tails, shares
+        above = len(self._points) - bisect_right(self._points, least)
+        return known[0][above] + least * (1.0 - known[1][above])
 
 
 Item = Tuple[float, float, float]
@@ -478,6 +499,12 @@ def _differ_alone(latency: BatchTime) -> bool:
             for times in latency.alone.values()
         ]
     )
+
+
+def _squares(values: Sequence[float]) -> float:
+    """The sum of squared distances from the mean."""
+    mean = sum(values) / len(values)
+    return sum([(value - mean) ** 2 for value in values])
 
 
 def _quantile(rising: Sequence[float], share: float) -> float:
