@@ -61,11 +61,18 @@ POINTS: Final = 64
 LATELY: Final = 10
 """Batches that tell how much longer than the law batches take now, where nothing but noise does."""
 
+EVEN: Final = 0.5
+"""A job that is in time alone with no more chance than this is given up (Orloj's specification, 11.4)."""
+
 HALF: Final = 0.5
 """Inputs of at least this part of the longest may be the longest, where declared lengths err."""
 
 Length = Tuple[str, float]
 """Of an input: the distribution that it is of (an app; ``""``: the declared length, or none), and its usual ``u``."""
+
+
+Others = Tuple[Tuple[str, int], ...]
+"""How many inputs there are of each distribution, in the order of their names."""
 
 
 class Members(NamedTuple):
@@ -74,7 +81,7 @@ class Members(NamedTuple):
 
     longest: float
     count: int
-    others: Tuple[Tuple[str, int], ...]
+    others: Others
 
 
 class _Row(NamedTuple):
@@ -82,7 +89,7 @@ class _Row(NamedTuple):
     took_ns: float
     length: float  # the longest that was declared, -1 where none was
     declared: int
-    others: Tuple[Tuple[str, int], ...]  # that declared none, by app
+    others: Others  # that declared none, by app
 
 
 def declared(job: Job) -> float | None:
@@ -118,7 +125,6 @@ class Law:
         "_points",
         "_shares",
         "_joint",
-        "_quantiles",
     )
 
     def __init__(self, latency: BatchTime) -> None:
@@ -140,8 +146,7 @@ class Law:
         self._pace: List[float] = [1.0]
         self._points: List[float] = []  # of u
         self._shares: Dict[str, List[float]] = {}  # P(u <= point), by app; "": by the ratio to the line
-        self._joint: Dict[Tuple[Tuple[str, int], ...], Tuple[List[float], List[float]]] = {}
-        self._quantiles: Dict[Tuple[str, float], float] = {}
+        self._joint: Dict[Others, Tuple[List[float], List[float], List[float]]] = {}
         self._renew()
 
     # --- what is learnt -----------------------------------------------------------------------------------------------
@@ -196,15 +201,14 @@ class Law:
             if not self._is_shown(others):
                 self._points, self._shares = known
         self._joint.clear()
-        self._quantiles.clear()
         size = latency.size_max
         self.is_wide = bool(self._shares)
         if self._high > self._low and not self.is_wide:
             short_ns, long_ns = [self._fixed + self._factors[size] * self._at(x) for x in (self._low, self._high)]
             self.is_wide = long_ns > (1.0 + SPREAD) * short_ns
-        longest = [self.alone_ns((name, self._usual), HALF) for name in self._shares if name]
+        longest = [self.alone_ns((name, self._usual), EVEN) for name in self._shares if name]
         if self._lengths:
-            longest.append(self.alone_ns(("", self._at(self._high)), HALF))
+            longest.append(self.alone_ns(("", self._at(self._high)), EVEN))
         self.even_ns = max(longest, default=0)
 
     def _fit(self, rows: Sequence[_Row]) -> None:
@@ -362,28 +366,18 @@ class Law:
 
     def alone_ns(self, length: Length, share: float) -> int:
         """What an input of this length takes alone in such a share of all cases, at the present speed."""
-        name, usual = length
-        size = self._latency.sizes[0]
-        if name in self._shares:
-            key = (name, share)
-            ratio = self._quantiles.get(key)
-            if ratio is None:
-                place = bisect_left(self._shares[name], share)
-                ratio = self._quantiles[key] = self._points[min(place, len(self._points) - 1)]
-            return self._now_ns(self._fixed + self._factors[size] * usual * ratio)
-        time_ns = self._fixed + self._factors[size] * usual
-        return self._now_ns(time_ns if self._shares else time_ns * _quantile(self._pace, share))
+        return self.within_ns(self.first, self.members((length,)), share)
 
-    def careful_ns(self, size: int, members: Members) -> int:
-        """The time that nine of ten such batches end within."""
-        low_ns, high_ns = self.mean_ns(size, members), 8 * self.mean_ns(size, members)
-        for _ in range(6):
-            middle_ns = (low_ns + high_ns) // 2
-            if self.chance(size, members, middle_ns) < 0.9:
-                low_ns = middle_ns
-            else:
-                high_ns = middle_ns
-        return high_ns
+    def within_ns(self, size: int, members: Members, share: float) -> int:
+        """The time that such a share of these batches end within."""
+        longest = members.longest
+        if not self._shares:
+            return self._now_ns((self._fixed + self._factors[size] * longest) * _quantile(self._pace, share))
+        if longest and "" in self._shares:
+            longest *= self._ratio((("", members.count),), share)
+        if members.others:
+            longest = max(longest, self._usual * self._ratio(members.others, share))
+        return self._now_ns(self._fixed + self._factors[size] * longest)
 
     def figures(self) -> Mapping[str, Any]:
         """What is known, in plain numbers, times in ms."""
@@ -393,7 +387,7 @@ class Law:
             "usual_ms": ns_to_ms(round(self._usual)),
             "per_length_ms": self._line[1] / 1e6,
             "alone_ms": {
-                name: ns_to_ms(self.alone_ns((name, self._usual), HALF)) for name in sorted(self._shares) if name
+                name: ns_to_ms(self.alone_ns((name, self._usual), EVEN)) for name in sorted(self._shares) if name
             },
         }
 
@@ -404,24 +398,35 @@ class Law:
         place = bisect_right(self._points, ratio)
         return self._shares[name][place - 1] if place else 0.0
 
-    def _mean(self, others: Tuple[Tuple[str, int], ...], least: float) -> float:
+    def _mean(self, others: Others, least: float) -> float:
         """The expected longest of so many draws of each distribution, and of ``least``, over the usual ``u``."""
+        _, tails, masses = self._longest(others)
+        above = len(self._points) - bisect_right(self._points, least)
+        return tails[above] + least * (1.0 - masses[above])
+
+    def _ratio(self, others: Others, share: float) -> float:
+        """What the longest of so many draws is no more than in such a share of all cases, over the usual ``u``."""
+        place = bisect_left(self._longest(others)[0], share)
+        return self._points[min(place, len(self._points) - 1)]
+
+    def _longest(self, others: Others) -> Tuple[List[float], List[float], List[float]]:
+        """The distribution of the longest of so many draws; of the highest 0, 1, .. points the sum of what they add to
+        its mean, and their chance."""
         known = self._joint.get(others)
         if known is None:
             joint = [1.0] * len(self._points)
             for name, count in others:
                 joint = [chance * share**count for chance, share in zip(joint, self._shares[name])]
-            masses = [share - below for share, below in zip(joint, [0.0] + joint)]
             tail = mass = 0.0
-            tails, shares = [0.0], [0.0]  # of the points above: sum of point * mass, sum of mass
-            for point, part in zip(reversed(self._points), reversed(masses)):
-                tail += point * part
+            tails, masses = [0.0], [0.0]
+            for place in range(len(joint) - 1, -1, -1):
+                part = joint[place] - (joint[place - 1] if place else 0.0)
+                tail += self._points[place] * part
                 mass += part
                 tails.append(tail)
-                shares.append(mass)
-            known = self._joint[others] = tails, shares
-        above = len(self._points) - bisect_right(self._points, least)
-        return known[0][above] + least * (1.0 - known[1][above])
+                masses.append(mass)
+            known = self._joint[others] = joint, tails, masses
+        return known
 
 
 Item = Tuple[float, float, float]
