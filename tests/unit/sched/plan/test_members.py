@@ -265,14 +265,13 @@ def test_a_request_that_waits_for_its_score_until_no_model_fits_is_given_up():
 
 
 def test_a_score_that_waits_until_it_is_late_runs_where_the_request_is_answered_however_late():
-    world = make(nodes=BEFORE, on_late="answer", slo="60ms")
-    world.arrive("q", count=2, hints={"difficulty": 0.1})
-    world.step(at=100)  # the first score takes its time
-    world.finish("lv", at=400)
-    world.finish("lv", at=405)
-    world.finish("la", at=445)
-    serve(world, until=2000)
-    assert [world.outcome(number) for number in (1, 2)] == ["completed"] * 2
+    world = make(
+        nodes=BEFORE, on_late="answer", slo="60ms", models={"memory": "1MB"}, resident={"cpu": [*"abc", "vote"]}
+    )
+    world.arrive("q", hints={"difficulty": 0.1})
+    assert [action.model for action in world.seen if isinstance(action, LoadModel)] == ["score"]
+    world.finish("copy:cpu", at=400)  # far later than believed
+    assert models_of(world.actions) == ["score"]
 
 
 # --- without a profile, and history -----------------------------------------------------------------------------------
