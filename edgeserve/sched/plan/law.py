@@ -80,7 +80,7 @@ class Members(NamedTuple):
     are about as long, and how many inputs there are of each distribution."""
 
     longest: float
-    count: int
+    alike: int
     others: Others
 
 
@@ -105,7 +105,8 @@ def declared(job: Job) -> float | None:
 
 class Law:
     """The batch times of a model on a lane. ``is_wide``: they depend on the inputs. ``even_ns`` is the longest that an
-    input alone takes with even odds, of all that were told or seen; ``first`` the smallest batch size. :meth:`told` and :meth:`took` alone change it."""
+    input alone takes with even odds, of all that were told or seen; ``first`` is the smallest batch size. :meth:`told` and :meth:`took` alone change
+    it."""
 
     __slots__ = (
         "is_wide",
@@ -341,7 +342,7 @@ class Law:
         """The time that a batch is expected to take, at the present speed."""
         longest = members.longest
         if longest and "" in self._shares:
-            longest *= self._mean((("", members.count),), 0.0)
+            longest *= self._mean((("", members.alike),), 0.0)
         if members.others:
             longest = self._usual * self._mean(members.others, longest / self._usual)
         time_ns = self._fixed + self._factors[size] * longest
@@ -357,7 +358,7 @@ class Law:
         chance = 1.0
         if members.longest:
             if "" in self._shares:
-                chance = self._share("", growth / members.longest) ** members.count
+                chance = self._share("", growth / members.longest) ** members.alike
             elif growth < members.longest:
                 return 0.0
         for name, count in members.others:
@@ -374,7 +375,7 @@ class Law:
         if not self._shares:
             return self._now_ns((self._fixed + self._factors[size] * longest) * _quantile(self._pace, share))
         if longest and "" in self._shares:
-            longest *= self._ratio((("", members.count),), share)
+            longest *= self._ratio((("", members.alike),), share)
         if members.others:
             longest = max(longest, self._usual * self._ratio(members.others, share))
         return self._now_ns(self._fixed + self._factors[size] * longest)
@@ -499,10 +500,8 @@ def _part(
 def _differ_alone(latency: BatchTime) -> bool:
     """Whether the profile's times alone of an app differ with the input, as :data:`ALONE_SPREAD` says."""
     return any(
-        [
-            len(times) > 0 and times[len(times) * 9 // 10] > ALONE_SPREAD * times[len(times) // 10]
-            for times in latency.alone.values()
-        ]
+        len(times) > 0 and times[len(times) * 9 // 10] > ALONE_SPREAD * times[len(times) // 10]
+        for times in latency.alone.values()
     )
 
 
