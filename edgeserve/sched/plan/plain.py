@@ -9,10 +9,10 @@ from edgeserve.sched.plan.candidate import K_SHARE, Candidate, worth_of
 from edgeserve.sched.plan.source import Source
 from edgeserve.sched.policies.common.bidding import Utility
 from edgeserve.sched.policies.common.model_queues import ModelQueues
-from edgeserve.sched.policies.edf import Edf
+from edgeserve.sched.policies.edf import Edf, steps_more_ns
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.policy import Bid, Policy
-from edgeserve.sched.requests.states import Job, RequestRecord
+from edgeserve.sched.requests.states import Job, RequestRecord, steps_left
 from edgeserve.sched.resources.lanes import Lane, Work
 from edgeserve.units import FOREVER_NS
 
@@ -94,7 +94,7 @@ class Plain(Source):
         assert isinstance(utility, Utility)
         latency = board.latency(bid.model, lane.name)
         share_ns = latency.share_ns
-        ends_ns = at_ns + utility.after_ns
+        takes_steps = self._edf.models[bid.model].takes_steps
         gain = 0.0
         slack_ns = FOREVER_NS
         counted = set()
@@ -111,6 +111,11 @@ class Plain(Source):
             if job.node.succs:
                 rest_ns = board.rest_lane_ns(request.app, job.node)
                 worth *= share_ns / max(1, share_ns + rest_ns)
+            ends_ns = at_ns + utility.after_ns
+            if takes_steps:  # it leaves when its own steps are over; a step brings its share
+                ends_ns = at_ns + bid.expected_ns + steps_more_ns(job, bid.expected_ns, latency)
+                due_ns = min(due_ns, job.deadline_ns)
+                worth /= steps_left(job)
             if ends_ns <= due_ns:
                 gain += worth
                 slack_ns = min(slack_ns, due_ns - ends_ns)

@@ -177,7 +177,7 @@ class Edf(Policy):
             for queue in filled:
                 rows = queue.rows
                 count = len(rows)
-                due_ns = ends_ns + _steps_more_ns(rows[0][2], took_ns, latency) if takes_steps else ends_ns
+                due_ns = ends_ns + steps_more_ns(rows[0][2], took_ns, latency) if takes_steps else ends_ns
                 if rows[0][0] < due_ns:
                     count -= bisect_left(rows, (due_ns,))
                 if count > left:
@@ -199,7 +199,7 @@ class Edf(Policy):
         return whole if whole_rate >= ALMOST * best_rate and not best_lost else best
 
 
-def _steps_more_ns(job: Job, took_ns: int, latency: BatchTime) -> int:
+def steps_more_ns(job: Job, took_ns: int, latency: BatchTime) -> int:
     """How much longer the steps that a job still needs after the next one take in such batches than alone, which its
     deadline allows for."""
     return (steps_left(job) - 1) * (took_ns - latency.alone_likely_ns)
