@@ -57,8 +57,8 @@ SCRIPT_NAME = "replicate_orloj"
 QUICK_CASES = ("two-modal", "std-2/0.5")
 CELL = 0.01
 """How far a mean over cases may be from the specification's simulation, either way (its section 9); twice as far for
-the systems that run on one seed, and above it for those that are meant to be ahead. The means of two simulations of five
-seeds differ by 0.003, of one and five by 0.006 (standard deviation)."""
+the systems that run on one seed, and above it for those that are meant to be ahead. The means of two simulations of
+five seeds differ by 0.003, of one and five by 0.006 (standard deviation)."""
 
 QUICK_CELL = 0.03
 """The same of two cases and one seed; the specification has rates by case of PA alone."""
