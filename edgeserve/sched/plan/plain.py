@@ -18,8 +18,8 @@ from edgeserve.units import FOREVER_NS
 
 TRUST = 2.0
 """A batch of a model of which a tenth was given up lately may wait for a fifth less than its slack, and of one of which
-half was, not at all: its plans came to nothing. (Held-out robot, seeds 1, 2, 11, 12 at load 1: 0 82.3, 1 82.7, 2 83.7, 4
-83.1 % of the value; home 88.2 and 88.0, workstation 90.3 and 90.5.)"""
+half was, not at all: its plans came to nothing. (Held-out robot, seeds 1, 2, 11, 12 at load 1: with 0, 1, 2, 4 82.3,
+82.7, 83.7, 83.1 % of the value; with 0 and 2 home 88.2 and 88.0, workstation 90.3 and 90.5.)"""
 
 RISE, RISE_MAX = 4, 2.0
 """A batch counts twice as dense if four times as many jobs of its model were given up since it ran last as the batch
