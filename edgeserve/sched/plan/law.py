@@ -105,8 +105,8 @@ def declared(job: Job) -> float | None:
 
 class Law:
     """The batch times of a model on a lane. ``is_wide``: they depend on the inputs. ``even_ns`` is the longest that an
-    input alone takes with even odds, of all that were told or seen; ``first`` is the smallest batch size. :meth:`told` and :meth:`took` alone change
-    it."""
+    input alone takes with even odds, of all that were told or seen; ``first`` is the smallest batch size. :meth:`told`
+    and :meth:`took` alone change it."""
 
     __slots__ = (
         "is_wide",

@@ -1,4 +1,4 @@
-"""Companies in the plan: who begins together, who waits for whom, who leaves, and that every request is accounted for."""
+"""Companies in the plan: who begins together, who waits for whom, who leaves, and that each request ends once."""
 
 from __future__ import annotations
 
