@@ -103,7 +103,8 @@ SCHED_ROOMS = {
     "latency": {"requests"},
     "resources": {"protocol", "requests", "latency"},
     "policy_api": {"protocol", "requests", "latency", "resources"},
-    "policies": {"protocol", "requests", "latency", "resources", "policy_api"},
+    # ("plan": what is left of a request, which ``pard_local`` shares with it for as long as it is there.)
+    "policies": {"protocol", "requests", "latency", "resources", "policy_api", "plan"},
     "plan": {"protocol", "requests", "latency", "resources", "policy_api", "policies"},
     "published": {"protocol", "requests", "latency", "resources", "policy_api", "policies"},
     "core": {"protocol", "requests", "latency", "resources", "policy_api", "policies"},

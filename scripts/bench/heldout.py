@@ -25,6 +25,8 @@ are still to come (which 6eb8f44d took out of ``edf`` too), on today's scheduler
 
 As in ``mix.py``, 20 us for each step and 15 us for each event are charged to the virtual clock, so that runs are equal
 whenever they are repeated. With ``--charge`` the processor time of each step is charged instead, times a factor.
+
+A policy of one's own (``module:Class``) is imported from the Python path.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ from __future__ import annotations
 import argparse
 import gc
 import hashlib
+import importlib
 import json
 import os
 import statistics
@@ -50,14 +53,19 @@ from lib.heldout_worlds import WORLDS, draw_any
 from lib.tree_costs import Timed
 
 from bench.regret import under
+from edgeserve.loop.drive import drive
 from edgeserve.sched.core.build import build_scheduler
+from edgeserve.sched.policies import POLICIES as KINDS
 from edgeserve.sched.protocol.actions import RunBatch
 from edgeserve.sim.report import report_of
-from edgeserve.sim.run import sequences_of, setting_of, simulate, told_times
+from edgeserve.sim.run import kinds_of, make_world, sequences_of, setting_of, told_times
 
 OLD = "edf_old"
 POLICIES = ("edf", "auto", OLD)
 FIRST = 1
+NEVER_NS = 2**62
+"""A scheduler whose own steps take long gives up late, which the world's reference model would call a mistake."""
+
 KEPT = 41_000
 """From this seed on, seeds are kept for reports."""
 
@@ -118,7 +126,11 @@ class Launches:
 
 def run(mix: Mix, policy: str, seconds: float, charge: float = 0.0) -> Found:
     """Simulate one policy on a mix."""
-    scenario = under(mix.scenario, policy.replace(OLD, edf_before.KIND, 1) if policy.startswith(OLD) else policy)
+    kind = policy.partition(";")[0]
+    if ":" in kind and kind not in KINDS:
+        module, _, name = kind.partition(":")
+        KINDS[kind] = getattr(importlib.import_module(module), name)
+    scenario = under(mix.scenario, edf_before.KIND if policy == OLD else policy)
     if charge:
         scenario = replace(scenario, run=replace(scenario.run, step_cost_ns=0, event_cost_ns=0))
     setting = setting_of(scenario.config, (), scenario.run.cold)
@@ -130,7 +142,12 @@ def run(mix: Mix, policy: str, seconds: float, charge: float = 0.0) -> Found:
         resident=setting.resident,
         sequences=sequences_of(scenario),
     )
-    timed = Charged(built, charge) if charge else Timed(built)
+    world = make_world(scenario, f"heldout/{mix.name}/{mix.seed}", (), setting=setting)
+    timed: Any = Charged(built, charge) if charge else Timed(built)
+    if charge:
+        world.reference_model.held_up_ns = NEVER_NS
+    world.thought_ns = timed.thought_ns
+    world.policies = kinds_of(scenario)
     bits = {node: 1 << index for truth in mix.truths.values() for index, node in enumerate(truth.nodes)}
     took, launches = Took(lambda node: bits.get(node, 0)), Launches()
 
@@ -141,7 +158,8 @@ def run(mix: Mix, policy: str, seconds: float, charge: float = 0.0) -> Found:
     gc.collect()
     gc.disable()
     try:
-        world = simulate(scenario, f"heldout/{mix.name}/{mix.seed}", (), scheduler=timed, on_step=tap).world
+        drive(timed, world, (tap,))
+        world.reference_model.closed(world.now_ns)
     finally:
         gc.enable()
     report = report_of([world], scenario.run.warmup_ns, scenario.run.duration_ns)

@@ -311,7 +311,16 @@ class Scheduler:
             if work.variant:
                 latency = latency.phase(work.variant)
             over_milli = over_usual_milli(jobs) if latency.learns_work else None
-            latency.observe(self._board.now_ns, work.size, took_ns, over_milli, work.turns or work.steps, "", not work.reads, work.reads and not work.turns)
+            latency.observe(
+                self._board.now_ns,
+                work.size,
+                took_ns,
+                over_milli,
+                work.turns or work.steps,
+                "",
+                not work.reads,
+                work.reads and not work.turns,
+            )
             if work.at_once:
                 lane.dispatch_gap.took(self._board.now_ns - work.launched_ns - took_ns)
             if self._holds.learns:

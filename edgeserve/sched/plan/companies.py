@@ -1,9 +1,9 @@
 """Pipelines whose models share a lane: requests that begin together go through their path together.
 
-Where all stages share a lane, waiting at a stage is a consequence of our own choice. So requests form a *company*, which
+Where all stages share a lane, waiting at a stage is a consequence of our own choice. So requests form a *company*. It
 begins at its home lane with as many members as bring most worth per lane time of the whole path and are all answered in
-time, and which waits for its own at every later stage. Companies in flight go before new ones. Stages on other lanes,
-host functions above all, run ahead of the company, beside it and behind it (``one_plan``, section 1).
+time, and waits for its own at every later stage. Companies in flight go before new ones. Stages on other lanes, host
+functions above all, run ahead of the company, beside it and behind it (``one_plan``, section 1).
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class Company:
     def is_stuck(self, board: Board) -> bool:
         """Whether nothing of it runs or could run now, since no model that it needs next is in memory."""
         return not any(self.running) and not any(
-            [bool(rows) and can_run_now(rows[0][2].node.model, board) for rows in self.ready]
+            bool(rows) and can_run_now(rows[0][2].node.model, board) for rows in self.ready
         )
 
     def answered(self, ends_ns: int, one_by_one: Sequence[int], running_ns: int) -> None:
@@ -141,7 +141,7 @@ class Company:
         self.answers = {}
         for member in self.members:
             self.answers[member.request.id] = ends_ns
-            if runs and any([job.state == RUNNING and job.node.index == exit for job in member.jobs.values()]):
+            if runs and any(job.state == RUNNING and job.node.index == exit for job in member.jobs.values()):
                 self.answers[member.request.id] = running_ns
             else:
                 waiting.append((member.due_ns, member.request.id))
@@ -424,7 +424,7 @@ class Companies(Source):
             company, schedule = able[place], schedules[place]
             running_ns = schedule.stages[-1].running_ns if schedule.stages else ends_ns
             company.answered(ends_ns, planned.answers(place), running_ns)
-            if any([bool(stage.batches) for stage in schedule.stages]) and not company.is_stuck(board):
+            if any(bool(stage.batches) for stage in schedule.stages) and not company.is_stuck(board):
                 slacks = [
                     max(0, member.due_ns - company.answers[member.request.id])
                     for member in company.members
@@ -442,7 +442,7 @@ class Companies(Source):
                     if job.state == RUNNING:
                         index, until_ns = job.node.index, board.now_ns
                         for lane in board.lanes_of(job.node.model):
-                            if any([job in work.jobs for work in lane.works]):
+                            if any(job in work.jobs for work in lane.works):
                                 until_ns = lane.available_ns(board.now_ns)
                         own = running[index]
                         over = own.over + company.pipeline.over_milli(index, MILLI, job.hints)
@@ -481,37 +481,14 @@ class Companies(Source):
                     found.append(item)
         return found
 
-    def smaller(self, candidate: Candidate, lane: Lane, at_ns: int, board: Board) -> Sequence[Candidate]:
-        found: List[Candidate] = []
-        company = candidate.detail
-        for size in board.latency(candidate.model, lane.name).sizes:
-            if size >= len(candidate.jobs):
-                break
-            item: Candidate | None = None
-            if not isinstance(company, Company) or company in self._companies:
-                takes_ns = board.latency(candidate.model, lane.name).likely_ns[size]
-                careful_ns = candidate.careful_ns * takes_ns // candidate.takes_ns
-                gain = candidate.gain * takes_ns / candidate.takes_ns
-                slack_ns, k_ns, klass = candidate.slack_ns, candidate.k_ns, candidate.klass
-                jobs = candidate.jobs[:size]
-                item = Candidate(
-                    self, candidate.model, jobs, size, takes_ns, careful_ns, gain, slack_ns, k_ns, klass, company
-                )
-            else:
-                fewer = Company(company.pipeline, company.home, company.members[:size])
-                fewer.answers = company.answers
-                item = self._candidate(fewer, lane, at_ns, board)
-            if item is not None:
-                item.press = candidate.press
-                found.append(item)
-        return found
-
     def bid(self, candidate: Candidate, others: Sequence[Candidate], lane: Lane, board: Board) -> Bid:
         company = candidate.detail
         if isinstance(company, Company):
             if company not in self._companies:
                 self._begins[lane.name] = (company, company.members)
-            elif lane.name == company.home:
+            elif lane.name == company.home and all(
+                item.source is self or item.klass == "background" for item in others
+            ):
                 candidate = self._gathered(candidate, company, lane, board)
         return bid_for(candidate.jobs, candidate.size, candidate.takes_ns, board)
 
@@ -526,7 +503,8 @@ class Companies(Source):
         here_ns = max(takes_ns, route.lane_times(company.left, company.steps).get(lane.name, 0))
         worth, slack_ns = 0.0, FOREVER_NS
         for member in company.members:
-            slack_ns, own = _in_time(member, company.answers.get(member.request.id, at_ns + takes_ns), slack_ns, board)
+            answer_ns = company.answers.get(member.request.id, at_ns + takes_ns)
+            slack_ns, own = _in_time(member, at_ns, answer_ns, slack_ns, board)
             worth += own
         return self._item(jobs, size, takes_ns, worth * takes_ns / here_ns, slack_ns, company, lane, board)
 
@@ -588,13 +566,12 @@ class Companies(Source):
         size, takes_ns = self._batch_of(pipeline, jobs, lane, board)
         route = self._paths.route(pipeline, home, board)
         worth, slack_ns = 0.0, FOREVER_NS
-        here_ns, taken = 0, 0
+        here_ns = 0
         for member in list(dict.fromkeys([row[3] for row, _ in able])):
             left, steps = member.left(), member.steps()
-            taken += left.jobs[node.index]
             here_ns += route.lane_times(left, steps).get(lane.name, 0)
             ends_ns = route.ends_ns(left, steps, at_ns) or at_ns
-            slack_ns, own = _in_time(member, ends_ns, slack_ns, board)
+            slack_ns, own = _in_time(member, at_ns, ends_ns, slack_ns, board)
             worth += own
         gain = worth * takes_ns / max(takes_ns, here_ns)
         return self._item(jobs, size, takes_ns, gain, slack_ns, None, lane, board)
@@ -610,16 +587,14 @@ class Companies(Source):
         members = [
             row[3]
             for row in rows[:LOOK]
-            if row[0] == rank and not any([job.lane not in ("", lane.name) for job in row[3].jobs.values()])
+            if row[0] == rank and not any(job.lane not in ("", lane.name) for job in row[3].jobs.values())
         ]
         if not members:
             return None
         choice = Choice(self._paths, pipeline, lane.name, at_ns, board)
         choice.known = [flight for flight in self._flights if flight.company.rank <= rank] if self._companies else []
         kind, value = members[0].kind(), members[0].request.value
-        alike = kind is not None and all(
-            [member.kind() == kind and member.request.value == value for member in members]
-        )
+        alike = kind is not None and all(member.kind() == kind and member.request.value == value for member in members)
         chosen = self._alike(members, choice, board) if alike else self._unlike(members[:LOOK_UNEQUAL], choice, board)
         if not chosen:
             if choice.known and board.budget.left > 0:
@@ -656,7 +631,7 @@ class Companies(Source):
         times = [place.usual.split.best_ns for place in route.places if place is not None]
         key = (id(choice.pipeline), route.home, *each.jobs, *each.over)
         kept = self._counts.get(key)
-        if kept is None or len(kept[0]) != len(times) or any([one is not other for one, other in zip(kept[0], times)]):
+        if kept is None or len(kept[0]) != len(times) or any(one is not other for one, other in zip(kept[0], times)):
             if len(self._counts) == LOOK:
                 self._counts.clear()
             kept = self._counts[key] = (times, [0], [1])
@@ -720,7 +695,7 @@ class Companies(Source):
                 continue
             then = [both if other is company else other for other in self._companies]
             self._flights_of(then, board)
-            late = any([other.late() for other in then])
+            late = any(other.late() for other in then)
             self._moved = True  # the forecast of what is in flight was overwritten
             found = None if late else self._candidate(both, lane, at_ns, board)
             if found is not None:
@@ -729,29 +704,19 @@ class Companies(Source):
         return candidate
 
     def expected_end(self, request: RequestRecord, job: Job | None, board: Board) -> ExpectedEnd | None:
-        """Of a request that waits: by itself, on the home where it ends first. Of one in a company: with it."""
-        pipeline = self._line_of[request.app.name].pipeline
-        member = self._members.get(request.id) or Member(request, pipeline)
-        company = member.cohort
-        if isinstance(company, Company):
-            self._forecast(board)
-            answer_ns = company.answers.get(request.id)
-            if answer_ns is None:
-                return None
-            route = self._paths.route(pipeline, company.home, board)
-            ends_ns = answer_ns - board.now_ns
-            alone_ns = min(ends_ns, sum(route.lane_times(company.left, company.steps).values()))
-            return ExpectedEnd(company.home, ends_ns - alone_ns, alone_ns, answer_ns)
-        found: ExpectedEnd | None = None
+        """When a request would end by itself, on the home where it ends first."""
+        member = self._members.get(request.id) or Member(request, self._line_of[request.app.name].pipeline)
         left, steps = member.left(), member.steps()
-        for home in self._paths.homes(pipeline, board):
-            route = self._paths.route(pipeline, home, board)
-            at_ns = route.ends_ns(left, steps, board.now_ns)
-            if at_ns is not None and at_ns < NEVER_NS and any(left.jobs):
-                alone_ns = sum(route.lane_times(left, steps).values())
-                if found is None or at_ns < board.now_ns + found.wait_ns + found.alone_ns:
-                    found = ExpectedEnd(home, at_ns - board.now_ns - alone_ns, alone_ns, at_ns)
-        return found
+        best: Tuple[int, str, int] | None = None
+        for home in self._paths.homes(member.pipeline, board):
+            route = self._paths.route(member.pipeline, home, board)
+            ends_ns = route.ends_ns(left, steps, board.now_ns)
+            if ends_ns is not None and ends_ns < NEVER_NS and any(left.jobs) and (best is None or ends_ns < best[0]):
+                best = ends_ns, home, sum(route.lane_times(left, steps).values())
+        if best is None:
+            return None
+        ends_ns, home, alone_ns = best
+        return ExpectedEnd(home, max(0, ends_ns - board.now_ns - alone_ns), alone_ns, ends_ns)
 
 
 class Choice:
@@ -781,7 +746,7 @@ class Choice:
         schedules.append(Schedule(route.stages(left, steps), from_ns, route.home))
         planned = LaneSchedule(schedules, _free_ns(board), board.budget)
         ends = planned.run()
-        if any([at_ns > flight.limit_ns for at_ns, flight in zip(ends, self.known)]):
+        if any(at_ns > flight.limit_ns for at_ns, flight in zip(ends, self.known)):
             return []
         found = planned.answers(len(self.known))
         return found if exit >= 0 and count == len(found) and not left.over[exit] else [ends[-1]] * max(1, count)
@@ -817,17 +782,22 @@ def _by_due(member: Member) -> Tuple[int, int]:
     return member.due_ns, member.request.id
 
 
-def _in_time(member: Member, ends_ns: int, slack_ns: int, board: Board) -> Tuple[int, float]:
-    """The least slack so far, and what a request counts that is answered then: nothing if it is late, less and less if
-    it is answered all the same."""
+def _in_time(member: Member, at_ns: int, ends_ns: int, slack_ns: int, board: Board) -> Tuple[int, float]:
+    """The least slack so far, and what a request counts that starts and is answered then: nothing if it is late or the
+    next of its stream has come, less and less if it is answered all the same."""
     request = member.request
-    late_ns = ends_ns - request.deadline_ns
-    if late_ns <= 0:
-        return min(slack_ns, -late_ns), worth_of(request, board)
-    if request.on_late != "answer":
+    if ends_ns <= member.due_ns:
+        slack_ns = min(slack_ns, member.due_ns - ends_ns)
+    late_ns = max(0, ends_ns - request.deadline_ns)
+    if late_ns and request.on_late != "answer":
         return slack_ns, 0.0
+    begin_by_ns = request.begin_by_ns(board.now_ns) if request.successor_ns is not None else None
+    if begin_by_ns is not None:
+        if at_ns > begin_by_ns:
+            return slack_ns, 0.0
+        slack_ns = min(slack_ns, begin_by_ns - at_ns)
     slo_ns = max(1, request.deadline_ns - request.arrival_ns)
-    return min(slack_ns, max(0, member.due_ns - ends_ns)), worth_of(request, board) * slo_ns / (slo_ns + late_ns)
+    return slack_ns, worth_of(request, board) * slo_ns / (slo_ns + late_ns)
 
 
 def _learn(member: Member, job: Job) -> None:
@@ -847,5 +817,5 @@ def _learn(member: Member, job: Job) -> None:
         behind = [
             other.node.index for other in member.jobs.values() if node in other.node.preds and other.part == job.part
         ]
-        if behind or not any([len(succ.preds) > 1 for succ in node.succs]):  # a join behind it may just be waiting
+        if behind or not any(len(succ.preds) > 1 for succ in node.succs):  # a join behind it may just be waiting
             pipeline.observe_branch(node, behind[0] if behind else -1)

@@ -54,7 +54,7 @@ class LanePlan(Policy):
         for app in self.apps:
             kind = kind_of(app, board)
             kinds.setdefault(kind, []).append(app)
-            if kind == "steps" and not all([board.makes_sequences(node.model) for node in app.nodes]):
+            if kind == "steps" and not all(board.makes_sequences(node.model) for node in app.nodes):
                 kinds.setdefault("plain", [])
         sources = {kind: self._make(kind, apps) for kind, apps in kinds.items()}
         self._sources = list(sources.values())
@@ -134,7 +134,7 @@ class LanePlan(Policy):
         if self._runs[work.id].cut(work, board):
             return True
         at_ns = work.lane.available_ns(board.now_ns)
-        is_last = all([job.request.klass == "background" for job in work.left()])
+        is_last = all(job.request.klass == "background" for job in work.left())
         for source in self._sources:
             for item in source.offers(work.lane, at_ns, board):
                 if item.model != work.model and (is_last or item.klass != "background"):

@@ -17,7 +17,6 @@ from collections import deque
 from typing import Any, Deque, Dict, Final, List, Mapping, NamedTuple, Sequence, Tuple
 
 from edgeserve.sched.latency.batch_time import BatchTime
-from edgeserve.sched.latency.inputs import longest_ppm
 from edgeserve.sched.requests.states import Job
 from edgeserve.sched.requests.work import relative_ppm
 from edgeserve.units import PPM, ns_to_ms
@@ -37,8 +36,11 @@ APART_MAX: Final = 1.4
 ALONE_SPREAD: Final = 1.5
 """Profiled times alone differ by app or input where their 90th percentile is so many times their 10th."""
 
-SHOWN_FROM: Final = 48
-"""Batches after which a spread must rise with the number of inputs, to a third of what it tells of (``inputs.py``)."""
+SHOWN_FROM: Final = 16
+"""Batches from which on the law must tell their times better than one without spread does."""
+
+WORSE: Final = 1.2
+"""What it may tell them worse by, in squares: with batches of one size it tells nothing."""
 
 USUAL_WEIGHT, ORIGIN_WEIGHT = 1.0, 0.3
 """Batches that the profile counts as in the line: an input of mean length takes the profiled time, one of none none."""
@@ -59,6 +61,9 @@ POINTS: Final = 64
 LATELY: Final = 10
 """Batches that tell how much longer than the law batches take now, where nothing but noise does."""
 
+EVEN: Final = 0.5
+"""A job that is in time alone with no more chance than this is given up (Orloj's specification, 11.4)."""
+
 HALF: Final = 0.5
 """Inputs of at least this part of the longest may be the longest, where declared lengths err."""
 
@@ -66,13 +71,17 @@ Length = Tuple[str, float]
 """Of an input: the distribution that it is of (an app; ``""``: the declared length, or none), and its usual ``u``."""
 
 
+Others = Tuple[Tuple[str, int], ...]
+"""How many inputs there are of each distribution, in the order of their names."""
+
+
 class Members(NamedTuple):
     """What decides how long a batch takes: the longest ``u`` of those with a declared or usual one, how many of them
     are about as long, and how many inputs there are of each distribution."""
 
     longest: float
-    count: int
-    others: Tuple[Tuple[str, int], ...]
+    alike: int
+    others: Others
 
 
 class _Row(NamedTuple):
@@ -80,7 +89,7 @@ class _Row(NamedTuple):
     took_ns: float
     length: float  # the longest that was declared, -1 where none was
     declared: int
-    others: Tuple[Tuple[str, int], ...]  # that declared none, by app
+    others: Others  # that declared none, by app
 
 
 def declared(job: Job) -> float | None:
@@ -96,7 +105,8 @@ def declared(job: Job) -> float | None:
 
 class Law:
     """The batch times of a model on a lane. ``is_wide``: they depend on the inputs. ``even_ns`` is the longest that an
-    input alone takes with even odds, of all that were told or seen; ``first`` the smallest batch size. :meth:`told` and :meth:`took` alone change it."""
+    input alone takes with even odds, of all that were told or seen; ``first`` is the smallest batch size. :meth:`told`
+    and :meth:`took` alone change it."""
 
     __slots__ = (
         "is_wide",
@@ -115,8 +125,7 @@ class Law:
         "_pace",
         "_points",
         "_shares",
-        "_masses",
-        "_quantiles",
+        "_joint",
     )
 
     def __init__(self, latency: BatchTime) -> None:
@@ -138,8 +147,7 @@ class Law:
         self._pace: List[float] = [1.0]
         self._points: List[float] = []  # of u
         self._shares: Dict[str, List[float]] = {}  # P(u <= point), by app; "": by the ratio to the line
-        self._masses: Dict[Tuple[Tuple[str, int], ...], List[float]] = {}
-        self._quantiles: Dict[Tuple[str, float], float] = {}
+        self._joint: Dict[Others, Tuple[List[float], List[float], List[float]]] = {}
         self._renew()
 
     # --- what is learnt -----------------------------------------------------------------------------------------------
@@ -180,27 +188,28 @@ class Law:
             self._fit(rows)
         ratios = [row.took_ns / self._law_ns(row) for row in rows]
         self._pace = sorted(ratios[-LATELY:]) or [1.0]
-        own = [index for index, row in enumerate(rows) if not row.others]
-        others = [index for index, row in enumerate(rows) if row.others]
-        shares: Dict[str, List[float]] = {}
-        before, self._points = self._points, []
-        if self._differ(rows, ratios, own, False):
-            events = [(self._growth(rows[index]) / self._at(rows[index].length), 1.0) for index in own]
-            self._points = _points([ratio for ratio, _ in events])
-            shares[""] = _cdf([(ratio, 1.0, 1.0) for ratio, _ in events] + _assumed(1.0), self._points)
-        if self._differ(rows, ratios, others, _differ_alone(latency)):
-            self._learn([rows[index] for index in others], shares, before)
-        self._shares = shares
-        self._masses.clear()
-        self._quantiles.clear()
+        before, self._points = (self._points, self._shares), []
+        self._shares = {}
+        own = [row for row in rows if not row.others]
+        others = [row for row in rows if row.others]
+        if self._differ(own, False):
+            self._learn_own(own)
+            if not self._is_shown(own):
+                self._points, self._shares = [], {}
+        if self._differ(others, _differ_alone(latency)):
+            known = self._points, self._shares
+            self._learn(others, before)
+            if not self._is_shown(others):
+                self._points, self._shares = known
+        self._joint.clear()
         size = latency.size_max
-        self.is_wide = bool(shares)
+        self.is_wide = bool(self._shares)
         if self._high > self._low and not self.is_wide:
             short_ns, long_ns = [self._fixed + self._factors[size] * self._at(x) for x in (self._low, self._high)]
             self.is_wide = long_ns > (1.0 + SPREAD) * short_ns
-        longest = [self.alone_ns((name, self._usual), HALF) for name in shares if name]
+        longest = [self.alone_ns((name, self._usual), EVEN) for name in self._shares if name]
         if self._lengths:
-            longest.append(self.alone_ns(("", self._at(self._high)), HALF))
+            longest.append(self.alone_ns(("", self._at(self._high)), EVEN))
         self.even_ns = max(longest, default=0)
 
     def _fit(self, rows: Sequence[_Row]) -> None:
@@ -223,32 +232,44 @@ class Law:
         slope = max(0.0, (sums[0] * along[1] - sums[1] * along[0]) / apart) if apart > 0.0 else 0.0
         self._line = (along[0] - slope * sums[1]) / sums[0], slope
 
-    def _differ(self, rows: Sequence[_Row], ratios: Sequence[float], some: Sequence[int], profiled: bool) -> bool:
-        """Whether batches of one size differ by more than noise, as if by their longest input."""
+    def _differ(self, rows: Sequence[_Row], profiled: bool) -> bool:
+        """Whether batches of one size differ by more than noise. ``profiled``: what few do not contradict."""
         last: Dict[int, float] = {}
         apart, count = 0.0, 0
-        for index in some:
-            size, log = rows[index].size, math.log(ratios[index])
-            if size in last:
-                apart += min(APART_MAX, abs(log - last[size])) ** 2 / 2.0
+        for row in rows:
+            log = math.log(row.took_ns / self._law_ns(row))
+            if row.size in last:
+                apart += min(APART_MAX, abs(log - last[row.size])) ** 2 / 2.0
                 count += 1
-            last[size] = log
-        if len(some) < SHOWN_FROM:
-            return profiled or apart > SPREAD * SPREAD * (count + DOUBT)
-        return apart > SPREAD * SPREAD * (count + DOUBT) and self._is_shown([rows[index] for index in some])
+            last[row.size] = log
+        return apart > SPREAD * SPREAD * (count + DOUBT) or (profiled and len(rows) < SHOWN_FROM)
 
     def _is_shown(self, rows: Sequence[_Row]) -> bool:
-        """Whether larger batches are longer by what the spread tells of; what slows whole batches makes all alike."""
-        maxima = [longest_ppm(row.declared + sum([count for _, count in row.others])) / PPM for row in rows]
-        logs = [math.log(self._growth(row) / self._at(row.length)) for row in rows]
-        middle, mean = sum(maxima) / len(rows), sum(logs) / len(rows)
-        squares = sum([(most - middle) ** 2 for most in maxima])
-        if squares < 7.0:  # too few sizes to tell the slope
+        """Whether the distributions tell better what batches took than the usual input does. What slows whole batches,
+        whatever is in them, makes large ones no slower than small ones."""
+        if len(rows) < SHOWN_FROM:
             return True
-        slope = sum([(most - middle) * (log - mean) for most, log in zip(maxima, logs)]) / squares
-        return 3.0 * slope > math.sqrt(sum([(log - mean) ** 2 for log in logs]) / len(rows))
+        self._joint.clear()
+        plain = [math.log(row.took_ns / self._law_ns(row)) for row in rows]
+        wide = [math.log(row.took_ns / self._wide_ns(row)) for row in rows]
+        return _squares(wide) <= WORSE * _squares(plain)
 
-    def _learn(self, rows: Sequence[_Row], shares: Dict[str, List[float]], before: Sequence[float]) -> None:
+    def _wide_ns(self, row: _Row) -> float:
+        """What a batch would have been expected to take."""
+        longest = self._at(row.length) if row.declared else 0.0
+        if longest and "" in self._shares:
+            longest *= self._mean((("", 1),), 0.0)
+        if row.others:
+            longest = self._usual * self._mean(row.others, longest / self._usual)
+        return self._fixed + self._factors[row.size] * longest
+
+    def _learn_own(self, rows: Sequence[_Row]) -> None:
+        """The distribution of what inputs take beside what their declared length tells."""
+        found = [self._growth(row) / self._at(row.length) for row in rows]
+        self._points = _points(found)
+        self._shares = {"": _cdf([(ratio, 1.0, 1.0) for ratio in found] + _assumed(1.0), self._points)}
+
+    def _learn(self, rows: Sequence[_Row], before: Tuple[List[float], Dict[str, List[float]]]) -> None:
         """The distributions of inputs of undeclared length, by app."""
         usual = self._usual
         alone = {
@@ -269,15 +290,15 @@ class Law:
             (point, APP_WEIGHT * (share - below), APP_WEIGHT * (share - below))
             for point, share, below in zip(points, pool, [0.0] + pool)
         ]
-        self._points = points
-        names = sorted({name for row in rows for name, _ in row.others} | set(alone))
-        for name in names:
+        shares: Dict[str, List[float]] = dict(self._shares)
+        for name in sorted({name for row in rows for name, _ in row.others} | set(alone)):
             items = list(alone.get(name) or prior)
             for ratio, row in seen:
                 for other, count in row.others:
                     if other == name:
-                        items.append((ratio, _part(name, row.others, ratio, self._shares, before), float(count)))
+                        items.append((ratio, _part(name, row.others, ratio, before[1], before[0]), float(count)))
             shares[name] = _cdf(items, points)
+        self._points, self._shares = points, shares
 
     def _growth(self, row: _Row) -> float:
         return max(LEAST * self._usual, (row.took_ns - self._fixed) / self._factors[row.size])
@@ -321,7 +342,7 @@ class Law:
         """The time that a batch is expected to take, at the present speed."""
         longest = members.longest
         if longest and "" in self._shares:
-            longest *= self._mean((("", members.count),), 0.0)
+            longest *= self._mean((("", members.alike),), 0.0)
         if members.others:
             longest = self._usual * self._mean(members.others, longest / self._usual)
         time_ns = self._fixed + self._factors[size] * longest
@@ -337,7 +358,7 @@ class Law:
         chance = 1.0
         if members.longest:
             if "" in self._shares:
-                chance = self._share("", growth / members.longest) ** members.count
+                chance = self._share("", growth / members.longest) ** members.alike
             elif growth < members.longest:
                 return 0.0
         for name, count in members.others:
@@ -346,28 +367,18 @@ class Law:
 
     def alone_ns(self, length: Length, share: float) -> int:
         """What an input of this length takes alone in such a share of all cases, at the present speed."""
-        name, usual = length
-        size = self._latency.sizes[0]
-        if name in self._shares:
-            key = (name, share)
-            ratio = self._quantiles.get(key)
-            if ratio is None:
-                place = bisect_left(self._shares[name], share)
-                ratio = self._quantiles[key] = self._points[min(place, len(self._points) - 1)]
-            return self._now_ns(self._fixed + self._factors[size] * usual * ratio)
-        time_ns = self._fixed + self._factors[size] * usual
-        return self._now_ns(time_ns if self._shares else time_ns * _quantile(self._pace, share))
+        return self.within_ns(self.first, self.members((length,)), share)
 
-    def careful_ns(self, size: int, members: Members) -> int:
-        """The time that nine of ten such batches end within."""
-        low_ns, high_ns = self.mean_ns(size, members), 8 * self.mean_ns(size, members)
-        for _ in range(6):
-            middle_ns = (low_ns + high_ns) // 2
-            if self.chance(size, members, middle_ns) < 0.9:
-                low_ns = middle_ns
-            else:
-                high_ns = middle_ns
-        return high_ns
+    def within_ns(self, size: int, members: Members, share: float) -> int:
+        """The time that such a share of these batches end within."""
+        longest = members.longest
+        if not self._shares:
+            return self._now_ns((self._fixed + self._factors[size] * longest) * _quantile(self._pace, share))
+        if longest and "" in self._shares:
+            longest *= self._ratio((("", members.alike),), share)
+        if members.others:
+            longest = max(longest, self._usual * self._ratio(members.others, share))
+        return self._now_ns(self._fixed + self._factors[size] * longest)
 
     def figures(self) -> Mapping[str, Any]:
         """What is known, in plain numbers, times in ms."""
@@ -377,7 +388,7 @@ class Law:
             "usual_ms": ns_to_ms(round(self._usual)),
             "per_length_ms": self._line[1] / 1e6,
             "alone_ms": {
-                name: ns_to_ms(self.alone_ns((name, self._usual), HALF)) for name in sorted(self._shares) if name
+                name: ns_to_ms(self.alone_ns((name, self._usual), EVEN)) for name in sorted(self._shares) if name
             },
         }
 
@@ -388,19 +399,35 @@ class Law:
         place = bisect_right(self._points, ratio)
         return self._shares[name][place - 1] if place else 0.0
 
-    def _mean(self, others: Tuple[Tuple[str, int], ...], least: float) -> float:
+    def _mean(self, others: Others, least: float) -> float:
         """The expected longest of so many draws of each distribution, and of ``least``, over the usual ``u``."""
-        tails = self._masses.get(others)
-        if tails is None:
+        _, tails, masses = self._longest(others)
+        above = len(self._points) - bisect_right(self._points, least)
+        return tails[above] + least * (1.0 - masses[above])
+
+    def _ratio(self, others: Others, share: float) -> float:
+        """What the longest of so many draws is no more than in such a share of all cases, over the usual ``u``."""
+        place = bisect_left(self._longest(others)[0], share)
+        return self._points[min(place, len(self._points) - 1)]
+
+    def _longest(self, others: Others) -> Tuple[List[float], List[float], List[float]]:
+        """The distribution of the longest of so many draws; of the highest 0, 1, .. points the sum of what they add to
+        its mean, and their chance."""
+        known = self._joint.get(others)
+        if known is None:
             joint = [1.0] * len(self._points)
             for name, count in others:
-                joint = [known * share**count for known, share in zip(joint, self._shares[name])]
-            tails = self._masses[others] = joint
-        total, below = 0.0, 0.0
-        for point, share in zip(self._points, tails):
-            total += max(least, point) * (share - below)
-            below = share
-        return total
+                joint = [chance * share**count for chance, share in zip(joint, self._shares[name])]
+            tail = mass = 0.0
+            tails, masses = [0.0], [0.0]
+            for place in range(len(joint) - 1, -1, -1):
+                part = joint[place] - (joint[place - 1] if place else 0.0)
+                tail += self._points[place] * part
+                mass += part
+                tails.append(tail)
+                masses.append(mass)
+            known = self._joint[others] = joint, tails, masses
+        return known
 
 
 Item = Tuple[float, float, float]
@@ -473,11 +500,15 @@ def _part(
 def _differ_alone(latency: BatchTime) -> bool:
     """Whether the profile's times alone of an app differ with the input, as :data:`ALONE_SPREAD` says."""
     return any(
-        [
-            len(times) > 0 and times[len(times) * 9 // 10] > ALONE_SPREAD * times[len(times) // 10]
-            for times in latency.alone.values()
-        ]
+        len(times) > 0 and times[len(times) * 9 // 10] > ALONE_SPREAD * times[len(times) // 10]
+        for times in latency.alone.values()
     )
+
+
+def _squares(values: Sequence[float]) -> float:
+    """The sum of squared distances from the mean."""
+    mean = sum(values) / len(values)
+    return sum([(value - mean) ** 2 for value in values])
 
 
 def _quantile(rising: Sequence[float], share: float) -> float:

@@ -15,7 +15,7 @@ from edgeserve.errors import ConfigError
 from edgeserve.sched.plan.candidate import K_SHARE, Candidate, worth_of
 from edgeserve.sched.plan.plain import Plain
 from edgeserve.sched.plan.price import likely_price, share_ns, steps_on
-from edgeserve.sched.plan.source import NONE, Source
+from edgeserve.sched.plan.source import Source
 from edgeserve.sched.policies.common.bidding import best_class, bid_for, droppable
 from edgeserve.sched.policies.ensemble.queries import Ensemble, Query, ensemble_of
 from edgeserve.sched.policies.ensemble.records import RecordDraws
@@ -24,6 +24,7 @@ from edgeserve.sched.policy_api.policy import CANNOT_MAKE_DEADLINE, Bid, Policy
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import ANSWERED, DONE, OPEN, READY, Job, RequestRecord
 from edgeserve.sched.resources.lanes import Lane, Work
+from edgeserve.sched.resources.model_cache import NEVER_NS
 from edgeserve.units import FOREVER_NS
 
 OVERLOADED: Final = "overloaded"
@@ -52,10 +53,15 @@ LOOK: Final = 64
 """Jobs of a model that may be in its next batch: those that add most."""
 
 
+Row = Tuple[float, int, int, float, Job]
+"""A job that may run, in order of what it adds: that less than 0, by when it is to end, its number, which part of its
+request it adds, the job."""
+
+
 class Asking(Query):
     """A request of an ensemble. ``gains``: what each model that it wants adds, in nanoseconds of lane time; ``spare``:
-    the models that would add something, less than the price; ``until_ns``: when they are to end; ``seen``: what that was
-    worked out from; ``told``: the models that are said to be demand."""
+    the models that would add something, less than the price; ``until_ns``: when they are to end; ``seen``: what that
+    was worked out from; ``told``: the models that are said to be demand."""
 
     __slots__ = ("gains", "spare", "until_ns", "seen", "told")
 
@@ -66,21 +72,6 @@ class Asking(Query):
         self.spare = 0
         self.until_ns = self.due_ns
         self.told = 0
-
-
-class Row:
-    """A job that may run: what it adds, which part of its request that is, by when it is to end."""
-
-    __slots__ = ("gain", "share", "due_ns", "job")
-
-    def __init__(self, gain: float, share: float, due_ns: int, job: Job) -> None:
-        self.gain = gain
-        self.share = share
-        self.due_ns = due_ns
-        self.job = job
-
-    def key(self) -> Tuple[float, int, int]:
-        return -self.gain, self.due_ns, self.job.seq
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -196,9 +187,9 @@ class Members(Source):
         for job in work.jobs:
             bit = self._bit(job)
             if bit >= 0:
-                query = self._queries[job.request.id]
-                query.jobs.pop(bit, None)
-                query.running |= 1 << bit
+                query = self._queries.get(job.request.id)
+                if query is not None and query.jobs.pop(bit, None) is not None:
+                    query.running |= 1 << bit
             elif self._leads.pop(job.seq, None) is None:
                 others = True
         if others:
@@ -222,7 +213,9 @@ class Members(Source):
                 if job.state == DONE:
                     query.answers(bit)
                 else:
-                    self._is_back(query, bit, job)
+                    query.running &= ~(1 << bit)
+                    if job.state != READY:
+                        query.gone |= 1 << bit
         self._is_stale = True
 
     def on_refused(self, work: Work, board: Board) -> None:
@@ -237,11 +230,6 @@ class Members(Source):
                 query.running &= ~(1 << bit)
                 query.gone |= 1 << bit  # unless it becomes ready again
         self._is_stale = True
-
-    def _is_back(self, query: Asking, bit: int, job: Job) -> None:
-        query.running &= ~(1 << bit)
-        if job.state != READY:
-            query.gone |= 1 << bit
 
     def _bit(self, job: Job) -> int:
         """Which model of its ensemble a job is; -1 where it is none."""
@@ -292,7 +280,10 @@ class Members(Source):
                     board.drop(request, CANNOT_MAKE_DEADLINE if is_slow else OVERLOADED)
                     return
                 slowest_ns = max([_alone_ns(job.node.model, board) for job in query.jobs.values()])
-                query.due_ns = query.last_ns = max(board.now_ns, min(ends)) + slowest_ns
+                soonest_ns = min(ends)
+                if soonest_ns >= NEVER_NS:  # no lane is up: look again later
+                    soonest_ns = board.now_ns + request.app.slo_ns
+                query.due_ns = query.last_ns = max(board.now_ns, soonest_ns) + slowest_ns
                 self._decide(query, board)
         for bit, job in query.jobs.items():
             if (query.planned ^ query.told) >> bit & 1:
@@ -312,9 +303,10 @@ class Members(Source):
     def _drop_late_leads(self, board: Board) -> None:
         """Give up the requests that wait for a node before their models, and have no time for any of them behind it."""
         for job in list(self._leads.values()):
-            if (
+            if not droppable(job):
+                self._is_stale = True  # it is due later the later it is
+            elif (
                 job.seq in self._leads
-                and droppable(job)
                 and job.node.name in self._ensembles[job.request.app.name].leads
                 and self._ends_ns(job, board) > self._lead_due_ns(job, board)
             ):
@@ -331,9 +323,9 @@ class Members(Source):
     def _ends_ns(self, job: Job, board: Board) -> int:
         """When a job would end at the earliest."""
         if job.lane:
-            return board.ends_by_lane(job.node.model).get(job.lane, FOREVER_NS)
+            return board.ends_by_lane(job.node.model).get(job.lane, NEVER_NS)
         ends_ns = board.earliest_end_ns(job.node.model)
-        return FOREVER_NS if ends_ns is None else ends_ns
+        return NEVER_NS if ends_ns is None else ends_ns
 
     def next_wakeup_ns(self, board: Board) -> int | None:
         times = [query.due_ns for query in self._queries.values() if query.due_ns > board.now_ns]
@@ -418,30 +410,37 @@ class Members(Source):
     # --- whenever a lane is about to be free --------------------------------------------------------------------------
 
     def offers(self, lane: Lane, at_ns: int, board: Board) -> Sequence[Candidate]:
-        found = list(self._plain.offers(lane, at_ns, board))
+        others = list(self._plain.offers(lane, at_ns, board))
         if self._is_stale:
             self._make_rows(board)
-        for rows_of in (self._rows, self._spare):
-            for model, rows in rows_of.items():
-                if model in lane.models and board.is_resident(model, lane):
-                    item = self._best(model, rows, board.latency(model, lane.name).size_max, lane, at_ns, board)
-                    if item is not None and rows_of is self._spare:
-                        item.klass = "background"
-                        if not board.spares_critical(lane, item.careful_ns):
-                            continue
-                    if item is not None:
-                        found.append(item)
-            if found:
-                return found
-        probe = self._records.offer(lane, board)
-        if probe is None:
-            return NONE
-        takes_ns = probe.expected_ns
-        return (
-            Candidate(
-                self, probe.model, probe.jobs, probe.size, takes_ns, takes_ns, 0.0, FOREVER_NS, 1, "background", probe
-            ),
-        )
+        found = self._batches(self._rows, lane, at_ns, board)
+        if found:
+            press = min([item.press for item in found])
+            for item in found:
+                item.press = press  # a long model is not more urgent than the others of its request
+        elif not others:
+            for item in self._batches(self._spare, lane, at_ns, board):
+                item.klass = "background"  # whatever else there is goes first
+                if board.spares_critical(lane, item.careful_ns):
+                    found.append(item)
+            probe = None if found else self._records.offer(lane, board)
+            if probe is not None:
+                jobs, takes_ns = probe.jobs, probe.expected_ns
+                found.append(
+                    Candidate(
+                        self, probe.model, jobs, probe.size, takes_ns, takes_ns, 0.0, FOREVER_NS, 1, "background", probe
+                    )
+                )
+        return others + found
+
+    def _batches(self, rows_of: Mapping[str, Sequence[Row]], lane: Lane, at_ns: int, board: Board) -> List[Candidate]:
+        found: List[Candidate] = []
+        for model, rows in rows_of.items():
+            if model in lane.models and board.is_resident(model, lane):
+                item = self._best(model, rows, board.latency(model, lane.name).size_max, lane, at_ns, board)
+                if item is not None:
+                    found.append(item)
+        return found
 
     def smaller(self, candidate: Candidate, lane: Lane, at_ns: int, board: Board) -> Sequence[Candidate]:
         rows, model = self._rows.get(candidate.model, []), candidate.model
@@ -475,17 +474,17 @@ class Members(Source):
                 if (query.planned | query.spare) >> bit & 1:
                     rows_of = self._rows if query.planned >> bit & 1 else self._spare
                     gain = query.gains[bit]
-                    rows_of.setdefault(job.node.model, []).append(Row(gain, gain / worth, query.until_ns, job))
+                    rows_of.setdefault(job.node.model, []).append((-gain, query.until_ns, job.seq, gain / worth, job))
         for job in self._leads.values():
             own_ns = share_ns(job.node.model, board)
             part = own_ns / max(1, own_ns + board.rest_lane_ns(job.request.app, job.node))
             due_ns = self._lead_due_ns(job, board)
             if not droppable(job):
                 due_ns = max(due_ns, self._ends_ns(job, board) + _alone_ns(job.node.model, board))
-            row = Row(worth_of(job.request, board) * part, 1.0, due_ns, job)
+            row = (-worth_of(job.request, board) * part, due_ns, job.seq, 1.0, job)
             self._rows.setdefault(job.node.model, []).append(row)
         for rows in list(self._rows.values()) + list(self._spare.values()):
-            rows.sort(key=Row.key)
+            rows.sort()
             del rows[LOOK:]
 
     def _best(
@@ -503,9 +502,9 @@ class Members(Source):
             chosen: List[Row] = []
             gain = 0.0
             for row in rows:
-                if row.due_ns >= ends_ns and (not row.job.lane or row.job.lane == lane.name):
+                if row[1] >= ends_ns and row[4].lane in ("", lane.name):
                     chosen.append(row)
-                    gain += row.gain
+                    gain -= row[0]
                     if len(chosen) == size:
                         break
             if not chosen:
@@ -518,7 +517,7 @@ class Members(Source):
         if not best:
             return None
         takes_ns = latency.likely_ns[best_size]
-        jobs = [row.job for row in best]
+        jobs = [row[4] for row in best]
         first = jobs[0].request
         return Candidate(
             self,
@@ -528,10 +527,10 @@ class Members(Source):
             takes_ns,
             max(takes_ns, latency.slowest_ns[best_size]),
             best_gain,
-            min([row.due_ns for row in best]) - at_ns - takes_ns,
+            min([row[1] for row in best]) - at_ns - takes_ns,
             round(K_SHARE * (first.deadline_ns - first.arrival_ns)),
             best_class(jobs),
-            [row.share for row in best],
+            [row[3] for row in best],
         )
 
     # --- for people ---------------------------------------------------------------------------------------------------

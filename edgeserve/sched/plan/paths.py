@@ -22,7 +22,7 @@ ENTRIES_MAX: Final = 256
 """Entries of a repeated stage in a forecast: of more steps, several are one. (A bound on work, of ``pard_local``.)"""
 
 SAVES_PERCENT: Final = 90
-"""A model saves time in batches if a job of its largest batch takes at most this part of a job alone. (``pard_local``)"""
+"""A model saves time in batches if a job of its largest batch takes at most this part of one alone (``pard_local``)."""
 
 
 class Running(NamedTuple):
@@ -338,7 +338,7 @@ class Paths:
                 share_ns = min([latency.share_ns for latency in latencies])
                 alone_ns = [latency.typical_ns[latency.sizes[0]] // latency.sizes[0] for latency in latencies]
                 saves = any(
-                    [latency.share_ns * 100 <= each_ns * SAVES_PERCENT for latency, each_ns in zip(latencies, alone_ns)]
+                    latency.share_ns * 100 <= each_ns * SAVES_PERCENT for latency, each_ns in zip(latencies, alone_ns)
                 )
                 shares.append((saves, pipeline.template.jobs[node.index] * share_ns, -node.index))
             heaviest = pipeline.nodes[-max(shares)[2]]

@@ -9,12 +9,17 @@ from edgeserve.sched.plan.candidate import K_SHARE, Candidate, worth_of
 from edgeserve.sched.plan.source import Source
 from edgeserve.sched.policies.common.bidding import Utility
 from edgeserve.sched.policies.common.model_queues import ModelQueues
-from edgeserve.sched.policies.edf import Edf
+from edgeserve.sched.policies.edf import Edf, steps_more_ns
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.policy import Bid, Policy
-from edgeserve.sched.requests.states import Job, RequestRecord
+from edgeserve.sched.requests.states import Job, RequestRecord, steps_left
 from edgeserve.sched.resources.lanes import Lane, Work
 from edgeserve.units import FOREVER_NS
+
+TRUST = 2.0
+"""A batch of a model of which a tenth was given up lately may wait for a fifth less than its slack, and of one of which
+half was, not at all: its plans came to nothing. (Held-out robot, seeds 1, 2, 11, 12 at load 1: with 0, 1, 2, 4 82.3,
+82.7, 83.7, 83.1 % of the value; with 0 and 2 home 88.2 and 88.0, workstation 90.3 and 90.5.)"""
 
 RISE, RISE_MAX = 4, 2.0
 """A batch counts twice as dense if four times as many jobs of its model were given up since it ran last as the batch
@@ -89,7 +94,7 @@ class Plain(Source):
         assert isinstance(utility, Utility)
         latency = board.latency(bid.model, lane.name)
         share_ns = latency.share_ns
-        ends_ns = at_ns + utility.after_ns
+        takes_steps = self._edf.models[bid.model].takes_steps
         gain = 0.0
         slack_ns = FOREVER_NS
         counted = set()
@@ -106,13 +111,18 @@ class Plain(Source):
             if job.node.succs:
                 rest_ns = board.rest_lane_ns(request.app, job.node)
                 worth *= share_ns / max(1, share_ns + rest_ns)
+            ends_ns = at_ns + utility.after_ns
+            if takes_steps:  # it leaves when its own steps are over; a step brings its share
+                ends_ns = at_ns + bid.expected_ns + steps_more_ns(job, bid.expected_ns, latency)
+                due_ns = min(due_ns, job.deadline_ns)
+                worth /= steps_left(job)
             if ends_ns <= due_ns:
                 gain += worth
                 slack_ns = min(slack_ns, due_ns - ends_ns)
             elif soft_ns:
                 gain += worth * soft_ns / (soft_ns + ends_ns - due_ns)
         first = bid.jobs[0].request
-        return Candidate(
+        found = Candidate(
             self,
             bid.model,
             bid.jobs,
@@ -125,3 +135,5 @@ class Plain(Source):
             bid.klass,
             bid,
         )
+        found.trust = max(0.0, 1.0 - TRUST * self._edf.models[bid.model].loss)
+        return found

@@ -110,7 +110,7 @@ class SideLanes:
     ) -> List[Answer]:
         """Of the fresh answers in the order of the main lanes, those that belong on this side lane. O(answers)."""
         long_from = table.long_from(LONG_SHARE)
-        if not any([answer.steps > long_from or not answer.soft_ns for answer in fresh]):
+        if not any(answer.steps > long_from or not answer.soft_ns for answer in fresh):
             return []
         latency, times = board.latency(table.model, lane.name), self._times
         share = self.left[lane.name] = board.cpu_share(lane)

@@ -227,7 +227,7 @@ class Steps(Source):
         none = [0] if bound else []
         if not most:
             return following, none
-        if all([board.makes_sequences(model) for model in lane.models]):
+        if all(board.makes_sequences(model) for model in lane.models):
             return following, [*none, most] if not bound or free >= self._needed(table, places, board) else none
         return following, [*none, *sorted({1, (most + 1) // 2, most})]
 
@@ -257,7 +257,7 @@ class Steps(Source):
         room = board.sequence_room(table.model, lane)
         assert room is not None
         slots, bytes = room.slots, room.bytes
-        alone = not table.running and not any([answer.job.state_bytes for answer in table.begun.values()])
+        alone = not table.running and not any(answer.job.state_bytes for answer in table.begun.values())
         chosen: List[Answer] = []
         for answer in [*loose, *fresh]:
             if len(chosen) >= min(free, slots):
@@ -364,11 +364,11 @@ class Steps(Source):
         answers = candidate.detail
         assert isinstance(answers, Answers)
         whole = max(1, math.ceil(max([answer.remaining() for answer, _ in answers.rows]) - SLIGHT))
-        if any([answer.job.steps for answer, _ in answers.rows]):
+        if any(answer.job.steps for answer, _ in answers.rows):
             whole = max(STEPS_MIN, whole)
         steps = whole
         rank = RANKS[candidate.klass]
-        if any([item.model != candidate.model and RANKS[item.klass] <= rank for item in others]):
+        if any(item.model != candidate.model and RANKS[item.klass] <= rank for item in others):
             steps = 1
         elif board.reads_in_turns(candidate.model):
             steps = STEPS_MIN  # what a turn takes is learnt when a batch ends

@@ -12,7 +12,7 @@ from typing import Any, Dict, Final, List, Mapping, NamedTuple, Sequence, Tuple
 from edgeserve.compiled import mypyc_attr
 from edgeserve.sched.latency.batch_time import BatchTime
 from edgeserve.sched.plan.candidate import K_SHARE, Candidate, worth_of
-from edgeserve.sched.plan.law import Law, Length, Members, declared
+from edgeserve.sched.plan.law import EVEN, Law, Length, Members, declared
 from edgeserve.sched.plan.plain import RISE, RISE_MAX, Plain
 from edgeserve.sched.policies.common.bidding import bid_for, droppable, postpone, refusal
 from edgeserve.sched.policies.common.model_queues import ModelQueues, WorthQueue
@@ -24,11 +24,12 @@ from edgeserve.sched.resources.lanes import Lane, Work
 from edgeserve.sched.resources.model_cache import NEVER_NS
 from edgeserve.units import FOREVER_NS
 
-EVEN: Final = 0.5
-"""A job that is in time alone with no more chance than this is given up (Orloj's specification, 11.4)."""
-
 SLOW: Final = 0.9
 """The slack of a job whose length is not known is by the time that it takes alone in so many of all cases."""
+
+SAFE: Final = 0.95
+"""Beside those that are expected in time a batch is made of those that are so with this chance: it may be the more
+urgent one that wastes the lane (``orloj+``)."""
 
 LOOK: Final = 64
 """Jobs that a decision looks at, the most pressing ones: some four full batches."""
@@ -76,7 +77,7 @@ class Unequal(Plain):
 
     def on_request(self, request: RequestRecord, board: Board) -> str | None:
         """Nothing is refused by a mean that is not its own: what is hopeless is dropped when it is ready."""
-        if any([self._is_wide(node.model, board) for node in request.app.entries]):
+        if any(self._is_wide(node.model, board) for node in request.app.entries):
             return refusal(request, board, _no_time)
         return super().on_request(request, board)
 
@@ -88,7 +89,7 @@ class Unequal(Plain):
                 self._law(job.node.model, lane.name, board).told(length)
 
     def on_finished(self, work: Work, started_ns: int, finished_ns: int, board: Board) -> None:
-        if not work.failed and work.probe is None and not any([job.steps for job in work.jobs]):
+        if not work.failed and work.probe is None and not any(job.steps for job in work.jobs):
             law = self._law(work.model, work.lane.name, board)
             law.took(work.size, work.jobs, finished_ns - started_ns)
 
@@ -146,10 +147,7 @@ class Unequal(Plain):
         """Whether some law of a model has a spread. What an iterative model takes is a matter of its steps."""
         if self._edf.models[model].takes_steps:
             return False
-        for lane in board.lanes_of(model):
-            if self._law(model, lane.name, board).is_wide:
-                return True
-        return False
+        return any(self._law(model, lane.name, board).is_wide for lane in board.lanes_of(model))
 
     def _drop_hopeless(self, queues: ModelQueues, board: Board) -> None:
         """Give up the jobs that are no more likely than not in time alone, on no lane."""
@@ -177,7 +175,7 @@ class Unequal(Plain):
             if job.key is None:
                 continue  # it went with another job of its request
             if droppable(job):
-                queues.lost += 1
+                queues.gave_up(1)
                 board.abandon_branch(job, CANNOT_MAKE_DEADLINE)
             else:
                 postpone(queue, job, ends_ns)
@@ -223,7 +221,7 @@ class Unequal(Plain):
             jobs,
             choice.size,
             choice.takes_ns,
-            law.careful_ns(choice.size, choice.members),
+            law.within_ns(choice.size, choice.members, SLOW),
             choice.gain * (1.0 + min(RISE_MAX, lost / (RISE * len(jobs)))),
             choice.slack_ns,
             _k_ns(choice.rows),
@@ -277,11 +275,14 @@ def _choices(rows: Sequence[Row], latency: BatchTime, law: Law, at_ns: int) -> L
         ceiling_ns, longest = lengths[place * len(lengths) // count - 1]
         shorter = [row for row in rows if row.mean_ns <= ceiling_ns]
         for size in latency.sizes:
-            needs_ns = law.mean_ns(size, law.members((longest,) * min(size, len(shorter))))
-            chosen = [row for row in shorter if row.due_ns >= at_ns + needs_ns][:size]
-            if chosen:
-                found.append(_choice(chosen, latency.size_for[len(chosen)], law, at_ns))
-            if len(chosen) < size:
+            needs = law.members((longest,) * min(size, len(shorter)))
+            before: Sequence[Row] = ()
+            for needs_ns in (law.mean_ns(size, needs), law.within_ns(size, needs, SAFE)):
+                chosen = [row for row in shorter if row.due_ns >= at_ns + needs_ns][:size]
+                if chosen and chosen != before:
+                    found.append(_choice(chosen, latency.size_for[len(chosen)], law, at_ns))
+                    before = chosen
+            if size >= len(shorter):
                 break
     return found or [_choice(rows[:1], latency.sizes[0], law, at_ns)]
 

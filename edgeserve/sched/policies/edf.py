@@ -81,7 +81,7 @@ class Edf(Policy):
 
     def on_started(self, work: Work, board: Board) -> None:
         queues = self.models[work.model]
-        queues.lost = 0
+        queues.began(len(work.jobs))
         for job in work.jobs:
             queues.remove(job)
 
@@ -96,7 +96,7 @@ class Edf(Policy):
         ends_ns = board.earliest_end_ns(queues.model)
         for queue in [queue for queue in queues.queues if queue.rows]:  # giving up may make other jobs ready
             if ends_ns is not None and queue.rows and queue.rows[0][0] < ends_ns:
-                queues.lost += give_up_late(queue, ends_ns, board)
+                queues.gave_up(give_up_late(queue, ends_ns, board))
         for queue in queues.queues:
             if queue.rows and not queue.tier % 2:
                 look_at_bound(queue, board.ends_by_lane(queues.model), board)
@@ -128,8 +128,8 @@ class Edf(Policy):
         return [job for queues in self.models.values() for queue in queues.queues for job in queue]
 
     def best_batch(self, queues: ModelQueues, lane: Lane, board: Board) -> Bid | None:
-        """The batch of one model: the size that loses fewest critical jobs, and of those the one that saves most per lane time, with the jobs
-        of most worth that can be in time."""
+        """The batch of one model: the size that loses fewest critical jobs, and of those the one that saves most per
+        lane time, with the jobs of most worth that can be in time."""
         latency = board.latency(queues.model, lane.name)
         starts_ns = lane.available_ns(board.now_ns)
         if queues.count == 1:
@@ -177,7 +177,7 @@ class Edf(Policy):
             for queue in filled:
                 rows = queue.rows
                 count = len(rows)
-                due_ns = ends_ns + _steps_more_ns(rows[0][2], took_ns, latency) if takes_steps else ends_ns
+                due_ns = ends_ns + steps_more_ns(rows[0][2], took_ns, latency) if takes_steps else ends_ns
                 if rows[0][0] < due_ns:
                     count -= bisect_left(rows, (due_ns,))
                 if count > left:
@@ -199,7 +199,7 @@ class Edf(Policy):
         return whole if whole_rate >= ALMOST * best_rate and not best_lost else best
 
 
-def _steps_more_ns(job: Job, took_ns: int, latency: BatchTime) -> int:
+def steps_more_ns(job: Job, took_ns: int, latency: BatchTime) -> int:
     """How much longer the steps that a job still needs after the next one take in such batches than alone, which its
     deadline allows for."""
     return (steps_left(job) - 1) * (took_ns - latency.alone_likely_ns)
