@@ -60,7 +60,7 @@ STRESS: Dict[str, Tuple[str, Dict[str, Any], Dict[float, float]]] = {  # row -> 
 
 COUNTED = 1.0
 """Points of drop by which a run may beat the optimum: that counts what full batches serve while requests arrive, and
-those of the last SLO are served after it. They are 0.5 of 15 s, 2.8 points at 1.2 times the capacity, if none is lost."""
+those of the last SLO are served after it: 0.5 of 15 s, or 2.8 points at 1.2 times the capacity if none is lost."""
 
 UPPER_WITHIN = 0.15
 QUICK_OVER, QUICK_NAIVE = 1.2, 1.5
