@@ -111,10 +111,11 @@ REFERENCE = {
 }
 """The specification's own simulation, with a real ensemble of three classifiers."""
 
-HEADLINE_WITHIN, ROW_WITHIN = 1.0, 4.0
-"""Points that a row may be from the reference's. Days differ by half a point (standard deviation), so two averages of
-two or three days by 0.5 at the most; what is no policy of this paper has a gate and neighbours of its own here, and is
-given as much as the load's misses are (36 to 44 %)."""
+HEADLINE = ("schemble", "schemble+")
+BEYOND, ROW_WITHIN = 2.0, 4.0
+"""The reference's numbers of the policies of this paper are to be reached, and not surpassed by more than two points:
+four times what days differ by. The other rows have a gate, neighbours and models of their own here, and are given as
+much as the misses of the whole ensemble are (36 to 44 %)."""
 
 FORCED_SYSTEMS = ("original", "des", "gating", "schemble(ea)", "schemble", "schemble+")
 FORCED = {
@@ -231,14 +232,24 @@ def _stated(table: Mapping[str, Tuple[float, float]], key: str) -> str:
     return f"{table[key][0]:.1f}/{table[key][1]:.1f}" if key in table else "-"
 
 
+def _reached(checks: Checks, key: str, what: str, accuracy: float, missed: float, slack: float) -> None:
+    """The reference's accuracy and misses, to be reached or surpassed a little."""
+    right, late = REFERENCE[key]
+    slack += 1e-9  # shares are sums
+    checks.between(f"{key} accuracy, %{what} (stated: {right:g})", accuracy, right - slack, right + BEYOND + slack)
+    checks.between(f"{key} missed, %{what} (stated: {late:g})", missed, max(0.0, late - BEYOND - slack), late + slack)
+
+
 def _check_table(checks: Checks, average: Mapping[str, Result], slack: float) -> None:
     accuracy = {key: 100 * row.accuracy for key, row in average.items()}
     missed = {key: 100 * row.missed for key, row in average.items()}
     checks.near("original misses, %, so that the load is the reference's", missed["original"], 40.0, 4.0 + slack)
     for key, (right, late) in REFERENCE.items():
-        tolerance = HEADLINE_WITHIN if key in ("schemble", "schemble+") else ROW_WITHIN
-        checks.near(f"{key} accuracy, %", accuracy[key], right, tolerance + slack)
-        checks.near(f"{key} missed, %", missed[key], late, tolerance + slack)
+        if key in HEADLINE:
+            _reached(checks, key, "", accuracy[key], missed[key], slack)
+        else:
+            checks.near(f"{key} accuracy, %", accuracy[key], right, ROW_WITHIN + slack)
+            checks.near(f"{key} missed, %", missed[key], late, ROW_WITHIN + slack)
     order = ("original", "des", "gating", "static, two", STATIC_BEST, "greedy edf", "schemble", "schemble+")
     for worse, better in zip(order, order[1:]):
         checks.at_least(f"{better} ahead of {worse}", accuracy[better] - accuracy[worse], 0.0, AHEAD)
@@ -270,8 +281,7 @@ def days_table(setup: Setup, seeds: Sequence[int], checks: Checks, slack: float)
             flush=True,
         )
         what = f"mean of {len(days)} days"
-        for which, value, stated in zip(("accuracy", "missed"), (average.accuracy, average.missed), REFERENCE[key]):
-            checks.near(f"{key} {which}, %, {what}", 100 * value, stated, HEADLINE_WITHIN + slack)
+        _reached(checks, key, f", {what}", 100 * average.accuracy, 100 * average.missed, slack)
         found[key] = {"days": [row._asdict() for row in days], "deviation": deviation, "error": error}
     return found
 
