@@ -323,12 +323,13 @@ class Companies(Source):
                 self._remove(member)
         self._touched.clear()
         if self._companies:
-            lost = [lane.name for lane in board.lanes if not lane.up or lane.hung]
+            homes = {lane.name: lane for lane in board.lanes}
             for company in list(self._companies):
-                if company.home in lost:
+                home = homes[company.home]
+                if not home.up or home.hung:
                     for member in list(company.members):
                         self._leave(member)
-                else:
+                elif home.accepts(board.now_ns):
                     self._look_again(company, board)
             left = [company for company in self._companies if company.members]
             if len(left) < len(self._companies):
@@ -341,8 +342,11 @@ class Companies(Source):
     def _look_again(self, company: Company, board: Board) -> None:
         """While a member would be late with what is left of all, the tightest of these waits again."""
         while board.budget.left > 0:
+            self._see(board)
+            if any(company.running):
+                return
             self._forecast(board)
-            late = company.late() if not any(company.running) else []
+            late = company.late()
             if not late:
                 return
             self._leave(min(late)[2])
@@ -396,17 +400,21 @@ class Companies(Source):
                 best_ns = ends_ns
         return best_ns
 
+    def _see(self, board: Board) -> None:
+        """See what has changed in flight."""
+        if self._moved:
+            self._moved = False
+            board.ends_ns.pop(self._key, None)
+            for company in self._companies:
+                company.look()
+
     def _forecast(self, board: Board) -> None:
         """When the companies in flight end beside each other, those for whose stages lanes are up: worked out once,
         until something changes."""
-        if not self._moved and self._key in board.ends_ns:
-            return
-        board.ends_ns[self._key] = None
-        if self._moved:
-            for company in self._companies:
-                company.look()
-        self._moved = False
-        self._flights = self._flights_of(self._companies, board)
+        self._see(board)
+        if self._key not in board.ends_ns:
+            board.ends_ns[self._key] = None
+            self._flights = self._flights_of(self._companies, board)
 
     def _flights_of(self, companies: Sequence[Company], board: Board) -> List[Flight]:
         """Set when the members of these companies are answered; the flights of those that run or could."""
@@ -455,7 +463,7 @@ class Companies(Source):
         found: List[Candidate] = []
         first_rank = len(CLASSES)  # new companies of this class or less urgent ones wait for those in flight
         if self._companies:
-            self._forecast(board)
+            self._see(board)
             seen: Set[int] = set()
             for company in self._companies:
                 if id(company.pipeline) not in seen:
@@ -498,6 +506,8 @@ class Companies(Source):
         jobs = company.next_jobs(lane, self._paths, board)
         if not jobs:
             return None
+        if company in self._companies:
+            self._forecast(board)
         route = self._paths.route(company.pipeline, company.home, board)
         size, takes_ns = self._batch_of(company.pipeline, jobs, lane, board)
         here_ns = max(takes_ns, route.lane_times(company.left, company.steps).get(lane.name, 0))
@@ -591,6 +601,8 @@ class Companies(Source):
         ]
         if not members:
             return None
+        if self._companies:
+            self._forecast(board)
         choice = Choice(self._paths, pipeline, lane.name, at_ns, board)
         choice.known = [flight for flight in self._flights if flight.company.rank <= rank] if self._companies else []
         kind, value = members[0].kind(), members[0].request.value
@@ -696,7 +708,7 @@ class Companies(Source):
             then = [both if other is company else other for other in self._companies]
             self._flights_of(then, board)
             late = any(other.late() for other in then)
-            self._moved = True  # the forecast of what is in flight was overwritten
+            board.ends_ns.pop(self._key, None)  # the forecast of those in flight was overwritten
             found = None if late else self._candidate(both, lane, at_ns, board)
             if found is not None:
                 self._begins[lane.name] = (company, new.members)
