@@ -20,7 +20,7 @@ COST = "a cost on this machine: less is better"
 
 _LMS = ("DialoGPT", "GODEL", "BlenderBot", "BART", "T5")
 _LUF = (
-    "in the paper RT-LM's order is ahead of LUF; the specification's own simulation has equal means, and so has this: on "
+    "in the paper RT-LM's order is ahead of LUF; the specification's own simulation has equal means, so has this: on "
     "one device its order is that of the shortest prediction"
 )
 _TAIL = (
