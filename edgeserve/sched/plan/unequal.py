@@ -74,10 +74,15 @@ class Unequal(Plain):
     def __init__(self, owner: Policy) -> None:
         super().__init__(owner)
         self._laws: Dict[Tuple[str, str], Law] = {}
+        self._alike: Dict[str, bool] = {}  # models all of whose inputs have one shape: no law, however noisy the device
+        for app in owner.apps:
+            for node in app.nodes:
+                is_alike = app.one_shape and not node.preds
+                self._alike[node.model] = is_alike and self._alike.get(node.model, True)
 
     def on_request(self, request: RequestRecord, board: Board) -> str | None:
         """Nothing is refused by a mean that is not its own: what is hopeless is dropped when it is ready."""
-        if any([self._is_wide(node.model, board) for node in request.app.entries]):
+        if any(self._is_wide(node.model, board) for node in request.app.entries):
             return refusal(request, board, _no_time)
         return super().on_request(request, board)
 
@@ -89,7 +94,7 @@ class Unequal(Plain):
                 self._law(job.node.model, lane.name, board).told(length)
 
     def on_finished(self, work: Work, started_ns: int, finished_ns: int, board: Board) -> None:
-        if not work.failed and work.probe is None and not any([job.steps for job in work.jobs]):
+        if not work.failed and work.probe is None and not any(job.steps for job in work.jobs):
             law = self._law(work.model, work.lane.name, board)
             law.took(work.size, work.jobs, finished_ns - started_ns)
 
@@ -145,12 +150,9 @@ class Unequal(Plain):
 
     def _is_wide(self, model: str, board: Board) -> bool:
         """Whether some law of a model has a spread. What an iterative model takes is a matter of its steps."""
-        if self._edf.models[model].takes_steps:
+        if self._alike[model] or self._edf.models[model].takes_steps:
             return False
-        for lane in board.lanes_of(model):
-            if self._law(model, lane.name, board).is_wide:
-                return True
-        return False
+        return any(self._law(model, lane.name, board).is_wide for lane in board.lanes_of(model))
 
     def _drop_hopeless(self, queues: ModelQueues, board: Board) -> None:
         """Give up the jobs that are no more likely than not in time alone, on no lane."""

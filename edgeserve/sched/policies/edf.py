@@ -128,8 +128,8 @@ class Edf(Policy):
         return [job for queues in self.models.values() for queue in queues.queues for job in queue]
 
     def best_batch(self, queues: ModelQueues, lane: Lane, board: Board) -> Bid | None:
-        """The batch of one model: the size that loses fewest critical jobs, and of those the one that saves most per lane time, with the jobs
-        of most worth that can be in time."""
+        """The batch of one model: the size that loses fewest critical jobs, and of those the one that saves most per
+        lane time, with the jobs of most worth that can be in time."""
         latency = board.latency(queues.model, lane.name)
         starts_ns = lane.available_ns(board.now_ns)
         if queues.count == 1:
