@@ -83,13 +83,8 @@ class Members(NamedTuple):
     inputs of other distributions."""
 
     longest: float
-<<<<<<< HEAD
-    alike: int
-    others: Others
-=======
     about: int
     others: Draws
->>>>>>> unequal
 
 
 class Row(NamedTuple):
@@ -119,13 +114,8 @@ def declared(job: Job) -> float | None:
 
 class Law:
     """The batch times of a model on a lane. ``is_wide``: they depend on the inputs. ``even_ns`` is the longest that an
-<<<<<<< HEAD
-    input alone takes with even odds, of all that were told or seen; ``first`` is the smallest batch size. :meth:`told`
-    and :meth:`took` alone change it."""
-=======
     input alone takes with even odds, of all that were told or seen, ``first`` the smallest batch size. :meth:`told` and
     :meth:`took` alone change it."""
->>>>>>> unequal
 
     __slots__ = (
         "is_wide",
@@ -315,54 +305,17 @@ class Law:
     def mean_ns(self, size: int, members: Members) -> int:
         """The time that a batch is expected to take."""
         longest = members.longest
-<<<<<<< HEAD
-        if longest and "" in self._shares:
-            longest *= self._mean((("", members.alike),), 0.0)
-        if members.others:
-            longest = self._usual * self._mean(members.others, longest / self._usual)
-        time_ns = self._fixed + self._factors[size] * longest
-        return self._now_ns(time_ns if self._shares else time_ns * _quantile(self._pace, 0.6))
-
-    def chance(self, size: int, members: Members, within_ns: int) -> float:
-        """How likely it ends within so long, at the present speed."""
-        within = within_ns * self._latency.speed
-        if not self._shares:
-            time_ns = self._fixed + self._factors[size] * members.longest
-            return bisect_right(self._pace, within / time_ns) / len(self._pace)
-        growth = (within - self._fixed) / self._factors[size]
-        chance = 1.0
-        if members.longest:
-            if "" in self._shares:
-                chance = self._share("", growth / members.longest) ** members.alike
-            elif growth < members.longest:
-                return 0.0
-        for name, count in members.others:
-            chance *= self._share(name, growth / self._usual) ** count
-        return chance
-
-    def alone_ns(self, length: Length, share: float) -> int:
-        """What an input of this length takes alone in such a share of all cases, at the present speed."""
-        return self.within_ns(self.first, self.members((length,)), share)
-=======
         if longest and OWN in self._shares:
             longest *= self._mean(((OWN, members.about),), 0.0)
         if members.others:
             longest = self._usual * self._mean(members.others, longest / self._usual)
         return self._told_ns(size, longest, 0.6)
->>>>>>> unequal
 
     def within_ns(self, size: int, members: Members, share: float) -> int:
         """The time that such a share of these batches end within."""
         longest = members.longest
-<<<<<<< HEAD
-        if not self._shares:
-            return self._now_ns((self._fixed + self._factors[size] * longest) * _quantile(self._pace, share))
-        if longest and "" in self._shares:
-            longest *= self._ratio((("", members.alike),), share)
-=======
         if longest and OWN in self._shares:
             longest *= self._ratio(((OWN, members.about),), share)
->>>>>>> unequal
         if members.others:
             longest = max(longest, self._usual * self._ratio(members.others, share))
         return self._told_ns(size, longest, share)
@@ -492,32 +445,12 @@ def _chance_of(name: str, draws: Draws, ratio: float, known: Tuple[List[float], 
         return 1.0
     points, shares = known
     high, low = bisect_right(points, ratio * 1.1) - 1, bisect_right(points, ratio / 1.1) - 1
-<<<<<<< HEAD
-    for other, count in others:
-        weight = float(count)
-        known = shares.get(other)
-        if known is not None and high >= 0 and known[high] > 0.0:
-            weight *= 0.01 + (known[high] - (known[low] if low >= 0 else 0.0)) / known[high]
-        total += weight
-        if other == name:
-            own = weight
-    return own / total
-
-
-def _differ_alone(latency: BatchTime) -> bool:
-    """Whether the profile's times alone of an app differ with the input, as :data:`ALONE_SPREAD` says."""
-    return any(
-        len(times) > 0 and times[len(times) * 9 // 10] > ALONE_SPREAD * times[len(times) // 10]
-        for times in latency.alone.values()
-    )
-=======
     weights: Dict[str, float] = {}
     for other, count in draws:
         weights[other] = float(count)
         if high >= 0 and other in shares and shares[other][high] > 0.0:
             weights[other] *= 1.01 - (shares[other][low] / shares[other][high] if low >= 0 else 0.0)
     return weights[name] / sum([weights[other] for other, _ in draws])
->>>>>>> unequal
 
 
 def _squares(values: Sequence[float]) -> float:
