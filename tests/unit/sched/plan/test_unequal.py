@@ -11,6 +11,7 @@ from edgeserve.sched.protocol.actions import RunBatch
 from edgeserve.sched.protocol.events import RequestArrived
 from edgeserve.sim.run import simulate
 from edgeserve.sim.scenario import parse_scenario, with_policy
+from edgeserve.testing.invariants import check_invariants
 
 SIZES = (1, 2, 4, 8)
 TIMES = {size: 4 + 3 * size for size in SIZES}
@@ -75,7 +76,7 @@ def test_what_waits_is_judged_by_the_law_when_it_widens():
     driver.finish(at=driver.now_ms + 25)
     assert policy._sources[0]._is_wide("m", board)
     assert set(waiting) >= {job.request.id for job in policy.queued()}
-    driver.scheduler.check()
+    check_invariants(driver.scheduler.state)
 
 
 def test_nothing_is_refused_for_a_mean_that_is_not_its_own():
