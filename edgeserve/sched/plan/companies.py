@@ -323,12 +323,13 @@ class Companies(Source):
                 self._remove(member)
         self._touched.clear()
         if self._companies:
-            lost = [lane.name for lane in board.lanes if not lane.up or lane.hung]
+            homes = {lane.name: lane for lane in board.lanes}
             for company in list(self._companies):
-                if company.home in lost:
+                home = homes[company.home]
+                if not home.up or home.hung:
                     for member in list(company.members):
                         self._leave(member)
-                else:
+                elif home.accepts(board.now_ns):
                     self._look_again(company, board)
             left = [company for company in self._companies if company.members]
             if len(left) < len(self._companies):
@@ -341,8 +342,11 @@ class Companies(Source):
     def _look_again(self, company: Company, board: Board) -> None:
         """While a member would be late with what is left of all, the tightest of these waits again."""
         while board.budget.left > 0:
+            self._see(board)
+            if any(company.running):
+                return
             self._forecast(board)
-            late = company.late() if not any(company.running) else []
+            late = company.late()
             if not late:
                 return
             self._leave(min(late)[2])
@@ -396,17 +400,21 @@ class Companies(Source):
                 best_ns = ends_ns
         return best_ns
 
+    def _see(self, board: Board) -> None:
+        """See what has changed in flight."""
+        if self._moved:
+            self._moved = False
+            board.ends_ns.pop(self._key, None)
+            for company in self._companies:
+                company.look()
+
     def _forecast(self, board: Board) -> None:
         """When the companies in flight end beside each other, those for whose stages lanes are up: worked out once,
         until something changes."""
-        if not self._moved and self._key in board.ends_ns:
-            return
-        board.ends_ns[self._key] = None
-        if self._moved:
-            for company in self._companies:
-                company.look()
-        self._moved = False
-        self._flights = self._flights_of(self._companies, board)
+        self._see(board)
+        if self._key not in board.ends_ns:
+            board.ends_ns[self._key] = None
+            self._flights = self._flights_of(self._companies, board)
 
     def _flights_of(self, companies: Sequence[Company], board: Board) -> List[Flight]:
         """Set when the members of these companies are answered; the flights of those that run or could."""
@@ -454,127 +462,85 @@ class Companies(Source):
     def offers(self, lane: Lane, at_ns: int, board: Board) -> Sequence[Candidate]:
         found: List[Candidate] = []
         first_rank = len(CLASSES)  # new companies of this class or less urgent ones wait for those in flight
-        if self._companies:
-            self._forecast(board)
-            seen: Set[int] = set()
-            for company in self._companies:
-                if id(company.pipeline) not in seen:
-                    item = self._candidate(company, lane, at_ns, board)
-                    if item is not None:
-                        found.append(item)
-                        seen.add(id(company.pipeline))
-                        first_rank = min(first_rank, company.rank)
+        seen: Set[int] = set()
+        self._see(board)
+        for company in self._companies:
+            jobs = company.next_jobs(lane, self._paths, board) if id(company.pipeline) not in seen else []
+            if jobs:
+                self._forecast(board)
+                found.append(self._candidate(company, jobs, lane, at_ns, board))
+                seen.add(id(company.pipeline))
+                first_rank = min(first_rank, company.rank)
         for line in self._lines:
-            homes: List[str] = []
-            for node, rows in zip(line.pipeline.nodes, line.waiting):
+            pipeline = line.pipeline
+            for node, rows in zip(pipeline.nodes, line.waiting):
                 if not rows or rows[0][0] >= first_rank:
                     continue
                 if node.model not in lane.models or not board.is_resident(node.model, lane):
                     continue
-                homes = homes or self._paths.homes(line.pipeline, board)
-                if lane.name in homes:
-                    new = self._new(line.pipeline, node, rows, lane, at_ns, board)
-                    item = None if new is None else self._candidate(new, lane, at_ns, board)
+                item: Candidate | None
+                if lane.name in self._paths.homes(pipeline, board):
+                    new = self._new(pipeline, node, rows, lane, at_ns, board)
+                    jobs = new.next_jobs(lane, self._paths, board) if new is not None else []
+                    item = self._candidate(new, jobs, lane, at_ns, board) if new is not None and jobs else None
                 else:
-                    item = self._ahead(line.pipeline, node, rows, homes[0], lane, at_ns, board)
+                    item = self._ahead(pipeline, node, rows, lane, at_ns, board)
                 if item is not None:
                     found.append(item)
         return found
 
     def bid(self, candidate: Candidate, others: Sequence[Candidate], lane: Lane, board: Board) -> Bid:
         company = candidate.detail
-        if isinstance(company, Company):
+        if isinstance(company, Company) and lane.name == company.home:
             if company not in self._companies:
                 self._begins[lane.name] = (company, company.members)
-            elif lane.name == company.home and all(
-                item.source is self or item.klass == "background" for item in others
-            ):
+            elif all(item.source is self or item.klass == "background" for item in others):
                 candidate = self._gathered(candidate, company, lane, board)
         return bid_for(candidate.jobs, candidate.size, candidate.takes_ns, board)
 
-    def _candidate(self, company: Company, lane: Lane, at_ns: int, board: Board) -> Candidate | None:
-        """The next batch of a company on this lane, if one may run here now: worth its share of the lane time that is
-        left here."""
-        jobs = company.next_jobs(lane, self._paths, board)
-        if not jobs:
-            return None
-        route = self._paths.route(company.pipeline, company.home, board)
-        size, takes_ns = self._batch_of(company.pipeline, jobs, lane, board)
-        here_ns = max(takes_ns, route.lane_times(company.left, company.steps).get(lane.name, 0))
-        worth, slack_ns = 0.0, FOREVER_NS
-        for member in company.members:
-            answer_ns = company.answers.get(member.request.id, at_ns + takes_ns)
-            slack_ns, own = _in_time(member, at_ns, answer_ns, slack_ns, board)
-            worth += own
-        return self._item(jobs, size, takes_ns, worth * takes_ns / here_ns, slack_ns, company, lane, board)
-
-    def _item(
-        self,
-        jobs: List[Job],
-        size: int,
-        takes_ns: int,
-        gain: float,
-        slack_ns: int,
-        company: Company | None,
-        lane: Lane,
-        board: Board,
-    ) -> Candidate:
-        request = jobs[0].request
-        latency = board.latency(jobs[0].node.model, lane.name)
-        careful_ns = latency.slowest_ns[size] * takes_ns // max(1, latency.likely_ns[size])
-        k_ns = round(K_SHARE * (request.deadline_ns - request.arrival_ns))
-        klass = request.klass if company is None else CLASSES[company.rank]
-        return Candidate(
-            self, jobs[0].node.model, jobs, size, takes_ns, careful_ns, gain, slack_ns, k_ns, klass, company
-        )
-
-    def _batch_of(self, pipeline: Pipeline, jobs: Sequence[Job], lane: Lane, board: Board) -> Tuple[int, int]:
-        """The size of a batch of these jobs, and what it is expected to take: by the work that is known of them, where
-        any is."""
-        model, over_milli = jobs[0].node.model, pipeline.work_of(jobs)
+    def _candidate(self, company: Company, jobs: List[Job], lane: Lane, at_ns: int, board: Board) -> Candidate:
+        """A batch of a company: worth its share of the lane time that is left here."""
+        request, model, over_milli = jobs[0].request, jobs[0].node.model, company.pipeline.work_of(jobs)
         latency = board.latency(model, lane.name)
         size = latency.size_for[len(jobs)]
-        if over_milli is None:
-            return size, latency.likely_ns[size]
-        return size, self._paths.usual(model, lane.name, board).time_ns(len(jobs) * MILLI, over_milli)
+        takes_ns = latency.likely_ns[size]
+        if over_milli is not None:
+            takes_ns = self._paths.usual(model, lane.name, board).time_ns(len(jobs) * MILLI, over_milli)
+        careful_ns = latency.slowest_ns[size] * takes_ns // max(1, latency.likely_ns[size])
+        route = self._paths.route(company.pipeline, company.home, board)
+        here_ns = max(takes_ns, route.lane_times(company.left, company.steps).get(lane.name, 0))
+        gain, slack_ns = 0.0, FOREVER_NS
+        for member in company.members:
+            answer_ns = company.answers.get(member.request.id, at_ns + takes_ns)
+            slack_ns, worth = _in_time(member, at_ns, answer_ns, slack_ns, board)
+            gain += worth * takes_ns / here_ns
+        k_ns, klass = round(K_SHARE * (request.deadline_ns - request.arrival_ns)), CLASSES[company.rank]
+        return Candidate(self, model, jobs, size, takes_ns, careful_ns, gain, slack_ns, k_ns, klass, company)
 
     def _ahead(
-        self,
-        pipeline: Pipeline,
-        node: Node,
-        rows: Sequence[Row],
-        home: str,
-        lane: Lane,
-        at_ns: int,
-        board: Board,
+        self, pipeline: Pipeline, node: Node, rows: Sequence[Row], lane: Lane, at_ns: int, board: Board
     ) -> Candidate | None:
         """What requests that wait for a company run before it on a lane that is not its home: the first batch of the
-        best split, the most urgent class and the tightest first."""
+        best split, of the most urgent class, the tightest first."""
+        home = self._paths.homes(pipeline, board)[0]
         if not self._paths.serves(lane, node.model, home, board):
             return None
-        split = self._paths.usual(node.model, lane.name, board).split
         able = [
-            (row, job)
+            (row[3], job)
             for row in rows[:LOOK]
             for job in row[3].jobs.values()
             if job.state == READY and job.node is node and job.lane in ("", lane.name) and row[0] == rows[0][0]
         ]
         if not able:
             return None
-        able = able[: split.first(len(able))]
-        jobs = [job for _, job in able]
-        size, takes_ns = self._batch_of(pipeline, jobs, lane, board)
+        able = able[: self._paths.usual(node.model, lane.name, board).split.first(len(able))]
+        company = Company(pipeline, home, list(dict.fromkeys([member for member, _ in able])))
         route = self._paths.route(pipeline, home, board)
-        worth, slack_ns = 0.0, FOREVER_NS
-        here_ns = 0
-        for member in list(dict.fromkeys([row[3] for row, _ in able])):
-            left, steps = member.left(), member.steps()
-            here_ns += route.lane_times(left, steps).get(lane.name, 0)
-            ends_ns = route.ends_ns(left, steps, at_ns) or at_ns
-            slack_ns, own = _in_time(member, at_ns, ends_ns, slack_ns, board)
-            worth += own
-        gain = worth * takes_ns / max(takes_ns, here_ns)
-        return self._item(jobs, size, takes_ns, gain, slack_ns, None, lane, board)
+        for member in company.members:
+            ends_ns = route.ends_ns(member.left(), member.steps(), at_ns)
+            if ends_ns is not None:
+                company.answers[member.request.id] = ends_ns
+        return self._candidate(company, [job for _, job in able], lane, at_ns, board)
 
     # --- new companies ------------------------------------------------------------------------------------------------
 
@@ -591,6 +557,8 @@ class Companies(Source):
         ]
         if not members:
             return None
+        if self._companies:
+            self._forecast(board)
         choice = Choice(self._paths, pipeline, lane.name, at_ns, board)
         choice.known = [flight for flight in self._flights if flight.company.rank <= rank] if self._companies else []
         kind, value = members[0].kind(), members[0].request.value
@@ -647,7 +615,7 @@ class Companies(Source):
         are in time, those of most worth per cost first; the set of most worth goes, of equal ones the quickest.
         O(members^2) forecasts."""
         rows = [
-            (self._paths.share_ns(choice.pipeline, member.left(), board) / max(1e-9, worth), index, member, worth)
+            (choice.route.cost_ns(member.left(), member.steps()) / max(1e-9, worth), index, member, worth)
             for index, (member, worth) in enumerate([(member, worth_of(member.request, board)) for member in members])
         ]
         steps, size = most_steps(members), len(choice.pipeline.nodes)
@@ -696,11 +664,11 @@ class Companies(Source):
             then = [both if other is company else other for other in self._companies]
             self._flights_of(then, board)
             late = any(other.late() for other in then)
-            self._moved = True  # the forecast of what is in flight was overwritten
-            found = None if late else self._candidate(both, lane, at_ns, board)
-            if found is not None:
+            board.ends_ns.pop(self._key, None)  # the forecast of those in flight was overwritten
+            jobs = [] if late else both.next_jobs(lane, self._paths, board)
+            if jobs:
                 self._begins[lane.name] = (company, new.members)
-                return found
+                return self._candidate(both, jobs, lane, at_ns, board)
         return candidate
 
     def expected_end(self, request: RequestRecord, job: Job | None, board: Board) -> ExpectedEnd | None:

@@ -2,11 +2,11 @@
 
 A batch takes ``fixed + c(size) * u``, where ``u`` is what its longest input adds alone (Orloj, section 3). An input
 that declares its length has ``u = a + b * length``, by least squares; of others the distribution of ``u`` by app is
-learnt. A batch of n shows its longest input alone: of the others it is known that they are no longer. So the
-distribution is the product-limit estimate of left-censored values (Kaplan and Meier 1958, time reversed).
+learnt. A batch of n shows its longest input alone: the others are known to be no longer. So the distribution is the
+product-limit estimate of left-censored values (Kaplan and Meier 1958, time reversed).
 
-A law without spread is none: its model's batches are those of plain work. Noise is no spread (``latency/inputs.py``):
-it must exceed what noise explains, and rise with the number of inputs. Pure; all times at speed 1 but those told.
+A law without spread is none: the batches of its model are those of plain work. Noise is no spread: what slows whole
+batches, whatever is in them (``latency/inputs.py``). Pure; learnt at speed 1, told at the lane's present speed.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from collections import deque
+from itertools import accumulate
 from typing import Any, Deque, Dict, Final, List, Mapping, NamedTuple, Sequence, Tuple
 
 from edgeserve.sched.latency.batch_time import BatchTime
@@ -28,19 +29,17 @@ SPREAD: Final = 0.2
 """Deviation of whole batch times, in their logarithm, from which on inputs differ; 12 % are noise (``inputs.py``)."""
 
 DOUBT: Final = 4
-"""Batches of no spread that are counted beside those seen, so that one that was slow by chance tells little."""
+"""Batches of no spread that count beside those seen, so that one that was slow by chance tells little."""
 
 APART_MAX: Final = 1.4
-"""Two batches are no further apart than this, in the logarithm: one outlier makes no spread."""
+"""Two batches are no further apart than this, in the logarithm: one outlier makes no spread (``inputs.py``)."""
 
 ALONE_SPREAD: Final = 1.5
-"""Profiled times alone differ by app or input where their 90th percentile is so many times their 10th."""
+"""Profiled times alone differ with the input where their 90th percentile is so many times their 10th."""
 
-SHOWN_FROM: Final = 16
-"""Batches from which on the law must tell their times better than one without spread does."""
-
-WORSE: Final = 1.2
-"""What it may tell them worse by, in squares: with batches of one size it tells nothing."""
+SHOWN_FROM, WORSE = 16, 1.2
+"""From so many batches on, a spread is believed while it tells their times no worse than a law without it, by this
+factor in squares: with batches of one size it tells nothing."""
 
 USUAL_WEIGHT, ORIGIN_WEIGHT = 1.0, 0.3
 """Batches that the profile counts as in the line: an input of mean length takes the profiled time, one of none none."""
@@ -48,12 +47,11 @@ USUAL_WEIGHT, ORIGIN_WEIGHT = 1.0, 0.3
 LEAST: Final = 0.02
 """An input takes at least this part of the usual one."""
 
-ASSUMED: Final = 0.7
-"""Deviation of the logarithm of lengths that is assumed before anything is known: half within a factor of 1.6."""
+ASSUMED: Final = tuple([math.exp(0.7 * z) for z in (-1.86, -1.15, -0.73, -0.4, -0.13, 0.13, 0.4, 0.73, 1.15, 1.86)])
+"""Lengths before anything is known, over the usual one: half within a factor of 1.6, equally likely."""
 
 ANY_WEIGHT, APP_WEIGHT, ALONE_WEIGHT = 2.0, 8.0, 64.0
-"""Inputs that count as beside those seen: the assumed lengths beside those of all apps, those of all apps beside one
-app's, and profiled times alone beside what batches tell."""
+"""Inputs that count beside those seen: the assumed lengths, for all apps; all apps, for one; profiled times alone."""
 
 POINTS: Final = 64
 """Points at which distributions are kept."""
@@ -65,31 +63,42 @@ EVEN: Final = 0.5
 """A job that is in time alone with no more chance than this is given up (Orloj's specification, 11.4)."""
 
 HALF: Final = 0.5
-"""Inputs of at least this part of the longest may be the longest, where declared lengths err."""
+"""Inputs of at least this part of the longest may turn out to be it, where declared lengths err."""
+
+OWN: Final = ""
+"""The distribution of inputs that declare a length, over what that tells. Others have that of their app."""
 
 Length = Tuple[str, float]
-"""Of an input: the distribution that it is of (an app; ``""``: the declared length, or none), and its usual ``u``."""
+"""Of an input: its distribution (:data:`OWN` also where it has none), and its usual ``u``."""
 
-
-Others = Tuple[Tuple[str, int], ...]
+Draws = Tuple[Tuple[str, int], ...]
 """How many inputs there are of each distribution, in the order of their names."""
+
+Item = Tuple[float, float, float]
+"""A value, how many inputs had it, and how many had it or less."""
 
 
 class Members(NamedTuple):
-    """What decides how long a batch takes: the longest ``u`` of those with a declared or usual one, how many of them
-    are about as long, and how many inputs there are of each distribution."""
+    """What decides how long a batch takes: the longest usual ``u`` of :data:`OWN`, how many are about as long, and the
+    inputs of other distributions."""
 
     longest: float
-    alike: int
-    others: Others
+    about: int
+    others: Draws
 
 
-class _Row(NamedTuple):
+class Row(NamedTuple):
+    """A batch that ran: ``length`` is the longest that was declared, -1 where none was. One of declared lengths alone
+    is one draw of :data:`OWN`."""
+
     size: int
     took_ns: float
-    length: float  # the longest that was declared, -1 where none was
-    declared: int
-    others: Others  # that declared none, by app
+    length: float
+    draws: Draws
+
+    def is_own(self) -> bool:
+        """Whether all of its inputs declared a length."""
+        return self.draws[0][0] == OWN
 
 
 def declared(job: Job) -> float | None:
@@ -105,8 +114,8 @@ def declared(job: Job) -> float | None:
 
 class Law:
     """The batch times of a model on a lane. ``is_wide``: they depend on the inputs. ``even_ns`` is the longest that an
-    input alone takes with even odds, of all that were told or seen; ``first`` is the smallest batch size. :meth:`told`
-    and :meth:`took` alone change it."""
+    input alone takes with even odds, of all that were told or seen, ``first`` the smallest batch size. :meth:`told` and
+    :meth:`took` alone change it."""
 
     __slots__ = (
         "is_wide",
@@ -133,21 +142,20 @@ class Law:
         self.even_ns = 0
         self.first = latency.sizes[0]
         self._latency = latency
-        first_ns = max(1.0, latency.seeds[latency.sizes[0]].median_ns - latency.fixed_ns)
+        self._fixed = float(latency.fixed_ns)
+        self._usual = max(1.0, latency.seeds[self.first].median_ns - self._fixed)
         self._factors: Dict[int, float] = {
-            size: max(1.0, (seed.median_ns - latency.fixed_ns) / first_ns) for size, seed in latency.seeds.items()
+            size: max(1.0, (seed.median_ns - self._fixed) / self._usual) for size, seed in latency.seeds.items()
         }
-        self._rows: Deque[_Row] = deque(maxlen=BATCHES)
+        self._rows: Deque[Row] = deque(maxlen=BATCHES)
         self._new = 0
         self._lengths: Deque[float] = deque(maxlen=BATCHES)
         self._low, self._high = math.inf, -1.0
-        self._fixed = float(latency.fixed_ns)
-        self._usual = first_ns
-        self._line = (first_ns, 0.0)
+        self._line = (self._usual, 0.0)
         self._pace: List[float] = [1.0]
-        self._points: List[float] = []  # of u
-        self._shares: Dict[str, List[float]] = {}  # P(u <= point), by app; "": by the ratio to the line
-        self._joint: Dict[Others, Tuple[List[float], List[float], List[float]]] = {}
+        self._points: List[float] = []  # over the usual u
+        self._shares: Dict[str, List[float]] = {}  # P(u <= point), by distribution
+        self._joint: Dict[Draws, Tuple[List[float], List[float], List[float]]] = {}
         self._renew()
 
     # --- what is learnt -----------------------------------------------------------------------------------------------
@@ -156,23 +164,22 @@ class Law:
         """A job that became ready declares a length."""
         self._lengths.append(length)
         if not self._low <= length <= self._high:
-            self._low, self._high = min(self._low, length), max(self._high, length)
-            self._renew()
+            self._fit()
+            self._look()
 
     def took(self, size: int, jobs: Sequence[Job], took_ns: int) -> None:
         """A batch took so long, at the present speed of the lane."""
-        length, count = -1.0, 0
-        others: Dict[str, int] = {}
+        length = -1.0
+        draws: Dict[str, int] = {}
         for job in jobs:
             own = declared(job)
             if own is None:
                 name = job.request.app.name
-                others[name] = others.get(name, 0) + 1
+                draws[name] = draws.get(name, 0) + 1
             else:
-                length, count = max(length, own), count + 1
-        self._rows.append(
-            _Row(size, max(1.0, took_ns * self._latency.speed), length, count, tuple(sorted(others.items())))
-        )
+                length = max(length, own)
+        took = max(1.0, took_ns * self._latency.speed)
+        self._rows.append(Row(size, took, length, tuple(sorted(draws.items())) or ((OWN, 1),)))
         self._new += 1
         if self._new * 8 >= len(self._rows):
             self._renew()
@@ -182,125 +189,79 @@ class Law:
         self._new = 0
         latency, rows = self._latency, list(self._rows)
         self._fixed = min([float(latency.fixed_ns)] + [0.95 * row.took_ns for row in rows])
-        self._usual = max(1.0, latency.seeds[latency.sizes[0]].median_ns - self._fixed)
+        self._usual = max(1.0, latency.seeds[self.first].median_ns - self._fixed)
         if self._lengths:
-            self._low, self._high = min(self._lengths), max(self._lengths)
-            self._fit(rows)
-        ratios = [row.took_ns / self._law_ns(row) for row in rows]
-        self._pace = sorted(ratios[-LATELY:]) or [1.0]
-        before, self._points = (self._points, self._shares), []
-        self._shares = {}
-        own = [row for row in rows if not row.others]
-        others = [row for row in rows if row.others]
-        if self._differ(own, False):
-            self._learn_own(own)
-            if not self._is_shown(own):
-                self._points, self._shares = [], {}
-        if self._differ(others, _differ_alone(latency)):
-            known = self._points, self._shares
-            self._learn(others, before)
-            if not self._is_shown(others):
-                self._points, self._shares = known
+            self._fit()
+        self._pace = sorted([row.took_ns / self._even_time(row) for row in rows[-LATELY:]]) or [1.0]
+        before, self._points, self._shares = (self._points, self._shares), [], {}
         self._joint.clear()
-        size = latency.size_max
-        self.is_wide = bool(self._shares)
-        if self._high > self._low and not self.is_wide:
-            short_ns, long_ns = [self._fixed + self._factors[size] * self._at(x) for x in (self._low, self._high)]
-            self.is_wide = long_ns > (1.0 + SPREAD) * short_ns
-        longest = [self.alone_ns((name, self._usual), EVEN) for name in self._shares if name]
-        if self._lengths:
-            longest.append(self.alone_ns(("", self._at(self._high)), EVEN))
-        self.even_ns = max(longest, default=0)
+        self._learn([row for row in rows if row.is_own()], {}, before)
+        self._learn([row for row in rows if not row.is_own()], latency.alone, before)
+        self._joint.clear()
+        self._look()
 
-    def _fit(self, rows: Sequence[_Row]) -> None:
+    def _look(self) -> None:
+        """See whether the times depend on the inputs, and what the longest takes."""
+        factor = self._factors[self._latency.size_max]
+        differ_ns = factor * (self._at(self._high) - self._at(self._low)) if self._lengths else 0.0
+        self.is_wide = bool(self._shares) or differ_ns > SPREAD * (self._fixed + factor * self._at(self._low))
+        longest = max(self._usual, self._at(self._high))
+        self.even_ns = max([self.alone_ns((name, longest), EVEN) for name in [OWN, *self._shares]])
+
+    def _fit(self) -> None:
         """The line of what a declared length adds, by weighted least squares: noise of whole times weighs less where
         the growing part is large."""
+        self._low, self._high = min(self._lengths), max(self._lengths)
         mean = sum(self._lengths) / len(self._lengths)
-        sums = [USUAL_WEIGHT + ORIGIN_WEIGHT, USUAL_WEIGHT * mean, USUAL_WEIGHT * mean * mean]
-        along = [USUAL_WEIGHT * self._usual, USUAL_WEIGHT * mean * self._usual]
-        for row in rows:
-            if row.declared and not row.others:
+        seen = [(USUAL_WEIGHT, mean, self._usual), (ORIGIN_WEIGHT, 0.0, 0.0)]
+        for row in self._rows:
+            if row.is_own():
                 grows = self._factors[row.size] * self._usual
-                weight = (grows / (self._fixed + grows)) ** 2
-                growth = self._growth(row)
-                sums[0] += weight
-                sums[1] += weight * row.length
-                sums[2] += weight * row.length * row.length
-                along[0] += weight * growth
-                along[1] += weight * growth * row.length
-        apart = sums[0] * sums[2] - sums[1] * sums[1]
-        slope = max(0.0, (sums[0] * along[1] - sums[1] * along[0]) / apart) if apart > 0.0 else 0.0
-        self._line = (along[0] - slope * sums[1]) / sums[0], slope
+                seen.append(((grows / (self._fixed + grows)) ** 2, row.length, self._growth(row)))
+        total = sum([weight for weight, _, _ in seen])
+        x = sum([weight * length for weight, length, _ in seen]) / total
+        y = sum([weight * growth for weight, _, growth in seen]) / total
+        along = sum([weight * (length - x) * (growth - y) for weight, length, growth in seen])
+        squares = sum([weight * (length - x) ** 2 for weight, length, _ in seen])
+        slope = max(0.0, along / squares) if squares > 0.0 else 0.0
+        self._line = y - slope * x, slope
 
-    def _differ(self, rows: Sequence[_Row], profiled: bool) -> bool:
-        """Whether batches of one size differ by more than noise. ``profiled``: what few do not contradict."""
-        last: Dict[int, float] = {}
-        apart, count = 0.0, 0
-        for row in rows:
-            log = math.log(row.took_ns / self._law_ns(row))
-            if row.size in last:
-                apart += min(APART_MAX, abs(log - last[row.size])) ** 2 / 2.0
-                count += 1
-            last[row.size] = log
-        return apart > SPREAD * SPREAD * (count + DOUBT) or (profiled and len(rows) < SHOWN_FROM)
-
-    def _is_shown(self, rows: Sequence[_Row]) -> bool:
-        """Whether the distributions tell better what batches took than the usual input does. What slows whole batches,
-        whatever is in them, makes large ones no slower than small ones."""
-        if len(rows) < SHOWN_FROM:
-            return True
-        self._joint.clear()
-        plain = [math.log(row.took_ns / self._law_ns(row)) for row in rows]
-        wide = [math.log(row.took_ns / self._wide_ns(row)) for row in rows]
-        return _squares(wide) <= WORSE * _squares(plain)
-
-    def _wide_ns(self, row: _Row) -> float:
-        """What a batch would have been expected to take."""
-        longest = self._at(row.length) if row.declared else 0.0
-        if longest and "" in self._shares:
-            longest *= self._mean((("", 1),), 0.0)
-        if row.others:
-            longest = self._usual * self._mean(row.others, longest / self._usual)
-        return self._fixed + self._factors[row.size] * longest
-
-    def _learn_own(self, rows: Sequence[_Row]) -> None:
-        """The distribution of what inputs take beside what their declared length tells."""
-        found = [self._growth(row) / self._at(row.length) for row in rows]
-        self._points = _points(found)
-        self._shares = {"": _cdf([(ratio, 1.0, 1.0) for ratio in found] + _assumed(1.0), self._points)}
-
-    def _learn(self, rows: Sequence[_Row], before: Tuple[List[float], Dict[str, List[float]]]) -> None:
-        """The distributions of inputs of undeclared length, by app."""
-        usual = self._usual
-        alone = {
-            app: _items([max(LEAST * usual, time_ns - self._fixed) / usual for time_ns in times], ALONE_WEIGHT)
-            for app, times in self._latency.alone.items()
-            if len(times)
-        }
-        seen = [(self._growth(row) / usual, row) for row in rows if not row.declared]
-        points = self._points or _points(
-            [ratio for ratio, _ in seen] + [item[0] for items in alone.values() for item in items]
-        )
-        known = _assumed(ANY_WEIGHT)
-        for items in alone.values():
-            known += items
-        found = known + [(ratio, 1.0, float(sum([count for _, count in row.others]))) for ratio, row in seen]
-        pool = _cdf(found, points)
-        prior = [
-            (point, APP_WEIGHT * (share - below), APP_WEIGHT * (share - below))
-            for point, share, below in zip(points, pool, [0.0] + pool)
-        ]
-        shares: Dict[str, List[float]] = dict(self._shares)
-        for name in sorted({name for row in rows for name, _ in row.others} | set(alone)):
-            items = list(alone.get(name) or prior)
+    def _learn(
+        self,
+        rows: Sequence[Row],
+        alone: Mapping[str, Sequence[int]],
+        before: Tuple[List[float], Dict[str, List[float]]],
+    ) -> None:
+        """Learn the distributions of the inputs of these batches, where they differ by more than noise. ``before``:
+        what was known of them, which tells of which app the longest input of a batch was."""
+        if not _differ([(row.size, math.log(row.took_ns / self._even_time(row))) for row in rows], alone):
+            return
+        known, usual = (self._points, self._shares), self._usual
+        profiled = {app: _sample([(time - self._fixed) / usual for time in times]) for app, times in alone.items()}
+        pool = [(ratio, ANY_WEIGHT / len(ASSUMED), ANY_WEIGHT / len(ASSUMED)) for ratio in ASSUMED]
+        for items in profiled.values():
+            pool += items
+        seen = [(self._growth(row) / self._at(row.length), row) for row in rows if row.is_own() or row.length < 0.0]
+        pool += [(ratio, 1.0, float(sum([count for _, count in row.draws]))) for ratio, row in seen]
+        points = self._points or _thinned([item[0] for item in pool])
+        shares = _at_most(pool, points)
+        prior = [(point, APP_WEIGHT * part, APP_WEIGHT * part) for point, part in zip(points, _parts(shares))]
+        names = sorted({name for row in rows for name, _ in row.draws} | set(profiled))
+        found = dict(self._shares)
+        for name in names:
+            items = list(profiled.get(name, prior))
             for ratio, row in seen:
-                for other, count in row.others:
+                for other, count in row.draws:
                     if other == name:
-                        items.append((ratio, _part(name, row.others, ratio, before[1], before[0]), float(count)))
-            shares[name] = _cdf(items, points)
-        self._points, self._shares = points, shares
+                        items.append((ratio, _chance_of(name, row.draws, ratio, before), float(count)))
+            found[name] = _at_most(items, points)
+        self._points, self._shares = points, found
+        if len(rows) >= SHOWN_FROM:
+            plain = _squares([math.log(row.took_ns / self._even_time(row)) for row in rows])
+            if _squares([math.log(row.took_ns / self._wide_time(row)) for row in rows]) > WORSE * plain:
+                self._points, self._shares = known
 
-    def _growth(self, row: _Row) -> float:
+    def _growth(self, row: Row) -> float:
         return max(LEAST * self._usual, (row.took_ns - self._fixed) / self._factors[row.size])
 
     def _at(self, length: float) -> float:
@@ -309,11 +270,17 @@ class Law:
             return self._usual
         return max(LEAST * self._usual, self._line[0] + self._line[1] * length)
 
-    def _law_ns(self, row: _Row) -> float:
+    def _even_time(self, row: Row) -> float:
+        """What a batch takes if its declared lengths say all."""
         longest = self._at(row.length)
-        if row.others:
-            longest = max(longest, self._usual)
-        return self._fixed + self._factors[row.size] * longest
+        return self._fixed + self._factors[row.size] * (longest if row.is_own() else max(longest, self._usual))
+
+    def _wide_time(self, row: Row) -> float:
+        """What a batch is expected to take by the distributions."""
+        if row.is_own():
+            return self._fixed + self._factors[row.size] * self._at(row.length) * self._mean(row.draws, 0.0)
+        least = self._at(row.length) / self._usual if row.length >= 0.0 else 0.0
+        return self._fixed + self._factors[row.size] * self._usual * self._mean(row.draws, least)
 
     # --- what is told -------------------------------------------------------------------------------------------------
 
@@ -321,195 +288,171 @@ class Law:
         """What is known of a job's length."""
         length = declared(job)
         if length is not None:
-            return "", self._at(length)
+            return OWN, self._at(length)
         name = job.request.app.name
-        return (name if name in self._shares else ""), self._usual
+        return (name if name in self._shares else OWN), self._usual
 
     def members(self, lengths: Sequence[Length]) -> Members:
         """What decides the time of a batch of inputs of these lengths."""
-        longest, count = 0.0, 0
+        longest = max([usual for name, usual in lengths if name == OWN], default=0.0)
+        about = len([usual for name, usual in lengths if name == OWN and usual >= HALF * longest])
         others: Dict[str, int] = {}
-        for name, usual in lengths:
-            if name:
+        for name, _ in lengths:
+            if name != OWN:
                 others[name] = others.get(name, 0) + 1
-            elif usual > longest:
-                longest = usual
-        if longest:
-            count = len([usual for name, usual in lengths if not name and usual >= HALF * longest])
-        return Members(longest, count, tuple(sorted(others.items())))
+        return Members(longest, about, tuple(sorted(others.items())))
 
     def mean_ns(self, size: int, members: Members) -> int:
-        """The time that a batch is expected to take, at the present speed."""
+        """The time that a batch is expected to take."""
         longest = members.longest
-        if longest and "" in self._shares:
-            longest *= self._mean((("", members.alike),), 0.0)
+        if longest and OWN in self._shares:
+            longest *= self._mean(((OWN, members.about),), 0.0)
         if members.others:
             longest = self._usual * self._mean(members.others, longest / self._usual)
-        time_ns = self._fixed + self._factors[size] * longest
-        return self._now_ns(time_ns if self._shares else time_ns * _quantile(self._pace, 0.6))
-
-    def chance(self, size: int, members: Members, within_ns: int) -> float:
-        """How likely it ends within so long, at the present speed."""
-        within = within_ns * self._latency.speed
-        if not self._shares:
-            time_ns = self._fixed + self._factors[size] * members.longest
-            return bisect_right(self._pace, within / time_ns) / len(self._pace)
-        growth = (within - self._fixed) / self._factors[size]
-        chance = 1.0
-        if members.longest:
-            if "" in self._shares:
-                chance = self._share("", growth / members.longest) ** members.alike
-            elif growth < members.longest:
-                return 0.0
-        for name, count in members.others:
-            chance *= self._share(name, growth / self._usual) ** count
-        return chance
-
-    def alone_ns(self, length: Length, share: float) -> int:
-        """What an input of this length takes alone in such a share of all cases, at the present speed."""
-        return self.within_ns(self.first, self.members((length,)), share)
+        return self._told_ns(size, longest, 0.6)
 
     def within_ns(self, size: int, members: Members, share: float) -> int:
         """The time that such a share of these batches end within."""
         longest = members.longest
-        if not self._shares:
-            return self._now_ns((self._fixed + self._factors[size] * longest) * _quantile(self._pace, share))
-        if longest and "" in self._shares:
-            longest *= self._ratio((("", members.alike),), share)
+        if longest and OWN in self._shares:
+            longest *= self._ratio(((OWN, members.about),), share)
         if members.others:
             longest = max(longest, self._usual * self._ratio(members.others, share))
-        return self._now_ns(self._fixed + self._factors[size] * longest)
+        return self._told_ns(size, longest, share)
+
+    def alone_ns(self, length: Length, share: float) -> int:
+        """What an input of this length takes alone in such a share of all cases."""
+        return self.within_ns(self.first, self.members((length,)), share)
+
+    def chance(self, size: int, members: Members, within_ns: int) -> float:
+        """How likely a batch ends within so long."""
+        within = within_ns * self._latency.speed
+        if not self._shares:
+            return bisect_right(self._pace, within / self._time(size, members.longest)) / len(self._pace)
+        growth = (within - self._fixed) / self._factors[size]
+        chance = 1.0
+        if members.longest and OWN in self._shares:
+            chance = self._share(OWN, growth / members.longest) ** members.about
+        elif growth < members.longest:
+            return 0.0
+        for name, count in members.others:
+            chance *= self._share(name, growth / self._usual) ** count
+        return chance
 
     def figures(self) -> Mapping[str, Any]:
         """What is known, in plain numbers, times in ms."""
+        apps = {name: ns_to_ms(self.alone_ns((name, self._usual), EVEN)) for name in sorted(self._shares) if name}
         return {
+            "is_wide": self.is_wide,
             "batches": len(self._rows),
             "fixed_ms": ns_to_ms(round(self._fixed)),
-            "usual_ms": ns_to_ms(round(self._usual)),
-            "per_length_ms": self._line[1] / 1e6,
-            "alone_ms": {
-                name: ns_to_ms(self.alone_ns((name, self._usual), EVEN)) for name in sorted(self._shares) if name
-            },
+            "per_length_ms": ns_to_ms(round(self._line[1])),
+            "alone_ms": apps,
         }
 
-    def _now_ns(self, time_ns: float) -> int:
-        return math.ceil(time_ns / self._latency.speed)
+    def _time(self, size: int, longest: float) -> float:
+        return self._fixed + self._factors[size] * longest
+
+    def _told_ns(self, size: int, longest: float, share: float) -> int:
+        time = self._time(size, longest)
+        if not self._shares:  # nothing but noise: as of the last batches
+            time *= self._pace[int(share * (len(self._pace) - 1))]
+        return math.ceil(time / self._latency.speed)
 
     def _share(self, name: str, ratio: float) -> float:
         place = bisect_right(self._points, ratio)
         return self._shares[name][place - 1] if place else 0.0
 
-    def _mean(self, others: Others, least: float) -> float:
+    def _mean(self, draws: Draws, least: float) -> float:
         """The expected longest of so many draws of each distribution, and of ``least``, over the usual ``u``."""
-        _, tails, masses = self._longest(others)
+        _, tails, masses = self._longest(draws)
         above = len(self._points) - bisect_right(self._points, least)
         return tails[above] + least * (1.0 - masses[above])
 
-    def _ratio(self, others: Others, share: float) -> float:
+    def _ratio(self, draws: Draws, share: float) -> float:
         """What the longest of so many draws is no more than in such a share of all cases, over the usual ``u``."""
-        place = bisect_left(self._longest(others)[0], share)
-        return self._points[min(place, len(self._points) - 1)]
+        return self._points[min(bisect_left(self._longest(draws)[0], share), len(self._points) - 1)]
 
-    def _longest(self, others: Others) -> Tuple[List[float], List[float], List[float]]:
+    def _longest(self, draws: Draws) -> Tuple[List[float], List[float], List[float]]:
         """The distribution of the longest of so many draws; of the highest 0, 1, .. points the sum of what they add to
         its mean, and their chance."""
-        known = self._joint.get(others)
+        known = self._joint.get(draws)
         if known is None:
             joint = [1.0] * len(self._points)
-            for name, count in others:
+            for name, count in draws:
                 joint = [chance * share**count for chance, share in zip(joint, self._shares[name])]
-            tail = mass = 0.0
             tails, masses = [0.0], [0.0]
-            for place in range(len(joint) - 1, -1, -1):
-                part = joint[place] - (joint[place - 1] if place else 0.0)
-                tail += self._points[place] * part
-                mass += part
-                tails.append(tail)
-                masses.append(mass)
-            known = self._joint[others] = joint, tails, masses
+            for point, part in zip(reversed(self._points), reversed(_parts(joint))):
+                tails.append(tails[-1] + point * part)
+                masses.append(masses[-1] + part)
+            known = self._joint[draws] = joint, tails, masses
         return known
 
 
-Item = Tuple[float, float, float]
-"""A value, how many of the inputs had it, and how many had it or less."""
+def _differ(logs: Sequence[Tuple[int, float]], alone: Mapping[str, Sequence[int]]) -> bool:
+    """Whether batches (size, logarithm of measured over even time) of one size differ by more than noise. A few do not
+    contradict profiled times alone."""
+    last: Dict[int, float] = {}
+    apart, count = 0.0, 0
+    for size, log in logs:
+        if size in last:
+            apart += min(APART_MAX, abs(log - last[size])) ** 2 / 2.0
+            count += 1
+        last[size] = log
+    if apart > SPREAD * SPREAD * (count + DOUBT):
+        return True
+    spreads = [times[len(times) * 9 // 10] / max(1, times[len(times) // 10]) for times in alone.values() if len(times)]
+    return len(logs) < SHOWN_FROM and max(spreads, default=0.0) > ALONE_SPREAD
 
 
-def _cdf(items: Sequence[Item], points: Sequence[float]) -> List[float]:
-    """The product-limit estimate of P(value <= point): of values of which some are known to be no more than so much."""
-    rising = sorted(items)
+def _at_most(items: Sequence[Item], points: Sequence[float]) -> List[float]:
+    """The product-limit estimate of P(value <= point)."""
+    rising = sorted([item for item in items if item[2] > 0.0])
+    no_more = list(accumulate([item[2] for item in rising]))
     found = [0.0] * len(points)
-    share, left = 1.0, sum([item[2] for item in rising])
-    index, place = len(rising) - 1, len(points) - 1
-    while index >= 0:
-        value = rising[index][0]
-        while place >= 0 and points[place] >= value:
+    share, place = 1.0, len(points) - 1
+    for index in range(len(rising) - 1, -1, -1):
+        while place >= 0 and points[place] >= rising[index][0]:
             found[place] = share
             place -= 1
-        seen, at_most = 0.0, left
-        while index >= 0 and rising[index][0] == value:
-            seen += rising[index][1]
-            left -= rising[index][2]
-            index -= 1
-        share *= max(0.0, 1.0 - seen / at_most)
+        share *= max(0.0, 1.0 - rising[index][1] / no_more[index])
     return found
 
 
-def _items(values: Sequence[float], weight: float) -> List[Item]:
-    """A sample, by 32 of its quantiles, that counts as so many inputs."""
-    rising = sorted(values)
-    return [(rising[(2 * part + 1) * len(rising) // 64], weight / 32, weight / 32) for part in range(32)]
+def _parts(shares: Sequence[float]) -> List[float]:
+    return [share - (shares[place - 1] if place else 0.0) for place, share in enumerate(shares)]
 
 
-def _assumed(weight: float) -> List[Item]:
-    """Lengths before anything is known, in so many inputs: 16 equally likely ones, lognormal."""
-    zs = (0.08, 0.24, 0.4, 0.58, 0.78, 1.01, 1.32, 1.86)
-    return [(math.exp(ASSUMED * sign * z), weight / 16, weight / 16) for z in zs for sign in (-1.0, 1.0)]
+def _sample(ratios: Sequence[float]) -> List[Item]:
+    """Times alone, by 32 of their quantiles."""
+    rising = sorted(ratios) or [1.0]
+    part = ALONE_WEIGHT / 32
+    return [(max(LEAST, rising[(2 * place + 1) * len(rising) // 64]), part, part) for place in range(32)]
 
 
-def _points(values: Sequence[float]) -> List[float]:
-    """At most :data:`POINTS` values at which distributions are kept."""
-    rising = sorted(set([item[0] for item in _assumed(1.0)] + list(values)))
+def _thinned(values: Sequence[float]) -> List[float]:
+    """At most :data:`POINTS` of the values, the largest among them, rising."""
+    rising = sorted(set(values))
     if len(rising) <= POINTS:
         return rising
     return [rising[(place + 1) * len(rising) // POINTS - 1] for place in range(POINTS)]
 
 
-def _part(
-    name: str,
-    others: Sequence[Tuple[str, int]],
-    ratio: float,
-    shares: Mapping[str, List[float]],
-    points: Sequence[float],
-) -> float:
-    """How likely the longest input of a batch was of this app, as far as is known: by their densities just there."""
-    if len(others) == 1:
+def _chance_of(name: str, draws: Draws, ratio: float, known: Tuple[List[float], Dict[str, List[float]]]) -> float:
+    """How likely the longest input of a batch was of this distribution, as far as is known: by the part of each that
+    lies just there."""
+    if len(draws) == 1:
         return 1.0
-    total = own = 0.0
+    points, shares = known
     high, low = bisect_right(points, ratio * 1.1) - 1, bisect_right(points, ratio / 1.1) - 1
-    for other, count in others:
-        weight = float(count)
-        known = shares.get(other)
-        if known is not None and high >= 0 and known[high] > 0.0:
-            weight *= 0.01 + (known[high] - (known[low] if low >= 0 else 0.0)) / known[high]
-        total += weight
-        if other == name:
-            own = weight
-    return own / total
-
-
-def _differ_alone(latency: BatchTime) -> bool:
-    """Whether the profile's times alone of an app differ with the input, as :data:`ALONE_SPREAD` says."""
-    return any(
-        len(times) > 0 and times[len(times) * 9 // 10] > ALONE_SPREAD * times[len(times) // 10]
-        for times in latency.alone.values()
-    )
+    weights: Dict[str, float] = {}
+    for other, count in draws:
+        weights[other] = float(count)
+        if high >= 0 and other in shares and shares[other][high] > 0.0:
+            weights[other] *= 1.01 - (shares[other][low] / shares[other][high] if low >= 0 else 0.0)
+    return weights[name] / sum([weights[other] for other, _ in draws])
 
 
 def _squares(values: Sequence[float]) -> float:
-    """The sum of squared distances from the mean."""
     mean = sum(values) / len(values)
     return sum([(value - mean) ** 2 for value in values])
-
-
-def _quantile(rising: Sequence[float], share: float) -> float:
-    return rising[int(share * (len(rising) - 1))]

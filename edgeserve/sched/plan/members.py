@@ -393,9 +393,11 @@ class Members(Source):
             query.planned = least
         for bit in bits:
             within = query.planned if query.planned >> bit & 1 else able
-            query.gains[bit] = shares[bit] * max(
-                [each for subset, _, each in found if subset >> bit & 1 and not subset & ~within], default=0.0
-            )
+            most = 0.0
+            for subset, _, each in found:
+                if subset >> bit & 1 and not subset & ~within and each > most:
+                    most = each
+            query.gains[bit] = most * shares[bit]
             if not query.planned >> bit & 1 and query.gains[bit] > 0.0:
                 query.spare |= 1 << bit
 

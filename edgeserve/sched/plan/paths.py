@@ -352,17 +352,3 @@ class Paths:
             return True
         at_home = next((other for other in board.lanes_of(model) if other.name == home), None)
         return at_home is None or not at_home.up or at_home.hung or not board.is_resident(model, at_home)
-
-    def share_ns(self, pipeline: Pipeline, left: Left, board: Board) -> int:
-        """Lane time of what is left, each usual job counted as its share of a full batch on its first lane."""
-        total = 0
-        for node in pipeline.nodes:
-            milli, over_milli = left.jobs[node.index], left.over[node.index]
-            if milli:
-                lane = board.lanes_of(node.model)[0].name
-                usual, latency = self.usual(node.model, lane, board), board.latency(node.model, lane)
-                each_ns = latency.share_ns
-                if usual.is_declared:
-                    each_ns = usual.time_ns(latency.size_max * MILLI) // latency.size_max
-                total += max(0, milli * each_ns + over_milli * usual.each_ns) // MILLI
-        return max(1, total)

@@ -74,6 +74,11 @@ class Unequal(Plain):
     def __init__(self, owner: Policy) -> None:
         super().__init__(owner)
         self._laws: Dict[Tuple[str, str], Law] = {}
+        self._alike: Dict[str, bool] = {}  # models all of whose inputs have one shape: no law, however noisy the device
+        for app in owner.apps:
+            for node in app.nodes:
+                is_alike = app.one_shape and not node.preds
+                self._alike[node.model] = is_alike and self._alike.get(node.model, True)
 
     def on_request(self, request: RequestRecord, board: Board) -> str | None:
         """Nothing is refused by a mean that is not its own: what is hopeless is dropped when it is ready."""
@@ -145,7 +150,7 @@ class Unequal(Plain):
 
     def _is_wide(self, model: str, board: Board) -> bool:
         """Whether some law of a model has a spread. What an iterative model takes is a matter of its steps."""
-        if self._edf.models[model].takes_steps:
+        if self._alike[model] or self._edf.models[model].takes_steps:
             return False
         return any(self._law(model, lane.name, board).is_wide for lane in board.lanes_of(model))
 

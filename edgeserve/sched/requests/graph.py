@@ -87,7 +87,8 @@ class App:
     a single plain node, whose requests need no bookkeeping of tokens. ``ensemble`` is what is known of its models as an
     ensemble, if anything. ``policy_reason``: why it has its policy, where it named none. ``history_share``: of so many
     of its requests the outputs of all models are recorded. ``usual``: the hints of a usual request, where the world
-    predicts them; what a request of the app is expected to take is told of such a one.
+    predicts them; what a request of the app is expected to take is told of such a one. ``one_shape``: its inputs are
+    declared, and have the same shape in every request.
     """
 
     __slots__ = (
@@ -113,6 +114,7 @@ class App:
         "hint_bounds",
         "history_share",
         "usual",
+        "one_shape",
     )
 
     def __init__(self, config: AppConfig, policy: str, policy_reason: str = "") -> None:
@@ -140,6 +142,9 @@ class App:
             self.nodes[0].steps_key, self.nodes[0].tokens_key = "steps", "tokens"
         self.hint_bounds = hint_bounds(config)
         self.usual: Mapping[str, float] = {}
+        self.one_shape = bool(config.inputs) and not any(
+            -1 in item.shape or item.dtype in ("text", "bytes", "any") for item in config.inputs.values()
+        )
 
     def bounded(self, hints: Mapping[str, float]) -> Mapping[str, float]:
         """The hints, those beyond their bound taken for it: what follows multiplies by them."""

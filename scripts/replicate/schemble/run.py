@@ -111,10 +111,11 @@ REFERENCE = {
 }
 """The specification's own simulation, with a real ensemble of three classifiers."""
 
-HEADLINE_WITHIN, ROW_WITHIN = 1.0, 4.0
-"""Points that a row may be from the reference's. Days differ by half a point (standard deviation), so two averages of
-two or three days by 0.5 at the most; what is no policy of this paper has a gate and neighbours of its own here, and is
-given as much as the load's misses are (36 to 44 %)."""
+HEADLINE = ("schemble", "schemble+")
+BEYOND, ROW_WITHIN = 2.0, 4.0
+"""The reference's numbers of the policies of this paper are to be reached, and not surpassed by more than two points:
+four times what days differ by. The other rows have a gate, neighbours and models of their own here, and are given as
+much as the misses of the whole ensemble are (36 to 44 %)."""
 
 FORCED_SYSTEMS = ("original", "des", "gating", "schemble(ea)", "schemble", "schemble+")
 FORCED = {
@@ -162,10 +163,10 @@ def mean(rows: Sequence[Result]) -> Result:
     return Result(*[sum(column) / len(rows) for column in zip(*rows)])
 
 
-def best_statics(setup: Setup, seed: int) -> Dict[str, Tuple[str, System]]:
+def best_statics(setup: Setup, seed: int, deadlines_ms: Sequence[float]) -> Dict[str, Tuple[str, System]]:
     """The pair of models, one of them twice, that does best on one day over the deadlines, and the best of all."""
     found = {
-        name: statistics.fmean([run_day(setup, system, seed, deadline).accuracy for deadline in DEADLINES_MS])
+        name: statistics.fmean([run_day(setup, system, seed, deadline_ms).accuracy for deadline_ms in deadlines_ms])
         for name, system in STATIC_ALL.items()
     }
     best = {}
@@ -176,9 +177,10 @@ def best_statics(setup: Setup, seed: int) -> Dict[str, Tuple[str, System]]:
     return best
 
 
-def main_table(setup: Setup, seeds: Sequence[int], checks: Checks, slack: float) -> Dict[str, Any]:
+def main_table(
+    setup: Setup, seeds: Sequence[int], checks: Checks, slack: float, statics: Mapping[str, Tuple[str, System]]
+) -> Dict[str, Any]:
     """Accuracy and missed deadlines per policy, average of the deadlines and seeds."""
-    statics = best_statics(setup, seeds[-1] + 1)
     systems = {
         "original": SYSTEMS["original"],
         **{row: system for row, (_, system) in statics.items()},
@@ -230,14 +232,24 @@ def _stated(table: Mapping[str, Tuple[float, float]], key: str) -> str:
     return f"{table[key][0]:.1f}/{table[key][1]:.1f}" if key in table else "-"
 
 
+def _reached(checks: Checks, key: str, what: str, accuracy: float, missed: float, slack: float) -> None:
+    """The reference's accuracy and misses, to be reached or surpassed a little."""
+    right, late = REFERENCE[key]
+    slack += 1e-9  # shares are sums
+    checks.between(f"{key} accuracy, %{what} (stated: {right:g})", accuracy, right - slack, right + BEYOND + slack)
+    checks.between(f"{key} missed, %{what} (stated: {late:g})", missed, max(0.0, late - BEYOND - slack), late + slack)
+
+
 def _check_table(checks: Checks, average: Mapping[str, Result], slack: float) -> None:
     accuracy = {key: 100 * row.accuracy for key, row in average.items()}
     missed = {key: 100 * row.missed for key, row in average.items()}
     checks.near("original misses, %, so that the load is the reference's", missed["original"], 40.0, 4.0 + slack)
     for key, (right, late) in REFERENCE.items():
-        tolerance = HEADLINE_WITHIN if key in ("schemble", "schemble+") else ROW_WITHIN
-        checks.near(f"{key} accuracy, %", accuracy[key], right, tolerance + slack)
-        checks.near(f"{key} missed, %", missed[key], late, tolerance + slack)
+        if key in HEADLINE:
+            _reached(checks, key, "", accuracy[key], missed[key], slack)
+        else:
+            checks.near(f"{key} accuracy, %", accuracy[key], right, ROW_WITHIN + slack)
+            checks.near(f"{key} missed, %", missed[key], late, ROW_WITHIN + slack)
     order = ("original", "des", "gating", "static, two", STATIC_BEST, "greedy edf", "schemble", "schemble+")
     for worse, better in zip(order, order[1:]):
         checks.at_least(f"{better} ahead of {worse}", accuracy[better] - accuracy[worse], 0.0, AHEAD)
@@ -269,17 +281,17 @@ def days_table(setup: Setup, seeds: Sequence[int], checks: Checks, slack: float)
             flush=True,
         )
         what = f"mean of {len(days)} days"
-        for which, value, stated in zip(("accuracy", "missed"), (average.accuracy, average.missed), REFERENCE[key]):
-            checks.near(f"{key} {which}, %, {what}", 100 * value, stated, HEADLINE_WITHIN + slack)
+        _reached(checks, key, f", {what}", 100 * average.accuracy, 100 * average.missed, slack)
         found[key] = {"days": [row._asdict() for row in days], "deviation": deviation, "error": error}
     return found
 
 
-def forced_table(setup: Setup, seeds: Sequence[int], checks: Checks) -> Dict[str, Any]:
+def forced_table(
+    setup: Setup, seeds: Sequence[int], checks: Checks, statics: Mapping[str, Tuple[str, System]]
+) -> Dict[str, Any]:
     """Nothing is refused: what answers take (the paper's Table II)."""
     print(f"\n{'forced mode':14}{'accuracy':>10}{'mean s':>9}{'p95 s':>9}{'max s':>9}   reference")
     found = {}
-    statics = best_statics(setup, seeds[-1] + 1)
     systems = {**{row: system for row, (_, system) in statics.items()}, **{key: SYSTEMS[key] for key in FORCED_SYSTEMS}}
     for key, system in systems.items():
         row = mean([run_day(setup, system, seed, FORCED_MS, on_late="answer") for seed in seeds])
@@ -390,10 +402,13 @@ def main() -> int:
     results: Dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as directory:
         setup = set_up(directory, seeds, segment_s)
+        statics: Mapping[str, Tuple[str, System]] = {}
+        if {"table", "forced"} & set(args.only):
+            statics = best_statics(setup, seeds[-1] + 1, (FORCED_MS,) if args.quick else DEADLINES_MS)
         if "table" in args.only:
-            results["table"] = main_table(setup, seeds, checks, slack)
+            results["table"] = main_table(setup, seeds, checks, slack, statics)
         if "forced" in args.only:
-            results["forced"] = forced_table(setup, seeds, checks)
+            results["forced"] = forced_table(setup, seeds, checks, statics)
         if "delta" in args.only:
             results["delta"] = delta_table(setup, seeds, checks)
         if "days" in args.only:

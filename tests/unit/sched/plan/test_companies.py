@@ -1,4 +1,4 @@
-"""Companies in the plan: who begins together, who waits for whom, who leaves, and that each request ends once."""
+"""Companies in the plan: which requests begin together, wait for each other and leave, and that each has one end."""
 
 from __future__ import annotations
 

@@ -1,0 +1,200 @@
+"""Plain work whose inputs may be unequal, through the real scheduler: whose batch runs, who is dropped, what stays."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hand_world import Driver
+
+from edgeserve.sched.protocol.actions import RunBatch
+from edgeserve.sched.protocol.events import RequestArrived
+from edgeserve.sim.run import simulate
+from edgeserve.sim.scenario import parse_scenario, with_policy
+
+SIZES = (1, 2, 4, 8)
+TIMES = {size: 4 + 3 * size for size in SIZES}
+
+
+def world(apps=None, kind="plan", **sections):
+    return Driver({"m": TIMES}, apps or {"a": "m"}, policy=kind, **sections)
+
+
+def started(actions):
+    return sorted([[job.request_id for job in action.jobs] for action in actions if isinstance(action, RunBatch)])
+
+
+def ask(driver, *lengths, app="a", slo=100, **fields):
+    """Requests that arrive together, of these declared lengths (None: it declares none)."""
+    return driver.step(
+        *[
+            RequestArrived(driver.request(app, slo, hints={} if length is None else {"length": length}, **fields))
+            for length in lengths
+        ]
+    )
+
+
+def teach(driver, *took):
+    """Batches of eight, as long as they are, which take so long each."""
+    for took_ms in took:
+        driver.arrive("a", count=8, slo=9999)
+        driver.finish(at=driver.now_ms + took_ms)
+
+
+def test_short_inputs_do_not_wait_for_a_long_one_from_the_first_request():
+    """A batch of all five would take 4 + 8 * 3 * 3.6 ms, by the mean length."""
+    driver = world()
+    ask(driver, 1.0)
+    assert started(ask(driver, 1.0, 1.0, 1.0, 20.0, slo=60)) == []
+    assert started(driver.finish(at=7)) == [[2, 3, 4]]
+
+
+def test_lengths_that_are_all_alike_run_as_plain_work():
+    plain, hinted = world(kind="edf"), world()
+    for driver in (plain, hinted):
+        draw = random.Random(1)
+        for _ in range(50):
+            driver.now_ms += draw.choice((1, 5, 20))
+            ask(driver, *[5.0] * draw.randrange(1, 5), slo=draw.choice((30, 60, 200)))
+            if driver.on_lane and draw.random() < 0.7:
+                driver.finish(at=max(driver.now_ms, driver.given_ms[driver.work().work_id] + 28))
+    assert [action for action in hinted.seen if isinstance(action, RunBatch)] == [
+        action for action in plain.seen if isinstance(action, RunBatch)
+    ]
+
+
+def test_what_waits_is_judged_by_the_law_when_it_widens():
+    driver = world()
+    driver.arrive("a", count=8, slo=9999)
+    for took_ms in (10, 90, 10):
+        driver.arrive("a", count=8, slo=9999)
+        driver.finish(at=driver.now_ms + took_ms)
+    ask(driver, None, slo=30)  # needs 20 ms for sure; queued while a batch runs
+    policy, board = driver.scheduler.policies[0], driver.scheduler.state.board
+    waiting = [job.request.id for job in policy.queued()]
+    driver.finish(at=driver.now_ms + 25)
+    assert policy._sources[0]._is_wide("m", board)
+    assert set(waiting) >= {job.request.id for job in policy.queued()}
+    driver.scheduler.check()
+
+
+def test_nothing_is_refused_for_a_mean_that_is_not_its_own():
+    driver = world()
+    ask(driver, 1.0, 50.0, slo=9999)
+    driver.finish()
+    ask(driver, 0.5, slo=5)  # a usual one takes 7 ms
+    assert driver.outcome(3) == ""
+
+
+def test_a_declared_length_that_is_too_long_for_its_deadline_is_dropped_at_once():
+    driver = world()
+    ask(driver, *[1.0] * 8, 90.0, slo=9999)
+    ask(driver, 90.0, slo=20)  # the lane is free in some 6 ms, a usual one takes 7, this one 18
+    assert (driver.outcome(10), driver.reason(10)) == ("dropped", "cannot_make_deadline")
+    ask(driver, 1.0, slo=20)
+    assert driver.outcome(11) == ""
+
+
+def test_what_is_answered_late_anyway_is_never_dropped():
+    driver = world()
+    ask(driver, 1.0, 2.0, slo=9999)
+    ask(driver, 90.0, slo=20, on_late="answer")
+    while driver.on_lane:
+        driver.finish(at=driver.now_ms + 100)
+        driver.pass_time(driver.now_ms + 5)
+    assert driver.outcome(3) == "completed"
+
+
+def test_inputs_of_one_shape_have_no_law_however_noisy_the_device():
+    driver = world({"a": {"node": [{"name": "m"}], "inputs": {"x": {"shape": [3, 224, 224]}}}})
+    teach(driver, 28, 90, 28, 90)
+    assert not driver.scheduler.policies[0]._sources[0]._is_wide("m", driver.scheduler.state.board)
+    open_shape = world({"a": {"node": [{"name": "m"}], "inputs": {"x": {"shape": [3, -1]}}}})
+    teach(open_shape, 28, 90, 28, 90)
+    assert open_shape.scheduler.policies[0]._sources[0]._is_wide("m", open_shape.scheduler.state.board)
+
+
+def test_steps_are_no_lengths():
+    driver = world()
+    for steps in (1, 9, 1, 12, 1, 9):
+        driver.arrive("a", slo=9999, hints={"steps": float(steps)})
+        for _ in range(steps):
+            driver.finish(at=driver.now_ms + 7, status="unfinished" if _ < steps - 1 else "done")
+    assert not driver.scheduler.policies[0]._sources[0]._is_wide("m", driver.scheduler.state.board)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_jobs_are_kept_whatever_becomes_of_lanes_and_requests(seed):
+    """Lanes refuse, go down and come back; clients cancel; some parts of requests end in the middle of a plan. The
+    driver holds the scheduler's invariants after each step, among them that ready jobs are queued exactly once."""
+    draw = random.Random(f"trouble {seed}")
+    nodes = [{"name": "split", "model": "m", "fan_out": True}, {"name": "part", "model": "n", "after": ["split"]}]
+    driver = Driver(
+        {"m": {**TIMES, "lanes": ["l0", "l1"]}, "n": {**TIMES, "lanes": ["l2"]}},
+        {"a": "m", "b": {"node": nodes}, "cam": {"model": "m", "stream": "newest_wins"}},
+        policy="plan",
+        lane={"l0": {}, "l1": {}, "l2": {}},
+    )
+    for _ in range(120):
+        driver.now_ms += draw.choice((0.5, 3, 12))
+        choice = draw.random()
+        if choice < 0.5:
+            app = draw.choice(("a", "a", "b", "cam"))
+            ask(
+                driver,
+                *[draw.choice((None, 1.0, 3.0, 30.0)) for _ in range(draw.randrange(1, 5))],
+                app=app,
+                slo=draw.choice((20, 60, 300)),
+                on_late=draw.choice(("drop", "answer", "partial")),
+                stream="s" if app == "cam" else None,
+                klass=draw.choice(("critical", "normal", "normal", "background")),
+            )
+        elif choice < 0.85 and driver.on_lane:
+            work = draw.choice(list(driver.on_lane.values()))
+            first = next(item for item in driver.on_lane.values() if item.lane == work.lane)
+            if draw.random() < 0.15:
+                driver.refuse(first.lane)
+            else:
+                parts = {"parts": 3} if any(job.node == "split" for job in first.jobs) else {}
+                driver.finish(first.lane, **parts)
+        elif choice < 0.9 and driver._last_id:
+            driver.cancel(draw.randrange(1, driver._last_id + 1))
+        elif choice < 0.95:
+            lane = draw.choice(("l0", "l1"))
+            driver.lane(lane, up=False)
+            driver.lane(lane, up=True, speed=draw.choice((1.0, 0.5)))
+        else:
+            driver.pass_time(driver.now_ms + 5)
+
+
+def two_apps(told, mixed=False):
+    """One model, batches of 8: short inputs with little time beside long ones with much, or one app with both."""
+    apps = {"short": ({"0.5": 0.3, "1.0": 0.4, "1.5": 0.3}, 80, 60), "long": ({"8.0": 0.5, "12.0": 0.5}, 600, 9)}
+    if mixed:
+        apps = {"mix": ({"1.0": 0.9, "10.0": 0.1}, 150, 70)}
+    truth = {"times": {str(size): f"{ms}ms" for size, ms in TIMES.items()}, "hint": "length", "fixed": "4ms"}
+    truth.update({"per_unit": "3ms", **({} if told else {"says": ["length"]})})
+    return parse_scenario(
+        {
+            "lane": {"gpu": {}},
+            "model": {"m": {"engine": "synthetic", "batch": list(SIZES), "expected": truth["times"]}},
+            "truth": {"m": truth},
+            "app": {name: {"model": "m", "slo": f"{slo}ms"} for name, (_, slo, _) in apps.items()},
+            "workload": {
+                name: {"app": name, "kind": "poisson", "rate": rate, "hints": {"length": lengths}}
+                for name, (lengths, _, rate) in apps.items()
+            },
+            "run": {"duration": "12s", "noise": 0.05},
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("told", "mixed", "least"), [(True, False, 95), (False, False, 93), (True, True, 97), (False, True, 93)]
+)
+def test_short_and_long_inputs_beside_each_other_are_nearly_all_in_time(told, mixed, least):
+    def in_time(kind):
+        ended = simulate(with_policy(two_apps(told, mixed), kind), "unequal/0", ()).world.ended
+        return 100 * sum([item.in_time for item in ended]) / len(ended)
+
+    assert in_time("plan") >= max(least, in_time("edf") + 1)
