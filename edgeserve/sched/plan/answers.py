@@ -8,7 +8,7 @@ from typing import Dict, Final, List, Sequence, Tuple
 from edgeserve.lognormal import Lognormal
 from edgeserve.sched.latency.batch_time import BatchTime
 from edgeserve.sched.latency.window import Window
-from edgeserve.sched.plan.candidate import CRITICAL_FACTOR, worth_of
+from edgeserve.sched.plan.candidate import each_of, weight_of
 from edgeserve.sched.policies.common.job_queue import JobQueue
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.protocol.events import CLASSES
@@ -30,17 +30,41 @@ PREFILL_MAX: Final = 16.0
 KEEP: Final = 0.8
 """Of a mean, at each new number."""
 
+LEAST: Final = 0.01
+"""An answer counts as much at least: what is believed to be late and yet not given up is run where nothing else is."""
+
 RANKS: Final[Dict[str, int]] = {klass: rank for rank, klass in enumerate(CLASSES)}
+
+
+class Each:
+    """What every request of an app counts whose node writes answers: ``ns`` of lane time, as of the last :meth:`look`.
+    ``told``: their steps are declared, and counted by that."""
+
+    __slots__ = ("request", "model", "told", "ns")
+
+    def __init__(self, job: Job, told: bool, board: Board) -> None:
+        self.request = job.request  # one of them
+        self.model = job.node.model
+        self.told = told
+        self.ns = 0.0
+        self.look(board)
+
+    def look(self, board: Board) -> None:
+        """Set what they count now: of undeclared length as many steps as usual."""
+        self.ns = each_of(self.request, board)
+        if not self.told:
+            share_ns = min([board.latency(self.model, lane.name).share_ns for lane in board.lanes_of(self.model)])
+            self.ns += (board.usual_steps(self.model) - 1) * share_ns
 
 
 class Answer:
     """A job and the answer that it writes: the ``length`` predicted when it arrived, its mean in ``steps``, what was
-    ``told`` of it, by when it must end (``due_ns``), and what it is ``worth`` in nanoseconds of lane time. One that is
-    late keeps ``soft_ns / (soft_ns + lateness)`` of its worth."""
+    ``told`` of it, and by when it must end (``due_ns``). One that is late keeps ``soft_ns / (soft_ns + lateness)`` of
+    its worth."""
 
-    __slots__ = ("job", "length", "told", "steps", "rank", "due_ns", "soft_ns", "worth")
+    __slots__ = ("job", "length", "told", "steps", "rank", "due_ns", "soft_ns", "_each", "_weight")
 
-    def __init__(self, job: Job, length: Lognormal, told: float | None, board: Board) -> None:
+    def __init__(self, job: Job, length: Lognormal, told: float | None, each: Each, board: Board) -> None:
         request = job.request
         self.job = job
         self.length = length
@@ -49,17 +73,13 @@ class Answer:
         self.rank = RANKS[request.klass]
         self.due_ns = request.deadline_ns - (board.rest_ns(request.app, job.node) if job.node.succs else 0)
         self.soft_ns = max(1, request.deadline_ns - request.arrival_ns) if request.on_late == "answer" else 0
-        self.worth = 0.0
-        self.count(board)
+        self._each = each
+        self._weight = weight_of(request) / _parts(job)
 
-    def count(self, board: Board) -> None:
-        """Set what it is worth now: as all of its app, each of as many steps as usual where nothing declares them."""
-        request, node = self.job.request, self.job.node
-        self.worth = worth_of(request, board)
-        if self.told is None or not request.app.simple:
-            share_ns = min([board.latency(node.model, lane.name).share_ns for lane in board.lanes_of(node.model)])
-            factor = CRITICAL_FACTOR if request.klass == "critical" else 1.0
-            self.worth += (board.usual_steps(node.model) - 1) * share_ns * request.value * factor
+    @property
+    def worth(self) -> float:
+        """What it counts if it is whole in time, in nanoseconds of lane time."""
+        return self._each.ns * self._weight
 
     def remaining(self, more: int = 0) -> float:
         """Steps that are still expected, when ``more`` were made since the job was launched: as its model said, else by
@@ -82,8 +102,8 @@ class Answer:
         return self.length.chance(job.steps, steps) if steps >= 1.0 else 0.0
 
     def kept(self, steps: float, step_ns: int) -> float:
-        """The share of the worth that is expected where so many steps fit before it is due."""
-        chance = self.chance(steps)
+        """The share of the worth that is expected where so many steps fit before it is due; at least :data:`LEAST`."""
+        chance = max(LEAST, self.chance(steps))
         if not self.soft_ns or chance >= 1.0:
             return chance
         late_ns = max(0.0, self.remaining() - steps) * step_ns
@@ -200,3 +220,13 @@ class StepTimes:
         key = (work.model, work.lane.name)
         before = self.prefills.get(key, PREFILL_STEPS)
         self.prefills[key] = KEEP * before + (1.0 - KEEP) * max(-PREFILL_MAX, min(PREFILL_MAX, more))
+
+
+def _parts(job: Job) -> int:
+    """Into how many parts fan-outs divided a request at a job's node."""
+    count, scope, part = 1, job.node.scope, job.part
+    while scope is not None and part:
+        part = part[:-1]
+        count *= max(1, (job.request.scopes or {}).get((scope.index, part), 1))
+        scope = scope.scope
+    return count

@@ -104,9 +104,18 @@ class Candidate:
         return f"Candidate({self.model} x{len(self.jobs)} in {self.takes_ns} ns, slack {self.slack_ns} ns)"
 
 
-def worth_of(request: RequestRecord, board: Board) -> float:
-    """What a request counts if it is in time, in nanoseconds of lane time: the mean lane time of its app's requests,
-    not its own (equal apps count alike, and a text of 600 tokens as much as one of 20), times its value."""
+def each_of(request: RequestRecord, board: Board) -> float:
+    """What each request of an app counts at value 1, in nanoseconds of lane time: the mean of all, not its own (equal
+    apps count alike, and a text of 600 tokens as much as one of 20)."""
     recent = board.recent_arrivals(request.app.name)
-    each_ns = recent.lane_ns if recent.is_known else float(request.cost_share_ns)
-    return each_ns * request.value * (CRITICAL_FACTOR if request.klass == "critical" else 1.0)
+    return recent.lane_ns if recent.is_known else float(request.cost_share_ns)
+
+
+def weight_of(request: RequestRecord) -> float:
+    """How many times what others of its app do a request counts."""
+    return request.value * (CRITICAL_FACTOR if request.klass == "critical" else 1.0)
+
+
+def worth_of(request: RequestRecord, board: Board) -> float:
+    """What a request counts if it is in time, in nanoseconds of lane time."""
+    return each_of(request, board) * weight_of(request)

@@ -12,7 +12,7 @@ import math
 from typing import Any, Dict, Final, List, Mapping, Sequence, Tuple
 
 from edgeserve.compiled import mypyc_attr
-from edgeserve.sched.plan.answers import RANKS, Answer, Answers, StepTimes, Table
+from edgeserve.sched.plan.answers import LEAST, RANKS, Answer, Answers, Each, StepTimes, Table
 from edgeserve.sched.plan.candidate import Candidate
 from edgeserve.sched.plan.side_lanes import SideLanes, begins_ns, is_side, main_lanes, main_of
 from edgeserve.sched.plan.source import Source
@@ -55,8 +55,8 @@ COUNTS_MAX: Final = 8
 PROMISED: Final = 0.9
 """A deadline that would do is one by which an answer has ended with this chance."""
 
-PRESS_MAX: Final = 50.0
-"""How far from urgent a batch is at most: nothing of it is expected in time."""
+URGENCY_MIN: Final = 1e-20
+"""Less urgent is none: its logarithm is taken."""
 
 
 class Turn(Candidate):
@@ -92,6 +92,7 @@ class Steps(Source):
         super().__init__(owner)
         self._tables: Dict[str, Table] = {}
         self._lengths: Dict[Tuple[str, str], Lengths] = {}  # by app and node
+        self._each: Dict[Tuple[str, str, bool], Each] = {}
         self._times = StepTimes()
         self._sides = SideLanes(self._times)
 
@@ -105,11 +106,9 @@ class Steps(Source):
         if answer is None:
             told = job.hints.get(job.node.steps_key) if job.hints else None
             lengths = self._lengths_of(job.request.app.name, job.node.name)
-            answer = Answer(job, lengths.predict(told, _deviation(job)), told, board)
+            answer = Answer(job, lengths.predict(told, _deviation(job)), told, self._each_of(job, told, board), board)
             if not job.steps:
                 table.predicted.add(round(answer.steps))
-        else:
-            answer.count(board)
         least = answer.length.quantile(HOPELESS)  # steps that most of such answers have
         table.add(answer, answer.due_ns - round((least - 1.0) * _alone_ns(table.model, board)))
 
@@ -169,12 +168,22 @@ class Steps(Source):
             found = self._lengths[app, node] = Lengths(True, STEPS)
         return found
 
+    def _each_of(self, job: Job, told: float | None, board: Board) -> Each:
+        is_told = told is not None and job.request.app.simple  # else what it counts is one step
+        key = (job.request.app.name, job.node.name, is_told)
+        found = self._each.get(key)
+        if found is None:
+            found = self._each[key] = Each(job, is_told, board)
+        return found
+
     # --- what is given up ---------------------------------------------------------------------------------------------
 
     def plan(self, board: Board) -> None:
         """Give up answers for which not even the next step could be in time, and those that will hardly be in time by
         how long they are believed to be, as long as finished answers confirm that. One that has begun goes on to its
         deadline where what is written by then counts."""
+        for each in self._each.values():
+            each.look(board)
         for table in self._tables.values():
             if not table.due.rows and not table.begun:
                 continue
@@ -313,15 +322,10 @@ class Steps(Source):
         rows: List[Tuple[Answer, float]] = []
         rates: List[Tuple[Answer, float]] = []
         gain, urgency, slack_ns, k_ns = 0.0, 0.0, 0, 1
-        counted = set()
         for answer in chosen:
             job = answer.job
             request = job.request
             worth = answer.worth
-            if job.part:
-                if request.id in counted:
-                    worth = 0.0
-                counted.add(request.id)
             room_ns = answer.due_ns - at_ns - before_ns
             kept = answer.kept(room_ns / step_ns, step_ns)
             remaining = answer.remaining()
@@ -330,7 +334,7 @@ class Steps(Source):
                 begin_by_ns = request.begin_by_ns(board.now_ns)
                 if begin_by_ns is not None:
                     own_slack_ns = min(own_slack_ns, begin_by_ns - at_ns)
-                    kept = kept if at_ns <= begin_by_ns else 0.0
+                    kept = kept if at_ns <= begin_by_ns else LEAST
             more_ns = 0.0 if job.has_state else prompt_ns
             rest_ns = board.rest_lane_ns(request.app, job.node) if job.node.succs else 0
             gain += worth * kept * (more_ns + share_ns) / (more_ns + remaining * share_ns + rest_ns)
@@ -355,7 +359,7 @@ class Steps(Source):
             Answers(rows, before_ns, step_ns),
         )
         turn.left, turn.starts_ns = Answers(rates, before_ns, step_ns), at_ns
-        turn.press = min(PRESS_MAX, -math.log(urgency)) if urgency > 0.0 else PRESS_MAX
+        turn.press = -math.log(max(URGENCY_MIN, urgency))
         return turn
 
     def bid(self, candidate: Candidate, others: Sequence[Candidate], lane: Lane, board: Board) -> Bid:
