@@ -76,12 +76,12 @@ ROOMS = {
     "predict": set(),
     "recording": {"sched"},
     "metrics": {"sched"},
-    "sim": {"sched", "loop", "recording"},
+    "sim": {"sched", "loop", "recording", "device.filter"},
     "testing": {"sched", "loop", "sim", "recording", "engines.base"},
     "live": {"sched", "loop", "recording", "metrics", "predict", ""} | OUTSIDE,
     "policy": {"sched"},
     "engine": {"engines"},
-    "runtime": {"sched", "live", "recording", ""} | OUTSIDE,
+    "runtime": {"sched", "live", "recording", "testing.invariants", ""} | OUTSIDE,
     "async_runtime": {"runtime"},
     "server": {"live", "runtime", "metrics", "http", "sched", ""} | OUTSIDE,
     "client": {"ipc", ""},
@@ -103,9 +103,11 @@ SCHED_ROOMS = {
     "latency": {"requests"},
     "resources": {"protocol", "requests", "latency"},
     "policy_api": {"protocol", "requests", "latency", "resources"},
-    "policies": {"protocol", "requests", "latency", "resources", "policy_api"},
+    # ("plan": what is left of a request, which ``pard_local`` shares with it for as long as it is there.)
+    "policies": {"protocol", "requests", "latency", "resources", "policy_api", "plan"},
     "plan": {"protocol", "requests", "latency", "resources", "policy_api", "policies"},
-    "core": {"protocol", "requests", "latency", "resources", "policy_api", "policies", "plan"},
+    "published": {"protocol", "requests", "latency", "resources", "policy_api", "policies"},
+    "core": {"protocol", "requests", "latency", "resources", "policy_api", "policies"},
 }
 
 # And inside ``sched/policies``: which rooms of other policies a policy's room uses.
@@ -114,12 +116,13 @@ POLICY_ROOMS = {
     "dynamic": {"common"},
     "ensemble": {"common", "edf"},
     "language": {"common"},
-    "published": {"common", "dynamic", "ensemble", "language"},
     "orloj_plus": {"common", "dynamic"},
     "pard_local": {"common"},
     "rtlm_plus": {"common", "edf", "language"},
     "schemble_plus": {"common", "ensemble"},
 }
+PUBLISHED = "sched.published"  # policies as papers have them: loaded by name, imported by nothing
+PUBLISHED_MAY = {"common", "dynamic", "ensemble", "language"}  # rooms of sched/policies that they use
 
 # Library -> the only modules that may import it.
 OPTIONAL = {
@@ -167,6 +170,7 @@ OPTIONAL = {
     "hypothesis": set(),
 }
 
+PURE = ("sched", "loop", "device.filter")  # the last is the simulator's, too
 METHODS_TOO = GROUND | {"sched", "loop", "recording", "sim", "runtime"}  # what others write code against
 MAY_READ_THE_CLOCK = (
     "live",
@@ -326,6 +330,31 @@ def test_policies_share_only_what_is_common(module):
     assert seen <= may, f"{module} imports {sorted(seen - may)}"
 
 
+@for_each(lambda: sorted(TREES))
+def test_published_policies_are_imported_by_nothing_and_know_no_other_paper(module):
+    """Not even for type checkers. They use what policies share, and what lies in their own paper's folder."""
+    paper = ".".join(module.split(".")[:3])
+    names = {name[len("edgeserve.") :] for name in imports_of(module, everything=True)}
+    wrong = [
+        name for name in names if within(name, PUBLISHED) and not (within(module, PUBLISHED) and within(name, paper))
+    ]
+    assert wrong == [], f"{module} imports {sorted(wrong)}"
+    if within(module, PUBLISHED):
+        seen = {name.split(".")[2] for name in names if name.startswith("sched.policies.")}
+        assert seen <= PUBLISHED_MAY, f"{module} imports {sorted(seen - PUBLISHED_MAY)}"
+
+
+def test_a_scheduler_of_other_policies_brings_no_published_one():
+    code = (
+        "import sys; import edgeserve.sched.core.build, edgeserve.policy, edgeserve.live.preflight; "
+        "from edgeserve.sched.policies import POLICIES; known = 'orloj' in POLICIES and sorted(POLICIES); "
+        f"assert not [name for name in sys.modules if name.startswith('edgeserve.{PUBLISHED}')]; "
+        "print(POLICIES['orloj'].__module__)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=ROOT)
+    assert done.stdout.strip() == "edgeserve.sched.published.orloj.orloj", done.stderr
+
+
 def test_only_public_modules_lie_at_the_top():
     assert {name for name in TREES if "." not in name and not is_package(name)} | {""} == LOOSE
 
@@ -356,7 +385,7 @@ def cycles(graph):
         left = {module: names - ends for module, names in left.items() if module not in ends}
 
 
-@for_each(lambda: sorted(name for name in TREES if within(name, "sched") or within(name, "loop")))
+@for_each(lambda: sorted(name for name in TREES if any(within(name, room) for room in PURE)))
 def test_sched_and_loop_have_no_clock_no_thread_and_no_io(module):
     outside = {name.split(".")[0] for name in IMPORTS[module]} - {"edgeserve"}
     assert not outside & IMPURE, f"{module} imports {sorted(outside & IMPURE)}"

@@ -1,5 +1,5 @@
 """From the state of a device to events for the scheduler: which quantity stands for what, per device of the
-configuration. Pure; quantised and with hysteresis by :class:`~edgeserve.sched.protocol.readings.DeviceFilter`.
+configuration. Pure; quantised and with hysteresis by :class:`~edgeserve.device.filter.DeviceFilter`.
 """
 
 from __future__ import annotations
@@ -7,11 +7,11 @@ from __future__ import annotations
 from typing import List, Optional, Sequence, Tuple
 
 from edgeserve.config.schema import Config, DeviceConfig
+from edgeserve.device.filter import DeviceFilter, DeviceLimits, Readings
 from edgeserve.device.gpu_clock import HELD
 from edgeserve.device.state import DeviceState
 from edgeserve.device.throttling import CAPPED, OVER_CURRENT, UNDER_VOLTAGE
 from edgeserve.sched.protocol.events import Event
-from edgeserve.sched.protocol.readings import DeviceFilter, DeviceLimits, Readings
 
 HZ_PER_MHZ = 1e6
 THERMAL, POWER, OVER_CURRENT_ALONE = "thermal", "power", "over_current"

@@ -37,6 +37,7 @@ from edgeserve.live.responders import RequestFuture
 from edgeserve.live.startup import Progress, Started, Starter, make_lane, make_lanes
 from edgeserve.live.stats import energy_of, figures_of
 from edgeserve.live.value_flow import output_types
+from edgeserve.live.why import story_of
 from edgeserve.live.world import CallAsked, LiveWorld, LostDevice, StopAsked
 from edgeserve.loop.drive import OnStep, drive
 from edgeserve.metrics.span_export import SpanExport, export_for
@@ -438,7 +439,7 @@ class RuntimeCore:
 
     def story(self, request_id: int) -> List[str]:
         """What happened to a request, a line each; no line when it is not remembered."""
-        lines = self.scheduler.story(request_id) or self.early.story(request_id)
+        lines = story_of(self.scheduler, request_id) or self.early.story(request_id)
         if lines:
             return lines
         for request in self.world.predictions.requests():

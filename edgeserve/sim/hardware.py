@@ -16,9 +16,9 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tup
 from edgeserve.config.loading import read_table
 from edgeserve.config.readers import boolean, duration, entry, integer, number, one_of, size, tuple_of
 from edgeserve.config.schema import DeviceConfig, LaneConfig
+from edgeserve.device.filter import DeviceFilter, DeviceLimits, Readings
 from edgeserve.errors import ConfigError
 from edgeserve.sched.protocol.events import LEVELS, DeviceChanged, Event, LaneChanged
-from edgeserve.sched.protocol.readings import DeviceFilter, DeviceLimits, Readings
 from edgeserve.sched.resources.cpu_share import weight_of
 from edgeserve.units import NS_PER_MS, NS_PER_S
 

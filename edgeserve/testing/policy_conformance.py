@@ -31,6 +31,7 @@ from edgeserve.sched.protocol.events import Event, JobResult, Request, RequestAr
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import Job, RequestRecord
 from edgeserve.sched.resources.lanes import Lane, Work
+from edgeserve.testing.invariants import check_invariants
 from edgeserve.testing.policy_worlds import WorldResult, run_elsewhere, run_world
 from edgeserve.testing.soak.run import SoakResult, draw_scenario, soak
 from edgeserve.units import NS_PER_MS
@@ -267,7 +268,7 @@ class PolicyConformance:
             assert wake_ns > now_ns
             now_ns, wakes = wake_ns, wakes + 1
             scheduler.step(now_ns)
-            scheduler.check()
+            check_invariants(scheduler.state)
         waiting = [job for policy in scheduler.policies for job in policy.queued()]
         assert waiting == []
 
@@ -308,7 +309,7 @@ class PolicyConformance:
                 for action in scheduler.step(now_ns, events)
                 if isinstance(action, RunBatch)
             ]
-            scheduler.check()
+            check_invariants(scheduler.state)
             now_ns += NS_PER_MS
         assert count[0] > 10
 
@@ -394,7 +395,7 @@ class PolicyConformance:
             now_ns = min(times)
             events = [event for at_ns, event in coming if at_ns <= now_ns]
             actions = scheduler.step(now_ns, events)
-            scheduler.check()
+            check_invariants(scheduler.state)
             coming = coming[len(events) :] + [
                 (
                     now_ns + takes_ns,

@@ -4,7 +4,7 @@ the one of ``README.md``: the stored finish rates of profile PA.
     python scripts/draw/orloj.py
 
 The scheduler's own code computes them (``sched/policies/dynamic/lengths.py``,
-``sched/policies/published/orloj/slack.py``) for one bimodal model: 40 ms and the length of the longest for each of a
+``sched/published/orloj/slack.py``) for one bimodal model: 40 ms and the length of the longest for each of a
 batch; half of the requests are short (about 10 ms), half long (about 60 ms)."""
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from replicate.orloj.cases import FACTORS
 from edgeserve.sched.latency.batch_time import BatchTime
 from edgeserve.sched.latency.distribution import timing_constant
 from edgeserve.sched.policies.dynamic.lengths import Lengths, LengthWindow, lengths_of
-from edgeserve.sched.policies.published.orloj.slack import score_of
+from edgeserve.sched.published.orloj.slack import score_of
 
 MS = 1_000_000
 FIXED_MS = 40.0

@@ -9,10 +9,11 @@ from edgeserve.errors import PolicyError
 from edgeserve.sched.core.build import build_scheduler
 from edgeserve.sched.policies import POLICIES
 from edgeserve.sched.policies.common.bidding import bid_for
-from edgeserve.sched.policies.published.pard.waits import KEPT_MAX
 from edgeserve.sched.policy_api.policy import Bid
 from edgeserve.sched.protocol.actions import FinishRequest, Outcome, RunBatch
 from edgeserve.sched.protocol.events import Request, RequestArrived
+from edgeserve.sched.published.pard.waits import KEPT_MAX
+from edgeserve.testing.invariants import check_invariants
 from edgeserve.testing.policy_conformance import HONEST, PolicyConformance, Rude
 from edgeserve.testing.policy_worlds import run_world
 from edgeserve.testing.soak.run import soak
@@ -283,7 +284,7 @@ def test_an_illegal_bid_raises_and_changes_nothing(name):
     before = [scheduler.story(index) for index in range(1, 6)]
     with pytest.raises(PolicyError, match="may not run"):
         scheduler._auction.launch(lane, bad, lane.available_ns(1))
-    scheduler.check()
+    check_invariants(scheduler.state)
     assert [scheduler.story(index) for index in range(1, 6)] == before
     ends = scheduler.step(60 * MS)
     assert {item.request_id for item in ends if isinstance(item, FinishRequest)} == {2, 3, 4, 5}

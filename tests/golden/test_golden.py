@@ -16,6 +16,7 @@ from edgeserve.config.loading import parse_config
 from edgeserve.recording.replay import replay
 from edgeserve.recording.trace import build_inputs, read_recording
 from edgeserve.sched.core.build import build_scheduler
+from edgeserve.testing.invariants import check_invariants
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PATHS = sorted(glob.glob(os.path.join(HERE, "*.jsonl")))
@@ -31,7 +32,7 @@ def test_decides_as_recorded(path):
     scheduler = build_scheduler(parse_config(recording.start["config"]), (), **build_inputs(recording.start))
     difference = replay(scheduler, recording.steps)
     assert difference is None, f"{recording.start['behaviour']}\n{difference}"
-    scheduler.check()
+    check_invariants(scheduler.state)
 
 
 def test_there_are_golden_traces():

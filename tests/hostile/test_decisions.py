@@ -54,7 +54,7 @@ def test_no_number_of_waiting_requests_makes_a_decision_dear(kind: str) -> None:
     """Calls of Python functions and of C's, since time on a shared machine says little (200,000: about 30 ms)."""
     chain = {"pending_max": 2000, "node": [{"name": "x", "model": "m"}, {"name": "y", "model": "n"}]}
     world = Driver({"m": {1: 10, 4: 25, 16: 80}, "n": {1: 5, 4: 12}}, {"a": chain}, policy=kind)
-    world.scheduler.check = lambda: None  # type: ignore[method-assign]
+    world.check = lambda: None  # type: ignore[method-assign]
     draw, calls = random.Random(1), 0
     for number in range(1000):
         world.arrive("a", slo=draw.uniform(200, 60_000), at=number * 0.01)

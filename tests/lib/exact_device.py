@@ -8,6 +8,7 @@ from edgeserve.sched.policies.pard_local.choice import Trial, equal_cohort
 from edgeserve.sched.policy_api.budget import Budget
 from edgeserve.sched.protocol.actions import FinishRequest, RunBatch
 from edgeserve.sched.protocol.events import JobResult, Request, RequestArrived, WorkFinished
+from edgeserve.testing.invariants import check_invariants
 
 MS = 10**6
 
@@ -80,7 +81,7 @@ class Device:
                 self.running.sort(key=lambda row: (row[0], row[1].work_id))
             elif isinstance(action, FinishRequest):
                 self.ends[action.request_id] = (action.outcome, self.now_ns / MS)
-        self.scheduler.check()
+        check_invariants(self.scheduler.state)
 
 
 def ask(number, due_ms, at_ms=0, app="app", **more):

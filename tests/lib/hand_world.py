@@ -27,6 +27,7 @@ from edgeserve.sched.protocol.events import (
 )
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import Job, RequestRecord
+from edgeserve.testing.invariants import check_invariants
 
 MS = 1_000_000
 
@@ -140,7 +141,7 @@ class Driver:
                 self.on_lane[action.work_id] = action
                 self.given_ms[action.work_id] = self.now_ms
         self.seen += self.actions
-        self.scheduler.check()
+        self.check()
         wake = self.scheduler.wake_ns
         assert wake is None or wake > now_ns, f"alarm at {wake}, now is {now_ns}"
         return self.actions
@@ -284,9 +285,13 @@ class Driver:
         """The last step's actions of one kind."""
         return [action for action in self.actions if isinstance(action, kind)]
 
+    def check(self) -> None:
+        """Every invariant of the scheduler holds."""
+        check_invariants(self.scheduler.state)
+
     def over(self) -> None:
         """Nothing is open and no lane has a work."""
-        self.scheduler.check()
+        self.check()
         assert self.scheduler.open_count == 0
         assert not self.scheduler.busy
 

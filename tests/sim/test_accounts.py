@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from scenarios import scenario_of
 
-from edgeserve.sched.policies.published.pard.pard import PROACTIVE
 from edgeserve.sched.protocol.actions import FinishRequest
 from edgeserve.sched.protocol.events import Request, RequestArrived
+from edgeserve.sched.published.pard.pard import PROACTIVE
 from edgeserve.sim.run import simulate
 from edgeserve.testing.soak.accounts import Accounts, AccountsError
 

@@ -373,6 +373,7 @@ class Auction:
             )
         sequence = state.sequences.models.get(bid.model)
         if sequence is not None:  # once they wait for the model no more, on any lane
+            work.reads = not all(job.has_state for job in work.jobs)
             work.step_ns = max(1, bid.expected_ns // (bid.steps_max or 1))
             if sequence.prefill_tokens:  # no turn is longer, whatever is read before the first step
                 work.step_ns = min(work.step_ns, state.latency[bid.model, lane.name].likely_ns[bid.size])

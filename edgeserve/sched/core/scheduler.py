@@ -16,7 +16,6 @@ from edgeserve.sched.core.auto_policy import LearntChoice
 from edgeserve.sched.core.cuts import Cuts
 from edgeserve.sched.core.experiments import Probes
 from edgeserve.sched.core.holds import Holds
-from edgeserve.sched.core.invariants import check_invariants
 from edgeserve.sched.core.request_manager import RequestManager
 from edgeserve.sched.core.slack import Slack
 from edgeserve.sched.core.state import State
@@ -36,8 +35,7 @@ from edgeserve.sched.protocol.events import (
     WorkRefused,
 )
 from edgeserve.sched.requests.graph import App
-from edgeserve.sched.requests.states import RUNNING
-from edgeserve.sched.requests.why import why
+from edgeserve.sched.requests.states import RUNNING, RequestRecord
 from edgeserve.sched.requests.work import over_usual_milli
 from edgeserve.sched.resources.lanes import NO_JOBS, RUN, Lane, Work
 from edgeserve.sched.resources.model_cache import Device
@@ -196,8 +194,16 @@ class Scheduler:
 
     def story(self, request_id: int) -> List[str]:
         """What happened to a request, for people and error messages; empty when it is not remembered."""
-        request = self._request_manager.find(request_id)
-        return request.story() + why(request, self._request_manager.remembered()) if request is not None else []
+        request = self.request(request_id)
+        return request.story() if request is not None else []
+
+    def request(self, request_id: int) -> RequestRecord | None:
+        """A request that is open, or one of the last that ended."""
+        return self._request_manager.find(request_id)
+
+    def remembered(self) -> List[RequestRecord]:
+        """All requests that :meth:`request` knows."""
+        return self._request_manager.remembered()
 
     def trials(self) -> Mapping[str, Any]:
         """Per app that had any: requests that were run as a trial, and how many of them were in time."""
@@ -210,10 +216,6 @@ class Scheduler:
     def energy(self, now_ns: int) -> Mapping[str, Any]:
         """Per device whose power is reported: joules in all, per app, and while nothing ran."""
         return {name: meter.figures(now_ns) for name, meter in self.state.energy.items() if meter.is_on}
-
-    def check(self) -> None:
-        """Assert every invariant (``sched/core/invariants.py``). O(everything)."""
-        check_invariants(self.state)
 
     @property
     def policies(self) -> Tuple[Policy, ...]:
@@ -296,23 +298,29 @@ class Scheduler:
             raise PolicyError(f"work {work.id} on lane {lane.name!r} has {len(jobs)} jobs but {len(results)} results")
         work.failed = not work.failed
         took = (event.started_ns, event.finished_ns)
-        reads = False
         for job, result in zip(jobs, results):
             if result.job != job.id:
                 raise PolicyError(f"work {work.id}: result for {result.job} where {job.id} was expected")
             work.failed = work.failed and result.status == "failed"
             if result.steps > work.steps:
                 work.steps = result.steps
-            if result.turns:
-                work.turns = max(work.turns, result.turns)
-                reads = reads or not job.steps
+            work.turns = max(work.turns, result.turns)
             self._request_manager.returned(job, result, work, took)
         if not work.failed:
             latency = self.state.latency[work.model, lane.name]
             if work.variant:
                 latency = latency.phase(work.variant)
             over_milli = over_usual_milli(jobs) if latency.learns_work else None
-            latency.observe(self._board.now_ns, work.size, took_ns, over_milli, work.turns or work.steps, "", not reads)
+            latency.observe(
+                self._board.now_ns,
+                work.size,
+                took_ns,
+                over_milli,
+                work.turns or work.steps,
+                "",
+                not work.reads,
+                work.reads and not work.turns,
+            )
             if work.at_once:
                 lane.dispatch_gap.took(self._board.now_ns - work.launched_ns - took_ns)
             if self._holds.learns:

@@ -150,6 +150,7 @@ class BatchTime:
         "_served",
         "_served_size",
         "_served_due_ns",
+        "_mixed",
     )
 
     def __init__(
@@ -203,6 +204,7 @@ class BatchTime:
         self._served = Window(WINDOW_LEN)  # measured over profiled
         self._served_size = self.sizes[0]
         self._served_due_ns = 0
+        self._mixed = 0  # batches since the last that was of steps alone
         self.estimate_ns: Dict[int, int] = {}
         self.profiled_ns: Dict[int, int] = {}
         self.alone_ns = 0
@@ -221,16 +223,21 @@ class BatchTime:
         steps: int = 1,
         phase: str = "",
         as_profiled: bool = True,
+        mixed: bool = False,
     ) -> None:
         """A batch of this size took ``took_ns`` at the present speed.
 
         Its jobs were ``over_milli`` thousandths of a standard job more work than as many standard ones (None: nothing
         tells); the call made so many ``steps`` of an iterative model, and a step is what the tables are of; it was this
         ``phase`` of the model, which has tables of its own (``""``: the whole). Not ``as_profiled``: the batch read
-        prompts, too, which says nothing against the profile's steps.
+        prompts, too, which says nothing against the profile's steps. ``mixed``: it read them whole, before its steps,
+        so that it tells what a step takes only where no others did, for as many batches as are looked back on.
         """
         if phase:
             self.phase(phase).observe(now_ns, size, took_ns, over_milli, steps)
+            return
+        self._mixed = self._mixed + 1 if mixed else 0
+        if mixed and self._mixed <= WINDOW_LEN:
             return
         self.observed_ns = now_ns
         duration_ns = math.ceil(took_ns * self.speed / steps)

@@ -40,8 +40,8 @@ class Candidate:
     is as slow as the slowest lately. ``gain`` is the worth that is expected in time, of its share of the path that is
     left, in nanoseconds of lane time; ``slack_ns`` how long the start can wait until the first of that is lost;
     ``k_ns`` the time in which urgency rises by the factor e. ``press`` is how far from urgent it is, in units of K.
-    ``value`` and ``free`` are set by the choice: worth per time less what critical requests lose, those that follow no
-    period among them or not.
+    ``value`` is set by the choice: worth per time less what critical requests lose by it. ``trust`` is the share of its
+    slack for which it may wait in a schedule.
     """
 
     __slots__ = (
@@ -57,8 +57,8 @@ class Candidate:
         "klass",
         "press",
         "value",
-        "free",
         "detail",
+        "trust",
     )
 
     def __init__(
@@ -87,7 +87,7 @@ class Candidate:
         self.klass = klass
         self.press = max(0, slack_ns) / self.k_ns
         self.value = 0.0
-        self.free = 0.0
+        self.trust = 1.0
         self.detail = detail  # what the source needs to make the bid
 
     @property
@@ -98,7 +98,7 @@ class Candidate:
     def wait_ns(self) -> int:
         """How long the start may be put off in a schedule. Sources whose batches lose their worth little by little
         answer otherwise."""
-        return round(self.slack_ns * CRITICAL_WAIT) if self.is_critical else self.slack_ns
+        return round(self.slack_ns * CRITICAL_WAIT) if self.is_critical else round(self.slack_ns * self.trust)
 
     def __repr__(self) -> str:
         return f"Candidate({self.model} x{len(self.jobs)} in {self.takes_ns} ns, slack {self.slack_ns} ns)"

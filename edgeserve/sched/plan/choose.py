@@ -26,25 +26,19 @@ PATIENT: Final = 16
 
 def weigh(candidate: Candidate, rooms: Rooms, gap_ns: int) -> None:
     """Set the worth per time of a candidate, less what critical requests lose by it."""
-    each = candidate.gain / max(1, len(candidate.jobs))
-    sure = 0.0
-    may = 0.0
+    gain = candidate.gain
     if candidate.klass != "critical":
-        keeps_ns = candidate.careful_ns + gap_ns
-        late = rooms.late_behind(keeps_ns)
+        late = rooms.late_behind(candidate.careful_ns + gap_ns)
         if late:
-            sure = late * each * (GUARD_MAX + (GUARD_MIN - GUARD_MAX) * math.exp(-candidate.press))
-        may = rooms.may_be_late(keeps_ns) * each
-    candidate.free = (candidate.gain - sure) / candidate.takes_ns
-    candidate.value = candidate.free - may / candidate.takes_ns
+            guard = GUARD_MAX + (GUARD_MIN - GUARD_MAX) * math.exp(-candidate.press)
+            gain -= guard * late * gain / max(1, len(candidate.jobs))
+    candidate.value = gain / candidate.takes_ns
 
 
 def choose(candidates: Sequence[Candidate], gap_ns: int) -> Candidate | None:
     """The candidate that starts; None where each of them had better wait. All are weighed."""
     foreground = [item for item in candidates if item.klass != "background"]
     able = [item for item in foreground if item.is_critical or item.value > 0.0]
-    if not able:
-        able = [item for item in foreground if item.free > 0.0]
     if able:
         return able[0] if len(able) == 1 else _first(able, gap_ns)
     if foreground:
@@ -87,7 +81,7 @@ def _in_time(schedule: Sequence[Tuple[int, Candidate]], first: Candidate | None,
 
 
 def _index(item: Candidate) -> float:
-    return item.gain / item.takes_ns * math.exp(-max(0.0, item.press))
+    return item.value * math.exp(-max(0.0, item.press))
 
 
 def _density(item: Candidate) -> float:
@@ -99,4 +93,4 @@ def _order(item: Candidate) -> Tuple[bool, float]:
 
 
 def _by_index(row: Tuple[int, Candidate]) -> float:
-    return -row[1].value * math.exp(-max(0.0, row[1].press))
+    return -_index(row[1])

@@ -6,18 +6,17 @@ choice among them (``choose.py``) knows no kind. Requests go to the source of th
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Dict, Final, List, Mapping, Sequence
+from typing import Any, ClassVar, Dict, Final, List, Mapping, Sequence, Tuple
 
 from edgeserve.compiled import mypyc_attr
-from edgeserve.sched.plan.adopted import Adopted
 from edgeserve.sched.plan.candidate import Candidate
 from edgeserve.sched.plan.choose import choose, weigh
+from edgeserve.sched.plan.companies import Companies
+from edgeserve.sched.plan.members import Members, check_history
 from edgeserve.sched.plan.source import Source
+from edgeserve.sched.plan.steps import Steps
 from edgeserve.sched.plan.unequal import Unequal
 from edgeserve.sched.policies.ensemble.queries import ensemble_of
-from edgeserve.sched.policies.pard_local.pard_local import PardLocal
-from edgeserve.sched.policies.rtlm_plus import RtlmPlus
-from edgeserve.sched.policies.schemble_plus.schemble_plus import SchemblePlus
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.expected_end import ExpectedEnd
 from edgeserve.sched.policy_api.policy import Bid, Change, Options, Policy
@@ -39,8 +38,10 @@ class LanePlan(Policy):
 
     def __init__(self, name: str, apps: Sequence[App], options: Options) -> None:
         super().__init__(name, apps, options)
+        check_history(apps)
         self._sources: List[Source] = []
-        self._source_of: Dict[str, Source] = {}  # by app
+        self._source_of: Dict[str, Source] = {}  # by app: admits its requests, and says when they would end
+        self._source_at: Dict[Tuple[str, str], Source] = {}  # by app and node: decides about the jobs
         self._chosen: Dict[str, Source] = {}  # by lane, whose bid was made last
         self._runs: Dict[int, Source] = {}  # by work
         self._look_again_ns: int | None = None
@@ -48,23 +49,29 @@ class LanePlan(Policy):
     # --- which source -------------------------------------------------------------------------------------------------
 
     def _begin(self, board: Board) -> None:
-        """Give each app to the source of its kind."""
+        """Give each app to the source of its kind. Beside a language model an app's other nodes are plain."""
         kinds: Dict[str, List[App]] = {}
         for app in self.apps:
-            kinds.setdefault(kind_of(app, board), []).append(app)
+            kind = kind_of(app, board)
+            kinds.setdefault(kind, []).append(app)
+            if kind == "steps" and not all(board.makes_sequences(node.model) for node in app.nodes):
+                kinds.setdefault("plain", [])
+        sources = {kind: self._make(kind, apps) for kind, apps in kinds.items()}
+        self._sources = list(sources.values())
         for kind, apps in kinds.items():
-            source = self._make(kind, apps)
-            self._sources.append(source)
             for app in apps:
-                self._source_of[app.name] = source
+                self._source_of[app.name] = sources[kind]
+                for node in app.nodes:
+                    is_plain = kind == "steps" and not board.makes_sequences(node.model)
+                    self._source_at[app.name, node.name] = sources["plain"] if is_plain else sources[kind]
 
     def _make(self, kind: str, apps: Sequence[App]) -> Source:
         if kind == "steps":
-            return Adopted(self, kind, RtlmPlus(self.name, apps, {}))
+            return Steps(self)
         if kind == "members":
-            return Adopted(self, kind, SchemblePlus(self.name, apps, {}))
+            return Members(self, apps)
         if kind == "companies":
-            return Adopted(self, kind, PardLocal(self.name, apps, {}))
+            return Companies(self, apps)
         return Unequal(self)
 
     def _of(self, app: App, board: Board) -> Source:
@@ -72,30 +79,33 @@ class LanePlan(Policy):
             self._begin(board)
         return self._source_of[app.name]
 
+    def _at(self, job: Job) -> Source:
+        return self._source_at[job.request.app.name, job.node.name]
+
     # --- hooks --------------------------------------------------------------------------------------------------------
 
     def on_request(self, request: RequestRecord, board: Board) -> str | None:
         return self._of(request.app, board).on_request(request, board)
 
     def on_ready(self, job: Job, board: Board) -> None:
-        self._of(job.request.app, board).on_ready(job, board)
+        self._at(job).on_ready(job, board)
 
     def on_gone(self, job: Job, board: Board) -> None:
-        self._of(job.request.app, board).on_gone(job, board)
+        self._at(job).on_gone(job, board)
 
     def on_started(self, work: Work, board: Board) -> None:
-        source = self._of(work.jobs[0].request.app, board)
+        source = self._at(work.jobs[0])
         self._runs[work.id] = source
         source.on_started(work, board)
 
     def on_finished(self, work: Work, started_ns: int, finished_ns: int, board: Board) -> None:
         if work.probe is not None:
-            self._of(work.probe.request.app, board).on_finished(work, started_ns, finished_ns, board)
+            self._at(work.probe).on_finished(work, started_ns, finished_ns, board)
             return
         self._runs.pop(work.id).on_finished(work, started_ns, finished_ns, board)
 
     def on_trial(self, job: Job, work: Work, took_ns: int, board: Board) -> None:
-        self._of(job.request.app, board).on_trial(job, work, took_ns, board)
+        self._at(job).on_trial(job, work, took_ns, board)
 
     def on_refused(self, work: Work, board: Board) -> None:
         self._back(work, board).on_refused(work, board)
@@ -108,7 +118,7 @@ class LanePlan(Policy):
         if source is not None:
             return source
         assert work.probe is not None
-        return self._of(work.probe.request.app, board)
+        return self._at(work.probe)
 
     def on_device(self, change: Change, board: Board) -> None:
         for source in self._sources:
@@ -120,7 +130,16 @@ class LanePlan(Policy):
             source.plan(board)
 
     def cut(self, work: Work, board: Board) -> bool:
-        return self._runs[work.id].cut(work, board)
+        """A step is followed by another choice as soon as anything else could go first."""
+        if self._runs[work.id].cut(work, board):
+            return True
+        at_ns = work.lane.available_ns(board.now_ns)
+        is_last = all(job.request.klass == "background" for job in work.left())
+        for source in self._sources:
+            for item in source.offers(work.lane, at_ns, board):
+                if item.model != work.model and (is_last or item.klass != "background"):
+                    return True
+        return False
 
     def bid(self, lane: Lane, board: Board) -> Bid | None:
         at_ns = lane.available_ns(board.now_ns)
@@ -145,7 +164,7 @@ class LanePlan(Policy):
         more: List[Candidate] = []
         for item in offers:
             weigh(item, rooms, gap_ns)
-            if item.free < item.gain / item.takes_ns and item.klass == "normal":
+            if item.value < item.gain / item.takes_ns and item.klass == "normal":
                 more += _source(item).smaller(item, lane, at_ns, board)
         for item in more:
             weigh(item, rooms, gap_ns)

@@ -7,7 +7,7 @@ from typing import List, Sequence
 from edgeserve.compiled import mypyc_attr
 from edgeserve.sched.plan.candidate import K_SHARE, Candidate, worth_of
 from edgeserve.sched.plan.source import Source
-from edgeserve.sched.policies.common.bidding import Utility, bid_for
+from edgeserve.sched.policies.common.bidding import Utility
 from edgeserve.sched.policies.common.model_queues import ModelQueues
 from edgeserve.sched.policies.edf import Edf, steps_more_ns
 from edgeserve.sched.policy_api.board import Board
@@ -15,6 +15,11 @@ from edgeserve.sched.policy_api.policy import Bid, Policy
 from edgeserve.sched.requests.states import Job, RequestRecord, steps_left
 from edgeserve.sched.resources.lanes import Lane, Work
 from edgeserve.units import FOREVER_NS
+
+TRUST = 2.0
+"""A batch of a model of which a tenth was given up lately may wait for a fifth less than its slack, and of one of which
+half was, not at all: its plans came to nothing. (Held-out robot, seeds 1, 2, 11, 12 at load 1: with 0, 1, 2, 4 82.3,
+82.7, 83.7, 83.1 % of the value; with 0 and 2 home 88.2 and 88.0, workstation 90.3 and 90.5.)"""
 
 RISE, RISE_MAX = 4, 2.0
 """A batch counts twice as dense if four times as many jobs of its model were given up since it ran last as the batch
@@ -60,13 +65,15 @@ class Plain(Source):
 
     def smaller(self, candidate: Candidate, lane: Lane, at_ns: int, board: Board) -> Sequence[Candidate]:
         found: List[Candidate] = []
-        lost = self._edf.models[candidate.model].lost
+        queues = self._edf.models[candidate.model]
         latency = board.latency(candidate.model, lane.name)
         for size in latency.sizes:
             if size < len(candidate.jobs):
-                jobs = candidate.jobs[:size]
-                item = self._candidate(bid_for(jobs, size, latency.likely_ns[size], board), lost, lane, at_ns, board)
-                item.press = candidate.press  # a long batch is not more urgent for being long
+                bid = self._edf.batch_of(queues, size, lane, board)
+                if bid is None:
+                    continue
+                item = self._candidate(bid, queues.lost, lane, at_ns, board)
+                item.press = min(item.press, candidate.press)  # a long batch is not more urgent for being long
                 found.append(item)
         return found
 
@@ -78,7 +85,9 @@ class Plain(Source):
     def _offer(self, queues: ModelQueues, lane: Lane, at_ns: int, board: Board) -> Candidate | None:
         """The best batch of a model."""
         bid = self._edf.best_batch(queues, lane, board)
-        return None if bid is None else self._candidate(bid, queues.lost, lane, at_ns, board)
+        if bid is None:
+            return None
+        return self._candidate(bid, queues.lost, lane, at_ns, board)
 
     def _candidate(self, bid: Bid, lost: int, lane: Lane, at_ns: int, board: Board) -> Candidate:
         utility = bid.utility
@@ -99,21 +108,20 @@ class Plain(Source):
             due_ns, _, soft_ns = utility.rows[row]
             row += 1
             worth = worth_of(request, board)
-            if job.node.succs:
-                rest_ns = board.rest_lane_ns(request.app, job.node)
-                worth *= share_ns / max(1, share_ns + rest_ns)
+            steps = steps_left(job) if job.hints else 1
+            if steps > 1 or job.node.succs:
+                worth *= share_ns / max(1, steps * share_ns + board.rest_lane_ns(request.app, job.node))
             ends_ns = at_ns + utility.after_ns
-            if takes_steps:  # it leaves when its own steps are over; a step brings its share
+            if takes_steps:  # it leaves when its own steps are over
                 ends_ns = at_ns + bid.expected_ns + steps_more_ns(job, bid.expected_ns, latency)
                 due_ns = min(due_ns, job.deadline_ns)
-                worth /= steps_left(job)
             if ends_ns <= due_ns:
                 gain += worth
                 slack_ns = min(slack_ns, due_ns - ends_ns)
             elif soft_ns:
                 gain += worth * soft_ns / (soft_ns + ends_ns - due_ns)
         first = bid.jobs[0].request
-        return Candidate(
+        found = Candidate(
             self,
             bid.model,
             bid.jobs,
@@ -126,3 +134,5 @@ class Plain(Source):
             bid.klass,
             bid,
         )
+        found.trust = max(0.0, 1.0 - TRUST * self._edf.models[bid.model].loss)
+        return found

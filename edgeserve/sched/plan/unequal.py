@@ -180,7 +180,7 @@ class Unequal(Plain):
             if job.key is None:
                 continue  # it went with another job of its request
             if droppable(job):
-                queues.lost += 1
+                queues.gave_up(1)
                 board.abandon_branch(job, CANNOT_MAKE_DEADLINE)
             else:
                 postpone(queue, job, ends_ns)

@@ -81,7 +81,7 @@ class Edf(Policy):
 
     def on_started(self, work: Work, board: Board) -> None:
         queues = self.models[work.model]
-        queues.lost = 0
+        queues.began(len(work.jobs))
         for job in work.jobs:
             queues.remove(job)
 
@@ -96,7 +96,7 @@ class Edf(Policy):
         ends_ns = board.earliest_end_ns(queues.model)
         for queue in [queue for queue in queues.queues if queue.rows]:  # giving up may make other jobs ready
             if ends_ns is not None and queue.rows and queue.rows[0][0] < ends_ns:
-                queues.lost += give_up_late(queue, ends_ns, board)
+                queues.gave_up(give_up_late(queue, ends_ns, board))
         for queue in queues.queues:
             if queue.rows and not queue.tier % 2:
                 look_at_bound(queue, board.ends_by_lane(queues.model), board)
@@ -136,10 +136,14 @@ class Edf(Policy):
             return _lone_bid(queues, starts_ns, latency, lane, board)
         filled = [queue for queue in queues.queues if queue.rows]
         size = self._best_size(queues, filled, starts_ns, latency, lane.dispatch_gap.careful_ns)
-        if not size:
-            return None
+        return self.batch_of(queues, size, lane, board) if size else None
+
+    def batch_of(self, queues: ModelQueues, size: int, lane: Lane, board: Board) -> Bid | None:
+        """The batch of one model of at most this size, with the jobs of most worth that can be in time in it."""
+        latency = board.latency(queues.model, lane.name)
+        filled = [queue for queue in queues.queues if queue.rows]
         took_ns = latency.likely_ns[size]
-        ends_ns = starts_ns + took_ns
+        ends_ns = lane.available_ns(board.now_ns) + took_ns
         if len(filled) == 1:
             jobs = take(filled[0], lane, filled[0].position(ends_ns), size)
         else:

@@ -54,6 +54,11 @@ class Source(Arrivals):
         while self.open and self.open[0].ended:
             self.open.popleft()
 
+    @property
+    def period_ns(self) -> int:
+        """The time between two of its requests, of a source that has a period; the last one's else."""
+        return max(1, self.gaps_ns[-1] if self.gaps_ns else MEMORY_NS)
+
     def waiting(self) -> List[RequestRecord]:
         """Its open requests of which no job runs."""
         self._forget_ended()
@@ -83,25 +88,28 @@ class Source(Arrivals):
 class Rooms:
     """How long a lane may be kept, from now on, without making critical requests late.
 
-    ``opened`` has the room of each open request that the lane could still serve in time, ``expected`` that of the next
-    request of each source with a period, in rising order, in nanoseconds; ``irregular`` the slack of the requests of
-    each other source, and how many of them come per nanosecond.
+    In nanoseconds: ``opened`` has the room of each open request that the lane could still serve in time, in rising
+    order; ``expected`` that of the next request of each source with a period, and the period; ``irregular`` the slack
+    of the requests of each other source, and how many of them come per nanosecond.
     """
 
     __slots__ = ("opened", "expected", "irregular")
 
-    def __init__(self, opened: List[int], expected: List[int], irregular: List[Tuple[int, float]]) -> None:
+    def __init__(self, opened: List[int], expected: List[Tuple[int, int]], irregular: List[Tuple[int, float]]) -> None:
         self.opened = opened
         self.expected = expected
         self.irregular = irregular
 
-    def late_behind(self, keeps_ns: int) -> int:
-        """How many open or expected critical requests are late behind work that keeps the lane for so long."""
-        return bisect_left(self.opened, keeps_ns) + bisect_left(self.expected, keeps_ns)
-
-    def may_be_late(self, keeps_ns: int) -> float:
-        """How many requests that follow no period are to be expected late behind it."""
-        return sum([rate * (keeps_ns - slack_ns) for slack_ns, rate in self.irregular if keeps_ns > slack_ns])
+    def late_behind(self, keeps_ns: int) -> float:
+        """How many critical requests, open or expected, are late behind work that keeps the lane for so long."""
+        late = float(bisect_left(self.opened, keeps_ns))
+        for room_ns, period_ns in self.expected:
+            if room_ns < keeps_ns:
+                late += 1 + (keeps_ns - room_ns) // period_ns
+        for slack_ns, rate in self.irregular:
+            if slack_ns < keeps_ns:
+                late += rate * (keeps_ns - slack_ns)
+        return late
 
 
 NO_ROOMS: Final = Rooms([], [], [])
@@ -134,7 +142,7 @@ class CriticalArrivals:
         """How long a lane that serves these apps may be kept without making critical requests late. Half of the lane
         time of those that are open passes before the next one is served."""
         opened: List[int] = []
-        expected: List[int] = []
+        expected: List[Tuple[int, int]] = []
         irregular: List[Tuple[int, float]] = []
         busy_ns = 0
         for source in self._sources_of(apps, now_ns):
@@ -145,13 +153,14 @@ class CriticalArrivals:
                     busy_ns += source.alone_ns
             next_ns = source.next_ns()
             if next_ns > source.last_ns:
-                expected.append(max(0, next_ns - now_ns) + source.slack_ns)
+                expected.append((max(0, next_ns - now_ns) + source.slack_ns, source.period_ns))
             else:
                 irregular.append((source.slack_ns, source.per_ns(now_ns)))
         if not (opened or expected or irregular):
             return NO_ROOMS
         opened.sort()
-        return Rooms(opened, sorted([max(0, room_ns - busy_ns // 2) for room_ns in expected]), irregular)
+        expected = [(max(0, room_ns - busy_ns // 2), period_ns) for room_ns, period_ns in expected]
+        return Rooms(opened, expected, irregular)
 
     def room_ns(self, apps: Sequence[App], now_ns: int) -> Tuple[int, int | None]:
         """How long a work that starts now may take, so that no critical request of these apps is late behind it, and

@@ -40,7 +40,8 @@ class Work:
     not done. A batch of which some jobs failed did run, so what it took counts. ``steps`` is set then too: how many
     steps of an iterative model the call made, and ``turns``, where the model bounds its turns (else 0).
     ``over`` are the jobs that were over before the batch (by ``seq``), ``cut_ns`` is when it was told to end after its
-    present step (None: it was not), ``steps_max`` and ``variant`` are what it was asked for.
+    present step (None: it was not), ``steps_max`` and ``variant`` are what it was asked for. ``reads``: it began with
+    prompts of sequences, which are no steps.
     """
 
     __slots__ = (
@@ -65,6 +66,7 @@ class Work:
         "variant",
         "step_ns",
         "at_once",
+        "reads",
     )
 
     def __init__(
@@ -101,6 +103,7 @@ class Work:
         self.steps_max: int | None = None
         self.variant = ""
         self.step_ns = 0  # it can be cut after a step or turn, which takes so long; 0: it cannot be cut
+        self.reads = False
         self.at_once = False  # it may start as soon as its lane has it, which had nothing else
 
     def left(self) -> Tuple[Job, ...]:

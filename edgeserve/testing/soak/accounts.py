@@ -12,7 +12,6 @@ from typing import Any, Dict, Mapping, NamedTuple, NoReturn, Sequence
 
 from edgeserve.config.schema import Config
 from edgeserve.sched.core.request_manager import EXPIRED, SUPERSEDED
-from edgeserve.sched.policies.published.pard.pard import PROACTIVE, Pard
 from edgeserve.sched.protocol.actions import Action, FinishRequest, Outcome
 from edgeserve.sched.protocol.events import Event, Request, RequestArrived
 from edgeserve.sched.requests.admission import OVER_SHARE
@@ -21,6 +20,9 @@ from edgeserve.sim.world import SimWorld
 from edgeserve.units import counted
 
 IN_TIME, LATE = "in time", "late"
+
+COUNTING, PROACTIVE = ("pard", "pard+"), "proactive"
+"""Kinds that count their ends themselves, and the reason of what they give up."""
 
 UNSAID = (Outcome.COMPLETED, Outcome.CANCELLED)
 """Outcomes that need no reason: the answer, and what the client asked for."""
@@ -44,6 +46,7 @@ class Accounts:
     def __init__(self, config: Config) -> None:
         policies = config.policies
         self._kind_of = {app.name: policies[app.policy or next(iter(policies))].kind for app in config.apps.values()}
+        self._counting = {name for name, policy in policies.items() if policy.kind in COUNTING}
         self._open: Dict[int, Request] = {}
         self._arrived: Counter[str] = Counter()
         self._ends: Dict[str, Counter[str]] = {name: Counter() for name in config.apps}
@@ -96,7 +99,7 @@ class Accounts:
         if report.total.offered != sum(self._arrived.values()):
             self._broken(f"the report has {report.total.offered} requests in all, {sum(self._arrived.values())} came")
         for policy in scheduler.policies:
-            if isinstance(policy, Pard):
+            if policy.name in self._counting:
                 self._counted(policy)
 
     def _reported(self, name: str, account: Account, said: AppReport) -> None:
@@ -108,7 +111,7 @@ class Accounts:
             )
         self._ends[name] = +Counter({IN_TIME: said.in_time, LATE: said.late, **said.ended})
 
-    def _counted(self, policy: Pard) -> None:
+    def _counted(self, policy: Any) -> None:
         """PARD's own counts, by module: who was given up counts once, at the module that decided it."""
         ends: Counter[str] = Counter()
         for app in policy.apps:

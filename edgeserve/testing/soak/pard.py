@@ -10,7 +10,8 @@ from __future__ import annotations
 import random
 from typing import Any, Callable, Dict, List
 
-from edgeserve.sched.policies.published.pard import rules
+from edgeserve.sched.policies import POLICIES
+from edgeserve.sched.policy_api.options import options_of
 
 PARD_KINDS = ("pard", "pard+", "pard_local")
 """Policies that drop what cannot be in time end to end, with many options each."""
@@ -24,6 +25,7 @@ Node = Dict[str, Any]
 def draw_options(draw: random.Random, kind: str) -> Dict[str, Any]:
     """Some options of ``[policy.*]``; the others stay as they are by default. Periods are short enough for a run of
     half a second to see several."""
+    of_pard = options_of(POLICIES["pard"].options_type)
     if kind == "pard_local":
         known: Dict[str, Any] = {
             "admit": draw.random() < 0.6,
@@ -31,14 +33,14 @@ def draw_options(draw: random.Random, kind: str) -> Dict[str, Any]:
         }
     else:
         known = {
-            "rule": draw.choice(tuple(rules.RULES)),
-            "order": draw.choice(rules.ORDERS),
-            "collect": draw.choice(rules.COLLECTS),
+            "rule": draw.choice(of_pard["rule"].one_of),
+            "order": draw.choice(of_pard["order"].one_of),
+            "collect": draw.choice(of_pard["collect"].one_of),
             "lead_ms": draw.choice((0.0, 1.0, 20.0)),
-            "across": draw.choice(rules.ACROSS),
+            "across": draw.choice(of_pard["across"].one_of),
             "batch_times": draw.choice(("full", "measured")),
             "lam": draw.choice((0.0, 0.1, 0.5, 1.0)),
-            "estimator": draw.choice(rules.ESTIMATORS),
+            "estimator": draw.choice(of_pard["estimator"].one_of),
             "window_ms": draw.choice((50.0, 5000.0)),
             "hbf_from": draw.choice((0.3, 1.0)),
             "lbf_from": draw.choice((0.3, 1.0)),
@@ -51,7 +53,7 @@ def draw_options(draw: random.Random, kind: str) -> Dict[str, Any]:
     if kind != "pard_local":  # always: a thousand draws of ten modules each would take longer than the run
         options.update(samples=draw.choice((1, 30, 200)), sync_ms=draw.choice((10.0, 50.0, 300.0)))
         own = random.Random(repr(sorted(options.items())))  # so that older seeds keep what they drew besides
-        options.update(paths=own.choice(rules.PATHS), siblings=own.random() < 0.5)
+        options.update(paths=own.choice(of_pard["paths"].one_of), siblings=own.random() < 0.5)
     return options
 
 

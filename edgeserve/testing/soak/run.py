@@ -17,6 +17,7 @@ from edgeserve.sched.protocol.actions import ACTION_KINDS, OUTCOMES, Action
 from edgeserve.sched.protocol.events import EVENT_KINDS, Event
 from edgeserve.sim.run import make_world, sequences_of, setting_of, told_times
 from edgeserve.sim.scenario import Scenario, parse_scenario
+from edgeserve.testing.invariants import check_invariants
 from edgeserve.testing.soak.accounts import Account, Accounts
 from edgeserve.testing.soak.ensembles import ENSEMBLE_KINDS, draw_ensemble, draw_ensemble_options, draw_pair, draw_said
 from edgeserve.testing.soak.language import LANGUAGE_MARKS, draw_language
@@ -104,7 +105,7 @@ def hold(
         if recorder is not None:
             recorder.record(now_ns, events, actions)
         accounts.step(events, actions)
-        scheduler.check()
+        check_invariants(scheduler.state)
 
     world = make_world(scenario, seed, setting=setting, drain=drain, settle=True)
     if prepare is not None:
@@ -115,7 +116,7 @@ def hold(
     finally:
         if recorder is not None:
             recorder.close()
-    scheduler.check()
+    check_invariants(scheduler.state)
     accounts.check(world, scheduler)
     if scheduler.open_count or scheduler.busy:
         raise AssertionError(

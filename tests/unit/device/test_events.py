@@ -7,9 +7,9 @@ import pytest
 from edgeserve.config.loading import parse_config
 from edgeserve.config.schema import DeviceConfig
 from edgeserve.device.events import DeviceEvents, readings_of
+from edgeserve.device.filter import Readings
 from edgeserve.device.state import DeviceState
 from edgeserve.sched.protocol.events import DeviceChanged, LaneChanged
-from edgeserve.sched.protocol.readings import Readings
 
 S, MIB = 10**9, 1 << 20
 GPU = DeviceConfig("gpu", kind="cuda")

@@ -24,6 +24,7 @@ from edgeserve.live.values import RequestValues
 from edgeserve.sched.core.build import build_scheduler
 from edgeserve.sched.protocol.actions import FinishRequest, LeaveOut, RunBatch
 from edgeserve.sched.protocol.events import JobId, Request, RequestArrived, WorkFinished
+from edgeserve.testing.invariants import check_invariants
 
 GRAPHS, REQUESTS = 400, 3
 NAMES = ("p", "q", "r", "s", "t", "u")
@@ -188,7 +189,7 @@ class World:
         return {(node, name) for node, names in self.known.items() for name in names}
 
     def _perform(self, actions: Sequence[Any]) -> None:
-        self.scheduler.check()
+        check_invariants(self.scheduler.state)
         for action in actions:
             if isinstance(action, RunBatch):
                 self.works.append(action)

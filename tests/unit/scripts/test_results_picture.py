@@ -17,6 +17,13 @@ def test_the_picture_shows_what_is_stored():
 @pytest.mark.parametrize(
     ("value", "bound", "doublings"),
     [(2.0, ">= 1", 1.0), (0.5, ">= 1", -1.0), (2.0, "<= 4", 1.0), (8.0, "<= 4", -1.0), (0.0, "<= 4", 2.0)]
+    + [
+        (2.0, "1 to 8", 1.0),
+        (0.5, "1 to 8", -1.0),
+        (16.0, "1 to 8", -1.0),
+        (2.0, "-1 to 4", 1.0),
+        (0.0, "0 to 0", None),
+    ]
     + [(1.0, "holds", None), (0.0, "<= 0", None), (True, ">= 1", None), ("no", ">= 1", None)],
 )
 def test_a_check_is_as_far_from_its_bound_as_its_ratio_says(value, bound, doublings):

@@ -15,6 +15,7 @@ from edgeserve.sched.policies.common.bidding import bid_for
 from edgeserve.sched.policies.fifo import Fifo
 from edgeserve.sched.protocol.actions import FinishRequest, Outcome, RunBatch
 from edgeserve.sched.protocol.events import Request, RequestArrived
+from edgeserve.testing.invariants import check_invariants
 from edgeserve.testing.policy_conformance import Plain, PolicyConformance, finished, imported
 from edgeserve.testing.policy_worlds import MARKS, draw_world, run_elsewhere, run_world
 from edgeserve.testing.soak.language import LANGUAGE_MARKS
@@ -307,7 +308,7 @@ def joined(policy, monkeypatch, on_late="drop"):
     now_ns, events, ran = 0, [RequestArrived(Request(1, "a", 0, 50 * MS, on_late=on_late))], []
     while True:
         actions = scheduler.step(now_ns, events)
-        scheduler.check()
+        check_invariants(scheduler.state)
         ends = [action for action in actions if isinstance(action, FinishRequest)]
         if ends:
             assert scheduler.policies[0].queued() == []

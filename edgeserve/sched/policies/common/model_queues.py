@@ -31,6 +31,9 @@ TIERS: Final = {klass: 2 * index for index, klass in enumerate(CLASSES)}
 CRITICAL_TIERS: Final = 2
 """Tiers of critical jobs: the first ones."""
 
+REMEMBERED: Final = 1.0 - 1.0 / 32
+"""What a job counts in the share of those that were given up, once another one has ended."""
+
 EXACT: Final = 4
 """Batches to come at whose ends the room is counted; of later ones, after four times as many each time, and at last."""
 
@@ -54,10 +57,11 @@ class ModelQueues:
     Iterative jobs that have begun (their state occupies memory, their steps are spent) stand before those of their
     class that are fresh: otherwise they would take turns, and all would end late. ``queues`` is in serving order,
     ``count`` the number of jobs in all of them. ``takes_steps``: some of its jobs are more than one step of work.
-    ``lost`` counts the jobs that were given up since a batch of the model started last.
+    ``lost`` counts the jobs that were given up since a batch of the model started last, ``loss`` is the share of those
+    that were given up lately.
     """
 
-    __slots__ = ("model", "count", "queues", "takes_steps", "lost", "_by_rank", "_queue_of")
+    __slots__ = ("model", "count", "queues", "takes_steps", "lost", "loss", "_by_rank", "_queue_of")
 
     def __init__(self, model: str) -> None:
         self.model = model
@@ -65,6 +69,7 @@ class ModelQueues:
         self.queues: List[WorthQueue] = []
         self.takes_steps = False
         self.lost = 0
+        self.loss = 0.0
         self._by_rank: Dict[int, WorthQueue] = {}
         self._queue_of: Dict[int, WorthQueue] = {}  # by the job's seq
 
@@ -81,6 +86,16 @@ class ModelQueues:
             self.queues.sort(key=_rank_key)
         queue.add(job.deadline_ns, job)
         self._queue_of[job.seq] = queue
+
+    def began(self, count: int) -> None:
+        """So many jobs began to run."""
+        self.lost = 0
+        self.loss *= REMEMBERED**count
+
+    def gave_up(self, count: int) -> None:
+        """So many jobs were given up for their deadlines."""
+        self.lost += count
+        self.loss = 1.0 - (1.0 - self.loss) * REMEMBERED**count
 
     def remove(self, job: Job) -> None:
         """A job was launched or has left."""

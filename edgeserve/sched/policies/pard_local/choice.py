@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import Any, Callable, List, NamedTuple, Sequence, Tuple
 
-from edgeserve.sched.policies.pard_local.remaining_work import Left, total_of
+from edgeserve.sched.plan.remaining_work import Left, total_of
 from edgeserve.sched.policy_api.budget import Budget
 
 EPSILON = 1e-9

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import List, NamedTuple, Sequence, Tuple
 
 from edgeserve.sched.latency.batch_time import BatchTime
-from edgeserve.sched.policies.pard_local.remaining_work import Member, Pipeline
+from edgeserve.sched.plan.remaining_work import Member, Pipeline
 from edgeserve.sched.policy_api.budget import Budget
 from edgeserve.sched.protocol.events import CLASSES
 from edgeserve.sched.requests.states import READY, Job

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from typing import Dict, Final, List, Mapping, NamedTuple, Sequence, Tuple
 
-from edgeserve.sched.policies.pard_local.choice import Trial
-from edgeserve.sched.policies.pard_local.cost import LaneSchedule, Schedule, Stage
-from edgeserve.sched.policies.pard_local.remaining_work import (
+from edgeserve.sched.plan.remaining_work import (
     NO_STEPS,
     Left,
     Member,
@@ -19,6 +17,8 @@ from edgeserve.sched.policies.pard_local.remaining_work import (
     most_steps,
     total_of,
 )
+from edgeserve.sched.policies.pard_local.choice import Trial
+from edgeserve.sched.policies.pard_local.cost import LaneSchedule, Schedule, Stage
 from edgeserve.sched.policies.pard_local.stages import NOT_RUNNING, Route, Running, StageCosts, free_lanes
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.requests.states import READY, RUNNING, Job

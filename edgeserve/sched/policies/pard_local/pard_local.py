@@ -22,16 +22,7 @@ from heapq import heapify, heappop, heappush
 from typing import Any, ClassVar, Dict, List, Mapping, Sequence, Tuple, Type
 
 from edgeserve.compiled import mypyc_attr
-from edgeserve.sched.policies.common.bidding import Utility, best_class, bid_for
-from edgeserve.sched.policies.pard_local.choice import (
-    Candidate,
-    Trial,
-    equal_cohort,
-    unequal_cohort,
-)
-from edgeserve.sched.policies.pard_local.filling import LOOKED_AT_MAX, Filling, filled, may_be_filled
-from edgeserve.sched.policies.pard_local.in_flight import Cohort, Forecast, InFlight
-from edgeserve.sched.policies.pard_local.remaining_work import (
+from edgeserve.sched.plan.remaining_work import (
     NO_STEPS,
     PLAIN,
     Left,
@@ -41,6 +32,15 @@ from edgeserve.sched.policies.pard_local.remaining_work import (
     most_steps,
     shape_of,
 )
+from edgeserve.sched.policies.common.bidding import Utility, best_class, bid_for
+from edgeserve.sched.policies.pard_local.choice import (
+    Candidate,
+    Trial,
+    equal_cohort,
+    unequal_cohort,
+)
+from edgeserve.sched.policies.pard_local.filling import LOOKED_AT_MAX, Filling, filled, may_be_filled
+from edgeserve.sched.policies.pard_local.in_flight import Cohort, Forecast, InFlight
 from edgeserve.sched.policies.pard_local.stages import StageCosts, free_lanes
 from edgeserve.sched.policies.pard_local.waiting import (
     Group,

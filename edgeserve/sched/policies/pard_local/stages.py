@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Dict, Final, List, NamedTuple, Optional, Sequence, Tuple
 
 from edgeserve.sched.latency.work_time import WorkTime
+from edgeserve.sched.plan.remaining_work import Left, Pipeline, Steps
 from edgeserve.sched.policies.pard_local.cost import Stage, repeated
-from edgeserve.sched.policies.pard_local.remaining_work import Left, Pipeline, Steps
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.requests.states import new_tuple
 from edgeserve.sched.requests.work import MILLI

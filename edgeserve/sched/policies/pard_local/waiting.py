@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from typing import Dict, List, Sequence, Tuple
 
-from edgeserve.sched.policies.pard_local.remaining_work import Member
+from edgeserve.sched.plan.remaining_work import Member
 from edgeserve.sched.protocol.events import CLASSES
 from edgeserve.sched.requests.states import READY
 from edgeserve.sched.resources.lanes import Lane

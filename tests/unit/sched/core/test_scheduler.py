@@ -81,32 +81,8 @@ def test_stories_are_kept_for_a_while_after_the_end():
         "+0ns: arrived",
         "+0ns: launched m in work 1 on cpu0 with 0 others",
         "+10ms: completed",
-        "time: 10ms execute",
     ]
     assert world.scheduler.story(99) == []
-
-
-def test_a_story_ends_with_why_it_was_late_and_what_was_before_it():
-    world = one(app={"pending_max": 9})
-    world.arrive("a")
-    world.arrive("a", at=4, slo=12, on_late="answer")
-    world.finish(at=10)
-    world.finish(at=22, took=11)
-    assert world.scheduler.story(2)[-3:] == [
-        "  time: 6ms queue, 1ms batch, 11ms execute",
-        "  6ms past this deadline; most of its time was execute: its own batches",
-        "  before it: 1 batch of app a on cpu0",
-    ]
-    assert not [line for line in world.scheduler.story(1) if "past this deadline" in line or "before it" in line]
-
-
-def test_no_word_of_a_policys_note_breaks_a_story():
-    world = one()
-    world.arrive("a")
-    world.scheduler.state.requests[1].note(1, "launched", "by hand")
-    world.scheduler.state.requests[1].note(2)
-    world.finish(at=10)
-    assert world.scheduler.story(1)[-1] == "  time: 10ms execute"
 
 
 def test_a_story_says_which_part_did_what():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hand_world import Driver, ended, like
 
+from edgeserve.live.why import story_of
 from edgeserve.sched.policies import POLICIES
 from edgeserve.sched.protocol.actions import DropState, FinishRequest, KeepWritten, RunBatch
 from edgeserve.sched.protocol.events import DrainRequested, JobId, RequestCancelled
@@ -324,6 +325,6 @@ def test_a_story_counts_steps_as_running_time(on_late):
     world.pass_time(210)
     if world.on_lane:
         world.finish(at=210, status="unfinished", steps=8, state_bytes=190)
-    (told,) = [line for line in world.scheduler.story(1) if line.startswith("  time: ")]
+    (told,) = [line for line in story_of(world.scheduler, 1) if line.startswith("  time: ")]
     assert "200ms execute" in told or "210ms execute" in told, told
     assert any("has begun to write" in line for line in world.scheduler.story(1)) is (on_late == "partial")

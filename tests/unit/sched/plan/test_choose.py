@@ -77,16 +77,16 @@ def test_critical_requests_are_counted_not_weighed():
 
 
 def test_what_is_as_slow_as_the_slowest_lately_counts_for_critical_requests():
-    rooms = Rooms([], [20 * NS_PER_MS], [])
+    rooms = Rooms([], [(20 * NS_PER_MS, 100 * NS_PER_MS)], [])
     assert first_of([made("long", 15, 30, 50, careful=25)], rooms) == ""
     assert first_of([made("long", 15, 30, 50, careful=18)], rooms) == "long"
 
 
-def test_requests_that_follow_no_period_hold_nothing_back_for_ever():
-    rooms = Rooms([], [], [(10 * NS_PER_MS, 1.0 / NS_PER_MS)])  # one each millisecond, that can wait for ten
-    long = made("long", 30, 60, 500)
-    assert first_of([long, made("short", 5, 1, 500)], rooms) == "short"
-    assert first_of([made("long", 30, 60, 500)], rooms) == "long"
+def test_requests_that_follow_no_period_count_as_many_as_are_likely_to_come():
+    often = Rooms([], [], [(10 * NS_PER_MS, 1.0 / NS_PER_MS)])  # one each millisecond, that can wait for ten
+    seldom = Rooms([], [], [(10 * NS_PER_MS, 0.001 / NS_PER_MS)])
+    assert first_of([made("long", 30, 60, 0)], often) == ""
+    assert first_of([made("long", 30, 60, 0)], seldom) == "long"
 
 
 def test_background_work_goes_where_nothing_else_is_there():

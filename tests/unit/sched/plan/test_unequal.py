@@ -75,7 +75,6 @@ def test_what_waits_is_judged_by_the_law_when_it_widens():
     driver.finish(at=driver.now_ms + 25)
     assert policy._sources[0]._is_wide("m", board)
     assert set(waiting) >= {job.request.id for job in policy.queued()}
-    driver.scheduler.check()
 
 
 def test_nothing_is_refused_for_a_mean_that_is_not_its_own():

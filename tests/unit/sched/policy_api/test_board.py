@@ -8,6 +8,7 @@ from hand_world import MS, Driver, ended, ran
 from edgeserve.errors import PolicyError
 from edgeserve.sched.policies import POLICIES
 from edgeserve.sched.policies.fifo import Fifo
+from edgeserve.testing.invariants import check_invariants
 
 VOTE = [
     {"name": "a", "after": []},
@@ -90,4 +91,4 @@ def test_moving_what_has_ended_is_illegal(picky):
     ):
         with pytest.raises(PolicyError, match="cancelled by its client"):
             move()
-    picky.scheduler.check()
+    check_invariants(picky.scheduler.state)

@@ -17,9 +17,9 @@ from edgeserve.sched.policies.dynamic.model import (
     PRIOR_LEN,
 )
 from edgeserve.sched.policies.orloj_plus import SAFE
-from edgeserve.sched.policies.published.orloj.slack import score_of
 from edgeserve.sched.protocol.actions import RunBatch
 from edgeserve.sched.protocol.events import RequestArrived
+from edgeserve.sched.published.orloj.slack import score_of
 
 SIZES = (1, 2, 4, 8)
 SHORT = [20 + 0.1 * index for index in range(101)]  # times alone of app short, ms: uniform from 20 to 30

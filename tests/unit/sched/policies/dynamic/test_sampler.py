@@ -16,6 +16,7 @@ from edgeserve.sched.policy_api.options import option
 from edgeserve.sched.policy_api.policy import Bid
 from edgeserve.sched.protocol.actions import EvictModel, ReleaseInputs, RetainInputs
 from edgeserve.sched.protocol.events import JobId
+from edgeserve.testing.invariants import check_invariants
 
 NOTHING = Utility((), 0)
 
@@ -431,5 +432,5 @@ def test_a_probe_that_is_none_raises_and_changes_nothing(name):
     bad.policy = policy(world)
     with pytest.raises(PolicyError, match="may not run"):
         world.scheduler._auction.launch(world.scheduler.state.board.lanes[0], bad, 0)
-    world.scheduler.check()
+    check_invariants(world.scheduler.state)
     assert retained(world) == [1, 2]

@@ -19,7 +19,7 @@ from edgeserve.sched.policies.ensemble.planner import (
     marginal_greedy,
 )
 from edgeserve.sched.policies.ensemble.problem import REWARD_UNIT, Asked, Lanes, Option, fits, pack
-from edgeserve.sched.policies.published.schemble.algorithm1 import PUBLISHED, plan_published
+from edgeserve.sched.published.schemble.algorithm1 import PUBLISHED, plan_published
 
 
 def drawn(seed, count=None, models=None, shared=None, looseness=None):

@@ -9,12 +9,12 @@ from fractions import Fraction
 from exact_device import Device, ask, chain, choose_equal, together
 from for_each import for_each
 
+from edgeserve.sched.plan.remaining_work import Left, total_of
 from edgeserve.sched.policies.pard_local.choice import (
     Candidate,
     Trial,
     unequal_cohort,
 )
-from edgeserve.sched.policies.pard_local.remaining_work import Left, total_of
 
 
 def ends_by_number(draw):

@@ -9,9 +9,9 @@ import pytest
 from exact_device import MS, Device, ask, chain, choose_equal, fan, model, of_work, together, with_host_function
 from lib.pard_oracle import most_in_time, most_in_time_exhaustive
 
+from edgeserve.sched.plan.remaining_work import Left
 from edgeserve.sched.policies.pard_local.choice import Candidate, Trial, unequal_cohort
 from edgeserve.sched.policies.pard_local.cost import LaneSchedule, Schedule, Stage
-from edgeserve.sched.policies.pard_local.remaining_work import Left
 from edgeserve.sched.protocol.events import JobResult, LaneChanged, WorkFinished
 from edgeserve.sim.run import simulate
 from edgeserve.sim.scenario import parse_scenario

@@ -6,8 +6,8 @@ import random
 
 from exact_device import MS, Device, ask, chain, choose_equal, of_work, together
 
+from edgeserve.sched.plan.remaining_work import Left
 from edgeserve.sched.policies.pard_local.choice import Candidate, unequal_cohort
-from edgeserve.sched.policies.pard_local.remaining_work import Left
 from edgeserve.sched.protocol.events import JobResult, WorkFinished
 
 CRITICAL, NORMAL = 0, 1

@@ -1,0 +1,202 @@
+"""What is known of answers that language models write: how long each still is, what it is worth in time, and how long
+steps and prompts take. Knows no lane's queue and makes no choice."""
+
+from __future__ import annotations
+
+from typing import Dict, Final, List, Sequence, Tuple
+
+from edgeserve.lognormal import Lognormal
+from edgeserve.sched.latency.batch_time import BatchTime
+from edgeserve.sched.latency.window import Window
+from edgeserve.sched.plan.candidate import CRITICAL_FACTOR, worth_of
+from edgeserve.sched.policies.common.job_queue import JobQueue
+from edgeserve.sched.policy_api.board import Board
+from edgeserve.sched.protocol.events import CLASSES
+from edgeserve.sched.requests.states import Job
+from edgeserve.sched.resources.lanes import Work
+
+PREDICTED_LEN: Final = 512
+"""Predicted lengths of which a quantile tells which answers are long."""
+
+SATURATED: Final = 0.98
+"""A batch size saturates a lane if it brings this share of the steps per second of the best size (RT-LM, IV)."""
+
+PREFILL_STEPS: Final = 2.0
+"""What reading prompts takes where nothing was measured, in steps of as many sequences (RT-LM's models)."""
+
+PREFILL_MAX: Final = 16.0
+"""Steps that reading prompts is believed to take at most: an outlier teaches no more."""
+
+KEEP: Final = 0.8
+"""Of a mean, at each new number."""
+
+RANKS: Final[Dict[str, int]] = {klass: rank for rank, klass in enumerate(CLASSES)}
+
+
+class Answer:
+    """A job and the answer that it writes: the ``length`` predicted when it arrived, its mean in ``steps``, what was
+    ``told`` of it, by when it must end (``due_ns``), and what it is ``worth`` in nanoseconds of lane time. One that is
+    late keeps ``soft_ns / (soft_ns + lateness)`` of its worth."""
+
+    __slots__ = ("job", "length", "told", "steps", "rank", "due_ns", "soft_ns", "worth")
+
+    def __init__(self, job: Job, length: Lognormal, told: float | None, board: Board) -> None:
+        request = job.request
+        self.job = job
+        self.length = length
+        self.told = told
+        self.steps = length.mean()
+        self.rank = RANKS[request.klass]
+        self.due_ns = request.deadline_ns - (board.rest_ns(request.app, job.node) if job.node.succs else 0)
+        self.soft_ns = max(1, request.deadline_ns - request.arrival_ns) if request.on_late == "answer" else 0
+        self.worth = 0.0
+        self.count(board)
+
+    def count(self, board: Board) -> None:
+        """Set what it is worth now: as all of its app, each of as many steps as usual where nothing declares them."""
+        request, node = self.job.request, self.job.node
+        self.worth = worth_of(request, board)
+        if self.told is None or not request.app.simple:
+            share_ns = min([board.latency(node.model, lane.name).share_ns for lane in board.lanes_of(node.model)])
+            factor = CRITICAL_FACTOR if request.klass == "critical" else 1.0
+            self.worth += (board.usual_steps(node.model) - 1) * share_ns * request.value * factor
+
+    def remaining(self, more: int = 0) -> float:
+        """Steps that are still expected, when ``more`` were made since the job was launched: as its model said, else by
+        the prediction and how long the answer is already."""
+        job = self.job
+        if job.steps_total:
+            return float(max(1, job.steps_total - job.steps - more))
+        return self.length.remaining(job.steps + more)
+
+    def likely(self, share: float) -> float:
+        """Steps that are still to come at most with the chance ``share``."""
+        job = self.job
+        return float(max(1, job.steps_total - job.steps)) if job.steps_total else self.length.rest(job.steps, share)
+
+    def chance(self, steps: float) -> float:
+        """The chance that at most so many steps are still to come."""
+        job = self.job
+        if job.steps_total:
+            return 1.0 if job.steps_total - job.steps <= steps else 0.0
+        return self.length.chance(job.steps, steps) if steps >= 1.0 else 0.0
+
+    def kept(self, steps: float, step_ns: int) -> float:
+        """The share of the worth that is expected where so many steps fit before it is due."""
+        chance = self.chance(steps)
+        if not self.soft_ns or chance >= 1.0:
+            return chance
+        late_ns = max(0.0, self.remaining() - steps) * step_ns
+        return chance + (1.0 - chance) * self.soft_ns / (self.soft_ns + late_ns)
+
+
+class Answers:
+    """Answers that share a batch, weighted, as a function of when the batch starts: ``before_ns`` pass before its first
+    step, of which each takes ``step_ns``."""
+
+    __slots__ = ("rows", "before_ns", "step_ns")
+
+    def __init__(self, rows: Sequence[Tuple[Answer, float]], before_ns: int, step_ns: int) -> None:
+        self.rows = rows
+        self.before_ns = before_ns
+        self.step_ns = step_ns
+
+    def value(self, start_ns: int) -> float:
+        """The weights that are expected in time if the batch starts at ``start_ns``."""
+        from_ns, step_ns = start_ns + self.before_ns, self.step_ns
+        total = 0.0
+        for answer, weight in self.rows:
+            total += weight * answer.kept((answer.due_ns - from_ns) / step_ns, step_ns)
+        return total
+
+
+class Table:
+    """The answers of one model: ``fresh`` ones, ``begun`` ones that a lane may hold the state of, ``running`` ones, all
+    by the number of their job; ``due``: the fresh ones that may be given up, by when they hardly can be in time."""
+
+    __slots__ = ("model", "fresh", "begun", "running", "due", "predicted")
+
+    def __init__(self, model: str) -> None:
+        self.model = model
+        self.fresh: Dict[int, Answer] = {}
+        self.begun: Dict[int, Answer] = {}
+        self.running: Dict[int, Answer] = {}
+        self.due = JobQueue()
+        self.predicted = Window(PREDICTED_LEN)
+
+    def __len__(self) -> int:
+        return len(self.fresh) + len(self.begun)
+
+    def add(self, answer: Answer, hopeless_ns: int) -> None:
+        """An answer waits, again or for the first time."""
+        job = answer.job
+        if job.steps or job.lane:
+            self.begun[job.seq] = answer
+            return
+        if not answer.soft_ns:
+            self.due.add(hopeless_ns, job)
+        self.fresh[job.seq] = answer
+
+    def remove(self, job: Job) -> Answer | None:
+        """An answer does not wait any more."""
+        if job.key is not None:
+            self.due.remove(job)
+        return self.begun.pop(job.seq, None) or self.fresh.pop(job.seq, None)
+
+    def find(self, job: Job) -> Answer | None:
+        """The answer of a job, None if it has none here."""
+        return self.fresh.get(job.seq) or self.begun.get(job.seq) or self.running.get(job.seq)
+
+    def bound_to(self, lane: str) -> List[Answer]:
+        """Answers whose state a lane holds; ``""``: those that have begun and whose state is gone."""
+        return [answer for answer in self.begun.values() if answer.job.lane == lane]
+
+    def long_from(self, share: float) -> float:
+        """The length that so many of the predicted ones do not exceed, in steps; at least 1."""
+        return max(1.0, float(self.predicted.quantile(share))) if self.predicted.count else 1.0
+
+
+class StepTimes:
+    """How long steps and prompts take. Batches that read prompts teach what reading took beyond their steps."""
+
+    __slots__ = ("prefills", "_reading")
+
+    def __init__(self) -> None:
+        self.prefills: Dict[Tuple[str, str], float] = {}  # (model, lane) -> in steps of as many sequences
+        self._reading: Dict[int, int] = {}  # work -> prompts that it reads
+
+    def step_ns(self, latency: BatchTime, count: int) -> int:
+        """One step of so many sequences."""
+        return max(1, latency.typical_ns[latency.size_for[min(count, latency.size_max)]])
+
+    def prefill_ns(self, latency: BatchTime, count: int) -> int:
+        """The prompts of so many sequences, read at once."""
+        phase = latency.phases.get("prefill")
+        if phase is not None:
+            return phase.typical_ns[phase.size_for[min(count, phase.size_max)]]
+        steps = self.prefills.get((latency.model, latency.lane), PREFILL_STEPS)
+        return round(max(0.0, steps) * self.step_ns(latency, count)) if count else 0
+
+    def places(self, latency: BatchTime) -> int:
+        """The smallest batch whose throughput is that of the best size, or nearly so."""
+        times_ns = latency.typical_ns
+        best = max([size / times_ns[size] for size in latency.sizes])
+        return min([size for size in latency.sizes if size / times_ns[size] >= SATURATED * best])
+
+    def started(self, work: Work, board: Board) -> None:
+        """A batch runs: remember how many prompts it reads whole."""
+        if not board.reads_in_turns(work.model):
+            count = sum([not job.has_state for job in work.jobs])
+            if count:
+                self._reading[work.id] = count
+
+    def ended(self, work: Work, took_ns: int, board: Board) -> None:
+        """A batch is over; ``took_ns`` 0: it tells nothing."""
+        count = self._reading.pop(work.id, 0)
+        if not count or not took_ns:
+            return
+        latency = board.latency(work.model, work.lane.name)
+        more = (took_ns - work.steps * self.step_ns(latency, work.size)) / self.step_ns(latency, count)
+        key = (work.model, work.lane.name)
+        before = self.prefills.get(key, PREFILL_STEPS)
+        self.prefills[key] = KEEP * before + (1.0 - KEEP) * max(-PREFILL_MAX, min(PREFILL_MAX, more))

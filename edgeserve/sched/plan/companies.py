@@ -1,0 +1,833 @@
+"""Pipelines whose models share a lane: requests that begin together go through their path together.
+
+Where all stages share a lane, waiting at a stage is a consequence of our own choice. So requests form a *company*. It
+begins at its home lane with as many members as bring most worth per lane time of the whole path and are all answered in
+time, and waits for its own at every later stage. Companies in flight go before new ones. Stages on other lanes, host
+functions above all, run ahead of the company, beside it and behind it (``one_plan``, section 1).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from typing import Dict, Final, List, NamedTuple, Sequence, Set, Tuple
+
+from edgeserve.compiled import mypyc_attr
+from edgeserve.sched.plan.candidate import K_SHARE, Candidate, worth_of
+from edgeserve.sched.plan.paths import NOT_RUNNING, LaneSchedule, Paths, Route, Running, Schedule, Stage
+from edgeserve.sched.plan.remaining_work import (
+    NO_STEPS,
+    PLAIN,
+    Left,
+    Member,
+    Pipeline,
+    Steps,
+    most_steps,
+    shape_of,
+    total_of,
+)
+from edgeserve.sched.plan.source import Source
+from edgeserve.sched.policies.common.bidding import bid_for
+from edgeserve.sched.policy_api.board import Board
+from edgeserve.sched.policy_api.expected_end import ExpectedEnd
+from edgeserve.sched.policy_api.policy import CANNOT_MAKE_DEADLINE, Bid, Change, Policy
+from edgeserve.sched.protocol.events import CLASSES
+from edgeserve.sched.requests.graph import App, Node
+from edgeserve.sched.requests.states import DONE, READY, RUNNING, Job, RequestRecord
+from edgeserve.sched.requests.work import MILLI
+from edgeserve.sched.resources.lanes import Lane, Work
+from edgeserve.sched.resources.model_cache import NEVER_NS
+from edgeserve.units import FOREVER_NS
+
+EQUAL: Final = 0.98
+"""A larger company is taken if it brings so much of the most worth per time (``edf``'s); two of one pipeline go on as
+one if that takes less than this part of their time."""
+
+LOOK: Final = 64
+"""Requests that are looked at for a company, those due first (``orloj+``'s)."""
+
+LOOK_UNEQUAL: Final = 32
+"""The same where they differ in work or worth: the choice is quadratic in them (``pard_local``'s)."""
+
+FAR: Final = 4
+"""What is due later than so many times its path alone is not asked whether it is late: a bound on work."""
+
+Row = Tuple[int, int, int, Member]
+"""The class of a request (0 is the most urgent), when it is due, its number, and the request."""
+
+NO_LANE: Final = "no_lane"
+
+
+class Company:
+    """Requests that go through their pipeline together, of ``rank`` or less urgent classes, in order of their
+    deadlines. :meth:`look` finds what is ``left`` of all (running jobs included), the ``steps`` of iterative nodes, and
+    by node the jobs that are ``ready``, the tightest first, and how many are ``running``. ``answers``: when each member
+    is answered, by request."""
+
+    __slots__ = ("pipeline", "home", "members", "rank", "left", "steps", "ready", "running", "answers")
+
+    def __init__(self, pipeline: Pipeline, home: str, members: Sequence[Member]) -> None:
+        self.pipeline = pipeline
+        self.home = home
+        self.members = list(members)
+        self.rank = min([member.rank for member in members])
+        self.answers: Dict[int, int] = {}
+        self.look()
+
+    def look(self) -> None:
+        """See what its members have left, and what of it waits and runs."""
+        self.ready: List[List[Tuple[int, int, Job]]] = [[] for _ in self.pipeline.nodes]
+        self.running = [0] * len(self.ready)
+        self.steps: Steps = NO_STEPS
+        lefts: List[Left] = []
+        plain = 0
+        for member in self.members:
+            for job in member.jobs.values():
+                if job.state == READY:
+                    self.ready[job.node.index].append((member.due_ns, job.seq, job))
+                elif job.state == RUNNING:
+                    self.running[job.node.index] += 1
+            if member.plain:
+                plain += 1
+            else:
+                lefts.append(member.left())
+            if member.foretold and self.steps is NO_STEPS:
+                self.steps = most_steps(self.members)
+        for rows in self.ready:
+            rows.sort()
+        if plain:
+            lefts.append(self.pipeline.times(plain))
+        self.left = total_of(lefts, len(self.ready))
+
+    def next_jobs(self, lane: Lane, paths: Paths, board: Board) -> List[Job]:
+        """Its next batch on this lane, or none: of the first node whose batch would not grow by waiting, since all of
+        its jobs are there, or as many as its first batch takes; a smaller one where nothing runs, and nothing at an
+        earlier node can. On other lanes than home the last such node goes first."""
+        smaller: List[Job] = []
+        nodes = self.pipeline.nodes
+        for node in nodes if lane.name == self.home else nodes[::-1]:
+            rows = self.ready[node.index]
+            if not rows or node.model not in lane.models or not board.is_resident(node.model, lane):
+                continue
+            serves = paths.serves(lane, node.model, self.home, board)
+            jobs = [row[2] for row in rows if row[2].lane == lane.name or (not row[2].lane and serves)]
+            if not jobs:
+                continue
+            count = -(-self.left.jobs[node.index] // MILLI) - self.running[node.index]
+            split = paths.usual(node.model, lane.name, board).split
+            if len(jobs) >= count or len(jobs) >= split.first(count):
+                return jobs[: split.first(len(jobs))]
+            if not smaller:
+                smaller = jobs[: split.first(len(jobs))]
+        if not smaller or any(self.running):
+            return []
+        for index in range(smaller[0].node.index):
+            for _, _, job in self.ready[index]:
+                if can_run_now(job.node.model, board):
+                    return []
+        return smaller
+
+    def is_stuck(self, board: Board) -> bool:
+        """Whether nothing of it runs or could run now, since no model that it needs next is in memory."""
+        return not any(self.running) and not any(
+            bool(rows) and can_run_now(rows[0][2].node.model, board) for rows in self.ready
+        )
+
+    def answered(self, ends_ns: int, one_by_one: Sequence[int], running_ns: int) -> None:
+        """Set when its members are answered, if it ends then, its jobs that have not begun at the node that answers end
+        ``one_by_one``, and those that run there at ``running_ns``: the tightest are in its first batch."""
+        exit = self.pipeline.exit
+        runs = exit >= 0 and self.running[exit]
+        waiting: List[Tuple[int, int]] = []
+        self.answers = {}
+        for member in self.members:
+            self.answers[member.request.id] = ends_ns
+            if runs and any(job.state == RUNNING and job.node.index == exit for job in member.jobs.values()):
+                self.answers[member.request.id] = running_ns
+            else:
+                waiting.append((member.due_ns, member.request.id))
+        if exit >= 0 and len(one_by_one) == len(waiting) and not self.steps:
+            for (_, request_id), at_ns in zip(sorted(waiting), one_by_one):
+                self.answers[request_id] = at_ns
+
+    def late(self) -> List[Tuple[int, int, Member]]:
+        """The members that would be late and are not answered all the same, with when they are due."""
+        return [
+            (member.due_ns, member.request.id, member)
+            for member in self.members
+            if member.request.on_late != "answer" and self.answers.get(member.request.id, 0) > member.due_ns
+        ]
+
+
+class Flight(NamedTuple):
+    """A company in flight: what it has still to run, and by when it must end, lest a member be late."""
+
+    company: Company
+    schedule: Schedule
+    limit_ns: int
+
+
+class Line:
+    """A pipeline, and its requests that wait for a company, by the node of a ready job."""
+
+    __slots__ = ("pipeline", "waiting")
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self.pipeline = pipeline
+        self.waiting: List[List[Row]] = [[] for _ in pipeline.nodes]
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Companies(Source):
+    """Requests of pipelines whose models share a lane."""
+
+    kind = "companies"
+
+    def __init__(self, owner: Policy, apps: Sequence[App]) -> None:
+        super().__init__(owner)
+        self._line_of: Dict[str, Line] = {}  # by app; apps of equal shape share one
+        shapes: Dict[Tuple[object, ...], Line] = {}
+        for app in apps:
+            shape = shape_of(app)
+            if shape not in shapes:
+                shapes[shape] = Line(Pipeline(app))
+            self._line_of[app.name] = shapes[shape]
+        self._lines = list(shapes.values())
+        self._members: Dict[int, Member] = {}
+        self._touched: Dict[int, Member] = {}  # members whose request may have ended
+        self._paths = Paths(owner.name)
+        self._companies: List[Company] = []  # in flight, in order of their beginning
+        self._flights: List[Flight] = []
+        self._moved = False  # something in flight has changed
+        self._key = f"{owner.name} flights"
+        self._begins: Dict[str, Tuple[Company, List[Member]]] = {}  # by lane: if its bid wins, these join this company
+        self._counts: Dict[Tuple[object, ...], Tuple[Sequence[List[int]], List[int], List[int]]] = {}
+
+    # --- requests and jobs come and go --------------------------------------------------------------------------------
+
+    def on_request(self, request: RequestRecord, board: Board) -> str | None:
+        if request.on_late == "answer":
+            return None
+        ends_ns = self._alone_ns(Member(request, self._line_of[request.app.name].pipeline), board)
+        if ends_ns is None:
+            return NO_LANE
+        return None if ends_ns <= request.deadline_ns else CANNOT_MAKE_DEADLINE
+
+    def on_ready(self, job: Job, board: Board) -> None:
+        request = job.request
+        member = self._members.get(request.id)
+        if member is None:
+            member = self._members[request.id] = Member(request, self._line_of[request.app.name].pipeline)
+        member.jobs[job.seq] = job
+        self._changed(member)
+
+    def on_gone(self, job: Job, board: Board) -> None:
+        member = self._members.get(job.request.id)
+        if member is None:
+            return  # its request has ended, and an earlier job of it took it away
+        member.jobs.pop(job.seq, None)
+        self._touched[job.request.id] = member
+        if job.request.ended or job.request.policy is not self.owner:
+            self._remove(member)
+        else:
+            self._changed(member)
+
+    def on_started(self, work: Work, board: Board) -> None:
+        begins = self._begins.pop(work.lane.name, None)
+        if begins is not None:
+            company, joining = begins
+            if company not in self._companies:
+                self._companies.append(company)
+            for member in joining:
+                self._unqueue(member)
+                member.cohort = company
+                if member not in company.members:
+                    company.members.append(member)
+        for job in work.jobs:
+            member = self._touched[job.request.id] = self._members[job.request.id]
+            member.plain = False
+            self._changed(member)
+
+    def on_finished(self, work: Work, started_ns: int, finished_ns: int, board: Board) -> None:
+        for job in work.jobs:
+            member = self._members.get(job.request.id)
+            if member is not None:
+                self._touched[job.request.id] = member
+                self._changed(member)
+                if job.state == DONE and (job.hints or member.request.hints or job.node.fan_out or job.node.route_one):
+                    _learn(member, job)
+
+    def on_refused(self, work: Work, board: Board) -> None:
+        self.on_lost(work, board)
+
+    def on_lost(self, work: Work, board: Board) -> None:
+        for job in work.jobs:
+            member = self._members.get(job.request.id)
+            if member is not None:
+                self._touched[job.request.id] = member
+                self._changed(member)
+
+    def on_device(self, change: Change, board: Board) -> None:
+        self._moved = True
+
+    def queued(self) -> List[Job]:
+        return [job for member in self._members.values() for job in member.jobs.values() if job.state == READY]
+
+    def _changed(self, member: Member) -> None:
+        """See what of a member's jobs waits and runs."""
+        member.stale = True
+        if member.cohort is not None:
+            self._moved = True
+        else:
+            self._unqueue(member)
+            self._queue(member)
+
+    def _queue(self, member: Member) -> None:
+        waiting = self._line_of[member.request.app.name].waiting
+        for job in member.jobs.values():
+            index = job.node.index
+            if job.state == READY and index not in member.queued:
+                member.queued.append(index)
+                insort(waiting[index], (member.rank, member.due_ns, member.request.id, member))
+
+    def _unqueue(self, member: Member) -> None:
+        waiting = self._line_of[member.request.app.name].waiting
+        for index in member.queued:
+            del waiting[index][bisect_left(waiting[index], (member.rank, member.due_ns, member.request.id))]
+        member.queued.clear()
+
+    def _leave(self, member: Member) -> None:
+        """Take a member out of its company: it waits again."""
+        company = member.cohort
+        assert isinstance(company, Company)
+        company.members.remove(member)
+        member.cohort = None
+        self._moved = True
+        self._queue(member)
+
+    def _remove(self, member: Member) -> None:
+        """Forget a request that has ended."""
+        self._members.pop(member.request.id, None)
+        self._touched.pop(member.request.id, None)
+        if member.cohort is not None:
+            self._leave(member)
+        self._unqueue(member)
+
+    # --- once per step ------------------------------------------------------------------------------------------------
+
+    def plan(self, board: Board) -> None:
+        """Forget what has ended, look at companies again whose home is lost or a member of which would be late, and
+        drop what cannot be in time even alone."""
+        self._begins.clear()
+        for member in list(self._touched.values()):
+            if member.request.ended or member.request.policy is not self.owner:
+                self._remove(member)
+        self._touched.clear()
+        if self._companies:
+            homes = {lane.name: lane for lane in board.lanes}
+            for company in list(self._companies):
+                home = homes[company.home]
+                if not home.up or home.hung:
+                    for member in list(company.members):
+                        self._leave(member)
+                elif home.accepts(board.now_ns):
+                    self._look_again(company, board)
+            left = [company for company in self._companies if company.members]
+            if len(left) < len(self._companies):
+                self._companies, self._moved = left, True
+        for line in self._lines:
+            for rows in line.waiting:
+                if rows:
+                    self._drop_late(rows, line.pipeline, board)
+
+    def _look_again(self, company: Company, board: Board) -> None:
+        """While a member would be late with what is left of all, the tightest of these waits again."""
+        while board.budget.left > 0:
+            self._see(board)
+            if any(company.running):
+                return
+            self._forecast(board)
+            late = company.late()
+            if not late:
+                return
+            self._leave(min(late)[2])
+
+    def _drop_late(self, rows: List[Row], pipeline: Pipeline, board: Board) -> None:
+        """Drop those that wait at a node and could not be in time even alone; those that are answered all the same get
+        more time, by the SLO of their app where their own is shorter."""
+        plain_ns = self._alone_left_ns(pipeline, pipeline.template, NO_STEPS, board)
+        far_ns = board.now_ns + FAR * ((plain_ns or board.now_ns) - board.now_ns)
+        known: Dict[Tuple[int, ...], int | None] = {PLAIN: plain_ns}
+        late: List[Tuple[Member, int]] = []
+        place = 0
+        while place < len(rows):
+            rank, due_ns, _, member = rows[place]
+            if due_ns > far_ns:
+                place = bisect_left(rows, (rank + 1,))
+                continue
+            place += 1
+            kind = member.kind()
+            if kind is None or kind not in known:
+                ends_ns = self._alone_ns(member, board)
+                if kind is not None:
+                    known[kind] = ends_ns
+            else:
+                ends_ns = known[kind]
+            if ends_ns is not None and ends_ns > due_ns and not member.is_running():
+                late.append((member, ends_ns))
+        for member, ends_ns in late:
+            request = member.request
+            if request.on_late == "answer":
+                slo_ns = max(1, request.deadline_ns - request.arrival_ns)
+                if request.claim is not None:
+                    slo_ns = max(slo_ns, request.app.slo_ns)
+                self._unqueue(member)
+                member.due_ns += slo_ns * -(-(ends_ns - member.due_ns) // slo_ns)
+                self._queue(member)
+                continue
+            for job in list(member.jobs.values()):
+                if job.state == READY and not request.ended and request.policy is self.owner:
+                    board.abandon_branch(job, CANNOT_MAKE_DEADLINE)
+
+    def _alone_ns(self, member: Member, board: Board) -> int | None:
+        """When a request that waits would end at the earliest, with nothing but what is on the lanes before it."""
+        return self._alone_left_ns(member.pipeline, member.left(), member.steps(), board)
+
+    def _alone_left_ns(self, pipeline: Pipeline, left: Left, steps: Steps, board: Board) -> int | None:
+        best_ns: int | None = None
+        for home in self._paths.homes(pipeline, board):
+            ends_ns = self._paths.route(pipeline, home, board).ends_ns(left, steps, board.now_ns)
+            if ends_ns is not None and (best_ns is None or ends_ns < best_ns):
+                best_ns = ends_ns
+        return best_ns
+
+    def _see(self, board: Board) -> None:
+        """See what has changed in flight."""
+        if self._moved:
+            self._moved = False
+            board.ends_ns.pop(self._key, None)
+            for company in self._companies:
+                company.look()
+
+    def _forecast(self, board: Board) -> None:
+        """When the companies in flight end beside each other, those for whose stages lanes are up: worked out once,
+        until something changes."""
+        self._see(board)
+        if self._key not in board.ends_ns:
+            board.ends_ns[self._key] = None
+            self._flights = self._flights_of(self._companies, board)
+
+    def _flights_of(self, companies: Sequence[Company], board: Board) -> List[Flight]:
+        """Set when the members of these companies are answered; the flights of those that run or could."""
+        able: List[Company] = []
+        schedules: List[Schedule] = []
+        for company in companies:
+            route = self._paths.route(company.pipeline, company.home, board)
+            company.answers = {}
+            if company.members and route.is_open(company.left):
+                able.append(company)
+                schedules.append(Schedule(self._stages(company, route, board), board.now_ns, company.home))
+        planned = LaneSchedule(schedules, _free_ns(board), board.budget)
+        found: List[Flight] = []
+        for place, ends_ns in enumerate(planned.run()):
+            company, schedule = able[place], schedules[place]
+            running_ns = schedule.stages[-1].running_ns if schedule.stages else ends_ns
+            company.answered(ends_ns, planned.answers(place), running_ns)
+            if any(bool(stage.batches) for stage in schedule.stages) and not company.is_stuck(board):
+                slacks = [
+                    max(0, member.due_ns - company.answers[member.request.id])
+                    for member in company.members
+                    if member.request.on_late != "answer"
+                ]
+                found.append(Flight(company, schedule, ends_ns + min(slacks) if slacks else FOREVER_NS))
+        return found
+
+    def _stages(self, company: Company, route: Route, board: Board) -> List[Stage]:
+        """What a company has still to run, behind what it has on lanes."""
+        running: List[Running] = [NOT_RUNNING] * len(company.running)
+        if any(company.running):
+            for member in company.members:
+                for job in member.jobs.values():
+                    if job.state == RUNNING:
+                        index, until_ns = job.node.index, board.now_ns
+                        for lane in board.lanes_of(job.node.model):
+                            if any(job in work.jobs for work in lane.works):
+                                until_ns = lane.available_ns(board.now_ns)
+                        own = running[index]
+                        over = own.over + company.pipeline.over_milli(index, MILLI, job.hints)
+                        running[index] = Running(own.jobs + 1, over, max(own.until_ns, until_ns))
+        return route.stages(company.left, company.steps, [len(rows) for rows in company.ready], running)
+
+    # --- offers -------------------------------------------------------------------------------------------------------
+
+    def offers(self, lane: Lane, at_ns: int, board: Board) -> Sequence[Candidate]:
+        found: List[Candidate] = []
+        first_rank = len(CLASSES)  # new companies of this class or less urgent ones wait for those in flight
+        if self._companies:
+            self._see(board)
+            seen: Set[int] = set()
+            for company in self._companies:
+                if id(company.pipeline) not in seen:
+                    item = self._candidate(company, lane, at_ns, board)
+                    if item is not None:
+                        found.append(item)
+                        seen.add(id(company.pipeline))
+                        first_rank = min(first_rank, company.rank)
+        for line in self._lines:
+            homes: List[str] = []
+            for node, rows in zip(line.pipeline.nodes, line.waiting):
+                if not rows or rows[0][0] >= first_rank:
+                    continue
+                if node.model not in lane.models or not board.is_resident(node.model, lane):
+                    continue
+                homes = homes or self._paths.homes(line.pipeline, board)
+                if lane.name in homes:
+                    new = self._new(line.pipeline, node, rows, lane, at_ns, board)
+                    item = None if new is None else self._candidate(new, lane, at_ns, board)
+                else:
+                    item = self._ahead(line.pipeline, node, rows, homes[0], lane, at_ns, board)
+                if item is not None:
+                    found.append(item)
+        return found
+
+    def bid(self, candidate: Candidate, others: Sequence[Candidate], lane: Lane, board: Board) -> Bid:
+        company = candidate.detail
+        if isinstance(company, Company):
+            if company not in self._companies:
+                self._begins[lane.name] = (company, company.members)
+            elif lane.name == company.home and all(
+                item.source is self or item.klass == "background" for item in others
+            ):
+                candidate = self._gathered(candidate, company, lane, board)
+        return bid_for(candidate.jobs, candidate.size, candidate.takes_ns, board)
+
+    def _candidate(self, company: Company, lane: Lane, at_ns: int, board: Board) -> Candidate | None:
+        """The next batch of a company on this lane, if one may run here now: worth its share of the lane time that is
+        left here."""
+        jobs = company.next_jobs(lane, self._paths, board)
+        if not jobs:
+            return None
+        if company in self._companies:
+            self._forecast(board)
+        route = self._paths.route(company.pipeline, company.home, board)
+        size, takes_ns = self._batch_of(company.pipeline, jobs, lane, board)
+        here_ns = max(takes_ns, route.lane_times(company.left, company.steps).get(lane.name, 0))
+        worth, slack_ns = 0.0, FOREVER_NS
+        for member in company.members:
+            answer_ns = company.answers.get(member.request.id, at_ns + takes_ns)
+            slack_ns, own = _in_time(member, at_ns, answer_ns, slack_ns, board)
+            worth += own
+        return self._item(jobs, size, takes_ns, worth * takes_ns / here_ns, slack_ns, company, lane, board)
+
+    def _item(
+        self,
+        jobs: List[Job],
+        size: int,
+        takes_ns: int,
+        gain: float,
+        slack_ns: int,
+        company: Company | None,
+        lane: Lane,
+        board: Board,
+    ) -> Candidate:
+        request = jobs[0].request
+        latency = board.latency(jobs[0].node.model, lane.name)
+        careful_ns = latency.slowest_ns[size] * takes_ns // max(1, latency.likely_ns[size])
+        k_ns = round(K_SHARE * (request.deadline_ns - request.arrival_ns))
+        klass = request.klass if company is None else CLASSES[company.rank]
+        return Candidate(
+            self, jobs[0].node.model, jobs, size, takes_ns, careful_ns, gain, slack_ns, k_ns, klass, company
+        )
+
+    def _batch_of(self, pipeline: Pipeline, jobs: Sequence[Job], lane: Lane, board: Board) -> Tuple[int, int]:
+        """The size of a batch of these jobs, and what it is expected to take: by the work that is known of them, where
+        any is."""
+        model, over_milli = jobs[0].node.model, pipeline.work_of(jobs)
+        latency = board.latency(model, lane.name)
+        size = latency.size_for[len(jobs)]
+        if over_milli is None:
+            return size, latency.likely_ns[size]
+        return size, self._paths.usual(model, lane.name, board).time_ns(len(jobs) * MILLI, over_milli)
+
+    def _ahead(
+        self,
+        pipeline: Pipeline,
+        node: Node,
+        rows: Sequence[Row],
+        home: str,
+        lane: Lane,
+        at_ns: int,
+        board: Board,
+    ) -> Candidate | None:
+        """What requests that wait for a company run before it on a lane that is not its home: the first batch of the
+        best split, the most urgent class and the tightest first."""
+        if not self._paths.serves(lane, node.model, home, board):
+            return None
+        split = self._paths.usual(node.model, lane.name, board).split
+        able = [
+            (row, job)
+            for row in rows[:LOOK]
+            for job in row[3].jobs.values()
+            if job.state == READY and job.node is node and job.lane in ("", lane.name) and row[0] == rows[0][0]
+        ]
+        if not able:
+            return None
+        able = able[: split.first(len(able))]
+        jobs = [job for _, job in able]
+        size, takes_ns = self._batch_of(pipeline, jobs, lane, board)
+        route = self._paths.route(pipeline, home, board)
+        worth, slack_ns = 0.0, FOREVER_NS
+        here_ns = 0
+        for member in list(dict.fromkeys([row[3] for row, _ in able])):
+            left, steps = member.left(), member.steps()
+            here_ns += route.lane_times(left, steps).get(lane.name, 0)
+            ends_ns = route.ends_ns(left, steps, at_ns) or at_ns
+            slack_ns, own = _in_time(member, at_ns, ends_ns, slack_ns, board)
+            worth += own
+        gain = worth * takes_ns / max(takes_ns, here_ns)
+        return self._item(jobs, size, takes_ns, gain, slack_ns, None, lane, board)
+
+    # --- new companies ------------------------------------------------------------------------------------------------
+
+    def _new(
+        self, pipeline: Pipeline, node: Node, rows: Sequence[Row], lane: Lane, at_ns: int, board: Board
+    ) -> Company | None:
+        """The company that should begin at a node, of the most urgent class alone: the most worth per lane time of all
+        that is left, of those numbers that are answered in time and make no company in flight late."""
+        rank = rows[0][0]
+        members = [
+            row[3]
+            for row in rows[:LOOK]
+            if row[0] == rank and not any(job.lane not in ("", lane.name) for job in row[3].jobs.values())
+        ]
+        if not members:
+            return None
+        if self._companies:
+            self._forecast(board)
+        choice = Choice(self._paths, pipeline, lane.name, at_ns, board)
+        choice.known = [flight for flight in self._flights if flight.company.rank <= rank] if self._companies else []
+        kind, value = members[0].kind(), members[0].request.value
+        alike = kind is not None and all(member.kind() == kind and member.request.value == value for member in members)
+        chosen = self._alike(members, choice, board) if alike else self._unlike(members[:LOOK_UNEQUAL], choice, board)
+        if not chosen:
+            if choice.known and board.budget.left > 0:
+                return None
+            choice.known = []  # its members would be in time alone: none must wait for an event that does not come
+            chosen = members[:1]
+        company = Company(pipeline, lane.name, chosen)
+        answers = choice.answers(company.left, company.steps, len(chosen))
+        company.answers = {member.request.id: ends_ns for member, ends_ns in zip(chosen, answers)}
+        return company
+
+    def _alike(self, members: List[Member], choice: Choice, board: Board) -> List[Member]:
+        """Of requests that all have the same left and are worth the same: the number that brings most per time of those
+        that can be in time, the tightest that make it."""
+        each = members[0].left()
+        best = self._best_counts(choice, each, len(members))
+        high = best[len(members)]
+        found = choice.tightest(members, each, high)
+        if found:
+            return found
+        low = 0
+        while high - low > 1:  # more are never answered earlier
+            middle = (low + high) // 2
+            if choice.tightest(members, each, middle):
+                low = middle
+            else:
+                high = middle
+        return choice.tightest(members, each, best[low]) if low else []
+
+    def _best_counts(self, choice: Choice, each: Left, count: int) -> List[int]:
+        """By number of requests that wait with so much left each, how many should go: kept until a time of their path
+        changes."""
+        route = choice.route
+        times = [place.usual.split.best_ns for place in route.places if place is not None]
+        key = (id(choice.pipeline), route.home, *each.jobs, *each.over)
+        kept = self._counts.get(key)
+        if kept is None or len(kept[0]) != len(times) or any(one is not other for one, other in zip(kept[0], times)):
+            if len(self._counts) == LOOK:
+                self._counts.clear()
+            kept = self._counts[key] = (times, [0], [1])
+        _, best, costs = kept
+        for number in range(len(best), count + 1):
+            costs.append(route.cost_ns(choice.pipeline.times(number, each), NO_STEPS))
+            before = best[-1]
+            best.append(number if number * costs[before] >= before * costs[number] * EQUAL else before)
+        return best
+
+    def _unlike(self, members: List[Member], choice: Choice, board: Board) -> List[Member]:
+        """Of requests that differ in work or worth: for each as the tightest, those due no earlier join as long as all
+        are in time, those of most worth per cost first; the set of most worth goes, of equal ones the quickest.
+        O(members^2) forecasts."""
+        rows = [
+            (self._paths.share_ns(choice.pipeline, member.left(), board) / max(1e-9, worth), index, member, worth)
+            for index, (member, worth) in enumerate([(member, worth_of(member.request, board)) for member in members])
+        ]
+        steps, size = most_steps(members), len(choice.pipeline.nodes)
+        best_worth, best_ns = 0.0, 0
+        found: List[Member] = []
+        for tightest in members:
+            limit_ns = tightest.due_ns
+            able = sorted([row for row in rows if row[2].due_ns >= limit_ns])
+            if sum([row[3] for row in able]) < best_worth:
+                break  # those that are left are worth less together
+            taken: List[Member] = []
+            total, value = Left([0] * size, [0] * size), 0.0
+            for _, _, member, worth in able:
+                more = total_of([total, member.left()], size)
+                answers = choice.answers(more, steps, 0)
+                if not answers or answers[-1] > limit_ns:
+                    break
+                taken.append(member)
+                total, value = more, value + worth
+                cost_ns = choice.route.cost_ns(total, steps)
+                if value > best_worth or (value == best_worth and cost_ns < best_ns):
+                    best_worth, best_ns, found = value, cost_ns, list(taken)
+        return sorted(found, key=_by_due)
+
+    def _gathered(self, candidate: Candidate, company: Company, lane: Lane, board: Board) -> Candidate:
+        """The batch of those that wait for a new company, where they join this one and catch up with it before it goes
+        on: if both together need less time of the lane, and no member and no company in flight is late for it."""
+        at_ns, here = lane.available_ns(board.now_ns), candidate.jobs[0].node.index
+        line = self._line_of[company.members[0].request.app.name]
+        for node in line.pipeline.nodes[here::-1]:
+            rows = line.waiting[node.index]
+            if not rows or rows[0][0] != company.rank or node.model not in lane.models:
+                continue
+            new = (
+                self._new(line.pipeline, node, rows, lane, at_ns, board)
+                if board.is_resident(node.model, lane)
+                else None
+            )
+            if new is None:
+                continue
+            both = Company(company.pipeline, company.home, [*company.members, *new.members])
+            route = self._paths.route(company.pipeline, company.home, board)
+            apart_ns = sum([route.lane_times(one.left, one.steps).get(lane.name, 0) for one in (company, new)])
+            if route.lane_times(both.left, both.steps).get(lane.name, 0) >= apart_ns * EQUAL:
+                continue
+            then = [both if other is company else other for other in self._companies]
+            self._flights_of(then, board)
+            late = any(other.late() for other in then)
+            board.ends_ns.pop(self._key, None)  # the forecast of those in flight was overwritten
+            found = None if late else self._candidate(both, lane, at_ns, board)
+            if found is not None:
+                self._begins[lane.name] = (company, new.members)
+                return found
+        return candidate
+
+    def expected_end(self, request: RequestRecord, job: Job | None, board: Board) -> ExpectedEnd | None:
+        """When a request would end by itself, on the home where it ends first."""
+        member = self._members.get(request.id) or Member(request, self._line_of[request.app.name].pipeline)
+        left, steps = member.left(), member.steps()
+        best: Tuple[int, str, int] | None = None
+        for home in self._paths.homes(member.pipeline, board):
+            route = self._paths.route(member.pipeline, home, board)
+            ends_ns = route.ends_ns(left, steps, board.now_ns)
+            if ends_ns is not None and ends_ns < NEVER_NS and any(left.jobs) and (best is None or ends_ns < best[0]):
+                best = ends_ns, home, sum(route.lane_times(left, steps).values())
+        if best is None:
+            return None
+        ends_ns, home, alone_ns = best
+        return ExpectedEnd(home, max(0, ends_ns - board.now_ns - alone_ns), alone_ns, ends_ns)
+
+
+class Choice:
+    """When a new company of a pipeline would be answered at its home, beside those in flight that are ``known``, for
+    any number of forecasts in one decision."""
+
+    __slots__ = ("pipeline", "route", "known", "_from_ns", "_board")
+
+    def __init__(self, paths: Paths, pipeline: Pipeline, home: str, from_ns: int, board: Board) -> None:
+        self.pipeline = pipeline
+        self.route = paths.route(pipeline, home, board)
+        self.known: List[Flight] = []
+        self._from_ns = from_ns
+        self._board = board
+
+    def answers(self, left: Left, steps: Steps, count: int) -> List[int]:
+        """When ``count`` equal members with so much left together are answered, in their order (0: of unequal ones,
+        when all are); none when that cannot run, makes a known one late, or the step's budget is spent."""
+        route, board, from_ns, exit = self.route, self._board, self._from_ns, self.pipeline.exit
+        if board.budget.left <= 0 or not route.is_open(left):
+            return []
+        if not self.known and (route.lane is not None or route.resident_ns > from_ns):
+            board.budget.charge(len(left.jobs) + count)
+            ends_ns = route.ends_ns(left, steps, from_ns) or from_ns
+            return route.answers(left, count, ends_ns) if count else [ends_ns]
+        schedules = [flight.schedule for flight in self.known]
+        schedules.append(Schedule(route.stages(left, steps), from_ns, route.home))
+        planned = LaneSchedule(schedules, _free_ns(board), board.budget)
+        ends = planned.run()
+        if any(at_ns > flight.limit_ns for at_ns, flight in zip(ends, self.known)):
+            return []
+        found = planned.answers(len(self.known))
+        return found if exit >= 0 and count == len(found) and not left.over[exit] else [ends[-1]] * max(1, count)
+
+    def tightest(self, members: Sequence[Member], each: Left, count: int) -> List[Member]:
+        """The tightest of these members, in order of deadlines, so many of which with ``each`` left are in time; or
+        none."""
+        found: List[Member] = []
+        place = 0
+        for ends_ns in self.answers(self.pipeline.times(count, each), NO_STEPS, count):
+            while place < len(members) and members[place].due_ns < ends_ns:
+                place += 1
+            if place == len(members):
+                return []
+            found.append(members[place])
+            place += 1
+        return found
+
+
+def can_run_now(model: str, board: Board) -> bool:
+    """Whether any lane that is up has the model in memory."""
+    for lane in board.lanes_of(model):  # noqa: SIM110 a generator costs a call per lane
+        if lane.up and not lane.hung and board.is_resident(model, lane):
+            return True
+    return False
+
+
+def _free_ns(board: Board) -> Dict[str, int]:
+    return {lane.name: lane.available_ns(board.now_ns) for lane in board.lanes}
+
+
+def _by_due(member: Member) -> Tuple[int, int]:
+    return member.due_ns, member.request.id
+
+
+def _in_time(member: Member, at_ns: int, ends_ns: int, slack_ns: int, board: Board) -> Tuple[int, float]:
+    """The least slack so far, and what a request counts that starts and is answered then: nothing if it is late or the
+    next of its stream has come, less and less if it is answered all the same."""
+    request = member.request
+    if ends_ns <= member.due_ns:
+        slack_ns = min(slack_ns, member.due_ns - ends_ns)
+    late_ns = max(0, ends_ns - request.deadline_ns)
+    if late_ns and request.on_late != "answer":
+        return slack_ns, 0.0
+    begin_by_ns = request.begin_by_ns(board.now_ns) if request.successor_ns is not None else None
+    if begin_by_ns is not None:
+        if at_ns > begin_by_ns:
+            return slack_ns, 0.0
+        slack_ns = min(slack_ns, begin_by_ns - at_ns)
+    slo_ns = max(1, request.deadline_ns - request.arrival_ns)
+    return slack_ns, worth_of(request, board) * slo_ns / (slo_ns + late_ns)
+
+
+def _learn(member: Member, job: Job) -> None:
+    """Learn what a fan-out or a branch did, and what was said of the work, for the requests to come."""
+    node, request, pipeline = job.node, job.request, member.pipeline
+    if request.hints:
+        member.learn_work()
+    if job.hints is not request.hints and pipeline.declared_milli(node.index, request.hints) is None:
+        told = pipeline.declared_milli(node.index, job.hints)  # of this part alone
+        if told is not None:
+            pipeline.observe_work(node.index, MILLI, told)
+    if node.fan_out:
+        count = (request.scopes or {}).get((node.index, job.part))
+        if count is not None:
+            pipeline.observe_parts(node, count)
+    if node.route_one:
+        behind = [
+            other.node.index for other in member.jobs.values() if node in other.node.preds and other.part == job.part
+        ]
+        if behind or not any(len(succ.preds) > 1 for succ in node.succs):  # a join behind it may just be waiting
+            pipeline.observe_branch(node, behind[0] if behind else -1)

@@ -1,0 +1,465 @@
+"""Language models: answers that are written step by step, in batches that others join and leave between two steps.
+
+A lane asks again after each step while anything else waits, so a candidate is one step: its gain is the step's share of
+each answer's worth, times the chance that the answer is whole in time (``combined``, sections 4 and 6). The answers of
+most worth for the steps that they still need go first (SRPT), one of each client at a time, and as many join as bring
+most in time per time.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Dict, Final, List, Mapping, Sequence, Tuple
+
+from edgeserve.compiled import mypyc_attr
+from edgeserve.sched.plan.answers import RANKS, Answer, Answers, StepTimes, Table
+from edgeserve.sched.plan.candidate import Candidate
+from edgeserve.sched.plan.side_lanes import SideLanes, begins_ns, is_side, main_lanes, main_of
+from edgeserve.sched.plan.source import Source
+from edgeserve.sched.policies.common.bidding import best_class
+from edgeserve.sched.policies.language.lengths import HOPELESS, Lengths
+from edgeserve.sched.policy_api.board import Board
+from edgeserve.sched.policy_api.expected_end import ExpectedEnd, expected_end
+from edgeserve.sched.policy_api.policy import CANNOT_MAKE_DEADLINE, Bid, Policy
+from edgeserve.sched.requests.states import DONE, Job, RequestRecord, keeps_written
+from edgeserve.sched.resources.lanes import Lane, Work
+
+STEPS: Final = 64.0
+"""Assumed length while nothing is known, in steps."""
+
+STEPS_MIN: Final = 8
+"""A batch that nothing waits for is given at least so many steps: fewer are not worth another launch."""
+
+SLIGHT: Final = 0.25
+"""Of an expected number of steps such a part is no step: known lengths have a mean a little above them."""
+
+K_SHARE: Final = 0.1
+"""K, as a share of the SLO (``combined``: .2 and .4 cost robot up to 5 points)."""
+
+SLOWER: Final = 1.5
+"""The slack counts so many times the steps that are still expected: others join, and answers are longer than that."""
+
+LATER: Final = 0.98
+"""A batch can wait until 2 % of what it brings is lost: what is lost at each decision is lost again and again."""
+
+FREE_SHARE: Final = 0.5
+"""Of the places that are free before others join, on a lane of language models alone that read prompts whole: each
+group interrupts all answers for its prompts, and many cost little more than one (``scripts/replicate/rtlm``)."""
+
+ALMOST: Final = 0.98
+"""Of two sizes that bring about as much in time, the larger is the better one: more are served at once."""
+
+COUNTS_MAX: Final = 8
+"""So many sizes of a batch are compared."""
+
+PROMISED: Final = 0.9
+"""A deadline that would do is one by which an answer has ended with this chance."""
+
+PRESS_MAX: Final = 50.0
+"""How far from urgent a batch is at most: nothing of it is expected in time."""
+
+
+class Turn(Candidate):
+    """The next step of a batch of sequences, with the prompts that are read before it."""
+
+    __slots__ = ("left", "starts_ns")
+
+    left: Answers
+    starts_ns: int
+
+    def wait_ns(self) -> int:
+        """Until 2 % of what the answers bring per step is lost."""
+        if self.is_critical:
+            return super().wait_ns()
+        low_ns, high_ns = 0, round(self.k_ns / K_SHARE)
+        whole = LATER * self.left.value(self.starts_ns)
+        for _ in range(8):
+            middle_ns = (low_ns + high_ns) // 2
+            if self.left.value(self.starts_ns + middle_ns) >= whole:
+                low_ns = middle_ns
+            else:
+                high_ns = middle_ns
+        return low_ns
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Steps(Source):
+    """The answers of language models."""
+
+    kind = "steps"
+
+    def __init__(self, owner: Policy) -> None:
+        super().__init__(owner)
+        self._tables: Dict[str, Table] = {}
+        self._lengths: Dict[Tuple[str, str], Lengths] = {}  # by app and node
+        self._times = StepTimes()
+        self._sides = SideLanes(self._times)
+
+    # --- hooks --------------------------------------------------------------------------------------------------------
+
+    def on_ready(self, job: Job, board: Board) -> None:
+        table = self._tables.get(job.node.model)
+        if table is None:
+            table = self._tables[job.node.model] = Table(job.node.model)
+        answer = table.running.pop(job.seq, None)
+        if answer is None:
+            told = job.hints.get(job.node.steps_key) if job.hints else None
+            lengths = self._lengths_of(job.request.app.name, job.node.name)
+            answer = Answer(job, lengths.predict(told, _deviation(job)), told, board)
+            if not job.steps:
+                table.predicted.add(round(answer.steps))
+        else:
+            answer.count(board)
+        least = answer.length.quantile(HOPELESS)  # steps that most of such answers have
+        table.add(answer, answer.due_ns - round((least - 1.0) * _alone_ns(table.model, board)))
+
+    def on_gone(self, job: Job, board: Board) -> None:
+        self._tables[job.node.model].remove(job)
+
+    def on_started(self, work: Work, board: Board) -> None:
+        table = self._tables[work.model]
+        side = is_side(work.model, work.lane, board)
+        for job in work.jobs:
+            answer = table.remove(job)
+            assert answer is not None
+            table.running[job.seq] = answer
+            self._sides.sent += side and not job.steps
+        self._times.started(work, board)
+
+    def on_finished(self, work: Work, started_ns: int, finished_ns: int, board: Board) -> None:
+        table = self._tables[work.model]
+        for job in work.jobs:
+            answer = table.running.pop(job.seq, None)
+            if answer is not None and job.state == DONE and job.steps:
+                self._lengths_of(job.request.app.name, job.node.name).finished(answer.told, job.steps)
+        self._times.ended(work, 0 if work.failed else finished_ns - started_ns, board)
+        if not work.failed and is_side(work.model, work.lane, board):
+            self._sides.ended(work, board)
+
+    def on_refused(self, work: Work, board: Board) -> None:
+        self._forget(work, board)
+
+    def on_lost(self, work: Work, board: Board) -> None:
+        self._forget(work, board)
+
+    def _forget(self, work: Work, board: Board) -> None:
+        for job in work.jobs:
+            self._tables[work.model].running.pop(job.seq, None)
+        self._times.ended(work, 0, board)
+
+    def queued(self) -> List[Job]:
+        return [
+            answer.job
+            for table in self._tables.values()
+            for answers in (table.fresh, table.begun)
+            for answer in answers.values()
+        ]
+
+    def figures(self) -> Mapping[str, Any]:
+        return {
+            "lengths": {f"{app}/{node}": lengths.figures() for (app, node), lengths in self._lengths.items()},
+            "prefill_steps": {f"{model} on {lane}": more for (model, lane), more in self._times.prefills.items()},
+            "sent to side lanes": self._sides.sent,
+            "processor left to side lanes": dict(self._sides.left),
+        }
+
+    def _lengths_of(self, app: str, node: str) -> Lengths:
+        found = self._lengths.get((app, node))
+        if found is None:
+            found = self._lengths[app, node] = Lengths(True, STEPS)
+        return found
+
+    # --- what is given up ---------------------------------------------------------------------------------------------
+
+    def plan(self, board: Board) -> None:
+        """Give up answers for which not even the next step could be in time, and those that will hardly be in time by
+        how long they are believed to be, as long as finished answers confirm that. One that has begun goes on to its
+        deadline where what is written by then counts."""
+        for table in self._tables.values():
+            if not table.due.rows and not table.begun:
+                continue
+            ends_ns = board.earliest_end_ns(table.model)
+            if ends_ns is None:
+                continue
+            late: List[Tuple[Answer, bool]] = []
+            for at_ns, _, job in table.due.rows:
+                if at_ns >= ends_ns:
+                    break
+                answer = table.fresh[job.seq]
+                late.append((answer, answer.due_ns < ends_ns))
+            alone_ns = _alone_ns(table.model, board)
+            for answer in table.begun.values():
+                if not answer.soft_ns and not keeps_written(answer.job):
+                    steps = 1.0 + (answer.due_ns - ends_ns) / alone_ns
+                    if answer.chance(steps) < HOPELESS:
+                        late.append((answer, steps < 1.0))
+            for answer, is_certain in late:
+                job = answer.job
+                if job.seq not in table.fresh and job.seq not in table.begun:
+                    continue  # it left with another part of its request
+                if not is_certain:
+                    lengths = self._lengths_of(job.request.app.name, job.node.name)
+                    if not lengths.may_give_up():
+                        continue
+                    lengths.given_up += 1
+                board.abandon_branch(job, CANNOT_MAKE_DEADLINE)
+
+    # --- candidates ---------------------------------------------------------------------------------------------------
+
+    def offers(self, lane: Lane, at_ns: int, board: Board) -> Sequence[Candidate]:
+        found: List[Candidate] = []
+        for table in self._tables.values():
+            if len(table) and table.model in lane.models and board.is_resident(table.model, lane):
+                bound = _in_order(table.bound_to(lane.name))[: board.latency(table.model, lane.name).size_max]
+                joining, counts = self._joining(table, bound, lane, at_ns, board)
+                for count in counts:
+                    found.append(self._turn(table, [*bound, *joining[:count]], lane, at_ns, board))
+        return found
+
+    def _joining(
+        self, table: Table, bound: Sequence[Answer], lane: Lane, at_ns: int, board: Board
+    ) -> Tuple[List[Answer], List[int]]:
+        """Who may join those that are bound to a lane, in order, and how many of them may do so now."""
+        places = self._places(table, lane, len(bound), board)
+        free = places - len(bound)
+        following = self._following(table, lane, free, board) if free > 0 else []
+        most = self._in_time(table, bound, following, lane, at_ns, board) if following else 0
+        none = [0] if bound else []
+        if not most:
+            return following, none
+        if all(board.makes_sequences(model) for model in lane.models):
+            return following, [*none, most] if not bound or free >= self._needed(table, places, board) else none
+        return following, [*none, *sorted({1, (most + 1) // 2, most})]
+
+    def _places(self, table: Table, lane: Lane, held: int, board: Board) -> int:
+        """How many sequences run at once on a lane, of whose slots so many are ``held``."""
+        places = self._times.places(board.latency(table.model, lane.name))
+        room = board.sequence_room(table.model, lane)
+        return places if room is None else max(1, min(places, room.slots + held))
+
+    def _needed(self, table: Table, places: int, board: Board) -> int:
+        """So many of the places must be free before others join. Rounded down: of 11 places two groups of 5 and 6 are
+        served in turns. One where prompts are read in turns: a group saves nothing then."""
+        return 1 if board.reads_in_turns(table.model) else max(1, math.floor(FREE_SHARE * places))
+
+    def _following(self, table: Table, lane: Lane, free: int, board: Board) -> List[Answer]:
+        """The next answers for ``free`` places of a lane that find room in its memory: first those that have begun and
+        whose state is gone."""
+        mains: Sequence[Lane] = ()
+        loose, fresh = _in_order(table.bound_to("")), _in_order(list(table.fresh.values()))
+        if is_side(table.model, lane, board):
+            mains = main_lanes(table.model, board)
+        if mains:
+            loose = []
+            fresh = self._sides.takes(table, fresh, lane, mains, board)
+        if len(loose) + len(fresh) > free:
+            fresh = _in_turns(table, fresh)
+        room = board.sequence_room(table.model, lane)
+        assert room is not None
+        slots, bytes = room.slots, room.bytes
+        alone = not table.running and not any(answer.job.state_bytes for answer in table.begun.values())
+        chosen: List[Answer] = []
+        for answer in [*loose, *fresh]:
+            if len(chosen) >= min(free, slots):
+                break
+            needs = board.sequence_bytes(answer.job)
+            if needs <= bytes or (alone and not chosen):
+                chosen.append(answer)
+                bytes -= needs
+        return chosen
+
+    def _in_time(
+        self,
+        table: Table,
+        bound: Sequence[Answer],
+        following: Sequence[Answer],
+        lane: Lane,
+        at_ns: int,
+        board: Board,
+    ) -> int:
+        """How many of those that follow are to join: every further sequence makes the steps of all others longer, so
+        as many as bring most in time per time."""
+        latency = board.latency(table.model, lane.name)
+        most = len(bound) + len(following)
+        least = max(1, len(bound) + sum([answer.rank == 0 for answer in following]))
+        counts = [most] + [size for size in reversed(latency.sizes) if least <= size < most]
+        if len(counts) > COUNTS_MAX:
+            counts = counts[:: math.ceil(len(counts) / COUNTS_MAX)]
+        rates: List[float] = []
+        for count in counts:
+            step_ns = self._times.step_ns(latency, count)
+            joining = count - len(bound)
+            from_ns = at_ns + self._times.prefill_ns(latency, joining)
+            total = 0.0
+            for answer in [*bound, *following[:joining]]:
+                left = (answer.due_ns - from_ns) / step_ns
+                total += answer.worth * (1.0 if answer.soft_ns else answer.chance(left))
+            rates.append(total / step_ns)
+        best = max(rates)
+        for count, rate in zip(counts, rates):
+            if rate >= ALMOST * best:
+                return count - len(bound)
+        return len(following)
+
+    def _turn(self, table: Table, chosen: Sequence[Answer], lane: Lane, at_ns: int, board: Board) -> Turn:
+        latency = board.latency(table.model, lane.name)
+        size = latency.size_for[len(chosen)]
+        step_ns, share_ns = self._times.step_ns(latency, size), latency.share_ns
+        reading = sum([not answer.job.has_state for answer in chosen])
+        turns = sum([board.prefill_turns(answer.job) for answer in chosen if not answer.job.has_state])
+        before_ns = turns * step_ns or self._times.prefill_ns(latency, reading)
+        in_turns = board.reads_in_turns(table.model)
+        prompt_ns = before_ns / max(1, reading)
+        rows: List[Tuple[Answer, float]] = []
+        rates: List[Tuple[Answer, float]] = []
+        gain, urgency, slack_ns, k_ns = 0.0, 0.0, 0, 1
+        counted = set()
+        for answer in chosen:
+            job = answer.job
+            request = job.request
+            worth = answer.worth
+            if job.part:
+                if request.id in counted:
+                    worth = 0.0
+                counted.add(request.id)
+            room_ns = answer.due_ns - at_ns - before_ns
+            kept = answer.kept(room_ns / step_ns, step_ns)
+            remaining = answer.remaining()
+            own_slack_ns = room_ns - round(SLOWER * remaining * step_ns)
+            if request.successor_ns is not None:
+                begin_by_ns = request.begin_by_ns(board.now_ns)
+                if begin_by_ns is not None:
+                    own_slack_ns = min(own_slack_ns, begin_by_ns - at_ns)
+                    kept = kept if at_ns <= begin_by_ns else 0.0
+            more_ns = 0.0 if job.has_state else prompt_ns
+            rest_ns = board.rest_lane_ns(request.app, job.node) if job.node.succs else 0
+            gain += worth * kept * (more_ns + share_ns) / (more_ns + remaining * share_ns + rest_ns)
+            rows.append((answer, worth))
+            rates.append((answer, worth / remaining))
+            own_k_ns = max(1, round(K_SHARE * (request.deadline_ns - request.arrival_ns)))
+            own = kept * math.exp(-max(0, own_slack_ns) / own_k_ns)
+            if own > urgency or not urgency:
+                urgency, slack_ns, k_ns = own, own_slack_ns, own_k_ns
+        takes_ns = latency.likely_ns[size] + (0 if in_turns else before_ns)
+        turn = Turn(
+            self,
+            table.model,
+            [answer.job for answer in chosen],
+            size,
+            takes_ns,
+            latency.slowest_ns[size] + (0 if in_turns else before_ns),
+            gain,
+            max(0, slack_ns),
+            k_ns,
+            best_class([answer.job for answer in chosen]),
+            Answers(rows, before_ns, step_ns),
+        )
+        turn.left, turn.starts_ns = Answers(rates, before_ns, step_ns), at_ns
+        turn.press = min(PRESS_MAX, -math.log(urgency)) if urgency > 0.0 else PRESS_MAX
+        return turn
+
+    def bid(self, candidate: Candidate, others: Sequence[Candidate], lane: Lane, board: Board) -> Bid:
+        """One step while anything of its class waits for the lane; else as many as the longest is expected to have,
+        which others can cut short."""
+        answers = candidate.detail
+        assert isinstance(answers, Answers)
+        whole = max(1, math.ceil(max([answer.remaining() for answer, _ in answers.rows]) - SLIGHT))
+        if any(answer.job.steps for answer, _ in answers.rows):
+            whole = max(STEPS_MIN, whole)
+        steps = whole
+        rank = RANKS[candidate.klass]
+        if any(item.model != candidate.model and RANKS[item.klass] <= rank for item in others):
+            steps = 1
+        elif board.reads_in_turns(candidate.model):
+            steps = STEPS_MIN  # what a turn takes is learnt when a batch ends
+        rest_ns = max([board.rest_lane_ns(job.request.app, job.node) for job in candidate.jobs])
+        whole_ns = answers.before_ns + whole * answers.step_ns
+        return Bid(
+            candidate.model,
+            candidate.jobs,
+            candidate.size,
+            answers.before_ns + steps * answers.step_ns,
+            answers,
+            whole_ns + rest_ns,
+            steps_max=steps,
+            klass=candidate.klass,
+            whole_ns=whole_ns,
+        )
+
+    def cut(self, work: Work, board: Board) -> bool:
+        """Whether others of the model would join now."""
+        table = self._tables[work.model]
+        if not len(table):
+            return False
+        lane = work.lane
+        running = [table.running[job.seq] for job in work.left() if job.seq in table.running]
+        joining, counts = self._joining(table, running, lane, lane.available_ns(board.now_ns), board)
+        return bool(counts) and counts[-1] > 0
+
+    # --- refusals -----------------------------------------------------------------------------------------------------
+
+    def expected_end(self, request: RequestRecord, job: Job | None, board: Board) -> ExpectedEnd | None:
+        """Of an app of one node, by how long the answer is at most with the chance :data:`PROMISED`, in steps that it
+        shares with as many others as run at once."""
+        found = expected_end(request, job, board)
+        if found is None or not request.app.simple:
+            return found
+        node = request.app.entries[0]
+        table = self._tables.get(node.model)
+        if table is None:
+            table = Table(node.model)
+        latency = board.latency(node.model, found.lane)
+        if job is None:
+            job = next(iter(request.jobs.values()), None)
+        answer = table.find(job) if job is not None else None
+        if answer is not None:
+            steps = answer.likely(PROMISED)
+        else:
+            lengths = self._lengths_of(request.app.name, node.name)
+            told = request.hints.get(node.steps_key)
+            steps = lengths.predict(told, request.hints.get("steps_sd")).rest(0, PROMISED)
+        places = self._times.places(latency)
+        alone_ns = self._times.prefill_ns(latency, places) + math.ceil(steps * self._times.step_ns(latency, places))
+        starts_ns = board.now_ns + found.wait_ns
+        mains = main_lanes(node.model, board)
+        if mains:
+            main = main_of(table, mains, self._times, board)
+            waiting = [other for other in table.fresh.values() if other.job.request is not request]
+            starts_ns = max(starts_ns, begins_ns(waiting, main, self._needed(table, main.places, board), board))
+        return found._replace(wait_ns=starts_ns - board.now_ns, alone_ns=alone_ns, deadline_ns_min=starts_ns + alone_ns)
+
+
+def _deviation(job: Job) -> float | None:
+    """The deviation of the logarithm of the declared length, where it is declared."""
+    found = job.hints.get(job.node.name + ".steps_sd") if job.hints else None
+    return job.hints.get("steps_sd") if found is None and job.hints and job.request.app.simple else found
+
+
+def _alone_ns(model: str, board: Board) -> int:
+    """One step of one sequence alone, on the fastest lane."""
+    return max(1, min([board.latency(model, lane.name).alone_likely_ns for lane in board.lanes_of(model)]))
+
+
+def _in_order(answers: List[Answer]) -> List[Answer]:
+    """By class, then by worth for the steps that are still expected."""
+    rows = [(answer.rank, -answer.worth / answer.remaining(), answer.job.seq, answer) for answer in answers]
+    rows.sort()
+    return [answer for _, _, _, answer in rows]
+
+
+def _in_turns(table: Table, fresh: List[Answer]) -> List[Answer]:
+    """In rounds of one answer of each client, those that run counted: a flood of one client delays itself."""
+    if len({answer.job.request.client for answer in fresh}) < 2:
+        return fresh
+    rounds: Dict[str, int] = {}
+    for answer in [*table.running.values(), *table.begun.values()]:
+        client = answer.job.request.client
+        rounds[client] = rounds.get(client, 0) + 1
+    rows: List[Tuple[int, int, int, Answer]] = []
+    for place, answer in enumerate(fresh):
+        client = answer.job.request.client
+        turn = rounds.get(client, 0)
+        rounds[client] = turn + 1
+        rows.append((answer.rank, turn, place, answer))
+    rows.sort()
+    return [answer for _, _, _, answer in rows]

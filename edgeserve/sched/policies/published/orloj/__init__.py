@@ -1,1 +1,0 @@
-"""Orloj as published ("Predictably Serving Unpredictable DNNs")."""

@@ -1,1 +1,0 @@
-"""Schemble as published, and the baselines that it is compared with."""

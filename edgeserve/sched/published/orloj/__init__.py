@@ -1,0 +1,1 @@
+"""Orloj as published ("Orloj: Predictably Serving Unpredictable DNNs")."""

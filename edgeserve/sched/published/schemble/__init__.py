@@ -1,0 +1,1 @@
+"""Schemble as published (Li et al., ICDE 2023)."""

@@ -1,0 +1,277 @@
+"""Companies in the plan: which requests begin together, wait for each other and leave, and that each has one end."""
+
+from __future__ import annotations
+
+import pytest
+from exact_device import MS, Device, ask, chain, fan, model, with_host_function
+
+from edgeserve.sched.plan.companies import Companies
+from edgeserve.sched.plan.paths import ENTRIES_MAX, LaneSchedule, Schedule, Stage, repeated
+from edgeserve.sched.policy_api.budget import Budget
+from edgeserve.sched.protocol.events import JobResult, LaneChanged, RequestCancelled, WorkFinished
+from edgeserve.sim.run import simulate
+from edgeserve.sim.scenario import parse_scenario
+
+
+def planned(table):
+    """The table of a device with all apps under the plan."""
+    return {**table, "policy": {"p": {"kind": "plan"}}}
+
+
+def pipeline(*stages, slo_ms=200):
+    """A chain of models on ``gpu`` and functions on ``host``: (name, lane, fixed, each, limit)."""
+    return planned(
+        {
+            "lane": {"gpu": {}, "host": {}},
+            "model": {name: model(fixed, each, limit, lanes=[lane]) for name, lane, fixed, each, limit in stages},
+            "app": {"app": {"slo": f"{slo_ms}ms", "node": [{"name": stage[0]} for stage in stages]}},
+        }
+    )
+
+
+AT_ENTRY = (("f", "host", 0, 4, 1), ("a", "gpu", 6, 1, 8), ("b", "gpu", 4, 1, 8))
+
+
+def companies_of(scheduler):
+    """The source of the companies, once a request has come."""
+    return next(source for source in scheduler.policies[0]._sources if isinstance(source, Companies))
+
+
+def busy(device):
+    """Request 1 begins; those that follow wait."""
+    device.ask(ask(1, 100))
+    device.now_ns = 1 * MS
+
+
+def finish_late(device, at_ms):
+    """The batch that runs comes back at another time than expected."""
+    device.now_ns, work = at_ms * MS, device.running.pop(0)[1]
+    device.step(WorkFinished(work.work_id, 10 * MS, at_ms * MS, tuple(JobResult(job) for job in work.jobs)))
+
+
+# --- what takes how long ----------------------------------------------------------------------------------------------
+
+
+def test_a_free_lane_takes_the_first_schedule_that_has_something_for_it():
+    stages = [Stage("gpu", [(1, 10)]), Stage("host", [(1, 5)], [0]), Stage("gpu", [(1, 10)], [1])]
+    first = Schedule(stages, 0)
+    second = Schedule([Stage("gpu", [(1, 4)]), Stage("gpu", [(1, 3)], [0])], 0)
+    assert LaneSchedule([first], {"gpu": 2, "host": 0}, Budget()).run() == [27]
+    assert LaneSchedule([first, second], {"gpu": 0, "host": 0}, Budget()).run() == [27, 17]
+
+
+def test_away_from_home_the_last_stage_goes_first():
+    stages = [Stage("host", [(1, 5), (1, 5)]), Stage("host", [(1, 3), (1, 3)], [0])]
+    away = LaneSchedule([Schedule(stages, 0, "gpu")], {"host": 0}, Budget())
+    assert away.run() == [16] and away.answers(0) == [8, 16]
+    at_home = LaneSchedule([Schedule(stages, 0, "host")], {"host": 0}, Budget())
+    assert at_home.run() == [16] and at_home.answers(0) == [13, 16]
+
+
+def test_a_forecast_is_short_whatever_number_of_steps_is_declared():
+    found = repeated([(2, 7)], 10**6)
+    assert len(found) <= ENTRIES_MAX and sum(time for _, time in found) == 7 * 10**6
+    budget = Budget()
+    before = budget.left
+    LaneSchedule([Schedule([Stage("gpu", found)], 0)], {"gpu": 0}, budget)
+    assert budget.left == before - ENTRIES_MAX
+
+
+# --- who goes ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_company_waits_for_its_own_at_every_stage():
+    device = Device(planned(chain()))
+    device.ask(ask(1, 11), ask(2, 100), ask(3, 100))  # the first needs 10 alone, and two bring more per time
+    device.advance()
+    assert device.batches == [(0.0, "a", [2, 3]), (8.0, "b", [2, 3])]
+    assert device.ends == {1: ("dropped", 8.0), 2: ("completed", 14.0), 3: ("completed", 14.0)}
+
+
+def test_those_that_come_catch_up_where_that_saves_time_and_makes_none_late():
+    device = Device(planned(chain()))
+    busy(device)
+    device.ask(ask(2, 101), ask(3, 101))
+    device.advance()
+    assert device.batches == [(0.0, "a", [1]), (6.0, "a", [2, 3]), (14.0, "b", [1, 2, 3])]
+    tight = Device(planned(chain()))
+    tight.ask(ask(1, 21))  # with the two it would be answered at 22
+    tight.now_ns = 1 * MS
+    tight.ask(ask(2, 101), ask(3, 101))
+    tight.advance()
+    assert tight.ends[1] == ("completed", 10.0)
+
+
+def test_a_company_is_larger_than_the_batches_at_its_entry():
+    device = Device(planned(chain(limit=2)))
+    device.ask(*[ask(number, 100) for number in range(1, 5)])
+    device.advance()
+    assert [batch[1:] for batch in device.batches[-3:]] == [("a", [1, 2]), ("a", [3, 4]), ("b", [1, 2, 3, 4])] or (
+        device.batches[-1][2] == [1, 2, 3, 4]
+    )
+
+
+def test_what_cannot_make_it_is_refused_or_dropped_and_none_is_late():
+    device = Device(planned(chain()))
+    device.ask(ask(1, 100), ask(2, 9))
+    assert device.ends == {2: ("rejected", 0.0)}
+    device.now_ns = 1 * MS
+    device.ask(ask(3, 15))  # could begin at 6 at the earliest: too late
+    device.ask(ask(4, 21))
+    device.advance()
+    assert device.ends[3] == ("rejected", 1.0) and device.ends[4][0] == "completed" and device.ends[4][1] <= 21.0
+
+
+def test_members_that_would_be_late_after_a_slow_batch_leave():
+    device = Device(planned(chain()))
+    device.ask(ask(1, 24), ask(2, 60))  # together: 8 + 6 = 14
+    finish_late(device, 21)
+    device.advance()
+    assert device.ends[1][0] == "dropped" and device.ends[2][0] == "completed"
+
+
+def test_a_late_request_that_is_answered_all_the_same_is_not_dropped():
+    device = Device(planned(chain()))
+    device.ask(ask(1, 5, on_late="answer"), ask(2, 100))
+    device.advance()
+    assert {end for end, _ in device.ends.values()} == {"completed"}
+
+
+def test_a_critical_request_does_not_wait_for_a_company_in_flight():
+    device = Device(planned(chain()))
+    busy(device)
+    device.ask(ask(2, 16, klass="critical"))
+    device.advance()
+    assert device.ends[2][0] == device.ends[1][0] == "completed" and device.ends[2][1] < device.ends[1][1]
+
+
+def test_of_unequal_value_the_more_valuable_goes_when_not_all_fit():
+    device = Device(planned(chain()))
+    device.ask(ask(9, 100))
+    device.now_ns = 1 * MS
+    device.ask(*[ask(number, 21) for number in range(1, 4)], ask(4, 21, value=5.0))
+    device.advance()
+    assert device.ends[4][0] == "completed"
+
+
+# --- other lanes ------------------------------------------------------------------------------------------------------
+
+
+def test_functions_at_the_entry_run_ahead_while_a_company_has_the_device():
+    device = Device(pipeline(*AT_ENTRY))
+    device.ask(ask(1, 200))
+    device.advance(4)
+    device.now_ns = 5 * MS  # request 1 is on the device from 4 to 16
+    device.ask(ask(2, 200), ask(3, 200))
+    device.advance()
+    assert device.batches[:4] == [(0.0, "f", [1]), (4.0, "a", [1]), (5.0, "f", [2]), (9.0, "f", [3])]
+    assert [len(jobs) for _, name, jobs in device.batches if name == "b"][-1] > 1
+
+
+def test_urgent_requests_run_ahead_before_tighter_ones():
+    device = Device(pipeline(*AT_ENTRY))
+    device.ask(ask(1, 200))
+    device.now_ns = 1 * MS
+    device.ask(ask(2, 100), ask(3, 190, klass="critical"))
+    device.advance(12)
+    assert [jobs for _, name, jobs in device.batches if name == "f"] == [[1], [3], [2]]
+
+
+def test_a_function_counts_in_full_and_lets_a_second_company_begin():
+    device = Device(planned(with_host_function()))
+    device.ask(ask(1, 18))  # 10 + 5 + 4 = 19
+    assert device.ends == {1: ("rejected", 0.0)}
+    device.ask(ask(2, 40))
+    device.now_ns = 1 * MS
+    device.ask(ask(3, 80))
+    device.advance()
+    assert {end for end, _ in device.ends.values()} == {"rejected", "completed"}
+    assert (10.0, "a", [3]) in device.batches  # while the function of 2 runs
+
+
+def test_one_that_is_cancelled_while_it_runs_ahead_is_forgotten():
+    device = Device(pipeline(*AT_ENTRY))
+    device.ask(ask(1, 200))
+    device.now_ns = 1 * MS
+    device.step(RequestCancelled(1))
+    device.advance()
+    device.ask(ask(2, 400))
+    device.advance()
+    source = companies_of(device.scheduler)
+    assert device.ends[2][0] == "completed" and not source._members and not source.queued()
+
+
+def test_a_company_whose_home_is_lost_waits_again():
+    device = Device(planned(chain()))
+    device.ask(ask(1, 400), ask(2, 400))
+    device.now_ns = 1 * MS
+    lane = next(iter(device.scheduler.state.lanes))
+    device.step(LaneChanged(lane, up=False))
+    device.running.clear()
+    source = companies_of(device.scheduler)
+    assert not source._companies
+    device.now_ns = 2 * MS
+    device.step(LaneChanged(lane, up=True))
+    device.ask(ask(3, 400))
+    device.advance()
+    assert device.ends[3][0] == "completed" and not source._members
+
+
+# --- everything at once -----------------------------------------------------------------------------------------------
+
+
+def test_parts_of_a_fan_out_go_together():
+    device = Device(planned(fan()))
+    device.parts = {"look": 3}
+    device.ask(ask(1, 400), ask(2, 400))
+    device.advance()
+    assert {end for end, _ in device.ends.values()} == {"completed"}
+    assert [len(jobs) for _, name, jobs in device.batches if name == "part"] == [4, 2]
+    assert not companies_of(device.scheduler)._members
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_every_request_is_accounted_for_when_forks_joins_and_branches_fail(seed):
+    table = {
+        "lane": {"l0": {"hang": "100ms"}, "l1": {"hang": "100ms"}},
+        "model": {name: model(1, 1, 4) for name in ("look", "pick", "left", "right", "crop", "end")},
+        "policy": {"p": {"kind": "plan"}},
+        "app": {
+            name: {
+                "slo": "60ms",
+                "on_late": on_late,
+                "node": [
+                    {"name": "look"},
+                    {"name": "pick", "route": "one", "after": ["look"]},
+                    {"name": "crop", "fan_out": True, "after": ["look"]},
+                    {"name": "left", "after": ["pick"]},
+                    {"name": "right", "after": ["crop"]},
+                    {"name": "all", "model": "right", "after": ["right"], "gather": True},
+                    {"name": "end", "after": ["pick", "left", "all"]},
+                ],
+            }
+            for name, on_late in (("app", "drop"), ("soft", "answer"), ("part", "partial"))
+        },
+        "truth": {
+            "pick": {"routes": {"left": 0.5, "end": 0.3, "": 0.2}},
+            "crop": {"parts": [0, 4]},
+            "left": {"fail": 0.05},
+        },
+        "workload": {name: {"app": name, "rate": 70.0} for name in ("app", "soft", "part")},
+        "faults": {
+            "cancel": 0.05,
+            "fail_job": 0.01,
+            "fail_batch": 0.01,
+            "slow": 0.05,
+            "refuse": 0.02,
+            "lane_loss_every": "400ms",
+            "lane_loss": "50ms",
+            "hang": 0.2,
+        },
+        "run": {"duration": "1s", "noise": 0.1},
+    }
+    run = simulate(parse_scenario(table), seed, settle=True)
+    assert run.world.reference_model.marks["RequestArrived"] == len(run.world.ended) > 100
+    source = companies_of(run.scheduler)
+    assert not source._members and not source._touched and not run.scheduler.open_count
+    assert not any(any(line.waiting) for line in source._lines)
