@@ -112,10 +112,9 @@ class Plain(Source):
             if steps > 1 or job.node.succs:
                 worth *= share_ns / max(1, steps * share_ns + board.rest_lane_ns(request.app, job.node))
             ends_ns = at_ns + utility.after_ns
-            if takes_steps:  # it leaves when its own steps are over; a step brings its share
+            if takes_steps:  # it leaves when its own steps are over
                 ends_ns = at_ns + bid.expected_ns + steps_more_ns(job, bid.expected_ns, latency)
                 due_ns = min(due_ns, job.deadline_ns)
-                worth /= steps_left(job)
             if ends_ns <= due_ns:
                 gain += worth
                 slack_ns = min(slack_ns, due_ns - ends_ns)
