@@ -31,6 +31,8 @@ _CLIPPER = (
     "the paper says substantially lower and gives no number (read as at most four fifths); here the times of batches "
     "are exact, so the variability that Clipper does not bound is missing"
 )
+_FEW = "where few requests fit a cohort, no policy that does not know the arrivals comes close to the optimum"
+_TURNS = "the bound lets cohorts take turns around a function without making each other wait"
 
 
 def _ramp(lms: Sequence[str], what: str, known: Known) -> Dict[str, Known]:
@@ -76,6 +78,19 @@ KNOWN: Mapping[str, Mapping[str, Known]] = {
             -2.0,
             "the fastest model alone needs no plan; schemble+ counts on usual times where one is ten times that",
         ),
+    },
+    "scripts/replicate/pard/local.py": {
+        "rho 1.2: goodput over reactive (back), round robin": Known(
+            1.42, 1.55, "the reference's rival plans with full batches; this one counts those that run, which is better"
+        ),
+    },
+    "scripts/replicate/pard/worlds.py": {
+        "single: ... worst": Known(1.5, 6.0, _FEW),
+        "chain: ... worst": Known(1.5, 6.0, _FEW),
+        "hosts: points above the optimum, mean": Known(2.5, 6.0, _TURNS),
+        "hosts: ... worst": Known(2.5, 16.0, _TURNS),
+        "fan: points above the optimum, mean": Known(1.5, 2.5, _FEW),
+        "fan: ... worst": Known(1.5, 6.0, _FEW),
     },
     "scripts/replicate/pard/paths.py": {
         "one device, rho 1.0: expected cost over the dearer branch": Known(
