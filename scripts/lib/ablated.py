@@ -214,7 +214,7 @@ MECHANISMS: Tuple[Mechanism, ...] = (
         (Part(lane_schedule, "_patient_from_ns", says(FOREVER_NS)),),
     ),
     Mechanism("edf: batches that give nobody up", "policies/edf.py", (Part(edf, "_rate_of_all", says(0.0)),)),
-    Mechanism("edf: steps to come", "policies/edf.py", (Part(edf, "_steps_more_ns", says(0)),)),
+    Mechanism("edf: steps to come", "policies/edf.py", (Part(edf, "steps_more_ns", says(0)),)),
     Mechanism("edf: sizes that lose critical jobs", "policies/edf.py", (Part(edf, "_critical_lost", says(0)),)),
     Mechanism("edf: refusal at arrival", "policies/edf.py", (), {"edf": {"admit": False}}),
     # --- pard_local
