@@ -108,9 +108,9 @@ class Plain(Source):
             due_ns, _, soft_ns = utility.rows[row]
             row += 1
             worth = worth_of(request, board)
-            steps = steps_left(job) if job.hints else 1
-            if steps > 1 or job.node.succs:
-                worth *= share_ns / max(1, steps * share_ns + board.rest_lane_ns(request.app, job.node))
+            if job.node.succs:
+                rest_ns = board.rest_lane_ns(request.app, job.node)
+                worth *= share_ns / max(1, share_ns + rest_ns)
             ends_ns = at_ns + utility.after_ns
             if takes_steps:  # it leaves when its own steps are over
                 ends_ns = at_ns + bid.expected_ns + steps_more_ns(job, bid.expected_ns, latency)
