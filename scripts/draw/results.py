@@ -182,7 +182,12 @@ def overview(results: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def doublings(value: Any, bound: str) -> Optional[float]:
-    """How far beyond a bound a value is, in doublings; None for what is no number from 0 beside one."""
+    """How far beyond a bound a value is, in doublings; in a band (``1 to 2``) beyond the nearer end, or the one it has
+    left. None for what is no number from 0 beside one."""
+    low, to, high = bound.partition(" to ")
+    if to:
+        ends = [doublings(value, f">= {low}"), doublings(value, f"<= {high}")]
+        return min([end for end in ends if end is not None], default=None)
     way, _, number = bound.partition(" ")
     if way not in (">=", "<=") or isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
@@ -213,10 +218,16 @@ def section(title: str, name: str, result: Mapping[str, Any]) -> str:
 def table(checks: Sequence[Mapping[str, Any]]) -> List[str]:
     """A row per check."""
     return ["| check | value | must be | |", "| --- | ---: | ---: | --- |"] + [
-        f"| {cell(check['name'])} | {number(check['value'])} | {cell(check['bound'])} | "
-        f"{'holds' if check['holds'] else '**falls short**'} |"
+        f"| {cell(check['name'])} | {number(check['value'])} | {cell(check['bound'])} | {judged(check)} |"
         for check in checks
     ]
+
+
+def judged(check: Mapping[str, Any]) -> str:
+    """Whether a check holds, and what is known of one that does not."""
+    if check["holds"]:
+        return "holds"
+    return f"**falls short**, as known: {cell(check['known'])}" if check.get("known") else "**falls short**"
 
 
 def said(circumstances: Mapping[str, Any]) -> str:

@@ -28,7 +28,10 @@ HISTORY = 1500  # times alone per class that the scheduler knows at the start
 WINDOW_NS = NS_PER_S  # one arrival rate lasts so long
 RHO = 0.8  # correlation of the rates of successive windows
 MODEL, LANE = "m", "gpu0"
-FACT, GUESS = "work", "guess"  # a request's u in ns, and its time alone as predicted
+FACT, GUESS = "true_ns", "guess"
+"""A request's u in ns, and its time alone as predicted. Both are names of the replication's own: a hint that the server
+knows (``work``, ``steps``) has a bound beyond which it is clipped, and nanoseconds lie beyond that of ``work``."""
+
 GUESS_ERROR = 0.1  # deviation of the prediction's logarithm
 
 # --- lengths --------------------------------------------------------------------------------------------------------

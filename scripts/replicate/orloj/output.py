@@ -6,7 +6,7 @@ import csv
 import os
 import re
 import statistics
-from typing import Any, Dict, List, Mapping, Sequence, Tuple
+from typing import Any, Collection, Dict, List, Mapping, Sequence, Tuple
 
 from lib import drawn
 
@@ -31,6 +31,17 @@ def reference_rates(law: str) -> Dict[Tuple[str, float], float]:
         (row["system"], float(row["slo_x_p99"])): float(row["finish_rate"])
         for row in read_rows("orloj_reference.csv")
         if row["law"] == law
+    }
+
+
+def reference_of_cases(law: str, cases: Collection[str]) -> Dict[Tuple[str, float], float]:
+    """The same over some cases; the specification has cases of PA alone."""
+    rows = [row for row in read_rows("orloj_reference_cases.csv") if law == "PA" and row["case"] in cases]
+    systems = [name for name in rows[0] if name not in ("case", "slo_x_p99")] if rows else []
+    return {
+        (system, factor): statistics.fmean([float(row[system]) for row in rows if float(row["slo_x_p99"]) == factor])
+        for system in systems
+        for factor in FACTORS
     }
 
 

@@ -22,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # scripts/
 from lib.checks import Checks, arguments
 from lib.lean_world import LeanWorld, served
 from lib.pard_oracle import most_in_time
+from lib.replicated import OURS, checks_of
 
 from edgeserve.sched.latency.split import BestSplit
 from edgeserve.sched.protocol.events import JobId, JobResult
@@ -34,6 +35,7 @@ POLICIES: Mapping[str, Tuple[str, Mapping[str, Any]]] = {
     "pard": ("pard", {}),
 }
 OPTIMUM = "optimum"
+GRID = 0.3  # points by which a run may beat the optimum, which counts time on a grid
 BOUNDS = {False: 1.5, True: 2.5}  # points above the optimum, without and with host functions
 
 
@@ -305,7 +307,7 @@ def main() -> int:
         )
         for row, values in lost[family, seed].items():
             print(f"  {row:12}" + "".join(f"{values[load]:7.1f}" for load in LOADS), flush=True)
-    checks = Checks("scripts/replicate/pard/worlds.py")
+    checks = checks_of("scripts/replicate/pard/worlds.py", False)
     for family in families:
         judge(family, {seed: rows for (name, seed), rows in lost.items() if name == family}, rows, checks)
     return checks.finish(
@@ -322,12 +324,12 @@ def judge(
     cells = [(seed, load) for seed in lost for load in LOADS]
     above = sorted(lost[seed]["pard_local"][load] - lost[seed][OPTIMUM][load] for seed, load in cells)
     bound = BOUNDS["host" in family]
-    checks.at_most(f"{family}: points above the optimum, mean", sum(above) / len(above), bound)
-    checks.at_most(f"{family}: ... worst", above[-1], bound)
+    checks.between(f"{family}: points above the optimum, mean", sum(above) / len(above), -GRID, bound)
+    checks.between(f"{family}: ... worst", above[-1], -GRID, bound)
     others = [row for row in rows if row != "pard_local"]
     if others:
         behind = [lost[seed]["pard_local"][load] - min(lost[seed][row][load] for row in others) for seed, load in cells]
-        checks.at_most(f"{family}: points behind the best simpler rule, worst", max(behind), 1.0)
+        checks.at_most(f"{family}: points behind the best simpler rule, worst", max(behind), 1.0, OURS)
 
 
 if __name__ == "__main__":

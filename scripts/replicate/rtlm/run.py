@@ -25,9 +25,11 @@ from typing import Any, Dict, List, Mapping, Sequence
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # scripts/
 
 from lib.checks import Checks, arguments
+from lib.replicated import AHEAD, COST, GOAL, checks_of
 
 from replicate.rtlm import cases, online, world
 from replicate.rtlm.busy import busy
+from replicate.rtlm.cases import GATHERED
 from replicate.rtlm.texts import on_texts
 from replicate.rtlm.world import LMS, VARIANCES, Case, Result, System
 
@@ -35,11 +37,18 @@ SCRIPT = "scripts/replicate/rtlm/run.py"
 TABLES = ("orders", "stages", "offload", "ramp", "malicious", "quality", "busy", "online", "texts", "parameters")
 LOADS = tuple(0.1 + 0.9 * index / 23 for index in range(24))
 RATIOS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
-WITHIN = 1.15
-"""Of the specification's numbers."""
+WITHIN = 0.15
+"""Of the specification's numbers, either way (its acceptance)."""
 
 ROUNDED = 1.02
 """Where its numbers are to be reached: they have two digits, and other requests were drawn."""
+
+LEAST_TO_STATIC_FIFO = 0.6
+"""RT-LM beside FIFO on a ramp: the paper's Table IV has 0.68 to 1.0 of FIFO's response, the specification 0.74 to
+0.96."""
+
+LEAST_TO_FIFO = 0.6
+"""Grouped admission in the order of lengths beside that in order of arrival: the specification has 0.65 to 1.04."""
 
 
 def over(seeds: Sequence[int], system: System, case: Case) -> Result:
@@ -63,28 +72,27 @@ def orders(seeds: Sequence[int], checks: Checks) -> Dict[str, Any]:
                 flush=True,
             )
         found[f"{load} {variance}"] = {name: row._asdict() for name, row in rows.items()}
-        fifo = rows["FIFO"].mean
+        fifo, most = rows["FIFO"].mean, 0.85 if load < 1 else 0.3
+        least = 0.5 * stated["UP"][0] / stated["FIFO"][0]  # half of what the specification has: too good to be true
         if variance == "normal":
+            checks.between(f"load {load}: corrected priority beside FIFO, mean", rows["UP"].mean / fifo, least, most)
             checks.at_most(
-                f"load {load}: corrected priority beside FIFO, mean", rows["UP"].mean / fifo, 0.85 if load < 1 else 0.3
+                f"load {load}: corrected priority beside FIFO, largest", rows["UP"].max / rows["FIFO"].max, 1.5, GOAL
             )
-            checks.at_most(
-                f"load {load}: corrected priority beside FIFO, largest", rows["UP"].max / rows["FIFO"].max, 1.5
-            )
-        checks.at_most(
-            f"load {load} {variance}: rtlm's batches beside FIFO, mean",
-            rows["UP+C"].mean / fifo,
-            0.85 if load < 1 else 0.3,
+        checks.between(
+            f"load {load} {variance}: rtlm's batches beside FIFO, mean", rows["UP+C"].mean / fifo, least, most
         )
         checks.at_most(
             f"load {load} {variance}: seed beside the printed rule, largest",
             rows["UP+C"].max / rows["UP+C, and"].max,
             1.0,
+            GOAL,
         )
         checks.at_least(
             f"load {load} {variance}: Eq. 3 as printed beside corrected, largest",
             rows["Eq. 3 as printed"].max / rows["UP"].max,
             2.0,
+            GOAL,
         )
     return found
 
@@ -95,8 +103,9 @@ def stages(seeds: Sequence[int], checks: Checks) -> Dict[str, Any]:
     print(f"\n{'mean/p95 response, s':28}" + "".join(f"{name:>20}" for name in cases.STAGES))
     for (xi_s, load, variance), stated in cases.SPEC_STAGES.items():
         rows = {
-            name: over(seeds, system, Case(load=load, variance=variance, xi_ms=1e3 * xi_s))
+            name: over(seeds, system, Case(load=load, variance=variance, xi_ms=1e3 * xi_s, gathered=name == GATHERED))
             for name, system in cases.STAGES.items()
+            if xi_s or name != GATHERED
         }
         place = f"xi {xi_s:g} s, load {load}, {variance}"
         print(f"{place:28}" + "".join(f"{row.mean:13.2f}/{row.p95:6.2f}" for row in rows.values()))
@@ -105,15 +114,19 @@ def stages(seeds: Sequence[int], checks: Checks) -> Dict[str, Any]:
             flush=True,
         )
         found[place] = {name: row._asdict() for name, row in rows.items()}
-        for name in ("UP+C, early exit", "rtlm+"):
-            if name in stated:
-                checks.at_most(
+        for name, of in (("UP+C, early exit", "UP+C, early exit"), (GATHERED if xi_s else "rtlm+", "rtlm+")):
+            if of in stated:
+                checks.between(
                     f"{place}: {name} beside the specification, mean",
-                    rows[name].mean / stated[name],
-                    WITHIN if name != "rtlm+" else ROUNDED,
+                    rows[name].mean / stated[of],
+                    1 - WITHIN,
+                    ROUNDED if name == "rtlm+" else 1 + WITHIN,
                 )
-        checks.at_most(
-            f"{place}: rtlm+ beside continuous FIFO, mean", rows["rtlm+"].mean / rows["continuous FIFO"].mean, 1.05
+        checks.between(
+            f"{place}: rtlm+ beside continuous FIFO, mean",
+            rows["rtlm+"].mean / rows["continuous FIFO"].mean,
+            LEAST_TO_FIFO,
+            1.05,
         )
     return found
 
@@ -143,8 +156,16 @@ def offload(seeds: Sequence[int], checks: Checks) -> Dict[str, Any]:
             )
             found[place] = {rule: row._asdict() for rule, row in rows.items()}
             checks.at_most(
-                f"{place}: conditional beside none, mean", rows["conditional"].mean / rows["none"].mean, 1.02
+                f"{place}: conditional beside none, mean", rows["conditional"].mean / rows["none"].mean, 1.02, GOAL
             )
+            for rule in ("none", "conditional"):  # what the static rule's queue grows to depends on how long it runs
+                if load == 0.8 and (kappa, rule) in cases.SPEC_OFFLOAD:
+                    checks.between(
+                        f"{place}: {rule} beside the specification, mean",
+                        rows[rule].mean / cases.SPEC_OFFLOAD[kappa, rule],
+                        1 - WITHIN,
+                        1 + WITHIN,
+                    )
     return found
 
 
@@ -154,7 +175,10 @@ def ramp(seeds: Sequence[int], checks: Checks, segment_s: float, lms: Sequence[s
     for name in lms:
         rows: Dict[str, List[Result]] = {}
         for key, system in cases.RAMP.items():
-            rows[key] = [over(seeds, system, Case(name, variance, LOADS, seconds=segment_s)) for variance in VARIANCES]
+            rows[key] = [
+                over(seeds, system, Case(name, variance, LOADS, seconds=segment_s, gathered=key == GATHERED))
+                for variance in VARIANCES
+            ]
         print(
             f"\n{name:27}{'mean s (small normal large)':>30}{'largest s':>24}{'60 / mean':>24}"
             "   specification's mean, paper's largest, paper's throughput"
@@ -182,27 +206,42 @@ def _check_ramp(checks: Checks, name: str, rows: Mapping[str, List[Result]]) -> 
     for place, variance in enumerate(VARIANCES):
         at = {key: three[place] for key, three in rows.items()}
         where = f"ramp, {name}, {variance}"
-        checks.at_most(f"{where}: rtlm (kappa 2) beside FIFO, mean", at["rtlm, kappa 2"].mean / at["FIFO"].mean, 1.0)
+        for system, stated in cases.SPEC_RAMP.items():
+            checks.between(
+                f"{where}: {system} beside the specification, mean",
+                at[system].mean / stated[name][place],
+                1 - WITHIN,
+                1 + WITHIN,
+            )
+        checks.between(
+            f"{where}: rtlm (kappa 2) beside FIFO on the same lanes, mean",
+            at["rtlm, kappa 2"].mean / at["FIFO, kappa 2"].mean,
+            LEAST_TO_STATIC_FIFO,
+            1.0,
+        )
         if cases.PAPER_MAX["rtlm, kappa 2"][name][place] < cases.PAPER_MAX["FIFO"][name][place]:
             checks.at_most(
-                f"{where}: Table III, rtlm (kappa 2) beside FIFO, largest",
+                f"{where}: Table III, rtlm (kappa 2) beside FIFO on one lane, largest",
                 at["rtlm, kappa 2"].max / at["FIFO"].max,
                 1.0,
+                AHEAD,
             )
-        checks.at_most(f"{where}: rtlm on one device ahead of LUF, mean", at["UP+C"].mean / at["LUF"].mean, 0.99)
+        checks.at_most(f"{where}: rtlm on one device ahead of LUF, mean", at["UP+C"].mean / at["LUF"].mean, 0.99, AHEAD)
         checks.at_most(
-            f"{where}: rtlm (kappa 2) ahead of LUF on one device, mean", at["rtlm, kappa 2"].mean / at["LUF"].mean, 0.99
+            f"{where}: rtlm (kappa 2) ahead of LUF on the same lanes, mean",
+            at["rtlm, kappa 2"].mean / at["LUF, kappa 2"].mean,
+            0.99,
+            AHEAD,
         )
-        checks.at_most(f"{where}: LUF beside MUF, mean", at["LUF"].mean / at["MUF"].mean, 1.0)
+        if cases.SPEC_RAMP["LUF"][name][place] <= cases.SPEC_RAMP["MUF"][name][place]:
+            checks.at_most(f"{where}: LUF beside MUF, mean", at["LUF"].mean / at["MUF"].mean, 1.0, AHEAD)
         checks.at_most(
-            f"{where}: conditional offloading beside none, mean", at["rtlm, kappa 2"].mean / at["UP+C"].mean, 1.02
+            f"{where}: conditional offloading beside none, mean",
+            at["rtlm, kappa 2"].mean / at["UP+C"].mean,
+            1.02,
+            GOAL,
         )
-        checks.at_most(
-            f"{where}: rtlm+ beside the specification's continuous row, mean",
-            at["rtlm+"].mean / cases.SPEC_RAMP["rtlm+"][name][place],
-            WITHIN,
-        )
-        checks.at_most(f"{where}: rtlm+ beside rtlm, mean", at["rtlm+"].mean / at["rtlm, kappa 2"].mean, 1.0)
+        checks.at_most(f"{where}: rtlm+ beside rtlm, mean", at["rtlm+"].mean / at["rtlm, kappa 2"].mean, 1.0, AHEAD)
 
 
 def malicious(seeds: Sequence[int], checks: Checks) -> Dict[str, Any]:
@@ -230,6 +269,15 @@ def malicious(seeds: Sequence[int], checks: Checks) -> Dict[str, Any]:
                 f"{place}: {better} beside {worse}, worst ratio of means",
                 max([a.mean / b.mean for a, b in zip(rows[better], rows[worse])]),
                 1.0,
+                AHEAD,
+            )
+        for name in ("FIFO", "rtlm") if case.side_batch == 32 else ():
+            ratios = [row.mean / value for row, value in zip(rows[name], cases.SPEC_MALICIOUS[name])]
+            checks.between(
+                f"{place}: {name} beside the specification, least ratio", min(ratios), 1 - WITHIN, 1 + WITHIN
+            )
+            checks.between(
+                f"{place}: {name} beside the specification, worst ratio", max(ratios), 1 - WITHIN, 1 + WITHIN
             )
     return found
 
@@ -256,9 +304,10 @@ def quality(seeds: Sequence[int], checks: Checks) -> Dict[str, Any]:
             flush=True,
         )
         found[label] = {name: row._asdict() for name, row in rows.items()}
-        checks.at_most(
+        checks.between(
             f"predictor {label}: rtlm+ beside continuous FIFO, mean",
             rows["rtlm+"].mean / rows["continuous FIFO"].mean,
+            LEAST_TO_FIFO,
             1.05,
         )
     return found
@@ -279,9 +328,14 @@ def parameters(seeds: Sequence[int], checks: Checks) -> Dict[str, Any]:
             means = [row.mean for row in rows.values()]
             best = min(means)
             if option == "alpha":
-                checks.at_most(f"Fig. 13a, {name}: largest less smallest mean over alpha, s", max(means) - best, 0.35)
-            checks.at_most(
-                f"Fig. 13, {name}: mean at the published {option} beside the best", rows[published].mean / best, 1.02
+                checks.between(
+                    f"Fig. 13a, {name}: largest less smallest mean over alpha, s", max(means) - best, 0, 0.35
+                )
+            checks.between(
+                f"Fig. 13, {name}: mean at the published {option} beside the best",
+                rows[published].mean / best,
+                1.0,
+                1.02,
             )
     return found
 
@@ -297,12 +351,13 @@ def cost(checks: Checks) -> Dict[str, Any]:
     for name, value in found.items():
         print(f"{name:40}{value:10.3f}   {stated.get(name, '-')}")
     for kind in ("rtlm", "rtlm+"):
-        checks.at_most(f"{kind}: ms per batch with 500 that wait", found[f"{kind}, 500 wait, per batch"], 1.0)
+        checks.at_most(f"{kind}: ms per batch with 500 that wait", found[f"{kind}, 500 wait, per batch"], 1.0, COST)
         inference_ms = LMS["DialoGPT"].mean_steps * LMS["DialoGPT"].eta_ms / 2
         checks.at_most(
             f"{kind}: prediction and decision per request, % of inference",
             100 * (found["prediction"] + found[f"{kind}, decision"]) / inference_ms,
             0.5,
+            COST,
         )
     return found
 
@@ -316,7 +371,7 @@ def main() -> int:
     args = parser.parse_args()
     seeds = list(range(args.first, args.first + (1 if args.quick else args.seeds)))
     segment_s, lms = (10.0, ["DialoGPT"]) if args.quick else (args.segment, list(LMS))
-    checks, results, began = Checks(SCRIPT), {}, time.perf_counter()
+    checks, results, began = checks_of(SCRIPT, args.quick), {}, time.perf_counter()
     for name, table in (
         ("orders", orders),
         ("stages", stages),
@@ -340,7 +395,9 @@ def main() -> int:
         f"{time.perf_counter() - began:.0f} s"
     )
     return checks.finish(
-        args.json, {"python": platform.python_version(), "seeds": seeds, "segment_s": segment_s}, results=results
+        args.json,
+        {"python": platform.python_version(), "quick": args.quick, "seeds": seeds, "segment_s": segment_s},
+        results=results,
     )
 
 

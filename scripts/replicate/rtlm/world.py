@@ -23,6 +23,9 @@ VARIANCES = {"small": 0.2, "normal": 0.5, "large": 0.9}
 RHO = 0.8
 STEPS_MAX = 256
 SIDE_BATCH = 8
+WAITED = "waited"
+"""The hint of a gathered request that says how many seconds it had waited when it came."""
+
 TOKENS = 14.0
 """The median length of a prompt."""
 
@@ -79,6 +82,7 @@ class Case(NamedTuple):
     longer: float = 2.0
     side_batch: int = SIDE_BATCH
     astray: float = 0.0  # predictions are so many times too long or too short, by the toss of a coin
+    gathered: bool = False  # requests come at multiples of the window already, for a policy that has no window
 
 
 class Result(NamedTuple):
@@ -184,6 +188,14 @@ def workloads(case: Case, loads: Sequence[float], rate: float, median: float, si
 def run(system: System, case: Case, seed: int) -> Result:
     """Simulate one case."""
     table = scenario_of(system, case)
+    if case.gathered:
+        with tempfile.TemporaryDirectory() as directory:
+            path = os.path.join(directory, "gathered.csv")
+            median, sigma = table["workload"]["people"]["hints"]["answer"]["lognormal"]
+            _write_gathered(path, table, case, seed)
+            table["truth"]["chat"]["predict"].update(median=median, sigma=sigma)
+            table["workload"] = {"people": {"app": "chat", "kind": "trace", "file": path}}
+            return judge(simulate(parse_scenario(table), seed, []), LMS[case.lm])
     if not case.astray:
         return judge(simulate(parse_scenario(table), seed, []), LMS[case.lm])
     with tempfile.TemporaryDirectory() as directory:
@@ -211,6 +223,27 @@ def _write_astray(path: str, table: Mapping[str, Any], case: Case, seed: int) ->
             rows.writerow([f"{at:.9f}", f"{told:.6f}", answer, f"{draw.lognormvariate(math.log(TOKENS), 0.5):.3f}"])
 
 
+def _write_gathered(path: str, table: Mapping[str, Any], case: Case, seed: int) -> None:
+    """A trace of Poisson arrivals that are let in at the next multiple of the gathering window, and how long each has
+    waited: what the window costs a policy that has none of its own."""
+    people = table["workload"]["people"]
+    median, sigma = people["hints"]["answer"]["lognormal"]
+    rates = [people["rate"], *[change["rate"] for change in people["changes"]]]
+    draw, window_s = random.Random(f"{seed}/gathered"), case.xi_ms / 1e3
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        rows = csv.writer(file)
+        rows.writerow(["arrival_s", WAITED, "answer", "tokens"])
+        for place, rate in enumerate(rates):
+            at = place * case.seconds
+            while True:
+                at += draw.expovariate(rate)
+                if at > (place + 1) * case.seconds:
+                    break
+                let_in = math.ceil(at / window_s) * window_s
+                tokens = draw.lognormvariate(math.log(TOKENS), 0.5)
+                rows.writerow([f"{let_in:.9f}", f"{let_in - at:.9f}", _length(draw, median, sigma), f"{tokens:.3f}"])
+
+
 def judge(done: Any, lm: Lm) -> Result:
     """What came of a run. Every request must have been answered."""
     took: List[float] = []
@@ -218,7 +251,7 @@ def judge(done: Any, lm: Lm) -> Result:
     for end in done.world.ended:
         if end.outcome != "completed":
             raise AssertionError(f"request {end.request.id} ended as {end.outcome}: {end.reason}")
-        response = (end.end_ns - end.request.arrival_ns) / 1e9
+        response = (end.end_ns - end.request.arrival_ns) / 1e9 + end.request.hints.get(WAITED, 0.0)
         took.append(response)
         missed += response > 2.0 + 2.0 * lm.phi_ms / 1e3 * end.request.hints["tokens"]
     took.sort()

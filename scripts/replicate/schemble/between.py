@@ -24,6 +24,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # scripts/
 
 from lib.checks import Checks, arguments
+from lib.replicated import OURS, checks_of
 
 from edgeserve.config.ensemble_profile import EnsembleProfile, ensemble_table
 from replicate.schemble import ensemble, world
@@ -182,6 +183,7 @@ def run_all(
                         f"{what}: schemble+ against the best {'static' if name in MISLEADING else 'other'}",
                         values["schemble+"] - max(values[key] for key in others),
                         -BEHIND,
+                        OURS,
                     )
     return found
 
@@ -194,7 +196,8 @@ def main() -> int:
     args = parser.parse_args()
     seeds = list(range(args.first_seed, args.first_seed + (1 if args.quick else args.seeds)))
     seconds = 20.0 if args.quick else 40.0
-    checks = Checks(SCRIPT)
+    ensemble.need_digits()
+    checks = checks_of(SCRIPT, args.quick)
     results = run_all(args.only, seeds, seconds, LOADS[-1:] if args.quick else LOADS, checks)
     return checks.finish(
         args.json,

@@ -17,6 +17,7 @@ The combiner, the scores, the predictor of the difficulty and the profile are th
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from functools import lru_cache
@@ -36,8 +37,10 @@ from threadpoolctl import threadpool_limits
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "examples" / "ensemble"))
 
 from data import corrupted, digits
+from inputs import DIGITS
 
 from edgeserve.config.ensemble_profile import EnsembleProfile
+from edgeserve.config.files import resolve_path
 from edgeserve.predict.accuracy import agreements as agreements_of
 from edgeserve.predict.accuracy import margins_of
 from edgeserve.predict.combiner import Combiner
@@ -68,6 +71,9 @@ SHELF = 300
 
 INK_TOLERANCE, NEAR_TOLERANCE = 0.4, 0.25
 """Answers this close are alike, in standard deviations of the answers of all models; of ``near`` for the fit alone."""
+
+FETCH = "python -m edgeserve.tools.assets examples/dynamic/assets.toml"
+"""The command that brings the digits into the asset cache."""
 
 Predict = Callable[[np.ndarray], np.ndarray]
 
@@ -105,6 +111,13 @@ class Learnt(NamedTuple):
     neighbours: Any
     right: np.ndarray
     """Of the neighbours' digits, (records, models)."""
+
+
+def need_digits() -> None:
+    """End the command with a message where the digits are not in the asset cache."""
+    path = resolve_path(DIGITS, "")
+    if not os.path.exists(path):
+        sys.exit(f"the digits are missing: {path}\nFetch them with: {FETCH}")
 
 
 def versions(first: int, last: int, count: int, worst: float, seed: int) -> Tuple[np.ndarray, np.ndarray]:

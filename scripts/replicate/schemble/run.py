@@ -25,6 +25,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # scripts/
 
 from lib.checks import Checks, arguments
+from lib.replicated import AHEAD, GOAL, LEAST, OURS, checks_of
 
 from replicate.schemble import ensemble, world
 from replicate.schemble.world import Result, System
@@ -61,9 +62,16 @@ STATIC_PAIRS = {
 }
 """Two models, one of them twice: the best on another day is the static baseline of two models."""
 
+STATIC_ALL = {
+    **STATIC_PAIRS,
+    **{f"{model}, three of it": _static((model,), {model: ["l0", "l1", "l2"]}) for model in ensemble.MODELS},
+}
+"""Every choice of three instances that leaves a model out: the best on another day is the strongest static baseline."""
+
+STATIC_BEST = "static, any"
+
 SYSTEMS: Dict[str, System] = {
     "original": System("ensemble_static"),
-    "static, any": _static(("m0",), {"m0": ["l0", "l1", "l2"]}),
     "des": System("ensemble_static", {"pick": "des"}),
     "gating": System("ensemble_static", {"pick": "gating", "threshold": 0.33}),
     "greedy edf": System("schemble", {"planner": "greedy"}),
@@ -103,6 +111,12 @@ REFERENCE = {
 }
 """The specification's own simulation, with a real ensemble of three classifiers."""
 
+HEADLINE = ("schemble", "schemble+")
+BEYOND, ROW_WITHIN = 2.0, 4.0
+"""The reference's numbers of the policies of this paper are to be reached, and not surpassed by more than two points:
+four times what days differ by. The other rows have a gate, neighbours and models of their own here, and are given as
+much as the misses of the whole ensemble are (36 to 44 %)."""
+
 FORCED_SYSTEMS = ("original", "des", "gating", "schemble(ea)", "schemble", "schemble+")
 FORCED = {
     "original": (100, 34.7, 82.4, 88.0),
@@ -129,7 +143,7 @@ def set_up(directory: str, seeds: Sequence[int], segment_s: float) -> Setup:
     return Setup(
         directory,
         {by: ensemble.fit(history, by) for by in ("predicted", "ea_predicted", "score")},
-        {seed: ensemble.draw_items(ITEMS, seed) for seed in seeds},
+        {seed: ensemble.draw_items(ITEMS, seed) for seed in (*seeds, seeds[-1] + 1)},  # the last chooses the statics
         segment_s,
     )
 
@@ -149,20 +163,27 @@ def mean(rows: Sequence[Result]) -> Result:
     return Result(*[sum(column) / len(rows) for column in zip(*rows)])
 
 
-def best_static(setup: Setup, seed: int) -> Tuple[str, System]:
-    """The pair of models, one of them twice, that does best on one day at one deadline."""
-    found = {name: run_day(setup, system, seed, 150).accuracy for name, system in STATIC_PAIRS.items()}
-    name = max(found, key=lambda item: found[item])
-    return name, STATIC_PAIRS[name]
+def best_statics(setup: Setup, seed: int, deadlines_ms: Sequence[float]) -> Dict[str, Tuple[str, System]]:
+    """The pair of models, one of them twice, that does best on one day over the deadlines, and the best of all."""
+    found = {
+        name: statistics.fmean([run_day(setup, system, seed, deadline_ms).accuracy for deadline_ms in deadlines_ms])
+        for name, system in STATIC_ALL.items()
+    }
+    best = {}
+    for row, among in (("static, two", STATIC_PAIRS), (STATIC_BEST, STATIC_ALL)):
+        name = max(among, key=lambda item: found[item])
+        print(f"{row}: {name}")
+        best[row] = (name, STATIC_ALL[name])
+    return best
 
 
-def main_table(setup: Setup, seeds: Sequence[int], checks: Checks, slack: float) -> Dict[str, Any]:
+def main_table(
+    setup: Setup, seeds: Sequence[int], checks: Checks, slack: float, statics: Mapping[str, Tuple[str, System]]
+) -> Dict[str, Any]:
     """Accuracy and missed deadlines per policy, average of the deadlines and seeds."""
-    name, pair = best_static(setup, seeds[-1])
-    print(f"static, two: {name}")
     systems = {
         "original": SYSTEMS["original"],
-        "static, two": pair,
+        **{row: system for row, (_, system) in statics.items()},
         **{key: value for key, value in SYSTEMS.items() if key != "original"},
     }
     found: Dict[str, List[Result]] = {}
@@ -188,7 +209,8 @@ def main_table(setup: Setup, seeds: Sequence[int], checks: Checks, slack: float)
         )
     _check_table(checks, {key: rows[-1] for key, rows in found.items()}, slack)
     return {
-        "static, two": name,
+        "static, two": statics["static, two"][0],
+        STATIC_BEST: statics[STATIC_BEST][0],
         "policies": {key: [row._asdict() for row in rows] for key, rows in found.items()},
         "days": {key: [row._asdict() for row in rows] for key, rows in days.items()},
     }
@@ -210,19 +232,34 @@ def _stated(table: Mapping[str, Tuple[float, float]], key: str) -> str:
     return f"{table[key][0]:.1f}/{table[key][1]:.1f}" if key in table else "-"
 
 
+def _reached(checks: Checks, key: str, what: str, accuracy: float, missed: float, slack: float) -> None:
+    """The reference's accuracy and misses, to be reached or surpassed a little."""
+    right, late = REFERENCE[key]
+    slack += 1e-9  # shares are sums
+    checks.between(f"{key} accuracy, %{what} (stated: {right:g})", accuracy, right - slack, right + BEYOND + slack)
+    checks.between(f"{key} missed, %{what} (stated: {late:g})", missed, max(0.0, late - BEYOND - slack), late + slack)
+
+
 def _check_table(checks: Checks, average: Mapping[str, Result], slack: float) -> None:
     accuracy = {key: 100 * row.accuracy for key, row in average.items()}
     missed = {key: 100 * row.missed for key, row in average.items()}
-    checks.at_least("original misses, so that the load is the reference's", missed["original"], 36 - slack)
-    checks.at_most("original misses at most", missed["original"], 44 + slack)
-    for key in ("schemble", "schemble+"):
-        checks.at_least(f"{key} accuracy, the reference's", accuracy[key], REFERENCE[key][0] - slack)
-        checks.at_most(f"{key} missed, the reference's", missed[key], REFERENCE[key][1] + slack)
-    order = ("original", "des", "gating", "static, two", "greedy edf", "schemble", "schemble+")
+    checks.near("original misses, %, so that the load is the reference's", missed["original"], 40.0, 4.0 + slack)
+    for key, (right, late) in REFERENCE.items():
+        if key in HEADLINE:
+            _reached(checks, key, "", accuracy[key], missed[key], slack)
+        else:
+            checks.near(f"{key} accuracy, %", accuracy[key], right, ROW_WITHIN + slack)
+            checks.near(f"{key} missed, %", missed[key], late, ROW_WITHIN + slack)
+    order = ("original", "des", "gating", "static, two", STATIC_BEST, "greedy edf", "schemble", "schemble+")
     for worse, better in zip(order, order[1:]):
-        checks.at_least(f"{better} ahead of {worse}", accuracy[better] - accuracy[worse], 0.0)
-    checks.at_least("sjf behind edf", accuracy["greedy edf"] - accuracy["greedy sjf"], 0.0)
-    checks.at_least("original misses so many times schemble's", missed["original"] / max(0.01, missed["schemble"]), 6.0)
+        checks.at_least(f"{better} ahead of {worse}", accuracy[better] - accuracy[worse], 0.0, AHEAD)
+    checks.at_least("sjf behind edf", accuracy["greedy edf"] - accuracy["greedy sjf"], 0.0, AHEAD)
+    checks.between(
+        "original misses so many times schemble's (stated: 6 to 10)",
+        missed["original"] / max(0.01, missed["schemble"]),
+        6.0 / (2.0 if slack else 1.0),
+        10.5 * (3.0 if slack else 1.0),
+    )
 
 
 def days_table(setup: Setup, seeds: Sequence[int], checks: Checks, slack: float) -> Dict[str, Any]:
@@ -243,32 +280,34 @@ def days_table(setup: Setup, seeds: Sequence[int], checks: Checks, slack: float)
             + f"{f'{deviation:.2f}/{error:.2f}':>12}{_stated(REFERENCE, key):>12}",
             flush=True,
         )
-        what = f"mean of {len(days)} days (standard error {error:.2f})"
-        checks.at_least(f"{key} accuracy, {what}", 100 * average.accuracy, REFERENCE[key][0] - slack)
-        checks.at_most(f"{key} missed, {what}", 100 * average.missed, REFERENCE[key][1] + slack)
+        what = f"mean of {len(days)} days"
+        _reached(checks, key, f", {what}", 100 * average.accuracy, 100 * average.missed, slack)
         found[key] = {"days": [row._asdict() for row in days], "deviation": deviation, "error": error}
     return found
 
 
-def forced_table(setup: Setup, seeds: Sequence[int], checks: Checks) -> Dict[str, Any]:
+def forced_table(
+    setup: Setup, seeds: Sequence[int], checks: Checks, statics: Mapping[str, Tuple[str, System]]
+) -> Dict[str, Any]:
     """Nothing is refused: what answers take (the paper's Table II)."""
     print(f"\n{'forced mode':14}{'accuracy':>10}{'mean s':>9}{'p95 s':>9}{'max s':>9}   reference")
     found = {}
-    name, static = best_static(setup, seeds[-1])
-    print(f"static, two: {name}")
-    systems = {"static, two": static, **{key: SYSTEMS[key] for key in FORCED_SYSTEMS}}
+    systems = {**{row: system for row, (_, system) in statics.items()}, **{key: SYSTEMS[key] for key in FORCED_SYSTEMS}}
     for key, system in systems.items():
         row = mean([run_day(setup, system, seed, FORCED_MS, on_late="answer") for seed in seeds])
         found[key] = row
         taken = "".join(f"{time_ms / 1e3:9.3f}" for time_ms in (row.mean_ms, row.p95_ms, row.max_ms))
         print(f"{key:14}{100 * row.accuracy:10.1f}{taken}   {FORCED.get(key, '-')}", flush=True)
-        checks.at_most(f"forced: {key} leaves nobody without an answer", 100 * row.missed, 0.0)
+        checks.at_most(f"forced: {key} leaves nobody without an answer", 100 * row.missed, 0.0, LEAST)
     checks.at_least(
         "forced: schemble's mean latency so many times below original's",
         found["original"].mean_ms / found["schemble"].mean_ms,
         20.0,
+        GOAL,
     )
-    checks.at_most("forced: schemble's 95th percentile in ms", found["schemble"].p95_ms, 250.0)
+    stated_ms = 1e3 * FORCED["schemble"][2]
+    checks.near("forced: schemble's 95th percentile in ms", found["schemble"].p95_ms, stated_ms, 0.3 * stated_ms)
+    checks.near("forced: schemble's accuracy, %", 100 * found["schemble"].accuracy, FORCED["schemble"][0], 1.5)
     return {key: row._asdict() for key, row in found.items()}
 
 
@@ -288,7 +327,9 @@ def delta_table(setup: Setup, seeds: Sequence[int], checks: Checks) -> Dict[str,
         found[str(delta)] = [row._asdict() for row in rows]
         print(f"{delta:8}" + "".join(f"{_pair(row):>16}" for row in rows), flush=True)
     accuracies = [rows[0]["accuracy"] for rows in found.values()]
-    checks.at_most("delta moves the exact planner's accuracy by points", 100 * (max(accuracies) - min(accuracies)), 4.0)
+    checks.at_most(
+        "delta moves the exact planner's accuracy by points", 100 * (max(accuracies) - min(accuracies)), 4.0, GOAL
+    )
     return found
 
 
@@ -343,7 +384,7 @@ def lanes_table(
             )
             best = max(value for key, value in values.items() if key != "schemble+")
             checks.at_least(
-                f"{place}, load {factor}: schemble+ against the best other", values["schemble+"] - best, -1.0
+                f"{place}, load {factor}: schemble+ against the best other", values["schemble+"] - best, -1.0, OURS
             )
     return found
 
@@ -356,14 +397,18 @@ def main() -> int:
     args = parser.parse_args()
     seeds = list(range(args.first_seed, args.first_seed + (1 if args.quick else args.seeds)))
     segment_s, slack = (10.0, 3.0) if args.quick else (40.0, 0.0)
-    checks = Checks(SCRIPT)
+    ensemble.need_digits()
+    checks = checks_of(SCRIPT, args.quick)
     results: Dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as directory:
         setup = set_up(directory, seeds, segment_s)
+        statics: Mapping[str, Tuple[str, System]] = {}
+        if {"table", "forced"} & set(args.only):
+            statics = best_statics(setup, seeds[-1] + 1, (FORCED_MS,) if args.quick else DEADLINES_MS)
         if "table" in args.only:
-            results["table"] = main_table(setup, seeds, checks, slack)
+            results["table"] = main_table(setup, seeds, checks, slack, statics)
         if "forced" in args.only:
-            results["forced"] = forced_table(setup, seeds, checks)
+            results["forced"] = forced_table(setup, seeds, checks, statics)
         if "delta" in args.only:
             results["delta"] = delta_table(setup, seeds, checks)
         if "days" in args.only:
@@ -375,7 +420,7 @@ def main() -> int:
     print("agreement of the subsets with all models:", ensemble.agreements(ensemble.draw_items(ITEMS, 1)))
     return checks.finish(
         args.json,
-        {"seeds": len(seeds), "first_seed": seeds[0], "segment_s": segment_s},
+        {"quick": args.quick, "seeds": len(seeds), "first_seed": seeds[0], "segment_s": segment_s},
         results=results,
     )
 

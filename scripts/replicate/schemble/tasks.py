@@ -22,6 +22,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # scripts/
 
 from lib.checks import Checks, arguments
+from lib.replicated import AHEAD, GOAL, OURS, checks_of
 
 from replicate.schemble import ensemble, run, world
 from replicate.schemble.world import Load, Result, System
@@ -160,10 +161,12 @@ def task_table(name: str, seeds: Sequence[int], seconds: float, directory: str, 
         ("schemble(ea)", "schemble"),
         ("schemble", "schemble+"),
     ):
-        checks.at_least(f"{name}: {better} ahead of {worse}", accuracy[better] - accuracy[worse], 0.0)
-    checks.at_most(f"{name}: schemble misses", 100 * found["schemble"]["mean"]["missed"], task.paper["schemble"][1])
+        checks.at_least(f"{name}: {better} ahead of {worse}", accuracy[better] - accuracy[worse], 0.0, AHEAD)
+    checks.at_most(
+        f"{name}: schemble misses", 100 * found["schemble"]["mean"]["missed"], task.paper["schemble"][1], GOAL
+    )
     original, ours = found["original"]["forced"]["mean_ms"], found["schemble"]["forced"]["mean_ms"]
-    checks.at_least(f"{name}, nothing refused: original takes so many times schemble's", original / ours, 10.0)
+    checks.at_least(f"{name}, nothing refused: original takes so many times schemble's", original / ours, 10.0, GOAL)
     return {"static": static, "policies": found}
 
 
@@ -202,12 +205,16 @@ def difficulty_table(seeds: Sequence[int], segment_s: float, directory: str, che
         )
         best = max(row[name]["accuracy"] for name in ("original", "des", "gating"))
         checks.at_least(
-            f"difficulty {mean}: schemble ahead of original, des and gating", row["schemble"]["accuracy"] - best, 0.0
+            f"difficulty {mean}: schemble ahead of original, des and gating",
+            row["schemble"]["accuracy"] - best,
+            0.0,
+            AHEAD,
         )
         checks.at_least(
             f"difficulty {mean}: schemble+ ahead of schemble",
             row["schemble+"]["accuracy"] - row["schemble"]["accuracy"],
             0.0,
+            OURS,
         )
     return found
 
@@ -227,7 +234,8 @@ def main() -> int:
     args = parser.parse_args()
     seeds = list(range(args.first_seed, args.first_seed + (1 if args.quick else args.seeds)))
     seconds, segment_s = (15.0, 5.0) if args.quick else (60.0, 20.0)
-    checks = Checks(SCRIPT)
+    ensemble.need_digits()
+    checks = checks_of(SCRIPT, args.quick)
     results: Dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as directory:
         for name in args.only:

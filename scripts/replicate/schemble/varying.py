@@ -18,6 +18,7 @@ from typing import Any, Dict, List, Sequence
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # scripts/
 
 from lib.checks import Checks, arguments
+from lib.replicated import OURS, checks_of
 
 from replicate.schemble import ensemble, world
 from replicate.schemble.world import Result, System
@@ -81,6 +82,7 @@ def run_all(seeds: Sequence[int], seconds: float, loads: Sequence[float], checks
                 f"load {load:g}: schemble+ against the best other",
                 row["schemble+"]["right"] - max(value["right"] for key, value in row.items() if key != "schemble+"),
                 -BEHIND,
+                OURS,
             )
     return found
 
@@ -92,7 +94,8 @@ def main() -> int:
     args = parser.parse_args()
     seeds = list(range(args.first_seed, args.first_seed + (1 if args.quick else args.seeds)))
     seconds = 5.0 if args.quick else 15.0
-    checks = Checks(SCRIPT)
+    ensemble.need_digits()
+    checks = checks_of(SCRIPT, args.quick)
     results = run_all(seeds, seconds, LOADS[1:3] if args.quick else LOADS, checks)
     return checks.finish(
         args.json,

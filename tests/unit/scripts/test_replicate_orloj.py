@@ -13,6 +13,7 @@ from replicate.orloj import run as script
 from edgeserve.loop.drive import drive
 from edgeserve.sched.core.build import build_scheduler
 from edgeserve.sched.protocol.actions import Outcome
+from edgeserve.sched.requests.graph import App
 from edgeserve.sim.reference_model import ReferenceModel
 from edgeserve.sim.run import setting_of
 from edgeserve.sim.scenario import parse_scenario
@@ -169,6 +170,26 @@ def test_the_small_world_ends_requests_as_the_simulator_does(law, system):
     ours = {reason: count for reason, count in ended.items() if count}
     assert (ours, result.batches) == simulated(system, trace, 2.0)
     assert sum(ended.values()) == 200
+
+
+def test_no_hint_of_a_trace_is_clipped():
+    trace = cases.make_trace(cases.LAWS["PD"], TWO_MODAL, 901, count=50)
+    table = systems.scenario_table(systems.SYSTEMS[0], trace, 10**9)
+    app = App(parse_scenario(table).config.apps[cases.app_name(0)], "p")
+    for request in cases.requests_of(trace, 10**9):
+        assert app.bounded(request.hints) is request.hints
+
+
+def test_the_length_oracle_is_no_worse_than_what_it_is_an_oracle_for():
+    trace = cases.make_trace(cases.LAWS["PB"], TWO_MODAL, 901, count=400)
+    profile = cases.profile_of(trace)
+    named = {system.name: system for system in systems.SYSTEMS}
+    rates = {
+        name: systems.simulate(named[name], trace, profile, 2.0).in_time / 400
+        for name in ("orloj+", "length oracle", "Clipper")
+    }
+    assert rates["length oracle"] >= rates["orloj+"] - 0.01
+    assert rates["length oracle"] > rates["Clipper"] + 0.1
 
 
 def test_a_system_without_its_policy_is_left_out():
