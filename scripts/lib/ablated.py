@@ -22,7 +22,7 @@ from edgeserve.sched.latency.declared import DeclaredShare
 from edgeserve.sched.latency.inputs import InputVariance
 from edgeserve.sched.latency.lane_gaps import DispatchGap
 from edgeserve.sched.latency.path_cost import AppCosts
-from edgeserve.sched.policies import edf, rtlm_plus
+from edgeserve.sched.policies import POLICIES, edf, rtlm_plus
 from edgeserve.sched.policies.common import lane_schedule
 from edgeserve.sched.policies.common.job_queue import JobQueue
 from edgeserve.sched.policies.dynamic.sampler import Sampler
@@ -57,22 +57,25 @@ class Part(NamedTuple):
 
 
 class Mechanism(NamedTuple):
-    """One mechanism: the module that it lies in, below ``edgeserve/sched``; what switches it off."""
+    """One mechanism: the module that it lies in, below ``edgeserve/sched``; what switches it off. A whole policy is off
+    where the policy ``instead`` serves its apps."""
 
     name: str
     where: str
     parts: Tuple[Part, ...] = ()
     options: Mapping[str, Mapping[str, object]] = {}  # kind of policy -> its options without the mechanism
+    instead: Mapping[str, str] = {}  # kind of policy -> the one that serves its apps without it
 
     def switch_off(self, stack: ExitStack) -> None:
         """Until the stack closes."""
+        stack.enter_context(mock.patch.dict(POLICIES, {kind: POLICIES[other] for kind, other in self.instead.items()}))
         for part in self.parts:
             stack.enter_context(mock.patch.object(part.owner, part.attribute, _as_found(part, part.off)))
 
     def watch(self, stack: ExitStack, acted: Set[str], kinds: Set[str]) -> None:
         """Until the stack closes, add the mechanism's name to ``acted`` when it does something. ``kinds``: of the
         policies in use."""
-        if not kinds.isdisjoint(self.options):
+        if not (kinds.isdisjoint(self.options) and kinds.isdisjoint(self.instead)):
             acted.add(self.name)
         for part in self.parts:
             stack.enter_context(mock.patch.object(part.owner, part.attribute, self._watched(part, acted)))
@@ -93,6 +96,8 @@ class Mechanism(NamedTuple):
         """The scenario with the options that switch the mechanism off."""
         policies = {
             name: replace(policy, options={**policy.options, **self.options.get(policy.kind, {})})
+            if policy.kind not in self.instead
+            else replace(policy, kind=self.instead[policy.kind], options={})
             for name, policy in scenario.config.policies.items()
         }
         return replace(scenario, config=replace(scenario.config, policies=policies))
@@ -113,7 +118,12 @@ def most_urgent(queues: Sequence[JobQueue], room: int, size: int, ends_ns: int, 
     return [row[2] for row in rows if row[2].lane in ("", lane)][:room]
 
 
+OWN = ("orloj+", "rtlm+", "schemble+", "pard_local")
+"""The policies that an app gets by what it is, besides ``edf``."""
+
 MECHANISMS: Tuple[Mechanism, ...] = (
+    # --- whole policies
+    *[Mechanism(f"{kind} as a whole", "policies/__init__.py", instead={kind: "edf"}) for kind in OWN],
     # --- core
     Mechanism("wait for returning clients", "core/holds.py", (Part(Holds, "_for_clients_ns", says(0)),)),
     Mechanism(

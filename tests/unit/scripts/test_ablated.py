@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Set
 
 import pytest
 from lib.ablated import MECHANISMS, Mechanism
@@ -14,9 +16,25 @@ SCHED = Path(__file__).resolve().parents[3] / "edgeserve" / "sched"
 
 @pytest.mark.parametrize("mechanism", MECHANISMS, ids=[mechanism.name for mechanism in MECHANISMS])
 def test_what_a_row_switches_off_is_there(mechanism: Mechanism) -> None:
-    assert mechanism.parts or mechanism.options
+    assert mechanism.parts or mechanism.options or mechanism.instead
     for part in mechanism.parts:
         assert part.attribute in vars(part.owner), f"{part.owner} has no {part.attribute}: mend scripts/lib/ablated.py"
     for kind, options in mechanism.options.items():
         POLICIES[kind]("p", (), options)
+    assert set(mechanism.instead) | set(mechanism.instead.values()) <= set(POLICIES)
     assert (SCHED / mechanism.where).exists() or (SCHED.parent / mechanism.where).exists(), mechanism.where
+
+
+def test_a_whole_policy_is_off_where_another_one_serves_its_apps():
+    row = next(item for item in MECHANISMS if item.instead)
+    kind, other = next(iter(row.instead.items()))
+    acted: Set[str] = set()
+    with ExitStack() as stack:
+        row.switch_off(stack)
+        assert POLICIES[kind] is POLICIES[other]
+    assert POLICIES[kind] is not POLICIES[other]
+    with ExitStack() as stack:
+        row.watch(stack, acted, {other})
+        assert not acted
+        row.watch(stack, acted, {kind})
+        assert acted == {row.name}
