@@ -52,7 +52,7 @@ def _twice(model: str) -> System:
     return System(
         "ensemble_static",
         {"pick": "static", "models": [model]},
-        {"m0": run.AWAY, "m1": run.AWAY} | {model: ["l0", "l1"]},
+        {**{"m0": run.AWAY, "m1": run.AWAY}, model: ["l0", "l1"]},
     )
 
 
