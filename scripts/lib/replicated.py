@@ -8,6 +8,9 @@ knows. Checks are named as they are printed; quick runs have a list of their own
 
 from __future__ import annotations
 
+import os
+import platform
+from importlib import metadata
 from typing import Dict, Mapping, Sequence
 
 from lib.checks import Checks, Known
@@ -128,4 +131,11 @@ def checks_of(script: str, quick: bool = False) -> Checks:
     """The checks of a replication's command, by its path below the project's root: every one has two sides or a reason,
     and what stands in :data:`KNOWN` may fall short."""
     known: Dict[str, Known] = dict(KNOWN.get(f"{script} --quick" if quick else script, {}))
-    return Checks(script, known, strict=True)
+    checks = Checks(script, known, strict=True)
+    checks.about = {
+        "python": platform.python_version(),
+        "numpy": metadata.version("numpy"),
+        "machine": platform.machine(),
+        "cores": os.cpu_count(),
+    }
+    return checks
