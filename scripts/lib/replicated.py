@@ -8,6 +8,9 @@ knows. Checks are named as they are printed; quick runs have a list of their own
 
 from __future__ import annotations
 
+import os
+import platform
+from importlib import metadata
 from typing import Dict, Mapping, Sequence
 
 from lib.checks import Checks, Known
@@ -71,6 +74,13 @@ KNOWN: Mapping[str, Mapping[str, Known]] = {
             1.5, 2.0, "one seed in place of three: the largest of all responses is one request's"
         ),
     },
+    "scripts/replicate/schemble/run.py --quick": {
+        "greedy edf ahead of static, any": Known(
+            -1.0,
+            0.0,
+            "three of one model are as good on a day of a quarter, whose bursts are short (specification: 1.1)",
+        ),
+    },
     "scripts/replicate/schemble/tasks.py": {
         "count: schemble ahead of static": Known(-6.0, -2.0, "in counting two of these models say what all three say"),
         "retrieval: schemble ahead of static": Known(
@@ -121,4 +131,11 @@ def checks_of(script: str, quick: bool = False) -> Checks:
     """The checks of a replication's command, by its path below the project's root: every one has two sides or a reason,
     and what stands in :data:`KNOWN` may fall short."""
     known: Dict[str, Known] = dict(KNOWN.get(f"{script} --quick" if quick else script, {}))
-    return Checks(script, known, strict=True)
+    checks = Checks(script, known, strict=True)
+    checks.about = {
+        "python": platform.python_version(),
+        "numpy": metadata.version("numpy"),
+        "machine": platform.machine(),
+        "cores": os.cpu_count(),
+    }
+    return checks
