@@ -8,7 +8,7 @@
 ``--world`` draws from ``scripts/lib/heldout_worlds.py`` in place of the mixes; ``--seed`` runs one seed alone.
 
 Seeds below 41000 are there to develop on. Those from 41000 are kept for reports: nothing may be tuned on them, and
-nobody looks at them before what is reported is decided.
+they are run once the code that is reported stands.
 
 The mixes (``scripts/lib/heldout_mixes.py``) have shapes of their own with each seed. All policies of a seed see the
 same arrivals, and serve all apps of a mix, with default options; ``auto`` chooses for each app as the product does.

@@ -67,6 +67,9 @@ class Checks:
         self.script = script
         self.known = known or {}
         self.strict = strict
+        self.about: Dict[str, Any] = {}
+        """Circumstances of every run: versions, and the machine."""
+
         self.rows: List[Check] = []
 
     def at_least(self, name: str, value: float, bound: float, one_side: str = "") -> None:
@@ -103,6 +106,7 @@ class Checks:
 
     def finish(self, path: str | None, circumstances: Mapping[str, Any], **more: Any) -> int:
         """Print the table; write it, and whatever else is given, to ``path`` as JSON. Returns the exit status."""
+        circumstances = {**self.about, **circumstances}
         width = max([len(row.name) for row in self.rows] + [5])
         wide = max([len(row.bound) for row in self.rows] + [9])
         print("\n" + ", ".join(f"{key} {value}" for key, value in circumstances.items()))
