@@ -40,7 +40,7 @@ class Candidate:
     is as slow as the slowest lately. ``gain`` is the worth that is expected in time, of its share of the path that is
     left, in nanoseconds of lane time; ``slack_ns`` how long the start can wait until the first of that is lost;
     ``k_ns`` the time in which urgency rises by the factor e. ``press`` is how far from urgent it is, in units of K.
-    ``value`` is set by the choice: worth per time less what critical requests lose by it. ``trust`` is the share of its
+    ``value`` is set by the choice: worth per time less what critical requests lose by it (``guarded``: they lose some). ``trust`` is the share of its
     slack for which it may wait in a schedule.
     """
 
@@ -57,6 +57,7 @@ class Candidate:
         "klass",
         "press",
         "value",
+        "guarded",
         "detail",
         "trust",
     )
@@ -87,6 +88,7 @@ class Candidate:
         self.klass = klass
         self.press = max(0, slack_ns) / self.k_ns
         self.value = 0.0
+        self.guarded = False
         self.trust = 1.0
         self.detail = detail  # what the source needs to make the bid
 

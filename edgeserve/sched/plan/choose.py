@@ -20,19 +20,28 @@ GUARD_MIN: Final = 3.0
 GUARD_MAX: Final = 10.0
 """The same of a batch that has time to wait for a gap."""
 
+SPARED: Final = 0.1
+"""A batch that brings less per time than the lane's price counts as so much of itself: it is not given up for it."""
+
 PATIENT: Final = 16
 """A batch that can wait so many times as long as the most urgent one lets it go first."""
 
 
-def weigh(candidate: Candidate, rooms: Rooms, gap_ns: int) -> None:
-    """Set the worth per time of a candidate, less what critical requests lose by it."""
+def weigh(candidate: Candidate, rooms: Rooms, gap_ns: int, price: float = 0.0) -> None:
+    """Set the worth per time of a candidate, less what critical requests lose by it, and less the ``price`` that others
+    pay for the time: of what is left, :data:`SPARED` at least."""
+    candidate.guarded = False
+    if candidate.klass == "critical":
+        candidate.value = candidate.gain / candidate.takes_ns
+        return
     gain = candidate.gain
-    if candidate.klass != "critical":
-        late = rooms.late_behind(candidate.careful_ns + gap_ns)
-        if late:
-            guard = GUARD_MAX + (GUARD_MIN - GUARD_MAX) * math.exp(-candidate.press)
-            gain -= guard * late * gain / max(1, len(candidate.jobs))
-    candidate.value = gain / candidate.takes_ns
+    late = rooms.late_behind(candidate.careful_ns + gap_ns)
+    if late:
+        guard = GUARD_MAX + (GUARD_MIN - GUARD_MAX) * math.exp(-candidate.press)
+        gain -= guard * late * gain / max(1, len(candidate.jobs))
+        candidate.guarded = True
+    value = gain / candidate.takes_ns
+    candidate.value = max(value - price, SPARED * value) if value > 0.0 else value
 
 
 def choose(candidates: Sequence[Candidate], gap_ns: int) -> Candidate | None:

@@ -12,6 +12,7 @@ from edgeserve.compiled import mypyc_attr
 from edgeserve.sched.plan.candidate import Candidate
 from edgeserve.sched.plan.choose import choose, weigh
 from edgeserve.sched.plan.companies import Companies
+from edgeserve.sched.plan.lane_price import LanePrices
 from edgeserve.sched.plan.members import Members, check_history
 from edgeserve.sched.plan.source import Source
 from edgeserve.sched.plan.steps import Steps
@@ -20,6 +21,7 @@ from edgeserve.sched.policies.ensemble.queries import ensemble_of
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.expected_end import ExpectedEnd
 from edgeserve.sched.policy_api.policy import Bid, Change, Options, Policy
+from edgeserve.sched.requests.critical import Rooms
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import Job, RequestRecord
 from edgeserve.sched.resources.lanes import Lane, Work
@@ -45,6 +47,7 @@ class LanePlan(Policy):
         self._chosen: Dict[str, Source] = {}  # by lane, whose bid was made last
         self._runs: Dict[int, Source] = {}  # by work
         self._look_again_ns: int | None = None
+        self._prices = LanePrices()
 
     # --- which source -------------------------------------------------------------------------------------------------
 
@@ -92,6 +95,7 @@ class LanePlan(Policy):
 
     def on_gone(self, job: Job, board: Board) -> None:
         self._at(job).on_gone(job, board)
+        self._prices.gone(job, board)
 
     def on_started(self, work: Work, board: Board) -> None:
         source = self._at(work.jobs[0])
@@ -157,17 +161,21 @@ class LanePlan(Policy):
                     self._look_again_ns = again_ns
                 return None
             first = found
+        self._prices.serves(first, lane)
         return _source(first).bid(first, offers, lane, board)
 
     def _first(self, offers: List[Candidate], lane: Lane, at_ns: int, board: Board) -> Candidate | None:
         rooms, gap_ns = board.critical_rooms(lane), lane.dispatch_gap.careful_ns
+        if any([item.is_critical for item in offers]):
+            rooms = Rooms([], rooms.expected, rooms.irregular)  # those that wait are in the schedule
+        price = self._prices.of(lane)
         more: List[Candidate] = []
         for item in offers:
-            weigh(item, rooms, gap_ns)
-            if item.value < item.gain / item.takes_ns and item.klass == "normal":
+            weigh(item, rooms, gap_ns, price)
+            if item.guarded and item.klass == "normal":
                 more += _source(item).smaller(item, lane, at_ns, board)
         for item in more:
-            weigh(item, rooms, gap_ns)
+            weigh(item, rooms, gap_ns, price)
         offers += more
         return choose(offers, gap_ns)
 
