@@ -1,7 +1,7 @@
 """The lognormal law: numbers whose logarithm is normal. Lengths of answers are believed to follow it.
 
 The one implementation of the project: for predicted lengths (``predict/length.py``), for what the policies of language
-models believe of answers (``sched/policies/language/lengths.py``), and for what a simulation draws
+models believe of answers (``sched/policies/common/lengths.py``), and for what a simulation draws
 (``sim/spreads.py``). Pure.
 """
 

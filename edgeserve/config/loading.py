@@ -18,7 +18,7 @@ from edgeserve.config.language_apps import completed
 from edgeserve.config.pipelines import expand_pipelines
 from edgeserve.config.readers import anything, string, table_of
 from edgeserve.config.schema import (
-    AUTO,
+    DEFAULT_POLICY,
     AppConfig,
     Config,
     DeviceConfig,
@@ -129,8 +129,8 @@ def parse_config(table: Mapping[str, Any], directory: str = ".", source: str = "
         name: completed(_app(name, section, directory), section, models)
         for name, section in _named(table, "app").items()
     }
-    if not policies or any(app.policy == AUTO for app in apps.values()):
-        policies.setdefault(AUTO, PolicyConfig(name=AUTO, kind=AUTO))
+    if not policies or any(app.policy == DEFAULT_POLICY for app in apps.values()):
+        policies.setdefault(DEFAULT_POLICY, PolicyConfig(name=DEFAULT_POLICY, kind=DEFAULT_POLICY))
     for name, section in _named(table, "app").items():
         if "model" in section:  # else the error would speak of a node, and the file has none
             _refers(section["model"], models, f"[app.{name}] model")
@@ -292,20 +292,14 @@ def check_config(config: Config) -> None:
             )
         for lane_name in model.lanes:
             _refers(lane_name, config.lanes, f"[model.{model.name}] lanes")
-    for policy in config.policies.values():
-        if policy.kind == AUTO and policy.options:
-            raise ConfigError(
-                f"[policy.{policy.name}] has no option {next(iter(policy.options))!r}: 'auto' chooses a policy with "
-                "default options for each app; for others name the policy that the app is to have"
-            )
     for app in config.apps.values():
         if app.policy:
             how = f"; a policy that an app names has a table: [policy.{app.policy}] kind = '...'"
             _refers(app.policy, config.policies, f"[app.{app.name}] policy", how)
-        elif len([policy for policy in config.policies if policy != AUTO]) > 1:
+        elif len([policy for policy in config.policies if policy != DEFAULT_POLICY]) > 1:
             raise ConfigError(
                 f"[app.{app.name}] needs policy = '...', since the file has several: "
-                f"{', '.join(sorted({*config.policies, AUTO}))}"
+                f"{', '.join(sorted({*config.policies, DEFAULT_POLICY}))}"
             )
         if app.length is not None:
             _check_length(app, *app.length)

@@ -127,8 +127,8 @@ class ModelConfig:
         return bool(self.state) or (self.engine == "python" and self.options.get("stateful") is True)
 
 
-AUTO = "auto"
-"""The kind of a policy that stands for the right one of each app (``sched/core/auto_policy.py``)."""
+DEFAULT_POLICY = "plan"
+"""The kind of the policy of apps that name none (``sched/plan``)."""
 
 
 @dataclass(frozen=True)

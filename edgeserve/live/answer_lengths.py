@@ -9,13 +9,14 @@ from __future__ import annotations
 from typing import Any, List, Mapping, Optional
 
 from edgeserve.config.files import resolve_path
-from edgeserve.config.schema import AUTO, AppConfig, Config, ModelConfig
+from edgeserve.config.schema import DEFAULT_POLICY, AppConfig, Config, ModelConfig
 from edgeserve.errors import ConfigError
 from edgeserve.live.hints import number_of
 from edgeserve.live.predictors import Predictor
+from edgeserve.sched.core.build import policy_of
 
-ORDERED_BY_LENGTH = ("rtlm", "rtlm+", AUTO)
-"""The kinds of policies that predicted lengths are for. ``auto`` serves language models with ``rtlm+``."""
+ORDERED_BY_LENGTH = ("rtlm", DEFAULT_POLICY)
+"""The kinds of policies that predicted lengths are for."""
 
 
 class AnswerLengths:
@@ -67,8 +68,7 @@ class AnswerLengths:
 def answer_lengths(app: AppConfig, model: Optional[ModelConfig], config: Config) -> Optional[AnswerLengths]:
     """For an app of one language ``model`` that does not predict its own steps, under a policy that orders by them.
     Raises ``ConfigError`` where ``answer_lengths`` or ``learn_lengths`` can have no effect."""
-    policy = config.policies.get(app.policy or next(iter(config.policies), AUTO))
-    kind = AUTO if policy is None else policy.kind
+    kind = config.policies[policy_of(config, app)].kind
     if model is not None and "steps" not in app.predict and kind in ORDERED_BY_LENGTH:
         from edgeserve.engines.lm.lm_engine import MAX_TOKENS
 

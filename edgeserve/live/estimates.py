@@ -125,9 +125,8 @@ def log_fits(state: State, told: Collection[str] = ()) -> None:
             continue
         if fit.fits:
             slo = format_duration(app.slo_ns)
-            chosen = f", policy {app.policy} since {app.policy_reason}" if app.policy_reason else ""
             parts = parts_text(state.costs[app.name])
-            log.info("app %s: %s%s, slo %s%s", app.name, expected_text(fit), parts, slo, chosen)
+            log.info("app %s: %s%s, slo %s", app.name, expected_text(fit), parts, slo)
         elif app.name not in told:
             log.warning("%s", too_slow(fit, app.on_late))
 
@@ -137,7 +136,7 @@ LOOK_NS = 5 * NS_PER_S
 
 
 class ContradictionLog:
-    """The latency models of which nothing was said yet, and the policies of apps that was said last."""
+    """The latency models of which nothing was said yet."""
 
     def __init__(
         self, config: Config, latency: Mapping[Tuple[str, str], BatchTime], state: State | None = None
@@ -147,14 +146,9 @@ class ContradictionLog:
         self._state = state
         self._apps = state.apps if state is not None else {}
         self._fans_out = [name for name, app in self._apps.items() if any(node.fan_out for node in app.nodes)]
-        self._policies = {name: app.policy for name, app in self._apps.items()}
 
     def look(self) -> None:
-        """Say what contradicts now, and which apps were moved to another policy. O(apps, and models on lanes)."""
-        for name, app in self._apps.items():
-            if self._policies[name] != app.policy:
-                log.info("app %s: policy %s from now on, since %s", name, app.policy, app.policy_reason)
-                self._policies[name] = app.policy
+        """Say what contradicts now. O(models on lanes)."""
         for name in list(self._fans_out):
             self._look_at_parts(name)
         for key, latency in list(self._quiet.items()):

@@ -22,7 +22,7 @@ from edgeserve.engines.base import Result
 from edgeserve.errors import ConfigError, nearest
 from edgeserve.live.request import LiveRequest
 from edgeserve.live.value_flow import AppPlan, split_reference
-from edgeserve.sched.policies.ensemble.queries import Ensemble, ensemble_of
+from edgeserve.sched.policies.common.ensembles import Ensemble, ensemble_of
 from edgeserve.sched.protocol.actions import RunBatch
 from edgeserve.sched.protocol.events import JobId
 from edgeserve.sched.requests.graph import App

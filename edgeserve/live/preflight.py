@@ -19,7 +19,7 @@ from edgeserve.errors import ConfigError, EdgeServeError, EngineError
 from edgeserve.live.estimates import AppFit, app_fit, too_slow
 from edgeserve.live.value_flow import AppPlan, name_clashes
 from edgeserve.offload.pin import allowed_cores
-from edgeserve.sched.core.build import build_scheduler, model_lanes, policies_of, profiled_lanes
+from edgeserve.sched.core.build import build_scheduler, model_lanes, profiled_lanes
 from edgeserve.sched.policies import POLICIES
 from edgeserve.sched.policy_api.policy import Policy
 from edgeserve.units import NS_PER_MS, counted
@@ -175,21 +175,11 @@ def check_value_names(config: Config, engines: Mapping[Tuple[str, str], Engine])
     return found
 
 
-def served_policies(config: Config, profiles: Sequence[Profile] = ()) -> Dict[str, Tuple[str, str]]:
-    """App -> the policy that it starts with, and why where the file names none (``sched/core/build.py``)."""
-    return policies_of(config, profiles, models_of_sequences(config))
-
-
 def models_of_sequences(config: Config) -> Set[str]:
     """The models whose items are sequences, as their engines say before they are loaded."""
     engines: Dict[Tuple[str, str], Engine] = {}
     check_models(config, engines)  # what cannot be made, others say
     return {model for (model, _), engine in engines.items() if engine.makes_sequences}
-
-
-def policy_text(policy: str, reason: str) -> str:
-    """A policy, and why it is that one: where nothing is said, the file names it."""
-    return f"policy {policy} since {reason}" if reason else f"policy {policy}, as configured"
 
 
 def _few(cores: Sequence[int]) -> str:

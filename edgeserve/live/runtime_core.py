@@ -577,7 +577,7 @@ class RuntimeCore:
         known = state.apps[app]
         answers = known.simple and known.nodes[0].model in state.sequences.models  # a step alone would say nothing
         fit = app_fit(state, known, by_policy=answers)
-        return {"policy": known.policy, "policy_reason": known.policy_reason, **fit.table()}
+        return {"policy": known.policy, **fit.table()}
 
     def _cached(self, app: str) -> Dict[str, Any]:
         """Which part of the prompts of an app's language models was in memory before they were read."""

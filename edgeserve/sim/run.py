@@ -14,7 +14,7 @@ from edgeserve.config.schema import Config
 from edgeserve.errors import ConfigError
 from edgeserve.lognormal import Lognormal
 from edgeserve.loop.drive import OnStep, drive
-from edgeserve.sched.core.build import build_scheduler, model_lanes, policies_of
+from edgeserve.sched.core.build import build_scheduler, model_lanes, policy_of
 from edgeserve.sim.faults import Trouble
 from edgeserve.sim.hardware import SimHardware
 from edgeserve.sim.host import NOT_MEASURED, Machine, Measured, charged
@@ -156,20 +156,16 @@ def simulate(
         )
     world = make_world(scenario, seed, profiles, setting=setting, measured=measured, drain=drain, settle=settle)
     world.thought_ns = scheduler.thought_ns
-    world.policies = kinds_of(scenario, profiles)
+    world.policies = kinds_of(scenario)
     drive(scheduler, world, () if on_step is None else (on_step,))
     world.reference_model.closed(world.now_ns)
     return Run(world, scheduler)
 
 
-def kinds_of(scenario: Scenario, profiles: Sequence[Profile] = ()) -> Dict[str, str]:
-    """App -> the kind of the policy that it starts with."""
-    known = scenario.config.policies
-    started = policies_of(scenario.config, profiles, sequences_of(scenario))
-    # One that is chosen has the name of its kind, behind ``auto-`` where the file has such a name.
-    return {
-        app: known[name].kind if name in known else name.rpartition("auto-")[2] for app, (name, _) in started.items()
-    }
+def kinds_of(scenario: Scenario) -> Dict[str, str]:
+    """App -> the kind of its policy."""
+    config = scenario.config
+    return {app.name: config.policies[policy_of(config, app)].kind for app in config.apps.values()}
 
 
 def told_times(scenario: Scenario, profiles: Sequence[Profile] = ()) -> Dict[Tuple[str, str], Dict[int, List[int]]]:

@@ -28,11 +28,9 @@ from edgeserve.live.preflight import (
     check_apps,
     import_policies,
     models_of_sequences,
-    policy_text,
-    served_policies,
 )
 from edgeserve.live.profiles import matched_profiles
-from edgeserve.sched.core.build import model_lanes, profiled_lanes
+from edgeserve.sched.core.build import model_lanes, policy_of, profiled_lanes
 from edgeserve.sim.host import Measured
 from edgeserve.sim.report import Report, report_of
 from edgeserve.sim.run import machine_to_simulate, simulate
@@ -170,7 +168,7 @@ def main(args: argparse.Namespace) -> int:
     with progress(PlainConsole(stderr=True)) as bars:
         runs = Runs(setting, scenario_for, machine_to_simulate(config), bars)
         found = examine(runs, scenario.config, rates, args.in_time / 100)
-    result = found._replace(source=source, policies=served_policies(config, profiles), assumed=assumed)
+    result = found._replace(source=source, assumed=assumed)
     columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
     print(json.dumps(result.as_table(), indent=1) if args.json else result.text(columns))
     return 1 if result.short else 0
@@ -463,7 +461,6 @@ class CheckResult(NamedTuple):
     found: Break
     source: str
     impossible: Sequence[str]
-    policies: Mapping[str, Tuple[str, str]]  # of each app, and why; no reason where the file names it
     assumed: Sequence[str] = ()  # of the lengths of answers
     worst: str = ""  # the app that falls short most, else the first to break
     rivals: Mapping[str, float] = {}  # apps that stand before that one -> its share in time without them
@@ -483,8 +480,7 @@ class CheckResult(NamedTuple):
                     "in_time_range": list(self.now.apps[name].rate_range[:2]),
                     "p99_ms": self.now.apps[name].p99_ms,
                     "slo_ms": self.config.apps[name].slo_ns / 1e6,
-                    "policy": self.policies[name][0],
-                    "policy_reason": self.policies[name][1],
+                    "policy": policy_of(self.config, self.config.apps[name]),
                 }
                 for name, rate in self.rates.items()
             },
@@ -515,8 +511,6 @@ class CheckResult(NamedTuple):
         lines = [f"{self.config.source} on {device_name()}, simulated with {self.source}:", *_aligned(rows)]
         if self.now.clients:
             lines += _aligned(client_rows(self.now))
-        for name in self.rates:
-            lines += wrapped(f"{name}: {policy_text(*self.policies[name])}", "", columns)
         for line in self.assumed:
             lines += wrapped(line, "", columns)
         used = ", ".join(f"{lane} {share:.0%}" for lane, share in self.now.lanes.items())

@@ -32,7 +32,7 @@ SLO_NS = 3600 * NS_PER_S
 TURNS_MAX = 1000
 """Of a policy that waits before it starts a batch."""
 
-KINDS = tuple([kind for kind in POLICIES if kind not in ("rtlm", "rtlm+")])
+KINDS = tuple([kind for kind in POLICIES if kind not in ("rtlm",)])
 """Those that decide on plain models: a queue of these says nothing of what answers in steps cost."""
 
 

@@ -50,7 +50,7 @@ from edgeserve.engines.versions import engine_versions
 from edgeserve.engines.warm import warm_up
 from edgeserve.errors import ConfigError, EdgeServeError, ProfileError, nearest
 from edgeserve.offload.pin import Pinned, allowed_cores, pin_thread
-from edgeserve.sched.policies.language.constants import constants_of
+from edgeserve.sched.latency.saturation import constants_of
 from edgeserve.tools.alone import entry_nodes, example_items, measure_alone
 from edgeserve.tools.measure import (
     PROMPT_TOKENS,

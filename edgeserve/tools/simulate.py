@@ -10,7 +10,7 @@ from typing import Any, Dict, List, Sequence, Tuple
 
 from edgeserve.config.loading import load_config, parse_config
 from edgeserve.config.profiles import Profile, find_profiles, parts_of
-from edgeserve.config.schema import AUTO, Config
+from edgeserve.config.schema import Config
 from edgeserve.config.text_files import write_file
 from edgeserve.device.circumstances import power_mode
 from edgeserve.errors import ConfigError
@@ -19,7 +19,7 @@ from edgeserve.loop.drive import OnStep
 from edgeserve.recording.replay import replay
 from edgeserve.recording.timeline import Timeline, timeline_of
 from edgeserve.recording.trace import Recorder, build_inputs, read_recording, start_of, used_profiles
-from edgeserve.sched.core.build import build_scheduler
+from edgeserve.sched.core.build import build_scheduler, policy_of
 from edgeserve.sched.policies import POLICIES
 from edgeserve.sched.protocol.actions import Action
 from edgeserve.sched.protocol.events import Event
@@ -90,10 +90,10 @@ def main(args: argparse.Namespace) -> int:
         raise ConfigError("name a scenario file, or --replay RECORDING (docs/reference/scenarios.md)")
     scenario = load_scenario(args.scenario)
     for kind in args.policy:
-        if ":" not in kind and kind not in (AUTO, *POLICIES):
+        if ":" not in kind and kind not in POLICIES:
             raise ConfigError(
                 f"--policy {kind}: there is no such policy (known: {', '.join(sorted(POLICIES))}; "
-                f"{AUTO!r} for the right one of each app, or 'module:Class' of your own)"
+                "or 'module:Class' of your own)"
             )
     profiles = profiles_to_simulate(scenario.config, profiles_directory(scenario.config, args.profiles))
     scenario, assumed = with_language_models(scenario, language_models(scenario.config), profiles, {})
@@ -126,7 +126,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _title(scenario: Scenario) -> str:
-    used = sorted({app.policy or next(iter(scenario.config.policies)) for app in scenario.config.apps.values()})
+    used = sorted({policy_of(scenario.config, app) for app in scenario.config.apps.values()})
     return " + ".join(used)
 
 

@@ -25,7 +25,7 @@ from lib.checks import Checks, arguments
 
 from edgeserve.loop.drive import drive
 from edgeserve.sched.core.build import build_scheduler
-from edgeserve.sched.policies.dynamic.calibration import HITS_LEN, QUANTILE
+from edgeserve.sched.published.orloj.calibration import HITS_LEN, QUANTILE
 from edgeserve.sched.protocol.events import Event
 from edgeserve.sim.run import make_world, setting_of
 from edgeserve.sim.scenario import Scenario, parse_scenario

@@ -21,8 +21,8 @@ from lib.checks import Checks, arguments
 
 from edgeserve import compiled
 from edgeserve.config.ensemble_profile import monotone
-from edgeserve.sched.policies.ensemble.planner import BOUNDED, Planner
-from edgeserve.sched.policies.ensemble.problem import REWARD_UNIT, Asked, Lanes, Option
+from edgeserve.sched.published.schemble.planner import BOUNDED, Planner
+from edgeserve.sched.published.schemble.problem import REWARD_UNIT, Asked, Lanes, Option
 
 SCRIPT = "scripts/bench/planner.py"
 TIMES_MS = (40, 75, 85, 60, 50, 70)

@@ -22,7 +22,7 @@ from replicate.orloj.cases import FACTORS
 
 from edgeserve.sched.latency.batch_time import BatchTime
 from edgeserve.sched.latency.distribution import timing_constant
-from edgeserve.sched.policies.dynamic.lengths import Lengths, LengthWindow, lengths_of
+from edgeserve.sched.published.orloj.lengths import Lengths, LengthWindow, lengths_of
 from edgeserve.sched.published.orloj.slack import score_of
 
 MS = 1_000_000

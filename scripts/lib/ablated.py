@@ -25,8 +25,8 @@ from edgeserve.sched.latency.path_cost import AppCosts
 from edgeserve.sched.policies import POLICIES, edf, rtlm_plus
 from edgeserve.sched.policies.common import lane_schedule
 from edgeserve.sched.policies.common.job_queue import JobQueue
-from edgeserve.sched.policies.dynamic.sampler import Sampler
-from edgeserve.sched.policies.language.lengths import Lengths
+from edgeserve.sched.published.orloj.sampler import Sampler
+from edgeserve.sched.policies.common.lengths import Lengths
 from edgeserve.sched.policies.pard_local import pard_local
 from edgeserve.sched.policies.pard_local.cost import LaneSchedule
 from edgeserve.sched.policies.pard_local.pard_local import PardLocal

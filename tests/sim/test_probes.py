@@ -11,7 +11,7 @@ from edgeserve.recording.timeline import timeline_of
 from edgeserve.recording.trace import Recorder, build_inputs, read_recording, start_of
 from edgeserve.sched.core.build import build_scheduler
 from edgeserve.sched.policies import POLICIES
-from edgeserve.sched.policies.dynamic.sampler import Sampler
+from edgeserve.sched.published.orloj.sampler import Sampler
 from edgeserve.sched.policies.fifo import Fifo, FifoOptions
 from edgeserve.sched.policy_api.options import option
 from edgeserve.sched.protocol.actions import FinishRequest, Outcome, ReleaseInputs, RetainInputs, RunBatch

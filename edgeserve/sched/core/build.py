@@ -6,16 +6,15 @@ The live runtime and the simulator both call :func:`build_scheduler`, so that wh
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Collection, Dict, List, Mapping, NamedTuple, Sequence, Tuple
+from typing import Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
 from edgeserve.config.profiles import LaneProfile, Profile, Timing
-from edgeserve.config.schema import Config, ModelConfig
+from edgeserve.config.schema import AppConfig, Config, ModelConfig
 from edgeserve.errors import ConfigError, ProfileError, did_you_mean
-from edgeserve.sched.core.auto_policy import DYNAMIC, PLAIN, LearntChoice, dynamic_models, free_name, resolved
 from edgeserve.sched.core.scheduler import Scheduler
 from edgeserve.sched.latency.batch_time import ASSUMED, EXPECTED, PROFILE, START, BatchTime
 from edgeserve.sched.latency.distribution import timing_constant, timing_of
-from edgeserve.sched.policies import POLICIES
+from edgeserve.sched.policies import POLICIES, REPLACED
 from edgeserve.sched.policy_api.policy import Policy
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.resources.lanes import Lane
@@ -116,13 +115,8 @@ def build_scheduler(
         for name in config.devices
     ]
     copies = [Lane(copy_lane_name(device.name), device.name, ahead_ns=LOAD_AHEAD_NS, copy=True) for device in devices]
-    lanes_of = {model.name: model_lanes(config, model) for model in config.models.values()}
-    differing = [model for (model, _), times in (learnt or {}).items() if times.inputs_differ]
-    config, reasons = resolved(config, sequences or {}, lanes_of, dynamic_models(profiles, differing))
-    apps = [App(app, app.policy, reasons.get(app.name, "")) for app in config.apps.values()]
+    apps = [App(app, policy_of(config, app)) for app in config.apps.values()]
     policies = [_policy(config, name, apps) for name in sorted(config.policies)]
-    plain = [app for app in apps if app.name in reasons and config.policies[app.policy].kind == PLAIN]
-    dynamic = free_name(DYNAMIC, config.policies)
     return Scheduler(
         apps,
         policies,
@@ -131,7 +125,6 @@ def build_scheduler(
         latency,
         sequence_models(config, sequences or {}),
         config.server.pending_max,
-        LearntChoice(plain, lambda moved: POLICIES[DYNAMIC](dynamic, moved, {})) if plain else None,
     )
 
 
@@ -144,12 +137,9 @@ def with_sizes(config: Config, sizes: Mapping[str, Sequence[int]]) -> Config:
     return replace(config, models=models) if sizes else config
 
 
-def policies_of(config: Config, profiles: Sequence[Profile], sequences: Collection[str]) -> Dict[str, Tuple[str, str]]:
-    """App -> the policy that it starts with, and why; no reason where the file names it. ``sequences``: the models
-    whose items are sequences."""
-    lanes_of = {model.name: model_lanes(config, model) for model in config.models.values()}
-    config, reasons = resolved(config, sequences, lanes_of, dynamic_models(profiles))
-    return {app.name: (app.policy, reasons.get(app.name, "")) for app in config.apps.values()}
+def policy_of(config: Config, app: AppConfig) -> str:
+    """The name of the policy that an app has."""
+    return app.policy or next(iter(config.policies))
 
 
 def sequence_models(config: Config, facts: SequenceFacts) -> Dict[str, SequenceModel]:
@@ -226,6 +216,8 @@ def _device(
 
 def _policy(config: Config, name: str, apps: Sequence[App]) -> Policy:
     entry = config.policies[name]
+    if entry.kind in REPLACED:
+        raise ConfigError(f"[policy.{name}] kind = {entry.kind!r} is 'plan' now, which has no options; leave it out")
     if entry.kind not in POLICIES:
         said = (
             f"[policy.{name}] has no kind, so that its name is its kind, and there is no policy {name!r}"

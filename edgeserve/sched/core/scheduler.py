@@ -12,7 +12,6 @@ from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
 
 from edgeserve.errors import PolicyError
 from edgeserve.sched.core.auction import Auction
-from edgeserve.sched.core.auto_policy import LearntChoice
 from edgeserve.sched.core.cuts import Cuts
 from edgeserve.sched.core.experiments import Probes
 from edgeserve.sched.core.holds import Holds
@@ -76,7 +75,6 @@ class Scheduler:
         latency: Mapping[Tuple[str, str], BatchTime],
         sequences: Mapping[str, SequenceModel] | None = None,
         pending_max: int = PENDING_MAX,
-        learnt_choice: LearntChoice | None = None,
     ) -> None:
         self.state = state = State(apps, policies, devices, lanes, latency, sequences or {}, pending_max)
         self._board = state.board
@@ -88,7 +86,6 @@ class Scheduler:
         self._cuts = Cuts(state, slack)
         state.board.connect(self._request_manager, self._probes)
         self._lanes = tuple(lanes)
-        self._learnt_choice = learnt_choice
         self._wakers: Tuple[Policy, ...] = ()
         self._thinkers: Tuple[Policy, ...] = ()
         self._set_policies()
@@ -124,8 +121,6 @@ class Scheduler:
             self._forget_at_ns = now_ns + FORGET_EVERY_NS
             for latency in state.latency.values():
                 latency.forget(now_ns)
-            if self._learnt_choice is not None and self._learnt_choice.look(state):
-                self._set_policies()
         for event in events:
             self._handlers[type(event)](event)
         timers, silent_ns = request_manager.timers, state.streams.due_ns

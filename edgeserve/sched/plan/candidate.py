@@ -40,8 +40,8 @@ class Candidate:
     is as slow as the slowest lately. ``gain`` is the worth that is expected in time, of its share of the path that is
     left, in nanoseconds of lane time; ``slack_ns`` how long the start can wait until the first of that is lost;
     ``k_ns`` the time in which urgency rises by the factor e. ``press`` is how far from urgent it is, in units of K.
-    ``value`` is set by the choice: worth per time less what critical requests lose by it (``guarded``: they lose some). ``trust`` is the share of its
-    slack for which it may wait in a schedule.
+    ``value`` is set by the choice: worth per time less what critical requests lose by it (``guarded``: they lose some)
+    and less the lane's price. ``trust`` is the share of its slack for which it may wait in a schedule.
     """
 
     __slots__ = (

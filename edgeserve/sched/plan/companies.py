@@ -43,10 +43,10 @@ EQUAL: Final = 0.98
 one if that takes less than this part of their time."""
 
 LOOK: Final = 64
-"""Requests that are looked at for a company, those due first (``orloj+``'s)."""
+"""Requests that are looked at for a company, those due first."""
 
 LOOK_UNEQUAL: Final = 32
-"""The same where they differ in work or worth: the choice is quadratic in them (``pard_local``'s)."""
+"""The same where they differ in work or worth: the choice is quadratic in them."""
 
 FAR: Final = 4
 """What is due later than so many times its path alone is not asked whether it is late: a bound on work."""

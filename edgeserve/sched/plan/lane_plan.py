@@ -17,7 +17,7 @@ from edgeserve.sched.plan.members import Members, check_history
 from edgeserve.sched.plan.source import Source
 from edgeserve.sched.plan.steps import Steps
 from edgeserve.sched.plan.unequal import Unequal
-from edgeserve.sched.policies.ensemble.queries import ensemble_of
+from edgeserve.sched.policies.common.ensembles import ensemble_of
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.expected_end import ExpectedEnd
 from edgeserve.sched.policy_api.policy import Bid, Change, Options, Policy
@@ -166,7 +166,7 @@ class LanePlan(Policy):
 
     def _first(self, offers: List[Candidate], lane: Lane, at_ns: int, board: Board) -> Candidate | None:
         rooms, gap_ns = board.critical_rooms(lane), lane.dispatch_gap.careful_ns
-        if any([item.is_critical for item in offers]):
+        if any(item.is_critical for item in offers):
             rooms = Rooms([], rooms.expected, rooms.irregular)  # those that wait are in the schedule
         price = self._prices.of(lane)
         more: List[Candidate] = []

@@ -17,8 +17,8 @@ from edgeserve.sched.plan.plain import Plain
 from edgeserve.sched.plan.price import likely_price, share_ns, steps_on
 from edgeserve.sched.plan.source import Source
 from edgeserve.sched.policies.common.bidding import best_class, bid_for, droppable
-from edgeserve.sched.policies.ensemble.queries import Ensemble, Query, ensemble_of
-from edgeserve.sched.policies.ensemble.records import RecordDraws
+from edgeserve.sched.policies.common.ensembles import Ensemble, Query, ensemble_of
+from edgeserve.sched.policies.common.records import RecordDraws
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.policy import CANNOT_MAKE_DEADLINE, Bid, Policy
 from edgeserve.sched.requests.graph import App

@@ -19,10 +19,10 @@ from edgeserve.sched.resources.lanes import Lane
 from edgeserve.sched.resources.model_cache import RESIDENT, Placement
 
 ENTRIES_MAX: Final = 256
-"""Entries of a repeated stage in a forecast: of more steps, several are one. (A bound on work, of ``pard_local``.)"""
+"""Entries of a repeated stage in a forecast: of more steps, several are one. (A bound on work.)"""
 
 SAVES_PERCENT: Final = 90
-"""A model saves time in batches if a job of its largest batch takes at most this part of one alone (``pard_local``)."""
+"""A model saves time in batches if a job of its largest batch takes at most this part of one alone."""
 
 
 class Running(NamedTuple):

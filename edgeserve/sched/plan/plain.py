@@ -12,7 +12,7 @@ from edgeserve.sched.policies.common.model_queues import ModelQueues
 from edgeserve.sched.policies.edf import Edf, steps_more_ns
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.policy import Bid, Policy
-from edgeserve.sched.requests.states import Job, RequestRecord, steps_left
+from edgeserve.sched.requests.states import Job, RequestRecord
 from edgeserve.sched.resources.lanes import Lane, Work
 from edgeserve.units import FOREVER_NS
 

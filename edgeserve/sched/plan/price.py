@@ -13,7 +13,7 @@ import math
 from typing import Dict, List, Mapping, Sequence, Set, Tuple
 
 from edgeserve.sched.plan.candidate import CRITICAL_FACTOR
-from edgeserve.sched.policies.ensemble.queries import Ensemble
+from edgeserve.sched.policies.common.ensembles import Ensemble
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.resources.lanes import Lane

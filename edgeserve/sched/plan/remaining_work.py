@@ -1,4 +1,4 @@
-"""Lines: pipelines of equal shape, and what is left to do of each request in one (``pard_local``).
+"""Lines: pipelines of equal shape, and what is left to do of each request in one.
 
 A request's cost on one device is the work it still makes, so each request is a list of jobs left per node: those that
 exist, and those that are expected of what has not run yet (a fan-out's parts, a branch's frequency). As the request

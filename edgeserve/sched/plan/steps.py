@@ -17,7 +17,7 @@ from edgeserve.sched.plan.candidate import Candidate
 from edgeserve.sched.plan.side_lanes import SideLanes, begins_ns, is_side, main_lanes, main_of
 from edgeserve.sched.plan.source import Source
 from edgeserve.sched.policies.common.bidding import best_class
-from edgeserve.sched.policies.language.lengths import HOPELESS, Lengths
+from edgeserve.sched.policies.common.lengths import HOPELESS, Lengths
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.expected_end import ExpectedEnd, expected_end
 from edgeserve.sched.policy_api.policy import CANNOT_MAKE_DEADLINE, Bid, Policy

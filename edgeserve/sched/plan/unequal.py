@@ -1,7 +1,7 @@
 """Plain work whose inputs may be unequal: where the law of a model has a spread, its batches are chosen by that law.
 
 For each of some ceilings of length and each batch size, the most pressing jobs below the ceiling that are expected in
-time make a candidate: short inputs need not wait for long ones (``orloj+``). It counts each job with its chance to be
+time make a candidate: short inputs need not wait for long ones. It counts each job with its chance to be
 in time. A law that widens finds the jobs in the queues of plain work, where they stay.
 """
 
@@ -29,7 +29,7 @@ SLOW: Final = 0.9
 
 SAFE: Final = 0.95
 """Beside those that are expected in time a batch is made of those that are so with this chance: it may be the more
-urgent one that wastes the lane (``orloj+``)."""
+urgent one that wastes the lane."""
 
 LOOK: Final = 64
 """Jobs that a decision looks at, the most pressing ones: some four full batches."""

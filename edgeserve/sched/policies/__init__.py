@@ -1,17 +1,14 @@
 """The policies by the name that a configuration's ``kind`` gives. A new one adds its line here.
 
-Those as published (``sched/published``) are named in words: they are imported when a configuration asks for one.
+``plan`` is the default. Those as published (``sched/published``) are named in words: they are imported when a
+configuration asks for one.
 """
 
 from __future__ import annotations
 
 from edgeserve.sched.policies.edf import Edf
 from edgeserve.sched.policies.fifo import Fifo
-from edgeserve.sched.policies.orloj_plus import OrlojPlus
-from edgeserve.sched.policies.pard_local.pard_local import PardLocal
 from edgeserve.sched.policies.registry import Registry
-from edgeserve.sched.policies.rtlm_plus import RtlmPlus
-from edgeserve.sched.policies.schemble_plus.schemble_plus import SchemblePlus
 
 POLICIES = Registry(
     {
@@ -22,14 +19,13 @@ POLICIES = Registry(
         "clipper": "edgeserve.sched.published.baselines.clipper:Clipper",
         "nexus": "edgeserve.sched.published.baselines.nexus:Nexus",
         "orloj": "edgeserve.sched.published.orloj.orloj:Orloj",
-        "orloj+": OrlojPlus,
         "pard": "edgeserve.sched.published.pard.pard:Pard",
         "pard+": "edgeserve.sched.published.pard.pard:PardPlus",
-        "pard_local": PardLocal,
         "schemble": "edgeserve.sched.published.schemble.schemble:Schemble",
-        "schemble+": SchemblePlus,
         "ensemble_static": "edgeserve.sched.published.baselines.ensemble_static:EnsembleStatic",
         "rtlm": "edgeserve.sched.published.rtlm.rtlm:Rtlm",
-        "rtlm+": RtlmPlus,
     }
 )
+
+REPLACED = ("auto", "orloj+", "rtlm+", "schemble+", "pard_local")
+"""Kinds of earlier versions, which ``plan`` stands for."""

@@ -98,7 +98,6 @@ class App:
         "entries",
         "exits",
         "policy",
-        "policy_reason",
         "slo_ns",
         "klass",
         "value",
@@ -117,10 +116,9 @@ class App:
         "one_shape",
     )
 
-    def __init__(self, config: AppConfig, policy: str, policy_reason: str = "") -> None:
+    def __init__(self, config: AppConfig, policy: str) -> None:
         self.name = config.name
         self.policy = policy
-        self.policy_reason = policy_reason
         self.slo_ns = config.slo_ns
         self.klass = config.klass
         self.value = config.value

@@ -11,7 +11,7 @@ from typing import Any, Callable, Dict, List
 
 from edgeserve.config.ensemble_profile import monotone
 
-ENSEMBLE_KINDS = ("schemble", "schemble+", "ensemble_static")
+ENSEMBLE_KINDS = ("schemble", "ensemble_static")
 """Policies that choose which models of an ensemble a request gets."""
 
 Node = Dict[str, Any]
@@ -29,8 +29,6 @@ def draw_ensemble_options(draw: random.Random, kind: str) -> Dict[str, Any]:
             fast=draw.random() < 0.7,
             price=draw.choice((0.0, 0.4)),
         )
-    elif kind == "schemble+":
-        known.update(stop=draw.choice((0.0, 0.05, 1.0)))
     else:
         known.update(
             pick=draw.choice(("all", "static", "gating", "des")),

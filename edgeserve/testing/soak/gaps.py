@@ -19,7 +19,7 @@ from edgeserve.sim.world import Ended
 from edgeserve.units import NS_PER_MS, NS_PER_S
 
 RUN_S = 8
-KINDS = ("edf", "pard_local", "orloj+")
+KINDS = ("edf", "plan")
 """Of policies that serve one app each, where they are not all under the same ``edf``."""
 
 

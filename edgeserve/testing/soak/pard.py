@@ -13,7 +13,7 @@ from typing import Any, Callable, Dict, List
 from edgeserve.sched.policies import POLICIES
 from edgeserve.sched.policy_api.options import options_of
 
-PARD_KINDS = ("pard", "pard+", "pard_local")
+PARD_KINDS = ("pard", "pard+")
 """Policies that drop what cannot be in time end to end, with many options each."""
 
 PENDING_MAX = 40
@@ -26,34 +26,28 @@ def draw_options(draw: random.Random, kind: str) -> Dict[str, Any]:
     """Some options of ``[policy.*]``; the others stay as they are by default. Periods are short enough for a run of
     half a second to see several."""
     of_pard = options_of(POLICIES["pard"].options_type)
-    if kind == "pard_local":
-        known: Dict[str, Any] = {
-            "admit": draw.random() < 0.6,
-            "cohorts": draw.choice((1, 2, 2, 5)),
-        }
-    else:
-        known = {
-            "rule": draw.choice(of_pard["rule"].one_of),
-            "order": draw.choice(of_pard["order"].one_of),
-            "collect": draw.choice(of_pard["collect"].one_of),
-            "lead_ms": draw.choice((0.0, 1.0, 20.0)),
-            "across": draw.choice(of_pard["across"].one_of),
-            "batch_times": draw.choice(("full", "measured")),
-            "lam": draw.choice((0.0, 0.1, 0.5, 1.0)),
-            "estimator": draw.choice(of_pard["estimator"].one_of),
-            "window_ms": draw.choice((50.0, 5000.0)),
-            "hbf_from": draw.choice((0.3, 1.0)),
-            "lbf_from": draw.choice((0.3, 1.0)),
-            "recheck": draw.random() < 0.5,
-            "threshold_ms": draw.choice((0.0, 5.0)),
-            "batch_max": draw.choice((0, 1, 3)),
-            "seed": draw.randrange(100),
-        }
+    known: Dict[str, Any] = {
+        "rule": draw.choice(of_pard["rule"].one_of),
+        "order": draw.choice(of_pard["order"].one_of),
+        "collect": draw.choice(of_pard["collect"].one_of),
+        "lead_ms": draw.choice((0.0, 1.0, 20.0)),
+        "across": draw.choice(of_pard["across"].one_of),
+        "batch_times": draw.choice(("full", "measured")),
+        "lam": draw.choice((0.0, 0.1, 0.5, 1.0)),
+        "estimator": draw.choice(of_pard["estimator"].one_of),
+        "window_ms": draw.choice((50.0, 5000.0)),
+        "hbf_from": draw.choice((0.3, 1.0)),
+        "lbf_from": draw.choice((0.3, 1.0)),
+        "recheck": draw.random() < 0.5,
+        "threshold_ms": draw.choice((0.0, 5.0)),
+        "batch_max": draw.choice((0, 1, 3)),
+        "seed": draw.randrange(100),
+    }
     options = {name: value for name, value in known.items() if draw.random() < 0.6}
-    if kind != "pard_local":  # always: a thousand draws of ten modules each would take longer than the run
-        options.update(samples=draw.choice((1, 30, 200)), sync_ms=draw.choice((10.0, 50.0, 300.0)))
-        own = random.Random(repr(sorted(options.items())))  # so that older seeds keep what they drew besides
-        options.update(paths=own.choice(of_pard["paths"].one_of), siblings=own.random() < 0.5)
+    # Always: a thousand draws of ten modules each would take longer than the run.
+    options.update(samples=draw.choice((1, 30, 200)), sync_ms=draw.choice((10.0, 50.0, 300.0)))
+    own = random.Random(repr(sorted(options.items())))  # so that older seeds keep what they drew besides
+    options.update(paths=own.choice(of_pard["paths"].one_of), siblings=own.random() < 0.5)
     return options
 
 
@@ -78,7 +72,7 @@ def draw_mixed(draw: random.Random, node: Callable[..., Node], own_model: Callab
 
 def draw_hints(draw: random.Random, app: Dict[str, Any]) -> Dict[str, Any]:
     """What the requests of an app say of their parts, routes and steps: at times nothing, at times what comes true, at
-    times what does not. Few of them wait then, where nobody is dropped: ``pard_local`` judges each by itself in every
+    times what does not. Few of them wait then, where nobody is dropped: ``plan`` judges each by itself in every
     step, and a queue of hundreds makes one run last for minutes."""
     hints: Dict[str, Any] = {}
     if draw.random() < 0.4:

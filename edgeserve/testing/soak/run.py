@@ -26,7 +26,7 @@ from edgeserve.testing.soak.pard import PARD_KINDS, draw_hints, draw_mixed, draw
 EXACT_KINDS = ("fifo", "edf", "clockwork")
 """Policies whose decisions are the same on every Python (integers, and floats only where they are exact)."""
 
-SAMPLING_KINDS = ("orloj", "orloj+")
+SAMPLING_KINDS = ("orloj",)
 """Policies that have jobs run again alone."""
 
 POLICY_KINDS = (*EXACT_KINDS, *SAMPLING_KINDS, *PARD_KINDS)

@@ -13,7 +13,7 @@ from edgeserve.config.schema import Config
 from edgeserve.errors import ConfigError, EngineError
 from edgeserve.http.process import FrontProcess
 from edgeserve.live.predictors import load_predictors
-from edgeserve.live.preflight import Problem, check_before_loading, policy_text, served_policies
+from edgeserve.live.preflight import Problem, check_before_loading
 from edgeserve.live.profiles import instead, matched_profiles
 from edgeserve.live.request import InputRule
 from edgeserve.tools.doctor.finding import GOOD, NOTE, WRONG, Finding
@@ -76,9 +76,6 @@ def check_before(config: Config) -> List[Finding]:
         for problem in problems
         if problem.subject != "threads"
     ]
-    if all(problem.subject != "policies" for problem in problems):
-        known = served_policies(config, usable).items()
-        found += [Finding("policies", GOOD, f"app {app}: {policy_text(*why)}") for app, why in known]
     return found
 
 

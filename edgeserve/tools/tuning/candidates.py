@@ -21,10 +21,8 @@ OPTIONS: Mapping[str, Tuple[Tuple[str, Any], ...]] = {
     "fifo": (("batch_max", SMALLER_BATCHES),),
     "clockwork": (("refuse_early", (False,)), ("margin_ms", (5.0,))),
     "orloj": (("reading", ("urgent", "single")),),
-    "orloj+": (("hint", SEEN_HINTS),),
     "pard": (("batch_times", ("measured",)), ("paths", ("expected",))),
     "pard+": (("batch_times", ("measured",)), ("collect", ("ahead",))),
-    "pard_local": (("cohorts", (1, 3)),),
 }
 """Kind -> its options that are tried, each with the values beside its default. docs/guide/tune.md shows this table."""
 

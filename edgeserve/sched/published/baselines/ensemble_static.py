@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import ClassVar, Tuple, Type
 
 from edgeserve.compiled import mypyc_attr
-from edgeserve.sched.policies.ensemble.ensemble_policy import OVERLOADED, EnsembleOptions, EnsemblePolicy
-from edgeserve.sched.policies.ensemble.lanes import Places, ends_at_ns
-from edgeserve.sched.policies.ensemble.queries import Query
+from edgeserve.sched.policies.common.ensembles import Query
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.options import Number, PolicyOptions, option
+from edgeserve.sched.published.schemble.ensemble_policy import OVERLOADED, EnsembleOptions, EnsemblePolicy
+from edgeserve.sched.published.schemble.lanes import Places, ends_at_ns
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

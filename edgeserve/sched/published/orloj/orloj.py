@@ -25,12 +25,12 @@ from edgeserve.compiled import mypyc_attr
 from edgeserve.errors import ConfigError
 from edgeserve.sched.policies.common.bidding import likely_bid
 from edgeserve.sched.policies.common.job_queue import JobQueue
-from edgeserve.sched.policies.dynamic.dynamic_policy import DynamicOptions, DynamicPolicy
-from edgeserve.sched.policies.dynamic.lengths import Lengths
-from edgeserve.sched.policies.dynamic.model import DynamicModel, QueueKey
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.options import Number, PolicyOptions, option
 from edgeserve.sched.policy_api.policy import Bid, Options
+from edgeserve.sched.published.orloj.dynamic_policy import DynamicOptions, DynamicPolicy
+from edgeserve.sched.published.orloj.lengths import Lengths
+from edgeserve.sched.published.orloj.model import DynamicModel, QueueKey
 from edgeserve.sched.published.orloj.slack import SlackScore, score_of, top
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import Job

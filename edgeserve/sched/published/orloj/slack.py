@@ -20,7 +20,7 @@ from math import ceil, exp, expm1
 from typing import List, Optional, Sequence, Tuple
 
 from edgeserve.sched.policies.common.job_queue import JobQueue, Row
-from edgeserve.sched.policies.dynamic.lengths import Lengths
+from edgeserve.sched.published.orloj.lengths import Lengths
 from edgeserve.sched.requests.states import Job
 from edgeserve.units import FOREVER_NS
 

@@ -1,11 +1,39 @@
-"""The orders of RT-LM: its priority (Eq. 3), as printed and corrected, and the baselines of the paper."""
+"""Which answer goes first: a task, what an order is computed with, and the orders of RT-LM: its priority (Eq. 3), as
+printed and corrected, and the baselines of the paper.
+
+An order is a function that makes a sort key of a task; the smallest goes first. Pure, O(1) per task, so that a queue is
+ordered anew at every batch: slack changes with time.
+"""
 
 from __future__ import annotations
 
-from typing import Callable, Final, Mapping, Tuple
+from typing import Callable, Final, Mapping, NamedTuple, Tuple
 
-from edgeserve.sched.policies.language.priority import Key, PriorityParameters, Task, fifo, linear
 from edgeserve.units import NS_PER_S
+
+Key = Tuple[float, int, int]
+"""Smallest first; the last two are the arrival and the number of the job, so that the order is total."""
+
+
+class Task(NamedTuple):
+    """What an order knows of a task: predicted ``steps`` of its answer, when it arrived, its priority point (a
+    deadline), and the number that breaks ties."""
+
+    steps: float
+    arrival_ns: int
+    due_ns: int
+    seq: int
+
+
+class PriorityParameters(NamedTuple):
+    """What an order is computed with: the time, nanoseconds per output token, ``tau`` (the length above which answers
+    count as long), ``alpha`` (the weight of the length)."""
+
+    now_ns: int
+    step_ns: float
+    tau: float
+    alpha: float
+
 
 EPS_NS: Final = 50_000_000
 """Slack below this counts as this: overdue tasks are ordered by length alone."""
@@ -15,6 +43,18 @@ WEIGHT: Final = 0.95
 
 WEIGHT_MIN: Final = 0.05
 """The weight of a task whose predicted length is ``tau`` or more: all of these go in order of arrival."""
+
+
+def linear(task: Task, parameters: PriorityParameters) -> Key:
+    """Time until the priority point and ``alpha`` times the answer's own time, added: 0 is ``hpf``, a large one
+    ``luf``."""
+    answer_ns = parameters.step_ns * task.steps
+    return task.due_ns - parameters.now_ns + parameters.alpha * answer_ns, task.arrival_ns, task.seq
+
+
+def fifo(task: Task, parameters: PriorityParameters) -> Key:
+    """In order of arrival."""
+    return 0.0, task.arrival_ns, task.seq
 
 
 def corrected(task: Task, parameters: PriorityParameters) -> Key:

@@ -11,8 +11,11 @@ from typing import Any, ClassVar, Dict, Final, List, Mapping, Sequence, Tuple, T
 
 from edgeserve.compiled import mypyc_attr
 from edgeserve.sched.latency.batch_time import BatchTime
-from edgeserve.sched.policies.language.consolidation import RULES, consolidate, window_len
-from edgeserve.sched.policies.language.language_policy import (
+from edgeserve.sched.policy_api.board import Board
+from edgeserve.sched.policy_api.options import Number, PolicyOptions, option
+from edgeserve.sched.policy_api.policy import Bid, Options
+from edgeserve.sched.published.rtlm.consolidation import RULES, consolidate, window_len
+from edgeserve.sched.published.rtlm.language_policy import (
     KEEP,
     PREFILL_STEPS,
     STEPS,
@@ -20,13 +23,9 @@ from edgeserve.sched.policies.language.language_policy import (
     LanguageOptions,
     LanguagePolicy,
 )
-from edgeserve.sched.policies.language.offload import Crowd, Main
-from edgeserve.sched.policies.language.priority import Key, PriorityParameters
-from edgeserve.sched.policies.language.queues import Learnt, ModelTasks, Waiting, declared
-from edgeserve.sched.policy_api.board import Board
-from edgeserve.sched.policy_api.options import Number, PolicyOptions, option
-from edgeserve.sched.policy_api.policy import Bid, Options
-from edgeserve.sched.published.rtlm.priority import BY_ORDER, METHODS, ORDERS
+from edgeserve.sched.published.rtlm.offload import Crowd, Main
+from edgeserve.sched.published.rtlm.priority import BY_ORDER, METHODS, ORDERS, Key, PriorityParameters
+from edgeserve.sched.published.rtlm.queues import Learnt, ModelTasks, Waiting, declared
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import Job
 from edgeserve.sched.resources.lanes import Lane, Work

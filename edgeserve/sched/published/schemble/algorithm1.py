@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Dict, List, Sequence, Tuple
 
-from edgeserve.sched.policies.ensemble.problem import REWARD_UNIT, Asked, Lanes, Plan
+from edgeserve.sched.published.schemble.problem import REWARD_UNIT, Asked, Lanes, Plan
 
 PUBLISHED = "published"
 

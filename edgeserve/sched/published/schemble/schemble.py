@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from typing import ClassVar, List, Sequence, Type
 
 from edgeserve.compiled import mypyc_attr
-from edgeserve.sched.policies.ensemble.ensemble_policy import EnsembleOptions, EnsemblePolicy, PlanParameters
-from edgeserve.sched.policies.ensemble.lanes import Places
-from edgeserve.sched.policies.ensemble.planner import greedy
-from edgeserve.sched.policies.ensemble.problem import REWARD_UNIT, Asked, Lanes, Option, Plan, pack
-from edgeserve.sched.policies.ensemble.queries import Ensemble, Query
+from edgeserve.sched.policies.common.ensembles import Ensemble, Query
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.options import Number, PolicyOptions, option
 from edgeserve.sched.policy_api.policy import Options
 from edgeserve.sched.published.schemble.algorithm1 import plan_published
+from edgeserve.sched.published.schemble.ensemble_policy import EnsembleOptions, EnsemblePolicy, PlanParameters
+from edgeserve.sched.published.schemble.lanes import Places
+from edgeserve.sched.published.schemble.planner import greedy
+from edgeserve.sched.published.schemble.problem import REWARD_UNIT, Asked, Lanes, Option, Plan, pack
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import RequestRecord
 

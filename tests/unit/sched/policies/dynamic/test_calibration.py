@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from edgeserve.sched.policies.dynamic.calibration import Calibration
+from edgeserve.sched.published.orloj.calibration import Calibration
 
 
 @pytest.mark.parametrize("factor", [0.5, 2.0])

@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from edgeserve.sched.policies.dynamic.evidence import (
+from edgeserve.sched.published.orloj.evidence import (
     Longest,
     expected_longest_ns,
     learn_lengths,

@@ -8,9 +8,9 @@ import pytest
 
 from edgeserve.sched.latency.batch_time import BatchTime
 from edgeserve.sched.latency.distribution import timing_constant
-from edgeserve.sched.policies.dynamic.calibration import HITS_LEN, Calibration
-from edgeserve.sched.policies.dynamic.evidence import BatchRow
-from edgeserve.sched.policies.dynamic.lengths import (
+from edgeserve.sched.published.orloj.calibration import HITS_LEN, Calibration
+from edgeserve.sched.published.orloj.evidence import BatchRow
+from edgeserve.sched.published.orloj.lengths import (
     POINTS_MAX,
     LengthWindow,
     learnt_of,

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgeserve.errors import ConfigError
-from edgeserve.sched.policies.dynamic.lengths import LengthWindow, lengths_of
-from edgeserve.sched.policies.dynamic.model import (
+from edgeserve.sched.published.orloj.lengths import LengthWindow, lengths_of
+from edgeserve.sched.published.orloj.model import (
     PRIOR_LEN,
 )
 from edgeserve.sched.policies.orloj_plus import SAFE

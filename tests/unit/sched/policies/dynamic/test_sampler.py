@@ -10,7 +10,7 @@ from hand_world import MS, Driver, ended, ids, like, ran
 from edgeserve.errors import PolicyError
 from edgeserve.sched.policies import POLICIES
 from edgeserve.sched.policies.common.bidding import Utility
-from edgeserve.sched.policies.dynamic.sampler import Sample, Sampler
+from edgeserve.sched.published.orloj.sampler import Sample, Sampler
 from edgeserve.sched.policies.edf import Edf, EdfOptions
 from edgeserve.sched.policy_api.options import option
 from edgeserve.sched.policy_api.policy import Bid

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from edgeserve.config.ensemble_profile import monotone
-from edgeserve.sched.policies.ensemble.planner import (
+from edgeserve.sched.published.schemble.planner import (
     BOUNDED,
     EXACT,
     LOOK_AHEAD,
@@ -18,7 +18,7 @@ from edgeserve.sched.policies.ensemble.planner import (
     greedy,
     marginal_greedy,
 )
-from edgeserve.sched.policies.ensemble.problem import REWARD_UNIT, Asked, Lanes, Option, fits, pack
+from edgeserve.sched.published.schemble.problem import REWARD_UNIT, Asked, Lanes, Option, fits, pack
 from edgeserve.sched.published.schemble.algorithm1 import PUBLISHED, plan_published
 
 
@@ -102,7 +102,7 @@ def test_a_plan_that_is_built_on_the_one_before_is_that_of_a_new_planner():
 
 
 def test_pruning_by_bounds_is_exact(monkeypatch):
-    monkeypatch.setattr("edgeserve.sched.policies.ensemble.planner.PRUNED_FROM", 0)
+    monkeypatch.setattr("edgeserve.sched.published.schemble.planner.PRUNED_FROM", 0)
     for seed in SEEDS:
         lanes, asked = drawn(seed)
         plan = Planner().plan(lanes, asked)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hand_world import app_of
 
-from edgeserve.sched.policies.ensemble.queries import ensemble_of
+from edgeserve.sched.policies.common.ensembles import ensemble_of
 
 EASY = [0, 0.9, 0.8, 0.95, 0.7, 0.95, 0.9, 1]
 HARD = [0, 0.5, 0.4, 0.7, 0.3, 0.6, 0.5, 1]

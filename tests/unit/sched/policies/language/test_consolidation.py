@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edgeserve.sched.policies.language.consolidation import consolidate, seed, window_len
+from edgeserve.sched.published.rtlm.consolidation import consolidate, seed, window_len
 
 LENGTHS = [30.0, 10.0, 11.0, 100.0, 28.0, 35.0]
 

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from edgeserve.sched.policies.language.lengths import Lengths
+from edgeserve.sched.policies.common.lengths import Lengths
 
 
 def finished(lengths, factor, seed=2, count=100, sigma=0.3, useless=False):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from edgeserve.sched.policies.language.offload import Main, Window, goes_off, slowed_ns
+from edgeserve.sched.published.rtlm.offload import Main, Window, goes_off, slowed_ns
 
 MAIN = Main(begins_ns=1000.0, step_ns=10.0, prefill_ns=20.0, waiting=4, batch=8, mean_steps=20.0)
 

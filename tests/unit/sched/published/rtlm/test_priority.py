@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edgeserve.sched.policies.language.priority import PriorityParameters, Task
+from edgeserve.sched.published.rtlm.priority import PriorityParameters, Task
 from edgeserve.sched.published.rtlm.priority import BY_ORDER, ORDERS
 
 S = 10**9

@@ -12,9 +12,11 @@ from typing import Any, Deque, Dict, Iterator, List, NamedTuple, Sequence, Tuple
 
 from edgeserve.compiled import mypyc_attr
 from edgeserve.sched.policies.common.job_queue import JobQueue
-from edgeserve.sched.policies.dynamic.calibration import QUANTILE, Calibration
-from edgeserve.sched.policies.dynamic.evidence import BatchRow
-from edgeserve.sched.policies.dynamic.lengths import (
+from edgeserve.sched.policy_api.board import Board
+from edgeserve.sched.protocol.events import CLASSES
+from edgeserve.sched.published.orloj.calibration import QUANTILE, Calibration
+from edgeserve.sched.published.orloj.evidence import BatchRow
+from edgeserve.sched.published.orloj.lengths import (
     ALONE_ENOUGH,
     Lengths,
     LengthWindow,
@@ -22,8 +24,6 @@ from edgeserve.sched.policies.dynamic.lengths import (
     learnt_of,
     lengths_of,
 )
-from edgeserve.sched.policy_api.board import Board
-from edgeserve.sched.protocol.events import CLASSES
 from edgeserve.sched.requests.states import Job
 from edgeserve.sched.resources.lanes import Work
 from edgeserve.units import NS_PER_MS, ns_to_ms

@@ -21,7 +21,7 @@ import numpy as np
 from edgeserve.compiled import mypyc_attr
 from edgeserve.sched.latency.batch_time import BatchTime
 from edgeserve.sched.latency.distribution import Distribution
-from edgeserve.sched.policies.dynamic.evidence import BatchRow, Longest, expected_longest_ns, learn_lengths
+from edgeserve.sched.published.orloj.evidence import BatchRow, Longest, expected_longest_ns, learn_lengths
 
 BINS = 50
 """Bins of a class's histogram: with 40 to 60 the expected maximum of 16 is right within 0.1 % (specification, 2)."""

@@ -10,10 +10,10 @@ from typing import Any, Dict, Final, List, Tuple
 
 from edgeserve.lognormal import Lognormal
 from edgeserve.sched.policies.common.job_queue import JobQueue
-from edgeserve.sched.policies.language.lengths import Lengths
-from edgeserve.sched.policies.language.offload import Window
-from edgeserve.sched.policies.language.priority import Task
+from edgeserve.sched.policies.common.lengths import Lengths
 from edgeserve.sched.protocol.events import CLASSES
+from edgeserve.sched.published.rtlm.offload import Window
+from edgeserve.sched.published.rtlm.priority import Task
 from edgeserve.sched.requests.states import Job
 
 TAU_LEN: Final = 512

@@ -14,17 +14,17 @@ from typing import ClassVar, Deque, Dict, Final, FrozenSet, Iterable, List, Mapp
 from edgeserve.compiled import mypyc_attr
 from edgeserve.errors import ConfigError
 from edgeserve.sched.policies.common.bidding import bid_for, droppable, take
+from edgeserve.sched.policies.common.ensembles import Ensemble, Query, ensemble_of
 from edgeserve.sched.policies.common.job_queue import JobQueue
+from edgeserve.sched.policies.common.records import RecordDraws
 from edgeserve.sched.policies.edf import Edf
-from edgeserve.sched.policies.ensemble.lanes import Places, places_of
-from edgeserve.sched.policies.ensemble.planner import BOUNDED
-from edgeserve.sched.policies.ensemble.problem import REWARD_UNIT, Asked, Lanes, Option, Plan
-from edgeserve.sched.policies.ensemble.queries import Ensemble, Query, ensemble_of
-from edgeserve.sched.policies.ensemble.records import RecordDraws
 from edgeserve.sched.policy_api import arbiter
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.options import PolicyOptions, option
 from edgeserve.sched.policy_api.policy import CANNOT_MAKE_DEADLINE, Bid, Change, Options, Policy
+from edgeserve.sched.published.schemble.lanes import Places, places_of
+from edgeserve.sched.published.schemble.planner import BOUNDED
+from edgeserve.sched.published.schemble.problem import REWARD_UNIT, Asked, Lanes, Option, Plan
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import ANSWERED, DONE, OPEN, READY, Job, RequestRecord
 from edgeserve.sched.resources.lanes import Lane, Work

@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import Dict, List, Mapping, Sequence, Set, Tuple
 
 from edgeserve.sched.latency.batch_time import BatchTime
-from edgeserve.sched.policies.ensemble.planner import Planner
-from edgeserve.sched.policies.ensemble.problem import Lanes
-from edgeserve.sched.policies.ensemble.queries import Ensemble, Query
+from edgeserve.sched.policies.common.ensembles import Ensemble, Query
 from edgeserve.sched.policy_api.board import Board
+from edgeserve.sched.published.schemble.planner import Planner
+from edgeserve.sched.published.schemble.problem import Lanes
 from edgeserve.sched.resources.lanes import Lane
 from edgeserve.sched.resources.model_cache import NEVER_NS
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 from heapq import heapify, heappop, heappush
 from typing import Dict, Final, List, Sequence, Tuple
 
-from edgeserve.sched.policies.ensemble.problem import Asked, Lanes, Packed, Plan, Row, pack
+from edgeserve.sched.published.schemble.problem import Asked, Lanes, Packed, Plan, Row, pack
 
 LOOK_AHEAD: Final = 24
 """Requests that are planned exactly, in order of their deadlines: only the first few decisions are ever used."""

@@ -1,6 +1,6 @@
 """RT-LM's offline profile (Section IV): eta, phi and C of a model on a lane, from its latency tables.
 
-``tau`` is no property of the device: it is a quantile of predicted lengths (``sched/policies/language/offload.py``).
+``tau`` is no property of the device: it is a quantile of predicted lengths (``sched/published/rtlm/offload.py``).
 Pure.
 """
 

@@ -1,4 +1,4 @@
-"""What ``rtlm`` and ``rtlm+`` share: tasks with predicted lengths, the roles of lanes, bids of batches of many steps.
+"""What ``rtlm`` is made of: tasks with predicted lengths, the roles of lanes, bids of batches of many steps.
 
 A model's *side lanes* are slower ones (CPU threads beside a GPU) that take a task only by the rule of offloading; every
 other lane is a *main lane*. While no main lane is up, side lanes take everything.
@@ -14,18 +14,18 @@ from typing import Any, ClassVar, Dict, Final, List, Mapping, Sequence, Tuple, T
 from edgeserve.compiled import mypyc_attr
 from edgeserve.lognormal import Lognormal
 from edgeserve.sched.latency.batch_time import BatchTime
+from edgeserve.sched.latency.saturation import saturating
 from edgeserve.sched.policies.common.bidding import Utility, best_class, refusal
-from edgeserve.sched.policies.language import offload
-from edgeserve.sched.policies.language.constants import saturating
-from edgeserve.sched.policies.language.lengths import HOPELESS
-from edgeserve.sched.policies.language.offload import Crowd, Main, Side
-from edgeserve.sched.policies.language.priority import Key
-from edgeserve.sched.policies.language.queues import Learnt, ModelTasks, Waiting, declared
+from edgeserve.sched.policies.common.lengths import HOPELESS
 from edgeserve.sched.policy_api import arbiter
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.expected_end import ExpectedEnd
 from edgeserve.sched.policy_api.options import PolicyOptions, option
 from edgeserve.sched.policy_api.policy import CANNOT_MAKE_DEADLINE, Bid, Options, Policy
+from edgeserve.sched.published.rtlm import offload
+from edgeserve.sched.published.rtlm.offload import Crowd, Main, Side
+from edgeserve.sched.published.rtlm.priority import Key
+from edgeserve.sched.published.rtlm.queues import Learnt, ModelTasks, Waiting, declared
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import DONE, Job, RequestRecord, keeps_written
 from edgeserve.sched.resources.lanes import Lane, Work
@@ -65,7 +65,7 @@ ONE_STEP: Final = Lognormal(0.0, 0.0)
 @mypyc_attr(allow_interpreted_subclasses=True)
 @dataclass(frozen=True)
 class LanguageOptions(PolicyOptions):
-    """Options of ``rtlm`` and ``rtlm+``."""
+    """Options of ``rtlm``."""
 
     side_lanes: Tuple[str, ...] = option((), "names of the side lanes; empty: those that are slower")
     admit: bool = option(True, "refuse at arrival what no lane can make")

@@ -1,4 +1,4 @@
-"""What ``orloj`` and ``orloj+`` share: the hooks that keep each model's queues and lengths up to date.
+"""The hooks of ``orloj`` that keep each model's queues and lengths up to date.
 
 The two differ in which requests they give up and which batch they choose.
 """
@@ -10,13 +10,13 @@ from typing import Any, ClassVar, Dict, List, Mapping, Sequence, Type
 
 from edgeserve.compiled import mypyc_attr
 from edgeserve.sched.policies.common.bidding import give_up_late, look_at_bound
-from edgeserve.sched.policies.dynamic.model import DynamicModel, QueueKey
-from edgeserve.sched.policies.dynamic.sampler import Sampler
 from edgeserve.sched.policy_api import arbiter
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.expected_end import ExpectedEnd
 from edgeserve.sched.policy_api.options import Number, PolicyOptions, option
 from edgeserve.sched.policy_api.policy import Bid, Change, Options, Policy
+from edgeserve.sched.published.orloj.model import DynamicModel, QueueKey
+from edgeserve.sched.published.orloj.sampler import Sampler
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import Job, RequestRecord
 from edgeserve.sched.resources.lanes import Lane, Work
@@ -27,7 +27,7 @@ from edgeserve.units import ms_to_ns
 @mypyc_attr(allow_interpreted_subclasses=True)
 @dataclass(frozen=True)
 class DynamicOptions(PolicyOptions):
-    """Options of ``orloj`` and ``orloj+``."""
+    """Options of ``orloj``."""
 
     window: int = option(512, "times alone that are remembered per class; fewer forget sooner, more know tails better")
     reset_ms: Number = option(0.0, "forget times alone after so many ms; 0: only by newer ones")

@@ -1,1 +1,0 @@
-"""PARD on one shared device (``policy``): requests travel in cohorts."""

@@ -1,1 +1,0 @@
-"""``schemble+``: the models that each request of an ensemble gets, decided one job at a time."""
