@@ -103,26 +103,14 @@ SCHED_ROOMS = {
     "latency": {"requests"},
     "resources": {"protocol", "requests", "latency"},
     "policy_api": {"protocol", "requests", "latency", "resources"},
-    # ("plan": what is left of a request, which ``pard_local`` shares with it for as long as it is there.)
-    "policies": {"protocol", "requests", "latency", "resources", "policy_api", "plan"},
+    "policies": {"protocol", "requests", "latency", "resources", "policy_api"},
     "plan": {"protocol", "requests", "latency", "resources", "policy_api", "policies"},
     "published": {"protocol", "requests", "latency", "resources", "policy_api", "policies"},
     "core": {"protocol", "requests", "latency", "resources", "policy_api", "policies"},
 }
 
-# And inside ``sched/policies``: which rooms of other policies a policy's room uses.
-POLICY_ROOMS = {
-    "common": set(),
-    "dynamic": {"common"},
-    "ensemble": {"common", "edf"},
-    "language": {"common"},
-    "orloj_plus": {"common", "dynamic"},
-    "pard_local": {"common"},
-    "rtlm_plus": {"common", "edf", "language"},
-    "schemble_plus": {"common", "ensemble"},
-}
 PUBLISHED = "sched.published"  # policies as papers have them: loaded by name, imported by nothing
-PUBLISHED_MAY = {"common", "dynamic", "ensemble", "language"}  # rooms of sched/policies that they use
+PUBLISHED_MAY = {"common", "edf"}  # rooms of sched/policies that they use
 
 # Library -> the only modules that may import it.
 OPTIONAL = {
@@ -326,7 +314,7 @@ def test_inside_sched_imports_go_down_too(module):
 def test_policies_share_only_what_is_common(module):
     where = module.split(".")[2]
     seen = {name.split(".")[2] for name in inner(module) if name.startswith("sched.policies.")}
-    may = POLICY_ROOMS.get(where, {"common"}) | {where}
+    may = {where} if where == "common" else {"common", where}
     assert seen <= may, f"{module} imports {sorted(seen - may)}"
 
 

@@ -227,7 +227,7 @@ def examine(runs: Runs, config: Config, rates: Mapping[str, float], least: float
         wanted = {worst.app: least}
         changes = advice(case, lambda load, change, what: runs.report(load, "", change, what, wanted))
     too_slow = [alone_too_slow(fit) for fit in impossible.values()]
-    return CheckResult(config, rates, least, now, short, found, "", too_slow, {}, (), worst.app, rivals, changes)
+    return CheckResult(config, rates, least, now, short, found, "", too_slow, (), worst.app, rivals, changes)
 
 
 def read_asked(words: Sequence[str], apps: Sequence[str]) -> Dict[Tuple[str, str], float]:

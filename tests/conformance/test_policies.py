@@ -62,6 +62,10 @@ RETAINED_MAX = 8 * 7
 """Orloj's sampler lists up to 8 inputs for each of a world's models; what was released leaves at the next ready job."""
 
 
+class TestPlan(Shipped):
+    kind = "plan"
+
+
 class TestOrloj(Shipped):
     kind = "orloj"
     remembered_max = RETAINED_MAX
@@ -70,11 +74,6 @@ class TestOrloj(Shipped):
 class TestOrlojReadAsInTheText(WithOptions):
     kind = "orloj"
     options = {"reading": "urgent", "estimate": "common", "cost_steps": [[20, 0.4]]}
-    remembered_max = RETAINED_MAX
-
-
-class TestOrlojPlus(Shipped):
-    kind = "orloj+"
     remembered_max = RETAINED_MAX
 
 
@@ -90,10 +89,6 @@ class TestSchembleByAlgorithm1(WithOptions):
 class TestSchembleGreedy(WithOptions):
     kind = "schemble"
     options = {"planner": "greedy", "order": "sjf", "fast": False}
-
-
-class TestSchemblePlus(Shipped):
-    kind = "schemble+"
 
 
 class TestOriginalEnsemble(Shipped):
@@ -134,15 +129,6 @@ class TestNexusWithoutEarlyDrop(WithOptions):
     options = {"early_drop": False}
 
 
-class TestPardLocal(Shipped):
-    kind = "pard_local"
-
-
-class TestPardLocalWithThreeCohorts(WithOptions):
-    kind = "pard_local"
-    options = {"cohorts": 3}
-
-
 class TestRtlm(Shipped):
     kind = "rtlm"
 
@@ -156,15 +142,6 @@ class TestRtlmGathering(WithOptions):
     kind = "rtlm"
     options = {"xi_ms": 3.0, "order": "luf", "consolidation": "and"}
     work_conserving = False  # tasks become visible at multiples of xi
-
-
-class TestRtlmPlus(Shipped):
-    kind = "rtlm+"
-
-
-class TestRtlmPlusByArrival(WithOptions):
-    kind = "rtlm+"
-    options = {"order": "fifo"}
 
 
 @pytest.fixture(autouse=True)

@@ -75,7 +75,7 @@ def test_no_number_of_waiting_requests_makes_a_decision_dear(kind: str) -> None:
 
 def test_where_nothing_is_left_to_compute_a_cohort_is_chosen_simply_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("edgeserve.sched.core.scheduler.OPERATIONS_MAX", 0)
-    world = Driver({"m": {1: 10, 4: 20}, "n": {1: 5, 8: 20}}, {"a": FAN}, policy="pard_local")
+    world = Driver({"m": {1: 10, 4: 20}, "n": {1: 5, 8: 20}}, {"a": FAN}, policy="plan")
     world.arrive("a", count=8, hints={"read.steps": 3.0}, slo=10_000)
     assert len(world.on_lane) == 1
     assert world.scheduler.policies[0].figures() == {"simple_choices": 1}
@@ -167,7 +167,7 @@ def running_ms(world: Driver) -> int:
     return next((int(work.model[1:]) for work in world.on_lane.values()), 0)
 
 
-@pytest.mark.parametrize("policy", ["edf", "fifo", "clockwork", "pard_local"])
+@pytest.mark.parametrize("policy", ["edf", "fifo", "clockwork", "plan"])
 def test_who_asks_most_does_not_take_the_lane_from_the_others(policy: str) -> None:
     alone = served({OTHER: 40}, policy)[OTHER]
     both = served({ATTACKER: 300, OTHER: 40}, policy)

@@ -1,11 +1,9 @@
-"""One device whose batches take exactly the expected time, and small pipelines: for the tests of ``pard_local``."""
+"""One device whose batches take exactly the expected time, and small pipelines: for the tests of companies."""
 
 from __future__ import annotations
 
 from edgeserve.config.loading import parse_config
 from edgeserve.sched.core.build import build_scheduler
-from edgeserve.sched.policies.pard_local.choice import Trial, equal_cohort
-from edgeserve.sched.policy_api.budget import Budget
 from edgeserve.sched.protocol.actions import FinishRequest, RunBatch
 from edgeserve.sched.protocol.events import JobResult, Request, RequestArrived, WorkFinished
 from edgeserve.testing.invariants import check_invariants
@@ -23,11 +21,11 @@ def model(fixed_ms, each_ms, limit=8, **more):
     }
 
 
-def chain(slo_ms=100, limit=8, second=None, **options):
+def chain(slo_ms=100, limit=8, second=None):
     return {
         "lane": {"l": {}},
         "model": {"a": model(4, 2, limit), "b": second or model(2, 2)},
-        "policy": {"p": {"kind": "pard_local", **options}},
+        "policy": {"p": {"kind": "plan"}},
         "app": {"app": {"slo": f"{slo_ms}ms", "node": [{"name": "a"}, {"name": "b"}]}},
     }
 
@@ -88,11 +86,11 @@ def ask(number, due_ms, at_ms=0, app="app", **more):
     return Request(number, app, round(at_ms * MS), round(due_ms * MS), **more)
 
 
-def fan(**options):
+def fan():
     return {
         "lane": {"l": {}},
         "model": {"look": model(2, 0), "part": model(0, 4, 4), "end": model(1, 0)},
-        "policy": {"p": {"kind": "pard_local", **options}},
+        "policy": {"p": {"kind": "plan"}},
         "app": {
             "app": {
                 "slo": "100ms",
@@ -100,24 +98,3 @@ def fan(**options):
             }
         },
     }
-
-
-def choose_equal(dues, trial_of):
-    """``equal_cohort`` among requests that are due then."""
-    return equal_cohort([(due,) for due in dues], lambda count, most_ns: trial_of(count), Budget())
-
-
-def together(end_of, from_ns=0):
-    """Cohorts that are answered all together, for :func:`choose_equal`: ``end_of`` says when."""
-
-    def trial_of(count):
-        ends_ns = end_of(count)
-        return None if ends_ns is None else Trial(max(1, ends_ns - from_ns), [ends_ns])
-
-    return trial_of
-
-
-def of_work(left, limit=None):
-    """Cohorts of unequal members, for ``unequal_cohort``: 6, and 4 for each job of the first node."""
-    ends = 6 + 4 * left.jobs[0] // 1000
-    return Trial(ends, [ends])

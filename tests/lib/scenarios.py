@@ -29,7 +29,7 @@ def scenario_of(
     return parse_scenario(table(models, apps, **sections), directory)
 
 
-PRODUCT = ("fifo", "edf", "orloj+", "pard_local", "rtlm+", "schemble+")
+PRODUCT = ("fifo", "edf", "plan")
 
 
 def product_first(policies: Iterable[str], *more: Any) -> List[Any]:

@@ -255,14 +255,14 @@ def test_rates_ratios_and_what_was_stated_are_summed_up() -> None:
             },
         }
         for name, number, rate, told in (
-            ("orloj+", 0, 0.9, {"stated": 10, "kept_share": 0.8}),
-            ("orloj+", 1, 0.7, {"stated": 30, "kept_share": 0.9}),
+            ("plan", 0, 0.9, {"stated": 10, "kept_share": 0.8}),
+            ("plan", 1, 0.7, {"stated": 30, "kept_share": 0.9}),
             ("fifo", 0, 0.4, None),
             ("fifo", 1, 0.4, None),
         )
     ]
     text = compare.as_text(compare.finish_rates(runs), runs)
-    assert text.splitlines()[1].split() == ["orloj+", "0.800", "0.800", "1.000"]
+    assert text.splitlines()[1].split() == ["plan", "0.800", "0.800", "1.000"]
     assert text.splitlines()[2].split() == ["fifo", "0.400", "0.400", "0.500"]
     assert "orloj+: 87.5% of 40 batches" in text
     assert "left out, for the machine stood still: round 2 at 3x" in text

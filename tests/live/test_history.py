@@ -36,7 +36,7 @@ def config(history: Path, **app: Any) -> Any:
     return parse_config(
         {
             "lane": {"cpu0": {}, "cpu1": {}},
-            "policy": {"main": {"kind": "schemble+"}},
+            "policy": {"main": {"kind": "plan"}},
             "model": models,
             "app": {
                 "q": {

@@ -100,7 +100,7 @@ def test_the_readers_pages_go_in_cohorts():
     import_function("load:main", directory, "test_listener")
     table = read_toml(os.path.join(directory, "edge.toml"))
     del table["app"]["ears"], table["model"]["voice"], table["lane"]["cpu1"]
-    table["policy"] = {"pages": {"kind": "pard_local"}}
+    table["policy"] = {"pages": {"kind": "plan"}}
     pages = [page for page in sys.modules["load"].pages() if page.name.startswith("a drawn")]
     with edgeserve.Runtime(parse_config(table, directory)) as runtime:
         asked = [runtime.submit("reader", {"image": page.image}, slo_ms=60_000) for page in pages]

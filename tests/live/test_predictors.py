@@ -32,7 +32,7 @@ def tables_of(**server: Any) -> Dict[str, Any]:
         "predict": {"steps": "live_functions:total_of_x"},
     }
     return {
-        "policy": {"pard_local": {}},
+        "policy": {"plan": {}},
         "model": {"echo": function("echo")},
         "app": {"echo": app},
         "server": server,
@@ -85,7 +85,7 @@ def predicting(slo: str = "20s", **server: Any) -> Iterator[Tuple[Runtime, Clien
         "guessed": {"model": "echo", "slo": slo, "predict": {"steps": "live_functions:hold_and_count"}},
         "plain": {"model": "echo", "slo": slo},
     }
-    tables = {"server": server, "policy": {"pard_local": {}}, "model": {"echo": function("echo")}, "app": apps}
+    tables = {"server": server, "policy": {"plan": {}}, "model": {"echo": function("echo")}, "app": apps}
     with served(tables) as pair:
         yield pair
         live_functions.gate.set()

@@ -343,7 +343,7 @@ def test_overload_serves_both_ways_and_shows_them_in_80_columns(reader):
     import overload
 
     plain, scheduled = (overload.config_of(way, "ipc:///tmp/bus") for way in overload.WAYS)
-    assert [config.policies["way"].kind for config in (plain, scheduled)] == ["fifo", "pard_local"]
+    assert [config.policies["way"].kind for config in (plain, scheduled)] == ["fifo", "plan"]
     assert (plain.apps["reader"].on_late, scheduled.apps["reader"].on_late) == ("answer", "drop")
     ending = overload.Ending
     found = {

@@ -59,7 +59,7 @@ def model(tmp_path_factory):
 def tables(model, record=None, **app):
     return {
         "server": {"record": record} if record else {},
-        "policy": {"rtlm+": {}},
+        "policy": {"plan": {}},
         "model": {
             "tiny": {
                 "engine": "lm",

@@ -311,7 +311,7 @@ def language(tmp_path, capsys, *arguments):
 def test_a_language_model_answers_step_by_step_in_the_time_of_its_answers(tmp_path, capsys):
     status, said = language(tmp_path, capsys, "--tokens", "assistant=60/40")
     assert status == 0
-    assert said["apps"]["assistant"]["policy"] == "rtlm+"
+    assert said["apps"]["assistant"]["policy"] == "plan"
     assert said["apps"]["assistant"]["p99_ms"] > 400  # forty steps of ten milliseconds, not one
     assert 2 < 2 * said["first_break"]["load"] < 12  # answers a second: four of 40 steps at a time are some 8
     assert said["assumed"] == ["assistant is simulated with prompts of 60 tokens on average and answers of 40"]

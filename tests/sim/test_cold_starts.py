@@ -94,7 +94,7 @@ def test_cold_it_is_not_behind_edf(load):
     ahead = []
     for name in range(12 if load == 0.7 else 4):  # at 0.7 the two differ by less than one run's chance
         world = draw_world(f"held/{name}")
-        simple, ours = [finish_rate(world, kind, load, 1)[0] for kind in ("edf", "orloj+")]
+        simple, ours = [finish_rate(world, kind, load, 1)[0] for kind in ("edf", "plan")]
         ahead.append(ours - simple)
         print(f"held/{name} at {load}: edf {simple:.1f}, orloj+ {ours:.1f}")
     assert min(ahead) >= -3.0  # a run of some 500 requests: two runs of one policy differ by as much
@@ -119,7 +119,7 @@ def test_a_profile_of_one_input_or_of_many_does_not_hurt_edf(load):
 @pytest.mark.parametrize("load", [1.2, *at_night(0.3, 2.0)])
 def test_learning_takes_no_more_than_its_budget_of_the_lane_and_says_so(load):
     world = draw_world("held/budget")
-    _, figures = finish_rate(world, "orloj+", load, 1)
+    _, figures = finish_rate(world, "plan", load, 1)
     probes = figures["probes"].get("cpu0", {"share": 0.0, "probes_ms": 0.0})
     assert probes["share"] <= 0.02 + 1.0 * 0.02 / 20 + world["lengths"][-1] / 20_000
     known = figures["models"]["m"]["lanes"]["cpu0"]
@@ -132,6 +132,6 @@ def test_learning_takes_no_more_than_its_budget_of_the_lane_and_says_so(load):
 
 def test_a_time_that_was_told_ten_times_too_long_does_not_refuse_for_ever():
     world = draw_world("held/told")
-    right, _ = finish_rate(world, "orloj+", 0.7, 1)
-    wrong, figures = finish_rate(dict(world, told=10 * world["told"]), "orloj+", 0.7, 1)
+    right, _ = finish_rate(world, "plan", 0.7, 1)
+    wrong, figures = finish_rate(dict(world, told=10 * world["told"]), "plan", 0.7, 1)
     assert wrong > right - 5, (right, wrong, figures["models"]["m"]["lanes"])

@@ -345,12 +345,12 @@ def test_the_rules_of_the_soak_hold_on_a_machine_that_costs(seed):
 
 # --- decisions --------------------------------------------------------------------------------------------------------
 
-DECIDE = {"edf": {1: "20us", 100: "20us"}, "pard_local": {1: "60us", 100: "260us"}}
+DECIDE = {"edf": {1: "20us", 100: "20us"}, "plan": {1: "60us", 100: "260us"}}
 
 
 def test_what_a_policy_takes_beyond_the_measured_loops_is_on_a_line_between_the_measured_numbers():
     costs = with_overrides(ASSUMED, {"decide": DECIDE})
-    assert [costs.decision_ns("pard_local", count) for count in (1, 34, 100, 5000)] == [
+    assert [costs.decision_ns("plan", count) for count in (1, 34, 100, 5000)] == [
         40_000,
         106_667,
         240_000,
@@ -359,7 +359,7 @@ def test_what_a_policy_takes_beyond_the_measured_loops_is_on_a_line_between_the_
     assert costs.decision_ns("edf", 50) == costs.decision_ns("fifo", 50) == ASSUMED.decision_ns("edf", 1) == 0
 
 
-@pytest.mark.parametrize(("kind", "more_us"), [("edf", 0), ("pard_local", 40)])
+@pytest.mark.parametrize(("kind", "more_us"), [("edf", 0), ("plan", 40)])
 def test_decisions_are_charged_by_policy(kind, more_us):
     def ended_ns(machine):
         scenario = scenario_of(

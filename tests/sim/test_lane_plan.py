@@ -60,7 +60,7 @@ def test_fan_outs_of_very_unequal_size_are_answered_as_often_by_pard_local_as_by
     models = {"cut": {1: 1, "lanes": ["cpu"]}, "read": {**READ, "lanes": ["gpu"]}, "join": {1: 1, "lanes": ["gpu"]}}
     nodes = [{"name": "cut", "fan_out": True}, {"name": "read"}, {"name": "join", "gather": True}]
     found = {}
-    for policy in ("edf", "pard_local"):
+    for policy in ("edf", "plan"):
         scenario = scenario_of(
             models,
             {"app": {"slo": "300ms", "node": nodes}},
@@ -74,4 +74,4 @@ def test_fan_outs_of_very_unequal_size_are_answered_as_often_by_pard_local_as_by
         report = report_of([simulate(scenario, 5).world], 0, 2 * SECONDS * 10**9)
         found[policy] = report.apps["app"].finish_rate
     assert found["edf"] < 0.97, found  # not all can be served
-    assert found["pard_local"] > found["edf"] - 0.01, found
+    assert found["plan"] > found["edf"] - 0.01, found

@@ -9,7 +9,7 @@ from scenarios import scenario_of
 
 from edgeserve.sim.run import simulate
 
-POLICIES = ("edf", "fifo", "clockwork", "orloj+", "pard_local", "rtlm+")
+POLICIES = ("edf", "fifo", "clockwork", "plan")
 POOL = "220MB"  # two of the models
 
 
@@ -148,5 +148,5 @@ def test_an_ensemble_gets_its_fast_member_back_where_memory_has_room_for_two_of_
     ask["ensemble"] = {"models": names, "edges": [], "agreement": agreement}
     models["vote"] = {1: 0.1, "memory": "1MB", "lanes": ["side"]}
     lanes = {"main": {}, "side": {}}
-    percent, _ = served({"ask": ask}, {"ask": 9}, models, "schemble+", "210MB", seed=2, lanes=lanes)
+    percent, _ = served({"ask": ask}, {"ask": 9}, models, "plan", "210MB", seed=2, lanes=lanes)
     assert percent["ask"] > 95

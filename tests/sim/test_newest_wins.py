@@ -29,7 +29,7 @@ def shares(policy, stream="newest_wins", **arrivals):
 
 @pytest.mark.worlds
 @pytest.mark.parametrize("jitter", ["0ms", "20ms"])
-@pytest.mark.parametrize("policy", ["edf", "orloj+"])
+@pytest.mark.parametrize("policy", ["edf", "plan"])
 def test_a_frame_begins_before_the_next_one_comes(policy, jitter):
     found = shares(policy, jitter=jitter)
     assert found["camera"] >= 0.95  # what is left: another app's requests that are worth more and cannot wait either

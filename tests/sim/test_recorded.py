@@ -477,6 +477,6 @@ def test_any_recording_is_a_world_for_any_policy(seed):
     assert count > 100
     again = run_recorded(truth, scenario.config, 0)
     assert sum(item.in_time for item in again) / count == pytest.approx(recorded_rate, abs=0.15)
-    for kind in ("fifo", "orloj+", "pard_local"):
+    for kind in ("fifo", "plan"):
         made = make(everywhere(todays(scenario.config), choice_of(kind, {})), scenario.edge, scenario.config)
         assert sorted(item.place for item in run_recorded(truth, made.config, 0)) == list(range(count))

@@ -86,8 +86,8 @@ def reason_with(make: Any, asked: Asked, slo_ns: int) -> Optional[str]:
 @pytest.mark.parametrize(
     ("kind", "trials"),
     [
-        *product_first(("edf", "clockwork", "nexus", "orloj", "orloj+", "pard", "pard+", "pard_local"), False),
-        *product_first(("edf", "clockwork", "pard_local"), True),
+        *product_first(("edf", "clockwork", "nexus", "orloj", "plan", "pard", "pard+"), False),
+        *product_first(("edf", "clockwork", "plan"), True),
     ],
 )
 def test_the_deadline_that_would_do_is_not_refused(kind: str, trials: bool) -> None:

@@ -46,8 +46,7 @@ def test_sixteen_in_flight_become_batches_of_sixteen(policy):
     without, _ = run(policy, False, **closed)
     ended, sizes = run(policy, True, **closed)
     assert all(item.outcome == "completed" for item in ended)
-    # orloj+ takes 15 and 1 while it still learns how long requests are, rtlm starts with whatever waits.
-    share = {"orloj+": 0.75, "rtlm": 0.8, "rtlm+": 0.8}.get(policy, 0.85)
+    share = {"rtlm": 0.8}.get(policy, 0.85)  # which starts with whatever waits
     assert len(ended) > share * CAPACITY * SECONDS, sizes
     assert len(ended) > 1.2 * len(without), "this world no longer shows what waiting is for"
 

@@ -13,8 +13,8 @@ from edgeserve.sim.scenario import parse_scenario
 SEED = 104
 FIFO = System(options={"method": "fifo"})
 RTLM = System(options={"method": "up+c"})
-PLUS = System("rtlm+", {}, "continuous")
-CONTINUOUS_FIFO = System("rtlm+", {"order": "fifo"}, "continuous")
+PLUS = System("plan", {}, "continuous")
+CONTINUOUS_FIFO = System("plan", {"order": "fifo"}, "continuous")
 SHORT = Case(load=1.1, seconds=30.0, xi_ms=0.0)
 
 
@@ -57,7 +57,7 @@ def test_memory_for_half_of_the_sequences_is_never_exceeded_and_everybody_is_ans
     assert done.world.reference_model.marks["CutBatch"]
 
 
-@pytest.mark.parametrize("kind", ["fifo", "rtlm", "rtlm+"])
+@pytest.mark.parametrize("kind", ["fifo", "rtlm", "plan"])
 def test_prompts_drawn_as_fractions_of_tokens_are_whole_ones_where_memory_binds(kind):
     table = table_of(PLUS, SHORT._replace(load=0.9))
     table["policy"] = {kind: {}}
@@ -70,7 +70,7 @@ def test_prompts_drawn_as_fractions_of_tokens_are_whole_ones_where_memory_binds(
 @pytest.mark.worlds
 def test_conditional_offloading_is_never_worse_than_none_and_a_slow_lane_stays_idle():
     for kappa in (2.0, 30.0):
-        for kind, batching in (("rtlm", "static"), ("rtlm+", "continuous")):
+        for kind, batching in (("rtlm", "static"), ("plan", "continuous")):
             with_lane, without = [
                 world.run(System(kind, {}, batching, lane), SHORT._replace(load=0.9, seconds=20.0), SEED)
                 for lane in (kappa, 0.0)

@@ -99,7 +99,7 @@ def test_another_policy_is_not_asked_whether_it_reads_what_is_predicted():
     made = parse_scenario(
         {
             "model": {"m": {"engine": "synthetic"}},
-            "policy": {"p": {"kind": "orloj+", "hint": "ink"}},
+            "policy": {"p": {"kind": "plan", "hint": "ink"}},
             "app": {"a": {"model": "m", "predict": {"ink": "p:ink"}}},
         }
     )

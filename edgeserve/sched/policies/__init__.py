@@ -22,7 +22,7 @@ POLICIES = Registry(
         "pard": "edgeserve.sched.published.pard.pard:Pard",
         "pard+": "edgeserve.sched.published.pard.pard:PardPlus",
         "schemble": "edgeserve.sched.published.schemble.schemble:Schemble",
-        "ensemble_static": "edgeserve.sched.published.baselines.ensemble_static:EnsembleStatic",
+        "ensemble_static": "edgeserve.sched.published.schemble.ensemble_static:EnsembleStatic",
         "rtlm": "edgeserve.sched.published.rtlm.rtlm:Rtlm",
     }
 )

@@ -13,9 +13,6 @@ from edgeserve.sched.policy_api.options import defaults_of
 SMALLER_BATCHES = "smaller batches"
 """Values of an option that depend on the models: a half and a quarter of the largest batch size."""
 
-SEEN_HINTS = "hints"
-"""Values of an option that depend on the requests: the hints that they declared."""
-
 OPTIONS: Mapping[str, Tuple[Tuple[str, Any], ...]] = {
     "edf": (("batch_max", SMALLER_BATCHES), ("admit", (False,))),
     "fifo": (("batch_max", SMALLER_BATCHES),),
@@ -85,7 +82,7 @@ def for_app(candidate: Candidate, name: str, choice: PolicyChoice) -> Candidate:
     return tuple((app, choice if app == name else old) for app, old in candidate)
 
 
-def variants(choice: PolicyChoice, config: Config, hints: Sequence[str]) -> List[Tuple[str, List[Any]]]:
+def variants(choice: PolicyChoice, config: Config) -> List[Tuple[str, List[Any]]]:
     """The options of a choice that are tried, with the values beside the present one."""
     largest = max((model.batch[-1] for model in config.models.values()), default=1)
     smaller = sorted({size for size in (largest // 2, largest // 4) if size > 0} | ({1} if largest > 1 else set()))
@@ -93,8 +90,8 @@ def variants(choice: PolicyChoice, config: Config, hints: Sequence[str]) -> List
     for name, values in OPTIONS.get(choice.kind, ()):
         default = defaults_of(POLICIES[choice.kind].options_type)[name]
         tried: List[Any] = list(values)
-        if values in (SMALLER_BATCHES, SEEN_HINTS):
-            tried = [*smaller] if values == SMALLER_BATCHES else sorted(hints)
+        if values == SMALLER_BATCHES:
+            tried = [*smaller]
         now = dict(choice.options).get(name, default)
         found.append((name, [value for value in [default, *tried] if value != now]))
     return found

@@ -115,7 +115,7 @@ class Search:
             if len(found) == KINDS_REFINED:
                 break
             choice = best.candidate[0][1]
-            for name, values in variants(choice, self._config, self._subject.hints):
+            for name, values in variants(choice, self._config):
                 for value in values:
                     now = best.candidate[0][1]
                     best = self._better(self._try(everywhere(today, now.with_option(name, value))), best)

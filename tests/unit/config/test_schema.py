@@ -19,11 +19,11 @@ def predicting(hints, **app):
     return {"app": {"a": {"model": "m", "predict": hints, **app}}}
 
 
-def test_a_file_of_four_lines_serves_one_model_on_one_lane_under_the_policy_that_suits_it():
+def test_a_file_of_four_lines_serves_one_model_on_one_lane_under_the_plan():
     config = parse_config(MINIMAL)
     assert config.devices == {"cpu": DeviceConfig(name="cpu")}
     assert config.lanes == {"cpu0": LaneConfig(name="cpu0", device="cpu")}
-    assert [(policy.name, policy.kind) for policy in config.policies.values()] == [("auto", "auto")]
+    assert [(policy.name, policy.kind) for policy in config.policies.values()] == [("plan", "plan")]
     assert config.server == ServerConfig()
     app = config.apps["a"]
     assert [(node.name, node.model, node.after) for node in app.nodes] == [("m", "m", ())]
@@ -141,7 +141,7 @@ WRONG = [
     ({"app": {"a": {"model": "m", "polcy": "edf"}}}, ["[app.a] has no key 'polcy'", "did you mean 'policy'?"]),
     (
         {"app": {"a": {"model": "m", "policy": "fifo"}}},
-        ["[app.a] policy = 'fifo' does not exist", "known: auto", "[policy.fifo] kind"],
+        ["[app.a] policy = 'fifo' does not exist", "known: plan", "[policy.fifo] kind"],
     ),
     ({"app": {"a": {"model": "m", "inputs": {"x": {"shpe": []}}}}}, ["[app.a] inputs.x has no key 'shpe'"]),
     ({"app": {"a": {"model": "m", "length": "x"}}}, ["[app.a] length = 'x'", "such as 'image[1]'"]),
@@ -169,7 +169,7 @@ WRONG = [
     ({"app": {"a": {"node": [{"model": "m"}]}}}, ["[[app.a.node]] number 1 lacks the key 'name'"]),
     ({"app": {"a": {"node": [{"name": "m", "join": 0}]}}}, ["join = 0", "'all', 'policy' or a number"]),
     ({"app": {"a": {"node": [{"name": "m", "join": True}]}}}, ["join = True"]),
-    ({"policy": {"p": {"kind": "edf"}, "q": {"kind": "fifo"}}}, ["[app.a] needs policy = '...'", "p, q"]),
+    ({"policy": {"p": {"kind": "edf"}, "q": {"kind": "fifo"}}}, ["[app.a] needs policy = '...'", "p, plan, q"]),
 ]
 
 
@@ -228,7 +228,7 @@ def test_a_hint_of_a_node_may_be_written_without_quotes():
 
 
 def test_the_hint_that_the_app_s_policy_is_told_to_read_may_be_predicted_too():
-    made = with_changes(**predicting({"tokens": "p:f"}), policy={"p": {"kind": "orloj+", "hint": "tokens"}})
+    made = with_changes(**predicting({"tokens": "p:f"}), policy={"p": {"kind": "plan", "hint": "tokens"}})
     assert parse_config(made).apps["a"].predict == {"tokens": "p:f"}
 
 

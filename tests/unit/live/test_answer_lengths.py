@@ -14,7 +14,7 @@ from edgeserve.live.predictors import Predictors, language_model
 TALK = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "What is the capital of Peru?"}]
 
 
-def lengths_of(kind: str = "rtlm+", **app: object):
+def lengths_of(kind: str = "plan", **app: object):
     config = parse_config(
         {
             "lane": {"cpu0": {}},
@@ -26,7 +26,7 @@ def lengths_of(kind: str = "rtlm+", **app: object):
     return answer_lengths(config.apps["chat"], language_model(config.apps["chat"], config), config)
 
 
-@pytest.mark.parametrize("kind", ["rtlm", "rtlm+", "auto"])
+@pytest.mark.parametrize("kind", ["rtlm", "plan", "auto"])
 def test_a_language_models_answers_are_predicted_for_policies_that_order_by_them(kind: str) -> None:
     lengths = lengths_of(kind)
     closed, opened = "What is the capital of Peru?", "Write a long story about a king and explain it in detail."
@@ -58,9 +58,9 @@ def test_answers_are_learnt_from_where_the_app_allows_it_and_nowhere_else() -> N
     ("kind", "app", "said"),
     [
         ("edf", {"learn_lengths": True}, r"\[app.chat\] learn_lengths = True has no effect: .*found 'edf'"),
-        ("rtlm+", {"answer_lengths": "a.npz", "predict": {"steps": "m:f"}}, r"answer_lengths = 'a.npz' has no effect"),
-        ("rtlm+", {"learn_lengths": True, "outputs": ["text"]}, "completion_tokens, which 'outputs' leaves out"),
-        ("rtlm+", {"answer_lengths": "none.npz"}, "none.npz' cannot be read"),
+        ("plan", {"answer_lengths": "a.npz", "predict": {"steps": "m:f"}}, r"answer_lengths = 'a.npz' has no effect"),
+        ("plan", {"learn_lengths": True, "outputs": ["text"]}, "completion_tokens, which 'outputs' leaves out"),
+        ("plan", {"answer_lengths": "none.npz"}, "none.npz' cannot be read"),
     ],
 )
 def test_what_can_have_no_effect_is_refused(kind: str, app: dict, said: str) -> None:

@@ -2,32 +2,15 @@
 
 from __future__ import annotations
 
-import logging
-
 import pytest
 
 from edgeserve.config.loading import parse_config
-from edgeserve.live.estimates import ContradictionLog, warning_text
-from edgeserve.sched.core.build import build_scheduler
+from edgeserve.live.estimates import warning_text
 from edgeserve.sched.latency.batch_time import EXPECTED, PROFILE, START, Contradiction
 from edgeserve.units import NS_PER_MS as MS
 
 CONFIG = parse_config({}, source="edge.toml")
 ONE = {"model": {"m": {"engine": "synthetic", "expected": {"1": "4ms"}}}, "app": {"a": {"model": "m"}}}
-
-
-def test_an_app_that_moved_to_another_policy_is_said_once(caplog):
-    caplog.set_level(logging.INFO, "edgeserve")
-    state = build_scheduler(parse_config(ONE)).state
-    app = state.apps["a"]
-    log = ContradictionLog(CONFIG, {}, state)
-    log.look()
-    app.policy, app.policy_reason = "orloj+", "its times depend on the input"
-    log.look()
-    log.look()
-    assert [record.getMessage() for record in caplog.records] == [
-        "app a: policy orloj+ from now on, since its times depend on the input"
-    ]
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,7 @@ def test_the_table_has_the_time_alone_whatever_runs(busy: bool) -> None:
     assert app_fit(state, state.apps["a"]).table() == {"slo_ms": 100.0, "expected_ms": 42.0, "expected_on": "cpu0"}
 
 
-@pytest.mark.parametrize("policy", ["rtlm+", "rtlm", "fifo", "edf"])
+@pytest.mark.parametrize("policy", ["plan", "rtlm", "fifo", "edf"])
 def test_a_start_says_what_an_answer_takes_and_a_refusal_says_the_same(
     caplog: pytest.LogCaptureFixture, policy: str
 ) -> None:
@@ -126,7 +126,7 @@ def test_an_answer_that_is_longer_than_its_deadline_is_no_request_that_cannot_be
     caplog: pytest.LogCaptureFixture, on_late: str, says: str
 ) -> None:
     app = {"model": "lm", "slo": "50ms", "on_late": on_late}
-    made = Driver({"lm": {1: 10, 2: 10}}, {"a": app}, "rtlm+", sequences={"lm": (1000, 10, 8)})
+    made = Driver({"lm": {1: 10, 2: 10}}, {"a": app}, "plan", sequences={"lm": (1000, 10, 8)})
     log_fits(made.scheduler.state)
     if on_late == "partial":
         assert says in caplog.text and "no request of it can be in time" not in caplog.text

@@ -28,7 +28,7 @@ NODES = [
 def config(directory: pathlib.Path, **app: Any) -> Any:
     return parse_config(
         {
-            "policy": {"schemble+": {}},
+            "policy": {"plan": {}},
             "model": {name: {"engine": "synthetic"} for name in ("look", "a", "b", "vote")},
             "app": {"q": {"node": NODES, "history": "h.npz", "inputs": {"x": {"shape": [-1]}}, **app}},
         },

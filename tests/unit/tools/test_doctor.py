@@ -271,15 +271,6 @@ def test_what_the_server_would_not_start_with_is_wrong(tmp_path, old, new, subje
     assert path in wrong[0].mend
 
 
-def test_the_policy_of_each_app_is_said_and_why(tmp_path):
-    for policy, text in (
-        ("", "app echo: policy edf since it is one model"),
-        ("[policy.fifo]\n", "app echo: policy fifo, as configured"),
-    ):
-        found = doctor.check_config_file(write_config(tmp_path, policy + CONFIG), 2)
-        assert [finding.text for finding in found if finding.subject == "policies"] == [text]
-
-
 def test_the_examples_would_start():
     examples = os.path.join(os.path.dirname(doctor.__file__), "..", "..", "..", "examples")
     paths = glob.glob(os.path.join(examples, "*", "edge.toml"))

@@ -175,4 +175,4 @@ def test_a_server_answers_streams_and_stops_beside_an_app_of_another_kind(folder
             frame.result(60)
         wait_until(lambda: runtime.stats()["apps"]["write"]["open"] == 0)
         found = runtime.stats()["apps"]["write"]
-    assert found["policy"] == "rtlm+"
+    assert found["policy"] == "plan"

@@ -16,7 +16,7 @@ from edgeserve.sched.policy_api.policy import Bid
 from edgeserve.sched.resources.lanes import Lane
 
 BATCHES = {1: 10, 2: 12, 4: 16, 8: 24}
-EVERY_POLICY = ["fifo", "edf", "clockwork", "nexus", "clipper", "orloj", "orloj+", "pard", "pard+", "pard_local"]
+EVERY_POLICY = ["fifo", "edf", "clockwork", "nexus", "clipper", "orloj", "plan", "pard", "pard+"]
 
 
 def beside_critical(slo: float = 30, policy: Any = "fifo", background: Any = None, **sections: Any) -> Driver:
@@ -197,7 +197,7 @@ def test_what_would_make_a_critical_request_late_waits_also_where_its_policy_bid
             "short": {"model": "short", "slo": "20ms", "policy": "p0"},
             "long": {"model": "long", "slo": "36ms", "policy": "p1", "value": 100.0},
         },
-        {"p0": {"kind": "pard_local"}, "p1": {"kind": "edf"}},
+        {"p0": {"kind": "plan"}, "p1": {"kind": "edf"}},
     )
     world.arrive("busy")
     for app in ("c", "short", "long"):

@@ -30,7 +30,7 @@ def kind(name: str, **options: Any) -> Mapping[str, Any]:
     return {name: options}
 
 
-@pytest.mark.parametrize("policy", ["edf", "clockwork", "pard_local"])
+@pytest.mark.parametrize("policy", ["edf", "clockwork", "plan"])
 def test_a_refusal_at_arrival_says_the_time_alone_the_wait_and_the_deadline_that_would_do(policy: str) -> None:
     world = Driver(ONE, {"a": "m"}, policy)
     world.arrive("a", slo=11)
@@ -43,7 +43,7 @@ def test_a_refusal_at_arrival_says_the_time_alone_the_wait_and_the_deadline_that
     assert world.outcome(4) == ""
 
 
-@pytest.mark.parametrize("policy", ["edf", "clockwork", "pard_local"])
+@pytest.mark.parametrize("policy", ["edf", "clockwork", "plan"])
 def test_what_follows_in_the_pipeline_counts_as_time_alone(policy: str) -> None:
     world = Driver({**ONE, "n": {1: 30}}, CHAIN, policy)
     world.arrive("a", slo=41)
@@ -94,7 +94,7 @@ def test_clockwork_counts_its_margin_and_its_careful_estimate() -> None:
     assert lacked(world, 3) == ("cpu0", 15, 0, 19, 20)
 
 
-@pytest.mark.parametrize("policy", ["edf", "clockwork", "pard_local", "nexus", "orloj", "orloj+"])
+@pytest.mark.parametrize("policy", ["edf", "clockwork", "plan", "nexus", "orloj"])
 def test_a_drop_later_says_which_deadline_would_have_been_long_enough(policy: str) -> None:
     """The batch before takes longer than expected: the request is given up, and with the deadline that its end names it
     is not."""

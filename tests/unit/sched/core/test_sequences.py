@@ -208,7 +208,7 @@ def test_a_batch_is_cut_for_a_job_of_another_app_that_would_be_late_behind_it():
     assert world.finish(at=45) == [ended(2, "completed"), ran("lm", 1)]
 
 
-@pytest.mark.parametrize("chat_policy", ["fifo", "edf", "orloj+", "rtlm+"])
+@pytest.mark.parametrize("chat_policy", ["fifo", "edf", "plan"])
 @pytest.mark.parametrize("hints", [chat(50), {}])
 def test_who_a_batch_was_cut_for_gets_the_lane_whatever_the_policies(chat_policy, hints):
     apps = {"chat": {**APPS["chat"], "policy": "talks", "value": 100.0}, "voice": {**APPS["voice"], "policy": "hears"}}
@@ -249,7 +249,7 @@ def test_a_pipeline_is_served_beside_a_batch_that_can_be_cut(slo):
     world = Driver(
         HEARS,
         {"chat": {**APPS["chat"], "policy": "talks"}, "frames": frames},
-        {"talks": {"kind": "rtlm+"}, "pipes": {"kind": "pard_local"}},
+        {"talks": {"kind": "plan"}, "pipes": {"kind": "plan"}},
         sequences={"lm": (CONTEXT, TOKEN_BYTES, SLOTS)},
     )
     world.arrive("chat", hints=chat(50))

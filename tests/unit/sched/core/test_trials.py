@@ -13,14 +13,11 @@ POLICIES = [
     "clockwork",
     "nexus",
     "orloj",
-    "orloj+",
+    "plan",
     "pard",
     "pard+",
-    "pard_local",
     "rtlm",
-    "rtlm+",
     "schemble",
-    "schemble+",
     "ensemble_static",
 ]
 EVERY = [*POLICIES, "fifo", "clipper"]  # these two never refuse what an estimate says is too slow

@@ -111,7 +111,7 @@ def test_the_time_of_an_answer_that_was_cut_counts_as_its_own():
 
 
 def test_what_was_cut_teaches_no_length():
-    world = begun(12, policy="rtlm+")
+    world = begun(12, policy="plan")
     world.pass_time(200)
     world.finish(at=210, steps=19)
     (lengths,) = world.scheduler.policies[0].figures()["lengths"].values()

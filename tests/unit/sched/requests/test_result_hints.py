@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
-from hand_world import MS, Driver, ids, ran
+from hand_world import MS, Driver, ran
 
 from edgeserve.sched.policies.common.bidding import bid_for
 from edgeserve.sched.requests.states import steps_left
@@ -179,35 +177,3 @@ def test_steps_that_are_said_of_a_part_are_of_that_part_alone():
     finish(world, "look", {"read.steps": 4}, {"read.steps": 2})
     steps = {job.part: steps_left(job) for job in world.scheduler.state.requests[1].jobs.values()}
     assert steps == {(0,): 4, (1,): 2}
-
-
-@pytest.mark.parametrize(("hint", "together"), [("length", [101, 102, 103]), ("other", [101])])
-def test_orloj_plus_sorts_by_the_hint_that_an_earlier_node_said(hint, together):
-    """look says how long read will take: three short ones ride together and are not padded to two long ones. Where the
-    hint has another name all are as uncertain as any, and each rides alone."""
-    world = Driver(
-        {
-            "look": {1: 1, 8: 1, "lanes": ["cpu"]},
-            "read": {**{size: 10 + 30 * size for size in range(1, 9)}, "lanes": ["gpu"]},
-        },
-        {"app": {"slo": "500ms", "node": [{"name": "look"}, {"name": "read"}]}},
-        policy={"orloj+": {"sample": 1.0, "budget": 0.0, "hint": hint}},
-        lane={"cpu": {}, "gpu": {}},
-    )
-    draw = random.Random("said hints")
-
-    def look(*lengths):
-        world.arrive("app", count=len(lengths))
-        said = {index: {"hints": {"length": length}} for index, length in enumerate(lengths)}
-        world.now_ms += 1
-        world.step(world.finished("cpu", each=said))
-
-    for _ in range(99):  # lone requests: each teaches how long its hint takes alone
-        length = draw.uniform(1, 70)
-        look(length)
-        world.finish("gpu", at=world.now_ms + 10 + length)
-        world.now_ms += 5
-    look(40.0)  # a lane at work lets the tables be made
-    look(3.0, 4.0, 5.0, 65.0, 66.0)
-    world.finish("gpu", at=world.now_ms + 50)
-    assert sorted(ids(world.work("gpu").jobs)) == together

@@ -136,7 +136,7 @@ def test_pinned_models_count_as_room_that_never_comes_back():
 # --- loads that nobody starts ----------------------------------------------------------------------------------------
 
 
-POLICIES = ("fifo", "edf", "clockwork", "clipper", "nexus", "orloj", "orloj+", "pard", "pard+", "pard_local")
+POLICIES = ("fifo", "edf", "clockwork", "clipper", "nexus", "orloj", "plan", "pard", "pard+")
 
 
 def slow_copy(policy: str, on_late: str = "answer") -> Driver:

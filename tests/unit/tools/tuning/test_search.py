@@ -14,7 +14,6 @@ from edgeserve.sched.policies import POLICIES
 from edgeserve.sched.policy_api.options import defaults_of
 from edgeserve.tools.tuning.candidates import (
     OPTIONS,
-    SEEN_HINTS,
     SMALLER_BATCHES,
     choice_of,
     everywhere,
@@ -75,7 +74,7 @@ def test_options_that_are_tried_exist_and_can_be_set():
     for kind, options in OPTIONS.items():
         for name, values in options:
             assert name in defaults_of(POLICIES[kind].options_type), (kind, name)
-            for value in () if values in (SMALLER_BATCHES, SEEN_HINTS) else values:
+            for value in () if values in (SMALLER_BATCHES,) else values:
                 assert value != defaults_of(POLICIES[kind].options_type)[name], (kind, name)
                 made = make(everywhere(todays(CONFIG), choice_of(kind, {name: value})), EDGE, CONFIG)
                 build_scheduler(made.config)
@@ -109,9 +108,8 @@ def test_sections_that_are_there_are_used_and_new_ones_get_free_names():
 
 
 def test_values_that_depend_on_the_configuration():
-    assert variants(choice_of("fifo", {"batch_max": 4}), CONFIG, ()) == [("batch_max", [0, 1, 2])]
-    assert variants(choice_of("orloj+", {}), CONFIG, ["pages", "length"]) == [("hint", ["pages"])]
-    assert variants(choice_of("clipper", {}), CONFIG, ()) == []
+    assert variants(choice_of("fifo", {"batch_max": 4}), CONFIG) == [("batch_max", [0, 1, 2])]
+    assert variants(choice_of("clipper", {}), CONFIG) == []
 
 
 # --- search -----------------------------------------------------------------------------------------------------------

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edgeserve.sched.published.rtlm.priority import PriorityParameters, Task
-from edgeserve.sched.published.rtlm.priority import BY_ORDER, ORDERS
+from edgeserve.sched.published.rtlm.priority import BY_ORDER, ORDERS, PriorityParameters, Task
 
 S = 10**9
 PHI, ETA, TAU = 0.08, 0.05, 35.0

@@ -8,6 +8,7 @@ import random
 import pytest
 
 from edgeserve.config.ensemble_profile import monotone
+from edgeserve.sched.published.schemble.algorithm1 import PUBLISHED, plan_published
 from edgeserve.sched.published.schemble.planner import (
     BOUNDED,
     EXACT,
@@ -19,7 +20,6 @@ from edgeserve.sched.published.schemble.planner import (
     marginal_greedy,
 )
 from edgeserve.sched.published.schemble.problem import REWARD_UNIT, Asked, Lanes, Option, fits, pack
-from edgeserve.sched.published.schemble.algorithm1 import PUBLISHED, plan_published
 
 
 def drawn(seed, count=None, models=None, shared=None, looseness=None):

@@ -16,14 +16,14 @@ NODES = [
 ]
 
 
-def make(kind="schemble+", fitted=EASY, share=1.0, slo="200ms", **policy):
+def make(kind="ensemble_static", fitted=EASY, share=1.0, slo="200ms"):
     app = {"node": NODES, "slo": slo, "history": "h.npz", "history_share": share}
     if fitted:
         app["ensemble"] = fitted
     return Driver(
         {"a": {1: 10, "lanes": ["l"]}, "b": {1: 30, "lanes": ["l"]}, "vote": {1: 1, "lanes": ["v"]}},
         {"q": app},
-        policy={kind: policy},
+        policy={kind: {"pick": "static", "models": ["a"]} if kind == "ensemble_static" else {}},
         lane={"l": {}, "v": {}},
     )
 
@@ -87,7 +87,7 @@ def test_a_model_that_fails_ends_the_record():
     assert world.scheduler.state.retained == {}
 
 
-@pytest.mark.parametrize("kind", ["schemble", "ensemble_static"])
+@pytest.mark.parametrize("kind", ["schemble", "plan"])
 def test_the_other_policies_of_ensembles_record_too(kind):
     world = make(kind)
     world.arrive("q")
@@ -95,7 +95,7 @@ def test_the_other_policies_of_ensembles_record_too(kind):
 
 
 def test_other_policies_and_other_apps_say_that_they_cannot():
-    with pytest.raises(ConfigError, match=r"\[app.q\] history: policy 'edf' is of kind 'edf'.*schemble\+"):
+    with pytest.raises(ConfigError, match=r"\[app.q\] history: policy 'edf' is of kind 'edf'.*schemble"):
         make("edf")
     with pytest.raises(ConfigError, match="no ensemble"):
-        Driver({"a": {1: 10}}, {"q": {"model": "a", "history": "h.npz"}}, policy={"schemble+": {}})
+        Driver({"a": {1: 10}}, {"q": {"model": "a", "history": "h.npz"}}, policy={"schemble": {}})

@@ -6,7 +6,7 @@ import math
 import statistics
 
 import pytest
-from hand_world import MS, Driver, ids, like, ran
+from hand_world import MS, Driver, ids, ran
 
 from edgeserve.sched.protocol.actions import CutBatch
 
@@ -14,7 +14,7 @@ STEPS = {1: 10, 2: 10, 3: 10, 4: 10}  # C is 4
 TOKEN_BYTES = 10
 
 
-def world_of(kind="rtlm+", options=None, slots=4, state_memory="", lane=None, lm=None, turn_tokens=0, **app):
+def world_of(kind="rtlm", options=None, slots=4, state_memory="", lane=None, lm=None, turn_tokens=0, **app):
     keys = {"state_memory": state_memory} if state_memory else {}
     return Driver(
         {"lm": {**(lm or STEPS), **keys}},
@@ -72,7 +72,7 @@ def test_gathered_requests_become_visible_together():
 
 
 def test_a_batch_that_is_far_longer_than_predicted_comes_back_to_be_predicted_again():
-    world = world_of("rtlm+")
+    world = world_of("rtlm")
     ask(world, 10)
     assert world.work().steps_max == 10
     world.finish(at=100, status="unfinished", steps=10, state_bytes=200)
@@ -88,27 +88,6 @@ def test_a_batch_that_is_far_longer_than_predicted_comes_back_to_be_predicted_ag
 # --- rtlm+ ------------------------------------------------------------------------------------------------------------
 
 
-def test_where_prompts_are_read_in_turns_no_group_is_waited_for():
-    whole, turns = world_of(), world_of(turn_tokens=8)
-    for world in (whole, turns):
-        ask(world, 20)
-        ask(world, 20, 20, at=5)
-        world.finish(at=10, status="unfinished", steps=1, state_bytes=110)
-        assert len(batch_of(world)) == 3
-    assert ask(whole, 20, at=15) == []
-    assert ask(turns, 20, at=15) == [like(CutBatch)]
-
-
-def test_a_batch_that_is_measured_by_turns_comes_back_before_its_answers_are_whole():
-    bounds = []
-    for turn_tokens in (0, 8):
-        world = world_of(turn_tokens=turn_tokens)
-        ask(world, 500)
-        bounds.append(world.work().steps_max)
-    assert bounds[0] > 400 > 8 == bounds[1]
-    assert world.work().expected_ns == (2 + 8) * 10 * MS  # the prompt is read in two turns
-
-
 def test_nothing_is_cut_where_others_would_find_no_slot_or_no_memory():
     world = world_of(slots=1)
     ask(world, 20)
@@ -118,21 +97,6 @@ def test_nothing_is_cut_where_others_would_find_no_slot_or_no_memory():
     assert ask(small, 20, at=5) == []
     small.finish(at=200, steps=20)
     assert batch_of(small) == [2]
-
-
-def test_clients_take_turns_and_what_runs_counts():
-    world = world_of(options={"order": "fifo"})
-    ask(world, 20, client="flood")
-    ask(world, 20, 20, at=5, client="flood")
-    ask(world, 20, 20, 20, at=5, client="other")
-    world.finish(at=10, status="unfinished", steps=1, state_bytes=110)
-    assert batch_of(world) == [1, 4, 2, 5]  # the other's first; then one each, the flood's second for what runs
-    world = world_of(options={"order": "fifo"})
-    ask(world, 20, client="flood")
-    ask(world, 20, 20, at=5, client="other")
-    ask(world, 20, 20, at=5, client="flood")
-    world.finish(at=10, status="unfinished", steps=1, state_bytes=110)
-    assert batch_of(world) == [1, 2, 3, 4]  # the second turn of both, in the order of the queue
 
 
 # --- lanes ------------------------------------------------------------------------------------------------------------
@@ -155,7 +119,7 @@ def two_lanes(kind, slower, options=None, lane=None, device=None, **app):
     return world
 
 
-@pytest.mark.parametrize("kind", ["rtlm", "rtlm+"])
+@pytest.mark.parametrize("kind", ["rtlm"])
 def test_a_long_answer_goes_to_the_slower_lane_only_where_it_ends_there_earlier(kind):
     for slower, expected in ((2.0, True), (50.0, False)):
         world = two_lanes(kind, slower)
@@ -182,7 +146,7 @@ def report(world, load, until, at):
         world.device("host", load=load, at=now)
 
 
-@pytest.mark.parametrize("kind", ["rtlm", "rtlm+"])
+@pytest.mark.parametrize("kind", ["rtlm"])
 def test_a_busy_processor_keeps_long_answers_on_the_main_lane_and_an_idle_one_takes_them_again(kind):
     for load, expected in ((0.0, True), (1.0, False)):
         world = two_lanes(kind, 2.0, lane={"gpu": TWO["gpu"], "cpu": {"device": "host", "threads": 4, "nice": 10}})
@@ -195,14 +159,7 @@ def test_a_busy_processor_keeps_long_answers_on_the_main_lane_and_an_idle_one_ta
     assert batch_of(world, "cpu")
 
 
-def test_a_lane_of_more_threads_than_cores_has_all_cores_where_nothing_else_runs():
-    world = two_lanes("rtlm+", 2.0, lane={"gpu": TWO["gpu"], "cpu": {"device": "host", "threads": 8}})
-    report(world, 0.0, 3000, at=0)
-    crowd(world, at=3001)
-    assert world.scheduler.policies[0].figures()["processor left to side lanes"]["cpu"] == pytest.approx(0.5)
-
-
-@pytest.mark.parametrize("kind", ["rtlm", "rtlm+"])
+@pytest.mark.parametrize("kind", ["rtlm"])
 def test_little_memory_keeps_long_answers_on_the_main_lane_until_it_is_back(kind):
     world = two_lanes(kind, 2.0, device={"gpu": {}, "host": {"headroom": "1kB"}})
     world.device("host", free=2000, at=1)  # an answer of 110 tokens takes 1100 bytes
@@ -210,28 +167,6 @@ def test_little_memory_keeps_long_answers_on_the_main_lane_until_it_is_back(kind
     assert not batch_of(world, "cpu")
     world.device("host", free=2200, at=30)
     assert batch_of(world, "cpu")
-
-
-def test_host_functions_keep_the_cores_that_they_use():
-    lanes = {"gpu": TWO["gpu"], "cpu": {"device": "host", "threads": 4}, "hosts": {"device": "host", "threads": 4}}
-    for working, expected in ((False, True), (True, False)):
-        world = Driver(
-            {"lm": {**STEPS, "lanes": ["gpu", "cpu"]}, "f": {1: 9000, "lanes": ["hosts"]}},
-            {
-                "chat": {"model": "lm", "slo": "1000s", "on_late": "answer", "policy": "rtlm+"},
-                "cut": {"model": "f", "slo": "1000s", "policy": "fifo"},
-            },
-            policy={"rtlm+": {"side_lanes": ["cpu"]}, "fifo": {}},
-            lane=lanes,
-            device={"gpu": {}, "host": {}},
-            sequences={"lm": (10_000, TOKEN_BYTES, 4)},
-        )
-        world.scheduler.state.latency["lm", "cpu"].set_speed(0.5)
-        if working:
-            world.arrive("cut", at=1)
-        report(world, float(working), 4000, at=2)
-        crowd(world, at=4001)
-        assert bool(batch_of(world, "cpu")) is expected, working
 
 
 def test_a_short_answer_never_goes_to_the_slower_lane_and_static_tau_sends_every_long_one():
@@ -243,9 +178,7 @@ def test_a_short_answer_never_goes_to_the_slower_lane_and_static_tau_sends_every
     assert world.scheduler.policies[0].figures()["sent to side lanes"] == 1
 
 
-@pytest.mark.parametrize(
-    ("kind", "on_late", "sent"), [("rtlm+", "drop", True), ("rtlm+", "answer", False), ("rtlm", "drop", False)]
-)
+@pytest.mark.parametrize(("kind", "on_late", "sent"), [("rtlm", "drop", False)])
 def test_answers_that_no_prediction_tells_apart_go_to_the_slower_lane_where_only_it_is_in_time(kind, on_late, sent):
     world = two_lanes(kind, 2.0, on_late=on_late, slo="500ms")
     ask(world, 20, 20, 20, 20)
@@ -255,7 +188,7 @@ def test_answers_that_no_prediction_tells_apart_go_to_the_slower_lane_where_only
     assert bool(batch_of(world, "cpu")) is sent
 
 
-@pytest.mark.parametrize("kind", ["rtlm", "rtlm+"])
+@pytest.mark.parametrize("kind", ["rtlm"])
 def test_the_slower_lane_takes_everything_while_no_other_works_and_decoding_goes_on_there(kind):
     world = two_lanes(kind, 50.0)
     ask(world, 20)
@@ -270,7 +203,7 @@ def test_the_slower_lane_takes_everything_while_no_other_works_and_decoding_goes
 
 
 def test_a_plain_model_under_the_policy_is_served_in_batches_of_one_step():
-    world = Driver({"m": {1: 10, 4: 20}}, {"a": "m"}, policy="rtlm+")
+    world = Driver({"m": {1: 10, 4: 20}}, {"a": "m"}, policy="plan")
     assert world.arrive("a", count=3) == [ran("m", 1, 2, 3, size=4)]
     assert world.work().steps_max is None
     world.finish(at=20)
@@ -278,64 +211,6 @@ def test_a_plain_model_under_the_policy_is_served_in_batches_of_one_step():
 
 
 # --- answers that are worth nothing when they are late ----------------------------------------------------------------
-
-
-def test_answers_declared_too_long_are_served_and_their_lengths_learnt():
-    world = world_of(on_late="drop", slo="400ms")
-    for index in range(8):  # 60 steps of 10 ms would be late; they need 20
-        ask(world, 60, at=1000 * index)
-        world.finish(at=1000 * index + 200, steps=20)
-        assert world.outcome(index + 1) == "completed"
-    assert world.scheduler.policies[0].figures()["lengths"]["chat/lm"]["factor"] < 0.6
-
-
-def test_answers_that_are_learnt_to_be_too_long_are_given_up_but_not_for_ever():
-    world = world_of(on_late="drop", slo="400ms")
-    for index in range(40):  # declared to be in time, and never so
-        ask(world, 20, at=1000 * index)
-        if world.on_lane:
-            world.finish(at=1000 * index + 900, steps=90)
-    outcomes = [world.outcome(index + 1) for index in range(40)]
-    assert "dropped" in outcomes[-8:] and "completed" in outcomes[-10:]
-    for index in range(40, 58):  # the cause is over
-        ask(world, 20, at=1000 * index)
-        if world.on_lane:
-            world.finish(at=1000 * index + 100, steps=10)
-    assert "completed" in [world.outcome(index + 1) for index in range(40, 58)][:9]
-
-
-def test_what_reading_prompts_takes_is_learnt():
-    world = world_of()
-    for index in range(12):
-        ask(world, 20, at=1000 * index)
-        assert index or world.work().expected_ns == (2 + 20) * 10 * MS
-        world.finish(at=1000 * index + 200, steps=20)
-    ask(world, 20, at=20_000)
-    learnt = world.scheduler.policies[0].figures()["prefill_steps"]["lm on gpu"]
-    assert 0.0 < learnt < 0.5
-    assert world.work().expected_ns == pytest.approx((learnt + world.work().steps_max) * 10 * MS, abs=MS // 10)
-
-
-def test_no_more_answers_are_admitted_than_bring_most_in_time():
-    linear = {1: 10, 2: 19, 3: 28, 4: 36}  # four at once bring hardly more per time, and all of them late
-    world = world_of(on_late="drop", slo="300ms", lm=linear, options={"order": "fifo"})
-    ask(world, 5)
-    ask(world, 20, 20, 20, 20, at=1)
-    world.finish(at=50, steps=5)
-    assert batch_of(world) == [2]
-    patient = world_of(on_late="drop", slo="100s", lm=linear, options={"order": "fifo"})
-    ask(patient, 5)
-    ask(patient, 20, 20, 20, 20, at=1)
-    patient.finish(at=50, steps=5)
-    assert batch_of(patient) == [2, 3, 4, 5]
-
-
-def test_a_batch_is_not_cut_for_answers_that_would_make_its_own_late():
-    linear = {1: 10, 2: 19, 3: 28, 4: 36}
-    for slo, cut in (("300ms", []), ("100s", [like(CutBatch)])):
-        world = world_of(on_late="drop", slo=slo, lm=linear, options={"order": "fifo"}, turn_tokens=8)
-        ask(world, 20)
-        assert [action for action in ask(world, 20, at=1) if isinstance(action, CutBatch)] == cut
 
 
 def trained(kind="rtlm", answers=4, **app):
@@ -374,19 +249,12 @@ def lacked(world, request_id):
     return world.ends[request_id].shortfall.slo_ns_min / MS
 
 
-@pytest.mark.parametrize(("kind", "reading"), [("rtlm", 0), ("rtlm+", 2)])
+@pytest.mark.parametrize(("kind", "reading"), [("rtlm", 0)])
 def test_the_deadline_that_would_do_is_that_of_an_answer_of_which_nine_of_ten_are_no_longer(kind, reading):
     world = world_of(kind, on_late="drop")
     world.arrive("chat", slo=9, hints={"steps": 20.0, "steps_sd": 0.5, "tokens": 10.0})
     steps = 20 * math.exp(0.5 * statistics.NormalDist().inv_cdf(0.9) - 0.5**2 / 2)
     assert lacked(world, 1) == pytest.approx((reading + steps) * 10, abs=0.1)
-
-
-def test_where_nothing_is_known_of_its_length_an_answer_has_the_length_that_is_assumed():
-    world = world_of(on_late="drop")
-    world.arrive("chat", slo=9, hints={"tokens": 10.0})
-    longest = math.exp(math.log(64) + 0.5 * statistics.NormalDist().inv_cdf(0.9))
-    assert lacked(world, 1) == pytest.approx((2 + longest) * 10, abs=0.1)
 
 
 def test_the_deadline_that_would_do_counts_the_wait_for_a_place_and_who_comes_back_with_it_goes_first():

@@ -3,7 +3,6 @@ brute force, grouping, odds, hints."""
 
 from __future__ import annotations
 
-import random
 import re
 
 import pytest
@@ -12,13 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgeserve.errors import ConfigError
+from edgeserve.sched.protocol.actions import RunBatch
+from edgeserve.sched.protocol.events import RequestArrived
 from edgeserve.sched.published.orloj.lengths import LengthWindow, lengths_of
 from edgeserve.sched.published.orloj.model import (
     PRIOR_LEN,
 )
-from edgeserve.sched.policies.orloj_plus import SAFE
-from edgeserve.sched.protocol.actions import RunBatch
-from edgeserve.sched.protocol.events import RequestArrived
 from edgeserve.sched.published.orloj.slack import score_of
 
 SIZES = (1, 2, 4, 8)
@@ -192,113 +190,11 @@ def learner(kind="orloj", **options):
     return Driver({"m": {1: 10, 2: 20}}, {"a": "m"}, policy={kind: {"sample": 1.0, "budget": 0.0, **options}})
 
 
-@pytest.mark.parametrize(("kind", "options"), [("orloj", {}), ("orloj+", {"hint": "length"})])
-def test_times_alone_that_were_measured_at_another_speed_count_at_the_present_one(kind, options):
-    world = learner(kind, window=8, **options)
+def test_times_alone_that_were_measured_at_another_speed_count_at_the_present_one():
+    world = learner("orloj", window=8)
     world.lane("cpu0", speed=2.0)
     known = teach(world, 20, hints={"length": 5.0})
     assert set(known.values()) == {20.0}
     world.lane("cpu0", speed=1.0)
     world.arrive("a", slo=999, hints={"length": 5.0})
     assert alone_ms(world) == dict.fromkeys(known, 40.0)
-
-
-def test_hinted_times_of_two_classes_are_remembered_beside_each_other():
-    world = learner("orloj+", hint="length", window=4)
-    teach(world, 20, count=3, hints={"length": 5.0})
-    known = teach(world, 60, count=3, hints={"length": 9.0})
-    assert {20.0, 60.0} <= set(known.values())
-
-
-# --- orloj+ -----------------------------------------------------------------------------------------------------------
-
-
-def plus(**options):
-    return dynamic("orloj+", sizes=tuple(range(1, 9)), hint=options.pop("hint", ""), **options)
-
-
-def most_valuable(asked, ranks=(), values=()):
-    """The candidate of most value per time by brute force: ids of its requests. ``asked``: (app, SLO in ms) each."""
-    lengths = known()
-    lengths.factors.update({size: float(size) for size in range(1, 9)})
-    even = {app: lengths.alone(app).quantile_ns(0.5) + 1 for app in APPS}
-    worth = dict(enumerate(values or [1.0] * len(asked), 1))
-    rows = [
-        (rank, slo * MS, request_id, app)
-        for request_id, (rank, (app, slo)) in enumerate(zip(ranks or [0] * len(asked), asked), 1)
-        if slo * MS >= even[app]
-    ]
-    rows.sort()
-    best, chosen = -1.0, []
-    for ceiling in ("short", "long"):
-        allowed = [row for row in rows if ceiling == "long" or row[3] == "short"]
-        for size in range(1, 9):
-            longest = lengths.batch(size, (ceiling,) * size)
-            candidates = [
-                [row for row in allowed if row[1] >= needs][:size]
-                for needs in (longest.mean_ns(), longest.quantile_ns(SAFE))
-            ]
-            for batch in candidates:
-                if len(batch) < size or ceiling not in {row[3] for row in batch}:
-                    continue
-                took = lengths.batch(size, tuple(sorted(row[3] for row in batch)))
-                if size > 1 and took.mean_ns() >= sum(lengths.mean_alone_ns(row[3]) for row in batch):
-                    continue
-                gain = sum(worth[row[2]] * took.p_by(row[1]) for row in batch)
-                score = gain / took.mean_ns() ** 0.7
-                if score > best * (1 + 1e-9):
-                    best, chosen = score, sorted(row[2] for row in batch)
-    return chosen or [row[2] for row in rows[:1]]
-
-
-@settings(max_examples=80, deadline=None)
-@given(ASKED, st.sampled_from([0, 700]))
-def test_the_candidate_of_most_value_per_time_wins_at_any_time(asked, now_ms):
-    world = plus()
-    world.now_ms = now_ms
-    assert started(burst(world, *asked)) == most_valuable(asked)
-
-
-@pytest.mark.parametrize("seed", range(30))
-def test_critical_requests_come_first_in_each_candidate_and_each_request_counts_by_its_value(seed):
-    draw = random.Random(f"values/{seed}")
-    count = draw.randrange(2, 12)
-    asked = [(draw.choice(["short", "long"]), draw.randrange(30, 300)) for _ in range(count)]
-    ranks, values = [draw.randrange(2) for _ in asked], [draw.choice([0.25, 1.0, 4.0]) for _ in asked]
-    world = plus()
-    done = world.step(
-        *[
-            RequestArrived(world.request(app, slo, klass=("critical", "normal")[rank], value=value))
-            for (app, slo), rank, value in zip(asked, ranks, values)
-        ]
-    )
-    assert started(done) == most_valuable(asked, ranks, values)
-
-
-SKEWED = {"short": [20.0] * 60 + [100.0] * 41, "long": LONG}  # even odds at 21 ms, 53 on average
-
-
-def test_where_nobody_is_expected_in_time_the_most_urgent_one_with_even_odds_runs_alone():
-    assert started(burst(plus(alone=SKEWED), ("short", 31), ("short", 30))) == [2]
-
-
-def test_hints_make_classes_of_one_wide_app():
-    draw = random.Random("hints")
-    world = plus(hint="length", sample=1.0)
-    for _ in range(400):  # lone requests: each teaches how long its hint takes alone
-        length = draw.uniform(1, 70)
-        burst(world, ("long", 500), hints={"length": length})
-        world.finish(at=world.now_ms + FIXED + length)
-        world.now_ms += 5
-    world.now_ms += 1000
-    burst(world, ("long", 500), hints={"length": 40.0})  # a lane at work lets the tables be made
-    world.step(
-        *[
-            RequestArrived(world.request("long", 400, hints={"length": length}))
-            for length in (3.0, 4.0, 5.0, 65.0, 66.0)
-        ]
-    )
-    lanes = started(world.finish(at=world.now_ms + 50))
-    assert len(lanes) == 3
-    ids = sorted(lanes)
-    assert ids == list(range(ids[0], ids[0] + 3))  # the three short ones, though all have the same app
