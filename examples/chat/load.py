@@ -1,7 +1,7 @@
 """The hub's clients: people who ask for long answers, switches that want one word, and rooms whose sound is heard.
 
     python examples/chat/load.py                            # against a running server
-    python examples/chat/load.py --compare rtlm:fifo,rtlm+  # in this process: the same arrivals under each policy
+    python examples/chat/load.py --compare rtlm:fifo,plan   # in this process: the same arrivals under each policy
 
 First one long question and, while it is answered, ten short ones. Then ``--seconds`` of mixed questions that arrive
 whether or not earlier ones were answered. Prints mean and 95th percentile of response times, by kind, and the share of
@@ -240,16 +240,16 @@ async def compare(args: argparse.Namespace) -> List[Times]:
     for name in args.compare.split(","):
         kind, _, method = name.partition(":")
         table = read_toml(args.config)
-        table["policy"]["words"] = {"kind": kind, "method": method} if method else {"kind": kind}
+        if kind != "plan":  # that is the policy of apps that name none, and serves the ears in each case
+            table["policy"] = {"words": {"kind": kind, "method": method} if method else {"kind": kind}}
+            for app in table["app"]:
+                table["app"][app]["policy"] = "plan" if app == "ears" else "words"
         if args.one_lane:
             chat = table["model"]["chat"]
             table["model"]["voice"]["lanes"] = chat["lanes"]
             chat["options"]["turn"] = args.turn
             chat["batch"] = [size for size in chat["batch"] if size <= args.together]
             del table["lane"]["cpu1"]
-        if args.one_policy:
-            table["app"]["ears"]["policy"] = "words"
-            del table["policy"]["voices"]
         if args.model:
             table["model"]["chat"]["file"] = args.model
         async with edgeserve.AsyncRuntime(parse_config(table, os.path.dirname(args.config))) as runtime:
@@ -265,7 +265,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         "--compare",
         default="",
         metavar="KINDS",
-        help="policies, such as rtlm:fifo,rtlm+ (kind, or kind:method); needs no server",
+        help="policies, such as rtlm:fifo,plan (kind, or kind:method); needs no server",
     )
     parser.add_argument("--one-lane", action="store_true", help="with --compare: voices on the language model's lane")
     parser.add_argument(
@@ -274,11 +274,6 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         help="with --one-lane: how long reading prompts may take before the lane can serve others",
     )
     parser.add_argument("--together", type=int, default=4, help="with --one-lane: answers that make steps together")
-    parser.add_argument(
-        "--one-policy",
-        action="store_true",
-        help="with --compare: one policy for words and voices, so there is no auction between two",
-    )
     parser.add_argument("--model", default="", help="with --compare: another file of the language model")
     parser.add_argument("--config", default=os.path.join(HERE, "edge.toml"), help="what --compare serves")
     parser.add_argument("--seconds", type=float, default=20.0, help="of mixed questions")

@@ -1,7 +1,7 @@
 """The policies in turn on the same load of two apps with one model: the share of requests that end in time.
 
     python examples/dynamic/compare.py --model digits
-    python examples/dynamic/compare.py --model recognise --policies orloj+ fifo --slo 2 3 --rounds 1
+    python examples/dynamic/compare.py --model recognise --policies plan fifo --slo 2 3 --rounds 1
 
 First the model is profiled on this machine: its batch sizes, and the times alone of both apps' requests. Deadlines are
 multiples of the 0.99-quantile of these, the rate is ``--load`` over their mean (at 1.0 a server without batches would
@@ -47,7 +47,7 @@ from edgeserve.errors import EdgeServeError
 from edgeserve.server import serve
 from edgeserve.units import NS_PER_S, ns_to_ms
 
-POLICIES = ("orloj+", "orloj", "clockwork", "nexus", "fifo")
+POLICIES = ("plan", "orloj", "clockwork", "nexus", "fifo")
 FACTORS = (1.5, 2.0, 3.0, 4.0, 5.0)
 START_S_MAX = 60.0
 STOP_S_MAX = 20.0
@@ -63,7 +63,7 @@ WARM_S = 2.0
 
 
 class Candidate(NamedTuple):
-    """One policy with its options, as ``--policies`` names it: ``orloj+``, ``clockwork:estimate=mean``."""
+    """One policy with its options, as ``--policies`` names it: ``plan``, ``clockwork:estimate=mean``."""
 
     name: str
     kind: str

@@ -39,7 +39,7 @@ POLICIES: Dict[str, Dict[str, Any]] = {
     "original": {"kind": "ensemble_static", "options": {"pick": "all"}},
     "static, the fastest": {"kind": "ensemble_static", "options": {"pick": "static", "models": ["features"]}},
     "schemble": {"kind": "schemble", "options": {}},
-    "schemble+": {"kind": "schemble+", "options": {}},
+    "plan": {"kind": "plan", "options": {}},
 }
 POOL = 400
 BURST_S, BURST_VARIATION = 0.5, 0.5

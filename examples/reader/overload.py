@@ -3,7 +3,7 @@
     python examples/reader/overload.py
 
 Serves ``edge.toml`` twice, one after the other: with every app first come, first served and nothing given up, and with
-the policy for pipelines with deadlines. Both get the same pages at the same times, each page with a deadline. Prints
+the default policy. Both get the same pages at the same times, each page with a deadline. Prints
 what was answered in time, late, and refused, and how long each sender waited for it, as a table and second by second.
 """
 
@@ -35,7 +35,7 @@ else:
     import tomli as tomllib
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-WAYS = {"plain queue": {"kind": "fifo"}, "scheduled": {"kind": "pard_local"}}
+WAYS = {"plain queue": {"kind": "fifo"}, "scheduled": {"kind": "plan"}}
 """Name of a way to serve -> the policy of every app."""
 
 OVERLOAD = 2.0  # times what the machine reads in a closed loop
