@@ -3,9 +3,9 @@
     python scripts/bench/ablation.py [--only KIND] [--without MECHANISM] [--worlds N] [--rounds N] [--processes N]
                                      [--dev] [--keep FILE] [--json FILE]
 
-Three families of worlds are drawn: one policy each (``scripts/lib/worlds.py``, under the recommended policy), ensembles
-(``ensemble_worlds.py``), and several policies on one device (``mixed_worlds.py``), where clients wait for their
-answers. In all of them the machine's own costs are charged as they are assumed of a machine that was not measured.
+Three families of worlds are drawn: one kind of work each (``scripts/lib/worlds.py``), ensembles
+(``ensemble_worlds.py``), and unlike apps on one device (``mixed_worlds.py``), where clients wait for their answers. In
+all of them the machine's own costs are charged as they are assumed of a machine that was not measured.
 
 A mechanism's row says how many points of the value offered are lost without it, by kind of world: the mean over the
 worlds, paired (the same world, the same arrivals). A mechanism that never did anything in a run cannot have changed it:
@@ -13,7 +13,7 @@ such runs are not repeated, and count 0. What has no kind with half a point does
 (``docs/research/ablation.md``).
 
 ``--keep`` appends each run to a file and goes on from what the file has. Mechanisms are switched off by replacing
-methods, so the interpreted core runs, whatever was compiled.
+methods and constants, so the interpreted core runs, whatever was compiled.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ os.environ["EDGESERVE_CORE"] = "interpreted"
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
 
 from lib import ensemble_worlds, mixed_worlds, worlds
-from lib.ablated import MECHANISMS, Mechanism
+from lib.ablated import MECHANISMS
 from lib.checks import Checks
 
 from bench import regret
@@ -76,24 +76,14 @@ def run_job(job: Job) -> Found:
             if job.without:
                 by_name[job.without].switch_off(stack)
             else:
-                kinds = policies_of(job.world)
                 for mechanism in MECHANISMS:
-                    mechanism.watch(stack, acted, kinds)
-            percent.append(value_percent(job.world, index, by_name.get(job.without)))
+                    mechanism.watch(stack, acted, {regret.RECOMMENDED})
+            percent.append(value_percent(job.world, index))
     gc.collect()
     return Found(job, tuple(percent), sorted(acted), time.perf_counter() - began)
 
 
-def policies_of(name: str) -> Set[str]:
-    """The kinds of policies that a world's apps have."""
-    kind = name.split("/")[1]
-    if kind not in mixed_worlds.KINDS:
-        return {regret.RECOMMENDED[kind]}
-    config = mixed_worlds.draw(name)[0].scenario.config
-    return {config.policies[app.policy].kind for app in config.apps.values()}
-
-
-def value_percent(name: str, index: int, without: Mechanism | None) -> float:
+def value_percent(name: str, index: int) -> float:
     """Percent of a world's value that is delivered in time."""
     kind = name.split("/")[1]
     truths: Mapping[str, ensemble_worlds.Truth] = {}
@@ -104,9 +94,7 @@ def value_percent(name: str, index: int, without: Mechanism | None) -> float:
         world = ensemble_worlds.world_of(name)
         if kind == ensemble_worlds.KIND:
             truths = ensemble_worlds.draw(name).truths
-        scenario = regret.under(world.scenario, regret.RECOMMENDED[kind])
-    if without is not None:
-        scenario = without.with_options(scenario)
+        scenario = regret.under(world.scenario, regret.RECOMMENDED)
     took = ensemble_worlds.Took()
     ended = simulate(
         scenario,

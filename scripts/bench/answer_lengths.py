@@ -89,7 +89,6 @@ def record(args: argparse.Namespace) -> int:
     config = parse_config(
         {
             "lane": {"cpu0": {"threads": args.threads}},
-            "policy": {"words": {"kind": "rtlm+", "order": "fifo"}},
             "model": {
                 "chat": {
                     "engine": "lm",

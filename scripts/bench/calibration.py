@@ -1,4 +1,4 @@
-"""Do the quantiles that ``orloj+`` states of its batches hold? In virtual time, with and without a shift of the inputs.
+"""Do the quantiles that ``orloj`` states of its batches hold? In virtual time, with and without a shift of the inputs.
 
     python scripts/bench/calibration.py [--quick] [--json FILE]
 
@@ -8,7 +8,7 @@ again alone when the lane idles (at most 2 % of its time). At each launch it sta
 In the middle of the run the lengths of both apps change, unannounced. Reported per policy and seed: the share of
 batches that ended by what was stated, before the shift, within the first window of 200 batches after it, and after
 that window; beside it the share that the prediction held by itself, without the correction that keeps the share
-(``sched/policies/dynamic/calibration.py``). It must be 0.9 within 0.03 outside of that window.
+(``sched/published/orloj/calibration.py``). It must be 0.9 within 0.03 outside of that window.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from lib.checks import Checks, arguments
 
 from edgeserve.loop.drive import drive
 from edgeserve.sched.core.build import build_scheduler
-from edgeserve.sched.published.orloj.calibration import HITS_LEN, QUANTILE
 from edgeserve.sched.protocol.events import Event
+from edgeserve.sched.published.orloj.calibration import HITS_LEN, QUANTILE
 from edgeserve.sim.run import make_world, setting_of
 from edgeserve.sim.scenario import Scenario, parse_scenario
 
@@ -119,7 +119,7 @@ def main() -> int:
         f"stated: {QUANTILE:.2f}\n{'policy':>8} {'seed':>5} {'batches':>8} {'before':>7} {'first window':>13} "
         f"{'later':>6} {'samples':>8} {'uncorrected':>12}"
     )
-    for policy in ("orloj", "orloj+"):
+    for policy in ("orloj",):
         for seed in seeds:
             found, counts = shares(policy, 600.0, random.Random(f"{seed}/calibration").random())
             total = sum([count for name, count in counts.items() if name.startswith("batches")])

@@ -11,7 +11,7 @@ function of the interpreter counts once per call (``sys.setprofile``); functions
 more calls a request of batch 16 costs behind a long queue than behind a short one. *Live*: a lone request through an
 embedded runtime, and over the bus, by the part of the package in which the calls were made, and how many files they lie
 in: the middle of several. Over the bus also an ensemble of three models and a vote, and an answer of a language model:
-a piece of it, and all but its pieces; under the policies that suit them, and under ``edf``.
+a piece of it, and all but its pieces; under ``plan``, and under ``edf``.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from edgeserve.sched.protocol.actions import Action, FinishRequest, Outcome, Run
 from edgeserve.sched.protocol.events import Event, JobResult, Request, RequestArrived, WorkFinished
 from edgeserve.units import NS_PER_MS
 
-POLICIES = ("edf", "clockwork", "fifo", "orloj+", "pard", "pard_local")
+POLICIES = ("plan", "edf", "clockwork", "fifo", "orloj", "pard")
 BATCH = 16
 GAP_NS = 30 * NS_PER_MS
 """From the end of a lone request to the next: a camera. What is done now and then counts with its share."""
@@ -203,8 +203,8 @@ class LoopCalls:
 
 
 def live_config(endpoint: str, kind: str | None = None) -> Config:
-    """A model alone, an ensemble of three with a vote, and a language model; under one policy of this kind, or each
-    under the one that suits it."""
+    """A model alone, an ensemble of three with a vote, and a language model; under one policy of this kind, or
+    under the default."""
     times = {str(size): f"{2 + size}ms" for size in (1, 2, 4, 8, 16)}
     votes = [{"name": name, "after": []} for name in ("a", "b", "c")] + [{"name": "vote", "after": ["a", "b", "c"]}]
     names = ("m", "a", "b", "c", "vote")
@@ -313,13 +313,13 @@ def check(rows: Mapping[str, Mapping[str, Any]], live: Mapping[str, Mapping[str,
     checks.at_most("lone request over the bus, loop's thread", live["bus"]["all"], 125)
     checks.at_most("lone request over the bus, files", live["bus"]["files"], 30)
     checks.at_most("ensemble of three and a vote over the bus, edf", live["ensemble, edf"]["all"], 350)
-    checks.at_most("ensemble of three and a vote over the bus, pard_local", live["ensemble"]["all"], 350)
+    checks.at_most("ensemble of three and a vote over the bus, plan", live["ensemble"]["all"], 350)
     checks.at_most("answer in pieces, without them, edf", live["answer in pieces, all else, edf"]["all"], 220)
-    checks.at_most("answer in pieces, without them, rtlm+", live["answer in pieces, all else"]["all"], 220)
+    checks.at_most("answer in pieces, without them, plan", live["answer in pieces, all else"]["all"], 220)
     checks.at_most("a piece of an answer over the bus", live["piece"]["all"], 14)
     checks.at_most("lone request embedded, loop's thread", live["embedded"]["all"], 135)
     checks.at_most("edf: scheduler, batch 16", rows["edf"]["batch_16"], 33)
-    checks.at_most("pard_local: scheduler, batch 16", rows["pard_local"]["batch_16"], 64)
+    checks.at_most("plan: scheduler, batch 16", rows["plan"]["batch_16"], 64)
     checks.at_most("edf: scheduler, chain of three", rows["edf"]["chain"], 215)
     for policy, row in rows.items():
         checks.at_most(f"{policy}: calls behind {PENDING[1]} pending to those behind {PENDING[0]}", row["growth"], 1.1)

@@ -128,7 +128,7 @@ WORLDS: Dict[str, Dict[str, Any]] = {
         "fixed_ms": 12.0,
         "each_ms": 8.0,
         "nodes": 3,
-        "policy": "pard_local",
+        "policy": "plan",
     },
     "40 slow, rare models": {
         "models": 40,

@@ -28,10 +28,10 @@ sys.path.insert(0, str(ROOT / "examples" / "ensemble"))
 compare = importlib.import_module("compare")
 
 SCRIPT = "scripts/bench/ensemble_live.py"
-POLICIES = ("original", "static, the fastest", "schemble+")
+POLICIES = ("original", "static, the fastest", "plan")
 LOADS = (0.9, 1.5, 2.0)
 FEWER = 5.0
-"""How many times fewer deadlines than the original ensemble schemble+ is to miss."""
+"""How many times fewer deadlines than the original ensemble plan is to miss."""
 
 AGREED = 0.95
 """Share of its answers that are those of all models."""
@@ -79,15 +79,13 @@ def main() -> int:
             )
         results[f"{load:g}"] = {name: [row._asdict() for row in outcomes] for name, outcomes in found.items()}
         one = 1.0 / (load * whole * seconds)  # fewer than one miss cannot be told from none
-        plus, original = medians["schemble+"], medians["original"]
+        plus, original = medians["plan"], medians["original"]
         checks.at_least(
-            f"load {load:g}: deadlines that the original ensemble misses for one of schemble+",
+            f"load {load:g}: deadlines that the original ensemble misses for one of plan",
             original.missed / max(one, plus.missed),
             FEWER,
         )
-        checks.at_least(
-            f"load {load:g}: share of schemble+'s answers that are those of all models", plus.agreed, AGREED
-        )
+        checks.at_least(f"load {load:g}: share of plan's answers that are those of all models", plus.agreed, AGREED)
     return checks.finish(
         args.json,
         {

@@ -1,7 +1,7 @@
 """Mixes and worlds that are drawn by seed and kept for reports, under any policy, in virtual time.
 
     python scripts/bench/heldout.py [--mixes home,robot,workstation] [--loads 0.7,1,1.3] [--first N] [--seeds N]
-                                    [--policies edf,auto,edf_old,module:Class] [--seconds S] [--charge [FACTOR]]
+                                    [--policies edf,plan,edf_old,module:Class] [--seconds S] [--charge [FACTOR]]
                                     [--hash] [--keep FILE] [--json FILE]
     python scripts/bench/heldout.py --world NAME [--world NAME] [--seed N] ...      worlds of one difficulty each
 
@@ -11,7 +11,7 @@ Seeds below 41000 are there to develop on. Those from 41000 are kept for reports
 they are run once the code that is reported stands.
 
 The mixes (``scripts/lib/heldout_mixes.py``) have shapes of their own with each seed. All policies of a seed see the
-same arrivals, and serve all apps of a mix, with default options; ``auto`` chooses for each app as the product does.
+same arrivals, and serve all apps of a mix, with default options; ``plan`` is what apps get that name no policy.
 ``edf_old`` is ``lib/edf_before.py``: ``edf`` of commit fe3afc9 without what that one did for frames of streams that
 are still to come (which 6eb8f44d took out of ``edf`` too), on today's scheduler.
 
@@ -61,7 +61,7 @@ from edgeserve.sim.report import report_of
 from edgeserve.sim.run import kinds_of, make_world, sequences_of, setting_of, told_times
 
 OLD = "edf_old"
-POLICIES = ("edf", "auto", OLD)
+POLICIES = ("edf", "plan", OLD)
 FIRST = 1
 NEVER_NS = 2**62
 """A scheduler whose own steps take long gives up late, which the world's reference model would call a mistake."""

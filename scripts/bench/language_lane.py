@@ -275,7 +275,7 @@ def config_of(case: Case) -> Any:
     """Words and voices on one lane."""
     sizes = [size for size in (1, 2, 4, 8) if size <= case.together]
     expected = {str(size): f"{STEPS_MS[case.weights][size - 1]}ms" for size in sizes}
-    policies = {"words": {"kind": "rtlm+"}, **({"voices": {"kind": "edf"}} if case.auction else {})}
+    policies = {"words": {"kind": "plan"}, **({"voices": {"kind": "edf"}} if case.auction else {})}
     return parse_config(
         {
             "lane": {"cpu0": {}},

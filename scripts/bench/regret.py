@@ -13,8 +13,8 @@ ensembles``, worlds of ``scripts/lib/ensemble_worlds.py``) are run apart: their 
 
 A policy's share is the value that it delivers in time: a request counts its app's mean lane time in full batches times
 its value, as in the auction. Its *regret* is its distance to the best policy of the world, in points. ``RECOMMENDED``
-is what ``docs/guide/policies/README.md`` says to take for a kind of app; it must nowhere be more than one point behind
-the best simple rule, and ahead of it in the mean. Every app of a world has the same policy, with default options.
+is what ``docs/guide/policies/README.md`` says to take, the default; it must nowhere be more than one point behind the
+best simple rule, and ahead of it in the mean. Every app of a world has the same policy, with default options.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import time
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
 
@@ -35,28 +35,16 @@ from lib.ensemble_worlds import ALL_KINDS, KIND, rule_of, world_of
 from lib.worlds import KINDS, World
 
 from edgeserve.config.loading import tomllib
-from edgeserve.config.schema import PolicyConfig
+from edgeserve.config.schema import DEFAULT_POLICY, PolicyConfig
 from edgeserve.sched.core.build import build_scheduler
 from edgeserve.sim.run import sequences_of, setting_of, simulate
 from edgeserve.sim.scenario import Scenario, with_policy
 
 SIMPLE = ("edf", "fifo")
-RECOMMENDED: Mapping[str, str] = {  # kind of world -> policy; the rows of docs/guide/policies/README.md
-    "one": "edf",
-    "apps": "edf",
-    "camera": "edf",
-    "steps": "edf",
-    "answers": "rtlm+",
-    "assistants": "rtlm+",
-    "unequal": "orloj+",
-    "local": "pard_local",
-    "hosts": "pard_local",
-    "lanes": "edf",
-    KIND: "schemble+",
-}
+RECOMMENDED = DEFAULT_POLICY
 BASELINE = edf_before.KIND
 """``edf`` as it once was: what changes of ``edf`` are measured against (``--policies edf,edf_before``)."""
-POLICIES = ("edf", "fifo", "clockwork", "orloj", "orloj+", "pard", "pard+", "pard_local", "rtlm+")
+POLICIES = ("edf", "fifo", RECOMMENDED, "clockwork", "orloj", "pard", "pard+")
 WORLDS = 8
 """Worlds per kind."""
 ROUNDS = 2
@@ -101,10 +89,6 @@ class Row(NamedTuple):
     offered: int
     percent: Dict[str, float]
     spread: Dict[str, float]
-
-    def recommended(self) -> Row:
-        """The same row with the recommended policy's share under that name as well."""
-        return self._replace(percent={**self.percent, "recommended": self.percent[RECOMMENDED[self.world.kind]]})
 
     def best(self, names: Sequence[str]) -> str:
         """The best of some policies; of equal ones the first."""
@@ -160,15 +144,9 @@ def run_job(job: Job) -> Share:
     )
 
 
-def of_world(name: str, policies: Sequence[str]) -> List[str]:
-    """The policies to run on a world; ``recommended`` stands for the one that is."""
-    kind = name.split("/")[1]
-    return list(dict.fromkeys([RECOMMENDED[kind] if policy == "recommended" else policy for policy in policies]))
-
-
 def run_all(names: Sequence[str], policies: Sequence[str], rounds: int, processes: int) -> Tuple[List[Row], float]:
     """The rows of these worlds, and the seconds that the simulations took together."""
-    jobs = [Job(name, policy, rounds) for name in names for policy in of_world(name, policies)]
+    jobs = [Job(name, policy, rounds) for name in names for policy in policies]
     shares: List[Share] = []
     began = said = time.monotonic()
     with ProcessPoolExecutor(processes) as pool:
@@ -200,21 +178,20 @@ def show(rows: Sequence[Row], policies: Sequence[str]) -> None:
         f"\nregret in points, mean (worst); * = recommended\n{'kind':>8} {'worlds':>6}"
         + "".join([f"{policy:>16}" for policy in policies])
     )
-    for kind in [*RECOMMENDED, "all"]:
+    for kind in [*ALL_KINDS, "all"]:
         of_kind = [row for row in rows if kind in (row.world.kind, "all")]
         if not of_kind:
             continue
         cells = []
         for policy in policies:
-            known = of_kind if policy != "recommended" else [row.recommended() for row in of_kind]
-            regrets = [row.behind(policy, list(row.percent)) for row in known]
-            mark = "*" if policy in ("recommended", RECOMMENDED.get(kind)) else " "
+            regrets = [row.behind(policy, list(row.percent)) for row in of_kind]
+            mark = "*" if policy == RECOMMENDED else " "
             cells.append(f"{statistics.fmean(regrets):7.2f} ({max(regrets):5.1f}){mark}")
         print(f"{kind:>8} {len(of_kind):6}" + "".join(cells))
-    every = [name for name in policies if name != "recommended"]
-    for title, among in (("the best simple rule", ()), ("the best of all", [*every, *RECOMMENDED.values()])):
+    policy = RECOMMENDED
+    for title, among in (("the best simple rule", ()), ("the best of all", policies)):
         print(f"\nfurthest behind {title}:")
-        for kind, policy in RECOMMENDED.items():
+        for kind in ALL_KINDS:
             of_kind = [row for row in rows if row.world.kind == kind and policy in row.percent]
             others = [name for name in among or simple_of(kind) if of_kind and name in of_kind[0].percent]
             if not others:
@@ -229,13 +206,13 @@ def show(rows: Sequence[Row], policies: Sequence[str]) -> None:
 
 
 def judge(checks: Checks, rows: Sequence[Row]) -> None:
-    """The recommended policies beside the simple rules, by kind and in all."""
-    ahead, regrets = [], []
-    for kind, policy in RECOMMENDED.items():
+    """The recommended policy beside the simple rules, by kind and in all; of what did not run nothing is said."""
+    ahead, regrets, policy = [], [], RECOMMENDED
+    for kind in ALL_KINDS:
         of_kind = [row for row in rows if row.world.kind == kind]
         if not of_kind or not {policy, *simple_of(kind)} <= set(of_kind[0].percent):
             continue
-        others = [name for name in simple_of(kind) if name != policy]
+        others = simple_of(kind)
         worst = max(of_kind, key=lambda row: row.behind(policy, others))
         checks.at_most(
             f"{kind}: points of {policy} behind the best of {', '.join(others)}, worst world ({worst.world.name})",
@@ -300,8 +277,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--worlds", type=int, default=WORLDS, metavar="N", help="worlds per kind (default %(default)s)")
     parser.add_argument(
         "--policies",
-        help="such as 'edf,recommended,pard+;plan=0.8': the "
-        "world's own, and one with an option (default: all of the kind)",
+        help="such as 'edf,plan,pard+;plan=0.8': the last with an option (default: all of the kind)",
     )
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="arrivals per world (default %(default)s)")
     parser.add_argument("--processes", type=int, default=1, help="default %(default)s")

@@ -10,7 +10,7 @@ server answers with.
 
 The file is asked as it is, and as a copy of which the header says that every text begins with a token of the model's
 own: one model without a first token and one with. A conversation is a question, the
-answer to it and a second question. Asked alone, and eight at once under ``rtlm+``, in batches of up to eight: there the
+answer to it and a second question. Asked alone, and eight at once under ``plan``, in batches of up to eight: there the
 scores of a sequence differ in the last digits from those of the sequence alone, and both sides' answers with them.
 """
 
@@ -97,7 +97,6 @@ def ours(path: str, tokens: int) -> edgeserve.Runtime:
         parse_config(
             {
                 "lane": {"cpu0": {"threads": 1, "hang": "600s"}},
-                "policy": {"words": {"kind": "rtlm+"}},
                 "model": {
                     "chat": {"engine": "lm", "file": path, "batch": [1, 2, 4, 8], "slots": 8, "options": options}
                 },

@@ -1,16 +1,16 @@
 """How each mechanism of the scheduler is switched off, for ``scripts/bench/ablation.py``.
 
-A mechanism is off when its methods answer what a scheduler without it would: nobody is waited for, nothing is learnt,
-no probe fits. Where an option of a policy switches it off, that is used. A new mechanism gets its row here.
+A mechanism is off when its methods answer what a scheduler without it would: no request is waited for, nothing is
+learnt, no probe fits; or when a constant has the value at which it does nothing. A new mechanism gets its row here.
 """
 
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import replace
 from typing import Any, Callable, List, Mapping, NamedTuple, Sequence, Set, Tuple
 from unittest import mock
 
+from edgeserve.config.schema import DEFAULT_POLICY
 from edgeserve.loop.coalescing import ReceiveCoalescing
 from edgeserve.loop.response_overhead import ResponseOverhead
 from edgeserve.sched.core.auction import Auction
@@ -22,28 +22,28 @@ from edgeserve.sched.latency.declared import DeclaredShare
 from edgeserve.sched.latency.inputs import InputVariance
 from edgeserve.sched.latency.lane_gaps import DispatchGap
 from edgeserve.sched.latency.path_cost import AppCosts
-from edgeserve.sched.policies import POLICIES, edf, rtlm_plus
-from edgeserve.sched.policies.common import lane_schedule
+from edgeserve.sched.plan import candidate, choose, lane_plan, law, members, plain, side_lanes, steps, unequal
+from edgeserve.sched.plan.answers import Answer
+from edgeserve.sched.plan.candidate import Candidate
+from edgeserve.sched.plan.companies import Companies
+from edgeserve.sched.plan.lane_price import LanePrices
+from edgeserve.sched.plan.members import Members
+from edgeserve.sched.plan.paths import LaneSchedule, Route
+from edgeserve.sched.plan.plain import Plain
+from edgeserve.sched.plan.steps import Steps
+from edgeserve.sched.plan.unequal import Unequal
+from edgeserve.sched.policies import POLICIES, edf
 from edgeserve.sched.policies.common.job_queue import JobQueue
-from edgeserve.sched.published.orloj.sampler import Sampler
 from edgeserve.sched.policies.common.lengths import Lengths
-from edgeserve.sched.policies.pard_local import pard_local
-from edgeserve.sched.policies.pard_local.cost import LaneSchedule
-from edgeserve.sched.policies.pard_local.pard_local import PardLocal
-from edgeserve.sched.policies.pard_local.stages import Route
-from edgeserve.sched.policies.rtlm_plus import RtlmPlus
-from edgeserve.sched.policies.schemble_plus import schemble_plus
-from edgeserve.sched.policies.schemble_plus.schemble_plus import SchemblePlus
 from edgeserve.sched.policy_api import arbiter
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.requests.arrivals import AppArrivals, Sources
 from edgeserve.sched.requests.critical import Source
+from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.promises import Promises
 from edgeserve.sched.requests.states import Job
 from edgeserve.sched.resources.model_cache import Device
 from edgeserve.sched.resources.model_worth import ModelWorth
-from edgeserve.sim.scenario import Scenario
-from edgeserve.units import FOREVER_NS
 
 
 class Part(NamedTuple):
@@ -56,14 +56,23 @@ class Part(NamedTuple):
     learns: bool = False
 
 
+class Setting(NamedTuple):
+    """A constant of a module, and its value when its mechanism is off."""
+
+    owner: Any
+    attribute: str
+    off: float
+
+
 class Mechanism(NamedTuple):
     """One mechanism: the module that it lies in, below ``edgeserve/sched``; what switches it off. A whole policy is off
-    where the policy ``instead`` serves its apps."""
+    where the policy ``instead`` serves its apps. Constants (``settings``) are those of ``plan``, which counts as acting
+    wherever it serves."""
 
     name: str
     where: str
     parts: Tuple[Part, ...] = ()
-    options: Mapping[str, Mapping[str, object]] = {}  # kind of policy -> its options without the mechanism
+    settings: Tuple[Setting, ...] = ()
     instead: Mapping[str, str] = {}  # kind of policy -> the one that serves its apps without it
 
     def switch_off(self, stack: ExitStack) -> None:
@@ -71,11 +80,13 @@ class Mechanism(NamedTuple):
         stack.enter_context(mock.patch.dict(POLICIES, {kind: POLICIES[other] for kind, other in self.instead.items()}))
         for part in self.parts:
             stack.enter_context(mock.patch.object(part.owner, part.attribute, _as_found(part, part.off)))
+        for setting in self.settings:
+            stack.enter_context(mock.patch.object(setting.owner, setting.attribute, setting.off))
 
     def watch(self, stack: ExitStack, acted: Set[str], kinds: Set[str]) -> None:
         """Until the stack closes, add the mechanism's name to ``acted`` when it does something. ``kinds``: of the
         policies in use."""
-        if not (kinds.isdisjoint(self.options) and kinds.isdisjoint(self.instead)):
+        if (self.settings and DEFAULT_POLICY in kinds) or not kinds.isdisjoint(self.instead):
             acted.add(self.name)
         for part in self.parts:
             stack.enter_context(mock.patch.object(part.owner, part.attribute, self._watched(part, acted)))
@@ -91,16 +102,6 @@ class Mechanism(NamedTuple):
             return result
 
         return _as_found(part, watched)
-
-    def with_options(self, scenario: Scenario) -> Scenario:
-        """The scenario with the options that switch the mechanism off."""
-        policies = {
-            name: replace(policy, options={**policy.options, **self.options.get(policy.kind, {})})
-            if policy.kind not in self.instead
-            else replace(policy, kind=self.instead[policy.kind], options={})
-            for name, policy in scenario.config.policies.items()
-        }
-        return replace(scenario, config=replace(scenario.config, policies=policies))
 
 
 def _as_found(part: Part, function: Callable[..., Any]) -> Any:
@@ -118,12 +119,28 @@ def most_urgent(queues: Sequence[JobQueue], room: int, size: int, ends_ns: int, 
     return [row[2] for row in rows if row[2].lane in ("", lane)][:room]
 
 
-OWN = ("orloj+", "rtlm+", "schemble+", "pard_local")
-"""The policies that an app gets by what it is, besides ``edf``."""
+def largest_index(candidates: Sequence[Candidate], gap_ns: int) -> Candidate:
+    """The candidate of the largest index, whatever it makes late."""
+    return max(candidates, key=choose._index)
+
+
+_kind_of = lane_plan.kind_of
+
+
+def without_companies(app: App, board: Board) -> str:
+    """The kind of work of an app, where stages that share a lane are plain work."""
+    kind = _kind_of(app, board)
+    return "plain" if kind == "companies" else kind
+
+
+def by_arrival(answers: List[Answer]) -> List[Answer]:
+    """By class, then by arrival."""
+    return sorted(answers, key=lambda answer: (answer.rank, answer.job.seq))
+
 
 MECHANISMS: Tuple[Mechanism, ...] = (
-    # --- whole policies
-    *[Mechanism(f"{kind} as a whole", "policies/__init__.py", instead={kind: "edf"}) for kind in OWN],
+    # --- the whole policy
+    Mechanism("plan as a whole", "policies/__init__.py", instead={DEFAULT_POLICY: "edf"}),
     # --- core
     Mechanism("wait for returning clients", "core/holds.py", (Part(Holds, "_for_clients_ns", says(0)),)),
     Mechanism(
@@ -194,96 +211,81 @@ MECHANISMS: Tuple[Mechanism, ...] = (
         "memory by what is asked for", "resources/model_worth.py", (Part(ModelWorth, "refresh", says(None), True),)
     ),
     Mechanism("eviction spares bound models", "resources/model_cache.py", (Part(Device, "_could_return", says(True)),)),
-    # --- edf
+    # --- edf, whose batches are those of plain work
     Mechanism(
         "edf: values of a model's jobs", "policies/common/model_queues.py", (Part(edf, "worthiest", most_urgent),)
-    ),
-    Mechanism(
-        "edf: schedule of several models",
-        "policies/common/lane_schedule.py",
-        (Part(edf, "first_of", lambda bids, lost, *rest: arbiter.choose(bids, *rest)),),
-    ),
-    Mechanism(
-        "edf: who is passed over rises",
-        "policies/common/lane_schedule.py",
-        (Part(lane_schedule, "_rise", says(1.0)),),
-    ),
-    Mechanism(
-        "edf: urgent before patient",
-        "policies/common/lane_schedule.py",
-        (Part(lane_schedule, "_patient_from_ns", says(FOREVER_NS)),),
     ),
     Mechanism("edf: batches that give nobody up", "policies/edf.py", (Part(edf, "_rate_of_all", says(0.0)),)),
     Mechanism("edf: steps to come", "policies/edf.py", (Part(edf, "steps_more_ns", says(0)),)),
     Mechanism("edf: sizes that lose critical jobs", "policies/edf.py", (Part(edf, "_critical_lost", says(0)),)),
-    Mechanism("edf: refusal at arrival", "policies/edf.py", (), {"edf": {"admit": False}}),
-    # --- pard_local
-    Mechanism("pard_local: a second cohort", "policies/pard_local/in_flight.py", (), {"pard_local": {"cohorts": 1}}),
+    # --- plan: the choice
     Mechanism(
-        "pard_local: cohorts yield to a more urgent class",
-        "policies/pard_local/pard_local.py",
-        (Part(PardLocal, "_is_in_the_way", says(False)),),
+        "plan: price of a lane's time",
+        "plan/lane_price.py",
+        (Part(LanePrices, "of", says(0.0)),),
     ),
     Mechanism(
-        "pard_local: refusal at arrival", "policies/pard_local/pard_local.py", (), {"pard_local": {"admit": False}}
+        "plan: critical requests guarded by count",
+        "plan/choose.py",
+        settings=(Setting(choose, "GUARD_MIN", 0.0), Setting(choose, "GUARD_MAX", 0.0)),
     ),
     Mechanism(
-        "pard_local: filling of batches",
-        "policies/pard_local/filling.py",
-        (Part(pard_local, "may_be_filled", says(False)),),
+        "plan: smaller batches beside critical requests",
+        "plan/plain.py",
+        (Part(Plain, "smaller", says([])), Part(Unequal, "smaller", says([])), Part(Members, "smaller", says([]))),
     ),
     Mechanism(
-        "pard_local: answers of early batches",
-        "policies/pard_local/in_flight.py",
-        (Part(LaneSchedule, "answers", says([])), Part(Route, "answers", lambda self, left, count, end: [end])),
+        "plan: critical batches wait for half of their slack",
+        "plan/candidate.py",
+        settings=(Setting(candidate, "CRITICAL_WAIT", 1.0),),
     ),
+    Mechanism("plan: tentative schedule", "plan/choose.py", (Part(choose, "_first", largest_index),)),
+    Mechanism("plan: urgency", "plan/choose.py", (Part(choose, "_index", lambda item: item.value),)),
+    Mechanism("plan: urgent before patient", "plan/choose.py", settings=(Setting(choose, "PATIENT", 10**9),)),
+    # --- plan: plain and unequal work
+    Mechanism("plan: trust in a model's plans", "plan/plain.py", settings=(Setting(plain, "TRUST", 0.0),)),
     Mechanism(
-        "pard_local: host functions ahead",
-        "policies/pard_local/pard_local.py",
-        (Part(pard_local.PardLocal, "_ahead_bids", lambda *args: []),),
+        "plan: who is given up rises",
+        "plan/plain.py",
+        settings=(Setting(plain, "RISE_MAX", 0.0), Setting(unequal, "RISE_MAX", 0.0)),
     ),
-    # --- orloj+, rtlm+, schemble+
-    Mechanism("orloj+: probes and samples", "policies/dynamic/sampler.py", (Part(Sampler, "offer", says(None)),)),
-    Mechanism("orloj+: lengths by hint", "policies/orloj_plus.py", (), {"orloj+": {"hint": ""}}),
-    Mechanism("rtlm+: corrected lengths", "policies/language/lengths.py", (Part(Lengths, "_fit", says(None), True),)),
+    Mechanism("plan: laws of unequal inputs", "plan/law.py", (Part(Unequal, "_is_wide", says(False)),)),
     Mechanism(
-        "rtlm+: admission by chance",
-        "policies/rtlm_plus.py",
-        (Part(RtlmPlus, "_in_time", lambda self, tasks, running, following, *rest: len(following)),),
+        "plan: declared lengths",
+        "plan/law.py",
+        (Part(law, "declared", says(None)), Part(unequal, "declared", says(None))),
     ),
+    # --- plan: companies
+    Mechanism("plan: companies", "plan/companies.py", (Part(lane_plan, "kind_of", without_companies),)),
     Mechanism(
-        "rtlm+: turns of clients", "policies/rtlm_plus.py", (Part(rtlm_plus, "_has_several_clients", says(False)),)
+        "plan: answers of a company's early batches",
+        "plan/paths.py",
+        (Part(LaneSchedule, "answers", says([])), Part(Route, "answers", lambda self, left, count, end: [end] * count)),
     ),
-    Mechanism("rtlm+: offload", "policies/language/offload.py", (Part(RtlmPlus, "_is_sent", says(False)),)),
-    Mechanism("rtlm+: cut for its own", "policies/rtlm_plus.py", (Part(RtlmPlus, "cut", says(False)),)),
+    Mechanism("plan: host functions ahead", "plan/companies.py", (Part(Companies, "_ahead", says(None)),)),
     Mechanism(
-        "schemble+: price of time",
-        "policies/schemble_plus/backlog.py",
-        (Part(schemble_plus, "prices", lambda lanes, *rest: [0.0] * len(lanes.free_ns)),),
+        "plan: companies are joined",
+        "plan/companies.py",
+        (Part(Companies, "_gathered", lambda self, candidate, *rest: candidate),),
     ),
+    # --- plan: members of ensembles
+    Mechanism("plan: price of members", "plan/price.py", (Part(members, "likely_price", says(0.0)),)),
+    Mechanism("plan: wait of the join", "plan/members.py", (Part(Members, "_join_waited", says(None), True),)),
+    Mechanism("plan: stop when enough", "plan/members.py", (Part(Members, "_is_enough", says(False)),)),
+    # --- plan: answers of language models
+    Mechanism("plan: order of answers", "plan/steps.py", (Part(steps, "_in_order", by_arrival),)),
+    Mechanism("plan: turns of clients", "plan/steps.py", (Part(steps, "_in_turns", lambda table, fresh: fresh),)),
     Mechanism(
-        "schemble+: charges of those that wait",
-        "policies/schemble_plus/backlog.py",
-        (Part(schemble_plus, "surcharges", lambda lanes, models, *rest: [0.0] * len(models)),),
+        "plan: how many join",
+        "plan/steps.py",
+        (Part(Steps, "_in_time", lambda self, table, bound, following, *rest: len(following)),),
     ),
+    Mechanism("plan: cut for its own", "plan/steps.py", (Part(Steps, "cut", says(False)),)),
     Mechanism(
-        "schemble+: charges of other apps",
-        "policies/schemble_plus/others.py",
-        (Part(schemble_plus, "charges", lambda shares_ns, *rest: [0.0] * len(shares_ns)),),
+        "plan: side lanes",
+        "plan/side_lanes.py",
+        (Part(steps, "is_side", says(False)), Part(side_lanes, "is_side", says(False))),
     ),
-    Mechanism(
-        "schemble+: models that could make a critical request late",
-        "policies/schemble_plus/schemble_plus.py",
-        (Part(SchemblePlus, "_that_may_go", lambda self, rows, *rest: rows),),
-    ),
-    Mechanism(
-        "schemble+: wait of the join",
-        "policies/schemble_plus/schemble_plus.py",
-        (Part(SchemblePlus, "_join_wait_ns", says(0)),),
-    ),
-    Mechanism(
-        "schemble+: stop when enough",
-        "policies/schemble_plus/schemble_plus.py",
-        (Part(SchemblePlus, "_is_enough", says(False)),),
-    ),
+    Mechanism("plan: corrected lengths", "policies/common/lengths.py", (Part(Lengths, "_fit", says(None), True),)),
+    Mechanism("plan: hopeless answers", "policies/common/lengths.py", (Part(Lengths, "may_give_up", says(False)),)),
 )

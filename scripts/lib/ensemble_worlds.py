@@ -33,7 +33,7 @@ REQUESTS, SECONDS = 1200, (20.0, 40.0)
 RIVALS = ("edf", "original", "static", "fastest")
 """Simple rules: edf with partial answers, all models, the two fastest, the fastest."""
 
-POLICIES = ("schemble+", "schemble", *RIVALS)
+POLICIES = ("plan", "schemble", *RIVALS)
 FITS = ("right fit", "fit of other models", "fit of other difficulties", "no fit")
 TROUBLES = ("", "one model slow", "one model fails", "slow batches", "memory for all but one")
 
@@ -275,28 +275,28 @@ def finish(draft: Draft, rates: Mapping[str, float], unit_ms: float, seconds: fl
 
 
 def judge(checks: Checks, rows: Sequence[Any]) -> None:
-    """``schemble+`` beside the simple rules; where the fit is wrong, beside the static choices, as specified."""
+    """``plan`` beside the simple rules; where the fit is wrong, beside the static choices, as specified."""
     wrong = [row for row in rows if set(FITS[1:3]) & set(row.world.tags)]
     for title, some, rivals, bound in (
         ("ensembles, fitted rightly or not at all", [row for row in rows if row not in wrong], RIVALS, 1.0),
         ("ensembles, a wrong fit", wrong, RIVALS[2:], 2.0),
     ):
         if some:
-            worst = max(some, key=lambda row: float(row.behind("schemble+", rivals)))
+            worst = max(some, key=lambda row: float(row.behind("plan", rivals)))
             checks.at_most(
                 f"{title}: points behind the best of {', '.join(rivals)}, worst of {len(some)} worlds "
                 f"({worst.world.name})",
-                worst.behind("schemble+", rivals),
+                worst.behind("plan", rivals),
                 bound,
             )
             checks.at_least(
                 f"{title}: worlds within {bound:g} of it, percent",
-                100 * statistics.fmean([row.behind("schemble+", rivals) <= bound for row in some]),
+                100 * statistics.fmean([row.behind("plan", rivals) <= bound for row in some]),
                 100.0,
             )
             checks.at_least(
                 f"{title}: points ahead of it, mean",
-                -statistics.fmean([row.behind("schemble+", rivals) for row in some]),
+                -statistics.fmean([row.behind("plan", rivals) for row in some]),
                 0.0,
             )
 

@@ -53,7 +53,6 @@ class Draft:
         self.table: Dict[str, Any] = {
             "device": {DEVICE: {}, "host": {}},
             "lane": {GPU: {"device": DEVICE}, HOST: {"device": "host"}},
-            "policy": {"auto": {"kind": "auto"}},
             "model": {},
             "truth": {},
             "app": {},

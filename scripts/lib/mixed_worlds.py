@@ -1,6 +1,5 @@
-"""Worlds in which several policies share a device, for ``scripts/bench/ablation.py``: each app has the policy that
-``docs`` recommends for its kind, many clients wait for their answers before they ask again, and the machine's own costs
-are charged.
+"""Worlds in which unlike apps share a device, for ``scripts/bench/ablation.py``: under the default policy, many clients
+wait for their answers before they ask again, and the machine's own costs are charged.
 
 A world's name says all, as in ``worlds.py``: ``report/robot/3``. Times are drawn in milliseconds. ``load`` is the part
 of the lane's time that all apps ask for when they run in full batches.
@@ -37,7 +36,6 @@ class Draft:
         self.truths: Dict[str, Truth] = {}
         self.table: Dict[str, Any] = {
             "lane": {GPU: {}},
-            "policy": {name: {"kind": kind} for name, kind in POLICIES.items()},
             "model": {},
             "truth": {},
             "app": {},
@@ -68,21 +66,18 @@ class Draft:
         """What a batch of a model takes."""
         return float(self.table["truth"][model]["times"][str(size)][:-2])
 
-    def app(self, name: str, policy: str, slo_ms: float, need_ms: float, part: float = 1.0, **keys: Any) -> None:
+    def app(self, name: str, slo_ms: float, need_ms: float, part: float = 1.0, **keys: Any) -> None:
         """An app that takes a ``part`` of the load."""
-        self.table["app"][name] = {"policy": policy, "slo": f"{slo_ms:.3f}ms", **keys}
+        self.table["app"][name] = {"slo": f"{slo_ms:.3f}ms", **keys}
         self.needs_ms[name] = need_ms
         self.parts[name] = part
         self.arrivals[name] = self.draw.choice(({"kind": "poisson"}, {"kind": "gamma", "cv": 0.5}))
 
 
-POLICIES = {"edf": "edf", "pipelines": "pard_local", "language": "rtlm+", "ensembles": "schemble+", "work": "orloj+"}
-
-
 def _single(draft: Draft, name: str, item_ms: float, slo: float, part: float = 1.0, **keys: Any) -> None:
     """An app of one model."""
     draft.model(name, item_ms)
-    draft.app(name, "edf", slo * draft.time_ms(name), item_ms, part, model=name, **keys)
+    draft.app(name, slo * draft.time_ms(name), item_ms, part, model=name, **keys)
 
 
 def _pipeline(draft: Draft, name: str, unit_ms: float, part: float, host: bool = True) -> None:
@@ -100,7 +95,7 @@ def _pipeline(draft: Draft, name: str, unit_ms: float, part: float, host: bool =
             need_ms += draft.model(model, unit_ms * log_uniform(draft.draw, 0.4, 1.5))
         alone_ms += draft.time_ms(model)
         nodes.append({"name": model, "model": model, "after": [f"{name}{index - 1}"] if index else []})
-    draft.app(name, "pipelines", alone_ms * log_uniform(draft.draw, 1.5, 5.0), need_ms, part, node=nodes)
+    draft.app(name, alone_ms * log_uniform(draft.draw, 1.5, 5.0), need_ms, part, node=nodes)
 
 
 def _assistant(draft: Draft, step_ms: float, part: float) -> None:
@@ -120,7 +115,7 @@ def _assistant(draft: Draft, step_ms: float, part: float) -> None:
         draft.table["truth"]["chat"]["predict"] = {"rho": 0.8, "scale": predicted}
     draft.tags.append(f"predicted {predicted}")
     slo_ms = log_uniform(draw, 2.0, 6.0) * mean * draft.time_ms("chat")
-    draft.app("chat", "language", slo_ms, item_ms * mean, part, model="chat")
+    draft.app("chat", slo_ms, item_ms * mean, part, model="chat")
     draft.arrivals["chat"]["hints"] = {"words": {"lognormal": [median, sigma]}}
 
 
@@ -145,7 +140,6 @@ def home(draft: Draft) -> None:
     alone_ms = sum([draft.time_ms(name) for name in names])
     draft.app(
         "vote",
-        "ensembles",
         alone_ms * draw.uniform(1.2, 4.0),
         need_ms,
         1.0,
@@ -191,7 +185,7 @@ def values(draft: Draft) -> None:
     slo = log_uniform(draft.draw, 3.0, 10.0)
     for value in range(1, 9):
         slo_ms = slo * draft.time_ms("shared") * log_uniform(draft.draw, 0.8, 1.6)
-        draft.app(f"app{value}", "edf", slo_ms, item_ms, 1.0, model="shared", value=float(value))
+        draft.app(f"app{value}", slo_ms, item_ms, 1.0, model="shared", value=float(value))
 
 
 def spans(draft: Draft) -> None:
@@ -200,7 +194,7 @@ def spans(draft: Draft) -> None:
         name = f"app{index}"
         draft.model(name, item_ms * log_uniform(draft.draw, 0.6, 1.6))
         keys: Dict[str, Any] = {"class": "critical"} if index == 0 and draft.draw.random() < 0.5 else {}
-        draft.app(name, "edf", slo_ms, draft.time_ms(name, 8) / 8, (0.2, 0.5, 1.0, 1.0)[index], model=name, **keys)
+        draft.app(name, slo_ms, draft.time_ms(name, 8) / 8, (0.2, 0.5, 1.0, 1.0)[index], model=name, **keys)
 
 
 def clients(draft: Draft) -> None:

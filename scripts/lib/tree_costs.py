@@ -122,15 +122,12 @@ class Cycle:
 
 
 def choice_ms(seed: int) -> float:
-    """Processor time of the step in which ``pard_local`` chooses a cohort of a three-node chain among :data:`UNEQUAL`
+    """Processor time of the step in which ``plan`` chooses a company of a three-node chain among :data:`UNEQUAL`
     requests that tell their work, from 0.5 to 2.5 times the usual, and have 0.1 to 1.1 s left."""
     rng = random.Random(f"{seed}/unequal")
     models = synthetic(3)
     chain = [{"name": name, "after": list(models)[index - 1 : index]} for index, name in enumerate(models)]
-    policy = {"p": {"kind": "pard_local", "cohorts": 1}}
-    scheduler = build_scheduler(
-        parse_config({"model": models, "policy": policy, "app": {"a": {"slo": "10s", "node": chain}}})
-    )
+    scheduler = build_scheduler(parse_config({"model": models, "app": {"a": {"slo": "10s", "node": chain}}}))
     actions = scheduler.step(0, [RequestArrived(Request(0, "a", 0, 10**10))])
     waiting = [
         Request(index, "a", 0, int((0.1 + rng.random()) * 1e9), hints={"work": 0.5 + 2 * rng.random()})
@@ -173,7 +170,7 @@ class Timed:
 
 
 def mix_us(clients: int, seed: int) -> float:
-    """Processor time of the scheduler per request in the robot's mix, each app with its own policy, where so many
+    """Processor time of the scheduler per request in the robot's mix, under the default policy, where so many
     clients of each app ask again as soon as they are answered; no deadline is near. In virtual time."""
     from edgeserve.sim.run import sequences_of, setting_of, simulate, told_times
     from edgeserve.sim.scenario import load_scenario

@@ -12,10 +12,10 @@ import numpy as np
 
 from edgeserve.sched.latency.distribution import Distribution
 from edgeserve.sched.policies import POLICIES
-from edgeserve.sched.published.orloj.lengths import Lengths, factor
-from edgeserve.sched.published.orloj.model import DynamicModel
 from edgeserve.sched.policies.orloj_plus import OrlojPlus
 from edgeserve.sched.policy_api.board import Board
+from edgeserve.sched.published.orloj.lengths import Lengths, factor
+from edgeserve.sched.published.orloj.model import DynamicModel
 from edgeserve.sched.requests.states import Job
 
 

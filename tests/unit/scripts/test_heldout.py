@@ -118,7 +118,7 @@ def test_the_mean_of_cut_lognormal_numbers():
 
 def test_policies_serve_the_same_arrivals_and_a_run_can_be_repeated():
     drawn = draw_mix("workstation", 1, 1.0, 3.0)
-    found = {policy: heldout.run(drawn, policy, 3.0) for policy in ("edf", "auto", heldout.OLD, OWN)}
+    found = {policy: heldout.run(drawn, policy, 3.0) for policy in ("edf", "plan", heldout.OLD, OWN)}
     assert len({item.requests for item in found.values()}) == 1
     assert len({item.digest for item in found.values()}) > 1
     again = heldout.run(drawn, "edf", 3.0)
@@ -126,7 +126,7 @@ def test_policies_serve_the_same_arrivals_and_a_run_can_be_repeated():
     rows = {row["policy"]: row for row in heldout.rows_of(list(found.values()))}
     assert rows["edf"]["to_edf"] == 1.0
     assert rows[heldout.OLD]["regained"] in (0.0, None)
-    assert set(rows["auto"]["apps"]) == set(drawn.scenario.config.apps)
+    assert set(rows["plan"]["apps"]) == set(drawn.scenario.config.apps)
 
 
 def test_charged_time_changes_what_is_decided():
