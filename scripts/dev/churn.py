@@ -47,13 +47,13 @@ engine = "synthetic"
 batch = [1, 2, 4]
 expected = {{ 1 = "10ms", 2 = "16ms", 4 = "28ms" }}
 [policy.edf]
-[policy.pard_local]
+[policy.plan]
 [app.one]
 model = "m"
 slo = "250ms"
 policy = "edf"
 [app.chain]
-policy = "pard_local"
+policy = "plan"
 slo = "400ms"
 [[app.chain.node]]
 name = "first"

@@ -40,7 +40,7 @@ SITUATIONS = {
 }
 """What a trace shows, and what has to occur in it."""
 
-SOAKED = ("pard_local", "schemble+", "rtlm+", "orloj+", "pard+", "edf")
+SOAKED = ("plan", "pard+", "edf")
 SOAKS = 5
 """Of these policies so many soak worlds besides: graphs of every shape, hints, several apps, streams, options."""
 SOAK_STEPS_MIN, SOAK_STEPS_MAX, SOAK_NS = 30, 90, 80 * NS_PER_MS
@@ -118,7 +118,7 @@ def draw_world(seed: int, kind: str, situation: str) -> Scenario:
     """The world of one trace."""
     if situation in SITUATIONS:
         return parse_scenario(draw_table(seed, kind, situation))
-    scenario, _ = draw_scenario(seed, (kind,), language=kind == "rtlm+", pair=kind in ENSEMBLE_KINDS)
+    scenario, _ = draw_scenario(seed, (kind,), language=kind == "plan", pair=kind in ENSEMBLE_KINDS)
     return replace(scenario, run=replace(scenario.run, duration_ns=SOAK_NS))
 
 

@@ -52,7 +52,7 @@ pending_max = 512
 [lane.cpu0]
 [lane.cpu1]
 [policy.edf]
-[policy.pard_local]
+[policy.plan]
 [model.quick]
 engine = "synthetic"
 batch = [1, 4]
@@ -68,7 +68,7 @@ model = "quick"
 policy = "edf"
 slo = "200ms"
 [app.chain]
-policy = "pard_local"
+policy = "plan"
 slo = "200ms"
 [[app.chain.node]]
 name = "first"

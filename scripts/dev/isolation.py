@@ -46,7 +46,7 @@ engine = "synthetic"
 batch = [1]
 expected = {{ 1 = "10ms" }}
 [policy.edf]
-[policy.pard_local]
+[policy.plan]
 [app.mine]
 model = "m"
 policy = "edf"
@@ -56,7 +56,7 @@ model = "m"
 policy = "edf"
 slo = "500ms"
 [app.chain]
-policy = "pard_local"
+policy = "plan"
 slo = "500ms"
 [[app.chain.node]]
 name = "first"

@@ -2,7 +2,7 @@
 
     python scripts/dev/soak.py               1000 seeds, and the longest gap in the worlds of every tenth
     python scripts/dev/soak.py --seed 4711   one of them again, exactly, with the story and a recording of it
-    python scripts/dev/soak.py --policies pard pard_local    apps of these policies alone: other scenarios
+    python scripts/dev/soak.py --policies pard plan    apps of these policies alone: other scenarios
     python scripts/dev/soak.py --recovery    wrong beliefs, slow phases and outliers: every app is soon served again
     python scripts/dev/soak.py --gaps        equal apps under overload: none is given up for longer than the bound
 
@@ -17,6 +17,7 @@ import traceback
 from collections import Counter
 from typing import List, Sequence
 
+from edgeserve.config.schema import DEFAULT_POLICY
 from edgeserve.testing.soak.gaps import bounded_gaps
 from edgeserve.testing.soak.recovery import KINDS, recover
 from edgeserve.testing.soak.run import ENSEMBLE_KINDS, POLICY_KINDS, SoakResult, missing_marks, soak
@@ -33,7 +34,7 @@ def main() -> int:
     parser.add_argument(
         "--policies",
         nargs="+",
-        choices=(*POLICY_KINDS, *ENSEMBLE_KINDS),
+        choices=tuple(dict.fromkeys((*POLICY_KINDS, *ENSEMBLE_KINDS, DEFAULT_POLICY))),
         default=POLICY_KINDS,
         metavar="KIND",
         help="draw from these policies alone (all: %(choices)s)",

@@ -98,10 +98,10 @@ KNOWN: Mapping[str, Mapping[str, Known]] = {
         ),
     },
     "scripts/replicate/schemble/varying.py": {
-        "load 4: schemble+ against the best other": Known(
+        "load 4: plan against the best other": Known(
             -4.5,
             -2.0,
-            "the fastest model alone needs no plan; schemble+ counts on usual times where one is ten times that",
+            "the fastest model alone needs no plan; plan counts on usual times where one is ten times that",
         ),
     },
     "scripts/replicate/pard/local.py": {

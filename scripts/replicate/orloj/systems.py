@@ -13,7 +13,6 @@ from edgeserve.sched.core.build import build_scheduler
 from edgeserve.sched.policies import POLICIES
 from edgeserve.sched.policy_api.options import options_of
 from edgeserve.sim.scenario import parse_scenario
-from replicate.orloj import length_oracle  # noqa: F401  adds its kind to the policies
 from replicate.orloj.cases import ALL_SIZES, FACT, GUESS, HISTORY, LANE, MODEL, SIZES, Trace, app_name, requests_of
 from replicate.orloj.world import LaneWorld
 
@@ -21,7 +20,8 @@ from replicate.orloj.world import LaneWorld
 class System(NamedTuple):
     """A row of the tables: a policy with its options, the batch sizes of the model, how far the lane plans ahead.
 
-    ``answers_late``: nothing is dropped, late answers count as missed, and the lane spends its time on them.
+    ``answers_late``: nothing is dropped, late answers count as missed, and the lane spends its time on them. ``tells``:
+    the hint of a trace that each request declares as its ``length``.
     """
 
     name: str
@@ -30,6 +30,7 @@ class System(NamedTuple):
     sizes: Tuple[int, ...] = SIZES
     ahead: str = "0ms"
     answers_late: bool = False
+    tells: str = ""
 
     @property
     def exists(self) -> bool:
@@ -55,10 +56,9 @@ SYSTEMS = (
     System("Orloj A, common", "orloj", {"estimate": "common", **KNOWN}),
     System("Orloj A", "orloj", KNOWN),
     System("Orloj A, all sizes", "orloj", KNOWN, ALL_SIZES),
-    System("orloj+", "orloj+", {"hint": "", **KNOWN}, ALL_SIZES),
-    System("orloj+, learning", "orloj+", {"hint": ""}, ALL_SIZES),
-    System("orloj+, hints", "orloj+", {"hint": GUESS}, ALL_SIZES),
-    System("length oracle", "length_oracle", {"hint": FACT, **KNOWN}, ALL_SIZES),
+    System("plan", "plan", {}, ALL_SIZES),
+    System("plan, guessed lengths", "plan", {}, ALL_SIZES, tells=GUESS),
+    System("plan, true lengths", "plan", {}, ALL_SIZES, tells=FACT),
 )
 
 
@@ -132,7 +132,7 @@ def simulate(system: System, trace: Trace, profile: Profile, factor: float, time
         scheduler = Timed(scheduler)
     world = LaneWorld(
         trace,
-        requests_of(trace, slo_ns, "answer" if system.answers_late else "drop"),
+        requests_of(trace, slo_ns, "answer" if system.answers_late else "drop", system.tells),
         random.Random(f"{trace.law.name}/{trace.case.name}/{trace.at_ns[-1]}/times"),
         run.step_cost_ns,
         run.event_cost_ns,

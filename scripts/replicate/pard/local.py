@@ -40,7 +40,7 @@ LIMIT = 32
 RHOS = (0.85, 0.95, 1.0, 1.1, 1.2, 1.5, 2.0)
 
 LOCAL, OPTIMUM, FIFO, REACTIVE, REACTIVE_FULL, ROUND_ROBIN, MEASURED = (
-    "cohorts (pard_local)",
+    "companies (plan)",
     "clairvoyant optimum",
     "PARD, FIFO by arrival",
     "reactive (back), round robin",
@@ -49,7 +49,7 @@ LOCAL, OPTIMUM, FIFO, REACTIVE, REACTIVE_FULL, ROUND_ROBIN, MEASURED = (
     "... measured batch times",
 )
 POLICIES: Mapping[str, Tuple[str, Mapping[str, Any]]] = {  # batch times by what is better for the row (seed 901)
-    LOCAL: ("pard_local", {}),
+    LOCAL: ("plan", {}),
     "downstream first, d only (sf)": ("pard", {"rule": "sf", "across": "downstream", "batch_times": "full"}),
     ROUND_ROBIN: ("pard", {"across": "round_robin", "batch_times": "full"}),
     MEASURED: ("pard", {"across": "round_robin", "batch_times": "measured"}),
@@ -163,8 +163,8 @@ def run(case: Case) -> Lost:
 
 
 WORK_ROWS: Mapping[str, Tuple[str, Mapping[str, Any]]] = {
-    "mean work": ("pard_local", {}),
-    "predicted work": ("pard_local", {}),
+    "mean work": ("plan", {}),
+    "predicted work": ("plan", {}),
 }
 
 
@@ -197,7 +197,7 @@ def with_noise(seconds: int, seeds: Sequence[int]) -> Dict[str, Dict[str, float]
     found: Dict[str, Dict[str, float]] = {}
     for noise in (0.0, 0.1):
         for rho in (1.0, 1.2):
-            table = table_of("lv", "pard_local", {}, ())
+            table = table_of("lv", "plan", {}, ())
             table["run"] = {"duration": f"{seconds}s", "noise": noise, "step_cost": "20us", "event_cost": "15us"}
             table["workload"] = {"w": {"app": "lv", "rate": rho * CAPACITY["lv"]}}
             scenario = parse_scenario(table)

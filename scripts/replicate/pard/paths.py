@@ -236,7 +236,7 @@ def cases_of(seconds: int, seeds: Sequence[int], tables: Sequence[str]) -> List[
                         "one device",
                         row,
                         str(rho),
-                        "pard_local",
+                        "plan",
                         {},
                         LOCAL_SLO_MS,
                         arrivals,

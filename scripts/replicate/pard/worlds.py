@@ -1,4 +1,4 @@
-"""``pard_local`` beside a clairvoyant and the simpler rules, in worlds drawn at random: one device, host functions.
+"""``plan`` beside a clairvoyant and the simpler rules, in worlds drawn at random: one device, host functions.
 
     python scripts/replicate/pard/worlds.py [--seconds S] [--seeds 1-8] [--families single,host] [--json FILE]
 
@@ -30,7 +30,7 @@ from replicate.pard.cases import poisson_ns
 
 LOADS = (0.9, 1.0, 1.2, 1.5)
 POLICIES: Mapping[str, Tuple[str, Mapping[str, Any]]] = {
-    "pard_local": ("pard_local", {}),
+    "plan": ("plan", {}),
     "edf": ("edf", {}),
     "pard": ("pard", {}),
 }
@@ -322,13 +322,13 @@ def judge(
 ) -> None:
     """One family: how far from the optimum, and from the best of the simpler rules."""
     cells = [(seed, load) for seed in lost for load in LOADS]
-    above = sorted(lost[seed]["pard_local"][load] - lost[seed][OPTIMUM][load] for seed, load in cells)
+    above = sorted(lost[seed]["plan"][load] - lost[seed][OPTIMUM][load] for seed, load in cells)
     bound = BOUNDS["host" in family]
     checks.between(f"{family}: points above the optimum, mean", sum(above) / len(above), -GRID, bound)
     checks.between(f"{family}: ... worst", above[-1], -GRID, bound)
-    others = [row for row in rows if row != "pard_local"]
+    others = [row for row in rows if row != "plan"]
     if others:
-        behind = [lost[seed]["pard_local"][load] - min(lost[seed][row][load] for row in others) for seed, load in cells]
+        behind = [lost[seed]["plan"][load] - min(lost[seed][row][load] for row in others) for seed, load in cells]
         checks.at_most(f"{family}: points behind the best simpler rule, worst", max(behind), 1.0, OURS)
 
 

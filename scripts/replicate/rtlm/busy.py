@@ -15,7 +15,7 @@ from replicate.rtlm import world
 from replicate.rtlm.world import Case, System
 
 KAPPA = 1.5
-SYSTEMS = {"rtlm": System(), "rtlm+": System("rtlm+", {}, "continuous")}
+SYSTEMS = {"rtlm": System(), "plan": System("plan", {}, "continuous")}
 WAYS = {"none": ("none", True), "not told": ("conditional", False), "told": ("conditional", True)}
 """The rule of offloading, and whether a monitor tells the load."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Callable, Dict, List
+from typing import Any, Callable, Dict, List, Mapping
 
 import numpy as np
 from lib.lw import FEATURES, HIDDEN, Lw
@@ -16,6 +16,8 @@ from edgeserve.sched.protocol.events import Request, RequestArrived
 WAITING = 500
 LAYERS = (FEATURES, *HIDDEN, 1)
 """The paper's regressor."""
+
+OPTIONS: Mapping[str, Mapping[str, Any]] = {"rtlm": {"side_lanes": ["cpu0"], "phi_ms": 80.0}}
 
 SENTENCES = (
     "What are the causes and consequences of poverty in developing countries?",
@@ -33,7 +35,7 @@ def measured() -> Dict[str, float]:
     model = packaged()
     linear = _median_ms(lambda: [model.predict(text).mean() for text in SENTENCES], 50) / len(SENTENCES)
     found = {"prediction": _prediction_ms(), "prediction, linear model": linear}
-    for kind in ("rtlm", "rtlm+"):
+    for kind in ("rtlm", "plan"):
         found[f"{kind}, 500 wait, per batch"] = _decision_ms(kind, WAITING)
         found[f"{kind}, decision"] = _decision_ms(kind, 20) / 11
     return found
@@ -69,7 +71,7 @@ def _decision_ms(kind: str, waiting: int) -> float:
                     "expected": {str(size): f"{17.5 + 0.7 * size}ms" for size in sizes},
                 }
             },
-            "policy": {"chat": {"kind": kind, "side_lanes": ["cpu0"], **({"phi_ms": 80.0} if kind == "rtlm" else {})}},
+            "policy": {"chat": {"kind": kind, **OPTIONS.get(kind, {})}},
             "app": {"chat": {"model": "chat", "slo": "600s", "on_late": "answer", "pending_max": 10_000}},
         }
     )

@@ -114,17 +114,17 @@ def stages(seeds: Sequence[int], checks: Checks) -> Dict[str, Any]:
             flush=True,
         )
         found[place] = {name: row._asdict() for name, row in rows.items()}
-        for name, of in (("UP+C, early exit", "UP+C, early exit"), (GATHERED if xi_s else "rtlm+", "rtlm+")):
+        for name, of in (("UP+C, early exit", "UP+C, early exit"), (GATHERED if xi_s else "plan", "plan")):
             if of in stated:
                 checks.between(
                     f"{place}: {name} beside the specification, mean",
                     rows[name].mean / stated[of],
                     1 - WITHIN,
-                    ROUNDED if name == "rtlm+" else 1 + WITHIN,
+                    ROUNDED if name == "plan" else 1 + WITHIN,
                 )
         checks.between(
-            f"{place}: rtlm+ beside continuous FIFO, mean",
-            rows["rtlm+"].mean / rows["continuous FIFO"].mean,
+            f"{place}: plan beside continuous FIFO, mean",
+            rows["plan"].mean / rows["continuous FIFO"].mean,
             LEAST_TO_FIFO,
             1.05,
         )
@@ -241,7 +241,7 @@ def _check_ramp(checks: Checks, name: str, rows: Mapping[str, List[Result]]) -> 
             1.02,
             GOAL,
         )
-        checks.at_most(f"{where}: rtlm+ beside rtlm, mean", at["rtlm+"].mean / at["rtlm, kappa 2"].mean, 1.0, AHEAD)
+        checks.at_most(f"{where}: plan beside rtlm, mean", at["plan"].mean / at["rtlm, kappa 2"].mean, 1.0, AHEAD)
 
 
 def malicious(seeds: Sequence[int], checks: Checks) -> Dict[str, Any]:
@@ -264,7 +264,7 @@ def malicious(seeds: Sequence[int], checks: Checks) -> Dict[str, Any]:
             stated = _stated(cases.SPEC_MALICIOUS.get(name)) if case.side_batch == 32 else "-"
             print(f"{name:50}" + "".join(f"{row.mean:8.2f}" for row in rows[name]) + f"   {stated}", flush=True)
         found[place] = {name: [row._asdict() for row in each] for name, each in rows.items()}
-        for better, worse in (("rtlm", "FIFO"), ("rtlm+", "FIFO"), ("rtlm+", "rtlm")):
+        for better, worse in (("rtlm", "FIFO"), ("plan", "FIFO"), ("plan", "rtlm")):
             checks.at_most(
                 f"{place}: {better} beside {worse}, worst ratio of means",
                 max([a.mean / b.mean for a, b in zip(rows[better], rows[worse])]),
@@ -294,7 +294,7 @@ def quality(seeds: Sequence[int], checks: Checks) -> Dict[str, Any]:
             "3 times off, either way": {"astray": 3.0},
         }
     )
-    names = ("FIFO", "UP+C", "continuous FIFO", "rtlm+")
+    names = ("FIFO", "UP+C", "continuous FIFO", "plan")
     print(f"\nload 1.1, xi 2 s{'':12}" + "".join(f"{name:>20}" for name in names) + "   mean/p95; specification: UP+C")
     for label, given in predictors.items():
         rows = {name: over(seeds, cases.STAGES[name], Case(load=1.1, **given)) for name in names}
@@ -305,8 +305,8 @@ def quality(seeds: Sequence[int], checks: Checks) -> Dict[str, Any]:
         )
         found[label] = {name: row._asdict() for name, row in rows.items()}
         checks.between(
-            f"predictor {label}: rtlm+ beside continuous FIFO, mean",
-            rows["rtlm+"].mean / rows["continuous FIFO"].mean,
+            f"predictor {label}: plan beside continuous FIFO, mean",
+            rows["plan"].mean / rows["continuous FIFO"].mean,
             LEAST_TO_FIFO,
             1.05,
         )
@@ -350,7 +350,7 @@ def cost(checks: Checks) -> Dict[str, Any]:
     }
     for name, value in found.items():
         print(f"{name:40}{value:10.3f}   {stated.get(name, '-')}")
-    for kind in ("rtlm", "rtlm+"):
+    for kind in ("rtlm", "plan"):
         checks.at_most(f"{kind}: ms per batch with 500 that wait", found[f"{kind}, 500 wait, per batch"], 1.0, COST)
         inference_ms = LMS["DialoGPT"].mean_steps * LMS["DialoGPT"].eta_ms / 2
         checks.at_most(

@@ -36,7 +36,7 @@ RULES, NETWORK, LINEAR, TRUE = "weighted rules", "LW", "linear model", "true len
 BLIND = ("FIFO", "HPF", "continuous FIFO")
 """Systems that look at no prediction."""
 
-AWARE = ("LUF", "MUF", "UP", "UP+C", "rtlm+")
+AWARE = ("LUF", "MUF", "UP", "UP+C", "plan")
 RATIOS = (0.0, 0.5, 1.0)
 OPEN_MOST, BRIEF_MOST, INTENT = 160, 16, 3
 HUB_LOADS = (1.1, 2.2, 2.5, 2.8)
@@ -147,26 +147,26 @@ def over(seeds: Sequence[int], *case: Any, malicious: float = 0.0) -> Result:
 def on_hub(checks: Checks, seeds: Sequence[int] = HUB_SEEDS, loads: Sequence[float] = HUB_LOADS) -> Dict[str, Any]:
     """Orders by predicted lengths on a hub's questions."""
     pool, found = hub_texts(), {}
-    print(f"\n{'a hub, mean s':18}{'continuous FIFO':>16}{'rtlm+, predicted':>18}{'true lengths':>14}{'ahead':>8}")
+    print(f"\n{'a hub, mean s':18}{'continuous FIFO':>16}{'plan, predicted':>18}{'true lengths':>14}{'ahead':>8}")
     for load in loads:
         rows = {
             "continuous FIFO": over(seeds, cases.CONTINUOUS_FIFO, pool, TRUE, load),
-            "rtlm+, predicted": over(seeds, cases.PLUS, pool, LINEAR, load),
-            "rtlm+, true lengths": over(seeds, cases.PLUS, pool, TRUE, load),
+            "plan, predicted": over(seeds, cases.PLAN, pool, LINEAR, load),
+            "plan, true lengths": over(seeds, cases.PLAN, pool, TRUE, load),
         }
         means = [row.mean for row in rows.values()]
         ahead = means[0] / means[1]
         print(f"{f'load {load}':18}{means[0]:16.2f}{means[1]:18.2f}{means[2]:14.2f}{ahead:8.2f}", flush=True)
         found[f"load {load}"] = {name: row._asdict() for name, row in rows.items()}
         if load >= HUB_BUSY:
-            checks.at_least(f"a hub, load {load}: continuous FIFO's mean to that of rtlm+", ahead, HUB_AHEAD, OURS)
+            checks.at_least(f"a hub, load {load}: continuous FIFO's mean to that of plan", ahead, HUB_AHEAD, OURS)
     return found
 
 
 def on_texts(seeds: Sequence[int], checks: Checks) -> Dict[str, Any]:
     """Orders by what is predicted of real texts, and malicious ones."""
     pool = texts()
-    systems = {**cases.ORDERS, "continuous FIFO": cases.CONTINUOUS_FIFO, "rtlm+": cases.PLUS}
+    systems = {**cases.ORDERS, "continuous FIFO": cases.CONTINUOUS_FIFO, "plan": cases.PLAN}
     found: Dict[str, Any] = {}
     for load in (0.95, 1.1):
         rows = {name: over(seeds, systems[name], pool, TRUE, load) for name in BLIND}
@@ -182,8 +182,8 @@ def on_texts(seeds: Sequence[int], checks: Checks) -> Dict[str, Any]:
             checks.at_most(f"{where}: UP+C ahead of LUF, mean", up.mean / rows[f"LUF, {predictor}"].mean, 0.99, AHEAD)
             checks.at_most(f"{where}: UP+C beside FIFO, largest", up.max / rows["FIFO"].max, 1.0, AHEAD)
             checks.at_most(
-                f"{where}: rtlm+ beside continuous FIFO, mean",
-                rows[f"rtlm+, {predictor}"].mean / rows["continuous FIFO"].mean,
+                f"{where}: plan beside continuous FIFO, mean",
+                rows[f"plan, {predictor}"].mean / rows["continuous FIFO"].mean,
                 1.02,
                 OURS,
             )
@@ -191,11 +191,11 @@ def on_texts(seeds: Sequence[int], checks: Checks) -> Dict[str, Any]:
     found["hub"] = on_hub(checks, HUB_SEEDS[:1], [HUB_BUSY]) if one else on_hub(checks)
     found["malicious"] = {}
     print(f"\n{'crafted texts, load 0.8':32}" + "".join(f"{ratio:8.0%}" for ratio in RATIOS) + "   (mean s)")
-    for name in ("FIFO", "UP+C", "continuous FIFO", "rtlm+"):
+    for name in ("FIFO", "UP+C", "continuous FIFO", "plan"):
         each = [over(seeds, systems[name], pool, LINEAR, 0.8, malicious=ratio) for ratio in RATIOS]
         print(f"{name:32}" + "".join(f"{row.mean:8.2f}" for row in each), flush=True)
         found["malicious"][name] = [row._asdict() for row in each]
-    for better, worse in (("UP+C", "FIFO"), ("rtlm+", "UP+C")):
+    for better, worse in (("UP+C", "FIFO"), ("plan", "UP+C")):
         checks.at_most(
             f"crafted texts: {better} beside {worse}, worst ratio of means",
             max([a["mean"] / b["mean"] for a, b in zip(found["malicious"][better], found["malicious"][worse])]),

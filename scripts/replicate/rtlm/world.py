@@ -161,8 +161,7 @@ def options_of(system: System, lm: Lm, case: Case) -> Dict[str, Any]:
     if system.kind == "rtlm":
         options.update(eta_ms=lm.eta_ms, phi_ms=lm.phi_ms, xi_ms=case.xi_ms)
         options["batch"] = 0 if system.kappa else lm.batch  # beside a side lane each lane's own
-    if system.kind in ("rtlm", "rtlm+") and system.kappa:
-        options["side_lanes"] = ["cpu0"]
+        options.update({"side_lanes": ["cpu0"]} if system.kappa else {})
     return {**options, **system.options}
 
 

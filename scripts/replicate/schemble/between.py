@@ -1,4 +1,4 @@
-"""Ensembles in trouble, in virtual time: what schemble+ delivers beside the simpler policies when something is not as
+"""Ensembles in trouble, in virtual time: what ``plan`` delivers beside the simpler policies when something is not as
 planned.
 
     python scripts/replicate/schemble/between.py [--quick] [--first-seed N] [--seeds N] [--json FILE] [--only CASE ...]
@@ -7,7 +7,7 @@ The ensemble of ``run.py``, on lanes of its models' own and on one lane, at 0.6 
 all models can take. The cases: no fit; a difficulty that tells nothing; a fit of models in another order; one model
 three times as slow as its profile, failing half of its jobs, or both; a node that scores as long as a model takes;
 memory for two of three models; two ensembles that share two models. A request's value counts where its answer is in
-time and, for the ensemble of three, is that of all models. schemble+ is to be at most two points behind the best of
+time and, for the ensemble of three, is that of all models. ``plan`` is to be at most two points behind the best of
 the others, or where the fit is of other data behind the static choices.
 """
 
@@ -34,7 +34,7 @@ SCRIPT = "scripts/replicate/schemble/between.py"
 ITEMS = 4000
 DEADLINE_MS = 300
 BEHIND = 2.0
-"""Points of value by which schemble+ may be behind (the specification's bound for a fit of other data)."""
+"""Points of value by which ``plan`` may be behind (the specification's bound for a fit of other data)."""
 
 LOADS = (0.6, 1.5)
 PLACES = {
@@ -178,10 +178,10 @@ def run_all(
                     what = f"{name}, {place}, load {load}"
                     found[what] = values
                     print(f"{what:52}" + "".join(f"{value:14.1f}" for value in values.values()), flush=True)
-                    others = STATIC if name in MISLEADING else [key for key in values if key != "schemble+"]
+                    others = STATIC if name in MISLEADING else [key for key in values if key != "plan"]
                     checks.at_least(
-                        f"{what}: schemble+ against the best {'static' if name in MISLEADING else 'other'}",
-                        values["schemble+"] - max(values[key] for key in others),
+                        f"{what}: plan against the best {'static' if name in MISLEADING else 'other'}",
+                        values["plan"] - max(values[key] for key in others),
                         -BEHIND,
                         OURS,
                     )

@@ -9,8 +9,8 @@ Accuracy is agreement with all models, and a missed deadline counts as wrong. De
 event, and plans what their cells take. ``--only``: some of ``table``, ``forced``, ``delta``, ``lanes``, ``days``.
 
 Days differ by half a point, so the tables say how far: the standard deviation of the days' accuracies, and the standard
-error of their mean. ``--only days --first-seed 11 --seeds 8`` holds ``schemble`` and ``schemble+`` against the
-reference on eight days that nothing was chosen on; it is not part of a run of everything.
+error of their mean. ``--only days --first-seed 11 --seeds 8`` holds ``schemble`` against the reference, and ``plan``
+against ``schemble``, on eight days that nothing was chosen on; it is not part of a run of everything.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ SYSTEMS: Dict[str, System] = {
     "schemble(ea)": System("schemble", {}, None, "ea_predicted"),
     "schemble": System("schemble"),
     "oracle score": System("schemble", {}, None, "score"),
-    "schemble+": System("schemble+"),
+    "plan": System("plan"),
 }
 
 PAPER = {
@@ -107,17 +107,16 @@ REFERENCE = {
     "schemble(ea)": (92.3, 4.0),
     "schemble": (92.2, 4.0),
     "oracle score": (92.4, 4.1),
-    "schemble+": (95.4, 1.7),
 }
 """The specification's own simulation, with a real ensemble of three classifiers."""
 
-HEADLINE = ("schemble", "schemble+")
+HEADLINE = ("schemble",)
 BEYOND, ROW_WITHIN = 2.0, 4.0
 """The reference's numbers of the policies of this paper are to be reached, and not surpassed by more than two points:
 four times what days differ by. The other rows have a gate, neighbours and models of their own here, and are given as
 much as the misses of the whole ensemble are (36 to 44 %)."""
 
-FORCED_SYSTEMS = ("original", "des", "gating", "schemble(ea)", "schemble", "schemble+")
+FORCED_SYSTEMS = ("original", "des", "gating", "schemble(ea)", "schemble", "plan")
 FORCED = {
     "original": (100, 34.7, 82.4, 88.0),
     "static, two": (94.2, 0.145, 0.47, 1.30),
@@ -250,7 +249,7 @@ def _check_table(checks: Checks, average: Mapping[str, Result], slack: float) ->
         else:
             checks.near(f"{key} accuracy, %", accuracy[key], right, ROW_WITHIN + slack)
             checks.near(f"{key} missed, %", missed[key], late, ROW_WITHIN + slack)
-    order = ("original", "des", "gating", "static, two", STATIC_BEST, "greedy edf", "schemble", "schemble+")
+    order = ("original", "des", "gating", "static, two", STATIC_BEST, "greedy edf", "schemble", "plan")
     for worse, better in zip(order, order[1:]):
         checks.at_least(f"{better} ahead of {worse}", accuracy[better] - accuracy[worse], 0.0, AHEAD)
     checks.at_least("sjf behind edf", accuracy["greedy edf"] - accuracy["greedy sjf"], 0.0, AHEAD)
@@ -263,14 +262,14 @@ def _check_table(checks: Checks, average: Mapping[str, Result], slack: float) ->
 
 
 def days_table(setup: Setup, seeds: Sequence[int], checks: Checks, slack: float) -> Dict[str, Any]:
-    """The two policies of this paper day by day, average of the deadlines."""
+    """``schemble`` and ``plan`` day by day, average of the deadlines."""
     found: Dict[str, Any] = {}
     print(
         f"\n{'accuracy/missed %':14}"
         + "".join(f"{f'day {seed}':>12}" for seed in seeds)
         + f"{'average':>12}{'spread':>12}{'reference':>12}"
     )
-    for key in ("schemble", "schemble+"):
+    for key in ("schemble", "plan"):
         days = [mean([run_day(setup, SYSTEMS[key], seed, deadline) for deadline in DEADLINES_MS]) for seed in seeds]
         average, (deviation, error) = mean(days), spreads(days)
         print(
@@ -281,7 +280,11 @@ def days_table(setup: Setup, seeds: Sequence[int], checks: Checks, slack: float)
             flush=True,
         )
         what = f"mean of {len(days)} days"
-        _reached(checks, key, f", {what}", 100 * average.accuracy, 100 * average.missed, slack)
+        if key in REFERENCE:
+            _reached(checks, key, f", {what}", 100 * average.accuracy, 100 * average.missed, slack)
+        else:
+            of_paper = statistics.fmean([row["accuracy"] for row in found["schemble"]["days"]])
+            checks.at_least(f"{key} ahead of schemble, {what}", 100 * (average.accuracy - of_paper), 0.0, AHEAD)
         found[key] = {"days": [row._asdict() for row in days], "deviation": deviation, "error": error}
     return found
 
@@ -382,10 +385,8 @@ def lanes_table(
             print(
                 f"{place + ' ' + str(factor):26}" + "".join(f"{value:14.1f}" for value in values.values()), flush=True
             )
-            best = max(value for key, value in values.items() if key != "schemble+")
-            checks.at_least(
-                f"{place}, load {factor}: schemble+ against the best other", values["schemble+"] - best, -1.0, OURS
-            )
+            best = max(value for key, value in values.items() if key != "plan")
+            checks.at_least(f"{place}, load {factor}: plan against the best other", values["plan"] - best, -1.0, OURS)
     return found
 
 

@@ -100,7 +100,7 @@ NAMES = (
     "schemble(t)",
     "schemble(ea)",
     "schemble",
-    "schemble+",
+    "plan",
 )
 
 
@@ -159,7 +159,7 @@ def task_table(name: str, seeds: Sequence[int], seconds: float, directory: str, 
         ("gating", "schemble"),
         ("static", "schemble"),
         ("schemble(ea)", "schemble"),
-        ("schemble", "schemble+"),
+        ("schemble", "plan"),
     ):
         checks.at_least(f"{name}: {better} ahead of {worse}", accuracy[better] - accuracy[worse], 0.0, AHEAD)
     checks.at_most(
@@ -173,7 +173,7 @@ def task_table(name: str, seeds: Sequence[int], seconds: float, directory: str, 
 def difficulty_table(seeds: Sequence[int], segment_s: float, directory: str, checks: Checks) -> Dict[str, Any]:
     """Accuracy and accuracy of what was processed, by the mean of the scores."""
     found: Dict[str, Any] = {}
-    names = ("original", "des", "gating", "schemble(t)", "schemble", "schemble+")
+    names = ("original", "des", "gating", "schemble(t)", "schemble", "plan")
     print(f"\n{'accuracy/processed %, mean score':34}" + "".join(f"{name:>16}" for name in names))
     for mean in MEANS:
         row: Dict[str, Dict[str, float]] = {}
@@ -211,8 +211,8 @@ def difficulty_table(seeds: Sequence[int], segment_s: float, directory: str, che
             AHEAD,
         )
         checks.at_least(
-            f"difficulty {mean}: schemble+ ahead of schemble",
-            row["schemble+"]["accuracy"] - row["schemble"]["accuracy"],
+            f"difficulty {mean}: plan ahead of schemble",
+            row["plan"]["accuracy"] - row["schemble"]["accuracy"],
             0.0,
             OURS,
         )

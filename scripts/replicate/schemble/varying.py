@@ -5,7 +5,7 @@
 The ensemble of ``run.py`` with models of 3, 9 and 15 ms on one lane and a node that scores on another one;
 every duration varies by a quarter, and 15 % of the batches take up to ten times as long, drawn evenly. Arrivals come in
 bursts, 150 ms before their deadlines. Load 1 is the rate at which all models for every request fill the lane as they
-are profiled. ``schemble+`` is to be at most two points behind the best other policy.
+are profiled. ``plan`` is to be at most two points behind the best other policy.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ RATE = 1000 / sum(TIMES_MS.values())  # load 1
 LOADS = (0.5, 1.0, 2.0, 4.0, 5.0, 7.0)
 NOISE, SLOW, SLOW_FACTOR = 0.25, 0.15, 10.0
 BEHIND = 2.0
-"""Points by which schemble+ may be behind, as between.py."""
+"""Points by which ``plan`` may be behind, as between.py."""
 
 SYSTEMS = {
     "all models": System("ensemble_static"),
     "fastest only": System("ensemble_static", {"pick": "static", "models": ["m0"]}),
     "edf, partial": System("edf"),
     "schemble": System("schemble"),
-    "schemble+": System("schemble+"),
+    "plan": System("plan"),
 }
 
 
@@ -79,8 +79,8 @@ def run_all(seeds: Sequence[int], seconds: float, loads: Sequence[float], checks
                 flush=True,
             )
             checks.at_least(
-                f"load {load:g}: schemble+ against the best other",
-                row["schemble+"]["right"] - max(value["right"] for key, value in row.items() if key != "schemble+"),
+                f"load {load:g}: plan against the best other",
+                row["plan"]["right"] - max(value["right"] for key, value in row.items() if key != "plan"),
                 -BEHIND,
                 OURS,
             )

@@ -66,9 +66,9 @@ RIVALS = {
     "static": System("ensemble_static", {"pick": "static", "models": ["m0", "m1"]}),
     "fastest": System("ensemble_static", {"pick": "static", "models": ["m0"]}),
     "edf, partial": System("edf"),
-    "schemble+": System("schemble+"),
+    "plan": System("plan"),
 }
-"""schemble+ and the simpler rules that it is held against."""
+"""``plan`` and the simpler rules that it is held against."""
 
 
 def day(seed: int, count: int, segment_s: float = 40.0, factor: float = 1.0) -> Load:

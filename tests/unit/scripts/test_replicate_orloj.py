@@ -180,16 +180,16 @@ def test_no_hint_of_a_trace_is_clipped():
         assert app.bounded(request.hints) is request.hints
 
 
-def test_the_length_oracle_is_no_worse_than_what_it_is_an_oracle_for():
+def test_plan_is_no_worse_for_knowing_lengths():
     trace = cases.make_trace(cases.LAWS["PB"], TWO_MODAL, 901, count=400)
     profile = cases.profile_of(trace)
     named = {system.name: system for system in systems.SYSTEMS}
     rates = {
         name: systems.simulate(named[name], trace, profile, 2.0).in_time / 400
-        for name in ("orloj+", "length oracle", "Clipper")
+        for name in (script.BETTER, script.ORACLE, "Clipper")
     }
-    assert rates["length oracle"] >= rates["orloj+"] - 0.01
-    assert rates["length oracle"] > rates["Clipper"] + 0.1
+    assert rates[script.ORACLE] >= rates[script.BETTER] - 0.01
+    assert rates[script.ORACLE] > rates["Clipper"] + 0.1
 
 
 def test_a_system_without_its_policy_is_left_out():

@@ -75,16 +75,16 @@ def test_a_run_counts_what_was_answered_by_whom(items, tmp_path):
         for name, system in (
             ("original", run.SYSTEMS["original"]),
             (run.STATIC_BEST, run.STATIC_ALL["m0, three of it"]),
-            ("schemble+", run.SYSTEMS["schemble+"]),
+            ("plan", run.SYSTEMS["plan"]),
         )
     }
     assert found["original"].processed == 1.0 and found["original"].models == 3.0
     assert found[run.STATIC_BEST].models == 1.0 and 0.8 < found[run.STATIC_BEST].processed < 0.97
-    assert found["schemble+"].accuracy > found["original"].accuracy
-    assert found["schemble+"].missed <= found["original"].missed
+    assert found["plan"].accuracy > found["original"].accuracy
+    assert found["plan"].missed <= found["original"].missed
 
 
-def test_uneven_times_under_load_do_not_put_schemble_plus_behind_the_fastest_model(items, tmp_path, monkeypatch):
+def test_uneven_times_under_load_do_not_put_plan_behind_the_fastest_model(items, tmp_path, monkeypatch):
     """Every seventh batch takes up to ten times as long, and the fastest model alone would take half of the lane."""
     monkeypatch.setattr(world, "SCORE_MS", 0.3)
     times_ms = (3.0, 9.0, 15.0)
@@ -94,12 +94,12 @@ def test_uneven_times_under_load_do_not_put_schemble_plus_behind_the_fastest_mod
     for name, system in (
         ("fastest", world.System("ensemble_static", {"pick": "static", "models": ["m0"]})),
         ("schemble", run.SYSTEMS["schemble"]),
-        ("schemble+", run.SYSTEMS["schemble+"]),
+        ("plan", run.SYSTEMS["plan"]),
     ):
         table = world.scenario_of(
             system, path, profile, 150, lasts_s, on_late="partial", shared=True, times_ms=times_ms
         )
         table["run"]["noise"], table["faults"] = 0.25, {"slow": 0.15, "slow_factor": 10.0}
         found[name] = world.run(table, items, 1)
-    assert found["schemble+"].accuracy > found["fastest"].accuracy - 0.01
-    assert found["schemble+"].missed < found["schemble"].missed / 2
+    assert found["plan"].accuracy > found["fastest"].accuracy - 0.01
+    assert found["plan"].missed < found["schemble"].missed / 2
