@@ -29,8 +29,7 @@ LOADS = [0.5, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0]
 POLICIES = {"edf": "EdgeServe (edf)", "fifo": "a queue (fifo)"}
 SEEDS = 2
 
-WAYS = {
-    "auto": "EdgeServe, each app its policy",
+OTHERS = {
     "edf": "edf for all",
     "priority": "fixed order",
     "fair": "fair slices",
@@ -81,7 +80,7 @@ def mixes() -> List[plots.Panel]:
                 [row["percent"] for row in rows if (row["mix"], row["way"]) == (mix, way)],
                 "o-",
             )
-            for way, label in WAYS.items()
+            for way, label in {rows[0]["way"]: "EdgeServe", **OTHERS}.items()
         ]
         panels.append(plots.Panel(f"The mix of a {mix}: value in time", "load", "percent of the value", lines))
     return panels

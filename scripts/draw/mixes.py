@@ -1,4 +1,6 @@
-"""Draw ``docs/research/mixes.md``: the mixes under their own policies and under simple rules, as stored."""
+"""Draw ``docs/research/mixes.md``: the mixes under what their files ask for and under simple rules, as stored.
+
+The first way of a run is what the files ask for: ``plan``, or ``auto`` in runs of before it."""
 
 from __future__ import annotations
 
@@ -29,8 +31,8 @@ def parts() -> Dict[str, str]:
         "circumstances": "\n".join(told),
         "value in time": _table(by_key, ways, lambda row: f"{row['percent']:.1f}", "bound", _bound),
         "critical in time": _table(by_key, ways, lambda row: f"{row['classes']['critical']:.1f}"),
-        "regained": _regained(by_key),
-        "apps": _apps(found["rows"]),
+        "regained": _regained(by_key, ways[0]),
+        "apps": _apps(found["rows"], ways[0]),
     }
 
 
@@ -55,14 +57,14 @@ def _table(
     return "\n".join(lines)
 
 
-def _regained(by_key: Mapping[Tuple[str, float, str], Row]) -> str:
-    """What ``auto`` regains of the value that a rule for all apps loses to the bound, and its longest gap."""
+def _regained(by_key: Mapping[Tuple[str, float, str], Row], ours: str) -> str:
+    """What the first way regains of the value that a rule for all apps loses to the bound, and its longest gap."""
     lines = [
         "| mix | load | regained of what edf loses | of what edf_before loses | longest gap of any app |",
         "| --- | ---: | ---: | ---: | ---: |",
     ]
     for (mix, load, way), row in by_key.items():
-        if way != "auto":
+        if way != ours:
             continue
         cells = []
         for name in ("edf", "edf_before"):
@@ -73,13 +75,13 @@ def _regained(by_key: Mapping[Tuple[str, float, str], Row]) -> str:
     return "\n".join(lines)
 
 
-def _apps(rows: List[Row]) -> str:
-    """Each app under ``auto``: its policy, and its share in time at each load beside ``edf`` for all."""
-    lines = ["| mix | app | policy | auto, % in time | edf, % in time |", "| --- | --- | --- | --- | --- |"]
+def _apps(rows: List[Row], ours: str) -> str:
+    """Each app under the first way: its policy, and its share in time at each load beside ``edf`` for all."""
+    lines = [f"| mix | app | policy | {ours}, % in time | edf, % in time |", "| --- | --- | --- | --- | --- |"]
     for mix in dict.fromkeys([row["mix"] for row in rows]):
-        mine = {way: [row for row in rows if row["mix"] == mix and row["way"] == way] for way in ("auto", "edf")}
-        for app in mine["auto"][0]["apps"]:
-            cells = [" / ".join([f"{row['apps'][app]:.1f}" for row in mine[way]]) for way in ("auto", "edf")]
+        mine = {way: [row for row in rows if row["mix"] == mix and row["way"] == way] for way in (ours, "edf")}
+        for app in mine[ours][0]["apps"]:
+            cells = [" / ".join([f"{row['apps'][app]:.1f}" for row in mine[way]]) for way in (ours, "edf")]
             lines.append(f"| {mix} | {app} | {mine['auto'][0]['policies'][app]} | {cells[0]} | {cells[1]} |")
     return "\n".join(lines)
 

@@ -3,7 +3,7 @@ the one of ``README.md``: the stored finish rates of profile PA.
 
     python scripts/draw/orloj.py
 
-The scheduler's own code computes them (``sched/policies/dynamic/lengths.py``,
+The scheduler's own code computes them (``sched/published/orloj/lengths.py``,
 ``sched/published/orloj/slack.py``) for one bimodal model: 40 ms and the length of the longest for each of a
 batch; half of the requests are short (about 10 ms), half long (about 60 ms)."""
 

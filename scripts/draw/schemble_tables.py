@@ -34,7 +34,9 @@ PAPER_FORCED = {
 }
 """Text matching of the paper's Table II: accuracy in percent; mean, 95th percentile, largest latency in seconds."""
 
-OURS = "schemble+"
+OURS = ("plan", "schemble+")
+"""Ours: in runs of before ``plan`` the policy that it has replaced."""
+
 NAMES = {
     "static, two": "static, two models",
     "static, any": "static, the fastest three times",
@@ -87,6 +89,10 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> List[str]:
         "| --- |" + " ---: |" * (len(head) - 1),
         *["| " + " | ".join(row) + " |" for row in rows],
     ]
+
+
+def _ours(values: Mapping[str, float]) -> float:
+    return next(values[name] for name in OURS if name in values)
 
 
 def _pair(accuracy: float, missed: float) -> str:
@@ -197,8 +203,8 @@ def lanes(results: Mapping[str, Any]) -> List[str]:
     rows = []
     for place, values in results["lanes"].items():
         where, load = place.rsplit(" ", 1)
-        best = max(value for key, value in values.items() if key != OURS)
-        rows.append([f"{where}, load {load}", *[f"{values[key]:.1f}" for key in head], f"{values[OURS] - best:+.1f}"])
+        best = max(value for key, value in values.items() if key not in OURS)
+        rows.append([f"{where}, load {load}", *[f"{values[key]:.1f}" for key in head], f"{_ours(values) - best:+.1f}"])
     return _table(["value in time, %", *[NAMES.get(key, key) for key in head], "ahead of the best"], rows)
 
 
@@ -212,13 +218,13 @@ def days(results: Mapping[str, Any]) -> List[str]:
 
 
 def trouble(results: Mapping[str, Mapping[str, float]]) -> List[str]:
-    """schemble+ / the best of the others, by case, place and load."""
+    """Ours / the best of the others, by case, place and load."""
     cases: Dict[str, Dict[str, str]] = {}
     for name, values in results.items():
         head, load = name.rsplit(", load ", 1)
         case, place = head.rsplit(", ", 1)
-        best = max(value for key, value in values.items() if key != OURS)
-        cases.setdefault(case, {})[f"{place}, {load}"] = f"{values[OURS]:.0f} / {best:.0f}"
+        best = max(value for key, value in values.items() if key not in OURS)
+        cases.setdefault(case, {})[f"{place}, {load}"] = f"{_ours(values):.0f} / {best:.0f}"
     places = list(next(iter(cases.values())))
     return _table(
         ["value in time, %", *places],
@@ -236,7 +242,7 @@ def varying(results: Mapping[str, Mapping[str, Mapping[str, float]]]) -> List[st
 
 
 def regret(rows: Sequence[Mapping[str, Any]]) -> List[str]:
-    """How far schemble+ is ahead of the best simple rule in drawn worlds; where a fit is wrong, of the static choices,
+    """How far ours is ahead of the best simple rule in drawn worlds; where a fit is wrong, of the static choices,
     as specified."""
     wrong = [row for row in rows if set(FITS[1:3]) & set(row["tags"])]
     table = []
@@ -244,7 +250,7 @@ def regret(rows: Sequence[Mapping[str, Any]]) -> List[str]:
         ("fitted rightly or not at all", [row for row in rows if row not in wrong], RIVALS),
         ("a wrong fit", wrong, RIVALS[2:]),
     ):
-        ahead = [row["percent"][OURS] - max(row["percent"][key] for key in rivals) for row in some]
+        ahead = [_ours(row["percent"]) - max(row["percent"][key] for key in rivals) for row in some]
         if ahead:
             table.append(
                 [
