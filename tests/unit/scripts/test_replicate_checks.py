@@ -112,7 +112,7 @@ def orloj_rows(law, change=lambda system, rate: rate):
 def test_orloj_holds_at_the_stated_rates_and_fails_beside_them(law):
     checks = fresh()
     orloj.check_law(checks, law, orloj_rows(law), quick=False)
-    assert not short(checks) and len(checks.rows) >= 62
+    assert not short(checks) and len(checks.rows) >= 52
     for system in ("Orloj A", "Clockwork"):
         for by in (-0.06, 0.06):
             checks = fresh()
@@ -142,7 +142,7 @@ def test_every_part_of_orloj_has_checks_that_can_fail():
     checks = fresh()
     orloj.check_static(checks, "resnet-imagenet", rows)
     assert len(short(checks)) == len(checks.rows) == 4
-    for by, count in ((1.0, 0), (0.8, 5), (1.2, 5)):
+    for by, count in ((1.0, 0), (0.8, 3), (1.2, 3)):
         checks, stated = fresh(), orloj.LOADS_STATED["PD", 3.0]
         rates = {name: rate * by for name, rate in zip(orloj.LOAD_SYSTEMS, stated)}
         orloj.check_loads(checks, [{"law": "PD", "factor": 3.0, "target": 0.95, "rates": rates}])
