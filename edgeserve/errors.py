@@ -197,7 +197,7 @@ REASONS: Mapping[str, Tuple[str, str]] = {
     "window_missed": ("dropped", "the lane was not free within the start window (`clockwork`)"),
     "overtaken": ("dropped", "a batch of requests with later deadlines went before it (`clockwork`)"),
     "proactive": ("dropped", "the modules before it would take too long; its story says which (`pard`, `pard+`)"),
-    "overloaded": ("dropped", "none of its models can end in time any more (`schemble`)"),
+    "overloaded": ("dropped", "none of its models can end in time any more (`plan`, `schemble`)"),
 }
 """Reason of a :class:`Rejected` or :class:`Dropped` -> the outcomes that carry it, and what it means."""
 

@@ -177,8 +177,8 @@ class AppConfig:
     nodes: Tuple[NodeConfig, ...] = ()
     policy: str = entry(string, "")  # which [policy.NAME] decides, or auto; "" = the only one, or auto
     slo_ns: int = entry(duration, 10**9, key="slo")  # default deadline after arrival
-    klass: str = entry(one_of(*CLASS_NAMES), "normal", key="class")  # goes before or after others in the auction
-    value: float = entry(number(0.0), 1.0)  # multiplies a request's worth in the auction
+    klass: str = entry(one_of(*CLASS_NAMES), "normal", key="class")  # goes before or after others
+    value: float = entry(number(0.0), 1.0)  # multiplies what a request is worth
     on_late: str = entry(one_of(*ON_LATE_NAMES), "drop")  # late: give up, answer, or answer in part (lm, whisper: this)
     stream: str = entry(one_of("none", *STREAM_NAMES), "none")  # what stream ids mean
     standalone: bool = entry(boolean, False)  # requests without a stream are answered from an empty state

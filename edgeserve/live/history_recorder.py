@@ -1,7 +1,7 @@
 """The outputs of an ensemble's models, as served, into the file that ``edgeserve fit`` learns from.
 
 The policy draws the requests and has the models run that they do not run themselves
-(``sched/policies/ensemble/records.py``). Here the outputs of each drawn request are collected as they come back, on the
+(``sched/policies/common/records.py``). Here the outputs of each drawn request are collected as they come back, on the
 loop's thread, and written by a thread of their own: the loop never waits for a disk. A disk that is full ends the
 recording with a warning, and nothing else.
 """

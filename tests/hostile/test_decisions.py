@@ -12,8 +12,8 @@ from hand_world import Driver, ended
 from edgeserve.config.loading import parse_config
 from edgeserve.errors import BadInput
 from edgeserve.live.request import request_of_call, request_validators
+from edgeserve.sched.plan.paths import ENTRIES_MAX, repeated
 from edgeserve.sched.policies import POLICIES
-from edgeserve.sched.policies.pard_local.cost import ENTRIES_MAX, repeated
 from edgeserve.sched.policy_api.budget import OPERATIONS_MAX
 
 FAN = [
@@ -73,13 +73,11 @@ def test_no_number_of_waiting_requests_makes_a_decision_dear(kind: str) -> None:
         assert calls < 250_000
 
 
-def test_where_nothing_is_left_to_compute_a_cohort_is_chosen_simply_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_nothing_is_left_to_compute_a_company_is_chosen_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("edgeserve.sched.core.scheduler.OPERATIONS_MAX", 0)
     world = Driver({"m": {1: 10, 4: 20}, "n": {1: 5, 8: 20}}, {"a": FAN}, policy="plan")
     world.arrive("a", count=8, hints={"read.steps": 3.0}, slo=10_000)
     assert len(world.on_lane) == 1
-    assert world.scheduler.policies[0].figures() == {"simple_choices": 1}
-    assert any("goes with the tightest" in line for line in world.scheduler.story(1))
     world.finish("cpu0", at=20, parts=2)
     world.step(at=9_999_999)
     assert len(world.ends) == 8

@@ -38,7 +38,7 @@ def example_module(name: str) -> Any:
 def tables(directory: str) -> Dict[str, Any]:
     """The example's configuration with the small model."""
     table = read_toml(os.path.join(CHAT, "edge.toml"))
-    del table["app"]["ears"], table["model"]["voice"], table["lane"]["cpu1"], table["policy"]["voices"]
+    del table["app"]["ears"], table["model"]["voice"], table["lane"]["cpu1"]
     chat = table["model"]["chat"]
     chat["file"] = os.path.join(directory, "tiny.onnx")
     shape = lm_models.SHAPE._replace(context=CONTEXT)

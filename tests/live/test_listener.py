@@ -1,4 +1,4 @@
-"""The listener and the reader's pages under ``pard_local``, with their real networks, in this process.
+"""The listener and the reader's pages under the plan, with their real networks, in this process.
 
 Skips, saying why, when the networks are neither cached nor to be fetched.
 """

@@ -57,12 +57,11 @@ def test_rates_with_room_hold_and_the_first_break_is_said_with_its_lane(tmp_path
     said = json.loads(out)
     assert (status, said["holds"]) == (0, True)
     assert said["apps"]["frames"]["in_time"] > 0.99
-    assert said["apps"]["frames"]["policy_reason"] == "it is one model"
+    assert said["apps"]["frames"]["policy"] == "plan"
     assert said["first_break"]["app"] == "frames"
     assert 1.5 < said["first_break"]["load"] < 5.5  # a lane of 100 runs a second, asked at random times
     status, out, _ = check(tmp_path, capsys, "--rate", "frames=20")
     assert "frames is the first to break, at" in out
-    assert "frames: policy edf since it is one model" in out
     assert "not asked in this simulation, since no --rate names it: other" in out
 
 

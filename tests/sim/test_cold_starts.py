@@ -96,7 +96,7 @@ def test_cold_it_is_not_behind_edf(load):
         world = draw_world(f"held/{name}")
         simple, ours = [finish_rate(world, kind, load, 1)[0] for kind in ("edf", "plan")]
         ahead.append(ours - simple)
-        print(f"held/{name} at {load}: edf {simple:.1f}, orloj+ {ours:.1f}")
+        print(f"held/{name} at {load}: edf {simple:.1f}, plan {ours:.1f}")
     assert min(ahead) >= -3.0  # a run of some 500 requests: two runs of one policy differ by as much
     assert statistics.fmean(ahead) >= -1.0
 
@@ -115,23 +115,8 @@ def test_a_profile_of_one_input_or_of_many_does_not_hurt_edf(load):
         assert min(gained) > -8.0, gained  # of one run of twelve
 
 
-@pytest.mark.worlds
-@pytest.mark.parametrize("load", [1.2, *at_night(0.3, 2.0)])
-def test_learning_takes_no_more_than_its_budget_of_the_lane_and_says_so(load):
-    world = draw_world("held/budget")
-    _, figures = finish_rate(world, "plan", load, 1)
-    probes = figures["probes"].get("cpu0", {"share": 0.0, "probes_ms": 0.0})
-    assert probes["share"] <= 0.02 + 1.0 * 0.02 / 20 + world["lengths"][-1] / 20_000
-    known = figures["models"]["m"]["lanes"]["cpu0"]
-    assert known["batches"] > 0  # a lane that never idles learns from what it runs anyway
-    assert set(known["alone_ms"]) == set(world["apps"])
-    for app, values in world["apps"].items():
-        true = world["fixed"] + statistics.fmean(values)
-        assert 0.6 * true < known["alone_ms"][app]["mean"] < 1.7 * true
-
-
 def test_a_time_that_was_told_ten_times_too_long_does_not_refuse_for_ever():
     world = draw_world("held/told")
     right, _ = finish_rate(world, "plan", 0.7, 1)
     wrong, figures = finish_rate(dict(world, told=10 * world["told"]), "plan", 0.7, 1)
-    assert wrong > right - 5, (right, wrong, figures["models"]["m"]["lanes"])
+    assert wrong > right - 5, (right, wrong, figures)

@@ -1,5 +1,5 @@
-"""rtlm and rtlm+ in virtual time: better than FIFO where the paper says so, and no worse where predictions are wrong,
-memory is short or lanes are slow or lost."""
+"""rtlm and the plan in virtual time: better than FIFO where the paper says so, and no worse where predictions are
+wrong, memory is short or lanes are slow or lost."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SEED = 104
 FIFO = System(options={"method": "fifo"})
 RTLM = System(options={"method": "up+c"})
 PLUS = System("plan", {}, "continuous")
-CONTINUOUS_FIFO = System("plan", {"order": "fifo"}, "continuous")
+CONTINUOUS_FIFO = System("fifo", {}, "continuous")
 SHORT = Case(load=1.1, seconds=30.0, xi_ms=0.0)
 
 
@@ -26,7 +26,7 @@ def run(table, seed=SEED):
     return simulate(parse_scenario(table), seed, [])
 
 
-def test_in_overload_rtlm_answers_in_less_than_half_of_fifos_time_and_rtlm_plus_in_less_than_half_of_that():
+def test_in_overload_rtlm_answers_in_less_than_half_of_fifos_time_and_the_plan_in_less_than_half_of_that():
     fifo, rtlm, plus = [world.run(system, SHORT, SEED).mean for system in (FIFO, RTLM, PLUS)]
     assert rtlm < 0.7 * fifo
     assert plus < 0.5 * rtlm
@@ -34,7 +34,7 @@ def test_in_overload_rtlm_answers_in_less_than_half_of_fifos_time_and_rtlm_plus_
 
 @pytest.mark.worlds
 @pytest.mark.parametrize("wrong", [{"rho": None}, {"rho": 0.0}, {"scale": 3.0}, {"scale": 1 / 3}, {"astray": 3.0}])
-def test_a_wrong_predictor_or_none_puts_rtlm_plus_behind_continuous_fifo_by_six_percent_at_most(wrong):
+def test_a_wrong_predictor_or_none_puts_the_plan_behind_continuous_fifo_by_six_percent_at_most(wrong):
     case = SHORT._replace(load=1.3, **wrong)
     assert world.run(PLUS, case, SEED).mean <= 1.06 * world.run(CONTINUOUS_FIFO, case, SEED).mean
 
@@ -90,6 +90,6 @@ def test_a_lane_that_is_lost_while_decoding_costs_no_answer_where_another_lane_c
 
 
 @pytest.mark.worlds
-def test_rtlm_plus_never_lets_a_long_answer_starve_in_overload():
+def test_the_plan_never_lets_a_long_answer_starve_in_overload():
     case = SHORT._replace(load=1.5, seconds=40.0)
     assert world.run(PLUS, case, SEED).max <= 3.0 * world.run(CONTINUOUS_FIFO, case, SEED).max

@@ -145,7 +145,7 @@ def test_a_run_in_which_no_request_arrived_reports_nothing(scenario, tmp_path, c
         if line.split()[:2] == ["a", "0"]
     ] == [["-", "0"]]
     with open(tmp_path / "r.json", encoding="utf-8") as file:
-        apps = json.load(file)["policies"]["auto"]["apps"]
+        apps = json.load(file)["policies"]["plan"]["apps"]
     assert apps["a"]["finish_rate"] is None and apps["b"]["finish_rate"] > 0.5
     path.write_text(path.read_text().replace("rate = 200.0", 'rate = 200.0\nstart = "9s"'))
     assert main(["simulate", str(path), "--seeds", "1"]) == 2
@@ -195,7 +195,7 @@ def p50_ms(path, *options):
     report = os.path.join(os.path.dirname(path), "r.json")
     assert main(["simulate", path, "--seeds", "1", "--json", report, *options]) == 0
     with open(report, encoding="utf-8") as file:
-        return json.load(file)["policies"]["auto"]["total"]["p50_ms"]
+        return json.load(file)["policies"]["plan"]["total"]["p50_ms"]
 
 
 def in_python(path, **options):

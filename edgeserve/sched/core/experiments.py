@@ -11,7 +11,7 @@ second. While one of the ten was fast enough, trials follow each other until the
 *Probes* run inputs that the world keeps for a policy (``RetainInputs``), whatever becomes of their requests. Each is
 taken by one batch with ``probe`` or let go of (``ReleaseInputs``), never both. A probe has no job in the sense of
 ``sched/requests/states.py``: nothing waits for it and nothing moves when the lane answers. Which inputs are worth it is
-the policy's business (``sched/policies/dynamic/sampler.py``); that no probe delays real work is kept here.
+the policy's business (``sched/published/orloj/sampler.py``); that no probe delays real work is kept here.
 
 Knows no policy by name.
 """

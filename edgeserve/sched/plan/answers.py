@@ -40,10 +40,11 @@ class Each:
     """What every request of an app counts whose node writes answers: ``ns`` of lane time, as of the last :meth:`look`.
     ``told``: their steps are declared, and counted by that."""
 
-    __slots__ = ("request", "model", "told", "ns")
+    __slots__ = ("app", "cost_share_ns", "model", "told", "ns")
 
     def __init__(self, job: Job, told: bool, board: Board) -> None:
-        self.request = job.request  # one of them
+        self.app = job.request.app.name
+        self.cost_share_ns = job.request.cost_share_ns
         self.model = job.node.model
         self.told = told
         self.ns = 0.0
@@ -51,7 +52,7 @@ class Each:
 
     def look(self, board: Board) -> None:
         """Set what they count now: of undeclared length as many steps as usual."""
-        self.ns = each_of(self.request, board)
+        self.ns = each_of(self.app, self.cost_share_ns, board)
         if not self.told:
             share_ns = min([board.latency(self.model, lane.name).share_ns for lane in board.lanes_of(self.model)])
             self.ns += (board.usual_steps(self.model) - 1) * share_ns

@@ -106,11 +106,12 @@ class Candidate:
         return f"Candidate({self.model} x{len(self.jobs)} in {self.takes_ns} ns, slack {self.slack_ns} ns)"
 
 
-def each_of(request: RequestRecord, board: Board) -> float:
+def each_of(app: str, cost_share_ns: int, board: Board) -> float:
     """What each request of an app counts at value 1, in nanoseconds of lane time: the mean of all, not its own (equal
-    apps count alike, and a text of 600 tokens as much as one of 20)."""
-    recent = board.recent_arrivals(request.app.name)
-    return recent.lane_ns if recent.is_known else float(request.cost_share_ns)
+    apps count alike, and a text of 600 tokens as much as one of 20). ``cost_share_ns``: what one of them takes, for as
+    long as no others are known."""
+    recent = board.recent_arrivals(app)
+    return recent.lane_ns if recent.is_known else float(cost_share_ns)
 
 
 def weight_of(request: RequestRecord) -> float:
@@ -120,4 +121,4 @@ def weight_of(request: RequestRecord) -> float:
 
 def worth_of(request: RequestRecord, board: Board) -> float:
     """What a request counts if it is in time, in nanoseconds of lane time."""
-    return each_of(request, board) * weight_of(request)
+    return each_of(request.app.name, request.cost_share_ns, board) * weight_of(request)

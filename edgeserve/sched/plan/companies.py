@@ -333,7 +333,7 @@ class Companies(Source):
                     self._look_again(company, board)
             left = [company for company in self._companies if company.members]
             if len(left) < len(self._companies):
-                self._companies, self._moved = left, True
+                self._companies, self._flights, self._moved = left, [], True
         for line in self._lines:
             for rows in line.waiting:
                 if rows:

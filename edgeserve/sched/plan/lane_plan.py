@@ -44,7 +44,7 @@ class LanePlan(Policy):
         self._sources: List[Source] = []
         self._source_of: Dict[str, Source] = {}  # by app: admits its requests, and says when they would end
         self._source_at: Dict[Tuple[str, str], Source] = {}  # by app and node: decides about the jobs
-        self._chosen: Dict[str, Source] = {}  # by lane, whose bid was made last
+        self._chosen: Dict[str, Tuple[str, float]] = {}  # by lane: the model of its last bid, and what that brings
         self._runs: Dict[int, Source] = {}  # by work
         self._look_again_ns: int | None = None
         self._prices = LanePrices()
@@ -100,6 +100,9 @@ class LanePlan(Policy):
     def on_started(self, work: Work, board: Board) -> None:
         source = self._at(work.jobs[0])
         self._runs[work.id] = source
+        model, brings = self._chosen.get(work.lane.name, ("", 0.0))
+        if model == work.model:
+            self._prices.serves(work, brings)
         source.on_started(work, board)
 
     def on_finished(self, work: Work, started_ns: int, finished_ns: int, board: Board) -> None:
@@ -161,7 +164,7 @@ class LanePlan(Policy):
                     self._look_again_ns = again_ns
                 return None
             first = found
-        self._prices.serves(first, lane)
+        self._chosen[lane.name] = (first.model, first.gain / first.takes_ns)
         return _source(first).bid(first, offers, lane, board)
 
     def _first(self, offers: List[Candidate], lane: Lane, at_ns: int, board: Board) -> Candidate | None:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import Dict, Final, Tuple
 
-from edgeserve.sched.plan.candidate import Candidate, each_of
+from edgeserve.sched.plan.candidate import each_of
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.requests.states import Job
-from edgeserve.sched.resources.lanes import Lane
+from edgeserve.sched.resources.lanes import Lane, Work
 from edgeserve.units import NS_PER_S
 
 MEMORY_NS: Final = 0.7 * NS_PER_S
@@ -41,16 +41,15 @@ class LanePrices:
         """The price of a lane's time."""
         return self._price.get(lane.name, 0.0)
 
-    def serves(self, candidate: Candidate, lane: Lane) -> None:
-        """A batch starts."""
-        if candidate.klass == "background":
+    def serves(self, work: Work, brings: float) -> None:
+        """A batch starts, which brings so much per time."""
+        if work.jobs[0].request.klass == "background":
             return
-        key = (lane.name, candidate.model)
-        brings = candidate.gain / candidate.takes_ns
+        lane, key = work.lane.name, (work.lane.name, work.model)
         self._brings[key] = KEEP * self._brings.get(key, brings) + (1.0 - KEEP) * brings
-        price = self._price.get(lane.name)
+        price = self._price.get(lane)
         if price:
-            self._price[lane.name] = price * max(0.0, 1.0 - FALLS * candidate.takes_ns / MEMORY_NS)
+            self._price[lane] = price * max(0.0, 1.0 - FALLS * work.expected_ns / MEMORY_NS)
 
     def gone(self, job: Job, board: Board) -> None:
         """A job has left its queue. Of one that was given up for its deadline the time that it lacked counts."""
@@ -58,8 +57,9 @@ class LanePrices:
         is_late = 2 * (request.deadline_ns - board.now_ns) < request.deadline_ns - request.arrival_ns
         if not request.ended or not is_late or request.klass != "normal":
             return
+        lacked_ns = each_of(request.app.name, request.cost_share_ns, board)
         for lane in board.lanes_of(job.node.model):
             brings = self._brings.get((lane.name, job.node.model), 0.0)
             price = self._price.get(lane.name, 0.0)
             if brings > price:
-                self._price[lane.name] = price + (brings - price) * min(1.0, each_of(request, board) / MEMORY_NS)
+                self._price[lane.name] = price + (brings - price) * min(1.0, lacked_ns / MEMORY_NS)

@@ -85,10 +85,9 @@ class App:
 
     ``nodes`` are in topological order. ``entries`` run first, ``exits`` end the request. ``simple`` marks the app of
     a single plain node, whose requests need no bookkeeping of tokens. ``ensemble`` is what is known of its models as an
-    ensemble, if anything. ``policy_reason``: why it has its policy, where it named none. ``history_share``: of so many
-    of its requests the outputs of all models are recorded. ``usual``: the hints of a usual request, where the world
-    predicts them; what a request of the app is expected to take is told of such a one. ``one_shape``: its inputs are
-    declared, and have the same shape in every request.
+    ensemble, if anything. ``history_share``: of so many of its requests the outputs of all models are recorded.
+    ``usual``: the hints of a usual request, where the world predicts them; what a request of the app is expected to
+    take is told of such a one. ``one_shape``: its inputs are declared, and have the same shape in every request.
     """
 
     __slots__ = (

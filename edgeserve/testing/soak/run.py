@@ -11,6 +11,7 @@ import random
 from collections import Counter
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
+from edgeserve.config.schema import DEFAULT_POLICY
 from edgeserve.loop.drive import drive
 from edgeserve.recording.trace import Recorder, start_of, step_line
 from edgeserve.sched.protocol.actions import ACTION_KINDS, OUTCOMES, Action
@@ -29,10 +30,13 @@ EXACT_KINDS = ("fifo", "edf", "clockwork")
 SAMPLING_KINDS = ("orloj",)
 """Policies that have jobs run again alone."""
 
-POLICY_KINDS = (*EXACT_KINDS, *SAMPLING_KINDS, *PARD_KINDS)
+GRAPH_KINDS = (*PARD_KINDS, DEFAULT_POLICY)
+"""Policies that follow a request along its graph: their apps have mixed ones, and declare parts, steps and work."""
+
+POLICY_KINDS = (DEFAULT_POLICY, *EXACT_KINDS, *SAMPLING_KINDS, *PARD_KINDS)
 """Policies that a soak draws from, unless told otherwise: the stored digests are theirs."""
 
-ENSEMBLES = (*ENSEMBLE_KINDS, "edf")
+ENSEMBLES = (DEFAULT_POLICY, *ENSEMBLE_KINDS, "edf")
 """Policies of a soak of ensembles: apps of several models behind one join, fitted or not, among apps of all shapes."""
 
 MARKS = tuple(
@@ -331,9 +335,9 @@ def _app(draw: random.Random, table: Dict[str, Any], name: str) -> None:
         app["on_late"] = "drop"  # what is answered however late cannot end under a policy that never moves
     if draw.random() < 0.2:
         app["pending_max"] = draw.randrange(2, 30)
-    if app["policy"] in PARD_KINDS and draw.random() < 0.3:
+    if app["policy"] in GRAPH_KINDS and draw.random() < 0.3:
         shape = _mixed
-    elif app["policy"] in ENSEMBLE_KINDS and draw.random() < 0.7:
+    elif app["policy"] in ENSEMBLES and app["policy"] != "edf" and draw.random() < 0.7:
         shape = _ensemble
     shape(draw, table, app)
     table["app"][name] = app
@@ -536,7 +540,7 @@ def _workloads(draw: random.Random, rich: random.Random, table: Dict[str, Any]) 
             workload["class"] = draw.choice(("critical", "background"))
         if "ensemble" in app:
             workload.update(draw_said(rich, app))
-        if app["policy"] in PARD_KINDS:
+        if app["policy"] in GRAPH_KINDS:
             workload.update(draw_hints(draw, app))
             if rich.random() < 0.4:
                 work = draw_work(rich, app, table["truth"])

@@ -26,7 +26,7 @@ def lengths_of(kind: str = "plan", **app: object):
     return answer_lengths(config.apps["chat"], language_model(config.apps["chat"], config), config)
 
 
-@pytest.mark.parametrize("kind", ["rtlm", "plan", "auto"])
+@pytest.mark.parametrize("kind", ["rtlm", "plan"])
 def test_a_language_models_answers_are_predicted_for_policies_that_order_by_them(kind: str) -> None:
     lengths = lengths_of(kind)
     closed, opened = "What is the capital of Peru?", "Write a long story about a king and explain it in detail."
