@@ -18,6 +18,7 @@ from edgeserve.sched.plan.source import Source
 from edgeserve.sched.plan.steps import Steps
 from edgeserve.sched.plan.unequal import Unequal
 from edgeserve.sched.policies.common.ensembles import ensemble_of
+from edgeserve.sched.policy_api.arbiter import PASSED_SLOS
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.expected_end import ExpectedEnd
 from edgeserve.sched.policy_api.policy import Bid, Change, Options, Policy
@@ -26,6 +27,9 @@ from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import Job, RequestRecord
 from edgeserve.sched.resources.lanes import Lane, Work
 from edgeserve.units import NS_PER_MS
+
+PASSED_FACTOR: Final = 1000.0
+"""Worth of a batch whose app was given up for long: it goes before others of its class, and spares critical ones."""
 
 LOOK_AGAIN_NS: Final = NS_PER_MS
 """Where all work would make critical requests late, the lane is looked at again after this."""
@@ -180,6 +184,10 @@ class LanePlan(Policy):
         for item in more:
             weigh(item, rooms, gap_ns, price)
         offers += more
+        if board.passed_ns:
+            for item in offers:
+                if item.klass == "normal" and _passed_over(item, board):
+                    item.value *= PASSED_FACTOR
         return choose(offers, gap_ns)
 
     def next_wakeup_ns(self, board: Board) -> int | None:
@@ -201,6 +209,17 @@ class LanePlan(Policy):
 
     def queued(self) -> List[Job]:
         return [job for source in self._sources for job in source.queued()]
+
+
+def _passed_over(candidate: Candidate, board: Board) -> bool:
+    """True if an app of the batch was given up for :data:`PASSED_SLOS` of its deadlines in a row."""
+    for job in candidate.jobs:
+        request = job.request
+        slo_ns = max(1, request.deadline_ns - request.arrival_ns)
+        since_ns = board.passed_ns.get(request.app.name)
+        if since_ns is not None and board.now_ns - since_ns >= PASSED_SLOS * slo_ns:
+            return True
+    return False
 
 
 def _source(candidate: Candidate) -> Source:

@@ -92,12 +92,12 @@ def draw_gaps(seed: int) -> Scenario:
     return parse_scenario(
         {
             "model": models,
-            "policy": {f"p{index}": {"kind": draw.choice(KINDS)} for index in range(count)} if apart else {"edf": {}},
+            "policy": {f"p{index}": {"kind": draw.choice(KINDS)} for index in range(count)} if apart else {"plan": {}},
             "app": {
                 f"a{index}": {
                     "model": f"m{index}",
                     "slo": f"{3 * longest_us + draw.randrange(60_000)}us",
-                    "policy": f"p{index}" if apart else "edf",
+                    "policy": f"p{index}" if apart else "plan",
                 }
                 for index in range(count)
             },
