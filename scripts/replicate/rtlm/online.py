@@ -19,6 +19,9 @@ LAYERS = (FEATURES, *HIDDEN, 1)
 
 OPTIONS: Mapping[str, Mapping[str, Any]] = {"rtlm": {"side_lanes": ["cpu0"], "phi_ms": 80.0}}
 
+SEQUENCES = {"chat": (512, 1, 22, 0)}
+"""Tokens and bytes of a sequence, and slots: so ``plan`` sees a language model, where ``rtlm`` needs no such thing."""
+
 SENTENCES = (
     "What are the causes and consequences of poverty in developing countries?",
     "Tell me about the history of art.",
@@ -75,7 +78,7 @@ def _decision_ms(kind: str, waiting: int) -> float:
             "app": {"chat": {"model": "chat", "slo": "600s", "on_late": "answer", "pending_max": 10_000}},
         }
     )
-    scheduler = build_scheduler(config)
+    scheduler = build_scheduler(config, sequences=SEQUENCES if kind == "plan" else None)
     draw = np.random.default_rng(2)
     lengths = np.exp(draw.normal(3.0, 0.5, waiting + 22))
 
