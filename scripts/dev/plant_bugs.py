@@ -428,11 +428,6 @@ BUGS: Tuple[Bug, ...] = (
         "if not bid.is_background:", "if True:"),
     Bug("continuation-is-cut-off", "policy_api/arbiter.py", "+ b.expected_ns > a.latest_start_ns >= at_ns", "< 0",
         unit("policy_api/arbiter")),
-    # --- lengths from batches
-    Bug("each-is-as-long-as-the-longest", "published/orloj/evidence.py", "others = ((members - longest) / below) @ at",
-        "others = (0.0 * below) @ at", unit("published/orloj/evidence")),
-    Bug("all-classes-are-one", "published/orloj/evidence.py", "CLASS_WEIGHT * np.repeat(", "1e9 * np.repeat(",
-        unit("published/orloj/evidence")),
     # --- promises
     Bug("promises-are-kept-for-others", "core/request_manager.py", "(request.share, app.name, request.klass), arrived",
         '("", app.name, request.klass), arrived', unit("core/refusals")),

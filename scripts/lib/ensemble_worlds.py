@@ -275,13 +275,14 @@ def finish(draft: Draft, rates: Mapping[str, float], unit_ms: float, seconds: fl
 
 
 def judge(checks: Checks, rows: Sequence[Any]) -> None:
-    """``plan`` beside the simple rules; where the fit is wrong, beside the static choices, as specified."""
+    """``plan`` beside the simple rules; where the fit is wrong, beside the static choices, as specified.
+    Of what did not run nothing is said."""
     wrong = [row for row in rows if set(FITS[1:3]) & set(row.world.tags)]
     for title, some, rivals, bound in (
         ("ensembles, fitted rightly or not at all", [row for row in rows if row not in wrong], RIVALS, 1.0),
         ("ensembles, a wrong fit", wrong, RIVALS[2:], 2.0),
     ):
-        if some:
+        if some and {"plan", *rivals} <= set(some[0].percent):
             worst = max(some, key=lambda row: float(row.behind("plan", rivals)))
             checks.at_most(
                 f"{title}: points behind the best of {', '.join(rivals)}, worst of {len(some)} worlds "
