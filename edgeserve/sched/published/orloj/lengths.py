@@ -14,14 +14,13 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from typing import TYPE_CHECKING, Any, Callable, Deque, Dict, Mapping, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Deque, Dict, Mapping, Sequence, Tuple
 
 import numpy as np
 
 from edgeserve.compiled import mypyc_attr
 from edgeserve.sched.latency.batch_time import BatchTime
 from edgeserve.sched.latency.distribution import Distribution
-from edgeserve.sched.published.orloj.evidence import BatchRow, Longest, expected_longest_ns, learn_lengths
 
 BINS = 50
 """Bins of a class's histogram: with 40 to 60 the expected maximum of 16 is right within 0.1 % (specification, 2)."""
@@ -43,9 +42,6 @@ GOLDEN = 2_654_435_769
 SEEDS_PER_SAMPLE = 8
 """Profiled times that one measured time displaces: a profile that was taken on a disturbed device must not outvote
 what happens now for minutes, since a request that seems hopeless is not run and teaches nothing but by probes."""
-
-ALONE_ENOUGH = 64
-"""Times alone of a class beside which batches have nothing to tell of it."""
 
 BIAS_LEN = 64
 """Batches per size that the bias looks back on."""
@@ -90,7 +86,7 @@ class Lengths:
     """What is known of one model's lengths on one lane: immutable, made by :func:`lengths_of`.
 
     ``classes`` have a CDF each at the common ``points`` (u, in ns); ``mix`` is the CDF of any request. A class without
-    samples counts as ``mix``. ``is_inferred``: they follow from the times of batches, since few times alone are known.
+    samples counts as ``mix``.
     """
 
     def __init__(
@@ -100,14 +96,12 @@ class Lengths:
         points: Array,
         classes: Mapping[str, Array],
         mix: Array,
-        is_inferred: bool = False,
     ) -> None:
         self.fixed_ns = fixed_ns
         self.factors = dict(factors)
         self.points = points
         self.classes = dict(classes)
         self.mix = mix
-        self.is_inferred = is_inferred
         self.known = tuple(sorted(classes))  # the classes by name, for a stable order
         self._alone: Dict[str, Distribution] = {}
         self._batches: Dict[Tuple[int, Tuple[str, ...]], Distribution] = {}
@@ -166,7 +160,6 @@ def lengths_of(
     weights: Mapping[str, float],
     corrections: Mapping[int, float] | None = None,
     speed: float = 1.0,
-    bins: int = BINS,
 ) -> Lengths:
     """The table of a model on a lane.
 
@@ -182,7 +175,7 @@ def lengths_of(
         / speed
     )
     edges = {
-        name: _edges([time_ns / speed - fixed for _, time_ns in window.samples], bins)
+        name: _edges([time_ns / speed - fixed for _, time_ns in window.samples])
         for name, window in windows.items()
         if window.samples
     }
@@ -198,48 +191,6 @@ def lengths_of(
     return Lengths(fixed, _factors(latency, corrections), points, classes, _mix(classes, weights))
 
 
-def learnt_of(
-    latency: BatchTime,
-    windows: Mapping[str, LengthWindow],
-    weights: Mapping[str, float],
-    rows: Sequence[BatchRow],
-    name_of: Callable[[str, float | None], str],
-    speed: float,
-    corrected: bool = True,
-) -> Tuple[Lengths, Dict[int, float]]:
-    """The table of a model on a lane while few times alone are known: batches (``rows``) tell, too
-    (``sched/policies/dynamic/evidence.py``). And its corrections, by how these batches compare with it.
-
-    The fixed part is no more than the shortest time that was measured: what is configured or was measured at the start
-    may be too long. ``name_of`` an app and a hint is their class.
-    """
-    fixed = min(
-        [float(latency.fixed_ns)]
-        + [row.took_ns for row in rows]
-        + [time_ns for window in windows.values() for _, time_ns in window.samples]
-    )
-    factors = _factors(latency, None)
-    observed = []
-    for row in rows:
-        members: Dict[str, int] = {}
-        for app, hint in row.members:
-            name = name_of(app, hint)
-            members[name] = members.get(name, 0) + 1
-        observed.append(Longest((row.took_ns - fixed) / factors[row.size], members))
-    alone = {name: [time_ns - fixed for _, time_ns in window.samples] for name, window in windows.items()}
-    usual_ns = latency.seeds[latency.sizes[0]].median_ns - fixed
-    points, classes = learn_lengths(observed, alone, usual_ns)
-    corrections: Dict[int, float] = {}
-    if corrected:
-        bias = SizeBias(fixed)
-        for row, longest_ns in zip(rows, expected_longest_ns(points, classes, observed)):
-            bias.observe(row.size, fixed + factors[row.size] * longest_ns, row.took_ns)
-        corrections = bias.corrections()
-    mix = _mix(classes, weights)
-    made = Lengths(fixed / speed, _factors(latency, corrections), points / speed, classes, mix, is_inferred=True)
-    return made, corrections
-
-
 def _mix(classes: Mapping[str, Array], weights: Mapping[str, float]) -> Array:
     """The CDF of any request: of the classes by their shares of the arrivals, equal ones where none is known."""
     total = sum([weights.get(name, 0.0) for name in classes])
@@ -249,13 +200,13 @@ def _mix(classes: Mapping[str, Array], weights: Mapping[str, float]) -> Array:
     return mix
 
 
-def _edges(lengths: Sequence[float], bins: int) -> Tuple[Array, Array]:
+def _edges(lengths: Sequence[float]) -> Tuple[Array, Array]:
     """Edges of equal width and the CDF at them; a single value is a bin of one nanosecond."""
     values = np.sort(np.array(lengths))
     low, high = float(values[0]), float(values[-1])
     if high - low < 1.0:
         return np.array([low, low + 1.0]), np.array([0.0, 1.0])
-    edges = np.linspace(low, high, bins + 1)
+    edges = np.linspace(low, high, BINS + 1)
     counts = np.histogram(values, edges)[0]
     return edges, np.concatenate(([0.0], np.cumsum(counts) / len(values)))
 

@@ -9,13 +9,7 @@ import pytest
 from edgeserve.sched.latency.batch_time import BatchTime
 from edgeserve.sched.latency.distribution import timing_constant
 from edgeserve.sched.published.orloj.calibration import HITS_LEN, Calibration
-from edgeserve.sched.published.orloj.evidence import BatchRow
-from edgeserve.sched.published.orloj.lengths import (
-    POINTS_MAX,
-    LengthWindow,
-    learnt_of,
-    lengths_of,
-)
+from edgeserve.sched.published.orloj.lengths import BIAS_LEN_MIN, POINTS_MAX, LengthWindow, SizeBias, lengths_of
 
 UNIT = 1_000_000  # one unit of the specification's vectors, in ns
 
@@ -89,52 +83,14 @@ def test_stated_quantiles_hold_even_where_the_prediction_is_wrong_and_again_afte
     assert calibration.covered / calibration.stated == pytest.approx(0.9, abs=0.03)
 
 
-def rows(size, took_ms, count=1, name="a"):
-    return [BatchRow(0, size, ((name, None),) * size, took_ms * UNIT)] * count
-
-
-def learnt(model, batches, windows=None, speed=1.0, corrected=True):
-    return learnt_of(model, windows or {}, {"a": 1.0}, batches, lambda app, hint: app, speed, corrected)
-
-
-def test_a_batch_tells_its_longest_member_by_what_a_batch_of_its_size_multiplies():
-    model = latency(fixed=10)  # 10 + 20 k
-    lengths, corrections = learnt(model, rows(1, 31) + rows(2, 54) + rows(4, 70), corrected=False)
-    for longest_ms in (21, 22, 15):  # (31 - 10) / 1, (54 - 10) / 2, (70 - 10) / 4
-        assert longest_ms * UNIT in lengths.points.tolist()
-    assert lengths.fixed_ns == 10 * UNIT and lengths.factors == {1: 1.0, 2: 2.0, 4: 4.0} and corrections == {}
-
-
-def test_members_of_a_batch_are_expected_to_be_shorter_than_its_longest():
-    draw = random.Random("longest")
-    longest = [max(draw.uniform(10, 30) for _ in range(4)) for _ in range(128)]
-    lengths, _ = learnt(latency(), [row for length in longest for row in rows(4, 4 * length)])
-    assert lengths.mean_alone_ns("a") / UNIT == pytest.approx(20, rel=0.1)  # the longest are 26 on average
-
-
-def test_times_alone_count_beside_batches():
-    lengths, _ = learnt(latency(fixed=10), rows(1, 50), {"a": window(45, 55, 101)})
-    assert lengths.mean_alone_ns("a") / UNIT == pytest.approx(50, rel=0.05)
-
-
-def test_before_anything_was_measured_half_of_the_requests_are_shorter_than_the_profile_says():
-    lengths, _ = learnt(latency(fixed=10), [], {"a": LengthWindow(8)}, corrected=False)
-    assert lengths.alone("a").quantile_ns(0.5) / UNIT == pytest.approx(10 + 20, rel=0.05)
-
-
-def test_on_a_faster_lane_all_that_was_learnt_takes_as_much_less():
-    batches = rows(1, 31) + rows(2, 54) + rows(4, 70)
-    usual, fast = [learnt(latency(fixed=10), batches, speed=speed)[0] for speed in (1.0, 2.0)]
-    for size in (1, 2, 4):
-        members = ("a",) * size
-        assert fast.batch(size, members).mean_ns() == pytest.approx(usual.batch(size, members).mean_ns() / 2)
-
-
 def test_a_size_that_takes_longer_than_the_law_says_is_corrected_by_as_much():
-    model = latency(fixed=10)
-    batches = rows(1, 30, count=64) + rows(4, 10 + 2 * 80, count=64)
-    law, none = learnt(model, batches, corrected=False)
-    made, corrections = learnt(model, batches)
-    by_law_ns = law.batch(4, ("a",) * 4).mean_ns()
-    assert none == {} and corrections[4] == pytest.approx(160 * UNIT / (by_law_ns - 10 * UNIT), rel=0.01)
-    assert made.batch(4, ("a",) * 4).mean_ns() / UNIT == pytest.approx(170, rel=0.01)
+    bias = SizeBias(10 * UNIT)
+    for _ in range(BIAS_LEN_MIN):
+        bias.observe(1, 30 * UNIT, 30 * UNIT)
+        bias.observe(4, 90 * UNIT, 170 * UNIT)
+    for _ in range(BIAS_LEN_MIN - 1):
+        bias.observe(2, 50 * UNIT, 90 * UNIT)
+    assert bias.corrections() == {4: 2.0}
+    known = lengths_of(latency(fixed=10), {"a": LengthWindow(4, [30 * UNIT] * 4)}, {"a": 1.0}, bias.corrections())
+    for size, took in ((1, 30), (2, 50), (4, 170)):
+        assert known.batch(size, ("a",) * size).mean_ns() / UNIT == pytest.approx(took, abs=0.01)

@@ -1,5 +1,4 @@
-"""orloj: Algorithm 1, literally, as an oracle; its readings, its drops, several deadlines. orloj+: every candidate by
-brute force, grouping, odds, hints."""
+"""What ``orloj`` decides: Algorithm 1, literally, as an oracle; its readings, its drops, several deadlines."""
 
 from __future__ import annotations
 
@@ -14,9 +13,7 @@ from edgeserve.errors import ConfigError
 from edgeserve.sched.protocol.actions import RunBatch
 from edgeserve.sched.protocol.events import RequestArrived
 from edgeserve.sched.published.orloj.lengths import LengthWindow, lengths_of
-from edgeserve.sched.published.orloj.model import (
-    PRIOR_LEN,
-)
+from edgeserve.sched.published.orloj.model import PRIOR_LEN
 from edgeserve.sched.published.orloj.slack import score_of
 
 SIZES = (1, 2, 4, 8)
@@ -26,12 +23,12 @@ APPS = {"short": "m", "long": "m"}
 FIXED = 10
 
 
-def dynamic(kind="orloj", sizes=SIZES, alone=None, **options):
+def dynamic(**options):
     """One model of fixed part 10 ms; what a request of each app takes beyond it is known from 101 samples."""
-    world = Driver({"m": {size: FIXED + 30 * size for size in sizes}}, APPS, policy={kind: {"sample": 0.0, **options}})
+    models = {"m": {size: FIXED + 30 * size for size in SIZES}}
+    world = Driver(models, APPS, policy={"orloj": {"sample": 0.0, **options}})
     world.scheduler.state.latency["m", "cpu0"].alone = {
-        app: tuple(round(time_ms * MS) for time_ms in times)
-        for app, times in (alone or {"short": SHORT, "long": LONG}).items()
+        app: tuple(round(time_ms * MS) for time_ms in times) for app, times in (("short", SHORT), ("long", LONG))
     }
     return world
 
@@ -41,13 +38,13 @@ def burst(world, *asked, **fields):
     return world.step(*[RequestArrived(world.request(app, slo, **fields)) for app, slo in asked])
 
 
-def known(shares=None):
+def known(shares):
     latency = dynamic().scheduler.state.latency["m", "cpu0"]
     windows = {
         app: LengthWindow(512, [round(time_ms * MS) for time_ms in times])
         for app, times in (("short", SHORT), ("long", LONG))
     }
-    return lengths_of(latency, windows, shares or {"short": 1.0, "long": 1.0})
+    return lengths_of(latency, windows, shares)
 
 
 def started(actions):
@@ -174,27 +171,17 @@ def alone_ms(world):
     return {name: round(table["mean"], 1) for name, table in model["lanes"]["cpu0"]["alone_ms"].items()}
 
 
-def teach(world, took, count=8, **fields):
-    """Lone requests, which take so long each; then time for new tables."""
-    for _ in range(count):
-        world.arrive("a", slo=999, **fields)
-        world.finish(at=world.now_ms + took)
-        world.now_ms += 50
-    world.arrive("a", slo=999, **fields)
-    world.finish(at=world.now_ms + took)
-    return alone_ms(world)
-
-
-def learner(kind="orloj", **options):
-    """One app of which nothing is known but an expected time of 10 ms."""
-    return Driver({"m": {1: 10, 2: 20}}, {"a": "m"}, policy={kind: {"sample": 1.0, "budget": 0.0, **options}})
-
-
 def test_times_alone_that_were_measured_at_another_speed_count_at_the_present_one():
-    world = learner("orloj", window=8)
+    options = {"sample": 1.0, "budget": 0.0, "window": 8}
+    world = Driver({"m": {1: 10, 2: 20}}, {"a": "m"}, policy={"orloj": options})
     world.lane("cpu0", speed=2.0)
-    known = teach(world, 20, hints={"length": 5.0})
-    assert set(known.values()) == {20.0}
+    for _ in range(8):
+        world.arrive("a", slo=999)
+        world.finish(at=world.now_ms + 20)
+        world.now_ms += 50
+    world.arrive("a", slo=999)
+    world.finish(at=world.now_ms + 20)
+    assert alone_ms(world) == {"a": 20.0}
     world.lane("cpu0", speed=1.0)
-    world.arrive("a", slo=999, hints={"length": 5.0})
-    assert alone_ms(world) == dict.fromkeys(known, 40.0)
+    world.arrive("a", slo=999)
+    assert alone_ms(world) == {"a": 40.0}
