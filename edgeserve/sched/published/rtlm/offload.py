@@ -26,19 +26,17 @@ class Main(NamedTuple):
 
 
 class Crowd(NamedTuple):
-    """The main lanes as the first task that waits sees them, and what others go by: how many sequences run at once on
-    all of them (``slots``), how long a batch takes (``took_ns``), how many sequences run and how many steps they still
-    need."""
+    """The main lanes as the first task that waits sees them, how many sequences run at once on all of them
+    (``slots``), and how long a batch takes."""
 
     main: Main
     slots: int
-    took_ns: float = 0.0
-    running: int = 0
-    left_steps: float = 0.0
+    took_ns: float
 
-    def main_from(self, begins_ns: float) -> Main:
-        """The same as a task sees them that begins then."""
+    def main_of(self, place: int) -> Main:
+        """The same as a task sees them that has so many before it."""
         main = self.main
+        begins_ns = main.begins_ns + place // self.slots * self.took_ns
         return Main(begins_ns, main.step_ns, main.prefill_ns, main.waiting, main.batch, main.mean_steps)
 
 

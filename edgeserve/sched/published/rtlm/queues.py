@@ -1,5 +1,4 @@
-"""What a policy of language models keeps: the tasks that wait or run, by model, and what answers taught of their
-lengths.
+"""What ``rtlm`` keeps: the tasks that wait or run, by model, and what answers taught of their lengths.
 
 A *task* here is a job with the predicted length of its answer. Knows no lane and no clock.
 """
@@ -19,30 +18,27 @@ from edgeserve.sched.requests.states import Job
 TAU_LEN: Final = 512
 """Predicted lengths of which ``tau`` is a quantile."""
 
-RANKS: Final[Dict[str, int]] = {klass: rank for rank, klass in enumerate(CLASSES)}
-
 
 class Waiting:
-    """A task: its job, the prediction when it arrived, and what orders go by. ``rank`` is that of its class; ``tier``
-    too, and within a class who was promised the deadline comes first."""
+    """A task: its job, the prediction when it arrived, and what orders go by. ``tier`` is the rank of its class, and
+    within a class who was promised the deadline comes first."""
 
-    __slots__ = ("job", "length", "steps", "rank", "tier", "task", "declared")
+    __slots__ = ("job", "length", "steps", "tier", "task", "declared")
 
     def __init__(self, job: Job, length: Lognormal, declared: float | None, due_ns: int) -> None:
         self.job = job
         self.length = length
         self.declared = declared
         self.steps = length.mean()
-        self.rank = RANKS[job.request.klass]
-        self.tier = 2 * self.rank + (job.request.rank <= 1.0)
+        self.tier = 2 * CLASSES.index(job.request.klass) + (job.request.rank <= 1.0)
         self.task = Task(self.steps, job.request.arrival_ns, due_ns, job.seq)
 
-    def chance(self, steps: float, more: int = 0) -> float:
-        """The chance that at most so many steps are still to come, when ``more`` were made since the launch."""
+    def chance(self, steps: float) -> float:
+        """The chance that at most so many steps are still to come."""
         job = self.job
         if job.steps_total:
-            return 1.0 if job.steps_total - job.steps - more <= steps else 0.0
-        return self.length.chance(job.steps + more, steps) if steps >= 1.0 else 0.0
+            return 1.0 if job.steps_total - job.steps <= steps else 0.0
+        return self.length.chance(job.steps, steps) if steps >= 1.0 else 0.0
 
     def likely_steps(self, share: float) -> float:
         """Steps that are still to come at most with the chance ``share``."""
@@ -51,13 +47,12 @@ class Waiting:
             return float(max(1, job.steps_total - job.steps))
         return self.length.rest(job.steps, share)
 
-    def remaining(self, more: int = 0) -> float:
-        """Steps that are still expected, when ``more`` were made since the job was launched: as its model said, else by
-        the prediction and how long it is already."""
+    def remaining(self) -> float:
+        """Steps that are still expected: as its model said, else by the prediction and how long it is already."""
         job = self.job
         if job.steps_total:
-            return float(max(1, job.steps_total - job.steps - more))
-        return self.length.remaining(job.steps + more)
+            return float(max(1, job.steps_total - job.steps))
+        return self.length.remaining(job.steps)
 
 
 def declared(job: Job, what: str) -> float | None:

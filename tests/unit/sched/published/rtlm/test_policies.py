@@ -1,4 +1,4 @@
-"""What rtlm and rtlm+ decide: who shares a batch, who is admitted between two steps, who goes to a slower lane."""
+"""What rtlm decides: who shares a batch, who is admitted between two steps, who goes to a slower lane."""
 
 from __future__ import annotations
 
@@ -8,20 +8,18 @@ import statistics
 import pytest
 from hand_world import MS, Driver, ids, ran
 
-from edgeserve.sched.protocol.actions import CutBatch
-
 STEPS = {1: 10, 2: 10, 3: 10, 4: 10}  # C is 4
 TOKEN_BYTES = 10
 
 
-def world_of(kind="rtlm", options=None, slots=4, state_memory="", lane=None, lm=None, turn_tokens=0, **app):
+def world_of(options=None, slots=4, state_memory="", **app):
     keys = {"state_memory": state_memory} if state_memory else {}
     return Driver(
-        {"lm": {**(lm or STEPS), **keys}},
+        {"lm": {**STEPS, **keys}},
         {"chat": {"model": "lm", "slo": "100s", "on_late": "answer", **app}},
-        policy={kind: {**({"prefill_steps": 0.0} if kind == "rtlm" else {}), **(options or {})}},
-        lane=lane or {"gpu": {}},
-        sequences={"lm": (1000, TOKEN_BYTES, slots, turn_tokens)},
+        policy={"rtlm": {"prefill_steps": 0.0, **(options or {})}},
+        lane={"gpu": {}},
+        sequences={"lm": (1000, TOKEN_BYTES, slots)},
     )
 
 
@@ -38,11 +36,11 @@ def batch_of(world, lane="gpu"):
     return ids(work[0].jobs) if work else []
 
 
-# --- rtlm -------------------------------------------------------------------------------------------------------------
+# --- batches ----------------------------------------------------------------------------------------------------------
 
 
 def test_rtlm_runs_answers_about_equally_long_together_from_the_first_of_the_order_on():
-    world = world_of("rtlm", {"b": 3.0})
+    world = world_of({"b": 3.0})
     ask(world, 5)  # occupies the lane
     ask(world, 20, 400, 21, 22, 300, 23, at=1)
     world.finish(at=50, steps=5)
@@ -55,7 +53,7 @@ def test_rtlm_runs_answers_about_equally_long_together_from_the_first_of_the_ord
 
 def test_the_methods_choose_their_orders():
     for method, first in (("fifo", 2), ("luf", 4), ("muf", 3), ("hpf", 5)):
-        world = world_of("rtlm", {"method": method, "batch": 1})
+        world = world_of({"method": method, "batch": 1})
         ask(world, 5)
         ask(world, 50, 90, 10, at=1)
         ask(world, 60, at=2, slo=10_000)
@@ -64,7 +62,7 @@ def test_the_methods_choose_their_orders():
 
 
 def test_gathered_requests_become_visible_together():
-    world = world_of("rtlm", {"xi_ms": 2000.0})
+    world = world_of({"xi_ms": 2000.0})
     assert ask(world, 5, at=100) == []
     assert ask(world, 5, at=1500) == []
     assert world.wake_ms == 2000
@@ -72,7 +70,7 @@ def test_gathered_requests_become_visible_together():
 
 
 def test_a_batch_that_is_far_longer_than_predicted_comes_back_to_be_predicted_again():
-    world = world_of("rtlm")
+    world = world_of()
     ask(world, 10)
     assert world.work().steps_max == 10
     world.finish(at=100, status="unfinished", steps=10, state_bytes=200)
@@ -85,10 +83,7 @@ def test_a_batch_that_is_far_longer_than_predicted_comes_back_to_be_predicted_ag
     world.over()
 
 
-# --- rtlm+ ------------------------------------------------------------------------------------------------------------
-
-
-def test_nothing_is_cut_where_others_would_find_no_slot_or_no_memory():
+def test_others_wait_for_the_end_of_a_batch_where_they_would_find_no_slot_or_no_memory():
     world = world_of(slots=1)
     ask(world, 20)
     assert ask(world, 20, at=5) == []
@@ -105,11 +100,11 @@ PAPER = {"prefill_steps": 0.0, "tau": 30.0}
 TWO = {"gpu": {"device": "gpu"}, "cpu": {"device": "host"}}
 
 
-def two_lanes(kind, slower, options=None, lane=None, device=None, **app):
+def two_lanes(slower, options=None, lane=None, device=None, **app):
     world = Driver(
         {"lm": STEPS},
         {"chat": {"model": "lm", "slo": "1000s", "on_late": "answer", **app}},
-        policy={kind: {"side_lanes": ["cpu"], **(PAPER if kind == "rtlm" else {}), **(options or {})}},
+        policy={"rtlm": {"side_lanes": ["cpu"], **PAPER, **(options or {})}},
         lane=lane or TWO,
         device=device or {"gpu": {}, "host": {}},
         sequences={"lm": (10_000, TOKEN_BYTES, 4)},
@@ -119,13 +114,10 @@ def two_lanes(kind, slower, options=None, lane=None, device=None, **app):
     return world
 
 
-@pytest.mark.parametrize("kind", ["rtlm"])
-def test_a_long_answer_goes_to_the_slower_lane_only_where_it_ends_there_earlier(kind):
+def test_a_long_answer_goes_to_the_slower_lane_only_where_it_ends_there_earlier():
     for slower, expected in ((2.0, True), (50.0, False)):
-        world = two_lanes(kind, slower)
+        world = two_lanes(slower)
         ask(world, 20, 20, 20, 20)
-        if world.of(CutBatch):
-            world.finish("gpu", at=1, status="unfinished", steps=1, state_bytes=110)
         ask(world, *[25] * 12, at=10)
         ask(world, 100, at=11)
         assert bool(batch_of(world, "cpu")) is expected, slower
@@ -134,8 +126,6 @@ def test_a_long_answer_goes_to_the_slower_lane_only_where_it_ends_there_earlier(
 def crowd(world, at=10):
     """A full main lane, and a long answer that would end earlier on a side lane of half the speed."""
     ask(world, 20, 20, 20, 20, at=at)
-    if world.of(CutBatch):
-        world.finish("gpu", at=at + 1, status="unfinished", steps=1, state_bytes=110)
     ask(world, *[25] * 12, at=at + 10)
     ask(world, 100, at=at + 11)
 
@@ -146,10 +136,9 @@ def report(world, load, until, at):
         world.device("host", load=load, at=now)
 
 
-@pytest.mark.parametrize("kind", ["rtlm"])
-def test_a_busy_processor_keeps_long_answers_on_the_main_lane_and_an_idle_one_takes_them_again(kind):
+def test_a_busy_processor_keeps_long_answers_on_the_main_lane_and_an_idle_one_takes_them_again():
     for load, expected in ((0.0, True), (1.0, False)):
-        world = two_lanes(kind, 2.0, lane={"gpu": TWO["gpu"], "cpu": {"device": "host", "threads": 4, "nice": 10}})
+        world = two_lanes(2.0, lane={"gpu": TWO["gpu"], "cpu": {"device": "host", "threads": 4, "nice": 10}})
         report(world, load, 3000, at=0)
         crowd(world, at=3001)
         assert bool(batch_of(world, "cpu")) is expected, load
@@ -159,9 +148,8 @@ def test_a_busy_processor_keeps_long_answers_on_the_main_lane_and_an_idle_one_ta
     assert batch_of(world, "cpu")
 
 
-@pytest.mark.parametrize("kind", ["rtlm"])
-def test_little_memory_keeps_long_answers_on_the_main_lane_until_it_is_back(kind):
-    world = two_lanes(kind, 2.0, device={"gpu": {}, "host": {"headroom": "1kB"}})
+def test_little_memory_keeps_long_answers_on_the_main_lane_until_it_is_back():
+    world = two_lanes(2.0, device={"gpu": {}, "host": {"headroom": "1kB"}})
     world.device("host", free=2000, at=1)  # an answer of 110 tokens takes 1100 bytes
     crowd(world)
     assert not batch_of(world, "cpu")
@@ -170,7 +158,7 @@ def test_little_memory_keeps_long_answers_on_the_main_lane_until_it_is_back(kind
 
 
 def test_a_short_answer_never_goes_to_the_slower_lane_and_static_tau_sends_every_long_one():
-    world = two_lanes("rtlm", 50.0, {"offload": "static"})
+    world = two_lanes(50.0, {"offload": "static"})
     ask(world, 100)
     assert batch_of(world, "cpu") == [1] and batch_of(world) == []
     ask(world, 20, 20, at=1)
@@ -178,32 +166,29 @@ def test_a_short_answer_never_goes_to_the_slower_lane_and_static_tau_sends_every
     assert world.scheduler.policies[0].figures()["sent to side lanes"] == 1
 
 
-@pytest.mark.parametrize(("kind", "on_late", "sent"), [("rtlm", "drop", False)])
-def test_answers_that_no_prediction_tells_apart_go_to_the_slower_lane_where_only_it_is_in_time(kind, on_late, sent):
-    world = two_lanes(kind, 2.0, on_late=on_late, slo="500ms")
+def test_answers_that_no_prediction_tells_apart_all_stay_on_the_main_lane():
+    world = two_lanes(2.0, on_late="drop", slo="500ms")
     ask(world, 20, 20, 20, 20)
     ask(world, 20, 20, 20, at=10)
-    assert batch_of(world, "cpu") == [], "the main lane is in time for them"
     ask(world, *[20] * 12, at=11)
-    assert bool(batch_of(world, "cpu")) is sent
+    assert batch_of(world, "cpu") == []
 
 
-@pytest.mark.parametrize("kind", ["rtlm"])
-def test_the_slower_lane_takes_everything_while_no_other_works_and_decoding_goes_on_there(kind):
-    world = two_lanes(kind, 50.0)
+def test_the_slower_lane_takes_everything_while_no_other_works_and_decoding_goes_on_there():
+    world = two_lanes(50.0)
     ask(world, 20)
     assert batch_of(world) == [1]
     world.lane("gpu", up=False, at=100)
     assert batch_of(world, "cpu") == [1]  # from its prompt on: its state can be computed again
     ask(world, 10, at=101)
-    world.finish("cpu", at=5000, steps=20) if kind == "rtlm" else None
+    world.finish("cpu", at=5000, steps=20)
     while world.on_lane:
         world.finish("cpu", at=world.now_ms + 5000, steps=20)
     assert world.outcome(1) == "completed" and world.outcome(2) == "completed"
 
 
 def test_a_plain_model_under_the_policy_is_served_in_batches_of_one_step():
-    world = Driver({"m": {1: 10, 4: 20}}, {"a": "m"}, policy="plan")
+    world = Driver({"m": {1: 10, 4: 20}}, {"a": "m"}, policy="rtlm")
     assert world.arrive("a", count=3) == [ran("m", 1, 2, 3, size=4)]
     assert world.work().steps_max is None
     world.finish(at=20)
@@ -213,9 +198,9 @@ def test_a_plain_model_under_the_policy_is_served_in_batches_of_one_step():
 # --- answers that are worth nothing when they are late ----------------------------------------------------------------
 
 
-def trained(kind="rtlm", answers=4, **app):
+def trained(answers):
     """A world in which so many answers were as long as declared."""
-    world = world_of(kind, {"correct": False}, **{"on_late": "drop", "slo": "1s", **app})
+    world = world_of(on_late="drop", slo="1s")
     for index in range(answers):
         ask(world, 5, at=1000 * index)
         world.finish(at=1000 * index + 50, steps=5)
@@ -249,12 +234,11 @@ def lacked(world, request_id):
     return world.ends[request_id].shortfall.slo_ns_min / MS
 
 
-@pytest.mark.parametrize(("kind", "reading"), [("rtlm", 0)])
-def test_the_deadline_that_would_do_is_that_of_an_answer_of_which_nine_of_ten_are_no_longer(kind, reading):
-    world = world_of(kind, on_late="drop")
+def test_the_deadline_that_would_do_is_that_of_an_answer_of_which_nine_of_ten_are_no_longer():
+    world = world_of(on_late="drop")
     world.arrive("chat", slo=9, hints={"steps": 20.0, "steps_sd": 0.5, "tokens": 10.0})
     steps = 20 * math.exp(0.5 * statistics.NormalDist().inv_cdf(0.9) - 0.5**2 / 2)
-    assert lacked(world, 1) == pytest.approx((reading + steps) * 10, abs=0.1)
+    assert lacked(world, 1) == pytest.approx(steps * 10, abs=0.1)
 
 
 def test_the_deadline_that_would_do_counts_the_wait_for_a_place_and_who_comes_back_with_it_goes_first():
