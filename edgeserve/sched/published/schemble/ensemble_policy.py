@@ -1,15 +1,14 @@
 """What the policies of ensembles share: who waits, what has begun, when a request has enough, and the bids.
 
-Requests of apps that are ensembles (``queries.py``) wait until a plan names the models that they get; everything else
-that these policies are asked to run, they run as ``edf`` does. What differs between them is who chooses a subset, and
-whether a request's models are committed together or one at a time.
+Requests of apps that are ensembles (``policies/common/ensembles.py``) wait until the models that they get are named;
+everything else that these policies are asked to run, they run as ``edf`` does. What differs between them is who chooses
+a subset, and when.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass
-from typing import ClassVar, Deque, Dict, Final, FrozenSet, Iterable, List, Mapping, NamedTuple, Sequence, Tuple, Type
+from typing import ClassVar, Dict, Final, FrozenSet, Iterable, List, Mapping, Sequence, Tuple, Type
 
 from edgeserve.compiled import mypyc_attr
 from edgeserve.errors import ConfigError
@@ -33,9 +32,6 @@ from edgeserve.sched.resources.model_cache import NEVER_NS
 OVERLOADED = "overloaded"
 """Reason of a request whose models' lanes are taken until its deadline, though alone it would be in time."""
 
-JOINS: Final = 32
-"""Joins of an app whose waits for a lane are remembered."""
-
 MARGIN_NS: Final = 200_000
 """How long before the last moment models are to end, besides what the loop wakes late."""
 
@@ -58,22 +54,6 @@ longer than its bound: then single models, pairs, and the subsets that grow by t
 
 Row = Tuple[int, int, int, Query, int]
 """A model that may run: when it is to end, its request's arrival, its job's number, its request, its bit."""
-
-
-Alike = Tuple[str, Tuple[int, ...], Tuple[float, ...], float, float]
-"""What is alike in new requests that have the same options: the app, its models that could end in time, what each
-subset is worth, what the request counts, the least agreement that is of use."""
-
-
-class PlanParameters(NamedTuple):
-    """What a request is planned with. ``worth``: what an answer counts beside those of the policy's other ensembles.
-    ``prices``: of a nanosecond of each place. ``surcharges``: of each of its models on top of that; not for
-    the least that a request without an answer needs. ``due_ns``: when its models are to end."""
-
-    worth: float
-    prices: Sequence[float]
-    surcharges: Sequence[float]
-    due_ns: int
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -118,7 +98,6 @@ class EnsemblePolicy(Policy):
         self._empty: List[RequestRecord] = []  # whose join goes on without any model: there is no answer
         self._is_stale = True  # something happened since the last plan
         self._thought = 0  # cells of the plans of this step
-        self._waits: Dict[str, Deque[int]] = {}  # of the last joins of each app
         self._plans = 0
         self._bounded = 0
         self._answers: Dict[int, int] = {}  # models that took part -> answers
@@ -128,10 +107,6 @@ class EnsemblePolicy(Policy):
     def _decide(self, board: Board, places: Places) -> None:
         """Name the models that each request gets: ``planned``."""
         raise NotImplementedError(f"policy {self.name!r} does not decide")
-
-    def _is_enough(self, query: Query, ends: Sequence[int], places: Places) -> bool:
-        """Whether a request that has an answer does not wait for more. ``ends``: when a batch of each model would."""
-        return not query.planned & ~(query.answered | query.gone)
 
     # --- who comes in, who waits --------------------------------------------------------------------------------------
 
@@ -181,13 +156,8 @@ class EnsemblePolicy(Policy):
         if query is None:
             behind_ns = max([board.rest_ns(request.app, node) for node in ensemble.nodes])
             latest_ns = request.deadline_ns - behind_ns - MARGIN_NS - board.wakes_late_ns
-            query = Query(request, ensemble, latest_ns, self._join_wait_ns(request))
-            self._queries[request.id] = query
+            query = self._queries[request.id] = Query(request, ensemble, latest_ns)
         return query
-
-    def _join_wait_ns(self, request: RequestRecord) -> int:
-        """How long before they must have ended a request's models are to end, since its join may wait for a lane."""
-        return 0
 
     def _combined(self, request: RequestRecord, ensemble: Ensemble, board: Board) -> None:
         """The join goes on: say what the answer is worth."""
@@ -216,9 +186,6 @@ class EnsemblePolicy(Policy):
         elif self._is_lead(job):
             self._leads[job.node.model].remove(job)
         else:
-            ends_ns = board.earliest_end_ns(job.node.model)
-            if ends_ns is not None:  # given up because of what runs on its lane, before it has waited
-                self._join_waited(job, ends_ns - _alone_ns(job.node.model, board) - job.ready_ns)
             self._plain.on_gone(job, board)
 
     def _is_lead(self, job: Job) -> bool:
@@ -237,20 +204,7 @@ class EnsemblePolicy(Policy):
                     query.running |= 1 << bit
             self._is_stale = True
         else:
-            self._joined(work, board)
             self._plain.on_started(work, board)
-
-    def _joined(self, work: Work, board: Board) -> None:
-        """Remember how long joins that start now waited, and how much longer than typical they may take."""
-        latency = board.latency(work.model, work.lane.name)
-        slower_ns = max(0, latency.likely_ns[work.size] - latency.typical_ns[latency.sizes[0]])
-        for job in work.jobs:
-            self._join_waited(job, board.now_ns - job.ready_ns + slower_ns)
-
-    def _join_waited(self, job: Job, wait_ns: int) -> None:
-        ensemble = self._ensembles.get(job.request.app.name)
-        if ensemble is not None and job.node is ensemble.join:
-            self._waits.setdefault(job.request.app.name, deque(maxlen=JOINS)).append(max(0, wait_ns))
 
     def on_finished(self, work: Work, started_ns: int, finished_ns: int, board: Board) -> None:
         self._records.finished(work, board)
@@ -321,7 +275,6 @@ class EnsemblePolicy(Policy):
                 for query in self._of_places(places):
                     for bit, job in query.jobs.items():
                         board.want(job, bool((query.planned | query.wanted) >> bit & 1))
-                self._settle_unplanned(board, places)
 
     def _of_places(self, places: Places) -> List[Query]:
         """The open requests of the ensembles whose models run at these places."""
@@ -378,7 +331,8 @@ class EnsemblePolicy(Policy):
             if query.score_came():
                 self._scored(query)
             if query.answered:
-                if query.due_ns <= board.now_ns and request.on_late != "answer" or self._is_enough(query, ends, places):
+                is_over = query.due_ns <= board.now_ns and request.on_late != "answer"
+                if is_over or not query.planned & ~(query.answered | query.gone):
                     board.settle(request, query.ensemble.join.name)
                     ends = places.ends_ns(lanes, board)  # a model that nobody wants any more may not be loaded
             elif not query.running and query.jobs and not _may_end(query, ends, places):
@@ -388,27 +342,11 @@ class EnsemblePolicy(Policy):
                     board.drop(request, self._why_late(query, board))
                     ends = places.ends_ns(lanes, board)
 
-    def _settle_unplanned(self, board: Board, places: Places) -> None:
-        """Answer the requests whose further models could all start now and are not worth it to the plan: nothing would
-        happen to them before their deadline."""
-        idle = self._idle_models(board, places)
-        for query in self._of_places(places):
-            if (
-                query.answered
-                and not query.running
-                and not query.planned
-                and not query.request.ended
-                and query.is_useful()
-                and not [bit for bit in query.jobs if not idle >> places.number(query, bit) & 1]
-            ):
-                board.settle(query.request, query.ensemble.join.name)
-
     def _renew(self, query: Query, lanes: Lanes, at_ns: Sequence[int], places: Places, board: Board) -> None:
         """A late request that is answered however late gets a new time, at which its slowest model would have ended
         behind its fastest (the specification's forced mode); a model that has to be loaded first is asked for."""
         ends = [at_ns[places.number(query, bit)] for bit in query.jobs]
         query.due_ns = max(board.now_ns, min(min(ends), board.now_ns + FORCED_WAIT_NS)) + max(lanes.times_ns)
-        query.last_ns = query.due_ns
         if min(ends) >= NEVER_NS:
             query.wanted = query.waiting()
         self._is_stale = True
@@ -420,14 +358,14 @@ class EnsemblePolicy(Policy):
     def _why_late(self, query: Query, board: Board) -> str:
         """Why a request cannot be in time: by the estimates of its models, or by what is on their lanes."""
         fastest_ns = min([_alone_ns(node.model, board) for node in query.ensemble.nodes])
-        slow = query.request.arrival_ns + fastest_ns > query.last_ns
+        slow = query.request.arrival_ns + fastest_ns > query.due_ns
         return CANNOT_MAKE_DEADLINE if slow else OVERLOADED
 
     def _backlog(self, places: Places, board: Board) -> Dict[int, int]:
         """Lane time of committed models that have not started, by place."""
         found: Dict[int, int] = {}
         for query in self._of_places(places):
-            for bit in query.jobs if query.is_committed else ():
+            for bit in query.jobs:
                 if query.planned >> bit & 1:
                     model = query.ensemble.nodes[bit].model
                     place = places.place_of[places.number(query, bit)]
@@ -445,51 +383,23 @@ class EnsemblePolicy(Policy):
         queries = [query for query in self._of_places(places) if query.jobs and not query.is_committed]
         return sorted(queries, key=Query.key)
 
-    def _asked(
-        self,
-        query: Query,
-        lanes: Lanes,
-        places: Places,
-        ends: Sequence[int],
-        parameters: PlanParameters,
-        known: Dict[Alike, Tuple[Option, ...]] | None = None,
-    ) -> Asked:
-        """A request as part of the local problem: the subsets of its waiting models that could end in time. ``ends``:
-        when one batch of each model would. ``known``: the options of the requests that were asked about before on the
-        same parameters, but for the time."""
+    def _asked(self, query: Query, lanes: Lanes, places: Places, ends: Sequence[int], per_ns: float) -> Asked:
+        """A request as part of the local problem: the subsets of its waiting models that could end in time, with what
+        they bring less the price of their time, ``per_ns``. ``ends``: when one batch of each model would."""
         numbers = places.numbers[query.ensemble.app.name]
-        bits = [bit for bit in sorted(query.jobs) if ends[numbers[bit]] <= parameters.due_ns]
-        if known is None or query.begun():
-            return Asked(parameters.due_ns, self._options(query, bits, lanes, numbers, parameters))
-        request = query.request
-        key = (request.app.name, tuple(bits), query.row, request.value, request.quality_min)
-        options = known.get(key)
-        if options is None:
-            options = known[key] = self._options(query, bits, lanes, numbers, parameters)
-        return Asked(parameters.due_ns, options)
-
-    def _options(
-        self, query: Query, bits: Sequence[int], lanes: Lanes, numbers: Sequence[int], parameters: PlanParameters
-    ) -> Tuple[Option, ...]:
-        """The subsets of the models ``bits`` with what they bring, less the price and the surcharges."""
-        found: List[Tuple[int, float, float]] = []  # subset, what it brings less the price, its surcharge
-        costs_of = [lanes.times_ns[numbers[bit]] * parameters.prices[lanes.lane_of[numbers[bit]]] for bit in bits]
-        worth = query.request.value
+        bits = [bit for bit in sorted(query.jobs) if ends[numbers[bit]] <= query.due_ns]
+        costs_of = [lanes.times_ns[numbers[bit]] * per_ns for bit in bits]
+        options: List[Option] = []
         for chosen in self._subsets(query, bits):
             own = subset = 0
-            costs = more = 0.0
+            costs = 0.0
             for place, bit in enumerate(bits):
                 if chosen >> place & 1:
                     own |= 1 << bit
                     subset |= 1 << numbers[bit]
                     costs += costs_of[place]
-                    more += parameters.surcharges[bit] if parameters.surcharges else 0.0
-            found.append((subset, query.gain(own) * worth * parameters.worth - costs, more))
-        has_answer = query.begun() and query.worth(query.begun()) >= query.request.quality_min
-        least = 0.0 if has_answer else min([more for _, gain, more in found if gain > 0.0], default=0.0)
-        return tuple(
-            [Option(subset, round((gain - max(0.0, more - least)) * REWARD_UNIT)) for subset, gain, more in found]
-        )
+            options.append(Option(subset, round((query.gain(own) * query.request.value - costs) * REWARD_UNIT)))
+        return Asked(query.due_ns, options)
 
     def _subsets(self, query: Query, bits: Sequence[int]) -> Iterable[int]:
         """The subsets of the models ``bits`` that a plan may give a request, as bits over ``bits``."""
@@ -570,7 +480,7 @@ class EnsemblePolicy(Policy):
         return bid_for(jobs, size, latency.likely_ns[size], board)
 
     def _model_bid(self, lane: Lane, board: Board) -> Bid | None:
-        """The first request, in order of deadlines, that is to have a model which may run here, and others with it."""
+        """The first request, in order of deadlines, that is to have a model which may run here."""
         rows: List[Row] = []
         for query in self._queries.values():
             for bit, job in query.jobs.items() if query.planned else ():
@@ -581,30 +491,12 @@ class EnsemblePolicy(Policy):
                     and board.is_resident(job.node.model, lane)
                 ):
                     rows.append((query.due_ns, job.request.arrival_ns, job.seq, query, bit))
-        rows = self._that_may_go(rows, lane, board)
         if not rows:
             return None
-        rows.sort(key=_by_due)
-        first = rows[0]
-        model = first[3].ensemble.nodes[first[4]].model
-        latency = board.latency(model, lane.name)
-        together = [row for row in rows if row[3].ensemble.nodes[row[4]].model == model]
-        count = min(len(together), max(1, self._batch(first[3])), latency.size_max)
-        at_ns = lane.available_ns(board.now_ns)
-        while count > 1 and at_ns + latency.likely_ns[latency.size_for[count]] > first[0]:
-            count -= 1
-        jobs = [row[3].jobs[row[4]] for row in together[:count]]
-        shares = [self._share(row[3]) for row in together[:count]]
-        size = latency.size_for[count]
-        return bid_for(jobs, size, latency.likely_ns[size], board, shares=shares)
-
-    def _that_may_go(self, rows: List[Row], lane: Lane, board: Board) -> List[Row]:
-        """Of the models that are planned for requests and may run on a lane, those that may start now."""
-        return rows
-
-    def _batch(self, query: Query) -> int:
-        """How many requests a batch of one of a request's models may hold."""
-        return 1
+        _, _, _, query, bit = min(rows, key=_by_due)
+        job = query.jobs[bit]
+        latency = board.latency(job.node.model, lane.name)
+        return bid_for([job], latency.sizes[0], latency.alone_likely_ns, board, shares=[self._share(query)])
 
     def _share(self, query: Query) -> float:
         """Which part of a request's worth each of its models adds that are to run: all of them add as much together as
@@ -637,7 +529,7 @@ class EnsemblePolicy(Policy):
 def _may_end(query: Query, ends: Sequence[int], places: Places) -> bool:
     """Whether any of the models of a request that wait, of which there must be one, could still end in time."""
     numbers = places.numbers[query.ensemble.app.name]
-    return min([ends[numbers[bit]] for bit in query.jobs]) <= query.last_ns
+    return min([ends[numbers[bit]] for bit in query.jobs]) <= query.due_ns
 
 
 def _by_due(row: Row) -> Tuple[int, int, int]:

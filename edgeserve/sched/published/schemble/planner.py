@@ -7,7 +7,7 @@ numbers: with equal times the state is how many requests each lane was given, or
     F_i(c) = max(F_{i-1}(c), max over subsets s that fit { F_{i-1}(c - s) + U(i, s) })
 
 Exact unless its bound on cells is met; then the better of two greedy plans stands, and the plan says so. A plan is
-built on from one that shares its first requests. ``tests/unit/sched/policies/ensemble/test_planner.py`` holds it
+built on from one that shares its first requests. ``tests/unit/sched/published/schemble/test_planner.py`` holds it
 against all assignments there are.
 """
 
@@ -39,29 +39,26 @@ Offer = Tuple[float, int, int, int]
 class Planner:
     """Plans one local problem after the other. ``cells_max`` bounds what one plan may cost."""
 
-    __slots__ = ("cells_max", "look_ahead", "_lanes", "_asked", "_layers", "_packed")
+    __slots__ = ("_cells_max", "_lanes", "_asked", "_layers")
 
-    def __init__(self, cells_max: int = CELLS_MAX, look_ahead: int = LOOK_AHEAD) -> None:
-        self.cells_max = cells_max
-        self.look_ahead = look_ahead
+    def __init__(self, cells_max: int = CELLS_MAX) -> None:
+        self._cells_max = cells_max
         self._lanes: Lanes | None = None
         self._asked: List[Asked] = []
         self._layers: List[Layer] = []
-        self._packed: Packed | None = None
 
-    def plan(self, lanes: Lanes, asked: Sequence[Asked], spent: int = 0) -> Plan:
-        """The best plan for requests in order of their deadlines. Those behind the look-ahead get no subset. ``spent``:
-        cells that the same decision has taken of its bound before."""
-        head = list(asked[: self.look_ahead])
+    def plan(self, lanes: Lanes, asked: Sequence[Asked]) -> Plan:
+        """The best plan for requests in order of their deadlines. Those behind the look-ahead get no subset."""
+        head = list(asked[:LOOK_AHEAD])
         rest = (0,) * (len(asked) - len(head))
         if not head:
             return Plan(rest, 0, EXACT, 0)
         packed = pack(lanes, head)
         if packed.shape <= PRUNED_FROM:
-            plan = self._in_layers(lanes, head, packed, self.cells_max - spent)
+            plan = self._in_layers(lanes, head, packed)
         else:
             self.forget()
-            plan = _within_bounds(packed, self.cells_max - spent)
+            plan = _within_bounds(packed, self._cells_max)
         return Plan(plan.subsets + rest, plan.value, plan.method, plan.cells)
 
     def forget(self) -> None:
@@ -69,7 +66,7 @@ class Planner:
         self._lanes = None
         self._asked, self._layers = [], []
 
-    def _in_layers(self, lanes: Lanes, asked: List[Asked], packed: Packed, cells_max: int) -> Plan:
+    def _in_layers(self, lanes: Lanes, asked: List[Asked], packed: Packed) -> Plan:
         """All loads, layer by layer; the layers of the requests that the last problem began with are still good."""
         same = 0
         if self._lanes == lanes:
@@ -81,7 +78,7 @@ class Planner:
         cells = 0
         for row in packed.rows[same:]:
             cells += len(layers[-1]) * len(row)
-            if cells > cells_max:
+            if cells > self._cells_max:
                 self.forget()
                 plan = best_greedy(packed)
                 return Plan(plan.subsets, plan.value, BOUNDED, cells + plan.cells)

@@ -14,7 +14,7 @@ from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.options import Number, PolicyOptions, option
 from edgeserve.sched.policy_api.policy import Options
 from edgeserve.sched.published.schemble.algorithm1 import plan_published
-from edgeserve.sched.published.schemble.ensemble_policy import EnsembleOptions, EnsemblePolicy, PlanParameters
+from edgeserve.sched.published.schemble.ensemble_policy import EnsembleOptions, EnsemblePolicy
 from edgeserve.sched.published.schemble.lanes import Places
 from edgeserve.sched.published.schemble.planner import greedy
 from edgeserve.sched.published.schemble.problem import REWARD_UNIT, Asked, Lanes, Option, Plan, pack
@@ -72,7 +72,7 @@ class Schemble(EnsemblePolicy):
             return
         lanes = places.problem(board, self._backlog(places, board))
         ends = places.ends_ns(lanes, board)
-        asked = [self._asked(query, lanes, places, ends, self._parameters(query, lanes, places)) for query in queries]
+        asked = [self._asked(query, lanes, places, ends, self._per_ns(query, lanes, places)) for query in queries]
         if self._unit > 1:
             for item in asked:
                 item.options = tuple([Option(subset, reward // self._unit) for subset, reward in item.options])
@@ -96,17 +96,16 @@ class Schemble(EnsemblePolicy):
                 if subset >> index & 1:
                     break  # committed for another idle model: this one runs it too
 
-    def _parameters(self, query: Query, lanes: Lanes, places: Places) -> PlanParameters:
-        """All models' time costs ``price`` of an answer."""
+    def _per_ns(self, query: Query, lanes: Lanes, places: Places) -> float:
+        """What a nanosecond of a model costs: the time of all of them ``price`` of an answer."""
         total_ns = sum([lanes.times_ns[index] for index in places.numbers[query.ensemble.app.name]])
-        per_ns = self._own_options.price / total_ns
-        return PlanParameters(1.0, [per_ns] * len(lanes.free_ns), (), query.due_ns)
+        return self._own_options.price / total_ns
 
     def _free_of_backlog(self, places: Places) -> int:
         """Models of which no committed job waits."""
         busy = 0
         for query in self._of_places(places):
-            for bit in query.jobs if query.is_committed else ():
+            for bit in query.jobs:
                 if query.planned >> bit & 1:
                     busy |= 1 << places.number(query, bit)
         return ~busy

@@ -20,19 +20,8 @@ NODES = [
 ]
 
 
-def make(
-    kind="schemble",
-    fitted=FITTED,
-    options=None,
-    shared=False,
-    nodes=NODES,
-    models=None,
-    lanes=None,
-    resident=None,
-    **app,
-):
-    places = {"a": ["la"], "b": ["la" if shared else "lb"], "c": ["la" if shared else "lc"]}
-    table = {name: {1: time, "lanes": (lanes or places)[name], **(models or {})} for name, time in TIMES.items()}
+def make(kind="schemble", fitted=FITTED, options=None, nodes=NODES, models=None, resident=None, **app):
+    table = {name: {1: time, "lanes": ["l" + name], **(models or {})} for name, time in TIMES.items()}
     table.update(vote={1: 1, "lanes": ["lv"]}, score={1: 5, "lanes": ["lv"]})
     if fitted:
         app["ensemble"] = fitted
@@ -97,9 +86,8 @@ def test_a_failed_or_lost_model_is_done_without():
     assert (answer.outcome, answer.quality, answer.branches) == ("completed", 0.65, ("c",))
 
 
-@pytest.mark.parametrize("kind", ["schemble"])
-def test_a_plan_that_met_its_bound_says_so_once_in_each_story(kind):
-    world = make(kind, options={"cells_max": 3}, slo="400ms")
+def test_a_plan_that_met_its_bound_says_so_once_in_each_story():
+    world = make(options={"cells_max": 3}, slo="400ms")
     world.arrive("q", count=4, hints={"difficulty": 0.9})
     world.finish("la", at=40)
     world.finish("lb", at=75)
@@ -138,7 +126,7 @@ def test_an_ensemble_that_was_not_fitted_answers_with_what_there_is_and_says_how
 
 
 def test_schemble_commits_a_whole_request_and_waits_for_all_of_it():
-    world = make("schemble")
+    world = make()
     assert models_of(world.arrive("q", hints={"difficulty": 0.9})) == ["a", "b", "c"]  # the fast path
     world.arrive("q", count=2, at=10, hints={"difficulty": 0.9})
     world.finish("la", at=40)
@@ -149,7 +137,7 @@ def test_schemble_commits_a_whole_request_and_waits_for_all_of_it():
 
 
 def test_the_fast_path_of_schemble_takes_what_could_start_now():
-    world = make("schemble", models={"memory": "90MB", "load": "40ms"}, resident={"cpu": ["a", "b", "vote", "score"]})
+    world = make(models={"memory": "90MB", "load": "40ms"}, resident={"cpu": ["a", "b", "vote", "score"]})
     assert models_of(world.arrive("q", hints={"difficulty": 0.9})) == ["a", "b"]
     world.finish("la", at=40)
     world.finish("lb", at=75)
@@ -158,7 +146,7 @@ def test_the_fast_path_of_schemble_takes_what_could_start_now():
 
 @pytest.mark.parametrize("planner", ["exact", "published", "greedy"])
 def test_every_planner_of_schemble_serves_a_burst(planner):
-    world = make("schemble", options={"planner": planner, "delta": 0.05}, slo="200ms")
+    world = make(options={"planner": planner, "delta": 0.05}, slo="200ms")
     world.arrive("q", count=4, hints={"difficulty": 0.9})
     serve(world)
     assert [world.outcome(number) for number in range(1, 5)] == ["completed"] * 4
