@@ -8,7 +8,7 @@ source. ``docs/guide/compiled.md`` is the guide. This module itself is never com
 from __future__ import annotations
 
 import functools
-import importlib
+import importlib.util
 import os
 import sys
 from importlib.machinery import EXTENSION_SUFFIXES, SOURCE_SUFFIXES, FileFinder, SourceFileLoader
@@ -73,7 +73,7 @@ def digest(package: str = HERE) -> str:
 
 @functools.lru_cache(maxsize=None)
 def running() -> Core:
-    """The core of this process, as its loaded modules say. It cannot change while the process runs."""
+    """The core of this process. It cannot change while the process runs."""
     names = ["edgeserve." + path[: -len(".py")].replace(os.sep, ".") for path in sources()]
     compiled = sum(_is_compiled(name) for name in names)
     kind = "mixed" if 0 < compiled < len(names) else "compiled" if compiled else "interpreted"
@@ -87,7 +87,9 @@ def is_stale() -> bool:
 
 
 def _is_compiled(name: str) -> bool:
-    return str(importlib.import_module(name).__file__).endswith(tuple(EXTENSION_SUFFIXES))
+    """True if a module is, or would be, loaded from a library. Loads none: the loop of a server answers this too."""
+    spec = importlib.util.find_spec(name)
+    return spec is not None and str(spec.origin).endswith(tuple(EXTENSION_SUFFIXES))
 
 
 def choose(choice: str) -> None:

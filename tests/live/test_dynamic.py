@@ -264,13 +264,13 @@ def test_rates_ratios_and_what_was_stated_are_summed_up() -> None:
     text = compare.as_text(compare.finish_rates(runs), runs)
     assert text.splitlines()[1].split() == ["plan", "0.800", "0.800", "1.000"]
     assert text.splitlines()[2].split() == ["fifo", "0.400", "0.400", "0.500"]
-    assert "orloj+: 87.5% of 40 batches" in text
+    assert "plan: 87.5% of 40 batches" in text
     assert "left out, for the machine stood still: round 2 at 3x" in text
     assert "no round counts" in compare.as_text({"fifo": {}}, runs)
     assert compare.checks_of(compare.finish_rates(runs), runs) == [
-        {"name": "orloj+ ahead of fifo, mean finish rate", "value": 0.4, "bound": ">= 0", "holds": True},
+        {"name": "plan ahead of fifo, mean finish rate", "value": 0.4, "bound": ">= 0", "holds": True},
         {
-            "name": "orloj+: off nine of ten batches by the stated time",
+            "name": "plan: off nine of ten batches by the stated time",
             "value": 0.025,
             "bound": "<= 0.03",
             "holds": True,

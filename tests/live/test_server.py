@@ -25,7 +25,7 @@ from edgeserve.errors import BadInput, Cancelled, DeadlineExpired, Dropped, Fail
 from edgeserve.ipc import wire
 from edgeserve.ipc.link import Link
 from edgeserve.runtime import Runtime
-from edgeserve.sched.policies.edf import Edf
+from edgeserve.sched.plan.lane_plan import LanePlan
 
 HERE = Path(live_functions.__file__).parent
 
@@ -132,11 +132,11 @@ def test_questions_about_the_server(served: Runtime) -> None:
 def test_figures_of_a_policy_with_numbers_as_keys_end_no_connection(
     served: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Edf, "figures", lambda policy: {1: {2: np.float32(0.5)}})
+    monkeypatch.setattr(LanePlan, "figures", lambda policy: {1: {2: np.float32(0.5)}})
     with Client(served.endpoints[0]) as bus:
         running = bus.submit("request", {"x": HOLD})
         assert live_functions.entered.wait(10)
-        assert bus.stats()["policies"] == {"edf": {"1": {"2": 0.5}}} == served.stats()["policies"]
+        assert bus.stats()["policies"] == {"plan": {"1": {"2": 0.5}}} == served.stats()["policies"]
         live_functions.gate.set()
         assert running.result(10)["x"].tolist() == HOLD.tolist()
 

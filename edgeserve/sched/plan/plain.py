@@ -11,7 +11,7 @@ from edgeserve.sched.policies.common.bidding import Utility
 from edgeserve.sched.policies.common.model_queues import ModelQueues
 from edgeserve.sched.policies.edf import Edf, steps_more_ns
 from edgeserve.sched.policy_api.board import Board
-from edgeserve.sched.policy_api.policy import Bid, Policy
+from edgeserve.sched.policy_api.policy import CANNOT_MAKE_DEADLINE, Bid, Policy
 from edgeserve.sched.requests.states import Job, RequestRecord
 from edgeserve.sched.resources.lanes import Lane, Work
 from edgeserve.units import FOREVER_NS
@@ -37,7 +37,12 @@ class Plain(Source):
         self._edf = Edf(owner.name, owner.apps, {})
 
     def on_request(self, request: RequestRecord, board: Board) -> str | None:
-        return self._edf.on_request(request, board)
+        reason = self._edf.on_request(request, board)
+        if reason is None and request.hints and request.on_late != "answer" and _declares_steps(request):
+            found = self.expected_end(request, None, board)
+            if found is not None and board.now_ns + found.wait_ns + found.alone_ns > request.deadline_ns:
+                return CANNOT_MAKE_DEADLINE
+        return reason
 
     def on_ready(self, job: Job, board: Board) -> None:
         self._edf.on_ready(job, board)
@@ -136,3 +141,8 @@ class Plain(Source):
         )
         found.trust = max(0.0, 1.0 - TRUST * self._edf.models[bid.model].loss)
         return found
+
+
+def _declares_steps(request: RequestRecord) -> bool:
+    """True if a request says how many steps a node of its app takes."""
+    return any(node.steps_key in request.hints for node in request.app.nodes)
