@@ -215,7 +215,7 @@ class EnsemblePolicy(Policy):
             else:
                 query.running &= ~(1 << bit)
                 if job.state != READY:
-                    query.gone |= 1 << bit
+                    _lose(query, bit)
 
     def on_refused(self, work: Work, board: Board) -> None:
         self._is_back(work, board)
@@ -228,7 +228,7 @@ class EnsemblePolicy(Policy):
         self._records.lost(work, board)
         for query, bit, _ in self._of(work.jobs):
             query.running &= ~(1 << bit)
-            query.gone |= 1 << bit
+            _lose(query, bit)
             self._is_stale = True
 
     def _of(self, jobs: Iterable[Job]) -> List[Tuple[Query, int, Job]]:
@@ -530,6 +530,13 @@ def _may_end(query: Query, ends: Sequence[int], places: Places) -> bool:
     """Whether any of the models of a request that wait, of which there must be one, could still end in time."""
     numbers = places.numbers[query.ensemble.app.name]
     return min([ends[numbers[bit]] for bit in query.jobs]) <= query.due_ns
+
+
+def _lose(query: Query, bit: int) -> None:
+    """A model of a request failed. Where no other was committed to it, it is planned again."""
+    query.gone |= 1 << bit
+    if not query.planned & ~query.gone:
+        query.planned, query.is_committed = 0, False
 
 
 def _by_due(row: Row) -> Tuple[int, int, int]:

@@ -183,3 +183,13 @@ def test_the_original_ensemble_refuses_at_arrival_what_cannot_have_all_models():
 def test_what_the_baselines_pick(options, hints, models):
     world = make("ensemble_static", options=options)
     assert models_of(world.arrive("q", hints=hints)) == models
+
+
+@pytest.mark.parametrize("on_late", ["drop", "answer"])
+def test_a_request_whose_only_model_failed_gets_another(on_late):
+    alike = {"models": ["a", "b", "c"], "agreement": [[0] + [0.99] * 6 + [1]]}
+    world = make(fitted=alike, options={"price": 0.4, "fast": False}, on_late=on_late, slo="400ms")
+    assert models_of(world.arrive("q")) == ["a"]
+    world.finish("la", at=20, status="failed")
+    serve(world, 2000)
+    assert world.outcome(1) == "completed"
