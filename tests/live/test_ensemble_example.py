@@ -73,13 +73,12 @@ def test_the_exported_neighbours_are_the_nearest(example: Any, built: str) -> No
     assert found == pytest.approx(expected, abs=2e-3)
 
 
-def test_the_app_answers_with_some_of_its_models(example: Any, built: str) -> None:
+def test_the_app_answers_with_its_models(example: Any, built: str) -> None:
     asked = sys.modules["data"].asked(30)
     config = load_config(str(EXAMPLES / "ensemble" / "edge.toml"))
     with Runtime(config) as runtime:
         answers = [runtime.infer("digits", {"image": image}, slo_ms=20_000) for image in asked.images]
     assert {name for answer in answers for name in answer["models"]} <= set(example.MODELS)
     assert all(1 <= len(answer["models"]) <= 3 and 0 <= answer.quality <= 1 for answer in answers)
-    assert any(len(answer["models"]) < 3 for answer in answers)
     right = sum(int(answer["label"]) == label for answer, label in zip(answers, asked.labels))
     assert right >= 15  # of 30 corrupted digits, by small models; chance would be 3

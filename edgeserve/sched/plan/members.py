@@ -43,9 +43,6 @@ EVERY_SUBSET: Final = 6
 """Waiting models up to which every subset is looked at. Of more: single ones, pairs, and those that grow by the best
 model each, so that ten models are 65 subsets and not 1,023."""
 
-LEAST_GAIN: Final = 0.005
-"""Expected agreement that a further model must add, also where lane time costs nothing: it delays the answer."""
-
 HORIZON: Final = 2
 """Longest SLOs of the ensembles that a price looks ahead (``one_plan`` 6: 1 to 5 are level)."""
 
@@ -376,9 +373,8 @@ class Members(Source):
             return
         nodes = query.ensemble.nodes
         shares = {bit: share_ns(nodes[bit].model, board) for bit in bits}
+        costs = {bit: shares[bit] * self._prices[nodes[bit].model] for bit in bits}
         worth = worth_of(query.request, board)
-        least_ns = LEAST_GAIN * worth
-        costs = {bit: max(least_ns, shares[bit] * self._prices[nodes[bit].model]) for bit in bits}
         found: List[Tuple[int, float, float]] = []  # subset, what it adds, the same by its time
         best, rate = 0.0, 0.0
         least = 0
@@ -402,8 +398,7 @@ class Members(Source):
                 if subset >> bit & 1 and not subset & ~within and each > most:
                     most = each
             query.gains[bit] = most * shares[bit]
-            more = query.gain(query.planned | 1 << bit) - query.gain(query.planned)
-            if not query.planned >> bit & 1 and query.gains[bit] > 0.0 and more >= LEAST_GAIN:
+            if not query.planned >> bit & 1 and query.gains[bit] > 0.0:
                 query.spare |= 1 << bit
 
     def _able(self, query: Asking, board: Board) -> int:
