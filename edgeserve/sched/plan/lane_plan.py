@@ -48,7 +48,7 @@ class LanePlan(Policy):
         self._sources: List[Source] = []
         self._source_of: Dict[str, Source] = {}  # by app: admits its requests, and says when they would end
         self._source_at: Dict[Tuple[str, str], Source] = {}  # by app and node: decides about the jobs
-        self._chosen: Dict[str, Tuple[str, float]] = {}  # by lane: the model of its last bid, and what that brings
+        self._chosen: Dict[str, Tuple[str, float | None]] = {}  # by lane: the model of its last bid, what that brings
         self._runs: Dict[int, Source] = {}  # by work
         self._look_again_ns: int | None = None
         self._prices = LanePrices()
@@ -104,7 +104,7 @@ class LanePlan(Policy):
     def on_started(self, work: Work, board: Board) -> None:
         source = self._at(work.jobs[0])
         self._runs[work.id] = source
-        model, brings = self._chosen.get(work.lane.name, ("", 0.0))
+        model, brings = self._chosen.get(work.lane.name, ("", None))
         if model == work.model:
             self._prices.serves(work, brings)
         source.on_started(work, board)
@@ -153,6 +153,11 @@ class LanePlan(Policy):
         return False
 
     def bid(self, lane: Lane, board: Board) -> Bid | None:
+        if len(self._sources) == 1:
+            lone = self._sources[0].lone(lane, board)
+            if lone is not None:
+                self._chosen[lane.name] = (lone.model, None)
+                return lone
         at_ns = lane.available_ns(board.now_ns)
         offers: List[Candidate] = []
         for source in self._sources:

@@ -41,12 +41,14 @@ class LanePrices:
         """The price of a lane's time."""
         return self._price.get(lane.name, 0.0)
 
-    def serves(self, work: Work, brings: float) -> None:
-        """A batch starts, which brings so much per time."""
+    def serves(self, work: Work, brings: float | None) -> None:
+        """A batch starts, which brings so much per time (None: nothing else waited, and it was not worked out)."""
         if work.jobs[0].request.klass == "background":
             return
-        lane, key = work.lane.name, (work.lane.name, work.model)
-        self._brings[key] = KEEP * self._brings.get(key, brings) + (1.0 - KEEP) * brings
+        lane = work.lane.name
+        if brings is not None:
+            key = (lane, work.model)
+            self._brings[key] = KEEP * self._brings.get(key, brings) + (1.0 - KEEP) * brings
         price = self._price.get(lane)
         if price:
             self._price[lane] = price * max(0.0, 1.0 - FALLS * work.expected_ns / MEMORY_NS)

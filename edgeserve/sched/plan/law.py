@@ -88,17 +88,14 @@ class Members(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A batch that ran: ``length`` is the longest that was declared, -1 where none was. One of declared lengths alone
-    is one draw of :data:`OWN`."""
+    """A batch that ran: ``length`` is the longest that was declared, -1 where none was. ``own``: all of its inputs
+    declared one; they are one draw of :data:`OWN`."""
 
     size: int
     took_ns: float
     length: float
     draws: Draws
-
-    def is_own(self) -> bool:
-        """Whether all of its inputs declared a length."""
-        return self.draws[0][0] == OWN
+    own: bool
 
 
 def declared(job: Job) -> float | None:
@@ -179,7 +176,7 @@ class Law:
             else:
                 length = max(length, own)
         took = max(1.0, took_ns * self._latency.speed)
-        self._rows.append(Row(size, took, length, tuple(sorted(draws.items())) or ((OWN, 1),)))
+        self._rows.append(Row(size, took, length, tuple(sorted(draws.items())) or ((OWN, 1),), not draws))
         self._new += 1
         if self._new * 8 >= len(self._rows):
             self._renew()
@@ -195,8 +192,8 @@ class Law:
         self._pace = sorted([row.took_ns / self._even_time(row) for row in rows[-LATELY:]]) or [1.0]
         before, self._points, self._shares = (self._points, self._shares), [], {}
         self._joint.clear()
-        self._learn([row for row in rows if row.is_own()], {}, before)
-        self._learn([row for row in rows if not row.is_own()], latency.alone, before)
+        self._learn([row for row in rows if row.own], {}, before)
+        self._learn([row for row in rows if not row.own], latency.alone, before)
         self._joint.clear()
         self._look()
 
@@ -215,7 +212,7 @@ class Law:
         mean = sum(self._lengths) / len(self._lengths)
         seen = [(USUAL_WEIGHT, mean, self._usual), (ORIGIN_WEIGHT, 0.0, 0.0)]
         for row in self._rows:
-            if row.is_own():
+            if row.own:
                 grows = self._factors[row.size] * self._usual
                 seen.append(((grows / (self._fixed + grows)) ** 2, row.length, self._growth(row)))
         total = sum([weight for weight, _, _ in seen])
@@ -241,7 +238,7 @@ class Law:
         pool = [(ratio, ANY_WEIGHT / len(ASSUMED), ANY_WEIGHT / len(ASSUMED)) for ratio in ASSUMED]
         for items in profiled.values():
             pool += items
-        seen = [(self._growth(row) / self._at(row.length), row) for row in rows if row.is_own() or row.length < 0.0]
+        seen = [(self._growth(row) / self._at(row.length), row) for row in rows if row.own or row.length < 0.0]
         pool += [(ratio, 1.0, float(sum([count for _, count in row.draws]))) for ratio, row in seen]
         points = self._points or _thinned([item[0] for item in pool])
         shares = _at_most(pool, points)
@@ -272,12 +269,12 @@ class Law:
 
     def _even_time(self, row: Row) -> float:
         """What a batch takes if its declared lengths say all."""
-        longest = self._at(row.length)
-        return self._fixed + self._factors[row.size] * (longest if row.is_own() else max(longest, self._usual))
+        longest = self._usual if row.length < 0.0 else self._at(row.length)
+        return self._fixed + self._factors[row.size] * (longest if row.own else max(longest, self._usual))
 
     def _wide_time(self, row: Row) -> float:
         """What a batch is expected to take by the distributions."""
-        if row.is_own():
+        if row.own:
             return self._fixed + self._factors[row.size] * self._at(row.length) * self._mean(row.draws, 0.0)
         least = self._at(row.length) / self._usual if row.length >= 0.0 else 0.0
         return self._fixed + self._factors[row.size] * self._usual * self._mean(row.draws, least)

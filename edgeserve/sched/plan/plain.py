@@ -12,6 +12,7 @@ from edgeserve.sched.policies.common.model_queues import ModelQueues
 from edgeserve.sched.policies.edf import Edf, steps_more_ns
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.policy import CANNOT_MAKE_DEADLINE, Bid, Policy
+from edgeserve.sched.requests.critical import NO_ROOMS
 from edgeserve.sched.requests.states import Job, RequestRecord
 from edgeserve.sched.resources.lanes import Lane, Work
 from edgeserve.units import FOREVER_NS
@@ -67,6 +68,17 @@ class Plain(Source):
                 if item is not None:
                     found.append(item)
         return found
+
+    def lone(self, lane: Lane, board: Board) -> Bid | None:
+        alone: ModelQueues | None = None
+        for queues in self._edf.models.values():
+            if queues.count:
+                if alone is not None:
+                    return None
+                alone = queues
+        if alone is None or alone.model not in lane.models or board.critical_rooms(lane) is not NO_ROOMS:
+            return None
+        return self._edf.best_batch(alone, lane, board) if board.is_resident(alone.model, lane) else None
 
     def smaller(self, candidate: Candidate, lane: Lane, at_ns: int, board: Board) -> Sequence[Candidate]:
         found: List[Candidate] = []

@@ -62,6 +62,10 @@ class Source(Kind):
         """The batches that this lane could start at ``at_ns``, of models that are resident. Changes nothing."""
         return NONE
 
+    def lone(self, lane: Lane, board: Board) -> Bid | None:
+        """The bid where nothing else waits for the lane, without a candidate; None where a choice is needed."""
+        return None
+
     def smaller(self, candidate: Candidate, lane: Lane, at_ns: int, board: Board) -> Sequence[Candidate]:
         """Smaller batches in place of one that would make critical requests late. Changes nothing."""
         return NONE

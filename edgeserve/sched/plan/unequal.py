@@ -18,7 +18,7 @@ from edgeserve.sched.policies.common.bidding import bid_for, droppable, postpone
 from edgeserve.sched.policies.common.model_queues import ModelQueues, WorthQueue
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.expected_end import ExpectedEnd
-from edgeserve.sched.policy_api.policy import CANNOT_MAKE_DEADLINE, Policy
+from edgeserve.sched.policy_api.policy import CANNOT_MAKE_DEADLINE, Bid, Policy
 from edgeserve.sched.requests.states import Job, RequestRecord
 from edgeserve.sched.resources.lanes import Lane, Work
 from edgeserve.sched.resources.model_cache import NEVER_NS
@@ -74,6 +74,7 @@ class Unequal(Plain):
     def __init__(self, owner: Policy) -> None:
         super().__init__(owner)
         self._laws: Dict[Tuple[str, str], Law] = {}
+        self._wide: Dict[str, bool] = {}  # models of which some law has a spread
         self._alike: Dict[str, bool] = {}  # models all of whose inputs have one shape: no law, however noisy the device
         for app in owner.apps:
             for node in app.nodes:
@@ -82,8 +83,9 @@ class Unequal(Plain):
 
     def on_request(self, request: RequestRecord, board: Board) -> str | None:
         """Nothing is refused by a mean that is not its own: what is hopeless is dropped when it is ready."""
-        if any(self._is_wide(node.model, board) for node in request.app.entries):
-            return refusal(request, board, _no_time)
+        for node in request.app.entries:
+            if self._is_wide(node.model, board):
+                return refusal(request, board, _no_time)
         return super().on_request(request, board)
 
     def on_ready(self, job: Job, board: Board) -> None:
@@ -92,15 +94,19 @@ class Unequal(Plain):
         if length is not None and not job.steps:
             for lane in board.lanes_of(job.node.model):
                 self._law(job.node.model, lane.name, board).told(length)
+            self._look(job.node.model, board)
 
     def on_finished(self, work: Work, started_ns: int, finished_ns: int, board: Board) -> None:
-        if not work.failed and work.probe is None and not any(job.steps for job in work.jobs):
-            law = self._law(work.model, work.lane.name, board)
-            law.took(work.size, work.jobs, finished_ns - started_ns)
+        if work.failed or work.probe is not None or self._alike[work.model]:
+            return
+        if not self._edf.models[work.model].takes_steps:
+            self._law(work.model, work.lane.name, board).took(work.size, work.jobs, finished_ns - started_ns)
+            self._look(work.model, board)
 
     def on_trial(self, job: Job, work: Work, took_ns: int, board: Board) -> None:
         if not job.steps:
             self._law(work.model, work.lane.name, board).took(work.size, (job,), took_ns)
+            self._look(work.model, board)
 
     def plan(self, board: Board) -> None:
         for queues in self._edf.models.values():
@@ -109,6 +115,10 @@ class Unequal(Plain):
                     self._drop_hopeless(queues, board)
                 else:
                     self._edf.drop_late(queues, board)
+
+    def lone(self, lane: Lane, board: Board) -> Bid | None:
+        bid = super().lone(lane, board)
+        return None if bid is None or self._is_wide(bid.model, board) else bid
 
     def smaller(self, candidate: Candidate, lane: Lane, at_ns: int, board: Board) -> Sequence[Candidate]:
         if not self._is_wide(candidate.model, board):
@@ -152,7 +162,14 @@ class Unequal(Plain):
         """Whether some law of a model has a spread. What an iterative model takes is a matter of its steps."""
         if self._alike[model] or self._edf.models[model].takes_steps:
             return False
-        return any(self._law(model, lane.name, board).is_wide for lane in board.lanes_of(model))
+        found = self._wide.get(model)
+        return self._look(model, board) if found is None else found
+
+    def _look(self, model: str, board: Board) -> bool:
+        """See whether some law of a model has a spread, at first and after one has changed."""
+        found = any(self._law(model, lane.name, board).is_wide for lane in board.lanes_of(model))
+        self._wide[model] = found
+        return found
 
     def _drop_hopeless(self, queues: ModelQueues, board: Board) -> None:
         """Give up the jobs that are no more likely than not in time alone, on no lane."""
