@@ -144,7 +144,7 @@ def policy_table() -> str:
     for option in common.values():
         lines.append(_option_row("[every kind](../guide/deadlines.md#trials)", option))
     for kind, policy in sorted(POLICIES.items()):
-        if not policy.__module__.startswith("edgeserve."):
+        if ":" in kind or not policy.__module__.startswith("edgeserve."):
             continue  # a script's or a test's own
         for option in options_of(policy.options_type).values():
             if option.key not in common:

@@ -226,7 +226,7 @@ def _policy(config: Config, name: str, apps: Sequence[App]) -> Policy:
         )
         raise ConfigError(
             f"{said}{did_you_mean(entry.kind, POLICIES)} "
-            f"Expected one of {', '.join(sorted(POLICIES))}, or 'module:Class' of a policy of your own"
+            f"Expected one of {', '.join(sorted([kind for kind in POLICIES if ':' not in kind]))}, or 'module:Class' of a policy of your own"
         )
     own = [app for app in apps if app.policy == name]
     recorded = [app.name for app in own if app.history_share > 0.0]

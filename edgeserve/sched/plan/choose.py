@@ -12,7 +12,7 @@ import math
 from typing import Dict, Final, List, Sequence, Tuple
 
 from edgeserve.sched.plan.candidate import Candidate
-from edgeserve.sched.requests.critical import Rooms
+from edgeserve.sched.requests.critical import NO_ROOMS, Rooms
 
 GUARD_MIN: Final = 3.0
 """Requests that a batch must bring for each critical one that it makes late, at its last moment."""
@@ -31,11 +31,11 @@ def weigh(candidate: Candidate, rooms: Rooms, gap_ns: int, price: float = 0.0) -
     """Set the worth per time of a candidate, less what critical requests lose by it, and less the ``price`` that others
     pay for the time: of what is left, :data:`SPARED` at least."""
     candidate.guarded = False
-    if candidate.klass == "critical":
+    if candidate.is_critical:
         candidate.value = candidate.gain / candidate.takes_ns
         return
     gain = candidate.gain
-    late = rooms.late_behind(candidate.careful_ns + gap_ns)
+    late = 0.0 if rooms is NO_ROOMS else rooms.late_behind(candidate.careful_ns + gap_ns)
     if late:
         guard = GUARD_MAX + (GUARD_MIN - GUARD_MAX) * math.exp(-candidate.press)
         gain -= guard * late * gain / max(1, len(candidate.jobs))

@@ -178,7 +178,7 @@ class LanePlan(Policy):
 
     def _first(self, offers: List[Candidate], lane: Lane, at_ns: int, board: Board) -> Candidate | None:
         rooms, gap_ns = board.critical_rooms(lane), lane.dispatch_gap.careful_ns
-        if any(item.is_critical for item in offers):
+        if rooms.opened and any(item.is_critical for item in offers):
             rooms = Rooms([], rooms.expected, rooms.irregular)  # those that wait are in the schedule
         price = self._prices.of(lane)
         more: List[Candidate] = []
