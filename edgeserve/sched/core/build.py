@@ -219,6 +219,7 @@ def _policy(config: Config, name: str, apps: Sequence[App]) -> Policy:
     if entry.kind in REPLACED:
         raise ConfigError(f"[policy.{name}] kind = {entry.kind!r} is 'plan' now, which has no options; leave it out")
     if entry.kind not in POLICIES:
+        known = ", ".join(sorted([kind for kind in POLICIES if ":" not in kind]))
         said = (
             f"[policy.{name}] has no kind, so that its name is its kind, and there is no policy {name!r}"
             if entry.kind == name
@@ -226,7 +227,7 @@ def _policy(config: Config, name: str, apps: Sequence[App]) -> Policy:
         )
         raise ConfigError(
             f"{said}{did_you_mean(entry.kind, POLICIES)} "
-            f"Expected one of {', '.join(sorted([kind for kind in POLICIES if ':' not in kind]))}, or 'module:Class' of a policy of your own"
+            f"Expected one of {known}, or 'module:Class' of a policy of your own"
         )
     own = [app for app in apps if app.policy == name]
     recorded = [app.name for app in own if app.history_share > 0.0]
