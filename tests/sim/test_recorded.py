@@ -458,7 +458,7 @@ def test_a_recording_of_another_configuration_is_refused(changed, words):
 
 
 @pytest.mark.worlds
-@pytest.mark.parametrize("seed", [0, 14, 15, pytest.param(22, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("seed", [0, 1, 15, pytest.param(22, marks=pytest.mark.nightly)])
 def test_any_recording_is_a_world_for_any_policy(seed):
     """Scenarios of the soak: graphs, streams, budgets, several lanes, and trouble of every kind. No rule breaks."""
     scenario, drain = draw_scenario(seed)

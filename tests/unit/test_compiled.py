@@ -77,7 +77,7 @@ def test_interpreted_ignores_an_extension_module_that_lies_beside_its_source(tmp
     fake = os.path.join(home, "edgeserve", "sched", "core", "scheduler" + EXTENSION_SUFFIXES[0])
     with open(fake, "wb") as file:
         file.write(b"no library")
-    assert "ImportError" in python(SAY, home).stderr  # Python prefers it: the fake would be noticed
+    assert "ImportError" in python("import edgeserve.sched.core.scheduler", home).stderr  # Python prefers it
     assert python(SAY, home, "interpreted").stdout == "interpreted\n"
 
 
