@@ -55,7 +55,6 @@ class Candidate:
         "slack_ns",
         "k_ns",
         "klass",
-        "is_critical",
         "press",
         "value",
         "guarded",
@@ -87,12 +86,16 @@ class Candidate:
         self.slack_ns = slack_ns
         self.k_ns = max(1, k_ns)
         self.klass = klass
-        self.is_critical = klass == "critical"
         self.press = max(0, slack_ns) / self.k_ns
         self.value = 0.0
         self.guarded = False
         self.trust = 1.0
         self.detail = detail  # what the source needs to make the bid
+
+    @property
+    def is_critical(self) -> bool:
+        """Whether some job of the batch is critical."""
+        return self.klass == "critical"
 
     def wait_ns(self) -> int:
         """How long the start may be put off in a schedule. Sources whose batches lose their worth little by little
