@@ -72,7 +72,7 @@ def compile_copy() -> None:
     for path in glob.glob(os.path.join(COPY, "edgeserve", "**", "*.so"), recursive=True):
         os.remove(path)
     began = time.monotonic()
-    environment = {**os.environ, "EDGESERVE_COMPILE": "1"}
+    environment = {**os.environ, "EDGESERVE_COMPILE": "1", "PYTHONHASHSEED": "0"}  # the order of the modules repeats
     done = subprocess.run(
         [sys.executable, "setup.py", "--quiet", "build_ext", "--inplace"],
         cwd=COPY,

@@ -254,3 +254,34 @@ def test_no_policy_inherits_an_attribute_of_type_float(kind):
     }
     assert inherited
     assert [name for name in sorted(inherited) if type(getattr(policy, name, None)) is float] == []
+
+
+def test_no_class_inherits_an_attribute_of_type_float_from_another_module():
+    """The same of any class; within one module the compiler meets the base first."""
+    classes = [(path, kind) for path, tree in trees() for kind in ast.walk(tree) if isinstance(kind, ast.ClassDef)]
+    found = []
+    for path, kind in classes:
+        names = {base.id for base in kind.bases if isinstance(base, ast.Name)}
+        for there, base in classes:  # of that name, wherever it is
+            if there != path and base.name in names:
+                found += [f"{path} {kind.name}: {base.name}.{attribute}" for attribute in float_attributes(base)]
+    assert found == []
+
+
+def float_attributes(kind):
+    """What its methods set to a number with a point, a quotient or a parameter of type float, or say is a float."""
+    for method in kind.body:
+        if isinstance(method, ast.FunctionDef):
+            floats = {item.arg for item in method.args.args if "'float'" in ast.dump(item)}
+            for node in ast.walk(method):
+                target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
+                if not isinstance(target, ast.Attribute) or not isinstance(target.value, ast.Name):
+                    continue
+                value = getattr(node, "value", None)
+                if (
+                    (isinstance(node, ast.AnnAssign) and "'float'" in ast.dump(node.annotation))
+                    or (isinstance(value, ast.Constant) and type(value.value) is float)
+                    or (isinstance(value, ast.BinOp) and isinstance(value.op, ast.Div))
+                    or (isinstance(value, ast.Name) and value.id in floats)
+                ) and target.value.id == "self":
+                    yield target.attr

@@ -112,13 +112,14 @@ class Answer:
 
 
 class Answers:
-    """Answers that share a batch, weighted, as a function of when the batch starts: ``before_ns`` pass before its first
-    step, of which each takes ``step_ns``."""
+    """Answers that share a batch, weighted, as a function of when the batch starts, at ``starts_ns`` as things are:
+    ``before_ns`` pass before its first step, of which each takes ``step_ns``."""
 
-    __slots__ = ("rows", "before_ns", "step_ns")
+    __slots__ = ("rows", "starts_ns", "before_ns", "step_ns")
 
-    def __init__(self, rows: Sequence[Tuple[Answer, float]], before_ns: int, step_ns: int) -> None:
+    def __init__(self, rows: Sequence[Tuple[Answer, float]], starts_ns: int, before_ns: int, step_ns: int) -> None:
         self.rows = rows
+        self.starts_ns = starts_ns
         self.before_ns = before_ns
         self.step_ns = step_ns
 

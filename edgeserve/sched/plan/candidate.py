@@ -31,6 +31,11 @@ class Kind:
 
     kind = ""
 
+    def wait_ns(self, candidate: Candidate) -> int:
+        """How long the start may be put off in a schedule. Sources whose batches lose their worth little by little
+        answer otherwise."""
+        return round(candidate.slack_ns * (CRITICAL_WAIT if candidate.is_critical else candidate.trust))
+
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Candidate:
@@ -96,11 +101,6 @@ class Candidate:
     def is_critical(self) -> bool:
         """Whether some job of the batch is critical."""
         return self.klass == "critical"
-
-    def wait_ns(self) -> int:
-        """How long the start may be put off in a schedule. Sources whose batches lose their worth little by little
-        answer otherwise."""
-        return round(self.slack_ns * CRITICAL_WAIT) if self.is_critical else round(self.slack_ns * self.trust)
 
     def __repr__(self) -> str:
         return f"Candidate({self.model} x{len(self.jobs)} in {self.takes_ns} ns, slack {self.slack_ns} ns)"

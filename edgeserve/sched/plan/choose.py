@@ -63,7 +63,7 @@ def _first(candidates: Sequence[Candidate], gap_ns: int) -> Candidate:
             best[key] = item
     schedule: List[Tuple[int, Candidate]] = []  # in order of how long each may wait
     for item in sorted(best.values(), key=_order):
-        wait_ns = item.wait_ns()
+        wait_ns = item.source.wait_ns(item)
         place = len(schedule)
         while place and schedule[place - 1][0] > wait_ns:
             place -= 1

@@ -59,29 +59,6 @@ URGENCY_MIN: Final = 1e-20
 """Less urgent is none: its logarithm is taken."""
 
 
-class Turn(Candidate):
-    """The next step of a batch of sequences, with the prompts that are read before it."""
-
-    __slots__ = ("left", "starts_ns")
-
-    left: Answers
-    starts_ns: int
-
-    def wait_ns(self) -> int:
-        """Until 2 % of what the answers bring per step is lost."""
-        if self.is_critical:
-            return super().wait_ns()
-        low_ns, high_ns = 0, round(self.k_ns / K_SHARE)
-        whole = LATER * self.left.value(self.starts_ns)
-        for _ in range(8):
-            middle_ns = (low_ns + high_ns) // 2
-            if self.left.value(self.starts_ns + middle_ns) >= whole:
-                low_ns = middle_ns
-            else:
-                high_ns = middle_ns
-        return low_ns
-
-
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Steps(Source):
     """The answers of language models."""
@@ -310,7 +287,7 @@ class Steps(Source):
                 return count - len(bound)
         return len(following)
 
-    def _turn(self, table: Table, chosen: Sequence[Answer], lane: Lane, at_ns: int, board: Board) -> Turn:
+    def _turn(self, table: Table, chosen: Sequence[Answer], lane: Lane, at_ns: int, board: Board) -> Candidate:
         latency = board.latency(table.model, lane.name)
         size = latency.size_for[len(chosen)]
         step_ns, share_ns = self._times.step_ns(latency, size), latency.share_ns
@@ -320,7 +297,6 @@ class Steps(Source):
         in_turns = board.reads_in_turns(table.model)
         prompt_ns = before_ns / max(1, reading)
         rows: List[Tuple[Answer, float]] = []
-        rates: List[Tuple[Answer, float]] = []
         gain, urgency, slack_ns, k_ns = 0.0, 0.0, 0, 1
         for answer in chosen:
             job = answer.job
@@ -339,13 +315,12 @@ class Steps(Source):
             rest_ns = board.rest_lane_ns(request.app, job.node) if job.node.succs else 0
             gain += worth * kept * (more_ns + share_ns) / (more_ns + remaining * share_ns + rest_ns)
             rows.append((answer, worth))
-            rates.append((answer, worth / remaining))
             own_k_ns = max(1, round(K_SHARE * (request.deadline_ns - request.arrival_ns)))
             own = kept * math.exp(-max(0, own_slack_ns) / own_k_ns)
             if own > urgency or not urgency:
                 urgency, slack_ns, k_ns = own, own_slack_ns, own_k_ns
         takes_ns = latency.likely_ns[size] + (0 if in_turns else before_ns)
-        turn = Turn(
+        turn = Candidate(
             self,
             table.model,
             [answer.job for answer in chosen],
@@ -356,11 +331,28 @@ class Steps(Source):
             max(0, slack_ns),
             k_ns,
             best_class([answer.job for answer in chosen]),
-            Answers(rows, before_ns, step_ns),
+            Answers(rows, at_ns, before_ns, step_ns),
         )
-        turn.left, turn.starts_ns = Answers(rates, before_ns, step_ns), at_ns
         turn.press = -math.log(max(URGENCY_MIN, urgency))
         return turn
+
+    def wait_ns(self, candidate: Candidate) -> int:
+        """Until 2 % of what the answers bring per step is lost."""
+        answers = candidate.detail
+        if candidate.is_critical or not isinstance(answers, Answers):
+            return super().wait_ns(candidate)
+        at_ns = answers.starts_ns
+        rates = [(answer, worth / answer.remaining()) for answer, worth in answers.rows]
+        per_step = Answers(rates, at_ns, answers.before_ns, answers.step_ns)
+        low_ns, high_ns = 0, round(candidate.k_ns / K_SHARE)
+        whole = LATER * per_step.value(at_ns)
+        for _ in range(8):
+            middle_ns = (low_ns + high_ns) // 2
+            if per_step.value(at_ns + middle_ns) >= whole:
+                low_ns = middle_ns
+            else:
+                high_ns = middle_ns
+        return low_ns
 
     def bid(self, candidate: Candidate, others: Sequence[Candidate], lane: Lane, board: Board) -> Bid:
         """One step while anything of its class waits for the lane; else as many as the longest is expected to have,
