@@ -22,6 +22,7 @@ FLAT: Final = 1e-6
 """With a smaller ``sigma`` all numbers are equal."""
 
 _NORMAL: Final = NormalDist()
+_SQRT2: Final = math.sqrt(2.0)
 
 
 class Lognormal(NamedTuple):
@@ -71,12 +72,22 @@ class Lognormal(NamedTuple):
 
     def chance(self, done: int, more: float) -> float:
         """The chance that a number above ``done`` is at most ``more`` above it."""
+        return self.chance_of(done, self.above(done), more)
+
+    def above(self, done: int) -> float:
+        """The chance of a number above ``done``; 1 where all are equal."""
+        if done <= 0 or self.sigma < FLAT:
+            return 1.0
+        return 0.5 * math.erfc((math.log(done) - self.log_mean) / self.sigma / _SQRT2)
+
+    def chance_of(self, done: int, above: float, more: float) -> float:
+        """:meth:`chance`, by what :meth:`above` says of ``done``."""
         if self.sigma < FLAT:
             return 1.0 if self.mean() <= done + more else 0.0
-        above = _above((math.log(done) - self.log_mean) / self.sigma) if done > 0 else 1.0
         if above < TAIL:
             return more / (done + more)
-        return max(0.0, 1.0 - _above((math.log(done + more) - self.log_mean) / self.sigma) / above)
+        beyond = 0.5 * math.erfc((math.log(done + more) - self.log_mean) / self.sigma / _SQRT2) / above
+        return 1.0 - beyond if beyond < 1.0 else 0.0
 
     def _mean(self) -> float:
         return math.exp(min(LOG_MAX, self.log_mean + self.sigma * self.sigma / 2.0))
@@ -92,4 +103,4 @@ def deviate(share: float) -> float:
 
 def _above(z: float) -> float:
     """The chance of a normal draw above ``z``."""
-    return 0.5 * math.erfc(z / math.sqrt(2.0))
+    return 0.5 * math.erfc(z / _SQRT2)

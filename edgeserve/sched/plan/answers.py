@@ -63,7 +63,20 @@ class Answer:
     ``told`` of it, and by when it must end (``due_ns``). One that is late keeps ``soft_ns / (soft_ns + lateness)`` of
     its worth."""
 
-    __slots__ = ("job", "length", "told", "steps", "rank", "due_ns", "soft_ns", "_each", "_weight")
+    __slots__ = (
+        "job",
+        "length",
+        "told",
+        "steps",
+        "rank",
+        "due_ns",
+        "soft_ns",
+        "_each",
+        "_weight",
+        "_written",
+        "_above",
+        "_remaining",
+    )
 
     def __init__(self, job: Job, length: Lognormal, told: float | None, each: Each, board: Board) -> None:
         request = job.request
@@ -76,6 +89,9 @@ class Answer:
         self.soft_ns = max(1, request.deadline_ns - request.arrival_ns) if request.on_late == "answer" else 0
         self._each = each
         self._weight = weight_of(request) / _parts(job)
+        self._written = -1  # steps, as of the two below
+        self._above = 1.0  # the chance that an answer is longer than that
+        self._remaining = 1.0
 
     @property
     def worth(self) -> float:
@@ -88,7 +104,16 @@ class Answer:
         job = self.job
         if job.steps_total:
             return float(max(1, job.steps_total - job.steps - more))
-        return self.length.remaining(job.steps + more)
+        if more:
+            return self.length.remaining(job.steps + more)
+        if job.steps != self._written:
+            self._look(job.steps)
+        return self._remaining
+
+    def _look(self, written: int) -> None:
+        self._written = written
+        self._above = self.length.above(written)
+        self._remaining = self.length.remaining(written)
 
     def likely(self, share: float) -> float:
         """Steps that are still to come at most with the chance ``share``."""
@@ -100,7 +125,11 @@ class Answer:
         job = self.job
         if job.steps_total:
             return 1.0 if job.steps_total - job.steps <= steps else 0.0
-        return self.length.chance(job.steps, steps) if steps >= 1.0 else 0.0
+        if steps < 1.0:
+            return 0.0
+        if job.steps != self._written:
+            self._look(job.steps)
+        return self.length.chance_of(job.steps, self._above, steps)
 
     def kept(self, steps: float, step_ns: int) -> float:
         """The share of the worth that is expected where so many steps fit before it is due; at least :data:`LEAST`."""

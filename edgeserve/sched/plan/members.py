@@ -8,7 +8,7 @@ model the jobs that add most go first. Whatever is no model of an ensemble, its 
 from __future__ import annotations
 
 from collections import deque
-from typing import Any, Deque, Dict, Final, Iterable, List, Mapping, Sequence, Tuple
+from typing import Any, Deque, Dict, Final, Iterable, List, Mapping, Sequence, Set, Tuple
 
 from edgeserve.compiled import mypyc_attr
 from edgeserve.errors import ConfigError
@@ -74,6 +74,44 @@ class Asking(Query):
         self.told = 0
 
 
+class Looked:
+    """How long what was decided about requests stands: until one is due, the price is another one, or a model would end
+    beyond a time by which it is to end (``ups``) or before one that it was beyond (``downs``)."""
+
+    __slots__ = ("price", "due_ns", "ups", "downs")
+
+    def __init__(self) -> None:
+        self.price = -1
+        self.due_ns = FOREVER_NS
+        self.ups: Dict[str, int] = {}
+        self.downs: Dict[str, int] = {}
+
+    def at(self, query: Asking, board: Board) -> None:
+        """A request was looked at."""
+        if board.now_ns < query.due_ns < self.due_ns:
+            self.due_ns = query.due_ns
+        for job in query.jobs.values():
+            model = job.node.model
+            ends_ns = board.earliest_end_ns(model)
+            for by_ns in (query.due_ns, query.last_ns):
+                if ends_ns is None or ends_ns > by_ns:
+                    self.downs[model] = max(by_ns, self.downs.get(model, 0))
+                    self.ups.setdefault(model, FOREVER_NS)
+                else:
+                    self.ups[model] = min(by_ns, self.ups.get(model, FOREVER_NS))
+
+    def is_over(self, board: Board) -> bool:
+        """Whether all are to be looked at again."""
+        if self.due_ns <= board.now_ns:
+            return True
+        for model, most_ns in self.ups.items():
+            ends_ns = board.earliest_end_ns(model)
+            at_ns = FOREVER_NS if ends_ns is None else ends_ns
+            if at_ns > most_ns or at_ns <= self.downs.get(model, 0):
+                return True
+        return False
+
+
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Members(Source):
     """The requests of ensembles."""
@@ -98,6 +136,8 @@ class Members(Source):
         self._rows: Dict[str, List[Row]] = {}
         self._spare: Dict[str, List[Row]] = {}
         self._is_stale = True  # something happened since the rows were made
+        self._again: Set[int] = set()  # requests that something happened to since they were looked at
+        self._looked = Looked()
         self._empty: List[RequestRecord] = []  # whose join goes on without any model: there is no answer
         self._waits: Dict[str, Deque[int]] = {}  # of the last joins of each app
         self._answers: Dict[int, int] = {}  # models that took part -> answers
@@ -124,6 +164,7 @@ class Members(Source):
             query.gone &= ~(1 << bit)
             query.told &= ~(1 << bit)
             board.want(job, False)
+            self._again.add(job.request.id)
             self._records.on_ready(job, board)
             self._is_stale = True
         elif not job.part and job.node.name in ensemble.before:
@@ -167,6 +208,7 @@ class Members(Source):
     def on_gone(self, job: Job, board: Board) -> None:
         self._records.on_gone(job, board)
         self._is_stale = True
+        self._again.add(job.request.id)
         if self._leads.pop(job.seq, None) is not None:
             return
         bit = self._bit(job)
@@ -185,6 +227,7 @@ class Members(Source):
         self._is_stale = True
         others = False
         for job in work.jobs:
+            self._again.add(job.request.id)
             bit = self._bit(job)
             if bit >= 0:
                 query = self._queries.get(job.request.id)
@@ -207,6 +250,7 @@ class Members(Source):
     def on_finished(self, work: Work, started_ns: int, finished_ns: int, board: Board) -> None:
         self._records.finished(work, board)
         for job in work.jobs:
+            self._again.add(job.request.id)
             query = self._queries.get(job.request.id)
             bit = self._bit(job)
             if query is not None and bit >= 0:
@@ -224,6 +268,7 @@ class Members(Source):
     def on_lost(self, work: Work, board: Board) -> None:
         self._records.lost(work, board)
         for job in work.jobs:
+            self._again.add(job.request.id)
             query = self._queries.get(job.request.id)
             bit = self._bit(job)
             if query is not None and bit >= 0:
@@ -242,7 +287,12 @@ class Members(Source):
     # --- once per step ------------------------------------------------------------------------------------------------
 
     def plan(self, board: Board) -> None:
-        ended = [number for number, query in self._queries.items() if not self._is_mine(query.request)]
+        owner = self.owner
+        ended = [
+            number
+            for number, query in self._queries.items()
+            if query.request.ended or query.request.policy is not owner
+        ]
         for number in ended:
             del self._queries[number]
         while self._empty:
@@ -252,11 +302,28 @@ class Members(Source):
         self._drop_late_leads(board)
         if self._queries:
             self._reprice(board)
-            for query in list(self._queries.values()):
+            changed = self._changed(board)
+            if len(changed) == len(self._queries):
+                self._looked = Looked()
+            self._looked.price = self._priced
+            self._again.clear()
+            for query in changed:
                 request = query.request
-                if self._is_mine(request) and request.state == OPEN and request.id in self._queries:
-                    self._look(query, board)
+                if self._is_mine(request) and request.id in self._queries:
+                    if request.state == OPEN:
+                        self._look(query, board)
+                    if request.state != OPEN or any(job.lane for job in query.jobs.values()):
+                        self._again.add(request.id)
+                    self._looked.at(query, board)
         self._plain.plan(board)
+
+    def _changed(self, board: Board) -> List[Asking]:
+        """The requests that something happened to, or all of them where the price or the lanes changed what is able to
+        end in time for one."""
+        if self._looked.price != self._priced or self._looked.is_over(board):
+            self._looked.price = -1  # until all are looked at
+            return list(self._queries.values())
+        return [query for number, query in self._queries.items() if number in self._again]
 
     def _is_mine(self, request: RequestRecord) -> bool:
         return not request.ended and request.policy is self.owner
@@ -466,7 +533,7 @@ class Members(Source):
         """The jobs that may run, by model, in order of what they add."""
         self._rows = {}
         self._spare = {}
-        for query in self._queries.values():
+        for query in self._changed(board):
             if query.jobs:
                 self._decide(query, board)
         self._is_stale = False
