@@ -116,6 +116,8 @@ class Plain(Source):
         slack_ns = FOREVER_NS
         counted = set()
         row = 0
+        worth = 0.0
+        alike: RequestRecord | None = None  # the last request; what others like it count is not asked again
         for job in bid.jobs:
             request = job.request
             if job.part:
@@ -124,10 +126,19 @@ class Plain(Source):
                 counted.add(request.id)
             due_ns, _, soft_ns = utility.rows[row]
             row += 1
-            worth = worth_of(request, board)
-            if job.node.succs:
-                rest_ns = board.rest_lane_ns(request.app, job.node)
-                worth *= share_ns / max(1, share_ns + rest_ns)
+            if (
+                alike is None
+                or job.node.succs
+                or alike.app is not request.app
+                or alike.klass != request.klass
+                or alike.value != request.value
+            ):
+                worth = worth_of(request, board)
+                alike = request
+                if job.node.succs:
+                    rest_ns = board.rest_lane_ns(request.app, job.node)
+                    worth *= share_ns / max(1, share_ns + rest_ns)
+                    alike = None
             ends_ns = at_ns + utility.after_ns
             if takes_steps:  # it leaves when its own steps are over
                 ends_ns = at_ns + bid.expected_ns + steps_more_ns(job, bid.expected_ns, latency)

@@ -197,25 +197,25 @@ class Steps(Source):
         for table in self._tables.values():
             if len(table) and table.model in lane.models and board.is_resident(table.model, lane):
                 bound = _in_order(table.bound_to(lane.name))[: board.latency(table.model, lane.name).size_max]
-                joining, counts = self._joining(table, bound, lane, at_ns, board)
-                for count in counts:
-                    found.append(self._turn(table, [*bound, *joining[:count]], lane, at_ns, board))
+                joining = self._joining(table, bound, lane, at_ns, board)
+                together = [*bound, *joining]
+                if together:
+                    found.append(self._turn(table, together, lane, at_ns, board))
+                if bound and joining:
+                    found.append(self._turn(table, bound, lane, at_ns, board))
         return found
 
-    def _joining(
-        self, table: Table, bound: Sequence[Answer], lane: Lane, at_ns: int, board: Board
-    ) -> Tuple[List[Answer], List[int]]:
-        """Who may join those that are bound to a lane, in order, and how many of them may do so now."""
+    def _joining(self, table: Table, bound: Sequence[Answer], lane: Lane, at_ns: int, board: Board) -> Sequence[Answer]:
+        """Who joins those that are bound to a lane, in order."""
         places = self._places(table, lane, len(bound), board)
         free = places - len(bound)
         following = self._following(table, lane, free, board) if free > 0 else []
-        most = self._in_time(table, bound, following, lane, at_ns, board) if following else 0
-        none = [0] if bound else []
-        if not most:
-            return following, none
-        if all(board.makes_sequences(model) for model in lane.models):
-            return following, [*none, most] if not bound or free >= self._needed(table, places, board) else none
-        return following, [*none, *sorted({1, (most + 1) // 2, most})]
+        if not following:
+            return ()
+        is_alone = all(board.makes_sequences(model) for model in lane.models)
+        if bound and is_alone and free < self._needed(table, places, board):
+            return ()
+        return following[: self._in_time(table, bound, following, lane, at_ns, board)]
 
     def _places(self, table: Table, lane: Lane, held: int, board: Board) -> int:
         """How many sequences run at once on a lane, of whose slots so many are ``held``."""
@@ -389,8 +389,7 @@ class Steps(Source):
             return False
         lane = work.lane
         running = [table.running[job.seq] for job in work.left() if job.seq in table.running]
-        joining, counts = self._joining(table, running, lane, lane.available_ns(board.now_ns), board)
-        return bool(counts) and counts[-1] > 0
+        return len(self._joining(table, running, lane, lane.available_ns(board.now_ns), board)) > 0
 
     # --- refusals -----------------------------------------------------------------------------------------------------
 

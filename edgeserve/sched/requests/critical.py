@@ -146,7 +146,7 @@ class CriticalArrivals:
         irregular: List[Tuple[int, float]] = []
         busy_ns = 0
         for source in self._sources_of(apps, now_ns):
-            for request in source.waiting():
+            for request in source.waiting() if source.open else ():
                 room_ns = request.deadline_ns - now_ns - source.alone_ns
                 if room_ns >= 0:
                     opened.append(room_ns)
