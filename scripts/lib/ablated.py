@@ -157,7 +157,7 @@ MECHANISMS: Tuple[Mechanism, ...] = (
         (Part(Board, "spares_critical", says(True)),),
     ),
     Mechanism(
-        "others first: for critical requests, or while a batch fills",
+        "others first, for critical requests",
         "core/auction.py",
         (Part(Auction, "_others_first", lambda self, bid, *rest: bid),),
     ),
@@ -166,7 +166,6 @@ MECHANISMS: Tuple[Mechanism, ...] = (
         "core/auction.py",
         (Part(Auction, "_sparing", lambda self, first, *rest: first),),
     ),
-    Mechanism("others first while a batch fills", "core/holds.py", (Part(Holds, "may_fill", says(False)),)),
     Mechanism(
         "no app is passed over for ever",
         "policy_api/arbiter.py",

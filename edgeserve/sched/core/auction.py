@@ -137,37 +137,21 @@ class Auction:
         return next(late, None) is not None
 
     def _others_first(self, bid: Bid, bids: List[Bid], lane: Lane, at_ns: int) -> Bid:
-        """The best bid; or the best of the others, where it loses nothing by waiting for them and either it could make
-        a critical request late and they cannot, or its batch is expected to be fuller then."""
-        if bid.klass == "critical":
-            return bid
-        fills = self._spares(bid, lane)
-        if fills and not self._holds.may_fill(bid, lane):
+        """The best bid; or, where it could make a critical request late, the best of the others that cannot, if it
+        loses nothing by waiting for them."""
+        if bid.klass == "critical" or self._spares(bid, lane):
             return bid
         gap_ns = lane.dispatch_gap.careful_ns
         worth = bid.utility.value(at_ns)
-        others: List[Bid] = []
-        for other in bids:
-            if other is bid or other.is_background:
-                continue
-            takes_ns = (self._step_ns(other, lane) if fills else 0) or other.expected_ns + other.spread_ns
-            if (
-                bid.utility.value(at_ns + takes_ns + gap_ns) >= worth
-                and (not fills or self._holds.fills(bid, other, lane, takes_ns))
-                and self._spares(other, lane)
-            ):
-                others.append(other)
-        if not others:
-            return bid
-        first = arbiter.choose(others, at_ns, gap_ns)
-        step_ns = self._step_ns(first, lane) if fills else 0
-        if step_ns and first.steps_max is not None:  # as many as the best bid can wait for
-            steps = 1
-            while 2 * steps <= first.steps_max and bid.utility.value(at_ns + 2 * steps * step_ns + gap_ns) >= worth:
-                steps *= 2
-            first.expected_ns -= min(first.expected_ns - step_ns, (first.steps_max - steps) * step_ns)
-            first.steps_max, first.open_steps = steps, False
-        return first
+        others = [
+            other
+            for other in bids
+            if other is not bid
+            and not other.is_background
+            and bid.utility.value(at_ns + other.expected_ns + other.spread_ns + gap_ns) >= worth
+            and self._spares(other, lane)
+        ]
+        return arbiter.choose(others, at_ns, gap_ns) if others else bid
 
     def _step_ns(self, bid: Bid, lane: Lane) -> int:
         """The next step of a bid's batch, or the next turn in which it reads prompts, after which it can be cut for

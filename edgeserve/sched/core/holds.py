@@ -1,5 +1,4 @@
-"""Batching delay: the short wait of a lane for a fuller batch, where that pays and nobody else waits for the lane; and
-whether others that were given up lately go first while a batch fills.
+"""Batching delay: the short wait of a lane for a fuller batch, where that pays and nothing else waits for the lane.
 
 There are two reasons to wait. *Returning clients*: sixteen requests in flight of clients that ask again as soon as
 they are answered can run as 8 + 8 + 8 ... for ever, since the other 8 start when a batch ends, a moment before those
@@ -235,42 +234,6 @@ class Holds:
         if self.wake_ns is None or until_ns < self.wake_ns:
             self.wake_ns = until_ns
         return True
-
-    # --- others meanwhile ---------------------------------------------------------------------------------------------
-
-    def may_fill(self, bid: Bid, lane: Lane) -> bool:
-        """Whether some app was ever given up, and a bid is for the first batch of its requests, one that is not
-        full."""
-        latency = self._state.latency.get((bid.model, lane.name))
-        return (
-            bool(self._state.board.lost_ns)
-            and latency is not None
-            and bid.size in latency.sizes
-            and bid.latest_start_ns is None
-            and bid.steps_max is None
-            and not bid.drops
-            and len(bid.jobs) < latency.size_max
-        )
-
-    def fills(self, bid: Bid, other: Bid, lane: Lane, takes_ns: int) -> bool:
-        """Whether another bid, of an app that was given up within its last deadline, is worth at least as much in
-        ``takes_ns`` as the bid's batches are in that time, less the lane time that is saved since requests that are
-        expected meanwhile go along with the bid's."""
-        state, latency, count = self._state, self._state.latency[bid.model, lane.name], len(bid.jobs)
-        now, times_ns, size_for = state.board.now_ns, latency.typical_ns, latency.size_for
-        request = other.jobs[0].request
-        lost_ns = state.board.lost_ns.get(request.app.name)
-        if lost_ns is None or now - lost_ns > request.deadline_ns - request.arrival_ns:
-            return False
-        names = dict.fromkeys([job.request.app.name for job in bid.jobs])
-        more = round(sum([state.recent[name].per_ns(now) for name in names]) * takes_ns)
-        more = min(latency.size_max - count, more)
-        first_ns, all_ns = times_ns[size_for[count]], times_ns[size_for[count + more]]
-        if all_ns * count >= first_ns * (count + more):
-            return False
-        saved_ns = (first_ns + times_ns[size_for[more]] - all_ns) * bid.remaining_ns // first_ns  # at later nodes, too
-        theirs = other.utility.value(now) * bid.remaining_ns * takes_ns
-        return theirs >= bid.utility.value(now) * other.remaining_ns * (takes_ns - saved_ns)
 
     # --- pressure -----------------------------------------------------------------------------------------------------
 

@@ -835,7 +835,6 @@ class RequestManager(RequestMoves):
         """Since when an app's requests have been given up for their deadlines and none that ran has ended."""
         board, name = self._board, request.app.name
         if reason == EXPIRED or reason in request.policy.by_estimate:
-            board.lost_ns[name] = board.now_ns
             board.passed_ns.setdefault(name, board.now_ns)
         if name in board.passed_ns and (
             request.breakdown.execute_ns or any(job.launched_ns for job in request.jobs.values())

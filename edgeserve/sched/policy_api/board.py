@@ -78,9 +78,9 @@ class Board:
     or an estimate has changed. A policy may keep ends of its own there, under a name with a space: no model has one.
     ``background_at_ns`` is when work that yields to critical requests is looked at again, None if nobody asked in this
     step for how long it could run. ``forced_ns`` is, by app, when its background work last did not yield. ``passed_ns``
-    is, by app, since when its requests have been given up for their deadlines and none that ran has ended; ``lost_ns``,
-    when one was given up last. ``wakes_late_ns`` is how long after the time that it was asked for a step has come of
-    late, at most. ``budget`` is what policies may still compute in this step.
+    is, by app, since when its requests have been given up for their deadlines and none that ran has ended.
+    ``wakes_late_ns`` is how long after the time that it was asked for a step has come of late, at most. ``budget`` is
+    what policies may still compute in this step.
     """
 
     __slots__ = (
@@ -100,7 +100,6 @@ class Board:
         "background_at_ns",
         "forced_ns",
         "passed_ns",
-        "lost_ns",
         "wakes_late_ns",
         "_places",
         "ends_ns",
@@ -139,7 +138,6 @@ class Board:
         self.background_at_ns: int | None = None
         self.forced_ns: Dict[str, int] = {}
         self.passed_ns: Dict[str, int] = {}
-        self.lost_ns: Dict[str, int] = {}
         self.wakes_late_ns = 0
         self.apps_on = {lane.name: apps_on(apps, lane.models) for lane in lanes}
         self._places: Dict[str, List[Tuple[Lane, BatchTime, Placement]]] = {
