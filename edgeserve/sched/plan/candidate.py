@@ -60,6 +60,7 @@ class Candidate:
         "slack_ns",
         "k_ns",
         "klass",
+        "is_critical",
         "press",
         "value",
         "guarded",
@@ -91,16 +92,12 @@ class Candidate:
         self.slack_ns = slack_ns
         self.k_ns = max(1, k_ns)
         self.klass = klass
+        self.is_critical = klass == "critical"  # some job of the batch is
         self.press = max(0, slack_ns) / self.k_ns
         self.value = 0.0
         self.guarded = False
         self.trust = 1.0
         self.detail = detail  # what the source needs to make the bid
-
-    @property
-    def is_critical(self) -> bool:
-        """Whether some job of the batch is critical."""
-        return self.klass == "critical"
 
     def __repr__(self) -> str:
         return f"Candidate({self.model} x{len(self.jobs)} in {self.takes_ns} ns, slack {self.slack_ns} ns)"
@@ -110,8 +107,7 @@ def each_of(app: str, cost_share_ns: int, board: Board) -> float:
     """What each request of an app counts at value 1, in nanoseconds of lane time: the mean of all, not its own (equal
     apps count alike, and a text of 600 tokens as much as one of 20). ``cost_share_ns``: what one of them takes, for as
     long as no others are known."""
-    recent = board.recent_arrivals(app)
-    return recent.lane_ns if recent.is_known else float(cost_share_ns)
+    return board.recent_arrivals(app).each_ns(float(cost_share_ns))
 
 
 def weight_of(request: RequestRecord) -> float:

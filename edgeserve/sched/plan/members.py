@@ -312,7 +312,7 @@ class Members(Source):
                 if self._is_mine(request) and request.id in self._queries:
                     if request.state == OPEN:
                         self._look(query, board)
-                    if request.state != OPEN or any(job.lane for job in query.jobs.values()):
+                    if request.state != OPEN or [job for job in query.jobs.values() if job.lane]:
                         self._again.add(request.id)
                     self._looked.at(query, board)
         self._plain.plan(board)
@@ -489,7 +489,7 @@ class Members(Source):
                 item.press = press  # a long model is not more urgent than the others of its request
         elif not others:
             for item in self._batches(self._spare, lane, at_ns, board):
-                item.klass = "background"  # whatever else there is goes first
+                item.klass, item.is_critical = "background", False  # whatever else there is goes first
                 if board.spares_critical(lane, item.careful_ns):
                     found.append(item)
             probe = None if found else self._records.offer(lane, board)

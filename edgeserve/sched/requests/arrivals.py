@@ -146,14 +146,15 @@ class AppArrivals:
         self.count()
         return self._allowed_ns
 
-    @property
-    def is_known(self) -> bool:
-        """Whether enough came to tell a rate."""
-        self.count()
-        return len(self._times_ns) >= KNOWN_FROM
+    def each_ns(self, cost_ns: float) -> float:
+        """What each request counts at value 1: the mean of all; ``cost_ns`` while no rate is known."""
+        if self.unread:
+            self.count()
+        return self._lane_ns if len(self._times_ns) >= KNOWN_FROM else cost_ns
 
     def per_ns(self, now_ns: int) -> float:
         """Requests per nanosecond, from the first that is remembered until now; 0 while that is not known."""
-        if not self.is_known or now_ns <= self._times_ns[0]:
+        self.count()
+        if len(self._times_ns) < KNOWN_FROM or now_ns <= self._times_ns[0]:
             return 0.0
         return (len(self._times_ns) - 1) / (now_ns - self._times_ns[0])

@@ -167,11 +167,12 @@ class Query:
 
     def gain(self, subset: int) -> float:
         """What more models add to those that have begun; nothing where the answer would still be of no use."""
-        begun = self.begun()
-        after = self.worth(begun | subset)
+        begun = self.running | self.answered
+        rows = self.row if self.observed is None else self.observed
+        after = rows[begun | subset]
         if after < self.request.quality_min:
             return 0.0
-        before = self.worth(begun) if begun else 0.0
+        before = rows[begun] if begun else 0.0
         return after - (before if before >= self.request.quality_min else 0.0)
 
     def answers(self, bit: int) -> None:
