@@ -3,6 +3,8 @@
 A request wants the subset of its models that can still end whose expected agreement, times its worth, exceeds the price
 of its lane time most (``price.py``). What it says nothing without is wanted at any price: the lane decides. Of one
 model the jobs that add most go first. Whatever is no model of an ensemble, its join among it, is plain work.
+
+Variants of a model are members of which exactly one runs (``Ensemble.one_of``): the same job, with another model.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from edgeserve.sched.plan.plain import Plain
 from edgeserve.sched.plan.price import likely_price, share_ns, steps_on
 from edgeserve.sched.plan.source import Source
 from edgeserve.sched.policies.common.bidding import best_class, bid_for, droppable
-from edgeserve.sched.policies.common.ensembles import Ensemble, Query, ensemble_of
+from edgeserve.sched.policies.common.ensembles import Ensemble, Query, alternatives_of, ensemble_of
 from edgeserve.sched.policies.common.records import RecordDraws
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.policy import CANNOT_MAKE_DEADLINE, Bid, Policy
@@ -26,6 +28,9 @@ from edgeserve.sched.requests.states import ANSWERED, DONE, OPEN, READY, Job, Re
 from edgeserve.sched.resources.lanes import Lane, Work
 from edgeserve.sched.resources.model_cache import NEVER_NS
 from edgeserve.units import FOREVER_NS
+
+QUALITY_TOO_LOW: Final = "quality_too_low"
+"""Reason of a request that wants more than the best variant brings."""
 
 OVERLOADED: Final = "overloaded"
 """Reason of a request whose models' lanes are taken until its deadline, though alone it would be in time."""
@@ -85,7 +90,7 @@ class Members(Source):
         self._plain = Plain(owner)
         self._ensembles: Dict[str, Ensemble] = {}
         for app in apps:
-            found = ensemble_of(app)
+            found = members_of(app)
             assert found is not None
             self._ensembles[app.name] = found
         self._models = list(dict.fromkeys([node.model for item in self._ensembles.values() for node in item.nodes]))
@@ -105,11 +110,15 @@ class Members(Source):
     # --- requests come and go -----------------------------------------------------------------------------------------
 
     def on_request(self, request: RequestRecord, board: Board) -> str | None:
+        ensemble = self._ensembles[request.app.name]
+        if ensemble.one_of and ensemble.mean[-1] < request.quality_min:
+            return QUALITY_TOO_LOW
         if request.on_late == "answer":
             return None
-        ensemble = self._ensembles[request.app.name]
         leads_ns = sum([_alone_ns(request.app.by_name[name].model, board) for name in sorted(ensemble.leads)])
-        for node in ensemble.nodes:  # with one model alone, on lanes as they are
+        for bit, node in enumerate(ensemble.nodes):  # with one model alone, on lanes as they are
+            if ensemble.one_of and ensemble.mean[1 << bit] < request.quality_min:
+                continue
             ends_ns = board.earliest_end_ns(node.model)
             if ends_ns is not None and ends_ns + leads_ns + board.rest_ns(request.app, node) <= request.deadline_ns:
                 return None
@@ -118,7 +127,12 @@ class Members(Source):
     def on_ready(self, job: Job, board: Board) -> None:
         ensemble = self._ensembles[job.request.app.name]
         bit = -1 if job.part else ensemble.bits.get(job.node.name, -1)
-        if bit >= 0:
+        if ensemble.one_of:
+            query = self._query(job.request, ensemble, board)
+            query.jobs = {bit: job for bit in range(len(ensemble.nodes))}
+            query.gone = 0
+            self._is_stale = True
+        elif bit >= 0:
             query = self._query(job.request, ensemble, board)
             query.jobs[bit] = job
             query.gone &= ~(1 << bit)
@@ -169,11 +183,11 @@ class Members(Source):
         self._is_stale = True
         if self._leads.pop(job.seq, None) is not None:
             return
-        bit = self._bit(job)
+        bit = self._bit(job, job.model)
         if bit >= 0:
             query = self._queries.get(job.request.id)
             if query is not None:
-                query.jobs.pop(bit, None)
+                query.took(bit)
                 query.gone |= 1 << bit
             return
         ends_ns = board.earliest_end_ns(job.node.model)
@@ -185,10 +199,10 @@ class Members(Source):
         self._is_stale = True
         others = False
         for job in work.jobs:
-            bit = self._bit(job)
+            bit = self._bit(job, work.model)
             if bit >= 0:
                 query = self._queries.get(job.request.id)
-                if query is not None and query.jobs.pop(bit, None) is not None:
+                if query is not None and query.took(bit):
                     query.running |= 1 << bit
             elif self._leads.pop(job.seq, None) is None:
                 others = True
@@ -208,7 +222,7 @@ class Members(Source):
         self._records.finished(work, board)
         for job in work.jobs:
             query = self._queries.get(job.request.id)
-            bit = self._bit(job)
+            bit = self._bit(job, work.model)
             if query is not None and bit >= 0:
                 if job.state == DONE:
                     query.answers(bit)
@@ -225,18 +239,19 @@ class Members(Source):
         self._records.lost(work, board)
         for job in work.jobs:
             query = self._queries.get(job.request.id)
-            bit = self._bit(job)
+            bit = self._bit(job, work.model)
             if query is not None and bit >= 0:
                 query.running &= ~(1 << bit)
                 query.gone |= 1 << bit  # unless it becomes ready again
         self._is_stale = True
 
-    def _bit(self, job: Job) -> int:
-        """Which model of its ensemble a job is; -1 where it is none."""
-        return -1 if job.part else self._ensembles[job.request.app.name].bits.get(job.node.name, -1)
+    def _bit(self, job: Job, model: str) -> int:
+        """Which model of its ensemble a job is, on ``model`` where it has variants; -1 where it is none."""
+        ensemble = self._ensembles[job.request.app.name]
+        return -1 if job.part else ensemble.bits.get(model if ensemble.one_of else job.node.name, -1)
 
     def queued(self) -> List[Job]:
-        waiting = [job for query in self._queries.values() for job in query.jobs.values()]
+        waiting = [job for query in self._queries.values() for job in query.waits()]
         return self._plain.queued() + list(self._leads.values()) + waiting
 
     # --- once per step ------------------------------------------------------------------------------------------------
@@ -272,21 +287,24 @@ class Members(Source):
                 board.settle(request, query.ensemble.join.name)
                 return
         elif not query.running and query.jobs:
-            ends = [self._ends_ns(job, board) for job in query.jobs.values()]
+            ends = [self._ends_ns(job, query.model(bit), board) for bit, job in query.jobs.items()]
             if min(ends) > query.last_ns:
                 if request.on_late != "answer":
                     fastest_ns = min([_alone_ns(node.model, board) for node in query.ensemble.nodes])
                     is_slow = request.arrival_ns + fastest_ns > query.last_ns
                     board.drop(request, CANNOT_MAKE_DEADLINE if is_slow else OVERLOADED)
                     return
-                slowest_ns = max([_alone_ns(job.node.model, board) for job in query.jobs.values()])
+                slowest_ns = max([_alone_ns(query.model(bit), board) for bit in query.jobs])
                 soonest_ns = min(ends)
                 if soonest_ns >= NEVER_NS:  # no lane is up: look again later
                     soonest_ns = board.now_ns + request.app.slo_ns
                 query.due_ns = query.last_ns = max(board.now_ns, soonest_ns) + slowest_ns
                 self._decide(query, board)
         for bit, job in query.jobs.items():
-            if (query.planned ^ query.told) >> bit & 1:
+            if query.ensemble.one_of:
+                if query.planned >> bit & 1:
+                    board.want(job, True, query.model(bit))
+            elif (query.planned ^ query.told) >> bit & 1:
                 board.want(job, bool(query.planned >> bit & 1))
         query.told = query.planned
 
@@ -308,7 +326,7 @@ class Members(Source):
             elif (
                 job.seq in self._leads
                 and job.node.name in self._ensembles[job.request.app.name].leads
-                and self._ends_ns(job, board) > self._lead_due_ns(job, board)
+                and self._ends_ns(job, job.model, board) > self._lead_due_ns(job, board)
             ):
                 board.drop(job.request, OVERLOADED)
 
@@ -320,11 +338,11 @@ class Members(Source):
         behind = [_alone_ns(node.model, board) + board.rest_ns(app, node) for node in ensemble.nodes]
         return job.request.deadline_ns - min(behind)
 
-    def _ends_ns(self, job: Job, board: Board) -> int:
-        """When a job would end at the earliest."""
+    def _ends_ns(self, job: Job, model: str, board: Board) -> int:
+        """When a job would end at the earliest on a model."""
         if job.lane:
-            return board.ends_by_lane(job.node.model).get(job.lane, NEVER_NS)
-        ends_ns = board.earliest_end_ns(job.node.model)
+            return board.ends_by_lane(model).get(job.lane, NEVER_NS)
+        ends_ns = board.earliest_end_ns(model)
         return NEVER_NS if ends_ns is None else ends_ns
 
     def next_wakeup_ns(self, board: Board) -> int | None:
@@ -405,7 +423,7 @@ class Members(Source):
         """The models that wait and could still end in time."""
         found = 0
         for bit, job in query.jobs.items():
-            if self._ends_ns(job, board) <= query.until_ns:
+            if self._ends_ns(job, query.model(bit), board) <= query.until_ns:
                 found |= 1 << bit
         return found
 
@@ -460,7 +478,9 @@ class Members(Source):
             return candidate.detail
         shares = candidate.detail
         assert isinstance(shares, list)
-        return bid_for(candidate.jobs, candidate.size, candidate.takes_ns, board, shares=shares)
+        bid = bid_for(candidate.jobs, candidate.size, candidate.takes_ns, board, shares=shares)
+        bid.model = candidate.model
+        return bid
 
     def _make_rows(self, board: Board) -> None:
         """The jobs that may run, by model, in order of what they add."""
@@ -476,13 +496,13 @@ class Members(Source):
                 if (query.planned | query.spare) >> bit & 1:
                     rows_of = self._rows if query.planned >> bit & 1 else self._spare
                     gain = query.gains[bit]
-                    rows_of.setdefault(job.node.model, []).append((-gain, query.until_ns, job.seq, gain / worth, job))
+                    rows_of.setdefault(query.model(bit), []).append((-gain, query.until_ns, job.seq, gain / worth, job))
         for job in self._leads.values():
             own_ns = share_ns(job.node.model, board)
             part = own_ns / max(1, own_ns + board.rest_lane_ns(job.request.app, job.node))
             due_ns = self._lead_due_ns(job, board)
             if not droppable(job):
-                due_ns = max(due_ns, self._ends_ns(job, board) + _alone_ns(job.node.model, board))
+                due_ns = max(due_ns, self._ends_ns(job, job.model, board) + _alone_ns(job.node.model, board))
             row = (-worth_of(job.request, board) * part, due_ns, job.seq, 1.0, job)
             self._rows.setdefault(job.node.model, []).append(row)
         for rows in list(self._rows.values()) + list(self._spare.values()):
@@ -538,7 +558,7 @@ class Members(Source):
     # --- for people ---------------------------------------------------------------------------------------------------
 
     def figures(self) -> Mapping[str, Any]:
-        fitted = {name: item.profile is not None for name, item in self._ensembles.items()}
+        fitted = {name: item.profile is not None for name, item in self._ensembles.items() if not item.one_of}
         figures: Dict[str, Any] = {"open": len(self._queries), "answers by models": dict(sorted(self._answers.items()))}
         if not all(fitted.values()):
             figures["not fitted"] = [name for name, is_fitted in fitted.items() if not is_fitted]
@@ -559,8 +579,15 @@ def check_history(apps: Iterable[App]) -> None:
             )
 
 
+def members_of(app: App) -> Ensemble | None:
+    """The models that an app's requests are to choose among: of an ensemble some, of variants one; None of others."""
+    return ensemble_of(app) or alternatives_of(app)
+
+
 def _subsets(query: Query, bits: Sequence[int]) -> Iterable[int]:
     """The subsets of the models ``bits`` that a request may want, as bits."""
+    if query.ensemble.one_of:
+        return [1 << bit for bit in bits]
     count = len(bits)
     if count <= EVERY_SUBSET:
         found = [0]

@@ -89,7 +89,7 @@ def _options(ensemble: Ensemble, models: Set[str], worth: float, board: Board) -
     nodes = ensemble.nodes
     elsewhere = sum([1 << bit for bit, node in enumerate(nodes) if node.model not in models])
     found: List[Option] = []
-    for subset in range(1, 1 << len(nodes)):
+    for subset in [1 << bit for bit in range(len(nodes))] if ensemble.one_of else range(1, 1 << len(nodes)):
         if not subset & elsewhere:
             takes_ns = sum([share_ns(node.model, board) for bit, node in enumerate(nodes) if subset >> bit & 1])
             found.append((float(takes_ns), worth * (ensemble.mean[elsewhere | subset] - ensemble.mean[elsewhere])))
