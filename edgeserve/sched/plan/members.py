@@ -49,7 +49,8 @@ EVERY_SUBSET: Final = 6
 model each, so that ten models are 65 subsets and not 1,023."""
 
 HORIZON: Final = 2
-"""Longest SLOs of the ensembles that a price looks ahead (``one_plan`` 6: 1 to 5 are level)."""
+"""Longest SLOs of the ensembles that a price looks ahead (``one_plan`` 6: 1 to 5 are level); of variants one, since
+their price must rise with a burst (``docs/research/variants.md``)."""
 
 PRICES: Final = 32
 """A price is worked out anew after this part of its horizon."""
@@ -353,7 +354,7 @@ class Members(Source):
 
     def _reprice(self, board: Board) -> None:
         """Work out what the time of each model costs, from time to time."""
-        horizon_ns = HORIZON * max([item.app.slo_ns for item in self._ensembles.values()])
+        horizon_ns = max([item.app.slo_ns * (1 if item.one_of else HORIZON) for item in self._ensembles.values()])
         if self._priced and board.now_ns - self._priced_ns < horizon_ns // PRICES:
             return
         self._priced += 1
@@ -390,7 +391,7 @@ class Members(Source):
         if not bits:
             return
         nodes = query.ensemble.nodes
-        shares = {bit: share_ns(nodes[bit].model, board) for bit in bits}
+        shares = {bit: share_ns(nodes[bit].model, board, query.ensemble.batch_ns) for bit in bits}
         costs = {bit: shares[bit] * self._prices[nodes[bit].model] for bit in bits}
         worth = worth_of(query.request, board)
         found: List[Tuple[int, float, float]] = []  # subset, what it adds, the same by its time
@@ -416,7 +417,7 @@ class Members(Source):
                 if subset >> bit & 1 and not subset & ~within and each > most:
                     most = each
             query.gains[bit] = most * shares[bit]
-            if not query.planned >> bit & 1 and query.gains[bit] > 0.0:
+            if not query.planned >> bit & 1 and query.gains[bit] > 0.0 and query.adds(1 << bit, query.planned):
                 query.spare |= 1 << bit
 
     def _able(self, query: Asking, board: Board) -> int:

@@ -13,6 +13,7 @@ from edgeserve.config.ensemble_profile import EnsembleProfile, join_of, lead_of
 from edgeserve.config.schema import NodeConfig
 from edgeserve.sched.requests.graph import App, Node
 from edgeserve.sched.requests.states import Job, RequestRecord
+from edgeserve.units import FOREVER_NS
 
 Row = Tuple[float, ...]
 
@@ -22,9 +23,23 @@ class Ensemble:
     ``helpers`` what else the join alone waits for, such as a node that scores the request beside the models; ``before``
     are both.
     ``profile`` is None where nothing was fitted: then each model counts alike. ``one_of``: the models are variants, in
-    the place of one node, which is the ``join`` as well."""
+    the place of one node, which is the ``join`` as well. ``batch_ns``: batches that take longer do not tell what a
+    request costs: of variants, those that leave no time to wait for such a one before."""
 
-    __slots__ = ("app", "nodes", "join", "bits", "leads", "helpers", "before", "profile", "score", "mean", "one_of")
+    __slots__ = (
+        "app",
+        "nodes",
+        "join",
+        "bits",
+        "leads",
+        "helpers",
+        "before",
+        "profile",
+        "score",
+        "mean",
+        "one_of",
+        "batch_ns",
+    )
 
     def __init__(self, app: App, nodes: Sequence[Node], join: Node) -> None:
         self.app = app
@@ -38,6 +53,7 @@ class Ensemble:
         self.profile = profile
         self.score = profile.score if profile is not None else ""
         self.one_of = False
+        self.batch_ns = FOREVER_NS
         self.mean: Row = (
             profile.mean_row()
             if profile is not None
@@ -90,7 +106,7 @@ def alternatives_of(app: App) -> Ensemble | None:
     if len(node.models) < 2:
         return None
     found = Ensemble(app, [Node(NodeConfig(node.name, model), 0) for model in node.models], node)
-    found.one_of = True
+    found.one_of, found.batch_ns = True, app.slo_ns // 2
     found.bits = {model: bit for bit, model in enumerate(node.models)}
     row = [0.0]
     for model in node.models:
@@ -208,6 +224,10 @@ class Query:
             return 0.0
         before = self.worth(begun) if begun else 0.0
         return after - (before if before >= self.request.quality_min else 0.0)
+
+    def adds(self, subset: int, planned: int) -> bool:
+        """Whether more models than planned would make the answer better: of variants, one in place of the planned."""
+        return not self.ensemble.one_of or self.worth(subset) > self.worth(planned)
 
     def answers(self, bit: int) -> None:
         """A model has answered."""
