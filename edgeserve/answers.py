@@ -32,11 +32,21 @@ class Answer(Mapping[str, Any]):
     ``total_ms``, which runs to its end from when it was sent, or arrived where that is not known. ``id`` is the number
     that the server gave the request, for ``story``. ``branches`` names, in an app with a join, the nodes whose results
     were combined; the others were not there. ``quality`` is what a fitted ensemble's policy expects the answer to be
-    worth beside that of all its models (for a classifier the chance that both agree), ``None`` where nothing tells. Where
-    the app's model has variants, ``variant`` names the model that answered (else ``""``), and ``quality`` is that one's.
-    """
+    worth beside that of all its models (for a classifier the chance that both agree), ``None`` where nothing tells.
+    Where the app's model has variants, ``variant`` names the one that answered (else ``""``); ``quality`` is that one's."""
 
-    __slots__ = ("outputs", "outcome", "late", "reason", "breakdown_ms", "total_ms", "id", "quality", "branches", "variant")
+    __slots__ = (
+        "outputs",
+        "outcome",
+        "late",
+        "reason",
+        "breakdown_ms",
+        "total_ms",
+        "id",
+        "quality",
+        "branches",
+        "variant",
+    )
 
     def __init__(
         self,

@@ -121,7 +121,9 @@ class ModelConfig:
     load_ns: int = entry(duration, 0, key="load")  # time to load, when no profile says
     sha256: str = entry(sha256, "")  # of its files (docs/guide/engines.md): others are refused; "" = any
     quality: float = entry(quality_number, 1.0)  # what its answers are worth beside its variants'
-    variants: Dict[str, float] = entry(table_of(quality_number), factory=dict)  # model that may answer in its place -> quality
+    variants: Dict[str, float] = entry(
+        table_of(quality_number), factory=dict
+    )  # model that may answer in its place -> quality
     options: Dict[str, Any] = entry(table_of(anything), factory=dict)  # the engine's own (providers, threads, ...)
 
     @property

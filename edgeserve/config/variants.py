@@ -80,8 +80,8 @@ def _check_least(app: AppConfig, config: Config) -> None:
             best: Dict[str, float] = {models[0].name: models[0].quality}
             raise ConfigError(f"{where}: no variant reaches it; the best is {_told(best)}; lower least_quality")
         raise ConfigError(
-            f"{where} is of an app of one model that has variants; give [model.{app.nodes[0].model}.variants], or leave "
-            "least_quality out"
+            f"{where} is of an app of one model that has variants; give [model.{app.nodes[0].model}.variants], or "
+            "leave least_quality out"
         )
 
 

@@ -452,9 +452,9 @@ def encode_answer(
     variant: str = "",
 ) -> List[Any]:
     """An answer as frames: header, then one buffer per tensor. Raises :class:`Failed` when an output cannot travel.
-    ``pack`` is msgpack's, or that of a packer which only one thread uses. ``quality`` and the names of the
-    ``branches`` that took part, or of the ``variant``, travel where there are any. Large tensors go where ``places`` has room. ``tables`` keeps
-    what answers of one small tensor say of it, for the next ones."""
+    ``pack`` is msgpack's, or that of a packer which only one thread uses. ``quality``, the ``variant`` and the names of
+    the ``branches`` that took part travel where there are any. Large tensors go where ``places`` has room. ``tables``
+    keeps what answers of one small tensor say of it, for the next ones."""
     frames: List[Any] = [None]
     queue_ns, load_ns, batch_ns, execute_ns = breakdown
     try:

@@ -4,9 +4,9 @@
                                      [--policies plan,largest,...] [--seconds S] [--quick] [--json FILE]
 
 Worlds (``scripts/lib/variant_worlds.py``): a camera beside another app; two cameras that ask for different least
-qualities; bursts; a small variant that runs on a second lane, too; a variant that is slower and worse than another; three
-networks with four exits each. ``plan`` chooses. ``largest`` and ``smallest`` serve that variant alone, under ``plan`` as
-well; so do ``largest_edf`` and ``smallest_edf`` under ``edf``. ``edgeserving`` is the rule of the paper
+qualities; bursts; a small variant that runs on a second lane, too; a variant that is slower and worse than another;
+three networks with four exits each. ``plan`` chooses. ``largest`` and ``smallest`` serve that variant alone, under
+``plan`` as well; so do ``largest_edf`` and ``smallest_edf`` under ``edf``. ``edgeserving`` is the rule of the paper
 (arXiv 2605.05527), ``edgeserving_code`` that of its public code (``scripts/lib/edgeserving.py``).
 
 *value*: percent of what all requests are worth if each gets the best answer in time; an answer in time counts with its

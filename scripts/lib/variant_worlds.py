@@ -1,7 +1,7 @@
 """Worlds of models with variants, for ``scripts/bench/variants.py``. A batch of b takes ``.4 + .6 * b`` of one alone.
 
-A load of 1 fills the lanes with full batches of the best variants. A request is worth its app's lane time at that, times
-its value, times the quality of its answer: the same under every policy.
+A load of 1 fills the first lane with full batches of the best variants. A request is worth its app's lane time at that,
+times its value, times the quality of its answer: the same under every policy.
 """
 
 from __future__ import annotations
@@ -48,7 +48,12 @@ def exits(name: str, alone_ms: float) -> List[Variant]:
     """The exits of one network: after a fifth, two fifths, seven tenths and all of its time."""
     return [
         (f"{name}_{exit}", alone_ms * part, quality)
-        for exit, part, quality in (("final", 1.0, 1.0), ("third", 0.7, 0.98), ("second", 0.4, 0.93), ("first", 0.2, 0.74))
+        for exit, part, quality in (
+            ("final", 1.0, 1.0),
+            ("third", 0.7, 0.98),
+            ("second", 0.4, 0.93),
+            ("first", 0.2, 0.74),
+        )
     ]
 
 

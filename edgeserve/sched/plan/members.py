@@ -22,6 +22,7 @@ from edgeserve.sched.policies.common.bidding import best_class, bid_for, droppab
 from edgeserve.sched.policies.common.ensembles import Ensemble, Query, alternatives_of, ensemble_of
 from edgeserve.sched.policies.common.records import RecordDraws
 from edgeserve.sched.policy_api.board import Board
+from edgeserve.sched.policy_api.expected_end import ExpectedEnd, expected_end
 from edgeserve.sched.policy_api.policy import CANNOT_MAKE_DEADLINE, Bid, Policy
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import ANSWERED, DONE, OPEN, READY, Job, RequestRecord
@@ -107,6 +108,7 @@ class Members(Source):
         self._empty: List[RequestRecord] = []  # whose join goes on without any model: there is no answer
         self._waits: Dict[str, Deque[int]] = {}  # of the last joins of each app
         self._answers: Dict[int, int] = {}  # models that took part -> answers
+        self._variants: Dict[str, int] = {}  # variant -> answers
 
     # --- requests come and go -----------------------------------------------------------------------------------------
 
@@ -130,7 +132,7 @@ class Members(Source):
         bit = -1 if job.part else ensemble.bits.get(job.node.name, -1)
         if ensemble.one_of:
             query = self._query(job.request, ensemble, board)
-            query.jobs = {bit: job for bit in range(len(ensemble.nodes))}
+            query.jobs = dict.fromkeys(range(len(ensemble.nodes)), job)
             query.gone = 0
             self._is_stale = True
         elif bit >= 0:
@@ -227,6 +229,8 @@ class Members(Source):
             if query is not None and bit >= 0:
                 if job.state == DONE:
                     query.answers(bit)
+                    if query.ensemble.one_of:
+                        self._variants[work.model] = self._variants.get(work.model, 0) + 1
                 else:
                     query.running &= ~(1 << bit)
                     if job.state != READY:
@@ -556,11 +560,18 @@ class Members(Source):
             [row[3] for row in best],
         )
 
+    def expected_end(self, request: RequestRecord, job: Job | None, board: Board) -> ExpectedEnd | None:
+        return expected_end(request, job, board, variants=True)
+
     # --- for people ---------------------------------------------------------------------------------------------------
 
     def figures(self) -> Mapping[str, Any]:
         fitted = {name: item.profile is not None for name, item in self._ensembles.items() if not item.one_of}
-        figures: Dict[str, Any] = {"open": len(self._queries), "answers by models": dict(sorted(self._answers.items()))}
+        figures: Dict[str, Any] = {"open": len(self._queries)}
+        if self._answers:
+            figures["answers by models"] = dict(sorted(self._answers.items()))
+        if self._variants:
+            figures["answers by variant"] = dict(self._variants)
         if not all(fitted.values()):
             figures["not fitted"] = [name for name, is_fitted in fitted.items() if not is_fitted]
             figures["to fit"] = (
