@@ -33,7 +33,8 @@ class Answer(Mapping[str, Any]):
     that the server gave the request, for ``story``. ``branches`` names, in an app with a join, the nodes whose results
     were combined; the others were not there. ``quality`` is what a fitted ensemble's policy expects the answer to be
     worth beside that of all its models (for a classifier the chance that both agree), ``None`` where nothing tells.
-    Where the app's model has variants, ``variant`` names the one that answered (else ``""``); ``quality`` is that one's."""
+    Where the app's model has variants, ``variant`` names the one that answered (else ``""``), and ``quality`` is that
+    of this one."""
 
     __slots__ = (
         "outputs",

@@ -435,7 +435,7 @@ class Auction:
         for job in bid.jobs:
             if (
                 job.state != READY
-                or (job.node.model != bid.model and bid.model not in job.node.models)
+                or (job.model != bid.model and not job.may_run(bid.model))
                 or (job.lane and job.lane != lane.name)
             ):
                 return f"{job!r} is not ready for model {bid.model!r} here"

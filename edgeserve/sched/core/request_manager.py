@@ -366,7 +366,7 @@ class RequestManager(RequestMoves):
 
     def want(self, job: Job, wanted: bool, model: str = "") -> None:
         """Count a ready job as demand for its model, or for a variant of it, or not."""
-        if job.state != READY or not job.queued or (model and model not in job.node.models):
+        if job.state != READY or not job.queued or (model and not job.may_run(model)):
             raise _illegal(job.request, f"want({job!r}, {wanted}, {model!r}): only a ready job waits for a model")
         if not self._memory.tracked or (wanted == bool(job.demand_ns) and model in ("", job.model)):
             return
@@ -469,7 +469,7 @@ class RequestManager(RequestMoves):
     def fail_if_stranded(self, job: Job) -> bool:
         """End a job's request when no lane is left that could run it: a bound job has but one."""
         model = job.node.model
-        if any(self._state.can_run(other, job.lane) for other in job.node.models):
+        if any(self._state.can_run(other, job.lane) for other in job.node.models if job.may_run(other)):
             return False
         self.fail(
             job,
@@ -578,6 +578,7 @@ class RequestManager(RequestMoves):
     def _job_unfinished(self, job: Job, result: JobResult, work: Work) -> None:
         move_job(job, "unfinished")
         job.lane, job.steps, job.ready_ns = work.lane.name, job.steps + result.steps, self._board.now_ns
+        job.model = work.model
         if job.node.model in self._state.sequences.models:
             said = result.hints.get("steps", result.hints.get(f"{job.node.name}.steps", 0)) if result.hints else 0
             if said >= 1:

@@ -132,7 +132,7 @@ class Members(Source):
         bit = -1 if job.part else ensemble.bits.get(job.node.name, -1)
         if ensemble.one_of:
             query = self._query(job.request, ensemble, board)
-            query.jobs = dict.fromkeys(range(len(ensemble.nodes)), job)
+            query.jobs = {bit: job for bit, node in enumerate(ensemble.nodes) if job.may_run(node.model)}
             query.gone = 0
             self._is_stale = True
         elif bit >= 0:

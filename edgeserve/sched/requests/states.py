@@ -315,6 +315,10 @@ class Job:
         self.state_device = ""  # that holds them
         self.deadline_ns = request.deadline_ns  # when this job must be done so that the rest still fits
 
+    def may_run(self, model: str) -> bool:
+        """Whether a model may run it: of variants any, until one has begun."""
+        return model in self.node.models and (not self.lane or model == self.model)
+
     def __repr__(self) -> str:
         return f"Job({self.id.request_id}/{self.id.node}{list(self.part) or ''} {self.state})"
 

@@ -86,6 +86,7 @@ class Memory:
         return all(
             item.state != RESIDENT and item.failures >= LOAD_FAILURES_MAX
             for model in job.node.models
+            if job.may_run(model)
             for item in self._places(job, model)
         )
 
