@@ -7,7 +7,8 @@ Worlds (``scripts/lib/variant_worlds.py``): a camera beside another app; two cam
 qualities; bursts; a small variant that runs on a second lane, too; a variant that is slower and worse than another;
 three networks with four exits each. ``plan`` chooses. ``largest`` and ``smallest`` serve that variant alone, under
 ``plan`` as well; so do ``largest_edf`` and ``smallest_edf`` under ``edf``. ``edgeserving`` is the rule of the paper
-(arXiv 2605.05527), ``edgeserving_code`` that of its public code (``scripts/lib/edgeserving.py``).
+(arXiv 2605.05527), ``edgeserving_code`` and ``edgeserving_sum`` are two of its public code
+(``scripts/lib/edgeserving.py``).
 
 *value*: percent of what all requests are worth if each gets the best answer in time; an answer in time counts with its
 quality. Every policy meets the same arrivals.
@@ -30,7 +31,7 @@ from edgeserve.sim.run import simulate
 from edgeserve.sim.scenario import with_policy
 
 LOADS = (0.5, 0.7, 1.0, 1.3, 2.0)
-RIVALS = ("largest", "smallest", edgeserving.PAPER, edgeserving.CODE)
+RIVALS = ("largest", "smallest", edgeserving.PAPER, edgeserving.CODE, edgeserving.CODE_SUM)
 EQUAL = 0.3
 """Points by which two policies may differ that serve alike: where nothing is short, all of the best are equal."""
 
