@@ -364,16 +364,16 @@ class RequestManager(RequestMoves):
         del request.jobs[job.seq]
         self._take_out(job)
 
-    def want(self, job: Job, wanted: bool, model: str = "") -> None:
+    def want(self, job: Job, wanted: bool, model: str, part: float) -> None:
         """Count a ready job as demand for its model, or for a variant of it, or not."""
         if job.state != READY or not job.queued or (model and not job.may_run(model)):
             raise _illegal(job.request, f"want({job!r}, {wanted}, {model!r}): only a ready job waits for a model")
-        if not self._memory.tracked or (wanted == bool(job.demand_ns) and model in ("", job.model)):
+        if not self._memory.tracked or (wanted == bool(job.demand_ns) and not model):
             return
         self._memory.unwant(job)
         if wanted:
             job.model = model or job.model
-            self._memory.want(job, batch_time_ns(self._state.latencies_of[job.model], 1))
+            self._memory.want(job, batch_time_ns(self._state.latencies_of[job.model], 1), part)
 
     def rate(self, request: RequestRecord, quality: float) -> None:
         """Note what an answer would be worth beside a whole one."""
@@ -456,7 +456,7 @@ class RequestManager(RequestMoves):
                 return
         alone_ns = batch_time_ns(self._state.latencies_of[job.model], 1) if job.hints or self._memory.tracked else 0
         if self._memory.tracked:
-            self._memory.want(job, alone_ns)
+            self._memory.want(job, alone_ns, 1.0)
         behind_ns = self._state.costs[request.app.name].rest_ns[node.name] if node.succs else 0
         job.deadline_ns = request.deadline_ns - behind_ns
         ends_anyhow = request.on_late == PARTIAL and keeps_written(job)

@@ -68,15 +68,17 @@ request it adds, the job."""
 class Asking(Query):
     """A request of an ensemble. ``gains``: what each model that it wants adds, in nanoseconds of lane time; ``spare``:
     the models that would add something, less than the price; ``until_ns``: when they are to end; ``seen``: what that
-    was worked out from; ``told``: the models that are said to be demand."""
+    was worked out from; ``told``: the models that are said to be demand, -1 where that is still to be said;
+    ``lacks``: the part of its worth that is lost while the variant that it wants is not in memory."""
 
-    __slots__ = ("gains", "spare", "until_ns", "seen", "told")
+    __slots__ = ("gains", "spare", "until_ns", "seen", "told", "lacks")
 
     def __init__(self, request: RequestRecord, ensemble: Ensemble, last_ns: int, early_ns: int) -> None:
         super().__init__(request, ensemble, last_ns, early_ns)
         self.gains: List[float] = [0.0] * len(ensemble.nodes)
         self.seen: Tuple[int, int, int, int, bool] = (-1, 0, 0, 0, False)
         self.spare = 0
+        self.lacks = 1.0
         self.until_ns = self.due_ns
         self.told = 0
 
@@ -133,7 +135,7 @@ class Members(Source):
         if ensemble.one_of:
             query = self._query(job.request, ensemble, board)
             query.jobs = {bit: job for bit, node in enumerate(ensemble.nodes) if job.may_run(node.model)}
-            query.gone = 0
+            query.gone, query.told = 0, -1
             self._is_stale = True
         elif bit >= 0:
             query = self._query(job.request, ensemble, board)
@@ -307,8 +309,8 @@ class Members(Source):
                 self._decide(query, board)
         for bit, job in query.jobs.items():
             if query.ensemble.one_of:
-                if query.planned >> bit & 1:
-                    board.want(job, True, query.model(bit))
+                if query.told < 0 and query.wanted >> bit & 1:
+                    board.want(job, True, query.model(bit), query.lacks)
             elif (query.planned ^ query.told) >> bit & 1:
                 board.want(job, bool(query.planned >> bit & 1))
         query.told = query.planned
@@ -398,6 +400,8 @@ class Members(Source):
         shares = {bit: share_ns(nodes[bit].model, board, query.ensemble.batch_ns) for bit in bits}
         costs = {bit: shares[bit] * self._prices[nodes[bit].model] for bit in bits}
         worth = worth_of(query.request, board)
+        if query.ensemble.one_of:
+            self._want_one(query, worth, board)
         found: List[Tuple[int, float, float]] = []  # subset, what it adds, the same by its time
         best, rate = 0.0, 0.0
         least = 0
@@ -424,13 +428,30 @@ class Members(Source):
             if not query.planned >> bit & 1 and query.gains[bit] > 0.0 and query.adds(1 << bit, query.planned):
                 query.spare |= 1 << bit
 
+    def _want_one(self, query: Asking, worth: float, board: Board) -> None:
+        """Name the variant that a request would have if all were in memory, and what it lacks without that one."""
+        best = here = 0.0
+        for bit in sorted(query.jobs):
+            model = query.model(bit)
+            cost = share_ns(model, board, query.ensemble.batch_ns) * self._prices[model]
+            gain = query.gain(1 << bit) * worth - cost
+            if gain > best:
+                best, query.wanted = gain, 1 << bit
+            if gain > here and _is_here(model, board):
+                here = gain
+        query.lacks = 1.0 if here <= 0.0 else (best - here) / max(1e-9, worth)
+        query.told = -1
+
     def _able(self, query: Asking, board: Board) -> int:
-        """The models that wait and could still end in time."""
-        found = 0
+        """The models that wait and could still end in time; of variants those in memory, if any of them is."""
+        found = here = 0
         for bit, job in query.jobs.items():
-            if self._ends_ns(job, query.model(bit), board) <= query.until_ns:
+            model = query.model(bit)
+            if self._ends_ns(job, model, board) <= query.until_ns:
                 found |= 1 << bit
-        return found
+                if query.ensemble.one_of and _is_here(model, board):
+                    here |= 1 << bit
+        return here or found
 
     # --- whenever a lane is about to be free --------------------------------------------------------------------------
 
@@ -617,6 +638,11 @@ def _subsets(query: Query, bits: Sequence[int]) -> Iterable[int]:
         chain |= best
         chosen.add(chain)
     return sorted(chosen)
+
+
+def _is_here(model: str, board: Board) -> bool:
+    """Whether a lane that is up could run a model now."""
+    return any(is_here for _, _, _, is_here in board.starts(model))
 
 
 def _alone_ns(model: str, board: Board) -> int:

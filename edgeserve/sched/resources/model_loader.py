@@ -52,11 +52,12 @@ class Memory:
 
     # --- demand -------------------------------------------------------------------------------------------------------
 
-    def want(self, job: Job, alone_ns: int) -> None:
-        """A job is ready and waits for its model."""
+    def want(self, job: Job, alone_ns: int, part: float) -> None:
+        """A job is ready and waits for its model, without which this part of its worth is lost."""
         request = job.request
         job.demand_ns = alone_ns
-        job.demand_worth = round(request.cost_share_ns * request.value / (request.rank * max(1, len(request.jobs))))
+        worth = part * request.cost_share_ns * request.value
+        job.demand_worth = round(worth / (request.rank * max(1, len(request.jobs))))
         rank = CLASSES.index(request.klass)
         for placement in self._places(job, job.model):
             placement.demand_ns += alone_ns

@@ -36,7 +36,7 @@ class Asked(NamedTuple):
     rank: int
     per_ns: float
     slack_ns: float
-    qualities: Mapping[str, float]
+    qualities: Mapping[str, float] = {}
 
     def lost(self, away_ns: float, busy_ns: float) -> float:
         """What comes while a model is away and cannot wait until it is back, and for the ``busy_ns`` of work that waits
