@@ -47,13 +47,14 @@ def config_of(directory: Path, variants: Dict[str, float], **app: Any) -> Config
 
 
 def test_the_answer_says_which_variant_answered_and_its_quality(tmp_path: Path) -> None:
-    with Runtime(config_of(tmp_path, {"small": 0.8})) as runtime:
+    config = config_of(tmp_path, {"small": 0.8})
+    with Runtime(config, serve=True) as runtime:
         answer = runtime.infer("a", {"x": 1.0})
         assert (answer["who"], answer.variant, answer.quality) == ("full", "full", 1.0)
         hasty = runtime.infer("a", {"x": 1.0}, slo_ms=20)
         assert (hasty["who"], hasty.variant, hasty.quality) == ("small", "small", 0.8)
         assert "quality 0.800 of small" in repr(hasty)
-        with Client(runtime.config.server.endpoint) as client:
+        with Client(runtime.endpoints[0]) as client:
             asked = client.infer("a", {"x": 1.0})
             assert (asked.variant, asked.quality) == ("full", 1.0)
             told = how_it_went(asked)
