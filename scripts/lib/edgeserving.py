@@ -170,7 +170,7 @@ class EdgeServingCode(EdgeServing):
 
 
 class EdgeServingSum(EdgeServingCode):
-    """The rule that the public code runs at last (``multi_model_dev.py``, "ours_normalized"): a tenth of the backlog
+    """The rule that the public code runs at last ("ours_normalized" of dododo99k/EdgeServing): a tenth of the backlog
     times what the batch has waited, in milliseconds, per time to the power of .4; and for each request what its exit is
     worth, which the authors set by hand from nothing for the first exit to about 11 for the last."""
 
