@@ -164,3 +164,10 @@ def test_where_none_is_in_memory_one_is_loaded():
     world = make(models=models, resident={"cpu": []})
     world.arrive("camera")
     assert [action.model for action in world.seen if isinstance(action, LoadModel)] == ["full"]
+
+
+def test_another_policy_gives_up_what_its_model_answers_below_what_is_wanted():
+    world = make("edf", models={"full": {"quality": 0.95}})
+    world.arrive("camera", quality_min=0.97)
+    world.finish(at=40)
+    assert world.of(FinishRequest) == [ended(1, "dropped", "quality_too_low")]
