@@ -32,9 +32,22 @@ class Answer(Mapping[str, Any]):
     ``total_ms``, which runs to its end from when it was sent, or arrived where that is not known. ``id`` is the number
     that the server gave the request, for ``story``. ``branches`` names, in an app with a join, the nodes whose results
     were combined; the others were not there. ``quality`` is what a fitted ensemble's policy expects the answer to be
-    worth beside that of all its models (for a classifier the chance that both agree), ``None`` where nothing tells."""
+    worth beside that of all its models (for a classifier the chance that both agree), ``None`` where nothing tells.
+    Where the app's model has variants, ``variant`` names the one that answered (else ``""``), and ``quality`` is that
+    of this one."""
 
-    __slots__ = ("outputs", "outcome", "late", "reason", "breakdown_ms", "total_ms", "id", "quality", "branches")
+    __slots__ = (
+        "outputs",
+        "outcome",
+        "late",
+        "reason",
+        "breakdown_ms",
+        "total_ms",
+        "id",
+        "quality",
+        "branches",
+        "variant",
+    )
 
     def __init__(
         self,
@@ -47,6 +60,7 @@ class Answer(Mapping[str, Any]):
         id: int = 0,
         quality: Optional[float] = None,
         branches: Sequence[str] = (),
+        variant: str = "",
     ) -> None:
         self.outputs = outputs
         self.outcome = outcome
@@ -59,6 +73,7 @@ class Answer(Mapping[str, Any]):
         self.id = id
         self.quality = quality
         self.branches = tuple(branches)
+        self.variant = variant
 
     def __getitem__(self, name: str) -> Any:
         try:
@@ -79,7 +94,7 @@ class Answer(Mapping[str, Any]):
         breakdown = ", ".join(f"{key} {value:.2f}" for key, value in self.breakdown_ms.items())
         late = ", late" if self.late else ""
         worth = "" if self.quality is None else f", quality {self.quality:.3f}"
-        worth += f" of {', '.join(self.branches)}" if self.branches else ""
+        worth += f" of {', '.join(self.branches) or self.variant}" if self.branches or self.variant else ""
         return f"Answer({sorted(self.outputs)}, {self.outcome}{late}{worth}, {self.total_ms:.2f} ms: {breakdown})"
 
 

@@ -115,10 +115,10 @@ class Client:
         """Ask an app and wait for the answer. ``inputs`` maps names to numpy arrays, numbers or strings.
 
         ``slo_ms`` counts from now; ``klass``, ``value``, ``on_late`` default to the app's own. ``quality_min`` (0 to 1)
-        is the least quality of an ensemble's answer that is of use. A request that does not complete raises a
-        :class:`edgeserve.errors.RequestError`; :class:`TimedOut` after ``timeout_ms``, unless a language model has
-        written something by then, which is the answer. Large arrays
-        are not copied: they must not change until this returns. ``origin``: see :meth:`submit`.
+        is the least quality of an ensemble's answer, or of a variant, that is of use. A request that does not complete
+        raises a :class:`edgeserve.errors.RequestError`; :class:`TimedOut` after ``timeout_ms``, unless a language model
+        has written something by then, which is the answer. Large arrays are not copied: they must not change until this
+        returns. ``origin``: see :meth:`submit`.
         """
         check_may_wait("infer()")
         pending = self._ask(app, inputs, options, copy=False, origin=origin)

@@ -193,7 +193,7 @@ REASONS: Mapping[str, Tuple[str, str]] = {
     "not_started": ("rejected", "the embedded runtime does not run yet"),
     "stopped": ("rejected", "the embedded runtime does not run any more"),
     "superseded": ("dropped", "a newer request of its stream came, and the app says `newest_wins`"),
-    "quality_too_low": ("dropped", "the answer would be worth less than its `quality_min`"),
+    "quality_too_low": ("rejected, dropped", "the answer would be worth less than its `quality_min`"),
     "window_missed": ("dropped", "the lane was not free within the start window (`clockwork`)"),
     "overtaken": ("dropped", "a batch of requests with later deadlines went before it (`clockwork`)"),
     "proactive": ("dropped", "the modules before it would take too long; its story says which (`pard`, `pard+`)"),

@@ -124,8 +124,9 @@ struct Answer {
   std::uint64_t request_id = 0;
   double total_ms = 0;
   std::vector<double> breakdown_ms;  // waiting, loading, behind earlier work on the lane, running
-  double quality = kUnset;  // of a fitted ensemble: what the answer is expected to be worth, 0 to 1
+  double quality = kUnset;  // of a fitted ensemble or a variant: what the answer is expected to be worth, 0 to 1
   std::vector<std::string> branches;
+  std::string variant;  // the model that answered, where the app's model has variants
 };
 
 // --- msgpack: the types that the bus uses ----------------------------------------------------------------------------
@@ -1026,6 +1027,7 @@ class Client {
     if (const msgpack::Value* found = header.find("request_id")) answer.request_id = found->as_natural("request_id");
     if (const msgpack::Value* found = header.find("total_ns")) answer.total_ms = found->as_double() / 1e6;
     if (const msgpack::Value* found = header.find("quality")) answer.quality = found->as_double();
+    if (const msgpack::Value* found = header.find("variant")) answer.variant = found->as_text();
     if (const msgpack::Value* found = header.find("breakdown_ns"))
       for (auto& item : found->items) answer.breakdown_ms.push_back(item.as_double() / 1e6);
     if (const msgpack::Value* found = header.find("branches"))

@@ -53,6 +53,8 @@ export interface Answer {
   breakdownMs: { queue: number; load: number; batch: number; execute: number; other: number };
   quality: number | null;
   branches: string[];
+  /** The model that answered, where the app's model has variants; else empty. */
+  variant: string;
 }
 
 export class EdgeServeError extends Error {

@@ -309,6 +309,7 @@ function answerOf(fields, frames) {
     outputs, id: fields.request_id, late: fields.late, reason: fields.reason || '', totalMs,
     breakdownMs: { queue, load, batch, execute, other: Math.max(0, totalMs - queue - load - batch - execute) },
     quality: fields.quality === undefined ? null : fields.quality, branches: fields.branches || [],
+    variant: fields.variant || '',
   };
 }
 

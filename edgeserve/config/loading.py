@@ -32,6 +32,7 @@ from edgeserve.config.schema import (
     TensorConfig,
 )
 from edgeserve.config.text_files import decoded
+from edgeserve.config.variants import check_variants, with_variants
 from edgeserve.errors import ConfigError, nearest
 from edgeserve.units import NS_PER_MS, counted_axes, format_duration
 
@@ -126,7 +127,7 @@ def parse_config(table: Mapping[str, Any], directory: str = ".", source: str = "
     models = _sections(ModelConfig, table, "model")
     policies = {name: _policy(name, section) for name, section in _named(table, "policy").items()}
     apps = {
-        name: completed(_app(name, section, directory), section, models)
+        name: with_variants(completed(_app(name, section, directory), section, models), models)
         for name, section in _named(table, "app").items()
     }
     if not policies or any(app.policy == DEFAULT_POLICY for app in apps.values()):
@@ -292,6 +293,7 @@ def check_config(config: Config) -> None:
             )
         for lane_name in model.lanes:
             _refers(lane_name, config.lanes, f"[model.{model.name}] lanes")
+    check_variants(config)
     for app in config.apps.values():
         if app.policy:
             how = f"; a policy that an app names has a table: [policy.{app.policy}] kind = '...'"

@@ -86,6 +86,13 @@ def one_of(*names: str) -> Reader:
     return read
 
 
+def quality_number(value: Any, where: str) -> float:
+    """What an answer is worth beside a whole one."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0.0 < value <= 1.0:
+        raise ConfigError(f"{where} = {value!r}: expected a quality above 0, 1 at most")
+    return float(value)
+
+
 def tuple_of(reader: Reader) -> Reader:
     """A reader of lists."""
 

@@ -23,6 +23,7 @@ from edgeserve.config.readers import (
     list_or_table_of,
     number,
     one_of,
+    quality_number,
     read_predictors,
     sha256,
     size,
@@ -119,6 +120,8 @@ class ModelConfig:
     expected: Dict[int, int] = entry(durations_by_size, factory=dict)  # batch size -> time, when no profile says
     load_ns: int = entry(duration, 0, key="load")  # time to load, when no profile says
     sha256: str = entry(sha256, "")  # of its files (docs/guide/engines.md): others are refused; "" = any
+    quality: float = entry(quality_number, 1.0)  # what its answers are worth, beside those of its variants
+    variants: Dict[str, float] = entry(table_of(quality_number), factory=dict)  # model in its place -> its quality
     options: Dict[str, Any] = entry(table_of(anything), factory=dict)  # the engine's own (providers, threads, ...)
 
     @property
@@ -195,6 +198,7 @@ class AppConfig:
     answer_lengths: str = entry(string, "")  # predicts tokens of answers, by 'edgeserve fit'; "" = the packaged model
     learn_lengths: bool = entry(boolean, False)  # of a language model: go on learning from answers, in memory alone
     examples: str = entry(string, "")  # "module:function" that returns requests whose times alone are profiled
+    least_quality: float = entry(number(0.0, 1.0), 0.0)  # of the variants of its model that may answer
     ensemble: str = entry(string, "")  # written by 'edgeserve fit': what the app's models are worth
     history: str = entry(string, "")  # record what an ensemble's models say into this .npz file; "" = none
     history_share: float = entry(number(0.0, 1.0), 0.05)  # of the requests, those that are recorded
@@ -202,6 +206,7 @@ class AppConfig:
     history_features: str = entry(string, "")  # "request.NAME" or "NODE.NAME": what a difficulty predictor reads
     inputs: Dict[str, TensorConfig] = field(default_factory=dict)
     ensemble_profile: Optional[EnsembleProfile] = None  # what stands in that file, or in the table [app.NAME.ensemble]
+    variants: Dict[str, float] = field(default_factory=dict)  # models that may answer, best first -> quality; {} = one
     outputs: AnswerNames = entry(list_or_table_of(string), ())  # left out = all that last nodes return; a table renames
 
     @property

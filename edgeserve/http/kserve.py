@@ -338,6 +338,8 @@ def how_it_went(answer: Answer) -> Dict[str, Any]:
         table["reason"] = answer.reason
     if answer.branches:
         table["branches"] = ",".join(answer.branches)
+    if answer.variant:
+        table["variant"] = answer.variant
     if answer.quality is not None:
         table["quality"] = answer.quality
     return table

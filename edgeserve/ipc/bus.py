@@ -612,6 +612,7 @@ class Bus:
         breakdown: Sequence[int] = (0, 0, 0, 0),
         quality: Optional[float] = None,
         branches: Sequence[str] = (),
+        variant: str = "",
     ) -> None:
         """The one reply to a request that completed. Large arrays are not copied: they must not change afterwards.
 
@@ -643,6 +644,7 @@ class Bus:
                 branches,
                 room,
                 self._tables,
+                variant,
             )
         except Exception as raised:  # noqa: BLE001 such as no more memory
             error = self.expected(raised)

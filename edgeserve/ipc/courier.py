@@ -339,6 +339,7 @@ class Courier:
                     value.request_id,
                     value.quality,
                     value.branches,
+                    value.variant,
                 )
             )
         else:

@@ -151,6 +151,7 @@ class Reply:
         "info",
         "quality",
         "branches",
+        "variant",
     )
 
     def __init__(self, kind: str, key: Key | None) -> None:
@@ -168,6 +169,7 @@ class Reply:
         self.info: Dict[str, Any] = {}
         self.quality: Optional[float] = None
         self.branches: Sequence[str] = ()
+        self.variant = ""
 
 
 # --- headers ----------------------------------------------------------------------------------------------------
@@ -447,15 +449,17 @@ def encode_answer(
     branches: Sequence[str] = (),
     places: Optional[Places] = None,
     tables: Optional[Dict[str, Table]] = None,
+    variant: str = "",
 ) -> List[Any]:
     """An answer as frames: header, then one buffer per tensor. Raises :class:`Failed` when an output cannot travel.
-    ``pack`` is msgpack's, or that of a packer which only one thread uses. ``quality`` and the names of the
-    ``branches`` that took part travel where there are any. Large tensors go where ``places`` has room. ``tables`` keeps
-    what answers of one small tensor say of it, for the next ones."""
+    ``pack`` is msgpack's, or that of a packer which only one thread uses. ``quality``, the ``variant`` and the names of
+    the ``branches`` that took part travel where there are any. Large tensors go where ``places`` has room. ``tables``
+    keeps what answers of one small tensor say of it, for the next ones."""
     frames: List[Any] = [None]
     queue_ns, load_ns, batch_ns, execute_ns = breakdown
     try:
-        table, is_plain = None, tables is not None and len(outputs) == 1 and not reason and not branches
+        is_whole = not reason and not branches and not variant
+        table, is_plain = None, tables is not None and len(outputs) == 1 and is_whole
         if is_plain:
             ((name, value),) = outputs.items()
             table = tables.get(name)  # type: ignore[union-attr]
@@ -466,6 +470,8 @@ def encode_answer(
             rest: Dict[str, Any] = {"reason": reason} if reason else {}  # and, from outputs, "tensors" and "texts"
             if branches:
                 rest["branches"] = list(branches)
+            if variant:
+                rest["variant"] = variant
             if quality is not None:
                 rest["quality"] = quality
             total = encode_values(outputs, rest, frames, "output", places=places) if outputs else 0
@@ -758,6 +764,10 @@ def _read_answer(fields: Dict[str, Any], buffers: Sequence[Buffer], message_byte
         raise Malformed(f"breakdown_ns = {show(breakdown)}: expected four whole numbers")
     if "quality" in fields or "branches" in fields:
         _read_quality(fields, reply)
+    if "variant" in fields:
+        reply.variant = fields.pop("variant")
+        if type(reply.variant) is not str:
+            raise Malformed(f"variant = {show(reply.variant)}: expected the name of a model")
 
 
 def _read_outputs(fields: Dict[str, Any], buffers: Sequence[Buffer], message_bytes_max: int, reply: Reply) -> None:

@@ -67,13 +67,16 @@ class Endings:
         counts.completed(now_ns - request.arrival_ns, late, breakdown)
         if self.teach and request.app in self.teach and not action.cut:
             self.teach[request.app](request.inputs, outputs)
-        if not request.plan.has_joins:
+        if not request.plan.has_joins and not action.variant:
             request.responder.answer(request, outputs, reason, late, now_ns, total_ns, breakdown)
             return
-        branches, quality = self._values.branches(request), action.quality if action.branches else None
+        branches = self._values.branches(request)
+        quality = action.quality if action.branches or action.variant else None
         if quality is not None:
-            counts.rated(quality, len(branches))
-        request.responder.answer(request, outputs, reason, late, now_ns, total_ns, breakdown, quality, branches)
+            counts.rated(quality, len(branches), action.variant)
+        request.responder.answer(
+            request, outputs, reason, late, now_ns, total_ns, breakdown, quality, branches, action.variant
+        )
 
     def _refuse(self, request: LiveRequest, action: FinishRequest) -> None:
         if request.running and self._batches.by_id:

@@ -29,8 +29,10 @@ class Responder(Protocol):
         breakdown: LatencyBreakdown,
         quality: Optional[float] = None,
         branches: Sequence[str] = (),
+        variant: str = "",
     ) -> None:
-        """The request completed. ``quality`` and ``branches`` are those of :class:`~edgeserve.answers.Answer`."""
+        """The request completed. ``quality``, ``branches`` and ``variant`` are those of
+        :class:`~edgeserve.answers.Answer`."""
 
     def refuse(self, request: Any, error: RequestError) -> None:
         """The request ended without an answer."""
@@ -80,6 +82,7 @@ class RequestFuture(PendingAnswer):
         breakdown: LatencyBreakdown,
         quality: Optional[float] = None,
         branches: Sequence[str] = (),
+        variant: str = "",
     ) -> None:
         """See :class:`Responder`."""
         if self.set_running_or_notify_cancel():
@@ -92,6 +95,7 @@ class RequestFuture(PendingAnswer):
                     total_ms=total_ns / NS_PER_MS,
                     quality=quality,
                     branches=branches,
+                    variant=variant,
                     breakdown_ms={
                         BREAKDOWN_KEYS[0]: breakdown[0] / NS_PER_MS,
                         BREAKDOWN_KEYS[1]: breakdown[1] / NS_PER_MS,

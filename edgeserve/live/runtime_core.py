@@ -473,7 +473,7 @@ class RuntimeCore:
         found: Dict[str, str] = {}
         for app in config.apps.values():
             reasons = [why[node.model or node.name] for node in app.nodes]
-            if any(reasons):
+            if any(reasons) and not any(not why[variant] for variant in app.variants):
                 found[app.name] = next(reason for reason in reasons if reason)
         return found
 

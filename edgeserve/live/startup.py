@@ -16,7 +16,7 @@ from typing import Any, Callable, Dict, FrozenSet, Iterator, List, Mapping, Name
 import numpy as np
 
 from edgeserve.config.profiles import Profile
-from edgeserve.config.schema import Config, ModelConfig
+from edgeserve.config.schema import AppConfig, Config, ModelConfig
 from edgeserve.engines import check_streams, lane_info, make_engine
 from edgeserve.engines.base import CONTEXT_BYTES_MAX, Engine, Footprint, OutputType, SequenceInfo
 from edgeserve.engines.denormals import flush_to_zero
@@ -388,7 +388,9 @@ def _look(check: RowCheck, size: int, _: Any) -> str:
 def check_inputs(config: Config, model: ModelConfig, engine: Engine) -> None:
     """Raise :class:`ConfigError` where an app of this model alone declares inputs with which no request could run."""
     for app in config.apps.values():
-        if len(app.nodes) != 1 or app.nodes[0].model != model.name or app.nodes[0].inputs or not app.inputs:
+        if len(app.nodes) != 1 or app.nodes[0].inputs or not app.inputs:
+            continue
+        if model.name != app.nodes[0].model and model.name not in app.variants:
             continue
         declared = {
             name: OutputType(tensor.dtype, tensor.shape) if tensor.dtype not in ("bytes", "any") else None
@@ -397,9 +399,13 @@ def check_inputs(config: Config, model: ModelConfig, engine: Engine) -> None:
         wrong = engine.misfits(declared)
         if wrong:
             raise ConfigError(
-                f"[app.{app.name}.inputs] declares what its model does not take: {'; '.join(wrong)}. "
+                f"[app.{app.name}.inputs] declares what {_called(model, app)} does not take: {'; '.join(wrong)}. "
                 f"Correct it, or leave [app.{app.name}.inputs] out"
             )
+
+
+def _called(model: ModelConfig, app: AppConfig) -> str:
+    return "its model" if model.name == app.nodes[0].model else f"the variant {model.name!r} of its model"
 
 
 def output_types(outputs: Mapping[str, Any]) -> Dict[str, OutputType]:

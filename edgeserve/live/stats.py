@@ -58,6 +58,7 @@ class AppCounts:
         "_breakdown_ns",
         "_completed",
         "_rated",
+        "_variants",
     )
 
     def __init__(self) -> None:
@@ -71,6 +72,7 @@ class AppCounts:
         self._breakdown_ns = [0, 0, 0, 0]
         self._completed = 0
         self._rated = [0, 0.0, 0]  # answers with a quality, the sum of it, branches that took part
+        self._variants: Dict[str, int] = {}  # answers of each variant
 
     def completed(self, latency_ns: int, late: bool, breakdown: LatencyBreakdown) -> None:
         self.outcomes[Outcome.COMPLETED] += 1
@@ -85,11 +87,13 @@ class AppCounts:
         sums[3] += breakdown[3]
         self._completed += 1
 
-    def rated(self, quality: float, branches: int) -> None:
-        """A completed answer whose policy says what it is worth."""
+    def rated(self, quality: float, branches: int, variant: str) -> None:
+        """A completed answer of which it is known what it is worth."""
         self._rated[0] += 1
         self._rated[1] += quality
         self._rated[2] += branches
+        if variant:
+            self._variants[variant] = self._variants.get(variant, 0) + 1
 
     def ended(self, outcome: str, reason: str) -> None:
         """Anything but completed. Counted by its :func:`~edgeserve.live.errors.label`."""
@@ -132,6 +136,7 @@ class AppCounts:
                         "answers": self._rated[0],
                         "mean": self._rated[1] / self._rated[0],
                         "branches": self._rated[2] / self._rated[0],
+                        **({"variants": dict(self._variants)} if self._variants else {}),
                     }
                 }
                 if self._rated[0]

@@ -117,10 +117,25 @@ def name_clashes(plan: AppPlan, returned: Mapping[str, Collection[str]]) -> List
     """What is wrong with the names of an app's values, in sentences. ``returned``: the names of the outputs of each
     model, as far as they are known."""
     if plan.names is None:
-        return []
+        return _unlike(plan.config, returned)
     for node in plan.nodes.values():
         plan.names.learn(node.name, returned.get(node.model, ()))
     return plan.names.told(plan.config.inputs)
+
+
+def _unlike(app: AppConfig, returned: Mapping[str, Collection[str]]) -> List[str]:
+    """The variants of an app's model that do not return what it returns, in sentences."""
+    model, found = app.nodes[0].model, []
+    names = returned.get(model, ())
+    for variant in app.variants:
+        lacks = [name for name in sorted(names) if name not in returned[variant]] if returned.get(variant) else []
+        if lacks:
+            has = ", ".join(map(repr, sorted(returned[variant])))
+            found.append(
+                f"[model.{model}.variants] {variant}: model {variant!r} returns {has} and no "
+                f"{', '.join(map(repr, lacks))}, which {model!r} returns; a variant answers with the same names"
+            )
+    return found
 
 
 def output_types(plan: AppPlan, by_model: Mapping[str, Mapping[str, OutputType]]) -> Dict[str, OutputType]:

@@ -182,8 +182,10 @@ class RequestSpans:
         }
         if end.reason:
             attributes["edgeserve.reason"] = end.reason
-        if end.branches:
+        if end.branches or end.variant:
             attributes["edgeserve.quality"] = end.quality
+        if end.variant:
+            attributes["edgeserve.variant"] = end.variant
         if found.count > BATCHES_MAX:
             attributes["edgeserve.batches"] = found.count
         parent = self._context.extract({"traceparent": found.parent} if found.parent else {})

@@ -332,7 +332,7 @@ class ReferenceModel:
             if before is not None and before.reason != LOST:
                 self._broken(now_ns, f"{job} runs again after it was {before}")
             graph = self._apps[entry.request.app]
-            if graph.models.get(job.node) != action.model:
+            if action.model not in graph.models.get(job.node, ()):
                 self._broken(now_ns, f"{job} is no node of model {action.model}")
             if graph.linked:
                 settles = entry.request.on_late == "partial" or bool(entry.kept)
@@ -410,7 +410,7 @@ class ReferenceModel:
             )
         if (job.node, job.part) in entry.done or job in self._jobs_out:
             self._broken(now_ns, f"{job} is to be retained, but it has run or is on a lane")
-        self._retained[job] = self._apps[entry.request.app].models.get(job.node, "")
+        self._retained[job] = self._apps[entry.request.app].models.get(job.node, ("",))[0]
 
     def _order_probe(self, now_ns: int, action: RunBatch) -> None:
         """A probe takes inputs that were retained, on a lane that has nothing else and that nobody waits for."""
@@ -531,7 +531,9 @@ class _ReferenceGraph:
     def __init__(self, app: AppConfig) -> None:
         self.stream = app.stream
         self.nodes = {node.name: node for node in app.nodes}
-        self.models = {node.name: node.model for node in app.nodes}
+        self.models: Dict[str, Tuple[str, ...]] = {
+            node.name: tuple(app.variants) or (node.model,) for node in app.nodes
+        }
         self.linked = len(app.nodes) > 1
         self.exits = [node for node in app.nodes if not any(node.name in (other.after or ()) for other in app.nodes)]
         self._scopes: Dict[str, Tuple[str, ...]] = {}
@@ -571,7 +573,7 @@ class _ReferenceGraph:
         behind = {name: {other.name for other in self.nodes.values() if name in (other.after or ())} for name in ready}
         begun = {name for name, _ in done}
         return any(
-            self.models[name] in models
+            any(model in models for model in self.models[name])
             for name in ready
             if not behind[name] & (ready | begun) and not self._is_left_open(done, name)
         )

@@ -51,6 +51,7 @@ class AppReport:
     quality: float = 1.0  # mean of the answers in time, as their policy expected it
     rated: int = 0  # answers in time whose policy said a quality
     branches: float = 0.0  # mean number of branches that took part in them
+    variants: Dict[str, int] = field(default_factory=dict)  # answers in time by the variant that gave them
     energy_j: float = 0.0  # of the devices that are simulated, by the lane time spent on its requests
 
     @property
@@ -240,6 +241,8 @@ def _app_report(items: Sequence[Entry], window: Tuple[int, int], energy_j: float
             quality += item.quality
             report.rated += bool(item.branches)
             report.branches += len(item.branches)
+            if item.variant:
+                report.variants[item.variant] = report.variants.get(item.variant, 0) + 1
         else:
             report.late += 1
     report.quality = quality / report.in_time if report.in_time else 1.0
@@ -299,4 +302,7 @@ def percentile(ordered: Sequence[int], share: float) -> int:
 def _app_table(app: AppReport) -> Dict[str, Any]:
     shares = (app.finish_rate, app.value_share) if app.offered else (None, None)
     joules = {"joules_per_answer": app.joules_per_answer} if app.energy_j else {}
-    return {**asdict(app), "finish_rate": shares[0], "value_share": shares[1], **joules}
+    table = {**asdict(app), "finish_rate": shares[0], "value_share": shares[1], **joules}
+    if not app.variants:
+        del table["variants"]
+    return table

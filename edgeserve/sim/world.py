@@ -72,7 +72,7 @@ class SimError(AssertionError):
 
 class Ended(NamedTuple):
     """The end of one request, for reports. ``cost_share_ns`` is its expected lane time in full batches times its
-    value; ``quality``, ``branches`` and ``cut`` are those of the answer."""
+    value; ``quality``, ``branches``, ``cut`` and ``variant`` are those of the answer."""
 
     request: Request
     outcome: str
@@ -83,6 +83,7 @@ class Ended(NamedTuple):
     quality: float = 1.0
     branches: Tuple[str, ...] = ()
     cut: str = ""
+    variant: str = ""
 
     @property
     def in_time(self) -> bool:
@@ -460,6 +461,7 @@ class SimWorld:
                 action.quality,
                 action.branches,
                 action.cut,
+                action.variant,
             )
         )
         if source is None:

@@ -108,7 +108,7 @@ def _check_memory(state: State) -> None:
     in_flight: Dict[Tuple[str, str], int] = {}
     for request in state.requests.values():
         for job in request.jobs.values():
-            key = (state.lanes[job.lane].device if job.lane else "", job.node.model)
+            key = (state.lanes[job.lane].device if job.lane else "", job.model)
             if job.state == READY:
                 demand[key] = demand.get(key, 0) + job.demand_ns
                 by_class = (*key, request.klass)

@@ -37,6 +37,7 @@ from edgeserve.sim.run import machine_to_simulate, simulate
 from edgeserve.sim.scenario import Scenario, parse_scenario, with_load
 from edgeserve.sim.world import Ended, SimWorld
 from edgeserve.tools.check_advice import TRIES_MAX, Case, Setting, advice, busiest_lane, lanes_of
+from edgeserve.tools.check_variants import VariantRow, table_of, variant_rows
 from edgeserve.tools.init.slo import read_rates
 from edgeserve.tools.language_truth import read_lengths, with_language_models
 from edgeserve.tools.report_tables import client_rows
@@ -227,7 +228,8 @@ def examine(runs: Runs, config: Config, rates: Mapping[str, float], least: float
         wanted = {worst.app: least}
         changes = advice(case, lambda load, change, what: runs.report(load, "", change, what, wanted))
     too_slow = [alone_too_slow(fit) for fit in impossible.values()]
-    return CheckResult(config, rates, least, now, short, found, "", too_slow, (), worst.app, rivals, changes)
+    variants = variant_rows(config, runs.setting.profiles, now)
+    return CheckResult(config, rates, least, now, short, found, "", too_slow, (), worst.app, rivals, changes, variants)
 
 
 def read_asked(words: Sequence[str], apps: Sequence[str]) -> Dict[Tuple[str, str], float]:
@@ -465,6 +467,7 @@ class CheckResult(NamedTuple):
     worst: str = ""  # the app that falls short most, else the first to break
     rivals: Mapping[str, float] = {}  # apps that stand before that one -> its share in time without them
     changes: Sequence[str] = ()  # what helps that one, each tried
+    variants: Sequence[VariantRow] = ()  # of apps whose models have some
 
     def as_table(self) -> Dict[str, Any]:
         """For programs."""
@@ -483,6 +486,10 @@ class CheckResult(NamedTuple):
                     "policy": policy_of(self.config, self.config.apps[name]),
                 }
                 for name, rate in self.rates.items()
+            },
+            "variants": {
+                app: {row.variant: row.as_table() for row in self.variants if row.app == app}
+                for app in dict.fromkeys([row.app for row in self.variants])
             },
             "clients": self.now.clients_table(),
             "lanes": self.now.lanes,
@@ -509,6 +516,8 @@ class CheckResult(NamedTuple):
                 )
             )
         lines = [f"{self.config.source} on {device_name()}, simulated with {self.source}:", *_aligned(rows)]
+        if self.variants:
+            lines += _aligned(table_of(self.variants))
         if self.now.clients:
             lines += _aligned(client_rows(self.now))
         for line in self.assumed:

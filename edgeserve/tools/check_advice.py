@@ -302,7 +302,9 @@ def lanes_of(config: Config, app: str) -> List[str]:
     """The lanes that an app's models may run on."""
     return list(
         dict.fromkeys(
-            lane for node in config.apps[app].nodes for lane in model_lanes(config, config.models[node.model])
+            lane
+            for name in [*[node.model for node in config.apps[app].nodes], *config.apps[app].variants]
+            for lane in model_lanes(config, config.models[name])
         )
     )
 

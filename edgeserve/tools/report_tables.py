@@ -93,6 +93,9 @@ def _remarks(report: Report) -> List[str]:
                 f"{name}: answers in time are expected to be worth {app.quality:.3f} of a whole one, from "
                 f"{app.branches:.2f} branches each"
             )
+        if app.variants:
+            told = [f"{variant} {count / app.in_time:.0%}" for variant, count in sorted(app.variants.items())]
+            lines.append(f"{name}: answers in time have a quality of {app.quality:.3f}, from {', '.join(told)}")
     for name, device in report.devices.items():
         lines.append(
             f"device {name}: {device['power_w']:.1f} W on average, {report.total.joules_per_answer:.3g} J per "

@@ -50,6 +50,7 @@ PLAIN = {
     readers.durations_by_size: "table: size = duration",
     readers.input_axis: "input[axis]",
     readers.read_predictors: "table: hint = module:function",
+    readers.quality_number: "number above 0 to 1",
     readers.join: '"all", "policy" or a number',
 }
 BUILDERS = {

@@ -342,3 +342,24 @@ def test_a_profile_says_how_long_steps_and_prompts_take():
     ended = simulate(scenario, 1, [profile]).world.ended
     assert assumed == []
     assert [round((item.end_ns - item.request.arrival_ns) / 1e6) for item in ended] == [210, 210]
+
+
+def test_a_table_sets_the_quality_of_variants_against_the_rate_that_each_keeps_up_with(tmp_path, capsys):
+    variants = """batch = [1, 2]
+expected = { 1 = "20ms", 2 = "30ms" }
+variants = { slow = 0.9, quick = 0.7 }
+[model.quick]
+engine = "synthetic"
+expected = { 1 = "2ms" }"""
+    _, out, _ = check(tmp_path, capsys, "--rate", "frames=60", "--json", detect=variants, slo="70ms")
+    rows = json.loads(out)["variants"]["frames"]
+    assert [(name, row["quality"], row["batch"]) for name, row in rows.items()] == [
+        ("detect", 1.0, 2),
+        ("slow", 0.9, 1),
+        ("quick", 0.7, 1),
+    ]
+    assert [round(row["sustainable"]) for row in rows.values()] == [67, 50, 500]
+    assert sum(row["answers"] for row in rows.values()) == pytest.approx(1.0)
+    assert rows["quick"]["answers"] > 0.0
+    _, out, _ = check(tmp_path, capsys, "--rate", "frames=60", detect=variants, slo="35ms")
+    assert re.search(r"frames +detect +1 +1 +20ms +too slow", out)

@@ -417,7 +417,11 @@ class Auction:
         dropped = [request for request, _ in bid.drops] if bid.drops else []
         seen = set()
         for job in bid.jobs:
-            if job.state != READY or job.node.model != bid.model or (job.lane and job.lane != lane.name):
+            if (
+                job.state != READY
+                or (job.model != bid.model and not job.may_run(bid.model))
+                or (job.lane and job.lane != lane.name)
+            ):
                 return f"{job!r} is not ready for model {bid.model!r} here"
             if job.request.policy is not bid.policy or job.request in dropped:
                 return f"{job!r} is not this policy's, or its request is dropped by the same bid"

@@ -364,16 +364,16 @@ class RequestManager(RequestMoves):
         del request.jobs[job.seq]
         self._take_out(job)
 
-    def want(self, job: Job, wanted: bool) -> None:
-        """Count a ready job as demand for its model, or not."""
-        if job.state != READY or not job.queued:
-            raise _illegal(job.request, f"want({job!r}, {wanted}): only a ready job waits for a model")
-        if not self._memory.tracked or wanted == bool(job.demand_ns):
+    def want(self, job: Job, wanted: bool, model: str, part: float) -> None:
+        """Count a ready job as demand for its model, or for a variant of it, or not."""
+        if job.state != READY or not job.queued or (model and not job.may_run(model)):
+            raise _illegal(job.request, f"want({job!r}, {wanted}, {model!r}): only a ready job waits for a model")
+        if not self._memory.tracked or (wanted == bool(job.demand_ns) and not model):
             return
+        self._memory.unwant(job)
         if wanted:
-            self._memory.want(job, batch_time_ns(self._state.latencies_of[job.node.model], 1))
-        else:
-            self._memory.unwant(job)
+            job.model = model or job.model
+            self._memory.want(job, batch_time_ns(self._state.latencies_of[job.model], 1), part)
 
     def rate(self, request: RequestRecord, quality: float) -> None:
         """Note what an answer would be worth beside a whole one."""
@@ -454,9 +454,9 @@ class RequestManager(RequestMoves):
             if problem:
                 self.fail(job, f"{SEQUENCE_TOO_LONG}: {problem}")
                 return
-        alone_ns = batch_time_ns(self._state.latencies_of[node.model], 1) if job.hints or self._memory.tracked else 0
+        alone_ns = batch_time_ns(self._state.latencies_of[job.model], 1) if job.hints or self._memory.tracked else 0
         if self._memory.tracked:
-            self._memory.want(job, alone_ns)
+            self._memory.want(job, alone_ns, 1.0)
         behind_ns = self._state.costs[request.app.name].rest_ns[node.name] if node.succs else 0
         job.deadline_ns = request.deadline_ns - behind_ns
         ends_anyhow = request.on_late == PARTIAL and keeps_written(job)
@@ -469,7 +469,7 @@ class RequestManager(RequestMoves):
     def fail_if_stranded(self, job: Job) -> bool:
         """End a job's request when no lane is left that could run it: a bound job has but one."""
         model = job.node.model
-        if self._state.can_run(model, job.lane):
+        if any(self._state.can_run(other, job.lane) for other in job.node.models if job.may_run(other)):
             return False
         self.fail(
             job,
@@ -491,10 +491,9 @@ class RequestManager(RequestMoves):
         request = job.request
         request.running -= 1
         if request.uses:
-            model = job.node.model
-            use, _ = request.uses[self._state.costs[request.app.name].place_of[model]]
+            use, _ = request.uses[self._state.costs[request.app.name].place_of[job.node.model]]
             if len(use.shared.uses) > 1:
-                lane_ns = (took[1] - took[0]) // (len(work.jobs) * len(self._state.lanes_of[model]))
+                lane_ns = (took[1] - took[0]) // (len(work.jobs) * len(self._state.lanes_of[work.model]))
                 use.shared.had(use, lane_ns, request.app.weights, self._board.now_ns)
         if job.state == ORPHAN:
             move_job(job, "finish")
@@ -518,6 +517,8 @@ class RequestManager(RequestMoves):
                 self._streams.keep_state(request, job.node.name, work.lane.device, result.state_bytes)
             )
         if result.status == "done":
+            if job.node.qualities:
+                request.variant, request.quality = work.model, job.node.qualities[work.model]
             reason = "" if job.node.plain else joins.wrong_result(job, result)
             if reason:
                 self._job_failed(job, reason)
@@ -542,7 +543,10 @@ class RequestManager(RequestMoves):
             request.wrote = True
         request.breakdown = job.breakdown
         if request.app.simple:
-            self.end(request, "complete", "")
+            if request.quality is None:
+                self.end(request, "complete", "")
+            else:
+                self._complete(request)
             return
         now = self._board.now_ns
         request.note(
@@ -574,6 +578,7 @@ class RequestManager(RequestMoves):
     def _job_unfinished(self, job: Job, result: JobResult, work: Work) -> None:
         move_job(job, "unfinished")
         job.lane, job.steps, job.ready_ns = work.lane.name, job.steps + result.steps, self._board.now_ns
+        job.model = work.model
         if job.node.model in self._state.sequences.models:
             said = result.hints.get("steps", result.hints.get(f"{job.node.name}.steps", 0)) if result.hints else 0
             if said >= 1:
@@ -883,7 +888,9 @@ class RequestManager(RequestMoves):
         else:
             rated = (1.0, ()) if request.quality is None else (request.quality, _answered(request))
             self._state.actions.append(
-                FinishRequest(request.id, request.state, reason, request.breakdown, None, *rated, request.cut)
+                FinishRequest(
+                    request.id, request.state, reason, request.breakdown, None, *rated, request.cut, request.variant
+                )
             )
         if request.stream is not None and request.running == 0:
             self._release_stream(request)

@@ -486,5 +486,5 @@ class Scheduler:
         """A model could not be loaded again: those that no device can serve need not wait for it."""
         for policy in (*self.state.policies, self._request_manager.trials):
             for job in policy.queued():
-                if job.node.model == model and not job.request.ended and self.state.memory.is_hopeless(job):
+                if model in job.node.models and not job.request.ended and self.state.memory.is_hopeless(job):
                     self._request_manager.fail(job, reason)

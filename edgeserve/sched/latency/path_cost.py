@@ -170,7 +170,7 @@ def least_alone_ns(
     ``since_ns``, so that what is not known makes the sum too small, never too large."""
     longest_ns: Dict[str, int] = {}
     for node in reversed(app.nodes):
-        places = latencies[node.model]
+        places = [latency for model in node.models for latency in latencies[model]]
         alone_ns = min([latency.fastest_alone_ns(since_ns) for latency in places])
         if alone_ns and hints:
             alone_ns *= _least_runs(node, hints, places)

@@ -13,11 +13,10 @@ from edgeserve.sched.plan.candidate import Candidate
 from edgeserve.sched.plan.choose import choose, weigh
 from edgeserve.sched.plan.companies import Companies
 from edgeserve.sched.plan.lane_price import LanePrices
-from edgeserve.sched.plan.members import Members, check_history
+from edgeserve.sched.plan.members import Members, check_history, members_of
 from edgeserve.sched.plan.source import Source
 from edgeserve.sched.plan.steps import Steps
 from edgeserve.sched.plan.unequal import Unequal
-from edgeserve.sched.policies.common.ensembles import ensemble_of
 from edgeserve.sched.policy_api.arbiter import PASSED_SLOS
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.expected_end import ExpectedEnd
@@ -239,7 +238,7 @@ def kind_of(app: App, board: Board) -> str:
     models = list(dict.fromkeys([node.model for node in app.nodes]))
     if any(board.makes_sequences(model) for model in models):
         return "steps"
-    if ensemble_of(app) is not None:
+    if members_of(app) is not None:
         return "members"
     for index, model in enumerate(models):
         for other in models[:index]:

@@ -60,8 +60,9 @@ class LanePrices:
         if not request.ended or not is_late or request.klass != "normal":
             return
         lacked_ns = each_of(request.app.name, request.cost_share_ns, board)
-        for lane in board.lanes_of(job.node.model):
-            brings = self._brings.get((lane.name, job.node.model), 0.0)
-            price = self._price.get(lane.name, 0.0)
-            if brings > price:
-                self._price[lane.name] = price + (brings - price) * min(1.0, lacked_ns / MEMORY_NS)
+        for model in job.node.models:
+            for lane in board.lanes_of(model):
+                brings = self._brings.get((lane.name, model), 0.0)
+                price = self._price.get(lane.name, 0.0)
+                if brings > price:
+                    self._price[lane.name] = price + (brings - price) * min(1.0, lacked_ns / MEMORY_NS)

@@ -3,6 +3,8 @@
 A request wants the subset of its models that can still end whose expected agreement, times its worth, exceeds the price
 of its lane time most (``price.py``). What it says nothing without is wanted at any price: the lane decides. Of one
 model the jobs that add most go first. Whatever is no model of an ensemble, its join among it, is plain work.
+
+Variants of a model are members of which exactly one runs (``Ensemble.one_of``): the same job, with another model.
 """
 
 from __future__ import annotations
@@ -17,15 +19,19 @@ from edgeserve.sched.plan.plain import Plain
 from edgeserve.sched.plan.price import likely_price, share_ns, steps_on
 from edgeserve.sched.plan.source import Source
 from edgeserve.sched.policies.common.bidding import best_class, bid_for, droppable
-from edgeserve.sched.policies.common.ensembles import Ensemble, Query, ensemble_of
+from edgeserve.sched.policies.common.ensembles import Ensemble, Query, alternatives_of, ensemble_of
 from edgeserve.sched.policies.common.records import RecordDraws
 from edgeserve.sched.policy_api.board import Board
+from edgeserve.sched.policy_api.expected_end import ExpectedEnd, expected_end
 from edgeserve.sched.policy_api.policy import CANNOT_MAKE_DEADLINE, Bid, Policy
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import ANSWERED, DONE, OPEN, READY, Job, RequestRecord
 from edgeserve.sched.resources.lanes import Lane, Work
 from edgeserve.sched.resources.model_cache import NEVER_NS
 from edgeserve.units import FOREVER_NS
+
+QUALITY_TOO_LOW: Final = "quality_too_low"
+"""Reason of a request that wants more than the best variant brings."""
 
 OVERLOADED: Final = "overloaded"
 """Reason of a request whose models' lanes are taken until its deadline, though alone it would be in time."""
@@ -44,7 +50,8 @@ EVERY_SUBSET: Final = 6
 model each, so that ten models are 65 subsets and not 1,023."""
 
 HORIZON: Final = 2
-"""Longest SLOs of the ensembles that a price looks ahead (``one_plan`` 6: 1 to 5 are level)."""
+"""Longest SLOs of the ensembles that a price looks ahead (``one_plan`` 6: 1 to 5 are level); of variants one, since
+their price must rise with a burst (``docs/research/variants.md``)."""
 
 PRICES: Final = 32
 """A price is worked out anew after this part of its horizon."""
@@ -61,38 +68,44 @@ request it adds, the job."""
 class Asking(Query):
     """A request of an ensemble. ``gains``: what each model that it wants adds, in nanoseconds of lane time; ``spare``:
     the models that would add something, less than the price; ``until_ns``: when they are to end; ``seen``: what that
-    was worked out from; ``told``: the models that are said to be demand."""
+    was worked out from; ``told``: the models that are said to be demand, -1 where that is still to be said;
+    ``lacks``: the part of its worth that is lost while the variant that it wants is not in memory."""
 
-    __slots__ = ("gains", "spare", "until_ns", "seen", "told")
+    __slots__ = ("gains", "spare", "until_ns", "seen", "told", "lacks")
 
     def __init__(self, request: RequestRecord, ensemble: Ensemble, last_ns: int, early_ns: int) -> None:
         super().__init__(request, ensemble, last_ns, early_ns)
         self.gains: List[float] = [0.0] * len(ensemble.nodes)
         self.seen: Tuple[int, int, int, int, bool] = (-1, 0, 0, 0, False)
         self.spare = 0
+        self.lacks = 1.0
         self.until_ns = self.due_ns
         self.told = 0
 
 
 class Looked:
-    """How long what was decided about requests stands: until one is due, the price is another one, or a model would end
-    beyond a time by which it is to end (``ups``) or before one that it was beyond (``downs``)."""
+    """How long what was decided about requests stands: until one is due, the price is another one, a model would end
+    beyond a time by which it is to end (``ups``) or before one that it was beyond (``downs``), or a variant is loaded
+    or evicted (``here``)."""
 
-    __slots__ = ("price", "due_ns", "ups", "downs")
+    __slots__ = ("price", "due_ns", "ups", "downs", "here")
 
     def __init__(self) -> None:
         self.price = -1
         self.due_ns = FOREVER_NS
         self.ups: Dict[str, int] = {}
         self.downs: Dict[str, int] = {}
+        self.here: Dict[str, bool] = {}
 
     def at(self, query: Asking, board: Board) -> None:
         """A request was looked at."""
         if board.now_ns < query.due_ns < self.due_ns:
             self.due_ns = query.due_ns
-        for job in query.jobs.values():
-            model = job.node.model
+        for bit in query.jobs:
+            model = query.model(bit)
             ends_ns = board.earliest_end_ns(model)
+            if query.ensemble.one_of:
+                self.here[model] = _is_here(model, board)
             for by_ns in (query.due_ns, query.last_ns):
                 if ends_ns is None or ends_ns > by_ns:
                     self.downs[model] = max(by_ns, self.downs.get(model, 0))
@@ -109,6 +122,9 @@ class Looked:
             at_ns = FOREVER_NS if ends_ns is None else ends_ns
             if at_ns > most_ns or at_ns <= self.downs.get(model, 0):
                 return True
+        for model, was in self.here.items():
+            if _is_here(model, board) != was:
+                return True
         return False
 
 
@@ -123,7 +139,7 @@ class Members(Source):
         self._plain = Plain(owner)
         self._ensembles: Dict[str, Ensemble] = {}
         for app in apps:
-            found = ensemble_of(app)
+            found = members_of(app)
             assert found is not None
             self._ensembles[app.name] = found
         self._models = list(dict.fromkeys([node.model for item in self._ensembles.values() for node in item.nodes]))
@@ -141,15 +157,20 @@ class Members(Source):
         self._empty: List[RequestRecord] = []  # whose join goes on without any model: there is no answer
         self._waits: Dict[str, Deque[int]] = {}  # of the last joins of each app
         self._answers: Dict[int, int] = {}  # models that took part -> answers
+        self._variants: Dict[str, int] = {}  # variant -> answers
 
     # --- requests come and go -----------------------------------------------------------------------------------------
 
     def on_request(self, request: RequestRecord, board: Board) -> str | None:
+        ensemble = self._ensembles[request.app.name]
+        if ensemble.one_of and ensemble.mean[-1] < request.quality_min:
+            return QUALITY_TOO_LOW
         if request.on_late == "answer":
             return None
-        ensemble = self._ensembles[request.app.name]
         leads_ns = sum([_alone_ns(request.app.by_name[name].model, board) for name in sorted(ensemble.leads)])
-        for node in ensemble.nodes:  # with one model alone, on lanes as they are
+        for bit, node in enumerate(ensemble.nodes):  # with one model alone, on lanes as they are
+            if ensemble.one_of and ensemble.mean[1 << bit] < request.quality_min:
+                continue
             ends_ns = board.earliest_end_ns(node.model)
             if ends_ns is not None and ends_ns + leads_ns + board.rest_ns(request.app, node) <= request.deadline_ns:
                 return None
@@ -158,7 +179,13 @@ class Members(Source):
     def on_ready(self, job: Job, board: Board) -> None:
         ensemble = self._ensembles[job.request.app.name]
         bit = -1 if job.part else ensemble.bits.get(job.node.name, -1)
-        if bit >= 0:
+        if ensemble.one_of:
+            query = self._query(job.request, ensemble, board)
+            query.jobs = {bit: job for bit, node in enumerate(ensemble.nodes) if job.may_run(node.model)}
+            query.gone, query.told = 0, -1
+            self._is_stale = True
+            self._again.add(job.request.id)
+        elif bit >= 0:
             query = self._query(job.request, ensemble, board)
             query.jobs[bit] = job
             query.gone &= ~(1 << bit)
@@ -211,11 +238,11 @@ class Members(Source):
         self._again.add(job.request.id)
         if self._leads.pop(job.seq, None) is not None:
             return
-        bit = self._bit(job)
+        bit = self._bit(job, job.model)
         if bit >= 0:
             query = self._queries.get(job.request.id)
             if query is not None:
-                query.jobs.pop(bit, None)
+                query.took(bit)
                 query.gone |= 1 << bit
             return
         ends_ns = board.earliest_end_ns(job.node.model)
@@ -228,10 +255,10 @@ class Members(Source):
         others = False
         for job in work.jobs:
             self._again.add(job.request.id)
-            bit = self._bit(job)
+            bit = self._bit(job, work.model)
             if bit >= 0:
                 query = self._queries.get(job.request.id)
-                if query is not None and query.jobs.pop(bit, None) is not None:
+                if query is not None and query.took(bit):
                     query.running |= 1 << bit
             elif self._leads.pop(job.seq, None) is None:
                 others = True
@@ -252,10 +279,12 @@ class Members(Source):
         for job in work.jobs:
             self._again.add(job.request.id)
             query = self._queries.get(job.request.id)
-            bit = self._bit(job)
+            bit = self._bit(job, work.model)
             if query is not None and bit >= 0:
                 if job.state == DONE:
                     query.answers(bit)
+                    if query.ensemble.one_of:
+                        self._variants[work.model] = self._variants.get(work.model, 0) + 1
                 else:
                     query.running &= ~(1 << bit)
                     if job.state != READY:
@@ -270,18 +299,19 @@ class Members(Source):
         for job in work.jobs:
             self._again.add(job.request.id)
             query = self._queries.get(job.request.id)
-            bit = self._bit(job)
+            bit = self._bit(job, work.model)
             if query is not None and bit >= 0:
                 query.running &= ~(1 << bit)
                 query.gone |= 1 << bit  # unless it becomes ready again
         self._is_stale = True
 
-    def _bit(self, job: Job) -> int:
-        """Which model of its ensemble a job is; -1 where it is none."""
-        return -1 if job.part else self._ensembles[job.request.app.name].bits.get(job.node.name, -1)
+    def _bit(self, job: Job, model: str) -> int:
+        """Which model of its ensemble a job is, on ``model`` where it has variants; -1 where it is none."""
+        ensemble = self._ensembles[job.request.app.name]
+        return -1 if job.part else ensemble.bits.get(model if ensemble.one_of else job.node.name, -1)
 
     def queued(self) -> List[Job]:
-        waiting = [job for query in self._queries.values() for job in query.jobs.values()]
+        waiting = [job for query in self._queries.values() for job in query.waits()]
         return self._plain.queued() + list(self._leads.values()) + waiting
 
     # --- once per step ------------------------------------------------------------------------------------------------
@@ -339,21 +369,24 @@ class Members(Source):
                 board.settle(request, query.ensemble.join.name)
                 return
         elif not query.running and query.jobs:
-            ends = [self._ends_ns(job, board) for job in query.jobs.values()]
+            ends = [self._ends_ns(job, query.model(bit), board) for bit, job in query.jobs.items()]
             if min(ends) > query.last_ns:
                 if request.on_late != "answer":
                     fastest_ns = min([_alone_ns(node.model, board) for node in query.ensemble.nodes])
                     is_slow = request.arrival_ns + fastest_ns > query.last_ns
                     board.drop(request, CANNOT_MAKE_DEADLINE if is_slow else OVERLOADED)
                     return
-                slowest_ns = max([_alone_ns(job.node.model, board) for job in query.jobs.values()])
+                slowest_ns = max([_alone_ns(query.model(bit), board) for bit in query.jobs])
                 soonest_ns = min(ends)
                 if soonest_ns >= NEVER_NS:  # no lane is up: look again later
                     soonest_ns = board.now_ns + request.app.slo_ns
                 query.due_ns = query.last_ns = max(board.now_ns, soonest_ns) + slowest_ns
                 self._decide(query, board)
         for bit, job in query.jobs.items():
-            if (query.planned ^ query.told) >> bit & 1:
+            if query.ensemble.one_of:
+                if query.told < 0 and query.wanted >> bit & 1:
+                    board.want(job, True, query.model(bit), query.lacks)
+            elif (query.planned ^ query.told) >> bit & 1:
                 board.want(job, bool(query.planned >> bit & 1))
         query.told = query.planned
 
@@ -375,7 +408,7 @@ class Members(Source):
             elif (
                 job.seq in self._leads
                 and job.node.name in self._ensembles[job.request.app.name].leads
-                and self._ends_ns(job, board) > self._lead_due_ns(job, board)
+                and self._ends_ns(job, job.model, board) > self._lead_due_ns(job, board)
             ):
                 board.drop(job.request, OVERLOADED)
 
@@ -387,11 +420,11 @@ class Members(Source):
         behind = [_alone_ns(node.model, board) + board.rest_ns(app, node) for node in ensemble.nodes]
         return job.request.deadline_ns - min(behind)
 
-    def _ends_ns(self, job: Job, board: Board) -> int:
-        """When a job would end at the earliest."""
+    def _ends_ns(self, job: Job, model: str, board: Board) -> int:
+        """When a job would end at the earliest on a model."""
         if job.lane:
-            return board.ends_by_lane(job.node.model).get(job.lane, NEVER_NS)
-        ends_ns = board.earliest_end_ns(job.node.model)
+            return board.ends_by_lane(model).get(job.lane, NEVER_NS)
+        ends_ns = board.earliest_end_ns(model)
         return NEVER_NS if ends_ns is None else ends_ns
 
     def next_wakeup_ns(self, board: Board) -> int | None:
@@ -402,7 +435,7 @@ class Members(Source):
 
     def _reprice(self, board: Board) -> None:
         """Work out what the time of each model costs, from time to time."""
-        horizon_ns = HORIZON * max([item.app.slo_ns for item in self._ensembles.values()])
+        horizon_ns = max([item.app.slo_ns * (1 if item.one_of else HORIZON) for item in self._ensembles.values()])
         if self._priced and board.now_ns - self._priced_ns < horizon_ns // PRICES:
             return
         self._priced += 1
@@ -439,9 +472,11 @@ class Members(Source):
         if not bits:
             return
         nodes = query.ensemble.nodes
-        shares = {bit: share_ns(nodes[bit].model, board) for bit in bits}
+        shares = {bit: share_ns(nodes[bit].model, board, query.ensemble.batch_ns) for bit in bits}
         costs = {bit: shares[bit] * self._prices[nodes[bit].model] for bit in bits}
         worth = worth_of(query.request, board)
+        if query.ensemble.one_of:
+            self._want_one(query, worth, board)
         found: List[Tuple[int, float, float]] = []  # subset, what it adds, the same by its time
         best, rate = 0.0, 0.0
         least = 0
@@ -465,16 +500,33 @@ class Members(Source):
                 if subset >> bit & 1 and not subset & ~within and each > most:
                     most = each
             query.gains[bit] = most * shares[bit]
-            if not query.planned >> bit & 1 and query.gains[bit] > 0.0:
+            if not query.planned >> bit & 1 and query.gains[bit] > 0.0 and query.adds(1 << bit, query.planned):
                 query.spare |= 1 << bit
 
+    def _want_one(self, query: Asking, worth: float, board: Board) -> None:
+        """Name the variant that a request would have if all were in memory, and what it lacks without that one."""
+        best = here = 0.0
+        for bit in sorted(query.jobs):
+            model = query.model(bit)
+            cost = share_ns(model, board, query.ensemble.batch_ns) * self._prices[model]
+            gain = query.gain(1 << bit) * worth - cost
+            if gain > best:
+                best, query.wanted = gain, 1 << bit
+            if gain > here and _is_here(model, board):
+                here = gain
+        query.lacks = 1.0 if here <= 0.0 else (best - here) / max(1e-9, worth)
+        query.told = -1
+
     def _able(self, query: Asking, board: Board) -> int:
-        """The models that wait and could still end in time."""
-        found = 0
+        """The models that wait and could still end in time; of variants those in memory, if any of them is."""
+        found = here = 0
         for bit, job in query.jobs.items():
-            if self._ends_ns(job, board) <= query.until_ns:
+            model = query.model(bit)
+            if self._ends_ns(job, model, board) <= query.until_ns:
                 found |= 1 << bit
-        return found
+                if query.ensemble.one_of and _is_here(model, board):
+                    here |= 1 << bit
+        return here or found
 
     # --- whenever a lane is about to be free --------------------------------------------------------------------------
 
@@ -527,7 +579,9 @@ class Members(Source):
             return candidate.detail
         shares = candidate.detail
         assert isinstance(shares, list)
-        return bid_for(candidate.jobs, candidate.size, candidate.takes_ns, board, shares=shares)
+        bid = bid_for(candidate.jobs, candidate.size, candidate.takes_ns, board, shares=shares)
+        bid.model = candidate.model
+        return bid
 
     def _make_rows(self, board: Board) -> None:
         """The jobs that may run, by model, in order of what they add."""
@@ -543,13 +597,13 @@ class Members(Source):
                 if (query.planned | query.spare) >> bit & 1:
                     rows_of = self._rows if query.planned >> bit & 1 else self._spare
                     gain = query.gains[bit]
-                    rows_of.setdefault(job.node.model, []).append((-gain, query.until_ns, job.seq, gain / worth, job))
+                    rows_of.setdefault(query.model(bit), []).append((-gain, query.until_ns, job.seq, gain / worth, job))
         for job in self._leads.values():
             own_ns = share_ns(job.node.model, board)
             part = own_ns / max(1, own_ns + board.rest_lane_ns(job.request.app, job.node))
             due_ns = self._lead_due_ns(job, board)
             if not droppable(job):
-                due_ns = max(due_ns, self._ends_ns(job, board) + _alone_ns(job.node.model, board))
+                due_ns = max(due_ns, self._ends_ns(job, job.model, board) + _alone_ns(job.node.model, board))
             row = (-worth_of(job.request, board) * part, due_ns, job.seq, 1.0, job)
             self._rows.setdefault(job.node.model, []).append(row)
         for rows in list(self._rows.values()) + list(self._spare.values()):
@@ -602,11 +656,18 @@ class Members(Source):
             [row[3] for row in best],
         )
 
+    def expected_end(self, request: RequestRecord, job: Job | None, board: Board) -> ExpectedEnd | None:
+        return expected_end(request, job, board, variants=True)
+
     # --- for people ---------------------------------------------------------------------------------------------------
 
     def figures(self) -> Mapping[str, Any]:
-        fitted = {name: item.profile is not None for name, item in self._ensembles.items()}
-        figures: Dict[str, Any] = {"open": len(self._queries), "answers by models": dict(sorted(self._answers.items()))}
+        fitted = {name: item.profile is not None for name, item in self._ensembles.items() if not item.one_of}
+        figures: Dict[str, Any] = {"open": len(self._queries)}
+        if self._answers:
+            figures["answers by models"] = dict(sorted(self._answers.items()))
+        if self._variants:
+            figures["answers by variant"] = dict(self._variants)
         if not all(fitted.values()):
             figures["not fitted"] = [name for name, is_fitted in fitted.items() if not is_fitted]
             figures["to fit"] = (
@@ -626,8 +687,15 @@ def check_history(apps: Iterable[App]) -> None:
             )
 
 
+def members_of(app: App) -> Ensemble | None:
+    """The models that an app's requests are to choose among: of an ensemble some, of variants one; None of others."""
+    return ensemble_of(app) or alternatives_of(app)
+
+
 def _subsets(query: Query, bits: Sequence[int]) -> Iterable[int]:
     """The subsets of the models ``bits`` that a request may want, as bits."""
+    if query.ensemble.one_of:
+        return [1 << bit for bit in bits]
     count = len(bits)
     if count <= EVERY_SUBSET:
         found = [0]
@@ -645,6 +713,11 @@ def _subsets(query: Query, bits: Sequence[int]) -> Iterable[int]:
         chain |= best
         chosen.add(chain)
     return sorted(chosen)
+
+
+def _is_here(model: str, board: Board) -> bool:
+    """Whether a lane that is up could run a model now."""
+    return any(is_here for _, _, _, is_here in board.starts(model))
 
 
 def _alone_ns(model: str, board: Board) -> int:

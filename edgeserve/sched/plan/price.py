@@ -12,11 +12,13 @@ from __future__ import annotations
 import math
 from typing import Dict, List, Mapping, Sequence, Set, Tuple
 
+from edgeserve.sched.latency.batch_time import BatchTime
 from edgeserve.sched.plan.candidate import CRITICAL_FACTOR
 from edgeserve.sched.policies.common.ensembles import Ensemble
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.resources.lanes import Lane
+from edgeserve.units import FOREVER_NS
 
 Step = Tuple[float, float, float]
 """A use of lane time: worth per nanosecond, how much is asked within the horizon, how much each request asks."""
@@ -89,13 +91,22 @@ def _options(ensemble: Ensemble, models: Set[str], worth: float, board: Board) -
     nodes = ensemble.nodes
     elsewhere = sum([1 << bit for bit, node in enumerate(nodes) if node.model not in models])
     found: List[Option] = []
-    for subset in range(1, 1 << len(nodes)):
+    for subset in [1 << bit for bit in range(len(nodes))] if ensemble.one_of else range(1, 1 << len(nodes)):
         if not subset & elsewhere:
-            takes_ns = sum([share_ns(node.model, board) for bit, node in enumerate(nodes) if subset >> bit & 1])
+            mine = [node.model for bit, node in enumerate(nodes) if subset >> bit & 1]
+            takes_ns = sum([share_ns(model, board, ensemble.batch_ns) for model in mine])
             found.append((float(takes_ns), worth * (ensemble.mean[elsewhere | subset] - ensemble.mean[elsewhere])))
     return found
 
 
-def share_ns(model: str, board: Board) -> int:
-    """The lane time of one request among many, in full batches of a model."""
-    return min([latency.share_ns for _, latency, _ in board.places_of(model)])
+def share_ns(model: str, board: Board, batch_ns: int = FOREVER_NS) -> int:
+    """The lane time of one request among many, in full batches of a model; of batches that take longer than
+    ``batch_ns``, in the largest that do not."""
+    return min([_share_within_ns(latency, batch_ns) for _, latency, _ in board.places_of(model)])
+
+
+def _share_within_ns(latency: BatchTime, batch_ns: int) -> int:
+    if latency.typical_ns[latency.size_max] <= batch_ns:
+        return latency.share_ns
+    size = max([size for size in latency.sizes if latency.typical_ns[size] <= batch_ns], default=latency.sizes[0])
+    return max(1, latency.typical_ns[size] // size)

@@ -45,7 +45,7 @@ class RequestMoves:
         """See :meth:`Board.settle`."""
         raise NotImplementedError
 
-    def want(self, job: Job, wanted: bool) -> None:
+    def want(self, job: Job, wanted: bool, model: str, part: float) -> None:
         """See :meth:`Board.want`."""
         raise NotImplementedError
 
@@ -339,10 +339,11 @@ class Board:
         this ``part``. With ``wait_running`` the named join still waits for the branches that are running."""
         self._request_moves.settle(request, join, part, wait_running)
 
-    def want(self, job: Job, wanted: bool = True) -> None:
+    def want(self, job: Job, wanted: bool = True, model: str = "", part: float | None = None) -> None:
         """Whether a ready job is demand for its model: models are loaded and evicted by demand. A job that became ready
-        is, until its policy says that it is not."""
-        self._request_moves.want(job, wanted)
+        is, until its policy says that it is not. ``model``: the variant that it waits for from now on; ``part``: of its
+        worth, what is lost without that one (left out: all)."""
+        self._request_moves.want(job, wanted, model, 1.0 if part is None else part)
 
     def rate(self, request: RequestRecord, quality: float) -> None:
         """Say what an answer to a request would be worth beside a whole one, from 0 to 1, as far as is known now. The

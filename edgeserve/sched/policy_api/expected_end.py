@@ -38,13 +38,15 @@ def expected_end(
     alone_ns: AloneTime | None = None,
     margin_ns: int = 0,
     free_only: bool = False,
+    variants: bool = False,
 ) -> ExpectedEnd | None:
     """The end of the slowest of the jobs that ``request`` has ready, ``job`` among them; before it is accepted, of its
     first nodes. None while no lane could run one of them, or where none is ready.
 
     Each is run on the lane of :meth:`Board.starts` where it ends first, or on the one that holds its state. It takes
     the likely time of a lone one, or what ``alone_ns`` says, and then what its pipeline takes on idle lanes.
-    ``margin_ns``: how long before its deadline a request has to end.
+    ``margin_ns``: how long before its deadline a request has to end. ``variants``: any variant of a node's model may
+    run.
     """
     behind_ns: Dict[Tuple[Node, str], int] = {}  # parts of a fan-out are alike
     if request.state == NEW:
@@ -60,7 +62,8 @@ def expected_end(
     slowest: ExpectedEnd | None = None
     for (node, bound_to), after_ns in behind_ns.items():
         best_name, best_starts_ns, best_ends_ns = "", 0, NEVER_NS
-        for lane, latency, starts_ns, _ in board.starts(node.model, free_only):
+        models = node.models if variants else (node.model,)
+        for lane, latency, starts_ns, _ in [row for model in models for row in board.starts(model, free_only)]:
             ends_ns = starts_ns + (latency.alone_likely_ns if alone_ns is None else alone_ns(latency))
             if bound_to in ("", lane.name) and ends_ns < best_ends_ns:
                 best_name, best_starts_ns, best_ends_ns = lane.name, starts_ns, ends_ns

@@ -170,8 +170,9 @@ class FinishRequest:
     ``shortfall`` is there where its deadline was the reason. It explains the decision and is no part of it: recordings
     leave it out, and two ends that differ in nothing else are equal. ``quality`` is what the policy says the answer is
     worth beside a whole one (0..1), and ``branches`` names the branches that took part in it; both keep their defaults
-    where the policy said nothing. ``cut`` says why a sequence of a completed request ended before its answer was whole
-    (:class:`KeepWritten`): such an answer is not in time.
+    where the policy said nothing. ``variant`` is the model that answered in place of one that has variants, or that one
+    itself. ``cut`` says why a sequence of a completed request ended before its answer was whole (:class:`KeepWritten`):
+    such an answer is not in time.
     """
 
     request_id: int
@@ -182,6 +183,7 @@ class FinishRequest:
     quality: float = field(default=1.0, metadata={"sparse": True})
     branches: Tuple[str, ...] = field(default=(), metadata={"sparse": True})
     cut: str = field(default="", metadata={"sparse": True})
+    variant: str = field(default="", metadata={"sparse": True})
 
 
 Action = Union[

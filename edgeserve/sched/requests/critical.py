@@ -189,4 +189,4 @@ class CriticalArrivals:
 
 def apps_on(apps: Mapping[str, App], models: Mapping[str, object]) -> Tuple[App, ...]:
     """The apps that use one of these models."""
-    return tuple([app for app in apps.values() if any(node.model in models for node in app.nodes)])
+    return tuple([app for app in apps.values() if any(model in models for node in app.nodes for model in node.models)])

@@ -27,11 +27,15 @@ class Node:
     ``plain``: it neither fans out nor routes, so its results cannot be wrong. ``follower`` is the one node that runs
     whenever a plain node is done: its only successor, which waits for nothing else. ``is_join``: it waits for several
     predecessors or parts; ``feeds_join``: a successor of the node does. ``steps_key`` and ``tokens_key``: the
-    hints that tell its steps and input tokens, ``steps`` and ``tokens`` in a simple app."""
+    hints that tell its steps and input tokens, ``steps`` and ``tokens`` in a simple app. ``models`` are all that may
+    run its jobs: ``model``, and the variants of it that are of use; ``qualities`` is what the answer of each is worth,
+    empty where the model has no variants."""
 
     __slots__ = (
         "name",
         "model",
+        "models",
+        "qualities",
         "index",
         "preds",
         "succs",
@@ -54,6 +58,8 @@ class Node:
     def __init__(self, config: NodeConfig, index: int) -> None:
         self.name = config.name
         self.model = config.model or config.name
+        self.models: Tuple[str, ...] = (self.model,)
+        self.qualities: Mapping[str, float] = {}
         self.index = index
         self.fan_out = config.fan_out
         self.gather = config.gather
@@ -137,6 +143,8 @@ class App:
         self.simple = len(self.nodes) == 1 and self.nodes[0].plain
         if self.simple:
             self.nodes[0].steps_key, self.nodes[0].tokens_key = "steps", "tokens"
+            if config.variants:
+                self.nodes[0].models, self.nodes[0].qualities = tuple(config.variants), dict(config.variants)
         self.hint_bounds = hint_bounds(config)
         self.usual: Mapping[str, float] = {}
         self.one_shape = bool(config.inputs) and not any(

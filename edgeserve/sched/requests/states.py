@@ -91,7 +91,7 @@ class RequestRecord:
     which will end this one if it has not begun (None: it will not, or nothing is known). ``left_out`` says what an
     answer in part does without, and why. ``fates`` is what became of jobs and nodes that joins wait for. ``quality`` is
     what its policy says an answer would be worth now (None: it said nothing); below ``quality_min`` the client wants
-    none.
+    none. ``variant`` is the model that answered it, where its app's model has variants.
     ``spent``: the breakdown of one that has ended, for stories: where it did not complete, with the steps of its jobs.
     ``wrote``: a sequence of it has written something that counts as its answer; ``cut``: why one of them ended before
     it was whole. ``on_late`` of ``partial`` becomes ``answer`` where what was written would be lost otherwise.
@@ -135,6 +135,7 @@ class RequestRecord:
         "fates",
         "quality",
         "quality_min",
+        "variant",
         "wrote",
         "cut",
         "spent",
@@ -174,6 +175,7 @@ class RequestRecord:
         self.fates: Dict[Tuple[int, Part], str] | None = None
         self.quality: float | None = None
         self.quality_min = request.quality_min
+        self.variant = ""
         self.wrote = False
         self.cut = ""
         self.spent = NO_BREAKDOWN
@@ -252,7 +254,8 @@ class Job:
     job.
 
     ``seq`` rises with every job made and breaks every tie. ``lane`` names the lane that holds the job's state, to which
-    it is bound, or is ``""``. ``hints`` are what was known of it when it was made.
+    it is bound, or is ``""``. ``hints`` are what was known of it when it was made. ``model``: the one that it waits
+    for, of those that may run it.
     """
 
     __slots__ = (
@@ -260,6 +263,7 @@ class Job:
         "seq",
         "request",
         "node",
+        "model",
         "part",
         "hints",
         "state",
@@ -289,6 +293,7 @@ class Job:
         self.seq = seq
         self.request = request
         self.node = node
+        self.model = node.model
         self.part = part
         self.hints = request.hints if not request.part_hints else request.hints_at(part)
         self.state = READY
@@ -309,6 +314,10 @@ class Job:
         self.state_bytes = 0  # of an unfinished job outside a stream, or reserved for its sequence
         self.state_device = ""  # that holds them
         self.deadline_ns = request.deadline_ns  # when this job must be done so that the rest still fits
+
+    def may_run(self, model: str) -> bool:
+        """Whether a model may run it: of variants any, until one has begun."""
+        return model in self.node.models and (not self.lane or model == self.model)
 
     def __repr__(self) -> str:
         return f"Job({self.id.request_id}/{self.id.node}{list(self.part) or ''} {self.state})"

@@ -52,13 +52,14 @@ class Memory:
 
     # --- demand -------------------------------------------------------------------------------------------------------
 
-    def want(self, job: Job, alone_ns: int) -> None:
-        """A job is ready and waits for its model."""
+    def want(self, job: Job, alone_ns: int, part: float) -> None:
+        """A job is ready and waits for its model, without which this part of its worth is lost."""
         request = job.request
         job.demand_ns = alone_ns
-        job.demand_worth = round(request.cost_share_ns * request.value / (request.rank * max(1, len(request.jobs))))
+        worth = part * request.cost_share_ns * request.value
+        job.demand_worth = round(worth / (request.rank * max(1, len(request.jobs))))
         rank = CLASSES.index(request.klass)
-        for placement in self._places(job):
+        for placement in self._places(job, job.model):
             placement.demand_ns += alone_ns
             placement.waiting[rank] += job.demand_worth
             if request.on_late == "answer":
@@ -71,7 +72,7 @@ class Memory:
         if job.demand_ns:
             request = job.request
             rank = CLASSES.index(request.klass)
-            for placement in self._places(job):
+            for placement in self._places(job, job.model):
                 placement.demand_ns -= job.demand_ns
                 placement.waiting[rank] -= job.demand_worth
                 if request.on_late == "answer":
@@ -83,13 +84,18 @@ class Memory:
     def is_hopeless(self, job: Job) -> bool:
         """Whether the loads of a job's model failed ``LOAD_FAILURES_MAX`` times in a row wherever it could run, and it
         is not there."""
-        return all(item.state != RESIDENT and item.failures >= LOAD_FAILURES_MAX for item in self._places(job))
+        return all(
+            item.state != RESIDENT and item.failures >= LOAD_FAILURES_MAX
+            for model in job.node.models
+            if job.may_run(model)
+            for item in self._places(job, model)
+        )
 
-    def _places(self, job: Job) -> Tuple[Placement, ...]:
-        """Where a job's model could serve it: on one device only when a lane of it holds the job's state."""
+    def _places(self, job: Job, model: str) -> Tuple[Placement, ...]:
+        """Where a model could serve a job: on one device only when a lane of it holds the job's state."""
         if job.lane:
-            return (self.devices[self._lanes[job.lane].device].placements[job.node.model],)
-        return self.placements[job.node.model]
+            return (self.devices[self._lanes[job.lane].device].placements[model],)
+        return self.placements[model]
 
     # --- decisions ----------------------------------------------------------------------------------------------------
 

@@ -2,7 +2,8 @@
 
 An app that comes at some rate loses, while one of its models is away, the requests that cannot wait for as long: all
 of its models together are worth that, and some of them at most half of it, so that an app becomes whole rather than
-several become halves. An ensemble answers with some of its members: each that is away costs its part alone. Values are
+several become halves. An ensemble answers with some of its members: each that is away costs its part alone. Of a
+model with variants the best that is there counts with its quality. Values are
 those of the auction (lane time times value, by class): memory and lanes are shared by one rule. Knows no device: which
 models can run now, here or elsewhere, is what the methods are told (``here``).
 """
@@ -28,13 +29,14 @@ NOTHING: Worth = (0.0,) * len(CLASSES)
 
 class Asked(NamedTuple):
     """What one app is asked for: its models, those of them that are members of its ensemble, its class, the value that
-    comes per nanosecond, and for how long one of its requests can wait."""
+    comes per nanosecond, for how long one of its requests can wait, and the qualities of models that are variants."""
 
     models: Tuple[str, ...]
     members: Tuple[str, ...]
     rank: int
     per_ns: float
     slack_ns: float
+    qualities: Mapping[str, float] = {}
 
     def lost(self, away_ns: float, busy_ns: float) -> float:
         """What comes while a model is away and cannot wait until it is back, and for the ``busy_ns`` of work that waits
@@ -43,6 +45,9 @@ class Asked(NamedTuple):
 
     def part(self, here: AbstractSet[str]) -> float:
         """What part of its worth the app has with these models."""
+        if self.qualities:
+            best = [quality for model, quality in self.qualities.items() if model in here]
+            return max(best) / max(self.qualities.values()) if best else 0.0
         missing = [model for model in self.models if model not in here]
         if not missing:
             return 1.0
@@ -60,9 +65,11 @@ class ModelWorth:
         self._apps = tuple(apps)
         self._costs = costs
         self._recent = recent
-        self._models = {app.name: tuple(dict.fromkeys([node.model for node in app.nodes])) for app in apps}
+        self._models = {
+            app.name: tuple(dict.fromkeys([model for node in app.nodes for model in node.models])) for app in apps
+        }
         self._members = {app.name: _members(app) for app in apps}
-        self.models = frozenset([node.model for app in apps for node in app.nodes])
+        self.models = frozenset([model for models in self._models.values() for model in models])
         self._taken_ns = -REFRESH_NS
         self.by_model: Dict[str, List[Asked]] = {}
 
@@ -78,7 +85,8 @@ class ModelWorth:
             if per_ns > 0.0:
                 slack_ns = max(0.0, recent.allowed_ns - self._costs[app.name].alone_ns)
                 members = self._members[app.name]
-                asked = Asked(self._models[app.name], members, CLASSES.index(app.klass), per_ns, slack_ns)
+                rank, qualities = CLASSES.index(app.klass), app.nodes[0].qualities
+                asked = Asked(self._models[app.name], members, rank, per_ns, slack_ns, qualities)
                 for model in asked.models:
                     self.by_model.setdefault(model, []).append(asked)
 
@@ -104,7 +112,7 @@ class ModelWorth:
         models ``fit`` into memory together."""
         gained = [0.0] * len(CLASSES)
         for asked in self.by_model.get(model, ()):
-            if asked.slack_ns < load_ns and fit(asked.models):
+            if asked.slack_ns < load_ns and fit((model,) if asked.qualities else asked.models):
                 more = asked.part(here | {model}) - asked.part(here)
                 gained[asked.rank] += more * asked.per_ns * away_ns
         return tuple(gained)

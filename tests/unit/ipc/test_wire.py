@@ -490,7 +490,15 @@ def test_an_answer_in_part_tells_its_quality_and_who_took_part():
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("quality", 1.5), ("quality", "good"), ("branches", "small"), ("branches", [1])]
+    ("name", "value"),
+    [
+        ("quality", 1.5),
+        ("quality", "good"),
+        ("branches", "small"),
+        ("branches", [1]),
+        ("variant", 1),
+        ("variant", None),
+    ],
 )
 def test_a_quality_that_means_nothing_is_malformed(name, value):
     header = wire.pack_header({"kind": "answer", "id": 1, name: value})

@@ -1,7 +1,8 @@
 """The requests of ensembles that a policy holds: which of their models have answered, run, wait, and what they add.
 
 An *ensemble* is an app with one join behind several models. A request's models are bits of one number: of its own
-ensemble's models in their order. Changes nothing outside; the policy tells it what happened.
+ensemble's models in their order. An app whose model has variants counts as one, too: exactly one of them answers, and
+its quality is what the answer is worth. Changes nothing outside; the policy tells it what happened.
 """
 
 from __future__ import annotations
@@ -9,8 +10,10 @@ from __future__ import annotations
 from typing import Dict, List, Sequence, Tuple
 
 from edgeserve.config.ensemble_profile import EnsembleProfile, join_of, lead_of
+from edgeserve.config.schema import NodeConfig
 from edgeserve.sched.requests.graph import App, Node
 from edgeserve.sched.requests.states import Job, RequestRecord
+from edgeserve.units import FOREVER_NS
 
 Row = Tuple[float, ...]
 
@@ -19,9 +22,24 @@ class Ensemble:
     """One app as an ensemble. ``nodes`` are its models, ``join`` combines them; ``leads`` are the nodes before them,
     ``helpers`` what else the join alone waits for, such as a node that scores the request beside the models; ``before``
     are both.
-    ``profile`` is None where nothing was fitted: then each model counts alike."""
+    ``profile`` is None where nothing was fitted: then each model counts alike. ``one_of``: the models are variants, in
+    the place of one node, which is the ``join`` as well. ``batch_ns``: batches that take longer do not tell what a
+    request costs: of variants, those that leave no time to wait for such a one before."""
 
-    __slots__ = ("app", "nodes", "join", "bits", "leads", "helpers", "before", "profile", "score", "mean")
+    __slots__ = (
+        "app",
+        "nodes",
+        "join",
+        "bits",
+        "leads",
+        "helpers",
+        "before",
+        "profile",
+        "score",
+        "mean",
+        "one_of",
+        "batch_ns",
+    )
 
     def __init__(self, app: App, nodes: Sequence[Node], join: Node) -> None:
         self.app = app
@@ -34,6 +52,8 @@ class Ensemble:
         profile: EnsembleProfile | None = app.ensemble
         self.profile = profile
         self.score = profile.score if profile is not None else ""
+        self.one_of = False
+        self.batch_ns = FOREVER_NS
         self.mean: Row = (
             profile.mean_row()
             if profile is not None
@@ -78,6 +98,21 @@ def ensemble_of(app: App) -> Ensemble | None:
     if join.depth or any(node.depth or len(node.succs) != 1 or node.fan_out or node.route_one for node in nodes):
         return None
     return Ensemble(app, nodes, join)
+
+
+def alternatives_of(app: App) -> Ensemble | None:
+    """The app of one model that has variants as an ensemble of which one answers, or None."""
+    node = app.nodes[0]
+    if len(node.models) < 2:
+        return None
+    found = Ensemble(app, [Node(NodeConfig(node.name, model), 0) for model in node.models], node)
+    found.one_of, found.batch_ns = True, app.slo_ns // 2
+    found.bits = {model: bit for bit, model in enumerate(node.models)}
+    row = [0.0]
+    for model in node.models:
+        row += [max(worth, node.qualities[model]) for worth in row]
+    found.mean = tuple(row)
+    return found
 
 
 def _index(node: Node) -> int:
@@ -151,6 +186,22 @@ class Query:
             found |= 1 << bit
         return found
 
+    def model(self, bit: int) -> str:
+        """The name of a model."""
+        return self.ensemble.nodes[bit].model
+
+    def took(self, bit: int) -> bool:
+        """A model's job is not ready any more; of variants, it was that of all of them. Whether it was."""
+        found = self.jobs.pop(bit, None) is not None
+        if self.ensemble.one_of:
+            self.jobs.clear()
+        return found
+
+    def waits(self) -> List[Job]:
+        """The jobs that are ready."""
+        jobs = list(self.jobs.values())
+        return jobs[:1] if self.ensemble.one_of else jobs
+
     def begun(self) -> int:
         """The models that run or have answered."""
         return self.running | self.answered
@@ -174,6 +225,10 @@ class Query:
             return 0.0
         before = rows[begun] if begun else 0.0
         return after - (before if before >= self.request.quality_min else 0.0)
+
+    def adds(self, subset: int, planned: int) -> bool:
+        """Whether more models than planned would make the answer better: of variants, one in place of the planned."""
+        return not self.ensemble.one_of or self.worth(subset) > self.worth(planned)
 
     def answers(self, bit: int) -> None:
         """A model has answered."""

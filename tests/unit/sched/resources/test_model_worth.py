@@ -23,3 +23,9 @@ def test_a_model_more_is_never_worth_less_and_an_ensemble_answers_with_some_of_i
     assert (app.part(set()), app.part(set(models))) == (0.0, 1.0)
     for count in range(1, members):
         assert app.part(set(models[: needed + count])) == pytest.approx(count / members)
+
+
+def test_of_variants_the_best_that_is_there_counts():
+    app = Asked(("full", "small"), (), 1, 1.0, 0.0, {"full": 0.9, "small": 0.6})
+    parts = [app.part(here) for here in (set(), {"small"}, {"full"}, {"full", "small"})]
+    assert parts == pytest.approx([0.0, 0.6 / 0.9, 1.0, 1.0])

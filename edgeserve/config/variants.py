@@ -1,0 +1,89 @@
+"""Variants of a model: other models that may answer in its place, each with a quality and a time of its own.
+
+``[model.NAME.variants]`` names them with what their answers are worth; an app of that one model says the least quality
+that is of use. Works on typed tables; knows no file, engine or scheduler.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Dict, Mapping
+
+from edgeserve.config.language_apps import WRITING_ENGINES
+from edgeserve.config.schema import AppConfig, Config, ModelConfig
+from edgeserve.errors import ConfigError, nearest
+
+VARIANTS_MAX = 9
+"""Variants of a model, as many as an ensemble may have models besides one."""
+
+
+def with_variants(app: AppConfig, models: Mapping[str, ModelConfig]) -> AppConfig:
+    """The app with the models that may answer it, where its one model has variants: those of at least its
+    ``least_quality``, the best first."""
+    model = models.get(app.nodes[0].model) if len(app.nodes) == 1 else None
+    if model is None or not model.variants or app.nodes[0].fan_out or app.nodes[0].route == "one":
+        return app
+    qualities = {model.name: model.quality, **model.variants}
+    of_use = {name: quality for name, quality in qualities.items() if quality >= app.least_quality}
+    return replace(app, variants=dict(sorted(of_use.items(), key=lambda row: -row[1])))
+
+
+def check_variants(config: Config) -> None:
+    """Variants must be models that can answer in place of theirs, and apps must be served by one that is of use."""
+    for model in config.models.values():
+        for name in model.variants:
+            _check_variant(model, name, config)
+        if len(model.variants) > VARIANTS_MAX:
+            raise ConfigError(
+                f"[model.{model.name}.variants] has {len(model.variants)} models: expected {VARIANTS_MAX} at most"
+            )
+    for app in config.apps.values():
+        if app.least_quality:
+            _check_least(app, config)
+
+
+def _check_variant(model: ModelConfig, name: str, config: Config) -> None:
+    where = f"[model.{model.name}.variants] {name} = {model.variants[name]:g}"
+    if name not in config.models:
+        raise ConfigError(f"{where}: there is no model {name!r}{nearest(name, config.models)}; give [model.{name}]")
+    variant = config.models[name]
+    if variant is model:
+        raise ConfigError(f"{where}: a model is no variant of itself; its own quality is [model.{name}] quality")
+    if variant.variants:
+        raise ConfigError(
+            f"{where}: {name!r} has variants of its own; name {', '.join(map(repr, variant.variants))} beside it, in "
+            f"[model.{model.name}.variants]"
+        )
+    if model.variants[name] > model.quality:
+        raise ConfigError(
+            f"{where} is above the quality of the model itself, {model.quality:g}; the best model has the variants: "
+            f"give [model.{name}.variants], and name {model.name!r} there"
+        )
+    for each in (model, variant):
+        if each.engine in WRITING_ENGINES:
+            raise ConfigError(
+                f"{where}: [model.{each.name}] engine = {each.engine!r} writes its answers step by step, and variants "
+                "answer at once; leave it out of the variants, and give it an app of its own"
+            )
+        if each.keeps_state:
+            raise ConfigError(
+                f"{where}: model {each.name!r} keeps a state, which no other model could go on from; leave it out of "
+                "the variants"
+            )
+
+
+def _check_least(app: AppConfig, config: Config) -> None:
+    where = f"[app.{app.name}] least_quality = {app.least_quality:g}"
+    if not app.variants:
+        models = [config.models[node.model] for node in app.nodes if node.model in config.models]
+        if len(models) == 1 and models[0].variants:
+            best: Dict[str, float] = {models[0].name: models[0].quality}
+            raise ConfigError(f"{where}: no variant reaches it; the best is {_told(best)}; lower least_quality")
+        raise ConfigError(
+            f"{where} is of an app of one model that has variants; give [model.{app.nodes[0].model}.variants], or "
+            "leave least_quality out"
+        )
+
+
+def _told(qualities: Mapping[str, float]) -> str:
+    return ", ".join(f"{name!r} with {quality:g}" for name, quality in qualities.items())
