@@ -122,10 +122,7 @@ class Looked:
             at_ns = FOREVER_NS if ends_ns is None else ends_ns
             if at_ns > most_ns or at_ns <= self.downs.get(model, 0):
                 return True
-        for model, was in self.here.items():
-            if _is_here(model, board) != was:
-                return True
-        return False
+        return any(_is_here(model, board) != was for model, was in self.here.items())
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
