@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from exact_device import MS, Device, ask, chain, fan, model, with_host_function
+from exact_device import MS, Device, ask, chain, fan, in_time, model, with_host_function
 
 from edgeserve.sched.plan.companies import Companies
 from edgeserve.sched.plan.paths import ENTRIES_MAX, LaneSchedule, Schedule, Stage, repeated
@@ -215,6 +215,76 @@ def test_a_company_whose_home_is_lost_waits_again():
     device.ask(ask(3, 400))
     device.advance()
     assert device.ends[3][0] == "completed" and not source._members
+
+
+# --- many requests ----------------------------------------------------------------------------------------------------
+
+
+def test_behind_functions_a_company_waits_for_its_own_where_a_batch_costs_hardly_more_than_one():
+    """A function takes the members one by one between two models of 31 to 38 ms."""
+    table = pipeline(("a", "gpu", 30, 1, 8), ("f", "host", 0, 6, 1), ("b", "gpu", 30, 1, 8))
+    assert in_time(table, 0.15, lambda draw: (92, {})) > 15.0  # 16.6; 12.7 if those that are there go on
+
+
+def test_a_second_company_waits_where_it_would_make_the_first_late():
+    """Half of the requests have hardly more than the 19 ms that they take alone."""
+    found = in_time(planned(with_host_function()), 0.05, lambda draw: (22 if draw.random() < 0.5 else 150, {}))
+    assert found > 72.0  # 76.5; 66.7 if a company begins whenever the device is free
+
+
+def test_members_in_the_first_of_several_last_batches_are_answered_with_it():
+    """All four go through ``a`` until 24, and in pairs through ``b`` until 38 and 52."""
+    table = planned(chain())
+    table["model"] = {"a": model(20, 1), "b": model(10, 2, 2)}
+    device = Device(table)
+    for at_ms in range(0, 1000, 100):
+        device.advance(at_ms)
+        device.now_ns = at_ms * MS
+        device.ask(*[ask(at_ms + number, at_ms + due, at_ms) for number, due in enumerate((38, 38, 52, 52))])
+    device.advance()
+    assert [end for end, _ in device.ends.values()] == ["completed"] * 40
+    assert in_time(table, 0.06, lambda draw: (80, {})) > 86.0  # 89; 82 if all are expected with the last
+
+
+def test_companies_are_those_of_the_device_however_slow_a_function_before_it_is():
+    """A function of 6 ms before two models of 2.25 ms each in full batches, 11 ms alone."""
+    table = pipeline(("f", "host", 0, 6, 1), ("a", "gpu", 10, 1, 8), ("b", "gpu", 10, 1, 8))
+    assert in_time(table, 0.7 / 6, lambda draw: (80, {})) > 80.0  # 94; 41 if they form where the function runs
+
+
+def test_a_join_is_expected_once_however_many_branches_lead_to_it():
+    names = ("look", "left", "right", "end")
+    after = {"look": [], "left": ["look"], "right": ["look"], "end": ["left", "right"]}
+    table = planned(
+        {
+            "lane": {"l": {}},
+            "model": {name: model(4, 1) for name in names},
+            "app": {"app": {"slo": "100ms", "node": [{"name": name, "after": after[name]} for name in names]}},
+        }
+    )
+    device = Device(table)
+    device.ask(ask(1, 20))  # four models of 5 ms
+    device.advance()
+    assert device.ends[1] == ("completed", 20.0)
+    assert in_time(table, 0.15, lambda draw: (45, {}), seeds=(1, 2)) > 61.0  # 64; 58 if the join is expected twice
+
+
+def test_told_work_counts_in_the_choice_of_a_company():
+    """One request of seven is eight times the usual work at the second model, the others half of it."""
+    found = in_time(
+        planned(chain()), 0.25, lambda draw: (80, {"b.work": 8.0 if draw.random() < 0.15 else 0.5}), seeds=(1, 2)
+    )
+    assert found > 80.0  # 88; 68 if all are taken for usual
+
+
+def test_declared_steps_count_as_often_as_they_run():
+    """Two requests of five run four times at the second model."""
+    table = planned(chain(second=model(2, 3)))
+    device = Device(table)
+    device.ask(ask(1, 20, hints={"b.steps": 3.0}), ask(2, 21, hints={"b.steps": 3.0}))  # 6 + 3 * 5
+    assert device.ends == {1: ("rejected", 0.0)}
+    found = in_time(table, 0.1, lambda draw: (60, {"b.steps": 4.0 if draw.random() < 0.4 else 1.0}))
+    assert found > 74.5  # 76.7; 71.9 if they count once
 
 
 # --- everything at once -----------------------------------------------------------------------------------------------
