@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import random
+from types import FunctionType, ModuleType
 
 from edgeserve.config.loading import parse_config
 from edgeserve.sched.core.build import build_scheduler
 from edgeserve.sched.protocol.actions import FinishRequest, RunBatch
 from edgeserve.sched.protocol.events import JobResult, Request, RequestArrived, WorkFinished
+from edgeserve.sched.requests.states import RequestRecord
 from edgeserve.testing.invariants import check_invariants
 
 MS = 10**6
@@ -89,6 +92,21 @@ class Device:
 
 def ask(number, due_ms, at_ms=0, app="app", **more):
     return Request(number, app, round(at_ms * MS), round(due_ms * MS), **more)
+
+
+def remembered(policy):
+    """The requests that a policy holds anywhere, by number: none once all have ended and a step has passed."""
+    found, seen, left = [], {id(policy)}, [policy]
+    while left:
+        item = left.pop()
+        if isinstance(item, RequestRecord):
+            found.append(item.id)
+            continue
+        for other in gc.get_referents(item):
+            if id(other) not in seen and not isinstance(other, (type, FunctionType, ModuleType)):
+                seen.add(id(other))
+                left.append(other)
+    return sorted(found)
 
 
 def in_time(table, rate, due, seconds=3, seeds=(1, 2, 3)):

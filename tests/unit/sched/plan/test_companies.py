@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from exact_device import MS, Device, ask, chain, fan, in_time, model, with_host_function
+from exact_device import MS, Device, ask, chain, fan, in_time, model, remembered, with_host_function
 
-from edgeserve.sched.plan.companies import Companies
 from edgeserve.sched.plan.paths import ENTRIES_MAX, LaneSchedule, Schedule, Stage, repeated
 from edgeserve.sched.policy_api.budget import Budget
 from edgeserve.sched.protocol.events import JobResult, LaneChanged, RequestCancelled, WorkFinished
@@ -30,11 +29,6 @@ def pipeline(*stages, slo_ms=200):
 
 
 AT_ENTRY = (("f", "host", 0, 4, 1), ("a", "gpu", 6, 1, 8), ("b", "gpu", 4, 1, 8))
-
-
-def companies_of(scheduler):
-    """The source of the companies, once a request has come."""
-    return next(source for source in scheduler.policies[0]._sources if isinstance(source, Companies))
 
 
 def busy(device):
@@ -197,24 +191,27 @@ def test_one_that_is_cancelled_while_it_runs_ahead_is_forgotten():
     device.advance()
     device.ask(ask(2, 400))
     device.advance()
-    source = companies_of(device.scheduler)
-    assert device.ends[2][0] == "completed" and not source._members and not source.queued()
+    device.now_ns += 1
+    device.step()
+    assert device.ends[2][0] == "completed" and not remembered(device.scheduler.policies[0])
 
 
 def test_a_company_whose_home_is_lost_waits_again():
-    device = Device(planned(chain()))
-    device.ask(ask(1, 400), ask(2, 400))
+    device = Device(planned(chain(limit=2)))
+    device.ask(*[ask(number, 400) for number in range(1, 5)])  # all in one, the first two at once
     device.now_ns = 1 * MS
     lane = next(iter(device.scheduler.state.lanes))
     device.step(LaneChanged(lane, up=False))
     device.running.clear()
-    source = companies_of(device.scheduler)
-    assert not source._companies
     device.now_ns = 2 * MS
     device.step(LaneChanged(lane, up=True))
-    device.ask(ask(3, 400))
     device.advance()
-    assert device.ends[3][0] == "completed" and not source._members
+    assert {number: end for number, (end, _) in device.ends.items()} == {
+        1: "failed",
+        2: "failed",
+        3: "completed",
+        4: "completed",
+    }
 
 
 # --- many requests ----------------------------------------------------------------------------------------------------
@@ -297,7 +294,6 @@ def test_parts_of_a_fan_out_go_together():
     device.advance()
     assert {end for end, _ in device.ends.values()} == {"completed"}
     assert [len(jobs) for _, name, jobs in device.batches if name == "part"] == [4, 2]
-    assert not companies_of(device.scheduler)._members
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -342,6 +338,4 @@ def test_every_request_is_accounted_for_when_forks_joins_and_branches_fail(seed)
     }
     run = simulate(parse_scenario(table), seed, settle=True)
     assert run.world.reference_model.marks["RequestArrived"] == len(run.world.ended) > 100
-    source = companies_of(run.scheduler)
-    assert not source._members and not source._touched and not run.scheduler.open_count
-    assert not any(any(line.waiting) for line in source._lines)
+    assert not run.scheduler.open_count and not remembered(run.scheduler.policies[0])

@@ -15,9 +15,13 @@ MS = 1_000_000
 APPS = {name: app_of("m", name) for name in ("a", "b")}
 
 
-def law(alone=None, sizes=(1, 2, 4, 8), fixed=4, each=3):
+def times(alone=None, sizes=(1, 2, 4, 8), fixed=4, each=3):
     seeds = {size: timing_constant((fixed + each * size) * MS) for size in sizes}
-    return Law(BatchTime("m", "l", seeds, sizes, fixed_ns=fixed * MS, alone=alone))
+    return BatchTime("m", "l", seeds, sizes, fixed_ns=fixed * MS, alone=alone)
+
+
+def law(alone=None):
+    return Law(times(alone))
 
 
 def jobs(count, app="a", **hints):
@@ -126,8 +130,7 @@ def test_the_longest_of_a_batch_tells_how_long_one_is_alone():
 
 
 def test_profiled_times_alone_are_believed_before_anything_ran():
-    times = [round((4 + 3 * length) * MS) for length in (0.5,) * 50 + (5.0,) * 50]
-    known = law(alone={"a": times})
+    known = law(alone={"a": [round((4 + 3 * length) * MS) for length in (0.5,) * 50 + (5.0,) * 50]})
     assert known.is_wide
     (one,) = jobs(1)
     assert known.length_of(one)[0] == "a"
@@ -136,9 +139,10 @@ def test_profiled_times_alone_are_believed_before_anything_ran():
 
 
 def test_times_follow_the_speed_of_the_lane():
-    known = law()
+    latency = times()
+    known = Law(latency)
     known.told(1.0)
     known.told(3.0)
     before = mean_ms(known, 2, *jobs(2, length=3.0))
-    known._latency.set_speed(0.5)
+    latency.set_speed(0.5)
     assert mean_ms(known, 2, *jobs(2, length=3.0)) == pytest.approx(2 * before)
