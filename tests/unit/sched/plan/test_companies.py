@@ -229,6 +229,27 @@ def test_a_second_company_waits_where_it_would_make_the_first_late():
     assert found > 72.0  # 76.5; 66.7 if a company begins whenever the device is free
 
 
+@pytest.mark.parametrize("hints", [{}, {"others.work": 3.0}])  # those of other models change nothing
+def test_members_in_an_early_batch_are_answered_early_also_behind_functions(hints):
+    """All four go through ``a`` until 24, in pairs through ``b`` until 38 and 52, and the function takes 1 ms each."""
+    device = Device(pipeline(("a", "gpu", 20, 1, 8), ("b", "gpu", 10, 2, 2), ("f", "host", 0, 1, 1)))
+    dues = {1: 39.0, 2: 40.0, 3: 53.0, 4: 54.0}
+    device.ask(*[ask(number, due_ms, hints=hints) for number, due_ms in dues.items()])
+    device.advance()
+    assert device.ends == {number: ("completed", due_ms) for number, due_ms in dues.items()}
+
+
+def test_work_that_runs_is_left_to_no_others():
+    """The function of the first takes 20 ms, those of the other two and of the second company 5."""
+    device = Device(pipeline(("a", "gpu", 16, 4, 8), ("f", "host", 0, 5, 1), ("b", "gpu", 2, 2, 8)))
+    device.ask(*[ask(number, 190 + number, hints={"f.work": work}) for number, work in ((1, 4.0), (2, 1.0), (3, 1.0))])
+    device.advance(29)
+    device.now_ns = 29 * MS
+    device.ask(ask(4, 72, 29, hints={"f.work": 1.0}))  # its function begins at 58, when those of the three are over
+    device.advance()
+    assert device.ends[4] == ("completed", 70.0)
+
+
 def test_members_in_the_first_of_several_last_batches_are_answered_with_it():
     """All four go through ``a`` until 24, and in pairs through ``b`` until 38 and 52."""
     table = planned(chain())

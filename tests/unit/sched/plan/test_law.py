@@ -67,6 +67,17 @@ def test_lengths_that_tell_nothing_make_no_spread():
     assert not known.is_wide
 
 
+def test_declared_lengths_that_err_have_a_spread():
+    known, draw = law(), random.Random(6)
+    for length in (1.0, 3.0):
+        known.told(length)
+    for _ in range(60):
+        took(known, [draw.choice((0.3, 0.5, 1.0, 2.0, 3.0))], hinted=True, noise=1.0)
+        known.took(4, jobs(4, length=1.0), round((4 + 12 * draw.choice((0.4, 1.0, 2.5))) * MS))
+    members = known.members([known.length_of(jobs(1, length=1.0)[0])])
+    assert known.within_ns(4, members, 0.9) > 1.4 * known.within_ns(4, members, 0.5)
+
+
 def test_the_line_is_learnt_where_the_profile_was_wrong():
     known, draw = law(), random.Random(2)
     for _ in range(40):

@@ -201,7 +201,8 @@ def test_models_that_do_not_fit_into_the_time_are_not_loaded():
     assert not [action for action in world.seen if isinstance(action, LoadModel)]
 
 
-def test_ten_models_are_served():
+@pytest.mark.parametrize("quality_min", [0.0, 0.5])  # of five models
+def test_ten_models_are_served(quality_min):
     names = [f"m{number}" for number in range(10)]
     nodes = [{"name": name, "after": []} for name in names] + [{"name": "vote", "after": names, "join": "policy"}]
     world = Driver(
@@ -210,7 +211,7 @@ def test_ten_models_are_served():
         policy={"plan": {}},
         lane={"l": {}, "v": {}},
     )
-    world.arrive("q")
+    world.arrive("q", quality_min=quality_min)
     for count in range(1, 8):
         world.finish("l", at=5 * count)
     world.pass_time(39)
@@ -350,6 +351,10 @@ def test_time_costs_nothing_where_there_is_enough_and_the_last_step_where_there_
     prices = [likely_price(steps, room) for room in (1000.0, 100.0, 60.0, 20.0, 0.0)]
     assert prices == [pytest.approx(price, abs=1e-6) for price in (0.0, 1.0, 2.0, 3.0, 3.0)]
     assert likely_price([], 0.0) == 0.0
+
+
+def test_each_step_counts_with_the_chance_that_it_is_the_last_one_that_finds_room():
+    assert likely_price([(3.0, 100.0, 10.0), (1.0, 1000.0, 10.0)], 100.0) == pytest.approx(0.5 * 3.0 + 0.5 * 1.0)
 
 
 def test_a_price_rises_smoothly_since_demand_is_a_poisson_number():

@@ -55,6 +55,52 @@ def test_short_inputs_do_not_wait_for_a_long_one_from_the_first_request():
     assert started(driver.finish(at=7)) == [[2, 3, 4]]
 
 
+def test_a_declared_length_says_how_long_a_batch_can_wait():
+    driver = Driver({"m": TIMES, "n": {1: 15}}, {"a": "m", "other": {"model": "n", "value": 5.0}}, policy="plan")
+    ask(driver, 1.0, 5.0, slo=9999)
+    driver.finish(at=5)
+    driver.arrive("other", at=10)
+    ask(driver, 5.0, slo=20)  # takes 9 ms and can wait for 7
+    driver.finish(at=14)
+    assert driver.work().model == "m"
+
+
+def test_before_a_critical_request_as_many_short_inputs_go_as_fit():
+    driver = Driver(
+        {"m": TIMES, "c": {1: 2}}, {"a": "m", "loop": {"model": "c", "slo": "10ms", "class": "critical"}}, "plan"
+    )
+    ask(driver, 1.0, 6.0, slo=9999)
+    driver.finish(at=9)
+    driver.finish(at=30)
+    for at in range(40, 600, 20):
+        driver.arrive("loop", at=at)
+        while driver.on_lane:
+            driver.finish(at=driver.now_ms + 2)
+    driver.now_ms = 595  # the next one is due at 610, and eight inputs take 14.6 ms
+    assert started(ask(driver, *[1.0] * 8, 6.0, slo=200)) == [[31, 32, 33, 34]]
+
+
+@pytest.mark.parametrize("hints", [({}, {}), ({"a.work": 1.0}, {"a.work": 4.0})])
+def test_a_stage_is_worth_its_share_of_the_path(hints):
+    """10 of 100 ms run here, so an app of value 4 brings more for the lane's time, whether inputs differ or not."""
+    driver = Driver(
+        {"a": {1: 10, "lanes": ["gpu"]}, "b": {1: 90, "lanes": ["npu"]}, "c": {1: 10, "lanes": ["gpu"]}},
+        {
+            "pipe": {"node": [{"name": "a"}, {"name": "b"}], "slo": "300ms"},
+            "one": {"model": "c", "slo": "300ms", "value": 4.0},
+        },
+        policy="plan",
+        lane={"gpu": {}, "npu": {}},
+    )
+    for own in hints:
+        driver.arrive("pipe", slo=9999, hints=own)
+    driver.finish("gpu", at=10)
+    driver.arrive("pipe", hints=hints[0])
+    driver.arrive("one")
+    driver.finish("gpu", at=20)
+    assert driver.work("gpu").model == "c"
+
+
 def test_lengths_that_are_all_alike_run_as_plain_work():
     plain, hinted = world(kind="edf"), world()
     for driver in (plain, hinted):
