@@ -37,10 +37,10 @@ def busy(device):
     device.now_ns = 1 * MS
 
 
-def finish_late(device, at_ms):
+def finish_late(device, at_ms, began_ms=10):
     """The batch that runs comes back at another time than expected."""
     device.now_ns, work = at_ms * MS, device.running.pop(0)[1]
-    device.step(WorkFinished(work.work_id, 10 * MS, at_ms * MS, tuple(JobResult(job) for job in work.jobs)))
+    device.step(WorkFinished(work.work_id, began_ms * MS, at_ms * MS, tuple(JobResult(job) for job in work.jobs)))
 
 
 # --- what takes how long ----------------------------------------------------------------------------------------------
@@ -122,6 +122,21 @@ def test_members_that_would_be_late_after_a_slow_batch_leave():
     finish_late(device, 21)
     device.advance()
     assert device.ends[1][0] == "dropped" and device.ends[2][0] == "completed"
+
+
+def test_a_request_of_two_branches_that_is_given_up_runs_whole_as_a_trial():
+    names = {"look": [], "left": ["look"], "right": ["look"], "end": ["left", "right"]}
+    table = {
+        "lane": {"l": {}},
+        "model": {name: model(4, 1) for name in names},
+        "policy": {"p": {"kind": "plan", "trials": True}},
+        "app": {"app": {"slo": "100ms", "node": [{"name": name, "after": after} for name, after in names.items()]}},
+    }
+    device = Device(table)
+    device.ask(ask(1, 32))
+    finish_late(device, 20, began_ms=0)
+    device.advance()
+    assert device.ends[1] == ("completed", 35.0)
 
 
 def test_a_late_request_that_is_answered_all_the_same_is_not_dropped():
