@@ -552,7 +552,7 @@ BUGS: Tuple[Bug, ...] = (
     Bug("declared-steps-count-once", "plan/paths.py", "                    time_ns *= steps.get(index, 1)\n                at_ns",
         "                    pass\n                at_ns", unit("plan/companies")),
     Bug("parts-are-never-learnt", "plan/remaining_work.py", "self._parts[node.index].append(count)", "pass",
-        (GOLDEN,)),
+        unit("plan/companies")),
     Bug("one-page-is-taken-for-a-slow-machine", "latency/batch_time.py", "if over_milli is not None:\n", "if False:\n",
         unit("latency/batch_times")),
     # --- what a soak found

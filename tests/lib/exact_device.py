@@ -109,12 +109,13 @@ def remembered(policy):
     return sorted(found)
 
 
-def in_time(table, rate, due, seconds=3, seeds=(1, 2, 3)):
+def in_time(table, rate, due, seconds=3, seeds=(1, 2, 3), parts=None):
     """Percent in time of requests that come at random, ``rate`` each millisecond on average. ``due``: with a random
-    number generator, the milliseconds that a request has, and its hints."""
+    number generator, the milliseconds that a request has, and its hints. ``parts``: those that a node makes."""
     good = count = 0
     for seed in seeds:
         draw, device, at_ms, due_ms = random.Random(seed), Device(table), 0.0, {}
+        device.parts = parts or {}
         while at_ms < 1000 * seconds:
             at_ms += draw.expovariate(rate)
             number = len(due_ms) + 1

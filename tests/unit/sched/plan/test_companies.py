@@ -302,6 +302,12 @@ def test_a_join_is_expected_once_however_many_branches_lead_to_it():
     assert in_time(table, 0.15, lambda draw: (45, {}), seeds=(1, 2)) > 61.0  # 64; 58 if the join is expected twice
 
 
+def test_how_many_parts_a_fan_out_makes_is_learnt():
+    """Four parts of 4 ms each between 2 ms and 1."""
+    found = in_time(planned(fan()), 0.06, lambda draw: (80, {}), parts={"look": 4})
+    assert found > 76.0  # 86; 64 if one is expected for ever
+
+
 def test_told_work_counts_in_the_choice_of_a_company():
     """One request of seven is eight times the usual work at the second model, the others half of it."""
     found = in_time(
