@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from bench import heldout
+from cores import interpreted_only
 from hand_world import Driver
 from lib.heldout_mixes import draw_mix
 
@@ -17,6 +18,7 @@ def free(prices, lane):
     return 0.0
 
 
+@interpreted_only
 @pytest.mark.worlds
 @pytest.mark.parametrize("seed", [11, 14])  # seeds to develop on
 def test_a_robots_map_is_in_time_more_often_and_its_camera_is_not_given_up(seed, monkeypatch):
@@ -29,6 +31,7 @@ def test_a_robots_map_is_in_time_more_often_and_its_camera_is_not_given_up(seed,
     assert priced.value > unpriced.value
 
 
+@interpreted_only
 def test_without_overload_nothing_costs(monkeypatch):
     priced = heldout.run(draw_mix("robot", 11, 0.3, 6.0), "plan", 6.0)
     monkeypatch.setattr(LanePrices, "of", free)
