@@ -177,6 +177,19 @@ def test_functions_at_the_entry_run_ahead_while_a_company_has_the_device():
     assert [len(jobs) for _, name, jobs in device.batches if name == "b"][-1] > 1
 
 
+def test_what_runs_ahead_is_as_urgent_as_its_whole_path():
+    """5 ms of a function and 20 on the device until 38, beside a function of 10 ms that could wait until 40."""
+    table = pipeline(("f", "host", 5, 0, 1), ("a", "gpu", 8, 2, 8), ("b", "gpu", 8, 2, 8))
+    table["model"]["g"] = model(10, 0, 1, lanes=["host"])
+    table["app"]["other"] = {"slo": "100ms", "model": "g", "value": 9.0}
+    device = Device(table)
+    device.ask(ask(1, 100, app="other"))
+    device.now_ns = 1 * MS
+    device.ask(ask(2, 38, 1), ask(3, 50, 1, app="other"))
+    device.advance()
+    assert {end for end, _ in device.ends.values()} == {"completed"}
+
+
 def test_urgent_requests_run_ahead_before_tighter_ones():
     device = Device(pipeline(*AT_ENTRY))
     device.ask(ask(1, 200))

@@ -187,6 +187,35 @@ def test_under_load_models_that_add_little_leave_the_lane_to_another_app():
     assert 100.0 * sum(worth[end.request.app] * end.quality for end in ended if end.in_time) / asked > 90.0  # 92; 88.7
 
 
+@pytest.mark.parametrize(("slo", "models"), [(41.2, ["a"]), (41.1, [])])  # with a vote of 1 ms, and 0.2 to spare
+def test_a_model_that_ends_at_the_last_moment_runs(slo, models):
+    world = make()
+    world.arrive("q", slo=slo)
+    assert models_of(world.actions) == models
+
+
+def test_before_a_critical_request_as_many_jobs_go_as_fit():
+    models = {name: {1: 10, 4: 16, "lanes": ["l"]} for name in "ab"}
+    world = Driver(
+        {**models, "vote": {1: 1, "lanes": ["v"]}, "c": {1: 2, "lanes": ["l"]}},
+        {
+            "q": {
+                "node": [*NODES[:2], {"name": "vote", "after": ["a", "b"], "join": "policy"}],
+                "slo": "400ms",
+            },
+            "loop": {"model": "c", "slo": "10ms", "class": "critical"},
+        },
+        policy={"plan": {}},
+        lane={"l": {}, "v": {}},
+    )
+    for at in range(0, 600, 20):
+        world.arrive("loop", at=at)
+        while world.on_lane:
+            world.finish(at=world.now_ms + 2)
+    world.arrive("q", at=594, count=4)  # the next critical one can wait until 608
+    assert (world.work().model, len(world.work().jobs)) == ("a", 1)
+
+
 def test_an_answer_of_too_little_quality_is_not_planned():
     world = make()
     world.arrive("q", hints={"difficulty": 0.9}, quality_min=0.9, slo=80)
@@ -245,6 +274,25 @@ def test_a_vote_begins_as_much_earlier_as_the_loop_woke_late_before():
     world.arrive("q", at=500, hints={"difficulty": 0.9})
     world.finish("la", at=540)
     assert (world.wake_ms, models_of(world.step(at=648.8))) == (647.8, ["vote"])
+
+
+def test_models_leave_a_vote_that_has_waited_for_its_lane_a_quarter_of_the_time_at_most():
+    """The first vote waits for 95 ms behind another app's work; the next request gives its models 111 of 149 ms."""
+    models = {name: {1: time, "lanes": [f"l{name}"]} for name, time in TIMES.items()}
+    world = Driver(
+        {**models, "vote": {1: 1, "lanes": ["lv"]}, "slow": {1: 100, "lanes": ["lv"]}},
+        {"q": {"node": NODES, "slo": "150ms", "ensemble": FITTED}, "slow": {"model": "slow", "slo": "400ms"}},
+        policy={"plan": {}},
+        lane=LANES,
+    )
+    world.arrive("q", hints={"difficulty": 0.9})
+    world.finish("la", at=40)
+    world.finish("lb", at=75)
+    world.arrive("slow", at=80)
+    world.finish("lc", at=85)
+    world.finish("lv", at=180)
+    assert models_of(world.arrive("q", at=300, hints={"difficulty": 0.9})) == ["a", "b", "c"]
+    assert world.wake_ms == pytest.approx(300 + 150 * 3 / 4 - 1.2)
 
 
 def test_a_request_that_no_model_could_answer_is_given_up():

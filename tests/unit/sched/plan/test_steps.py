@@ -203,6 +203,26 @@ def test_frames_that_come_during_a_step_are_in_time_behind_it():
         assert 100.0 * sum(found) / len(found) > 90, app
 
 
+def test_an_answer_begins_before_the_next_of_its_stream_is_expected():
+    world = world_of(
+        models={"m": {1: 20}, "long": {1: 90}},
+        apps={"frames": {"model": "m", "slo": "250ms"}, "long": {"model": "long", "slo": "9s"}},
+        on_late="drop",
+        slo="1s",
+        stream="newest_wins",
+        value=3.0,
+    )
+    known = {"steps": 3.0, "steps_sd": 0.0, "tokens": 10.0}
+    for at in range(0, 1200, 100):
+        world.arrive("chat", at=at, stream="s", hints=known)
+        world.finish(at=at + 40, steps=3)
+    world.arrive("long", at=1195)
+    world.arrive("chat", at=1200, stream="s", hints=known)
+    world.arrive("frames", at=1201)
+    world.finish(at=1285)
+    assert world.work().model == "lm", "the next one is expected from 1294 on"
+
+
 def test_background_work_cuts_nothing():
     world = beside(slo="10s", **{"class": "background"})
     ask(world, 20)

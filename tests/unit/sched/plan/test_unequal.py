@@ -166,6 +166,14 @@ def test_inputs_of_one_shape_have_no_law_however_noisy_the_device():
     assert is_wide(open_shape)
 
 
+@pytest.mark.parametrize(("slo", "outcome"), [(60, "rejected"), (70, "")])
+def test_declared_steps_that_cannot_be_in_time_behind_what_runs_are_refused(slo, outcome):
+    driver = Driver({"m": {1: 7}}, {"a": "m"}, policy="plan")
+    driver.arrive("a", slo=9999, hints={"steps": 8.0})
+    driver.arrive("a", at=1, slo=slo, hints={"steps": 8.0})  # 6 + 8 * 7 ms
+    assert driver.outcome(2) == outcome
+
+
 def test_steps_are_no_lengths():
     driver = world()
     for steps in (1, 9, 1, 12, 1, 9):
