@@ -181,11 +181,11 @@ def test_what_runs_ahead_is_as_urgent_as_its_whole_path():
     """5 ms of a function and 20 on the device until 38, beside a function of 10 ms that could wait until 40."""
     table = pipeline(("f", "host", 5, 0, 1), ("a", "gpu", 8, 2, 8), ("b", "gpu", 8, 2, 8))
     table["model"]["g"] = model(10, 0, 1, lanes=["host"])
-    table["app"]["other"] = {"slo": "100ms", "model": "g", "value": 9.0}
+    table["app"]["other"] = {"slo": "100ms", "model": "g"}
     device = Device(table)
     device.ask(ask(1, 100, app="other"))
     device.now_ns = 1 * MS
-    device.ask(ask(2, 38, 1), ask(3, 50, 1, app="other"))
+    device.ask(ask(2, 38, 1), ask(3, 50, 1, app="other", value=9.0))
     device.advance()
     assert {end for end, _ in device.ends.values()} == {"completed"}
 
