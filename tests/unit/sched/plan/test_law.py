@@ -57,6 +57,13 @@ def test_declared_lengths_count_before_any_batch_ran():
     assert mean_ms(known, 8, *jobs(7, length=100.0), *jobs(1, length=300.0)) == pytest.approx(4 + 8 * 4.5)
 
 
+def test_an_input_of_length_zero_is_short():
+    known = law()
+    known.told(0.0)
+    known.told(200.0)
+    assert mean_ms(known, 1, *jobs(1, length=0.0)) < 4 + 1
+
+
 def test_lengths_that_tell_nothing_make_no_spread():
     known, draw = law(), random.Random(1)
     for _ in range(60):

@@ -166,6 +166,21 @@ def test_inputs_of_one_shape_have_no_law_however_noisy_the_device():
     assert is_wide(open_shape)
 
 
+def test_batches_that_fail_tell_nothing_of_inputs():
+    driver = world()
+    for _ in range(4):
+        driver.arrive("a", count=8, slo=9999)
+        driver.finish(at=driver.now_ms + 1, status="failed", reason="it raised")
+        teach(driver, 28)
+    assert not is_wide(driver)
+
+
+def test_what_is_answered_late_anyway_is_not_refused_for_the_steps_that_it_declares():
+    driver = Driver({"m": {1: 7}}, {"a": "m"}, policy="plan")
+    driver.arrive("a", slo=20, on_late="answer", hints={"steps": 50.0})
+    assert driver.outcome(1) == ""
+
+
 @pytest.mark.parametrize(("slo", "outcome"), [(60, "rejected"), (70, "")])
 def test_declared_steps_that_cannot_be_in_time_behind_what_runs_are_refused(slo, outcome):
     driver = Driver({"m": {1: 7}}, {"a": "m"}, policy="plan")
