@@ -83,6 +83,7 @@ def test_declared_lengths_that_err_have_a_spread():
         known.took(4, jobs(4, length=1.0), round((4 + 12 * draw.choice((0.4, 1.0, 2.5))) * MS))
     members = known.members([known.length_of(jobs(1, length=1.0)[0])])
     assert known.within_ns(4, members, 0.9) > 1.4 * known.within_ns(4, members, 0.5)
+    assert mean_ms(known, 4, *jobs(4, length=1.0)) > 1.1 * mean_ms(known, 4, *jobs(1, length=1.0))
 
 
 def test_the_line_is_learnt_where_the_profile_was_wrong():
