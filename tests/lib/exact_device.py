@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import gc
+import random
+from types import FunctionType, ModuleType
+
 from edgeserve.config.loading import parse_config
 from edgeserve.sched.core.build import build_scheduler
 from edgeserve.sched.protocol.actions import FinishRequest, RunBatch
 from edgeserve.sched.protocol.events import JobResult, Request, RequestArrived, WorkFinished
+from edgeserve.sched.requests.states import RequestRecord
 from edgeserve.testing.invariants import check_invariants
 
 MS = 10**6
@@ -45,14 +50,14 @@ def with_host_function():
 
 class Device:
     """Answers the scheduler's batches after exactly the expected time, or ``slower`` so many times; ``parts`` and
-    ``routes`` by node."""
+    ``routes`` by node. A node runs once for each of the ``steps`` that are left of a request there."""
 
     def __init__(self, table):
         for options in table["policy"].values():
             options.setdefault("trials", False)  # refusals are what most tests are about
         self.scheduler = build_scheduler(parse_config(table))
         self.now_ns, self.running, self.batches, self.ends = 0, [], [], {}
-        self.parts, self.routes, self.slower = {}, {}, 1
+        self.parts, self.routes, self.slower, self.steps = {}, {}, 1, {}
 
     def ask(self, *requests):
         self._step([RequestArrived(request) for request in requests])
@@ -69,6 +74,9 @@ class Device:
         return self
 
     def _result(self, job):
+        self.steps[job.request_id, job.node] = left = self.steps.get((job.request_id, job.node), 1) - 1
+        if left > 0:
+            return JobResult(job, status="unfinished")
         return JobResult(job, parts=self.parts.get(job.node), route=self.routes.get(job.node))
 
     def _step(self, events):
@@ -84,6 +92,46 @@ class Device:
 
 def ask(number, due_ms, at_ms=0, app="app", **more):
     return Request(number, app, round(at_ms * MS), round(due_ms * MS), **more)
+
+
+def remembered(policy):
+    """The requests that a policy holds anywhere, by number: none once all have ended and a step has passed."""
+    found, seen, left = [], {id(policy)}, [policy]
+    while left:
+        item = left.pop()
+        if isinstance(item, RequestRecord):
+            found.append(item.id)
+            continue
+        for other in gc.get_referents(item):
+            if id(other) not in seen and not isinstance(other, (type, FunctionType, ModuleType)):
+                seen.add(id(other))
+                left.append(other)
+    return sorted(found)
+
+
+def in_time(table, rate, due, seconds=3, seeds=(1, 2, 3), parts=None):
+    """Percent in time of requests that come at random, ``rate`` each millisecond on average. ``due``: with a random
+    number generator, the milliseconds that a request has, and its hints. ``parts``: those that a node makes."""
+    good = count = 0
+    for seed in seeds:
+        draw, device, at_ms, due_ms = random.Random(seed), Device(table), 0.0, {}
+        device.parts = parts or {}
+        while at_ms < 1000 * seconds:
+            at_ms += draw.expovariate(rate)
+            number = len(due_ms) + 1
+            slo_ms, hints = due(draw)
+            due_ms[number] = round(at_ms) + slo_ms
+            for hint, value in hints.items():
+                node, _, what = hint.partition(".")
+                if what == "steps":
+                    device.steps[number, node] = value
+            device.advance(round(at_ms))
+            device.now_ns = round(at_ms) * MS
+            device.ask(ask(number, due_ms[number], round(at_ms), hints=hints))
+        ends = device.advance().ends
+        good += sum(end == "completed" and ended_ms <= due_ms[number] for number, (end, ended_ms) in ends.items())
+        count += len(ends)
+    return 100.0 * good / count
 
 
 def fan():

@@ -11,7 +11,7 @@ from typing import Dict, Final, Tuple
 
 from edgeserve.sched.plan.candidate import each_of
 from edgeserve.sched.policy_api.board import Board
-from edgeserve.sched.requests.states import Job
+from edgeserve.sched.requests.states import DROPPED, Job
 from edgeserve.sched.resources.lanes import Lane, Work
 from edgeserve.units import NS_PER_S
 
@@ -54,15 +54,20 @@ class LanePrices:
             self._price[lane] = price * max(0.0, 1.0 - FALLS * work.expected_ns / MEMORY_NS)
 
     def gone(self, job: Job, board: Board) -> None:
-        """A job has left its queue. Of one that was given up for its deadline the time that it lacked counts."""
+        """A job has left its queue. Of one that was given up for its deadline the time that it lacked counts, in equal
+        parts on the lanes that could have run it."""
         request = job.request
         is_late = 2 * (request.deadline_ns - board.now_ns) < request.deadline_ns - request.arrival_ns
-        if not request.ended or not is_late or request.klass != "normal":
+        if request.state != DROPPED or not is_late or request.klass != "normal":
             return
-        lacked_ns = each_of(request.app.name, request.cost_share_ns, board)
-        for model in job.node.models:
-            for lane in board.lanes_of(model):
-                brings = self._brings.get((lane.name, model), 0.0)
-                price = self._price.get(lane.name, 0.0)
-                if brings > price:
-                    self._price[lane.name] = price + (brings - price) * min(1.0, lacked_ns / MEMORY_NS)
+        places = [
+            (lane.name, model)
+            for model in job.node.models
+            for lane in board.lanes_of(model)
+            if lane.up and not lane.hung
+        ]
+        for place in places:
+            lacked_ns = each_of(request.app.name, request.cost_share_ns, board) / len(places)
+            brings, price = self._brings.get(place, 0.0), self._price.get(place[0], 0.0)
+            if brings > price:
+                self._price[place[0]] = price + (brings - price) * min(1.0, lacked_ns / MEMORY_NS)

@@ -40,10 +40,11 @@ def made(
     )
 
 
-def first_of(candidates: List[Candidate], rooms: Rooms = NO_ROOMS) -> str:
+def first_of(candidates: List[Candidate], rooms: Rooms = NO_ROOMS, gap: float = 0.0) -> str:
+    gap_ns = round(gap * NS_PER_MS)
     for item in candidates:
-        weigh(item, rooms, 0)
-    found = choose(candidates, 0)
+        weigh(item, rooms, gap_ns)
+    found = choose(candidates, gap_ns)
     return "" if found is None else found.model
 
 
@@ -80,6 +81,7 @@ def test_what_is_as_slow_as_the_slowest_lately_counts_for_critical_requests():
     rooms = Rooms([], [(20 * NS_PER_MS, 100 * NS_PER_MS)], [])
     assert first_of([made("long", 15, 30, 50, careful=25)], rooms) == ""
     assert first_of([made("long", 15, 30, 50, careful=18)], rooms) == "long"
+    assert first_of([made("long", 15, 30, 50, careful=18)], rooms, gap=3) == "", "the lane pauses between batches"
 
 
 def test_requests_that_follow_no_period_count_as_many_as_are_likely_to_come():

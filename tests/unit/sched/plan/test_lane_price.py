@@ -2,33 +2,100 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
-from bench import heldout
-from lib.heldout_mixes import draw_mix
+from cores import run_interpreted
+from hand_world import Driver
 
 from edgeserve.sched.plan.lane_price import LanePrices
 
-SECONDS = 15.0
+ROBOTS = """
+import json
+from bench import heldout
+from edgeserve.sched.plan.lane_price import LanePrices
+from lib.heldout_mixes import draw_mix
+def run():
+    found = heldout.run(draw_mix("robot", {seed}, {load}, {seconds}), "plan", {seconds})
+    return found.value, found.apps, found.digest
+priced = run()
+LanePrices.of = lambda prices, lane: 0.0
+print(json.dumps([priced, run()]))
+"""
+"""A robot's mix with the price, and where no lane's time costs anything."""
 
 
-def free(prices, lane):
-    """A lane whose time costs nothing."""
-    return 0.0
+def robots(seed, load, seconds):
+    return json.loads(run_interpreted(ROBOTS.format(seed=seed, load=load, seconds=seconds)))
 
 
 @pytest.mark.worlds
 @pytest.mark.parametrize("seed", [11, 14])  # seeds to develop on
-def test_a_robots_map_is_in_time_more_often_and_its_camera_is_not_given_up(seed, monkeypatch):
-    priced = heldout.run(draw_mix("robot", seed, 1.0, SECONDS), "plan", SECONDS)
-    monkeypatch.setattr(LanePrices, "of", free)
-    unpriced = heldout.run(draw_mix("robot", seed, 1.0, SECONDS), "plan", SECONDS)
-    print(priced.apps, unpriced.apps)
-    assert priced.apps["map"] > unpriced.apps["map"] + 3
-    assert priced.apps["camera"] > 0.8 * unpriced.apps["camera"]
-    assert priced.value > unpriced.value
+def test_a_robots_map_is_in_time_more_often_and_its_camera_is_not_given_up(seed):
+    (value, priced, _), (without, unpriced, _) = robots(seed, 1.0, 15.0)
+    print(priced, unpriced)
+    assert priced["map"] > unpriced["map"] + 3
+    assert priced["camera"] > 0.8 * unpriced["camera"]
+    assert value > without
 
 
-def test_without_overload_nothing_costs(monkeypatch):
-    priced = heldout.run(draw_mix("robot", 11, 0.3, 6.0), "plan", 6.0)
-    monkeypatch.setattr(LanePrices, "of", free)
-    assert heldout.run(draw_mix("robot", 11, 0.3, 6.0), "plan", 6.0).digest == priced.digest
+def test_without_overload_nothing_costs():
+    (_, _, priced), (_, _, unpriced) = robots(11, 0.3, 6.0)
+    assert priced == unpriced
+
+
+def busy(*lanes):
+    """Each lane runs a long work from 60 to 260, behind a batch of the map, which brings 1.5 for its time."""
+    world = Driver(
+        {"map": {1: 30}, "see": {1: 10}, "long": {1: 200}},
+        {
+            "map": {"model": "map", "slo": "300ms", "value": 1.5},
+            "see": {"model": "see", "slo": "60ms"},
+            "long": {"model": "long", "slo": "9s"},
+        },
+        policy="plan",
+        lane={name: {} for name in lanes},
+    )
+    world.arrive("map", count=len(lanes), slo=60)
+    world.arrive("map", count=len(lanes), slo=100)
+    world.arrive("long", count=len(lanes))
+    for at in (30, 60):
+        for name in lanes:
+            world.finish(name, at=at)
+    assert [work.model for work in world.on_lane.values()] == ["long"] * len(lanes)
+    return world
+
+
+def test_what_clients_cancel_makes_no_others_wait():
+    """A frame is urgent, and could just wait for a batch of the map."""
+    world = busy("l")
+    world.arrive("map", at=70, count=24)
+    for request_id in range(4, 28):
+        world.cancel(request_id, at=225)
+    world.arrive("see", at=245)
+    world.arrive("map", at=259)
+    world.finish("l", at=260)
+    assert world.work().model == "see"
+
+
+def test_what_lacked_is_shared_by_the_lanes_that_could_have_run_it():
+    """Six requests of two lanes are given up, and three of one lane, or while the other one is down."""
+    prices = []
+    for count, lanes, down in ((6, ("l0", "l1"), ""), (3, ("l0",), ""), (3, ("l0", "l1"), "l1")):
+        world = busy(*lanes)
+        known, state = LanePrices(), world.scheduler.state
+        by_name = {lane.name: lane for lane in state.board.lanes}
+        for name in lanes:
+            known.serves(by_name[name].works[0], 1.0)
+        if down:
+            world.lane(down, up=False, at=65)
+        world.arrive("long", at=70, count=count, slo=450)
+        waiting = list(world.scheduler.policies[0].queued())
+        world.pass_time(600)
+        assert {job.request.state for job in waiting} == {"dropped"}
+        for job in waiting:
+            known.gone(job, state.board)
+        prices.append([known.of(by_name[name]) for name in lanes])
+    both, alone, left = prices
+    assert alone[0] > 0.0 and both == pytest.approx(2 * alone, rel=0.1)  # in smaller steps: a little less
+    assert left == [*alone, 0.0]

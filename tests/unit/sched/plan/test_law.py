@@ -15,9 +15,13 @@ MS = 1_000_000
 APPS = {name: app_of("m", name) for name in ("a", "b")}
 
 
-def law(alone=None, sizes=(1, 2, 4, 8), fixed=4, each=3):
+def times(alone=None, sizes=(1, 2, 4, 8), fixed=4, each=3):
     seeds = {size: timing_constant((fixed + each * size) * MS) for size in sizes}
-    return Law(BatchTime("m", "l", seeds, sizes, fixed_ns=fixed * MS, alone=alone))
+    return BatchTime("m", "l", seeds, sizes, fixed_ns=fixed * MS, alone=alone)
+
+
+def law(alone=None):
+    return Law(times(alone))
 
 
 def jobs(count, app="a", **hints):
@@ -53,6 +57,13 @@ def test_declared_lengths_count_before_any_batch_ran():
     assert mean_ms(known, 8, *jobs(7, length=100.0), *jobs(1, length=300.0)) == pytest.approx(4 + 8 * 4.5)
 
 
+def test_an_input_of_length_zero_is_short():
+    known = law()
+    known.told(0.0)
+    known.told(200.0)
+    assert mean_ms(known, 1, *jobs(1, length=0.0)) < 4 + 1
+
+
 def test_lengths_that_tell_nothing_make_no_spread():
     known, draw = law(), random.Random(1)
     for _ in range(60):
@@ -61,6 +72,18 @@ def test_lengths_that_tell_nothing_make_no_spread():
     for _ in range(60):
         known.took(4, jobs(4, length=draw.uniform(1, 10)), 16 * MS)
     assert not known.is_wide
+
+
+def test_declared_lengths_that_err_have_a_spread():
+    known, draw = law(), random.Random(6)
+    for length in (1.0, 3.0):
+        known.told(length)
+    for _ in range(60):
+        took(known, [draw.choice((0.3, 0.5, 1.0, 2.0, 3.0))], hinted=True, noise=1.0)
+        known.took(4, jobs(4, length=1.0), round((4 + 12 * draw.choice((0.4, 1.0, 2.5))) * MS))
+    members = known.members([known.length_of(jobs(1, length=1.0)[0])])
+    assert known.within_ns(4, members, 0.9) > 1.4 * known.within_ns(4, members, 0.5)
+    assert mean_ms(known, 4, *jobs(4, length=1.0)) > 1.1 * mean_ms(known, 4, *jobs(1, length=1.0))
 
 
 def test_the_line_is_learnt_where_the_profile_was_wrong():
@@ -126,8 +149,7 @@ def test_the_longest_of_a_batch_tells_how_long_one_is_alone():
 
 
 def test_profiled_times_alone_are_believed_before_anything_ran():
-    times = [round((4 + 3 * length) * MS) for length in (0.5,) * 50 + (5.0,) * 50]
-    known = law(alone={"a": times})
+    known = law(alone={"a": [round((4 + 3 * length) * MS) for length in (0.5,) * 50 + (5.0,) * 50]})
     assert known.is_wide
     (one,) = jobs(1)
     assert known.length_of(one)[0] == "a"
@@ -136,9 +158,10 @@ def test_profiled_times_alone_are_believed_before_anything_ran():
 
 
 def test_times_follow_the_speed_of_the_lane():
-    known = law()
+    latency = times()
+    known = Law(latency)
     known.told(1.0)
     known.told(3.0)
     before = mean_ms(known, 2, *jobs(2, length=3.0))
-    known._latency.set_speed(0.5)
+    latency.set_speed(0.5)
     assert mean_ms(known, 2, *jobs(2, length=3.0)) == pytest.approx(2 * before)

@@ -7,8 +7,10 @@ import statistics
 
 import pytest
 from hand_world import MS, Driver, ids, like, ran
+from scenarios import scenario_of
 
 from edgeserve.sched.protocol.actions import CutBatch
+from edgeserve.sim.run import simulate
 
 STEPS = {1: 10, 2: 10, 3: 10, 4: 10}  # four fill the device
 LINEAR = {1: 10, 2: 19, 3: 28, 4: 36}  # four at once bring hardly more per time, and all of them late
@@ -163,6 +165,62 @@ def test_a_step_at_a_time_runs_while_others_of_its_class_wait():
     world.arrive("frames", at=5)
     goes_on(world, at=10)
     assert batch_of(world) == [1] and world.work().steps_max == 1, "the frame has time, the answer has not"
+
+
+def test_frames_that_come_during_a_step_are_in_time_behind_it():
+    """Answers of some 40 steps of 10 ms beside two cameras, one of them patient."""
+    world = scenario_of(
+        {"lm": {"batch": [1, 2, 4]}, "see": {1: 8, 2: 11, 4: 17}, "map": {1: 10, 4: 20}},
+        {
+            "chat": {"model": "lm", "slo": "1200ms"},
+            "frames": {"model": "see", "slo": "60ms"},
+            "maps": {"model": "map", "slo": "400ms"},
+        },
+        {
+            "chat": {"rate": 4, "hints": {"words": {"lognormal": [40.0, 0.4]}}},
+            "frames": {"rate": 40},
+            "maps": {"rate": 40},
+        },
+        "plan",
+        seconds=6,
+        lane={"gpu": {}},
+        truth={
+            "lm": {
+                "steps_hint": "words",
+                "steps_max": 200,
+                "batching": "continuous",
+                "context": 2000,
+                "told": True,
+                "prefill_token": "0.1ms",
+                "predict": {"rho": 0.9},
+                "step": {"full": "10ms", "saturates": 4, "alone": 0.75},
+            }
+        },
+    )
+    ended = [end for seed in (1, 2) for end in simulate(world, seed, ()).world.ended]
+    for app in ("chat", "frames", "maps"):  # 98, 99 and 100; 98, 63 and 71 if a step is expected to take as long as all
+        found = [end.in_time for end in ended if end.request.app == app]
+        assert 100.0 * sum(found) / len(found) > 90, app
+
+
+def test_an_answer_begins_before_the_next_of_its_stream_is_expected():
+    world = world_of(
+        models={"m": {1: 20}, "long": {1: 90}},
+        apps={"frames": {"model": "m", "slo": "250ms"}, "long": {"model": "long", "slo": "9s"}},
+        on_late="drop",
+        slo="1s",
+        stream="newest_wins",
+        value=3.0,
+    )
+    known = {"steps": 3.0, "steps_sd": 0.0, "tokens": 10.0}
+    for at in range(0, 1200, 100):
+        world.arrive("chat", at=at, stream="s", hints=known)
+        world.finish(at=at + 40, steps=3)
+    world.arrive("long", at=1195)
+    world.arrive("chat", at=1200, stream="s", hints=known)
+    world.arrive("frames", at=1201)
+    world.finish(at=1285)
+    assert world.work().model == "lm", "the next one is expected from 1294 on"
 
 
 def test_background_work_cuts_nothing():

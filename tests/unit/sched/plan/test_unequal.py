@@ -42,12 +42,63 @@ def teach(driver, *took):
         driver.finish(at=driver.now_ms + took_ms)
 
 
+def is_wide(driver):
+    """Whether the times of the model are known to depend on its inputs, as ``stats`` says."""
+    return any(law["is_wide"] for law in driver.scheduler.policies[0].figures()["laws"].values())
+
+
 def test_short_inputs_do_not_wait_for_a_long_one_from_the_first_request():
     """A batch of all five would take 4 + 8 * 3 * 3.6 ms, by the mean length."""
     driver = world()
     ask(driver, 1.0)
     assert started(ask(driver, 1.0, 1.0, 1.0, 20.0, slo=60)) == []
     assert started(driver.finish(at=7)) == [[2, 3, 4]]
+
+
+def test_a_declared_length_says_how_long_a_batch_can_wait():
+    driver = Driver({"m": TIMES, "n": {1: 15}}, {"a": "m", "other": {"model": "n", "value": 5.0}}, policy="plan")
+    ask(driver, 1.0, 5.0, slo=9999)
+    driver.finish(at=5)
+    driver.arrive("other", at=10)
+    ask(driver, 5.0, slo=20)  # takes 9 ms and can wait for 7
+    driver.finish(at=14)
+    assert driver.work().model == "m"
+
+
+def test_before_a_critical_request_as_many_short_inputs_go_as_fit():
+    driver = Driver(
+        {"m": TIMES, "c": {1: 2}}, {"a": "m", "loop": {"model": "c", "slo": "10ms", "class": "critical"}}, "plan"
+    )
+    ask(driver, 1.0, 6.0, slo=9999)
+    driver.finish(at=9)
+    driver.finish(at=30)
+    for at in range(40, 600, 20):
+        driver.arrive("loop", at=at)
+        while driver.on_lane:
+            driver.finish(at=driver.now_ms + 2)
+    driver.now_ms = 595  # the next one is due at 610, and eight inputs take 14.6 ms
+    assert started(ask(driver, *[1.0] * 8, 6.0, slo=200)) == [[31, 32, 33, 34]]
+
+
+@pytest.mark.parametrize("hints", [({}, {}), ({"a.work": 1.0}, {"a.work": 4.0})])
+def test_a_stage_is_worth_its_share_of_the_path(hints):
+    """10 of 100 ms run here, so an app of value 4 brings more for the lane's time, whether inputs differ or not."""
+    driver = Driver(
+        {"a": {1: 10, "lanes": ["gpu"]}, "b": {1: 90, "lanes": ["npu"]}, "c": {1: 10, "lanes": ["gpu"]}},
+        {
+            "pipe": {"node": [{"name": "a"}, {"name": "b"}], "slo": "300ms"},
+            "one": {"model": "c", "slo": "300ms", "value": 4.0},
+        },
+        policy="plan",
+        lane={"gpu": {}, "npu": {}},
+    )
+    for own in hints:
+        driver.arrive("pipe", slo=9999, hints=own)
+    driver.finish("gpu", at=10)
+    driver.arrive("pipe", hints=hints[0])
+    driver.arrive("one")
+    driver.finish("gpu", at=20)
+    assert driver.work("gpu").model == "c"
 
 
 def test_lengths_that_are_all_alike_run_as_plain_work():
@@ -71,10 +122,10 @@ def test_what_waits_is_judged_by_the_law_when_it_widens():
         driver.arrive("a", count=8, slo=9999)
         driver.finish(at=driver.now_ms + took_ms)
     ask(driver, None, slo=30)  # needs 20 ms for sure; queued while a batch runs
-    policy, board = driver.scheduler.policies[0], driver.scheduler.state.board
+    policy = driver.scheduler.policies[0]
     waiting = [job.request.id for job in policy.queued()]
     driver.finish(at=driver.now_ms + 25)
-    assert policy._sources[0]._is_wide("m", board)
+    assert is_wide(driver)
     assert set(waiting) >= {job.request.id for job in policy.queued()}
     check_invariants(driver.scheduler.state)
 
@@ -109,10 +160,33 @@ def test_what_is_answered_late_anyway_is_never_dropped():
 def test_inputs_of_one_shape_have_no_law_however_noisy_the_device():
     driver = world({"a": {"node": [{"name": "m"}], "inputs": {"x": {"shape": [3, 224, 224]}}}})
     teach(driver, 28, 90, 28, 90)
-    assert not driver.scheduler.policies[0]._sources[0]._is_wide("m", driver.scheduler.state.board)
+    assert not is_wide(driver)
     open_shape = world({"a": {"node": [{"name": "m"}], "inputs": {"x": {"shape": [3, -1]}}}})
     teach(open_shape, 28, 90, 28, 90)
-    assert open_shape.scheduler.policies[0]._sources[0]._is_wide("m", open_shape.scheduler.state.board)
+    assert is_wide(open_shape)
+
+
+def test_batches_that_fail_tell_nothing_of_inputs():
+    driver = world()
+    for _ in range(4):
+        driver.arrive("a", count=8, slo=9999)
+        driver.finish(at=driver.now_ms + 1, status="failed", reason="it raised")
+        teach(driver, 28)
+    assert not is_wide(driver)
+
+
+def test_what_is_answered_late_anyway_is_not_refused_for_the_steps_that_it_declares():
+    driver = Driver({"m": {1: 7}}, {"a": "m"}, policy="plan")
+    driver.arrive("a", slo=20, on_late="answer", hints={"steps": 50.0})
+    assert driver.outcome(1) == ""
+
+
+@pytest.mark.parametrize(("slo", "outcome"), [(60, "rejected"), (70, "")])
+def test_declared_steps_that_cannot_be_in_time_behind_what_runs_are_refused(slo, outcome):
+    driver = Driver({"m": {1: 7}}, {"a": "m"}, policy="plan")
+    driver.arrive("a", slo=9999, hints={"steps": 8.0})
+    driver.arrive("a", at=1, slo=slo, hints={"steps": 8.0})  # 6 + 8 * 7 ms
+    assert driver.outcome(2) == outcome
 
 
 def test_steps_are_no_lengths():
@@ -121,7 +195,7 @@ def test_steps_are_no_lengths():
         driver.arrive("a", slo=9999, hints={"steps": float(steps)})
         for _ in range(steps):
             driver.finish(at=driver.now_ms + 7, status="unfinished" if _ < steps - 1 else "done")
-    assert not driver.scheduler.policies[0]._sources[0]._is_wide("m", driver.scheduler.state.board)
+    assert not is_wide(driver)
 
 
 @pytest.mark.parametrize("seed", range(12))
