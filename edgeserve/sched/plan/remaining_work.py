@@ -72,7 +72,6 @@ class Pipeline:
 
     __slots__ = (
         "nodes",
-        "apps",
         "hints",
         "template",
         "openers",
@@ -89,12 +88,8 @@ class Pipeline:
 
     def __init__(self, app: App) -> None:
         self.nodes: Sequence[Node] = app.nodes
-        self.apps: List[App] = []  # of this shape
-        self.hints = (
-            frozenset(f"{node.name}.{what}" for node in app.nodes for what in ("parts", "route", "steps", "work"))
-            | {"work"}
-            | ({"steps"} if app.simple else set())
-        )
+        told = [f"{node.name}.{what}" for node in app.nodes for what in ("parts", "route", "steps", "work")]
+        self.hints = frozenset([*told, "work"])
         self.openers: List[int] = [_opener(node) for node in app.nodes]  # fan-out that a gather closes, or -1
         self.fan_outs = [node.index for node in app.nodes if node.fan_out]
         ends = [node for node in app.nodes if not node.succs]
@@ -269,8 +264,6 @@ class Member:
         "cohort",
         "due_ns",
         "rank",
-        "waits",
-        "group",
         "queued",
         "plain",
         "foretold",
@@ -289,8 +282,6 @@ class Member:
         self.cohort: object | None = None
         self.due_ns = request.deadline_ns
         self.rank = CLASSES.index(request.klass)
-        self.waits = False  # for a cohort
-        self.group: object | None = None  # of those that wait, once they were looked at
         self.queued: List[int] = []  # nodes in whose queues it waits
         self.foretold = bool(request.hints) and not pipeline.hints.isdisjoint(request.hints)
         self.plain = not self.foretold
