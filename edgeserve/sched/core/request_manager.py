@@ -58,6 +58,7 @@ from edgeserve.sched.requests.states import (
     new_tuple,
     steps_left,
 )
+from edgeserve.sched.requests.worth import WORK
 from edgeserve.sched.resources.lanes import Lane, Work
 from edgeserve.sched.resources.sequences import SEQUENCE_TOO_LONG
 
@@ -118,7 +119,8 @@ class RequestManager(RequestMoves):
         if now >= costs.fresh_until_ns:
             costs.refresh(now)
         steps = max(1, int(request.hints.get("steps", 1))) if request.hints and app.simple else 1
-        request.cost_share_ns = costs.cost_share_ns * steps
+        own_ns = costs.cost_share_ns * steps
+        request.cost_share_ns = costs.own_share_ns(request.hints) if app.worth == WORK and request.hints else own_ns
         if request.has_owner and not arrived.trusted:
             rank_within(request)
             if request.claim is not None and request.claim > 1.0:

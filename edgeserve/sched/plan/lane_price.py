@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Dict, Final, Tuple
 
-from edgeserve.sched.plan.candidate import each_of
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.requests.states import Job
+from edgeserve.sched.requests.worth import each_ns
 from edgeserve.sched.resources.lanes import Lane, Work
 from edgeserve.units import NS_PER_S
 
@@ -59,7 +59,7 @@ class LanePrices:
         is_late = 2 * (request.deadline_ns - board.now_ns) < request.deadline_ns - request.arrival_ns
         if not request.ended or not is_late or request.klass != "normal":
             return
-        lacked_ns = each_of(request.app.name, request.cost_share_ns, board)
+        lacked_ns = each_ns(request.app, request.cost_share_ns)
         for lane in board.lanes_of(job.node.model):
             brings = self._brings.get((lane.name, job.node.model), 0.0)
             price = self._price.get(lane.name, 0.0)

@@ -124,7 +124,7 @@ class Plain(Source):
                 counted.add(request.id)
             due_ns, _, soft_ns = utility.rows[row]
             row += 1
-            worth = worth_of(request, board)
+            worth = worth_of(request)
             if job.node.succs:
                 rest_ns = board.rest_lane_ns(request.app, job.node)
                 worth *= share_ns / max(1, share_ns + rest_ns)
