@@ -837,6 +837,8 @@ class RequestManager(RequestMoves):
         """Since when an app's requests have been given up for their deadlines and none that ran has ended."""
         board, name = self._board, request.app.name
         if reason == EXPIRED or reason in request.policy.by_estimate:
+            if request.klass == "critical":
+                self._state.critical.ended(name, False)
             board.lost_ns[name] = board.now_ns
             board.passed_ns.setdefault(name, board.now_ns)
         if name in board.passed_ns and (
@@ -865,6 +867,8 @@ class RequestManager(RequestMoves):
             self._streams.abandon(request)
         if reason or self._board.passed_ns:
             self._note_passed(request, reason)
+        if request.klass == "critical" and what == "complete":
+            self._state.critical.ended(request.app.name, self._board.now_ns <= request.deadline_ns)
         if request.policy is self.trials:
             in_time = what == "complete" and not request.cut and self._board.now_ns <= request.deadline_ns
             self.trials.ended(request, in_time)
