@@ -830,6 +830,8 @@ class RequestManager(RequestMoves):
         if len(self._ended) > STORIES_KEPT:
             self._ended.popitem(last=False)
         self._note_passed(request, reason)
+        if request.rank > 1.0:
+            self._state.promises.ended(request.app.name, False)
         self._promise(request, shortfall)
         self._state.actions.append(FinishRequest(request.id, request.state, reason, request.breakdown, shortfall))
 
@@ -867,6 +869,9 @@ class RequestManager(RequestMoves):
             self._streams.abandon(request)
         if reason or self._board.passed_ns:
             self._note_passed(request, reason)
+        if request.rank > 1.0 and (what == "complete" or reason == EXPIRED or reason in request.policy.by_estimate):
+            in_time = what == "complete" and not request.cut and self._board.now_ns <= request.deadline_ns
+            self._state.promises.ended(request.app.name, in_time)
         if request.klass == "critical" and what == "complete":
             self._state.critical.ended(request.app.name, self._board.now_ns <= request.deadline_ns)
         if request.policy is self.trials:
