@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from bench import heldout
+from cores import interpreted_only
 from lib.heldout_worlds import draw_any
 
 from edgeserve.sched.requests.critical import CriticalArrivals
@@ -30,6 +31,7 @@ def test_critical_requests_are_in_time_beside_long_batches_and_full_lanes(name, 
     assert in_time(name, load, "edf")[0] < 95.0
 
 
+@interpreted_only
 @pytest.mark.worlds
 @pytest.mark.parametrize("name", sorted(SEEDS))
 def test_how_much_room_they_need_is_learnt_from_those_that_are_late(name, monkeypatch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from bench import promises
+from cores import interpreted_only
 
 from edgeserve.sched.requests.promises import Promises
 
@@ -16,6 +17,7 @@ def kept(name):
     return found["kept_percent"], found["asked_again"]
 
 
+@interpreted_only
 @pytest.mark.worlds
 @pytest.mark.parametrize(("name", "least"), [("dev/steps/1", 80.0), ("dev/apps/0", 88.0), ("dev/wrong/1", 88.0)])
 def test_promises_are_kept_more_often_than_without_what_broken_ones_teach(name, least, monkeypatch):
