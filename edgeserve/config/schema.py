@@ -36,6 +36,7 @@ from edgeserve.config.readers import (
 CLASS_NAMES = ("critical", "normal", "background")
 ON_LATE_NAMES = ("drop", "answer", "partial")
 STREAM_NAMES = ("in_order", "newest_wins")
+WORTH_NAMES = ("request", "work")
 
 
 @dataclass(frozen=True)
@@ -182,6 +183,7 @@ class AppConfig:
     slo_ns: int = entry(duration, 10**9, key="slo")  # default deadline after arrival
     klass: str = entry(one_of(*CLASS_NAMES), "normal", key="class")  # goes before or after others
     value: float = entry(number(0.0), 1.0)  # multiplies what a request is worth
+    worth: str = entry(one_of(*WORTH_NAMES), "request")  # each counts as the mean of its app, or by its own size
     on_late: str = entry(one_of(*ON_LATE_NAMES), "drop")  # late: give up, answer, or answer in part (lm, whisper: this)
     stream: str = entry(one_of("none", *STREAM_NAMES), "none")  # what stream ids mean
     standalone: bool = entry(boolean, False)  # requests without a stream are answered from an empty state

@@ -31,6 +31,7 @@ from edgeserve.sim.scenario import FaultsConfig, WorkloadConfig
 from edgeserve.sim.sequence_runs import hint_of
 from edgeserve.sim.workload import Arrival, changed
 from edgeserve.sim.world import SimWorld
+from edgeserve.sim.worth import worths_ns
 
 LAGS_MIN = 20
 """With fewer recorded starts or ends of works, what the loop and the lanes' threads cost counts as nothing."""
@@ -43,12 +44,12 @@ class RecordingError(EdgeServeError):
 
 
 class Counted(NamedTuple):
-    """One request of a run: its place in the recording, whether it was in time, its expected lane time times its
-    value, the lane time that it had, and whether it ended since its client had its share."""
+    """One request of a run: its place in the recording, whether it was in time, what it
+    counts (``sim/worth.py``), the lane time that it had, and whether it ended since its client had its share."""
 
     place: int
     in_time: bool
-    cost_share_ns: int
+    worth_ns: int
     lane_ns: float
     over_share: bool
 
@@ -134,11 +135,11 @@ def run_recorded(
             item.outcome == Outcome.COMPLETED
             and not item.cut
             and ended_ns[item.request.id] <= item.request.deadline_ns,
-            item.cost_share_ns,
+            worth_ns,
             sum(world.usage.spent_ns.get(item.request.id, {}).values()),
             item.reason == OVER_SHARE,
         )
-        for item in world.ended
+        for item, worth_ns in zip(world.ended, worths_ns(config, world.ended))
     ]
 
 

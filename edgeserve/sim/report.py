@@ -1,7 +1,7 @@
 """What a run achieved: per app and in all, as a record and as JSON.
 
 Only requests that arrived after the warm-up count. ``finish rate`` is the share that was completed by its deadline;
-``value share`` weighs each request by its expected lane time alone times its value, and each answer by its quality.
+``value share`` weighs each request by what it counts (``sim/worth.py``), and each answer by its quality.
 Lane time is lost when it was spent on a request that was not answered in time.
 """
 
@@ -18,13 +18,14 @@ from edgeserve.sched.protocol.events import Request
 from edgeserve.sched.requests.admission import OVER_SHARE
 from edgeserve.sim.workload import owner_of
 from edgeserve.sim.world import Ended, SimWorld
+from edgeserve.sim.worth import worths_ns
 from edgeserve.units import NS_PER_MS, NS_PER_S
 
 BINS = 20
 """Parts of the counted time for which the finish rate is told."""
 
-Entry = Tuple[int, Ended, float]
-"""A request that ended: which run it was in, its end, and the lane time that was spent on it."""
+Entry = Tuple[int, Ended, float, int]
+"""A request that ended: which run it was in, its end, the lane time that was spent on it, and what it counts."""
 
 
 @dataclass
@@ -145,14 +146,14 @@ def report_of(worlds: Sequence[SimWorld], warmup_ns: int, duration_ns: int) -> R
     lost: DefaultDict[str, float] = defaultdict(float)
     batches: Dict[str, Counter[int]] = {}
     for run, world in enumerate(worlds):
-        for item in world.ended:
+        for item, worth_ns in zip(world.ended, worths_ns(world.config, world.ended)):
             if item.request.arrival_ns < warmup_ns:
                 continue
             by_lane = world.usage.spent_ns.get(item.request.id, {})
             for name, spent_ns in by_lane.items():
                 spent[name] += spent_ns
                 lost[name] += 0.0 if item.in_time else spent_ns
-            found = (run, item, sum(by_lane.values()))
+            found = (run, item, sum(by_lane.values()), worth_ns)
             ended[item.request.app].append(found)
             owner = owner_of(item.request)
             if owner:
@@ -220,9 +221,9 @@ def _app_report(items: Sequence[Entry], window: Tuple[int, int], energy_j: float
     taken_ns: List[int] = []
     quality = 0.0
     breakdown: Counter[str] = Counter()
-    for _, item, spent_ns in items:
+    for _, item, spent_ns, worth_ns in items:
         report.offered += 1
-        report.value_offered_ns += item.cost_share_ns
+        report.value_offered_ns += worth_ns
         report.lane_time_ms += spent_ns / NS_PER_MS
         in_time = item.in_time
         if not in_time:
@@ -235,9 +236,7 @@ def _app_report(items: Sequence[Entry], window: Tuple[int, int], energy_j: float
             breakdown[name] += value
         if in_time:
             report.in_time += 1
-            report.value_in_time_ns += (
-                item.cost_share_ns if item.quality == 1.0 else round(item.cost_share_ns * item.quality)
-            )
+            report.value_in_time_ns += worth_ns if item.quality == 1.0 else round(worth_ns * item.quality)
             quality += item.quality
             report.rated += bool(item.branches)
             report.branches += len(item.branches)
@@ -264,7 +263,7 @@ def _app_report(items: Sequence[Entry], window: Tuple[int, int], energy_j: float
 def _rates(items: Iterable[Entry]) -> List[float]:
     offered: Counter[int] = Counter()
     in_time: Counter[int] = Counter()
-    for run, item, _ in items:
+    for run, item, *_ in items:
         offered[run] += 1
         in_time[run] += item.in_time
     return [in_time[run] / offered[run] for run in sorted(offered)]
@@ -273,7 +272,7 @@ def _rates(items: Iterable[Entry]) -> List[float]:
 def _over_time(items: Iterable[Entry], window: Tuple[int, int]) -> List[List[int]]:
     """Offered and in time, of what arrived in each part of the counted time, all runs together."""
     bins = [[0, 0] for _ in range(BINS)]
-    for _, item, _ in items:
+    for _, item, *_ in items:
         place = (item.request.arrival_ns - window[0]) * BINS // (window[1] - window[0])
         chosen = bins[min(BINS - 1, place)]
         chosen[0] += 1
@@ -284,7 +283,7 @@ def _over_time(items: Iterable[Entry], window: Tuple[int, int]) -> List[List[int
 def _gap_max_ns(items: Iterable[Entry]) -> int:
     """The longest time without an answer in time, from the first arrival of a run to the last one."""
     runs: Dict[int, List[Ended]] = {}
-    for run, item, _ in items:
+    for run, item, *_ in items:
         runs.setdefault(run, []).append(item)
     longest_ns = 0
     for ended in runs.values():

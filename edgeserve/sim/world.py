@@ -71,15 +71,15 @@ class SimError(AssertionError):
 
 
 class Ended(NamedTuple):
-    """The end of one request, for reports. ``cost_share_ns`` is its expected lane time in full batches times its
-    value; ``quality``, ``branches``, ``cut`` and ``variant`` are those of the answer."""
+    """The end of one request, for reports. ``expected_ns`` is its own expected lane time in full batches
+    (``sim/worth.py``: what it counts); ``quality``, ``branches``, ``cut`` and ``variant`` are those of the answer."""
 
     request: Request
     outcome: str
     reason: str
     end_ns: int
     breakdown: LatencyBreakdown
-    cost_share_ns: int
+    expected_ns: int
     quality: float = 1.0
     branches: Tuple[str, ...] = ()
     cut: str = ""
@@ -457,7 +457,7 @@ class SimWorld:
                 action.reason,
                 self._free_ns,
                 action.breakdown,
-                round(self._share(request) * request.value),
+                self._share(request),
                 action.quality,
                 action.branches,
                 action.cut,

@@ -28,6 +28,7 @@ from lib.checks import Checks, arguments
 
 from bench import regret
 from edgeserve.sched.core import refusals, request_manager
+from edgeserve.sched.core.request_manager import SUPERSEDED
 from edgeserve.sched.policy_api.policy import CANNOT_MAKE_DEADLINE
 from edgeserve.sched.protocol.actions import FinishRequest
 from edgeserve.sim.hardware import CapConfig, HardwareConfig
@@ -126,8 +127,8 @@ def count(name: str, way: str, is_throttled: bool = False) -> Count:
     slo_of = {item.app: item.slo_ns for item in workloads if item.slo_ns}
     for end in ended:
         request = end.request
-        if not from_ns <= request.arrival_ns < to_ns:
-            continue
+        if not from_ns <= request.arrival_ns < to_ns or end.reason == SUPERSEDED:
+            continue  # a newer one of the client's own stream ended it
         usual_ns = slo_of.get(request.app) or config.apps[request.app].slo_ns
         in_time = end.in_time
         if request.deadline_ns - request.arrival_ns != usual_ns:

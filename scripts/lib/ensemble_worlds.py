@@ -351,11 +351,11 @@ class Took:
 def value_percent(ended: Sequence[Any], took: Took, truths: Mapping[str, Truth]) -> float:
     """Value in time over value offered. Requests of one app count alike, whatever work they are, but for the agreement
     of an ensemble's answer (``truths``)."""
-    offered: Dict[str, List[int]] = {}
+    offered: Dict[str, List[float]] = {}
     brought: Dict[str, float] = {}
     for item in ended:
         app = item.request.app
-        offered.setdefault(app, []).append(item.cost_share_ns)
+        offered.setdefault(app, []).append(item.expected_ns * item.request.value)
         if item.in_time:
             worth = (
                 1.0

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 from scenarios import scenario_of
 
+from edgeserve.config.schema import AppConfig
 from edgeserve.sched.protocol.actions import LatencyBreakdown, Outcome, RunBatch
 from edgeserve.sched.protocol.events import JobId, Request
 from edgeserve.sim.report import BINS, report_of
@@ -41,7 +42,7 @@ def world(*rows, spent=(), batches=(), apps=("a",)):
         )
     lanes = {"l0": SimpleNamespace(busy_ns=S)}
     return SimpleNamespace(
-        config=SimpleNamespace(apps=dict.fromkeys(apps)),
+        config=SimpleNamespace(apps=dict.fromkeys(apps, AppConfig("a"))),
         ended=ended,
         usage=usage,
         lanes=lanes,

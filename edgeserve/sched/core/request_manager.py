@@ -58,6 +58,7 @@ from edgeserve.sched.requests.states import (
     new_tuple,
     steps_left,
 )
+from edgeserve.sched.requests.worth import WORK
 from edgeserve.sched.resources.lanes import Lane, Work
 from edgeserve.sched.resources.sequences import SEQUENCE_TOO_LONG
 
@@ -118,7 +119,8 @@ class RequestManager(RequestMoves):
         if now >= costs.fresh_until_ns:
             costs.refresh(now)
         steps = max(1, int(request.hints.get("steps", 1))) if request.hints and app.simple else 1
-        request.cost_share_ns = costs.cost_share_ns * steps
+        own_ns = costs.cost_share_ns * steps
+        request.cost_share_ns = costs.own_share_ns(request.hints) if app.worth == WORK and request.hints else own_ns
         if request.has_owner and not arrived.trusted:
             rank_within(request)
             if request.claim is not None and request.claim > 1.0:
@@ -833,6 +835,8 @@ class RequestManager(RequestMoves):
         if len(self._ended) > STORIES_KEPT:
             self._ended.popitem(last=False)
         self._note_passed(request, reason)
+        if request.rank > 1.0:
+            self._state.promises.ended(request.app.name, False)
         self._promise(request, shortfall)
         self._state.actions.append(FinishRequest(request.id, request.state, reason, request.breakdown, shortfall))
 
@@ -840,6 +844,8 @@ class RequestManager(RequestMoves):
         """Since when an app's requests have been given up for their deadlines and none that ran has ended."""
         board, name = self._board, request.app.name
         if reason == EXPIRED or reason in request.policy.by_estimate:
+            if request.klass == "critical":
+                self._state.critical.ended(name, False)
             board.passed_ns.setdefault(name, board.now_ns)
         if name in board.passed_ns and (
             request.breakdown.execute_ns or any(job.launched_ns for job in request.jobs.values())
@@ -867,6 +873,11 @@ class RequestManager(RequestMoves):
             self._streams.abandon(request)
         if reason or self._board.passed_ns:
             self._note_passed(request, reason)
+        if request.rank > 1.0 and (what == "complete" or reason == EXPIRED or reason in request.policy.by_estimate):
+            in_time = what == "complete" and not request.cut and self._board.now_ns <= request.deadline_ns
+            self._state.promises.ended(request.app.name, in_time)
+        if request.klass == "critical" and what == "complete":
+            self._state.critical.ended(request.app.name, self._board.now_ns <= request.deadline_ns)
         if request.policy is self.trials:
             in_time = what == "complete" and not request.cut and self._board.now_ns <= request.deadline_ns
             self.trials.ended(request, in_time)

@@ -14,7 +14,7 @@ from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.policy import Policy
 from edgeserve.sched.protocol.actions import Action
 from edgeserve.sched.requests.admission import Admission, lane_sets, lane_shares
-from edgeserve.sched.requests.arrivals import AppArrivals, Sources
+from edgeserve.sched.requests.arrivals import Sources
 from edgeserve.sched.requests.critical import CriticalArrivals
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.promises import Promises
@@ -115,7 +115,7 @@ class State:
         self.lane_shares = lane_shares({name: costs.lane_sets for name, costs in self.costs.items()})
         self.streams = Streams(self.devices, {app.name: app.state_ttl_ns for app in apps})
         self.frame_periods = Sources()
-        self.recent = {app.name: AppArrivals() for app in apps}
+        self.recent = {app.name: app.recent for app in apps}
         self.critical = CriticalArrivals()
         self.draining = False
         self.works = Works()

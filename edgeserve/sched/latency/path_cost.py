@@ -12,7 +12,7 @@ from typing import Deque, Dict, List, Mapping, Sequence, Tuple
 from edgeserve.sched.latency.batch_time import BatchTime
 from edgeserve.sched.latency.lane_gaps import DispatchGap
 from edgeserve.sched.requests.graph import App, Node
-from edgeserve.sched.requests.work import MILLI, relative_milli
+from edgeserve.sched.requests.work import MILLI, WORK_MAX, relative_milli
 from edgeserve.units import NS_PER_MS
 
 REFRESH_NS = 100 * NS_PER_MS
@@ -22,12 +22,16 @@ PARTS_LEN = 32
 """Fan-outs remembered per node, to predict the next one's number of parts by their mean."""
 
 
+LENGTHS_LEN = 32
+"""Declared lengths whose mean is the usual one of an app."""
+
+
 class AppCosts:
     """The cost of one app, in nanoseconds of lane time and of latency on idle lanes.
 
     ``rest_ns[node]`` is the longest time from the end of a node to the end of the request; ``rest_lane_ns[node]`` the
     lane time of everything behind the node; ``alone_ns`` the lane time of a whole request that is alone,
-    ``cost_share_ns`` that of one among many: its share of full batches, which is what it counts in the auction.
+    ``cost_share_ns`` that of one among many: its share of full batches.
     ``latencies`` are those of each model on the lanes that it may use: the fastest counts. Before ``fresh_until_ns``
     :meth:`refresh` does nothing. ``dispatch_gaps`` are those of each model's lanes: the next node starts one later.
     ``lane_sets`` are the sets of lanes that its models use, by their numbers in ``sets`` (model -> its set), and
@@ -46,6 +50,7 @@ class AppCosts:
         "place_of",
         "_parts",
         "_parts_version",
+        "_lengths",
         "_latencies",
         "_all",
         "_dispatch_gaps",
@@ -74,6 +79,7 @@ class AppCosts:
         ]
         self._parts: Dict[str, Deque[int]] = {node.name: deque(maxlen=PARTS_LEN) for node in app.nodes if node.fan_out}
         self._parts_version = 0
+        self._lengths: Deque[float] = deque(maxlen=LENGTHS_LEN)
         self._behind: Dict[str, Tuple[Node, ...]] = {}  # node -> everything behind it, each once
         for node in reversed(app.nodes):
             behind = dict.fromkeys(node.succs)
@@ -109,6 +115,32 @@ class AppCosts:
                 alone_ns += batch_time_ns(self._latencies[inner.model], 1)
                 share_ns += min([latency.share_ns for latency in self._latencies[inner.model]])
         return alone_ns, share_ns
+
+    def own_share_ns(self, hints: Mapping[str, float]) -> int:
+        """``cost_share_ns`` of a request that arrives with these hints, by the steps, parts and work that it declares,
+        or by its length beside the usual one."""
+        longer_milli = self._longer_milli(hints)
+        total_ns = 0
+        for node in self.app.nodes:
+            latency = min(self._latencies[node.model], key=_share_ns)
+            share_ns = latency.share_ns
+            milli = relative_milli(hints, node.name)
+            if milli is None:
+                milli = longer_milli
+            if milli is not None:
+                grows_ns = max(0, share_ns - latency.fixed_now_ns // latency.size_max)
+                share_ns += grows_ns * (milli - MILLI) // MILLI
+            total_ns += self._jobs(node, hints) * max(1, int(hints.get(node.steps_key, 1))) * share_ns
+        return max(1, total_ns)
+
+    def _longer_milli(self, hints: Mapping[str, float]) -> int | None:
+        """The declared length in thousandths of the usual one, up to the app's ``work_max``; None where none is."""
+        length = hints.get("length")
+        if length is None or length <= 0.0:
+            return None
+        self._lengths.append(length)
+        usual = sum(self._lengths, 0.0) / len(self._lengths)
+        return round(MILLI * min(length / usual, self.app.hint_bounds.get("work", WORK_MAX)))
 
     def refresh(self, now_ns: int) -> None:
         """Recompute when the numbers are older than :data:`REFRESH_NS` and a latency or a fan-out has changed."""
@@ -150,16 +182,21 @@ class AppCosts:
             rest_ns[node.name] = longest_ns
             rest_lane_ns[node.name] = lane_ns
 
-    def _jobs(self, node: Node) -> int:
-        """How many jobs a request makes at a node: the product of the mean parts of the scopes around it, rounded
-        up; a fan-out that was never seen counts one part."""
+    def _jobs(self, node: Node, hints: Mapping[str, float] | None = None) -> int:
+        """How many jobs a request makes at a node: the product of the parts of the scopes around it, as ``hints``
+        declare them, or their mean, rounded up; a fan-out that was never seen counts one part."""
         count = 1
         scope = node.scope
         while scope is not None:
-            parts = self.parts_of(scope)
+            told = hints.get(scope.name + ".parts") if hints else None
+            parts = self.parts_of(scope) if told is None else int(told)
             count *= 1 if parts is None else parts
             scope = scope.scope
         return max(1, count)
+
+
+def _share_ns(latency: BatchTime) -> int:
+    return latency.share_ns
 
 
 def least_alone_ns(

@@ -8,11 +8,12 @@ from typing import Dict, Final, List, Sequence, Tuple
 from edgeserve.lognormal import Lognormal
 from edgeserve.sched.latency.batch_time import BatchTime
 from edgeserve.sched.latency.window import Window
-from edgeserve.sched.plan.candidate import each_of, weight_of
+from edgeserve.sched.plan.candidate import weight_of
 from edgeserve.sched.policies.common.job_queue import JobQueue
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.protocol.events import CLASSES
 from edgeserve.sched.requests.states import Job
+from edgeserve.sched.requests.worth import each_ns
 from edgeserve.sched.resources.lanes import Work
 
 PREDICTED_LEN: Final = 512
@@ -37,13 +38,13 @@ RANKS: Final[Dict[str, int]] = {klass: rank for rank, klass in enumerate(CLASSES
 
 
 class Each:
-    """What every request of an app counts whose node writes answers: ``ns`` of lane time, as of the last :meth:`look`.
-    ``told``: their steps are declared, and counted by that."""
+    """What every request of an app counts whose node writes answers, or one of an app whose ``worth`` is ``work``:
+    ``ns`` of lane time, as of the last :meth:`look`. ``told``: their steps are declared, and counted by that."""
 
     __slots__ = ("app", "cost_share_ns", "model", "told", "ns")
 
     def __init__(self, job: Job, told: bool, board: Board) -> None:
-        self.app = job.request.app.name
+        self.app = job.request.app
         self.cost_share_ns = job.request.cost_share_ns
         self.model = job.node.model
         self.told = told
@@ -52,7 +53,7 @@ class Each:
 
     def look(self, board: Board) -> None:
         """Set what they count now: of undeclared length as many steps as usual."""
-        self.ns = each_of(self.app, self.cost_share_ns, board)
+        self.ns = each_ns(self.app, self.cost_share_ns)
         if not self.told:
             share_ns = min([board.latency(self.model, lane.name).share_ns for lane in board.lanes_of(self.model)])
             self.ns += (board.usual_steps(self.model) - 1) * share_ns

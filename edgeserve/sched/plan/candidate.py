@@ -6,13 +6,11 @@ Fowler and Carlyle 2002): worth in time per lane time, times ``exp(-slack / K)``
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Sequence
+from typing import Final, Sequence
 
 from edgeserve.compiled import mypyc_attr
 from edgeserve.sched.requests.states import Job, RequestRecord
-
-if TYPE_CHECKING:
-    from edgeserve.sched.policy_api.board import Board
+from edgeserve.sched.requests.worth import each_ns
 
 K_SHARE: Final = 0.4
 """K, as a share of the SLO (``one_index``: .3 to .5 are level in held-out mixes)."""
@@ -103,18 +101,11 @@ class Candidate:
         return f"Candidate({self.model} x{len(self.jobs)} in {self.takes_ns} ns, slack {self.slack_ns} ns)"
 
 
-def each_of(app: str, cost_share_ns: int, board: Board) -> float:
-    """What each request of an app counts at value 1, in nanoseconds of lane time: the mean of all, not its own (equal
-    apps count alike, and a text of 600 tokens as much as one of 20). ``cost_share_ns``: what one of them takes, for as
-    long as no others are known."""
-    return board.recent_arrivals(app).each_ns(float(cost_share_ns))
-
-
 def weight_of(request: RequestRecord) -> float:
     """How many times what others of its app do a request counts."""
     return request.value * (CRITICAL_FACTOR if request.klass == "critical" else 1.0)
 
 
-def worth_of(request: RequestRecord, board: Board) -> float:
+def worth_of(request: RequestRecord) -> float:
     """What a request counts if it is in time, in nanoseconds of lane time."""
-    return each_of(request.app.name, request.cost_share_ns, board) * weight_of(request)
+    return each_ns(request.app, request.cost_share_ns) * weight_of(request)

@@ -616,7 +616,7 @@ class Companies(Source):
         O(members^2) forecasts."""
         rows = [
             (choice.route.cost_ns(member.left(), member.steps()) / max(1e-9, worth), index, member, worth)
-            for index, (member, worth) in enumerate([(member, worth_of(member.request, board)) for member in members])
+            for index, (member, worth) in enumerate([(member, worth_of(member.request)) for member in members])
         ]
         steps, size = most_steps(members), len(choice.pipeline.nodes)
         best_worth, best_ns = 0.0, 0
@@ -765,7 +765,7 @@ def _in_time(member: Member, at_ns: int, ends_ns: int, slack_ns: int, board: Boa
             return slack_ns, 0.0
         slack_ns = min(slack_ns, begin_by_ns - at_ns)
     slo_ns = max(1, request.deadline_ns - request.arrival_ns)
-    return slack_ns, worth_of(request, board) * slo_ns / (slo_ns + late_ns)
+    return slack_ns, worth_of(request) * slo_ns / (slo_ns + late_ns)
 
 
 def _learn(member: Member, job: Job) -> None:

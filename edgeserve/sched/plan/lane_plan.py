@@ -21,7 +21,6 @@ from edgeserve.sched.policy_api.arbiter import PASSED_SLOS
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.expected_end import ExpectedEnd
 from edgeserve.sched.policy_api.policy import Bid, Change, Options, Policy
-from edgeserve.sched.requests.critical import Rooms
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import Job, RequestRecord
 from edgeserve.sched.resources.lanes import Lane, Work
@@ -178,7 +177,7 @@ class LanePlan(Policy):
     def _first(self, offers: List[Candidate], lane: Lane, at_ns: int, board: Board) -> Candidate | None:
         rooms, gap_ns = board.critical_rooms(lane), lane.dispatch_gap.careful_ns
         if rooms.opened and any(item.is_critical for item in offers):
-            rooms = Rooms([], rooms.expected, rooms.irregular)  # those that wait are in the schedule
+            rooms = rooms.of_those_to_come()  # those that wait are in the schedule
         price = self._prices.of(lane)
         more: List[Candidate] = []
         for item in offers:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Dict, Final, Tuple
 
-from edgeserve.sched.plan.candidate import each_of
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.requests.states import DROPPED, Job
+from edgeserve.sched.requests.worth import each_ns
 from edgeserve.sched.resources.lanes import Lane, Work
 from edgeserve.units import NS_PER_S
 
@@ -67,7 +67,7 @@ class LanePrices:
             if lane.up and not lane.hung
         ]
         for place in places:
-            lacked_ns = each_of(request.app.name, request.cost_share_ns, board) / len(places)
+            lacked_ns = each_ns(request.app, request.cost_share_ns) / len(places)
             brings, price = self._brings.get(place, 0.0), self._price.get(place[0], 0.0)
             if brings > price:
                 self._price[place[0]] = price + (brings - price) * min(1.0, lacked_ns / MEMORY_NS)

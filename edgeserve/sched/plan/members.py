@@ -471,7 +471,7 @@ class Members(Source):
         nodes = query.ensemble.nodes
         shares = {bit: share_ns(nodes[bit].model, board, query.ensemble.batch_ns) for bit in bits}
         costs = {bit: shares[bit] * self._prices[nodes[bit].model] for bit in bits}
-        worth = worth_of(query.request, board)
+        worth = worth_of(query.request)
         if query.ensemble.one_of:
             self._want_one(query, worth, board)
         found: List[Tuple[int, float, float]] = []  # subset, what it adds, the same by its time
@@ -589,7 +589,7 @@ class Members(Source):
                 self._decide(query, board)
         self._is_stale = False
         for query in self._queries.values():
-            worth = max(1e-9, worth_of(query.request, board)) if query.planned | query.spare else 1.0
+            worth = max(1e-9, worth_of(query.request)) if query.planned | query.spare else 1.0
             for bit, job in query.jobs.items():
                 if (query.planned | query.spare) >> bit & 1:
                     rows_of = self._rows if query.planned >> bit & 1 else self._spare
@@ -601,7 +601,7 @@ class Members(Source):
             due_ns = self._lead_due_ns(job, board)
             if not droppable(job):
                 due_ns = max(due_ns, self._ends_ns(job, job.model, board) + _alone_ns(job.node.model, board))
-            row = (-worth_of(job.request, board) * part, due_ns, job.seq, 1.0, job)
+            row = (-worth_of(job.request) * part, due_ns, job.seq, 1.0, job)
             self._rows.setdefault(job.node.model, []).append(row)
         for rows in list(self._rows.values()) + list(self._spare.values()):
             rows.sort()

@@ -132,8 +132,9 @@ class Plain(Source):
                 or alike.app is not request.app
                 or alike.klass != request.klass
                 or alike.value != request.value
+                or alike.cost_share_ns != request.cost_share_ns
             ):
-                worth = worth_of(request, board)
+                worth = worth_of(request)
                 alike = request
                 if job.node.succs:
                     rest_ns = board.rest_lane_ns(request.app, job.node)

@@ -22,6 +22,7 @@ from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.expected_end import ExpectedEnd, expected_end
 from edgeserve.sched.policy_api.policy import CANNOT_MAKE_DEADLINE, Bid, Policy
 from edgeserve.sched.requests.states import DONE, Job, RequestRecord, keeps_written
+from edgeserve.sched.requests.worth import WORK
 from edgeserve.sched.resources.lanes import Lane, Work
 
 STEPS: Final = 64.0
@@ -146,8 +147,11 @@ class Steps(Source):
         return found
 
     def _each_of(self, job: Job, told: float | None, board: Board) -> Each:
-        is_told = told is not None and job.request.app.simple  # else what it counts is one step
-        key = (job.request.app.name, job.node.name, is_told)
+        request = job.request
+        if request.app.worth == WORK:
+            return Each(job, job.node.steps_key in request.hints, board)
+        is_told = told is not None and request.app.simple  # else what it counts is one step
+        key = (request.app.name, job.node.name, is_told)
         found = self._each.get(key)
         if found is None:
             found = self._each[key] = Each(job, is_told, board)

@@ -276,7 +276,7 @@ def _row(job: Job, law: Law, at_ns: int, board: Board) -> Row:
         if begin_by_ns is not None:
             due_ns = min(due_ns, begin_by_ns + law.alone_ns(length, EVEN))
     slack_ns = due_ns - at_ns - law.alone_ns(length, SLOW)
-    worth = worth_of(request, board)
+    worth = worth_of(request)
     if job.node.succs:
         share_ns = board.latency(job.node.model, board.lanes_of(job.node.model)[0].name).share_ns
         worth *= share_ns / max(1, share_ns + board.rest_lane_ns(request.app, job.node))

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from typing import Deque, Final, List, Tuple
 
-from edgeserve.sched.requests.states import Expectation
 from edgeserve.units import NS_PER_MS
 
 REMEMBERED: Final = 32
@@ -42,6 +41,10 @@ SOURCES_MAX: Final = 4096
 
 SILENT_NS: Final = 60_000 * NS_PER_MS
 """A source that was silent for so long is forgotten: clients that come and go leave sources behind."""
+
+
+Expectation = Tuple[int, int]
+"""When something is expected, in nanoseconds: at the earliest, and at the latest."""
 
 
 class Arrivals:
@@ -130,7 +133,7 @@ class AppArrivals:
 
     @property
     def worth(self) -> float:
-        """The mean of what the requests count in the auction."""
+        """The mean of what the requests count."""
         self.count()
         return self._worth
 
@@ -140,17 +143,17 @@ class AppArrivals:
         self.count()
         return self._lane_ns
 
+    def known_ns(self) -> float:
+        """:attr:`lane_ns`; 0.0 while too few came."""
+        if self.unread:
+            self.count()
+        return self._lane_ns if len(self._times_ns) >= KNOWN_FROM else 0.0
+
     @property
     def allowed_ns(self) -> float:
         """The mean time from arrival to deadline."""
         self.count()
         return self._allowed_ns
-
-    def each_ns(self, cost_ns: float) -> float:
-        """What each request counts at value 1: the mean of all; ``cost_ns`` while no rate is known."""
-        if self.unread:
-            self.count()
-        return self._lane_ns if len(self._times_ns) >= KNOWN_FROM else cost_ns
 
     def per_ns(self, now_ns: int) -> float:
         """Requests per nanosecond, from the first that is remembered until now; 0 while that is not known."""

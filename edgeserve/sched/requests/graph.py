@@ -1,6 +1,7 @@
 """Apps as graphs: what follows what, where a request fans out into parts, and where parts and branches meet again.
 
-A graph is checked when it is built; afterwards nothing in it changes. It knows no request and no time.
+A graph is checked when it is built; afterwards nothing in it changes. It knows no request and no time. What an app was
+asked lately is kept beside it (``App.recent``).
 
 Fan-out and joins follow one rule, *tokens*. When a job ends, each successor gets a token: *done*, or *skipped* if the
 branch was not taken (``route = "one"``) or nothing came down it. A node runs when its tokens are complete and at least
@@ -19,6 +20,7 @@ from typing import Dict, FrozenSet, List, Mapping, Sequence, Set, Tuple, Union
 from edgeserve.config.hints import hint_bounds
 from edgeserve.config.schema import AppConfig, NodeConfig
 from edgeserve.errors import ConfigError, nearest
+from edgeserve.sched.requests.arrivals import AppArrivals
 
 
 class Node:
@@ -92,8 +94,9 @@ class App:
     ``nodes`` are in topological order. ``entries`` run first, ``exits`` end the request. ``simple`` marks the app of
     a single plain node, whose requests need no bookkeeping of tokens. ``ensemble`` is what is known of its models as an
     ensemble, if anything. ``history_share``: of so many of its requests the outputs of all models are recorded.
-    ``usual``: the hints of a usual request, where the world predicts them; what a request of the app is expected to
-    take is told of such a one. ``one_shape``: its inputs are declared, and have the same shape in every request.
+    ``worth``: whether each request counts as the mean of all or by its own size (``worth.py``); ``recent``: the last of
+    them. ``usual``: the hints of a usual request, where the world predicts them; what a request of the app is expected
+    to take is told of such a one. ``one_shape``: its inputs are declared, and have the same shape in every request.
     """
 
     __slots__ = (
@@ -106,6 +109,8 @@ class App:
         "slo_ns",
         "klass",
         "value",
+        "worth",
+        "recent",
         "on_late",
         "stream",
         "state_ttl_ns",
@@ -127,6 +132,8 @@ class App:
         self.slo_ns = config.slo_ns
         self.klass = config.klass
         self.value = config.value
+        self.worth = config.worth
+        self.recent = AppArrivals()
         self.on_late = config.on_late
         self.stream = config.stream
         self.state_ttl_ns = config.state_ttl_ns

@@ -8,7 +8,7 @@ equals, never before a class above its own. A note is used once and only by the 
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Final, List, Tuple
+from typing import Dict, Final, List, Tuple
 
 from edgeserve.units import NS_PER_MS
 
@@ -33,16 +33,27 @@ BEYOND: Final = 8
 MORE: Final = 256
 """One that is not longer than the refused one by more than this part is the client's usual one."""
 
+KEPT_SHARE: Final = 0.93
+"""So many promises are to be kept: the times to promised deadlines are stretched until they are."""
+
+STRETCH_STEP, STRETCH_MAX = 1.5, 4.0
+"""After a promise that was not kept they are so many times as long, and at most."""
+
+SHRINK: Final = STRETCH_STEP ** (-(1.0 - KEPT_SHARE) / KEPT_SHARE)
+"""The same after one that was kept: of so many kept and broken ones they stay as they are."""
+
 Key = Tuple[str, str, str]
 """Owner, app, class."""
 
 
 class Promises:
-    """The notes that refusals left, by owner, app and class, oldest first."""
+    """The notes that refusals left, by owner, app and class, oldest first; and how much longer than worked out the
+    promised deadlines of each app must be to be kept."""
 
-    __slots__ = ("notes",)
+    __slots__ = ("notes", "_stretch")
 
     def __init__(self) -> None:
+        self._stretch: Dict[str, float] = {}
         self.notes: OrderedDict[Key, List[Tuple[int, int, int]]] = OrderedDict()  # -> from, to, valid until
 
     def give(self, key: Key, refused_ns: int, slo_ns: int, now_ns: int) -> None:
@@ -54,6 +65,16 @@ class Promises:
         self.notes[key] = notes
         if len(self.notes) > OWNERS_MAX:
             self.notes.popitem(last=False)
+
+    def ended(self, app: str, in_time: bool) -> None:
+        """A request that was promised its deadline was answered by then, or not."""
+        stretch = self._stretch.get(app, 1.0) * (SHRINK if in_time else STRETCH_STEP)
+        self._stretch[app] = max(1.0, min(STRETCH_MAX, stretch))
+
+    def stretched_ns(self, app: str, left_ns: int) -> int:
+        """The time to promise until a deadline that, as worked out, would do in ``left_ns``."""
+        stretch = self._stretch.get(app, 1.0)
+        return left_ns if stretch == 1.0 else round(left_ns * stretch)
 
     def take(self, key: Key, slo_ns: int, now_ns: int) -> bool:
         """Whether a request that arrives with this deadline was promised it; the note is used up."""

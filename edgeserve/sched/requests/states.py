@@ -23,6 +23,7 @@ from edgeserve.errors import PolicyError
 from edgeserve.owners import CONNECTION_MARK
 from edgeserve.sched.protocol.actions import LatencyBreakdown
 from edgeserve.sched.protocol.events import JobId, Part, Request
+from edgeserve.sched.requests.arrivals import Expectation
 from edgeserve.sched.requests.graph import App, Node
 from edgeserve.units import format_duration
 
@@ -73,10 +74,6 @@ LEFT_OUT_LEN_MAX = 200
 """Length from which on no more reasons of an answer in part are added."""
 
 
-Expectation = Tuple[int, int]
-"""When something is expected, in nanoseconds: at the earliest, and at the latest."""
-
-
 class RequestRecord:
     """One request inside the scheduler. Policies read it; only the scheduler writes it.
 
@@ -84,8 +81,8 @@ class RequestRecord:
     orphaned, by ``seq``.
     ``value`` is ``rank`` times what it counts: more than once for one that was promised its deadline. ``claim`` is what
     it says of itself beside others of its owner (``admission.py: rank_within``), None where that counts everywhere.
-    ``cost_share_ns`` is what the request counts in the auction: its lane time in full batches
-    (``docs/guide/sharing-a-device.md``). ``hints`` are what it declared and what its nodes said since; ``part_hints``
+    ``cost_share_ns`` is the lane time that the request takes in full batches; what it counts is told by ``worth.py``.
+    ``hints`` are what it declared and what its nodes said since; ``part_hints``
     what nodes inside a fan-out said of one part. ``ended``: the one outcome has been given.
     ``stream`` is None where the app has none; ``successor_ns`` is when the next request of the stream is expected,
     which will end this one if it has not begun (None: it will not, or nothing is known). ``left_out`` says what an

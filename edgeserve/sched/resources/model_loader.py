@@ -11,6 +11,7 @@ from typing import Dict, List, Mapping, Sequence, Tuple
 from edgeserve.sched.protocol.actions import START_ANY_TIME_NS, Action, EvictModel, LoadModel
 from edgeserve.sched.protocol.events import CLASSES, WorkFinished
 from edgeserve.sched.requests.states import Job
+from edgeserve.sched.requests.worth import worth_ns
 from edgeserve.sched.resources.lanes import EVICT, LOAD, Lane, Work, Works
 from edgeserve.sched.resources.model_cache import ABSENT, LOAD_FAILURES_MAX, RESIDENT, Device, Placement
 from edgeserve.sched.resources.model_worth import ModelWorth
@@ -56,7 +57,7 @@ class Memory:
         """A job is ready and waits for its model, without which this part of its worth is lost."""
         request = job.request
         job.demand_ns = alone_ns
-        worth = part * request.cost_share_ns * request.value
+        worth = part * worth_ns(request)
         job.demand_worth = round(worth / (request.rank * max(1, len(request.jobs))))
         rank = CLASSES.index(request.klass)
         for placement in self._places(job, job.model):

@@ -16,6 +16,7 @@ from edgeserve.sim.recorded import Counted, RecordedTruth, RecordingError, run_r
 from edgeserve.sim.run import simulate
 from edgeserve.sim.scenario import Scenario, with_load
 from edgeserve.sim.workload import owner_of
+from edgeserve.sim.worth import worths_ns
 from edgeserve.tools.tuning.candidates import Made
 from edgeserve.tools.tuning.verdict import Sums, Tally
 from edgeserve.units import NS_PER_S, counted
@@ -106,7 +107,7 @@ class RecordingSubject:
                 request = requests[item.place].request
                 block = (item.place - first) * BLOCKS // (end - first)
                 tally.setdefault((block, request.app, owner_of(request)), Sums()).add(
-                    request.value, item.cost_share_ns, item.in_time, item.lane_ns, item.over_share
+                    request.value, item.worth_ns, item.in_time, item.lane_ns, item.over_share
                 )
 
     def _check(self, source: str) -> None:
@@ -164,13 +165,13 @@ class ScenarioSubject:
         tally: Tally = {}
         for block in range(self._seeds):
             world = simulate(scenario, first + block, self._profiles, measured=self._measured).world
-            for item in world.ended:
+            for item, worth_ns in zip(world.ended, worths_ns(scenario.config, world.ended)):
                 request = item.request
                 if request.arrival_ns < scenario.run.warmup_ns:
                     continue
                 tally.setdefault((block, request.app, owner_of(request)), Sums()).add(
                     request.value,
-                    item.cost_share_ns,
+                    worth_ns,
                     item.in_time,
                     sum(world.usage.spent_ns.get(request.id, {}).values()),
                     item.reason == OVER_SHARE,

@@ -224,12 +224,12 @@ def _value(ended: Sequence[Any], items: Items, took: Took) -> float:
     """The share of all worth that was delivered in time: an ensemble's answer counts as far as it is right."""
     offered = delivered = 0.0
     for end in ended:
-        offered += end.cost_share_ns
+        offered += end.expected_ns * end.request.value
         if not end.in_time:
             continue
         of_all = end.request.app != "query"
         right = 1.0 if of_all else float(items.correct[int(end.request.hints["item"]), took.part[end.request.id]])
-        delivered += right * end.cost_share_ns
+        delivered += right * end.expected_ns * end.request.value
     return delivered / offered if offered else 1.0
 
 

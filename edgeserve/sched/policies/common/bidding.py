@@ -14,6 +14,7 @@ from edgeserve.sched.policy_api.policy import CANNOT_MAKE_DEADLINE, Bid
 from edgeserve.sched.protocol.actions import START_ANY_TIME_NS
 from edgeserve.sched.requests.graph import Node
 from edgeserve.sched.requests.states import Job, RequestRecord, steps_left
+from edgeserve.sched.requests.worth import worths_ns
 
 if TYPE_CHECKING:
     from edgeserve.sched.policy_api.board import AloneTime, Board
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 class Utility:
     """What a bid delivers, as a function of when it starts: a sum over its requests, each at its own deadline.
 
-    A request counts its ``cost_share_ns`` (its lane time in full batches times its value) if it ends by its deadline.
+    A request counts what it is worth (``requests/worth.py``) if it ends by its deadline.
     One that is answered late anyway (``on_late = "answer"``) keeps ``slo / (slo + lateness)`` of it. One that the next
     of its stream is expected to end, as seen at ``now_ns``, counts only if it begins before that (``now_ns`` left out:
     nothing is expected). ``shares``: what each job adds to its request, where a job is one branch of several that could
@@ -33,11 +34,12 @@ class Utility:
     __slots__ = ("rows", "after_ns")
 
     def __init__(
-        self, jobs: Iterable[Job], after_ns: int, now_ns: int = START_ANY_TIME_NS, shares: Sequence[float] | None = None
+        self, jobs: Sequence[Job], after_ns: int, now_ns: int = START_ANY_TIME_NS, shares: Sequence[float] | None = None
     ) -> None:
         self.after_ns = after_ns  # from the start of the bid's work to the end of its requests
         self.rows: List[Tuple[int, float, int]] = []
         counted = set()
+        worths = worths_ns(jobs)
         for index, job in enumerate(jobs):
             request = job.request
             if job.part:  # several parts of one request count it once
@@ -50,7 +52,7 @@ class Utility:
                 begin_by_ns = request.begin_by_ns(now_ns)
                 if begin_by_ns is not None:
                     due_ns = min(due_ns, begin_by_ns + after_ns)
-            worth = request.cost_share_ns * request.value
+            worth = worths[index]
             if shares is not None:
                 worth *= shares[index]
             self.rows.append((due_ns, worth, max(1, soft_ns) if soft_ns else 0))

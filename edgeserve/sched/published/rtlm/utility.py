@@ -7,6 +7,7 @@ from typing import List, Sequence, Tuple
 
 from edgeserve.sched.policies.common.bidding import Utility
 from edgeserve.sched.published.rtlm.queues import Waiting
+from edgeserve.sched.requests.worth import worth_ns
 
 
 class EachUtility:
@@ -33,7 +34,7 @@ class EachUtility:
                 own_ns = around_ns + math.ceil(waiting.remaining() * step_ns)
                 self._each.append(Utility((job,), own_ns, now_ns, (_share(waiting),)))
             else:
-                self._likely.append((waiting, request.cost_share_ns * request.value * _share(waiting)))
+                self._likely.append((waiting, worth_ns(request) * _share(waiting)))
 
     def value(self, start_ns: int) -> float:
         """The value delivered if the work starts at ``start_ns``, in nanoseconds of lane time."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hand_world import MS, app_of
 
 from edgeserve.sched.latency.batch_time import BatchTime
@@ -10,6 +11,7 @@ from edgeserve.sched.latency.lane_gaps import DispatchGap
 from edgeserve.sched.latency.path_cost import AppCosts, least_alone_ns
 
 PARTS_LEN = 32
+TIMES = {"cut": 1, "read": 2, "sum": 3}
 REFRESH_NS = 100 * MS
 
 
@@ -39,6 +41,29 @@ def test_rests_are_the_longest_path_and_lane_time_counts_every_branch():
     assert made.rest_lane_ns == {"a": 17 * MS, "b": 10 * MS, "c": 10 * MS, "d": 0}
     assert made.alone_ns == 18 * MS
     assert made.cost_share_ns == 18 * MS
+
+
+def test_what_a_request_takes_itself_goes_by_what_it_declares():
+    made = costs([node("cut", fan_out=True), node("read", "cut"), node("sum", "read", gather=True)], TIMES)
+    assert made.own_share_ns({}) == made.cost_share_ns == 6 * MS
+    assert made.own_share_ns({"cut.parts": 4}) == 12 * MS
+    assert made.own_share_ns({"sum.steps": 5}) == 18 * MS
+    assert made.own_share_ns({"work": 0.5}) == 3 * MS
+    assert made.own_share_ns({"work": 0.5, "read.work": 10.0}) == 22 * MS
+
+
+def test_work_scales_what_grows_with_it_and_not_the_fixed_part_of_a_batch():
+    latency = latency_of(3, 4)  # 2 ms and 1 ms for each job: 2 ms of a full batch
+    made = AppCosts(app_of([node("a")]), {"a": [latency]}, {"a": [DispatchGap()]}, {"a": 0})
+    assert made.own_share_ns({"work": 3.0}) == pytest.approx(4 * MS, rel=0.01)
+
+
+def test_a_length_counts_beside_the_usual_one_and_no_further_than_the_app_lets_work_count():
+    made = costs([node("a")], {"a": 10})
+    assert [made.own_share_ns({"length": 40.0}) for _ in range(50)][-1] == 10 * MS
+    assert made.own_share_ns({"length": 80.0}) == pytest.approx(20 * MS, rel=0.05)
+    made.app.hint_bounds["work"] = 3.0
+    assert made.own_share_ns({"length": 1e9}) == 30 * MS
 
 
 def test_fan_outs_are_predicted_by_the_mean_of_those_seen_rounded_up():

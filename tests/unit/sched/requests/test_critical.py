@@ -157,3 +157,29 @@ def test_a_request_that_is_late_anyway_holds_nothing_back():
     world = Arrivals()
     world.came(0, open=True)
     assert world.known.rooms((APP,), 17 * MS).opened == []
+
+
+def test_after_critical_requests_were_late_what_goes_before_them_ends_earlier_and_they_count_more():
+    world = Arrivals()
+    world.came(0, 10, 400, 410, 900)
+
+    def late_behind(ms: float) -> float:
+        return world.known.rooms((APP, OTHER), 900 * MS).late_behind(round(ms * MS))
+
+    usual = late_behind(SLACK + 225)
+    assert late_behind(SLACK) == 0
+    for _ in range(3):
+        world.known.ended(APP.name, False)
+    assert late_behind(SLACK) > 0
+    assert late_behind(SLACK + 225) > 3 * usual
+    for _ in range(2000):
+        world.known.ended(APP.name, True)
+    assert late_behind(SLACK) == 0
+    assert late_behind(SLACK + 225) == 0 and late_behind(SLACK + 900) == 3, "as long as none is late, one may be"
+
+
+def test_what_one_app_has_learnt_holds_on_its_lanes_alone():
+    world = Arrivals()
+    world.came(0, 10, 400, 410, 900)
+    world.known.ended(OTHER.name, False)
+    assert world.known.rooms((APP,), 900 * MS).late_behind(SLACK * MS) == 0

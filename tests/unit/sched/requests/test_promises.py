@@ -40,3 +40,19 @@ def test_the_client_s_next_usual_request_is_none_that_comes_back() -> None:
     notes = Promises()
     notes.give(KEY, 20 * MS, round(20.1 * MS), 0)
     assert [notes.take(KEY, round(slo * MS), 0) for slo in (20, 20.05, 20.1)] == [False, False, True]
+
+
+def test_promises_are_stretched_by_those_that_were_not_kept_until_most_are():
+    promises = Promises()
+    assert promises.stretched_ns("a", 10 * MS) == 10 * MS
+    promises.ended("a", False)
+    once = promises.stretched_ns("a", 10 * MS)
+    promises.ended("a", False)
+    assert 10 * MS < once < promises.stretched_ns("a", 10 * MS)
+    assert promises.stretched_ns("other", 10 * MS) == 10 * MS
+    for _ in range(100):
+        promises.ended("a", True)
+    assert promises.stretched_ns("a", 10 * MS) == 10 * MS
+    for _ in range(100):
+        promises.ended("a", False)
+    assert promises.stretched_ns("a", 10 * MS) <= 40 * MS
