@@ -539,7 +539,7 @@ BUGS: Tuple[Bug, ...] = (
         "            if gain > best:\n                best, query.planned = gain, subset", unit("plan/members")),
     Bug("a-turn-is-expected-to-take-all-steps", "plan/steps.py", "answers.before_ns + steps * answers.step_ns,", "whole_ns,", unit("plan/steps")),
     Bug("what-clients-cancel-counts-as-given-up", "plan/lane_price.py", "if request.state != DROPPED or", "if not request.ended or", unit("plan/lane_price")),
-    Bug("each-lane-pays-for-all-that-lacked", "plan/lane_price.py", ", board) / len(lanes)", ", board)", unit("plan/lane_price")),
+    Bug("each-lane-pays-for-all-that-lacked", "plan/lane_price.py", " / len(places)", "", unit("plan/lane_price")),
     # --- companies
     Bug("company-runs-half-a-batch", "plan/companies.py", "if not smaller or any(self.running):", "if not smaller:", unit("plan/companies")),
     Bug("second-company-without-a-forecast", "plan/companies.py", "if any(at_ns > flight.limit_ns for at_ns, flight in zip(ends, self.known)):",
