@@ -327,7 +327,9 @@ class Members(Source):
             if self._is_mine(request):
                 board.drop(request, OVERLOADED)
         self._drop_late_leads(board)
-        if self._queries:
+        if not self._queries:
+            self._again.clear()
+        else:
             self._reprice(board)
             changed = self._changed(board)
             if len(changed) == len(self._queries):
