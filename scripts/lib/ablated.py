@@ -38,7 +38,7 @@ from edgeserve.sched.policies.common.lengths import Lengths
 from edgeserve.sched.policy_api import arbiter
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.requests.arrivals import AppArrivals, Sources
-from edgeserve.sched.requests.critical import Source
+from edgeserve.sched.requests.critical import CriticalArrivals, Source
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.promises import Promises
 from edgeserve.sched.requests.states import Job
@@ -150,6 +150,12 @@ MECHANISMS: Tuple[Mechanism, ...] = (
     ),
     Mechanism("trials of refused requests", "core/experiments.py", (Part(Trials, "takes", says(False)),)),
     Mechanism("rank of promised deadlines", "requests/promises.py", (Part(Promises, "take", says(False)),)),
+    Mechanism("time to promised deadlines", "requests/promises.py", (Part(Promises, "ended", says(None), True),)),
+    Mechanism(
+        "room of critical requests is learnt",
+        "requests/critical.py",
+        (Part(CriticalArrivals, "ended", says(None), True),),
+    ),
     Mechanism("batches cut for others", "core/cuts.py", (Part(Cuts, "_kept_waiting", says(None)),)),
     Mechanism(
         "background yields to critical",

@@ -24,16 +24,16 @@ SOURCES_MAX = 64
 """Sources (client and stream) of one app that are told apart; of more, the least recent are forgotten."""
 
 
-LATE_SHARE: Final = 0.004
-"""Of the critical requests of an app so many may be late. (``bench/heldout.py --world``, development seeds: what is
-learnt takes the worst runs of ``long_beside_short`` and ``mixed_slo_critical`` from 95.3 and 98.4 % to 99 at least.)"""
+FORGETS: Final = 0.004
+"""What of a late critical request is forgotten with each one in time: all after 250. (``heldout.py --world``, seeds
+to develop on: what is learnt takes the worst runs of ``long_beside_short`` and ``mixed_slo_critical`` from 95.3 and
+98.4 % to 99 at least.)"""
 
-OVER_MIN: Final = -1.0
 OVER_MAX: Final = 5.0
-"""Bounds of what is remembered: requests that were late beyond that share, less those that may still be."""
+"""Late requests of an app that are remembered at most."""
 
 MARGIN: Final = 0.1
-"""For each that was late beyond it, what goes before critical requests must end so much of their slack earlier."""
+"""For each that is remembered, what goes before critical requests must end so much of their slack earlier."""
 
 
 class Source(Arrivals):
@@ -102,8 +102,8 @@ class Rooms:
 
     In nanoseconds: ``opened`` has the room of each open request that the lane could still serve in time, in rising
     order; ``expected`` that of the next request of each source with a period, and the period; ``irregular`` the slack
-    of the requests of each other source, and how many of them come per nanosecond. ``over``: so many
-    more were late lately than may be, where it is below 0 so many fewer: those count for nothing.
+    of the requests of each other source, and how many of them come per nanosecond. ``over``: late ones that are
+    remembered; each counts as one more of every request that would be late.
     """
 
     __slots__ = ("opened", "expected", "irregular", "over")
@@ -134,7 +134,7 @@ class Rooms:
         for slack_ns, rate in self.irregular:
             if slack_ns < keeps_ns:
                 late += rate * (keeps_ns - slack_ns)
-        return late * (1.0 + self.over) if self.over > 0.0 else max(0.0, late + self.over)
+        return late * (1.0 + self.over)
 
 
 NO_ROOMS: Final = Rooms([], [], [])
@@ -167,8 +167,8 @@ class CriticalArrivals:
     def ended(self, app: str, in_time: bool) -> None:
         """A critical request of an app was answered, or given up for its deadline. What is expected of batches errs,
         and what comes while the lane is kept queues: how much room that takes is learnt from those that are late."""
-        over = self._over.get(app, 0.0) + (0.0 if in_time else 1.0) - LATE_SHARE
-        self._over[app] = max(OVER_MIN, min(OVER_MAX, over))
+        over = self._over.get(app, 0.0) + (-FORGETS if in_time else 1.0)
+        self._over[app] = max(0.0, min(OVER_MAX, over))
 
     def rooms(self, apps: Sequence[App], now_ns: int) -> Rooms:
         """How long a lane that serves these apps may be kept without making critical requests late. Half of the lane
@@ -178,7 +178,7 @@ class CriticalArrivals:
         irregular: List[Tuple[int, float]] = []
         busy_ns = 0
         for app, source in self._sources_of(apps, now_ns):
-            margin_ns = round(MARGIN * max(0.0, self._over.get(app, 0.0)) * source.slack_ns)
+            margin_ns = round(MARGIN * self._over.get(app, 0.0) * source.slack_ns)
             for request in source.waiting() if source.open else ():
                 room_ns = request.deadline_ns - now_ns - source.alone_ns
                 if room_ns >= 0:
