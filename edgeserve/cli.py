@@ -18,8 +18,9 @@ from contextlib import contextmanager
 from typing import Iterator, Sequence
 
 from edgeserve import __version__
+from edgeserve.config.gone import GONE
 from edgeserve.config.plain_text import PlainOutput
-from edgeserve.errors import EdgeServeError
+from edgeserve.errors import ConfigError, EdgeServeError
 
 VERBS = {
     "init": ("edgeserve.tools.init", "write a configuration for model files, with what they say of themselves"),
@@ -44,7 +45,6 @@ VERBS = {
     "profile": ("edgeserve.tools.profile", "measure models on this device and write their profiles"),
     "check": ("edgeserve.tools.check", "say whether apps will meet their rates here, and what breaks first"),
     "simulate": ("edgeserve.tools.simulate", "run the same scheduler in virtual time"),
-    "tune": ("edgeserve.tools.tune", "find the policies that would have served a recording or a scenario best"),
     "fit": ("edgeserve.tools.fit", "learn from a history what predicts the cost of a request"),
     "bench": ("edgeserve.tools.bench", "load a running server: finish rate, percentiles, drop reasons"),
     "monitor": ("edgeserve.tools.monitor", "show clocks, load, heat, power and memory of this device as they change"),
@@ -72,6 +72,8 @@ def _run(arguments: Sequence[str]) -> int:
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
     chosen = next((word for word in arguments if not word.startswith("-")), "")
     try:
+        if f"edgeserve {chosen}" in GONE:
+            raise ConfigError(f"{chosen}: there is no such command any more; {GONE[f'edgeserve {chosen}']}")
         for verb, (home, what) in VERBS.items():
             verb_parser = verbs.add_parser(verb, help=what, description=what[0].upper() + what[1:] + ".")
             if verb == chosen:

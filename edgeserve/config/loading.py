@@ -13,6 +13,7 @@ from typing import Any, Dict, List, Mapping, Sequence, Tuple, Type, TypeVar
 
 from edgeserve.config.ensemble_profile import check_nodes, parse_ensemble, read_ensemble
 from edgeserve.config.files import resolve_path
+from edgeserve.config.gone import instead_of_key
 from edgeserve.config.hints import check_predicted
 from edgeserve.config.language_apps import completed
 from edgeserve.config.pipelines import expand_pipelines
@@ -193,6 +194,9 @@ def read_table(kind: Type[T], table: Any, where: str, also: Sequence[str] = (), 
     values = dict(given)
     for key, value in table.items():
         if key not in readers:
+            instead = instead_of_key(where, key)
+            if instead:
+                raise ConfigError(f"{where} {key} = {value!r}: there is no such key any more; {instead}")
             raise ConfigError(f"{where} has no key {key!r}{nearest(key, [*readers, *also])}")
         item = readers[key]
         values[item.name] = item.metadata["read"](value, f"{where} {key}")

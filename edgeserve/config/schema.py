@@ -63,7 +63,7 @@ class ServerConfig:
     metrics_remote: bool = entry(boolean, False)  # let other machines scrape: metrics may listen beyond loopback
     otlp: str = entry(string, "")  # where a collector takes spans of OpenTelemetry: http://127.0.0.1:4318; "" = none
     trace_steps: int = entry(integer(0, 1_000_000), 0)  # decisions always kept for edgeserve trace; 0 = none
-    record: str = entry(string, "")  # write every step's events and actions here (edgeserve tune, simulate --replay)
+    record: str = entry(string, "")  # write every step's events and actions here (edgeserve simulate --replay)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,6 @@ from edgeserve.http.origins import read_tokens
 from edgeserve.predict.length import packaged
 from edgeserve.recording.timeline import timeline_of
 from edgeserve.tools.simulate import write_json
-from edgeserve.tools.tuning.rewrite import rewritten
 
 CONFIG = '[lane.cpu0]\n[model.m]\nengine = "synthetic"\nexpected = {1 = "1ms"}\n[app.m]\nmodel = "m"  # ö\n'
 
@@ -148,8 +147,3 @@ def test_another_encoding_is_named(text, said, tmp_path):
     (tmp_path / "edge.toml").write_bytes(text)
     with pytest.raises(ConfigError, match=f"edge.toml: is not TOML.*{said}"):
         read_toml(str(tmp_path / "edge.toml"))
-
-
-def test_another_policy_in_a_file_of_windows_leaves_its_lines_as_they_end():
-    new = rewritten(CONFIG.replace("\n", "\r\n"), {}, {"m": "edf"})
-    assert new is not None and 'policy = "edf"\r\n' in new and "\n" not in new.replace("\r\n", "")

@@ -1,0 +1,19 @@
+"""Commands and configuration keys of earlier versions, each with what to use instead.
+
+The one table of what went. Where an old name is met, its error ends with the sentence that stands here.
+"""
+
+from __future__ import annotations
+
+import re
+
+GONE = {
+    "edgeserve tune": "apps that name no policy are served by the plan, which has nothing to choose; "
+    "'edgeserve simulate CONFIG --policy NAME' compares it with others, 'edgeserve check' says which rates can be met",
+}
+"""Old name -> what to use instead. A key stands behind its section, as in ``"[app.NAME] key"``."""
+
+
+def instead_of_key(where: str, key: str) -> str:
+    """What to use instead of a key that went; ``""`` for any other. ``where`` is its section: ``[app.detect]``."""
+    return GONE.get(f"{re.sub(r'[.][^]]+', '.NAME', where)} {key}", "")
