@@ -29,7 +29,6 @@ VERBS = {
     "frigate": ("edgeserve.tools.frigate", "let Frigate, the network video recorder, ask an app of a running server"),
     "camera": ("edgeserve.tools.camera", "ask an app about a camera's frames, and show its boxes"),
     "bag": ("edgeserve.tools.bag", "run a recorded bag of ROS through an app, at the bag's own times"),
-    "zenoh": ("edgeserve.tools.zenoh", "let nodes of ROS 2 that speak Zenoh ask an app of a running server"),
     "wyoming": ("edgeserve.tools.wyoming", "let Home Assistant's voice assistant ask apps of a running server"),
     "mqtt": ("edgeserve.tools.mqtt", "tell a broker, and Home Assistant, what a running server sees, and ask by topic"),
     "chat": (

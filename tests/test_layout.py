@@ -140,7 +140,6 @@ OPTIONAL = {
     "av": {"fronts.sources"},
     "gi": {"fronts.sources"},
     "rosbags": {"fronts.bag", "fronts.ros_messages"},
-    "zenoh": {"fronts.zenoh"},
     "wyoming": {"fronts.wyoming"},
     "zeroconf": {"fronts.wyoming"},
     "aiomqtt": {"fronts.mqtt"},

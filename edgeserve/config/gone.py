@@ -10,6 +10,7 @@ import re
 GONE = {
     "edgeserve tune": "apps that name no policy are served by the plan, which has nothing to choose; "
     "'edgeserve simulate CONFIG --policy NAME' compares it with others, 'edgeserve check' says which rates can be met",
+    "edgeserve zenoh": "the node in examples/ros2 asks an app about a topic of ROS 2, 'edgeserve bag' about a bag",
 }
 """Old name -> what to use instead. A key stands behind its section, as in ``"[app.NAME] key"``."""
 
