@@ -1,4 +1,4 @@
-"""Commands and configuration keys of earlier versions, each with what to use instead.
+"""Commands, configuration keys and values of earlier versions, each with what to use instead.
 
 The one table of what went. Where an old name is met, its error ends with the sentence that stands here.
 """
@@ -11,8 +11,11 @@ GONE = {
     "edgeserve tune": "apps that name no policy are served by the plan, which has nothing to choose; "
     "'edgeserve simulate CONFIG --policy NAME' compares it with others, 'edgeserve check' says which rates can be met",
     "edgeserve zenoh": "the node in examples/ros2 asks an app about a topic of ROS 2, 'edgeserve bag' about a bag",
+    "onnx-encoder": "the back end torch serves the folders that transformers saved, file = 'FOLDER/config.json'; "
+    "other graphs need an engine of your own (docs/guide/encoder-decoder.md)",
 }
-"""Old name -> what to use instead. A key stands behind its section, as in ``"[app.NAME] key"``."""
+"""Old name -> what to use instead. A command stands behind ``edgeserve``, a key behind its section, as in
+``"[app.NAME] key"``, and the value of an option by itself."""
 
 
 def instead_of_key(where: str, key: str) -> str:

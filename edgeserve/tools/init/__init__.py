@@ -16,7 +16,7 @@ from edgeserve.config.loading import parse_config, parse_toml
 from edgeserve.config.model_files import is_later_part
 from edgeserve.config.plain_text import one_line
 from edgeserve.config.text_files import write_file
-from edgeserve.engines.describe import READERS, check_file, describe
+from edgeserve.engines.describe import READERS, SAVED, SAVED_HOW, check_file, describe
 from edgeserve.errors import ConfigError, EdgeServeError
 from edgeserve.tools.init.batch_axis import try_roles
 from edgeserve.tools.init.compute import machine_lanes
@@ -107,8 +107,9 @@ def model_files(names: Sequence[str]) -> List[str]:
             if os.path.splitext(item)[1].lower() in READERS and not is_later_part(item)
         )
         if not inside:
+            how = SAVED_HOW if os.path.isfile(os.path.join(name, SAVED)) else ""
             raise ConfigError(
-                f"{name}: there is no model file in this folder; expected one that ends in {', '.join(READERS)}"
+                f"{name}: there is no model file in this folder; expected one that ends in {', '.join(READERS)}{how}"
             )
         paths += inside
     if len(paths) > FILES_MAX:
