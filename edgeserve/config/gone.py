@@ -7,10 +7,17 @@ from __future__ import annotations
 
 import re
 
+BUS_SHARES = (
+    "send the tensor's bytes behind the JSON (binary_data), or ask over the bus, whose local clients share memory "
+    "with the server (docs/guide/clients.md)"
+)
+
 GONE = {
     "edgeserve tune": "apps that name no policy are served by the plan, which has nothing to choose; "
     "'edgeserve simulate CONFIG --policy NAME' compares it with others, 'edgeserve check' says which rates can be met",
     "edgeserve zenoh": "the node in examples/ros2 asks an app about a topic of ROS 2, 'edgeserve bag' about a bag",
+    "[http] shared_memory": BUS_SHARES,
+    "shared_memory_region": BUS_SHARES,
     "onnx-encoder": "the back end torch serves the folders that transformers saved, file = 'FOLDER/config.json'; "
     "other graphs need an engine of your own (docs/guide/encoder-decoder.md)",
 }

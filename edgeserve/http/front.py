@@ -20,7 +20,6 @@ from edgeserve.http.backend import Backend, Places
 from edgeserve.http.kserve import OpenInference
 from edgeserve.http.large_json import LargeJson
 from edgeserve.http.origins import read_tokens
-from edgeserve.http.shared_memory import FOLDER, Regions
 from edgeserve.units import ns_to_ms, ns_to_s
 
 log = logging.getLogger("edgeserve")
@@ -64,9 +63,7 @@ class Front:
         self._backend = Backend(
             client, streams, in_flight_max=config.in_flight_max, timeout_ms=ns_to_ms(config.timeout_ns)
         )
-        self._service = OpenInference(
-            self._backend, Regions(FOLDER if config.shared_memory else None), config.server_name
-        )
+        self._service = OpenInference(self._backend, config.server_name)
 
     def app(self) -> Any:
         """The ASGI application."""

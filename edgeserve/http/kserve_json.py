@@ -62,16 +62,11 @@ def written(response: InferResponse, binary: Sequence[str], **more: Any) -> Tupl
     outputs, blobs = [], []
     for output in response.outputs:
         table: Dict[str, Any] = {"name": output.name, "datatype": output.datatype, "shape": output.shape}
-        parameters = dict(output.parameters)
-        if output.value is None:
-            pass
-        elif output.name in binary:
+        if output.name in binary:
             blobs.append(to_raw(output.value))
-            parameters["binary_data_size"] = len(blobs[-1])
+            table["parameters"] = {"binary_data_size": len(blobs[-1])}
         else:
             table["data"] = listed(output.value)
-        if parameters:
-            table["parameters"] = parameters
         outputs.append(table)
     answer = {
         "model_name": response.model,

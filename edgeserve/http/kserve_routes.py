@@ -11,7 +11,8 @@ from urllib.parse import parse_qsl
 import numpy as np
 from starlette.routing import Route
 
-from edgeserve.errors import BadInput, Malformed
+from edgeserve.config.gone import GONE
+from edgeserve.errors import BadInput
 from edgeserve.http import images
 from edgeserve.http.asgi import JSON, JSON_AT_ONCE_MAX, Bounds, Call, Endpoint, whole_of
 from edgeserve.http.failures import NotServed
@@ -19,6 +20,7 @@ from edgeserve.http.forms import form_fields
 from edgeserve.http.kserve import (
     HINT,
     PARAMETERS,
+    REGION,
     InferRequest,
     InferResponse,
     InputTensor,
@@ -85,7 +87,6 @@ class KServeRoutes:
         return application
 
     def _table(self) -> List[Tuple[str, Dict[str, Any]]]:
-        regions = "/v2/systemsharedmemory/"
         return [
             ("/v2/models/{name}/infer", {"POST": self.infer}),
             ("/v2/health/live", {"GET": self.live}),
@@ -97,11 +98,6 @@ class KServeRoutes:
             ("/v2/models/{name}/config", {"GET": self.config}),
             ("/v2/models/{name}/stats", {"GET": self.statistics}),
             ("/v2/repository/index", {"POST": self.index, "GET": self.index}),
-            (regions + "status", {"GET": self.regions}),
-            (regions + "region/{name}/status", {"GET": self.regions}),
-            (regions + "region/{name}/register", {"POST": self.register}),
-            (regions + "unregister", {"POST": self.unregister}),
-            (regions + "region/{name}/unregister", {"POST": self.unregister}),
             ("/v2/{rest:path}", {"GET": self.nothing, "POST": self.nothing}),
         ]
 
@@ -242,32 +238,11 @@ class KServeRoutes:
         wish = await call.json({}) if call.scope["method"] == "POST" else {}
         await call.answer(await self._service.index(bool(isinstance(wish, dict) and wish.get("ready"))))
 
-    async def regions(self, call: Call) -> None:
-        """Registered shared memory."""
-        await call.answer(self._service.regions.table(call.path("name")))
-
-    async def register(self, call: Call) -> None:
-        """Register shared memory."""
-        wish = await call.json({})
-        if not isinstance(wish, dict):
-            raise Malformed("the body is no JSON object with 'key', 'offset' and 'byte_size'")
-        self._service.regions.register(call.path("name"), wish.get("key"), wish.get("offset", 0), wish.get("byte_size"))
-        await call.answer()
-
-    async def unregister(self, call: Call) -> None:
-        """Forget shared memory."""
-        self._service.regions.unregister(call.path("name"))
-        await call.answer()
-
     async def nothing(self, call: Call) -> None:
         """What the protocol or Triton has and this server has not."""
         path = call.scope["path"]
-        if path.startswith("/v2/cudasharedmemory") and path.endswith("status"):
-            await call.answer([])  # none is registered, which clients ask before they unregister all
-            return
-        if path.startswith("/v2/cudasharedmemory") and path.endswith("unregister"):
-            await call.answer()
-            return
+        if path.startswith("/v2/systemsharedmemory"):
+            raise NotServed(f"{path} is not served any more; {GONE[REGION]}")
         if path == "/v2/models":
             raise NotServed(f"{path} is not served: POST /v2/repository/index lists the models")
         if path.endswith("/infer"):

@@ -105,7 +105,7 @@ def to_binary(body: bytes, json_bytes: int) -> Tuple[bytes, int]:
         if type(size) is int and 0 <= size <= len(rest) - at:
             blobs.append(rest[at : at + size])
             at += size
-        elif size is None and item.get("data") is not None and "shared_memory_region" not in parameters:
+        elif size is None and item.get("data") is not None:
             shape = check_shape(name, item.get("shape"))
             blobs.append(to_raw(from_json(name, item.get("datatype"), shape, item.pop("data"))))
             item["parameters"] = {**parameters, "binary_data_size": len(blobs[-1])}
@@ -123,16 +123,12 @@ def to_text(body: bytes, json_bytes: int) -> Tuple[bytes, int]:
     keep, rest, at = table.pop(KEEP), memoryview(body)[json_bytes:], 0
     blobs = []
     for output in table["outputs"]:
-        size = output.get("parameters", {}).get("binary_data_size")
-        if size is None:
-            continue
+        size = output["parameters"]["binary_data_size"]
         raw, at = rest[at : at + size], at + size
         if output["name"] in keep:
             blobs.append(raw)
             continue
-        del output["parameters"]["binary_data_size"]
-        if not output["parameters"]:
-            del output["parameters"]
+        del output["parameters"]
         name, datatype = output["name"], output["datatype"]
         is_text = datatype == "BYTES"
         value = split_texts(name, raw) if is_text else from_raw(name, datatype, tuple(output["shape"]), raw)

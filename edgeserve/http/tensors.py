@@ -1,7 +1,7 @@
 """Tensors of the Open Inference Protocol v2 to and from named values of the bus.
 
 Pure functions. A tensor comes as JSON numbers (nested or flat, row-major), as raw little-endian bytes (the binary
-extension, gRPC's ``raw_input_contents``, shared memory), or, for ``BYTES``, as elements that each have their length in
+extension, gRPC's ``raw_input_contents``), or, for ``BYTES``, as elements that each have their length in
 four bytes before them. What is wrong raises :class:`~edgeserve.errors.BadInput` naming the tensor.
 """
 
