@@ -99,7 +99,7 @@ def test_a_whole_file():
 def test_a_key_that_went_says_what_to_use_instead(name):
     where, key = name.replace("NAME", "a").rsplit(" ", 1)
     section = where.strip("[]").split(".")[0]
-    table = {"app": {"a": {"model": "m", key: 7}}} if section == "app" else {section: {key: 7}}
+    table = {"app": {"a": {key: 7}}} if section == "app" else {section: {key: 7}}
     with pytest.raises(ConfigError) as error:
         parse_config(with_changes(**table))
     assert str(error.value) == f"{where} {key} = 7: there is no such key any more; {GONE[name]}"
