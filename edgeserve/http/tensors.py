@@ -7,9 +7,12 @@ four bytes before them. What is wrong raises :class:`~edgeserve.errors.BadInput`
 
 from __future__ import annotations
 
+import re
 from typing import Any, Dict, List, Sequence, Tuple
 
 import numpy as np
+from msgspec import DecodeError, Raw
+from msgspec.json import Decoder, encode
 from numpy.typing import NDArray
 
 from edgeserve import texts
@@ -30,6 +33,12 @@ DTYPES: Dict[str, np.dtype[Any]] = {
     "FP64": np.dtype("<f8"),
 }
 """The protocol's names of what a tensor may hold; besides ``BYTES``, whose elements are texts here."""
+
+PIECE_BYTES, PIECE_COUNT = 64 * 1024, 16 * 1024
+"""Numbers in JSON that one call reads, and that one writes: a few milliseconds, in which no other thread runs."""
+
+NESTED = re.compile(rb"\[\s*\[")
+_ANYTHING, _ROWS = Decoder(), Decoder(List[Raw])
 
 DATATYPES = {dtype: name for name, dtype in DTYPES.items()}
 TEXT = "BYTES"
@@ -92,24 +101,54 @@ def from_raw(name: str, datatype: Any, shape: Tuple[int, ...], raw: Any) -> Any:
 
 
 def from_json(name: str, datatype: Any, shape: Tuple[int, ...], data: Any) -> Any:
-    """A tensor's ``data`` of JSON as an array, or a text."""
-    if not isinstance(data, (list, tuple)):
-        raise BadInput(f"tensor {name!r}: data is {type(data).__name__}, expected a list")
-    if datatype == TEXT:
+    """A tensor's ``data``, as JSON (:class:`msgspec.Raw`) or the list that it is, as an array or a text."""
+    text = bytes(data) if isinstance(data, Raw) else b""
+    try:
+        if text[:1] == b"[" and len(text) > PIECE_BYTES and datatype != TEXT:
+            return _of_pieces(name, datatype, text).reshape(shape)
+        return _of_list(name, datatype, shape, _ANYTHING.decode(text) if text else data)
+    except (DecodeError, RecursionError) as error:
+        raise Malformed(f"tensor {name!r}: data is not JSON: {error}") from None
+    except (TypeError, ValueError, OverflowError) as error:
+        raise BadInput(f"tensor {name!r}: data is no {datatype} {list(shape)}: {error}") from None
+
+
+def _of_pieces(name: str, datatype: Any, text: bytes) -> NDArray[Any]:
+    """Numbers in much JSON, row by row where it is nested, in pieces: other threads run between two of them."""
+    if len(text) <= PIECE_BYTES:
+        return _numbers(name, datatype, _ANYTHING.decode(text))
+    if NESTED.match(text):
+        return np.stack([_of_pieces(name, datatype, bytes(row)) for row in _ROWS.decode(text)])
+    found: List[NDArray[Any]] = []
+    at, end = 1, len(text) - 1
+    while at < end:
+        to = text.find(b",", at + PIECE_BYTES)
+        to = end if to < 0 else to
+        found.append(_numbers(name, datatype, _ANYTHING.decode(b"[" + text[at:to] + b"]")))
+        at = to + 1
+    return np.concatenate(found)
+
+
+def _of_list(name: str, datatype: Any, shape: Tuple[int, ...], data: Any) -> Any:
+    """A list as an array, or a text."""
+    if datatype == TEXT and isinstance(data, (list, tuple)):
         try:
             return shaped_texts(name, shape, texts.text_array(data).ravel().tolist())
         except ValueError as error:
             raise BadInput(
                 f"tensor {name!r}: BYTES in JSON are strings, and {error}; send binary data otherwise"
             ) from None
+    return _numbers(name, datatype, data).reshape(shape)
+
+
+def _numbers(name: str, datatype: Any, data: Any) -> NDArray[Any]:
+    """The numbers in a list, nested or flat."""
+    if not isinstance(data, (list, tuple)):
+        raise BadInput(f"tensor {name!r}: data is {type(data).__name__}, expected a list")
     dtype = _dtype(name, datatype)
-    try:
-        array = np.array(data, dtype=object if dtype.kind in "biu" else dtype)
-        if dtype.kind in "biu":
-            array = _whole(name, datatype, dtype, array)
-        return array.reshape(shape)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise BadInput(f"tensor {name!r}: data is no {datatype} {list(shape)}: {error}") from None
+    if dtype.kind in "biu":
+        return _whole(name, datatype, dtype, np.array(data, dtype=object))
+    return np.array(data, dtype=dtype)
 
 
 def _whole(name: str, datatype: str, dtype: np.dtype[Any], values: NDArray[Any]) -> NDArray[Any]:
@@ -163,9 +202,12 @@ def to_raw(value: Any) -> bytes:
     return value.tobytes() if isinstance(value, np.ndarray) and not texts.is_text(value) else texts.to_bytes(value)
 
 
-def to_json(value: Any) -> List[Any]:
-    """An output as a flat list. JSON has no infinities and no NaN: they are refused where JSON is written."""
-    if isinstance(value, np.ndarray):
-        numbers: List[Any] = value.ravel().tolist()
-        return numbers
-    return [value] if isinstance(value, str) else list(value)
+def to_json(value: Any) -> Raw:
+    """An output as a flat list in JSON. Raises ``ValueError`` for infinities and NaN, for which JSON has no word."""
+    if not isinstance(value, np.ndarray):
+        return Raw(encode([value] if isinstance(value, str) else list(value)))
+    if value.dtype.kind == "f" and not np.isfinite(value).all():
+        raise ValueError("infinities and NaN are no JSON")
+    flat = value.ravel()
+    pieces = [encode(flat[at : at + PIECE_COUNT].tolist())[1:-1] for at in range(0, flat.size, PIECE_COUNT)]
+    return Raw(b"[" + b",".join(pieces) + b"]")
