@@ -136,7 +136,6 @@ OPTIONAL = {
     "uvloop": {"http.front"},
     "grpc": {"http.grpc_service"},
     "google": {"http.grpc_messages", "http.grpc_service"},
-    "msgspec": {"http.kserve_json", "http.tensors"},
     "PIL": {"http.images", "tools", "fronts"},
     "av": {"fronts.sources"},
     "gi": {"fronts.sources"},
