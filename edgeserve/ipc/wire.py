@@ -319,7 +319,7 @@ def read_infer(header: Buffer) -> Optional[Infer]:
     if not 1 < len(header) <= HEADER_BYTES_MAX or header[0] != VERSION:
         return None
     try:
-        found = _INFER.decode(memoryview(header)[1:])
+        found = _INFER.decode(header[1:])
     except (msgspec.DecodeError, RecursionError):
         return None
     return found if found.kind == "infer" else None
@@ -473,18 +473,24 @@ def encode_answer(
     ``quality``, the ``variant`` and the names of the ``branches`` that took part travel where there are any. Large
     tensors go where ``places`` has room."""
     frames: List[Any] = [None]
-    rest: Dict[str, Any] = {}
-    if reason:
-        rest["reason"] = reason
-    if branches:
-        rest["branches"] = list(branches)
-    if variant:
-        rest["variant"] = variant
-    if quality is not None:
-        rest["quality"] = quality
     try:
-        total = encode_values(outputs, rest, frames, "output", places=places) if outputs else 0
-        answer = _Answer("answer", "completed", late, finished_ns, total_ns, breakdown, request_id, key, **rest)
+        answer = _Answer("answer", "completed", late, finished_ns, total_ns, breakdown, request_id, key)
+        total = 0
+        if outputs:
+            values: Dict[str, Any] = {}
+            total = encode_values(outputs, values, frames, "output", places=places)
+            if "tensors" in values:
+                answer.tensors = values["tensors"]
+            if "texts" in values:
+                answer.texts = values["texts"]
+        if reason:
+            answer.reason = reason
+        if branches:
+            answer.branches = list(branches)
+        if variant:
+            answer.variant = variant
+        if quality is not None:
+            answer.quality = quality
         frames[0] = header = _VERSION_BYTE + _pack(answer)
     except (TypeError, ValueError, OverflowError) as error:
         raise Failed(f"the answer cannot be sent: {error}") from None
