@@ -182,7 +182,7 @@ def test_running_answers_have_their_slots_and_a_small_cache_keeps_little(make):
 
 
 def test_an_option_that_is_no_size_is_refused(make):
-    with pytest.raises(ConfigError, match=r"options.prefix_cache = 64 is not a size with a unit.*, or false"):
+    with pytest.raises(ConfigError, match=r"options.prefix_cache = 64: expected a size with a unit.*, or false"):
         make(prefix_cache=64)
 
 
