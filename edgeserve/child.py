@@ -1,7 +1,7 @@
 """A child process with a fresh interpreter: start, lifeline, last lines, time limit, end.
 
-Never a fork: the parent has threads and sockets. The lifeline is the child's standard input: whoever serves there ends
-when it ends, however its parent does (:func:`end_with`). What parent and child say to each other is their own.
+Never a fork: the parent has threads and sockets. The lifeline is the child's standard input: a child ends
+with it, however its parent ended (:func:`end_with`). What parent and child say to each other is their own.
 """
 
 from __future__ import annotations

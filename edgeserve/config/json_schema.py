@@ -1,6 +1,6 @@
 """The configuration file as a JSON Schema, for editors: sections, keys, types and meanings, from :mod:`schema`.
 
-An editor completes and underlines by it; the file is checked by the readers, who know more and say more.
+An editor completes and underlines by it; the readers check the file, and check more.
 """
 
 from __future__ import annotations

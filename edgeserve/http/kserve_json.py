@@ -16,7 +16,7 @@ from edgeserve.http.tensors import to_json as listed
 REST_BYTES_MAX = 1024**2
 """JSON of a body besides the data of its inputs, which is read in pieces."""
 
-_TABLE, _LIST, _ANYTHING = Decoder(Dict[str, Raw]), Decoder(List[Raw]), Decoder()
+_TABLE, _TABLES, _ANYTHING = Decoder(Dict[str, Raw]), Decoder(List[Dict[str, Raw]]), Decoder()
 
 
 def read_body(body: bytes, header_length: str) -> Tuple[Mapping[str, Any], List[InputTensor]]:
@@ -53,22 +53,25 @@ def _opened(text: Any, kept: str) -> Any:
         table = _TABLE.decode(text)
     except ValidationError:  # no object
         return _ANYTHING.decode(text)
+    return _values(table, kept)
+
+
+def _values(table: Mapping[str, Raw], kept: str) -> Dict[str, Any]:
     return {key: value if key == kept else _ANYTHING.decode(value) for key, value in table.items()}
 
 
 def _inputs(text: Raw, length: int) -> Any:
     """The inputs in JSON of so many bytes, the data of each still text."""
     try:
-        inputs = _LIST.decode(text)
-    except ValidationError:  # no list
+        inputs = _TABLES.decode(text)
+    except ValidationError:  # no list of objects
         return _ANYTHING.decode(text)
-    found = [_opened(item, "data") for item in inputs]
-    data = sum([len(memoryview(item["data"])) for item in found if isinstance(item, dict) and "data" in item])
+    data = sum([len(memoryview(item["data"])) for item in inputs if "data" in item])
     if length - data > REST_BYTES_MAX:
         raise TooLarge(
             f"the body has {length - data} bytes of JSON besides its inputs' data, at most {REST_BYTES_MAX} are allowed"
         )
-    return found
+    return [_values(item, "data") for item in inputs]
 
 
 def read_inputs(inputs: Any, binary: memoryview) -> List[InputTensor]:

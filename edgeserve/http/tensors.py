@@ -7,7 +7,6 @@ four bytes before them. What is wrong raises :class:`~edgeserve.errors.BadInput`
 
 from __future__ import annotations
 
-import re
 from typing import Any, Dict, List, Sequence, Tuple
 
 import numpy as np
@@ -37,8 +36,8 @@ DTYPES: Dict[str, np.dtype[Any]] = {
 PIECE_BYTES, PIECE_COUNT = 64 * 1024, 16 * 1024
 """Numbers in JSON that one call reads, and that one writes: a few milliseconds, in which no other thread runs."""
 
-NESTED = re.compile(rb"\[\s*\[")
-_ANYTHING, _ROWS = Decoder(), Decoder(List[Raw])
+SPACES = b" \t\r\n"
+_ANYTHING = Decoder()
 
 DATATYPES = {dtype: name for name, dtype in DTYPES.items()}
 TEXT = "BYTES"
@@ -105,7 +104,7 @@ def from_json(name: str, datatype: Any, shape: Tuple[int, ...], data: Any) -> An
     text = bytes(data) if isinstance(data, Raw) else b""
     try:
         if text[:1] == b"[" and len(text) > PIECE_BYTES and datatype != TEXT:
-            return _of_pieces(name, datatype, text).reshape(shape)
+            return _of_pieces(name, datatype, text.translate(None, SPACES)).reshape(shape)
         return _of_list(name, datatype, shape, _ANYTHING.decode(text) if text else data)
     except (DecodeError, RecursionError) as error:
         raise Malformed(f"tensor {name!r}: data is not JSON: {error}") from None
@@ -114,18 +113,24 @@ def from_json(name: str, datatype: Any, shape: Tuple[int, ...], data: Any) -> An
 
 
 def _of_pieces(name: str, datatype: Any, text: bytes) -> NDArray[Any]:
-    """Numbers in much JSON, row by row where it is nested, in pieces: other threads run between two of them."""
-    if len(text) <= PIECE_BYTES:
+    """Numbers in much JSON without spaces, flat or nested, in pieces of whole rows: other threads run between two."""
+    depth = len(text) - len(text.lstrip(b"["))
+    if len(text) <= PIECE_BYTES or not depth:
         return _numbers(name, datatype, _ANYTHING.decode(text))
-    if NESTED.match(text):
-        return np.stack([_of_pieces(name, datatype, bytes(row)) for row in _ROWS.decode(text)])
+    between = b"]" * (depth - 1) + b","  # two rows
     found: List[NDArray[Any]] = []
     at, end = 1, len(text) - 1
     while at < end:
-        to = text.find(b",", at + PIECE_BYTES)
-        to = end if to < 0 else to
-        found.append(_numbers(name, datatype, _ANYTHING.decode(b"[" + text[at:to] + b"]")))
-        at = to + 1
+        to = -1 if end - at <= PIECE_BYTES else text.rfind(between, at, at + PIECE_BYTES)
+        is_long = to < 0 and end - at > PIECE_BYTES  # one row is
+        if is_long:
+            to = text.find(between, at)
+        cut = end if to < 0 else to + depth - 1
+        if is_long and depth > 1:
+            found.append(_of_pieces(name, datatype, text[at:cut])[None])
+        else:
+            found.append(_numbers(name, datatype, _ANYTHING.decode(b"[" + text[at:cut] + b"]")))
+        at = cut + 1
     return np.concatenate(found)
 
 

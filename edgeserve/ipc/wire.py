@@ -48,6 +48,9 @@ HEADER_BYTES_MAX = 1024**2  # a prompt travels in the header: a megabyte is abou
 TEXT_ITEMS_MAX = 65_536  # strings in one list output: pages of recognised lines
 ID_BYTES_MAX = 64
 
+INFER_BYTES_MAX = 4096
+"""A header up to here is read whole before its lists are bounded: most have 100 bytes, 64 tensors some 2,000."""
+
 _REQUEST_ARRAY_LEN_MAX = 64  # longest list in a request's header: the tensor table
 _REQUEST_MAP_LEN_MAX = 64
 
@@ -314,9 +317,9 @@ def _number_of_numpy(value: Any) -> Any:
 
 
 def read_infer(header: Buffer) -> Optional[Infer]:
-    """The header of most requests; ``None`` for any other message: :func:`unpack_header` reads it, or says what is
-    wrong."""
-    if not 1 < len(header) <= HEADER_BYTES_MAX or header[0] != VERSION:
+    """The header of most requests; ``None`` for any other message: :func:`unpack_header` reads it within bounds, or
+    says what is wrong."""
+    if not 1 < len(header) <= INFER_BYTES_MAX or header[0] != VERSION:
         return None
     try:
         found = _INFER.decode(header[1:])

@@ -482,3 +482,15 @@ def test_for_whom_a_front_asks_is_a_plain_name():
     for wrong in ("", "a b", "a@b", "a #1", "a: b", 7, "n" * 129):
         with pytest.raises(Malformed, match="origin"):
             decode([header(origin=wrong)])
+
+
+def test_a_header_of_many_entries_is_not_read_before_they_are_bounded():
+    """A megabyte would be a quarter of a million: :func:`wire.unpack_header` bounds them unread."""
+    entries = [["", "", []]] * 250_000
+    tracemalloc.start()
+    assert wire.read_infer(header(tensors=entries)) is None
+    with pytest.raises(Malformed, match="within bounds"):
+        wire.unpack_header(header(tensors=entries))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 8 * 2**20, peak
