@@ -18,8 +18,9 @@ from contextlib import contextmanager
 from typing import Iterator, Sequence
 
 from edgeserve import __version__
+from edgeserve.config.gone import GONE
 from edgeserve.config.plain_text import PlainOutput
-from edgeserve.errors import EdgeServeError
+from edgeserve.errors import ConfigError, EdgeServeError
 
 VERBS = {
     "init": ("edgeserve.tools.init", "write a configuration for model files, with what they say of themselves"),
@@ -28,7 +29,6 @@ VERBS = {
     "frigate": ("edgeserve.tools.frigate", "let Frigate, the network video recorder, ask an app of a running server"),
     "camera": ("edgeserve.tools.camera", "ask an app about a camera's frames, and show its boxes"),
     "bag": ("edgeserve.tools.bag", "run a recorded bag of ROS through an app, at the bag's own times"),
-    "zenoh": ("edgeserve.tools.zenoh", "let nodes of ROS 2 that speak Zenoh ask an app of a running server"),
     "wyoming": ("edgeserve.tools.wyoming", "let Home Assistant's voice assistant ask apps of a running server"),
     "mqtt": ("edgeserve.tools.mqtt", "tell a broker, and Home Assistant, what a running server sees, and ask by topic"),
     "chat": (
@@ -44,7 +44,6 @@ VERBS = {
     "profile": ("edgeserve.tools.profile", "measure models on this device and write their profiles"),
     "check": ("edgeserve.tools.check", "say whether apps will meet their rates here, and what breaks first"),
     "simulate": ("edgeserve.tools.simulate", "run the same scheduler in virtual time"),
-    "tune": ("edgeserve.tools.tune", "find the policies that would have served a recording or a scenario best"),
     "fit": ("edgeserve.tools.fit", "learn from a history what predicts the cost of a request"),
     "bench": ("edgeserve.tools.bench", "load a running server: finish rate, percentiles, drop reasons"),
     "monitor": ("edgeserve.tools.monitor", "show clocks, load, heat, power and memory of this device as they change"),
@@ -72,6 +71,8 @@ def _run(arguments: Sequence[str]) -> int:
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
     chosen = next((word for word in arguments if not word.startswith("-")), "")
     try:
+        if f"edgeserve {chosen}" in GONE:
+            raise ConfigError(f"{chosen}: there is no such command any more; {GONE[f'edgeserve {chosen}']}")
         for verb, (home, what) in VERBS.items():
             verb_parser = verbs.add_parser(verb, help=what, description=what[0].upper() + what[1:] + ".")
             if verb == chosen:

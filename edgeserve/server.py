@@ -59,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--record",
         default="",
         metavar="FILE",
-        help="write every decision here (edgeserve simulate --replay, edgeserve tune)",
+        help="write every decision here (edgeserve simulate --replay)",
     )
     parser.add_argument("-v", "--verbose", action="store_true", help="log more")
 

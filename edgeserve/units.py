@@ -100,5 +100,5 @@ def counted_axes(count: int) -> str:
 def _quantity(text: str, units: dict[str, int], expected: str) -> int:
     match = _QUANTITY.match(text) if isinstance(text, str) else None
     if match is None or match.group(2).lower() not in units:
-        raise ValueError(f"{text!r} is not {expected}")
+        raise ValueError(f"{text!r}: expected {expected}")
     return round(float(match.group(1)) * units[match.group(2).lower()])

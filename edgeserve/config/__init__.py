@@ -1,1 +1,1 @@
-"""The configuration: typed tables (``schema``), hints of requests (``hints``), pipelines as JSON and profile files."""
+"""The configuration: typed tables (``schema``), hints (``hints``), what went (``gone``), profile files."""

@@ -13,9 +13,9 @@ from typing import Any, Dict, List, Mapping, Sequence, Tuple, Type, TypeVar
 
 from edgeserve.config.ensemble_profile import check_nodes, parse_ensemble, read_ensemble
 from edgeserve.config.files import resolve_path
+from edgeserve.config.gone import refuse_gone
 from edgeserve.config.hints import check_predicted
 from edgeserve.config.language_apps import completed
-from edgeserve.config.pipelines import expand_pipelines
 from edgeserve.config.readers import anything, string, table_of
 from edgeserve.config.schema import (
     DEFAULT_POLICY,
@@ -119,8 +119,6 @@ def parse_config(table: Mapping[str, Any], directory: str = ".", source: str = "
     for key in table:
         if key not in known:
             raise ConfigError(f"[{key}] is no section{nearest(key, known)}")
-    written = table
-    table = expand_pipelines(table, directory)
     server = read_table(ServerConfig, table.get("server", {}), "[server]")
     devices = _sections(DeviceConfig, table, "device") or {"cpu": DeviceConfig(name="cpu")}
     lanes = _sections(LaneConfig, table, "lane") or {"cpu0": LaneConfig(name="cpu0", device=next(iter(devices)))}
@@ -144,7 +142,7 @@ def parse_config(table: Mapping[str, Any], directory: str = ".", source: str = "
         )
     http = read_table(HttpConfig, table["http"], "[http]") if "http" in table else None
     config = Config(server, devices, lanes, models, policies, apps, directory, source, monitor, http)
-    _check_left_out(written, config)
+    _check_left_out(table, config)
     check_config(config)
     return config
 
@@ -167,14 +165,6 @@ def _check_left_out(table: Mapping[str, Any], config: Config) -> None:
                     f"a model of its own name, and there is none"
                     f"{nearest(str(node.get('name')), config.models)}"
                 )
-        if isinstance(section.get("pipeline"), str):
-            for own in config.apps[name].nodes:
-                if own.model not in config.models:
-                    raise ConfigError(
-                        f"[app.{name}] pipeline = {section['pipeline']!r} has a module {own.model!r}, "
-                        f"which means a model of that name, and there is none"
-                        f"{nearest(own.model, config.models)}"
-                    )
 
 
 def _listed(names: Mapping[str, Any]) -> str:
@@ -186,6 +176,7 @@ def read_table(kind: Type[T], table: Any, where: str, also: Sequence[str] = (), 
     somebody else has read."""
     if not isinstance(table, Mapping):
         raise ConfigError(f"{where} = {table!r}: expected a table")
+    refuse_gone(where, table)
     readers = {}
     for item in fields(kind):  # type: ignore[arg-type]
         if "read" in item.metadata:
@@ -233,11 +224,10 @@ def _policy(name: str, section: Mapping[str, Any]) -> PolicyConfig:
 
 def _app(name: str, section: Mapping[str, Any], directory: str = ".") -> AppConfig:
     where = f"[app.{name}]"
+    refuse_gone(where, section)
     rest = {key: value for key, value in section.items() if key not in ("node", "inputs", "model")}
     if ("node" in section) == ("model" in section):
-        raise ConfigError(
-            f"{where} needs either model = '...' (one node), [[app.{name}.node]] tables or pipeline = 'FILE.json'"
-        )
+        raise ConfigError(f"{where} needs either model = '...' (one node) or [[app.{name}.node]] tables")
     if "model" in section:
         model = string(section["model"], f"{where} model")
         nodes: Tuple[NodeConfig, ...] = (NodeConfig(name=model, model=model),)

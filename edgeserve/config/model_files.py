@@ -43,10 +43,6 @@ HEARING = (
 )
 """What ``ctranslate2`` reads beside ``model.bin``."""
 
-EXPORTED = ("decoder_model_merged.onnx", "decoder_model.onnx", "decoder_with_past_model.onnx")
-EXPORTED_TEXTS = ("config.json", "generation_config.json", "tokenizer.json")
-"""What lies beside ``encoder_model.onnx`` in a folder that ``optimum`` exported."""
-
 SAVED_TEXTS = (".json", ".txt", ".model", ".jinja", ".tiktoken")
 SAVED_WEIGHTS = (".safetensors", ".bin")
 """How the names of files in a folder that ``transformers`` saved end; of both kinds of weights it reads the first."""
@@ -142,18 +138,11 @@ def _beside(model: ModelConfig, path: str, directory: str) -> List[Part]:
         return _present(folder, ("tokenizer.json",))
     if model.engine != "lm":
         return []
-    if name.lower() == "encoder_model.onnx":
-        graphs = [part for graph in _present(folder, EXPORTED) for part in graph_parts(graph.path)]
-        return [*graphs, *_present(folder, EXPORTED_TEXTS)]
     if name.lower() == "config.json":
         return _saved(folder)
     if name.lower().endswith(ONNX):
         about = os.path.splitext(name)[0] + ".json"
         return _present(folder, (about, _table(os.path.join(folder, about)).get("tokenizer")))
-    if name.lower().endswith(".json"):
-        told = _table(path)
-        graphs = _present(folder, (told.get("encoder"), told.get("decoder")))
-        return [part for graph in graphs for part in graph_parts(graph.path)]
     return []
 
 

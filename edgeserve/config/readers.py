@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import MISSING, field
-from typing import Any, Callable, Dict, Mapping, Tuple, Union
+from typing import Any, Callable, Dict, Mapping, Tuple, TypeVar, Union
 
 from edgeserve.errors import ConfigError
 from edgeserve.units import parse_duration_ns, parse_size_bytes
@@ -15,7 +15,26 @@ from edgeserve.units import parse_duration_ns, parse_size_bytes
 Reader = Callable[[Any, str], Any]
 """``read(value, where)``; ``where`` names the section and key in messages."""
 
+Marked = TypeVar("Marked", bound=Reader)
 
+
+def takes(**schema: Any) -> Callable[[Marked], Marked]:
+    """Say of a reader what it takes, as a JSON Schema."""
+
+    def mark(read: Marked) -> Marked:
+        vars(read)["schema"] = schema
+        return read
+
+    return mark
+
+
+def schema_of(read: Reader) -> Dict[str, Any]:
+    """The JSON Schema of what a reader takes; anything, of a reader that does not say. Editors check by it; what it
+    cannot say, the reader says."""
+    return dict(vars(read).get("schema", {}))
+
+
+@takes(type="string")
 def string(value: Any, where: str) -> str:
     """A string."""
     if not isinstance(value, str):
@@ -23,6 +42,7 @@ def string(value: Any, where: str) -> str:
     return value
 
 
+@takes(type="string", pattern="^[0-9a-f]{64}$")
 def sha256(value: Any, where: str) -> str:
     """The digest of a file, in lower case."""
     if not isinstance(value, str) or len(value) != 64 or set(value) - set("0123456789abcdef"):
@@ -30,6 +50,7 @@ def sha256(value: Any, where: str) -> str:
     return value
 
 
+@takes(type="boolean")
 def boolean(value: Any, where: str) -> bool:
     """True or false."""
     if not isinstance(value, bool):
@@ -40,6 +61,7 @@ def boolean(value: Any, where: str) -> bool:
 def integer(low: int, high: int = 2**31) -> Reader:
     """A reader of whole numbers from ``low`` to ``high``."""
 
+    @takes(type="integer", minimum=low, maximum=high)
     def read(value: Any, where: str) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
             raise ConfigError(f"{where} = {value!r}: expected a whole number from {low} to {high}")
@@ -51,6 +73,7 @@ def integer(low: int, high: int = 2**31) -> Reader:
 def number(low: float, high: float = float("inf")) -> Reader:
     """A reader of numbers from ``low`` to ``high``."""
 
+    @takes(type="number", **_bounds(low, high))
     def read(value: Any, where: str) -> float:
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
             raise ConfigError(f"{where} = {value!r}: expected a number from {low} to {high}")
@@ -59,6 +82,12 @@ def number(low: float, high: float = float("inf")) -> Reader:
     return read
 
 
+def _bounds(low: float, high: float) -> Dict[str, float]:
+    bounds = {"minimum": low, "maximum": high}
+    return {name: bound for name, bound in bounds.items() if abs(bound) != float("inf")}
+
+
+@takes(type="string")
 def duration(value: Any, where: str) -> int:
     """A duration with its unit, in nanoseconds."""
     try:
@@ -67,6 +96,7 @@ def duration(value: Any, where: str) -> int:
         raise ConfigError(f"{where} = {error}") from None
 
 
+@takes(type="string")
 def size(value: Any, where: str) -> int:
     """A size with its unit, in bytes."""
     try:
@@ -78,6 +108,7 @@ def size(value: Any, where: str) -> int:
 def one_of(*names: str) -> Reader:
     """A reader of one of these strings."""
 
+    @takes(enum=list(names))
     def read(value: Any, where: str) -> str:
         if value not in names:
             raise ConfigError(f"{where} = {value!r}: expected one of {', '.join(map(repr, names))}")
@@ -86,6 +117,7 @@ def one_of(*names: str) -> Reader:
     return read
 
 
+@takes(type="number", exclusiveMinimum=0, maximum=1)
 def quality_number(value: Any, where: str) -> float:
     """What an answer is worth beside a whole one."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0.0 < value <= 1.0:
@@ -96,14 +128,16 @@ def quality_number(value: Any, where: str) -> float:
 def tuple_of(reader: Reader) -> Reader:
     """A reader of lists."""
 
+    @takes(type="array", items=schema_of(reader))
     def read(value: Any, where: str) -> Tuple[Any, ...]:
-        if not isinstance(value, list):
+        if not isinstance(value, (list, tuple)):
             raise ConfigError(f"{where} = {value!r}: expected a list")
         return tuple(reader(item, f"{where}[{index}]") for index, item in enumerate(value))
 
     return read
 
 
+@takes(type="array", items={"type": "integer", "minimum": 1, "maximum": 4096})
 def sizes(value: Any, where: str) -> Tuple[int, ...]:
     """Batch sizes in rising order."""
     found = tuple_of(integer(1, 4096))(value, where)
@@ -115,6 +149,7 @@ def sizes(value: Any, where: str) -> Tuple[int, ...]:
 def table_of(reader: Reader) -> Reader:
     """A reader of tables with strings as keys."""
 
+    @takes(type="object", additionalProperties=schema_of(reader))
     def read(value: Any, where: str) -> Dict[str, Any]:
         if not isinstance(value, dict):
             raise ConfigError(f"{where} = {value!r}: expected a table")
@@ -126,6 +161,7 @@ def table_of(reader: Reader) -> Reader:
 def list_or_table_of(reader: Reader) -> Reader:
     """A reader of lists, which become tuples, and of tables with strings as keys."""
 
+    @takes(anyOf=[schema_of(tuple_of(reader)), schema_of(table_of(reader))])
     def read(value: Any, where: str) -> Any:
         if isinstance(value, dict):
             return table_of(reader)(value, where)
@@ -136,11 +172,13 @@ def list_or_table_of(reader: Reader) -> Reader:
     return read
 
 
+@takes()
 def anything(value: Any, where: str) -> Any:
     """Any value, unchecked."""
     return value
 
 
+@takes(type="object", additionalProperties={"type": "string"})
 def durations_by_size(value: Any, where: str) -> Dict[int, int]:
     """A table: batch size -> duration."""
     table = table_of(duration)(value, where)
@@ -150,6 +188,7 @@ def durations_by_size(value: Any, where: str) -> Dict[int, int]:
     return {int(key): ns for key, ns in table.items()}
 
 
+@takes(anyOf=[{"enum": ["all", "policy"]}, {"type": "integer", "minimum": 1}])
 def join(value: Any, where: str) -> Union[str, int]:
     """When a join goes on: ``all``, ``policy`` or a number of predecessors."""
     if value in ("all", "policy") or (isinstance(value, int) and not isinstance(value, bool) and value >= 1):
@@ -157,6 +196,7 @@ def join(value: Any, where: str) -> Union[str, int]:
     raise ConfigError(f"{where} = {value!r}: expected 'all', 'policy' or a number of parts to wait for")
 
 
+@takes(type="string")
 def input_axis(value: Any, where: str) -> Tuple[str, int]:
     """An input's name and one of its axes."""
     match = re.fullmatch(r"(.+)\[(\d{1,2})\]", string(value, where))
@@ -176,6 +216,7 @@ def entry(reader: Reader, default: Any = MISSING, key: str | None = None, factor
     return field(metadata=metadata)
 
 
+@takes(type="object")
 def read_predictors(value: Any, where: str) -> Dict[str, str]:
     """``[app.NAME.predict]`` to hint -> function. TOML takes an unquoted ``NODE.steps`` for a table in the table: both
     spellings mean the hint."""

@@ -63,7 +63,7 @@ class ServerConfig:
     metrics_remote: bool = entry(boolean, False)  # let other machines scrape: metrics may listen beyond loopback
     otlp: str = entry(string, "")  # where a collector takes spans of OpenTelemetry: http://127.0.0.1:4318; "" = none
     trace_steps: int = entry(integer(0, 1_000_000), 0)  # decisions always kept for edgeserve trace; 0 = none
-    record: str = entry(string, "")  # write every step's events and actions here (edgeserve tune, simulate --replay)
+    record: str = entry(string, "")  # write every step's events and actions here (edgeserve simulate --replay)
 
 
 @dataclass(frozen=True)
@@ -236,7 +236,6 @@ class HttpConfig:
     server_name: str = entry(string, "edgeserve")  # what /v2 says; some of Triton's examples insist on "triton"
     server_key: str = entry(string, "")  # the server's public CURVE key, or its file, where its bus has keys
     client_key: str = entry(string, "")  # file of the front's own CURVE keys, where the server asks for them
-    shared_memory: bool = entry(boolean, False)  # clients may name shared memory of the user that the front runs as
     body_bytes_max: int = entry(size, 64 * 1024**2, key="body_max")  # of one request, unpacked; images too
     body_timeout_ns: int = entry(duration, 30 * 10**9, key="body_timeout")  # how long a body may take to arrive
     json_bytes_max: int = entry(size, 16 * 1024**2, key="json_max")  # of one body's JSON; binary tensors do not count

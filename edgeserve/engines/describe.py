@@ -26,6 +26,14 @@ READERS: Dict[str, str] = {
 }
 """A file's ending -> the module whose ``describe(path)`` reads it."""
 
+SAVED = "config.json"
+"""Names a folder that the ``transformers`` library saved."""
+
+SAVED_HOW = (
+    f". A folder that transformers saved, also of a model with an encoder (T5, BART), is served with engine = 'lm' and "
+    f"file = 'FOLDER/{SAVED}' in [model.NAME] (docs/guide/language-models.md)"
+)
+
 _INSTALL = {"onnxruntime": "pip install 'edgeserve-runtime[onnx]'", "torch": "pip install 'edgeserve-runtime[torch]'"}
 
 
@@ -50,7 +58,8 @@ def check_file(path: str) -> str:
     """The ending of what may be a model file. Raises :class:`EngineError` where there is none, or it is of no kind."""
     ending = os.path.splitext(path)[1].lower()
     if ending not in READERS:
-        raise EngineError(f"{path}: its ending is none of a model file; expected one of {', '.join(READERS)}")
+        how = SAVED_HOW if os.path.basename(path) == SAVED else ""
+        raise EngineError(f"{path}: its ending is none of a model file; expected one of {', '.join(READERS)}{how}")
     if not os.path.isfile(path):
         raise EngineError(f"{path}: there is no such file")
     if not path.isascii() and path != os.fsencode(path).decode("utf-8", "replace"):

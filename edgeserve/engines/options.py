@@ -7,9 +7,20 @@ from __future__ import annotations
 
 from typing import Any, Dict, Iterable, Mapping, Tuple, Union
 
+from edgeserve.config.readers import (
+    Reader,
+    anything,
+    boolean,
+    duration,
+    integer,
+    number,
+    size,
+    string,
+    table_of,
+    tuple_of,
+)
 from edgeserve.config.schema import ModelConfig
 from edgeserve.errors import ConfigError, nearest
-from edgeserve.units import parse_duration_ns, parse_size_bytes
 
 
 def of_name(value: Union[int, Mapping[str, int]], name: str) -> int:
@@ -18,7 +29,8 @@ def of_name(value: Union[int, Mapping[str, int]], name: str) -> int:
 
 
 class Options:
-    """The options of one model. Making it refuses unknown keys; each getter checks its value.
+    """The options of one model. Making it refuses unknown keys; each getter checks its value by a reader of the
+    configuration (``config/readers.py``).
 
     Every refusal is a :class:`ConfigError` that names the model, the key, the value and what was expected.
     """
@@ -44,88 +56,50 @@ class Options:
         return f"[model.{self._model.name}] options.{key}"
 
     def boolean(self, key: str, default: bool) -> bool:
-        value = self._model.options.get(key, default)
-        if not isinstance(value, bool):
-            raise self._refuse(key, value, "true or false")
-        return value
+        return bool(self._read(key, default, boolean))
 
     def integer(self, key: str, default: int, low: int, high: int = 2**31) -> int:
-        value = self._model.options.get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            raise self._refuse(key, value, f"a whole number from {low} to {high}")
-        return int(value)
+        return int(self._read(key, default, integer(low, high)))
 
     def integers(self, key: str, default: int, low: int, high: int = 2**31) -> Union[int, Dict[str, int]]:
         """A whole number for all, or one by name in a table (see :func:`of_name`)."""
-        value = self._model.options.get(key, default)
-        each = list(value.values()) if isinstance(value, dict) else [value]
-        if not all(isinstance(item, int) and not isinstance(item, bool) and low <= item <= high for item in each):
-            raise self._refuse(key, value, f"a whole number from {low} to {high}, or a table of them by name")
-        return dict(value) if isinstance(value, dict) else int(value)
+        one = integer(low, high)
+        named = isinstance(self._model.options.get(key), dict)
+        found: Union[int, Dict[str, int]] = self._read(key, default, table_of(one) if named else one)
+        return found
 
     def number(self, key: str, default: float, low: float, high: float) -> float:
-        value = self._model.options.get(key, default)
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
-            raise self._refuse(key, value, f"a number from {low} to {high}")
-        return float(value)
+        return float(self._read(key, default, number(low, high)))
 
     def text(self, key: str, default: str = "") -> str:
-        value = self._model.options.get(key, default)
-        if not isinstance(value, str):
-            raise self._refuse(key, value, "a string")
-        return value
+        return str(self._read(key, default, string))
 
     def duration_ns(self, key: str, default_ns: int) -> int:
-        if key not in self._model.options:
-            return default_ns
-        value = self._model.options[key]
-        try:
-            duration_ns: int = parse_duration_ns(value)
-        except ValueError:
-            raise self._refuse(key, value, "a duration with a unit, such as '50ms'") from None
-        return duration_ns
+        return int(self._read(key, default_ns, duration))
 
     def size_bytes(self, key: str, default_bytes: int) -> int:
         """``false`` is 0."""
-        if key not in self._model.options:
-            return default_bytes
-        value = self._model.options[key]
-        if value is False:
+        if self._model.options.get(key) is False:
             return 0
         try:
-            return parse_size_bytes(value)
-        except (ValueError, TypeError):
-            raise self._refuse(key, value, "a size with a unit, such as '64MiB', or false") from None
+            return int(self._read(key, default_bytes, size))
+        except ConfigError as error:
+            raise ConfigError(f"{error}, or false") from None
 
     def texts(self, key: str) -> Tuple[str, ...]:
         """A list of strings; a single string counts as a list of one; absent is empty."""
-        value = self._model.options.get(key, ())
-        if isinstance(value, str):
-            return (value,)
-        if not isinstance(value, (list, tuple)) or not all(isinstance(item, str) for item in value):
-            raise self._refuse(key, value, "a list of strings")
-        return tuple(value)
+        if isinstance(self._model.options.get(key), str):
+            return (str(self._model.options[key]),)
+        return tuple(self._read(key, (), tuple_of(string)))
 
     def table(self, key: str) -> Dict[str, Any]:
-        value = self._model.options.get(key, {})
-        if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
-            raise self._refuse(key, value, "a table, such as {x = ...}")
-        return dict(value)
+        return dict(self._read(key, {}, table_of(anything)))
 
     def texts_by_name(self, key: str) -> Dict[str, str]:
-        table = self.table(key)
-        if not all(isinstance(value, str) for value in table.values()):
-            raise self._refuse(key, table, "a table of strings, such as {x = 'mask'}")
-        return table
+        return dict(self._read(key, {}, table_of(string)))
 
     def dims_by_name(self, key: str) -> Dict[str, Tuple[int, ...]]:
-        table = self.table(key)
-        for dims in table.values():
-            if not isinstance(dims, (list, tuple)) or not all(
-                isinstance(item, int) and not isinstance(item, bool) and item >= 1 for item in dims
-            ):
-                raise self._refuse(key, table, "a table of lists of whole numbers, such as {x = [1, 1, 32]}")
-        return {name: tuple(dims) for name, dims in table.items()}
+        return dict(self._read(key, {}, table_of(tuple_of(integer(1)))))
 
-    def _refuse(self, key: str, value: Any, expected: str) -> ConfigError:
-        return ConfigError(f"{self.where(key)} = {value!r}: expected {expected}")
+    def _read(self, key: str, default: Any, read: Reader) -> Any:
+        return read(self._model.options[key], self.where(key)) if key in self._model.options else default

@@ -1,5 +1,5 @@
-"""Messages of ROS 2 to arrays, and answers to messages: what ``edgeserve bag``, ``edgeserve zenoh`` and the node in
-``examples/ros2`` share.
+"""Messages of ROS 2 to arrays, and answers to messages: what ``edgeserve bag`` and the node in ``examples/ros2``
+share.
 
 Knows the fields of the messages (ROS Foxy to Jazzy) and numpy; imports nothing of ROS. ``types`` is what makes a
 message of a name such as ``"std_msgs/msg/Header"`` from its fields: the classes of rclpy, or those of the package

@@ -18,9 +18,7 @@ from edgeserve.config.schema import HttpConfig
 from edgeserve.errors import ConfigError
 from edgeserve.http.backend import Backend, Places
 from edgeserve.http.kserve import OpenInference
-from edgeserve.http.large_json import LargeJson
 from edgeserve.http.origins import read_tokens
-from edgeserve.http.shared_memory import FOLDER, Regions
 from edgeserve.units import ns_to_ms, ns_to_s
 
 log = logging.getLogger("edgeserve")
@@ -59,14 +57,11 @@ class Front:
     def __init__(self, config: HttpConfig, client: Client, streams: AsyncClient, clock_s: Callable[[], float]) -> None:
         self.config = config
         self._tokens = read_tokens(config.token_file)
-        self._large = LargeJson()
         self._clock_s = clock_s
         self._backend = Backend(
             client, streams, in_flight_max=config.in_flight_max, timeout_ms=ns_to_ms(config.timeout_ns)
         )
-        self._service = OpenInference(
-            self._backend, Regions(FOLDER if config.shared_memory else None), config.server_name
-        )
+        self._service = OpenInference(self._backend, config.server_name)
 
     def app(self) -> Any:
         """The ASGI application."""
@@ -87,7 +82,7 @@ class Front:
             Places(config.bodies_bytes_max, "bytes of bodies", "bodies_max", lasting=True),
             None if self._tokens else host_and_port("[http] listen", config.listen, EXAMPLE)[0],
         )
-        kserve = KServeRoutes(self._service, bounds, self._tokens, self._large)
+        kserve = KServeRoutes(self._service, bounds, self._tokens)
         routes = [
             *kserve.routes(),
             *ChatRoutes(self._backend, bounds, self._tokens, self._clock_s).routes(),
@@ -131,7 +126,6 @@ class Front:
                 ending.cancel()
         finally:
             listener.close()
-            await self._large.close()
             if grpc_server is not None:
                 drain_s = ns_to_s(config.drain_ns)
                 ending_calls = asyncio.get_running_loop().call_later(drain_s, self._backend.end_early)

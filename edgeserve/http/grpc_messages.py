@@ -65,17 +65,6 @@ MESSAGES: Dict[str, str] = {
     "RepositoryIndexRequest": "repository_name string 1; ready bool 2",
     "RepositoryIndexResponse.ModelIndex": "name string 1; version string 2; state string 3; reason string 4",
     "RepositoryIndexResponse": "models RepositoryIndexResponse.ModelIndex* 1",
-    "SystemSharedMemoryStatusRequest": "name string 1",
-    "SystemSharedMemoryStatusResponse.RegionStatus": "name string 1; key string 2; offset uint64 3; byte_size uint64 4",
-    "SystemSharedMemoryStatusResponse": "regions {SystemSharedMemoryStatusResponse.RegionStatus} 1",
-    "SystemSharedMemoryRegisterRequest": "name string 1; key string 2; offset uint64 3; byte_size uint64 4",
-    "SystemSharedMemoryRegisterResponse": "",
-    "SystemSharedMemoryUnregisterRequest": "name string 1",
-    "SystemSharedMemoryUnregisterResponse": "",
-    "CudaSharedMemoryStatusRequest": "name string 1",
-    "CudaSharedMemoryStatusResponse": "",
-    "CudaSharedMemoryUnregisterRequest": "name string 1",
-    "CudaSharedMemoryUnregisterResponse": "",
 }
 """Message -> its fields: name, type, number; ``*`` is repeated, ``{...}`` a map from string, ``|`` one of several. A
 message inside another has its name before the dot."""

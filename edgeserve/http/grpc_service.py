@@ -22,7 +22,15 @@ from edgeserve.errors import BadInput, ConfigError, EdgeServeError, Malformed, R
 from edgeserve.http.backend import Places, note_parent
 from edgeserve.http.failures import GRPC_OF_HTTP, Unauthorized, details_of, message_of, status_of
 from edgeserve.http.grpc_messages import DATA_TYPES, KINDS, SERVICE
-from edgeserve.http.kserve import VERSION, InferRequest, InferResponse, InputTensor, OpenInference, OutputWish
+from edgeserve.http.kserve import (
+    VERSION,
+    InferRequest,
+    InferResponse,
+    InputTensor,
+    OpenInference,
+    OutputWish,
+    check_no_region,
+)
 from edgeserve.http.origins import Tokens, origin_of, user_of_address
 from edgeserve.http.tensors import to_raw
 from edgeserve.units import ns_to_s
@@ -65,7 +73,6 @@ class GrpcService:
 
     def __init__(self, service: OpenInference) -> None:
         self._service = service
-        self._regions = service.regions
 
     def questions(self) -> Dict[str, Callable[[Any], Awaitable[Any]]]:
         """The verbs that do not infer."""
@@ -79,11 +86,6 @@ class GrpcService:
             "ModelConfig",
             "ModelStatistics",
             "RepositoryIndex",
-            "SystemSharedMemoryStatus",
-            "SystemSharedMemoryRegister",
-            "SystemSharedMemoryUnregister",
-            "CudaSharedMemoryStatus",
-            "CudaSharedMemoryUnregister",
         ):
             verb = "".join(["_" + letter.lower() if letter.isupper() else letter for letter in name])[1:]
             found[name] = getattr(self, verb)
@@ -131,31 +133,6 @@ class GrpcService:
         """Every app."""
         return KINDS["RepositoryIndexResponse"](models=await self._service.index(message.ready))
 
-    async def system_shared_memory_status(self, message: Any) -> Any:
-        """Registered shared memory."""
-        answer = KINDS["SystemSharedMemoryStatusResponse"]()
-        for region in self._regions.table(message.name):
-            answer.regions[region["name"]].MergeFrom(type(answer.regions[region["name"]])(**region))
-        return answer
-
-    async def system_shared_memory_register(self, message: Any) -> Any:
-        """Register shared memory."""
-        self._regions.register(message.name, message.key, message.offset, message.byte_size)
-        return KINDS["SystemSharedMemoryRegisterResponse"]()
-
-    async def system_shared_memory_unregister(self, message: Any) -> Any:
-        """Forget shared memory."""
-        self._regions.unregister(message.name)
-        return KINDS["SystemSharedMemoryUnregisterResponse"]()
-
-    async def cuda_shared_memory_status(self, message: Any) -> Any:
-        """None is registered, ever."""
-        return KINDS["CudaSharedMemoryStatusResponse"]()
-
-    async def cuda_shared_memory_unregister(self, message: Any) -> Any:
-        """Nothing is to be forgotten."""
-        return KINDS["CudaSharedMemoryUnregisterResponse"]()
-
 
 # --- messages ---------------------------------------------------------------------------------------------------------
 
@@ -190,16 +167,15 @@ def read_request(message: Any) -> InferRequest:
     inputs = []
     for tensor in message.inputs:
         parameters, shape = read_parameters(tensor.parameters), list(tensor.shape)
-        if "shared_memory_region" in parameters:
-            inputs.append(InputTensor(tensor.name, tensor.datatype, shape, parameters))
-        elif with_raw:
+        check_no_region(f"input {tensor.name!r}", parameters)
+        if with_raw:
             if not raw:
                 raise BadInput(f"input {tensor.name!r} has no entry in raw_input_contents")
             inputs.append(InputTensor(tensor.name, tensor.datatype, shape, parameters, raw.pop(0)))
         else:
             inputs.append(InputTensor(tensor.name, tensor.datatype, shape, parameters, None, _contents(tensor)))
     if raw:
-        raise BadInput(f"raw_input_contents has {len(raw)} entries more than there are inputs without shared memory")
+        raise BadInput(f"raw_input_contents has {len(raw)} entries more than there are inputs")
     wishes = [OutputWish(output.name, read_parameters(output.parameters)) for output in message.outputs] or None
     return InferRequest(
         message.model_name, message.model_version, message.id, inputs, read_parameters(message.parameters), wishes
@@ -239,14 +215,12 @@ def write_parameters(parameters: Mapping[str, Any], into: Any) -> None:
 
 
 def write_response(response: InferResponse) -> Any:
-    """A ``ModelInferResponse``; its outputs' bytes are in ``raw_output_contents``, those in shared memory have none."""
+    """A ``ModelInferResponse``; its outputs' bytes are in ``raw_output_contents``."""
     message = KINDS["ModelInferResponse"](model_name=response.model, model_version=VERSION, id=response.id)
     write_parameters(response.parameters, message.parameters)
     for output in response.outputs:
-        tensor = message.outputs.add(name=output.name, datatype=output.datatype, shape=output.shape)
-        write_parameters(output.parameters, tensor.parameters)
-        if output.value is not None:
-            message.raw_output_contents.append(to_raw(output.value))
+        message.outputs.add(name=output.name, datatype=output.datatype, shape=output.shape)
+        message.raw_output_contents.append(to_raw(output.value))
     return message
 
 

@@ -10,15 +10,18 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tup
 
 from edgeserve import __version__
 from edgeserve.answers import Answer, TimedOut
+from edgeserve.config.gone import GONE
 from edgeserve.errors import BadInput, ServerGone, nearest
 from edgeserve.http.backend import Backend, Gone, check_version
 from edgeserve.http.failures import NotServed
-from edgeserve.http.shared_memory import Regions
-from edgeserve.http.tensors import check_shape, datatype_of, described, from_json, from_raw, to_raw
+from edgeserve.http.tensors import check_shape, datatype_of, described, from_json, from_raw
 
 NAME = "edgeserve"
 VERSION = "1"
-EXTENSIONS = ("binary_tensor_data", "statistics", "model_repository", "system_shared_memory")
+EXTENSIONS = ("binary_tensor_data", "statistics", "model_repository")
+
+REGION = "shared_memory_region"
+"""The parameter of a tensor with which Triton's clients name shared memory."""
 
 OF_PRIORITY = {1: "critical", 2: "normal"}
 """Triton's ``priority`` (1 is the highest) -> class; greater numbers are ``background``, 0 is the app's own class."""
@@ -44,8 +47,7 @@ HINT = "hint."
 
 
 class InputTensor(NamedTuple):
-    """One input as the transport brought it: ``raw`` bytes or ``data`` as a list, or neither where its parameters name
-    shared memory."""
+    """One input as the transport brought it: ``raw`` bytes or ``data`` as a list."""
 
     name: Any
     datatype: Any
@@ -74,12 +76,11 @@ class InferRequest(NamedTuple):
 
 
 class OutputTensor(NamedTuple):
-    """One output of an answer; ``value`` is None when it was put into shared memory."""
+    """One output of an answer."""
 
     name: str
     datatype: str
     shape: List[int]
-    parameters: Dict[str, Any]
     value: Any
 
 
@@ -90,6 +91,12 @@ class InferResponse(NamedTuple):
     id: str
     parameters: Dict[str, Any]
     outputs: List[OutputTensor]
+
+
+def check_no_region(tensor: str, parameters: Mapping[str, Any]) -> None:
+    """Raises :class:`NotServed` for a tensor in shared memory that its parameters name."""
+    if REGION in parameters:
+        raise NotServed(f"{tensor}: {REGION} = {str(parameters[REGION])[:40]!r} is not served any more; {GONE[REGION]}")
 
 
 def options_of(parameters: Mapping[str, Any]) -> Dict[str, Any]:
@@ -155,9 +162,8 @@ def _number(name: str, value: Any) -> float:
 class OpenInference:
     """The protocol's verbs, over one server. Errors are those of :mod:`edgeserve.errors`."""
 
-    def __init__(self, backend: Backend, regions: Regions, server_name: str = NAME) -> None:
+    def __init__(self, backend: Backend, server_name: str = NAME) -> None:
         self.backend = backend
-        self.regions = regions
         self._server_name = server_name
 
     async def infer(self, request: InferRequest, gone: Optional[Gone] = None, origin: str = "") -> InferResponse:
@@ -197,14 +203,7 @@ class OpenInference:
 
     def _value(self, tensor: InputTensor) -> Any:
         shape = check_shape(tensor.name, tensor.shape)
-        region = tensor.parameters.get("shared_memory_region")
-        if region is not None:
-            raw = self.regions.read(
-                region,
-                tensor.parameters.get("shared_memory_offset", 0),
-                tensor.parameters.get("shared_memory_byte_size", -1),
-            )
-            return from_raw(tensor.name, tensor.datatype, shape, raw)
+        check_no_region(f"input {tensor.name!r}", tensor.parameters)
         if tensor.raw is not None:
             return from_raw(tensor.name, tensor.datatype, shape, tensor.raw)
         if tensor.data is None:
@@ -223,19 +222,10 @@ class OpenInference:
             raise BadInput(f"the answer has no output {wish.name!r}{nearest(str(wish.name)[:128], answer)}")
         if wish.parameters.get("classification"):
             raise NotServed(f"output {wish.name!r}: the classification extension is not served; ask for the tensor")
+        check_no_region(f"output {wish.name!r}", wish.parameters)
         value = answer[wish.name]
         datatype, shape = described(wish.name, value)
-        shape = [1, *shape] if has_batch else shape
-        region = wish.parameters.get("shared_memory_region")
-        if region is None:
-            return OutputTensor(wish.name, datatype, shape, {}, value)
-        data = to_raw(value)
-        place = {"shared_memory_region": region, "shared_memory_byte_size": len(data)}
-        offset = wish.parameters.get("shared_memory_offset", 0)
-        if offset:
-            place["shared_memory_offset"] = offset
-        self.regions.write(region, offset, wish.parameters.get("shared_memory_byte_size", -1), data)
-        return OutputTensor(wish.name, datatype, shape, place, None)
+        return OutputTensor(wish.name, datatype, [1, *shape] if has_batch else shape, value)
 
     # --- questions ----------------------------------------------------------------------------------------------------
 

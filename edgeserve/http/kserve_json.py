@@ -4,29 +4,74 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from edgeserve.errors import Failed, Malformed
-from edgeserve.http.asgi import parse_json, to_json, whole_of
+from msgspec import DecodeError, Raw, ValidationError
+from msgspec.json import Decoder, encode
+
+from edgeserve.errors import Failed, Malformed, TooLarge
+from edgeserve.http.asgi import whole_of
 from edgeserve.http.kserve import VERSION, InferResponse, InputTensor
+from edgeserve.http.tensors import check_shape, from_json, to_raw
 from edgeserve.http.tensors import to_json as listed
-from edgeserve.http.tensors import to_raw
+
+REST_BYTES_MAX = 1024**2
+"""JSON of a body besides the data of its inputs, which is read in pieces."""
+
+_TABLE, _TABLES, _ANYTHING = Decoder(Dict[str, Raw]), Decoder(List[Dict[str, Raw]]), Decoder()
+
+
+def read_body(body: bytes, header_length: str) -> Tuple[Mapping[str, Any], List[InputTensor]]:
+    """A request's JSON, and its inputs with what is theirs of the binary tensors behind it."""
+    header, binary = split_body(body, header_length)
+    return header, read_inputs(header.get("inputs", []), binary)
 
 
 def split_body(body: bytes, header_length: str) -> Tuple[Mapping[str, Any], memoryview]:
-    """The JSON of a request's body, and the binary tensors behind it."""
+    """The JSON of a request's body, in which the data of inputs is still text, and the binary tensors behind it."""
     view = memoryview(body)
+    length = len(body)
     if header_length:
         length = whole_of(header_length)
         if not 0 <= length <= len(body):
             raise Malformed(f"inference-header-content-length = {header_length[:20]!r}, the body has {len(body)} bytes")
-        table, rest = parse_json(view[:length]), view[length:]
-    else:
-        table, rest = parse_json(view), view[:0]
-    if not isinstance(table, dict):
-        raise Malformed(
-            "the body is no JSON object with 'inputs'; send an image with its content-type (image/jpeg), "
-            "files as a multipart form"
+    try:
+        table = _opened(view[:length], "inputs") if length else None
+        if not isinstance(table, dict):
+            raise Malformed(
+                "the body is no JSON object with 'inputs'; send an image with its content-type (image/jpeg), "
+                "files as a multipart form"
+            )
+        if "inputs" in table:
+            table["inputs"] = _inputs(table["inputs"], length)
+    except (DecodeError, RecursionError) as error:
+        raise Malformed(f"the body is not JSON: {error}") from None
+    return table, view[length:]
+
+
+def _opened(text: Any, kept: str) -> Any:
+    """JSON as values; what an object has under the key ``kept`` stays JSON."""
+    try:
+        table = _TABLE.decode(text)
+    except ValidationError:  # no object
+        return _ANYTHING.decode(text)
+    return _values(table, kept)
+
+
+def _values(table: Mapping[str, Raw], kept: str) -> Dict[str, Any]:
+    return {key: value if key == kept else _ANYTHING.decode(value) for key, value in table.items()}
+
+
+def _inputs(text: Raw, length: int) -> Any:
+    """The inputs in JSON of so many bytes, the data of each still text."""
+    try:
+        inputs = _TABLES.decode(text)
+    except ValidationError:  # no list of objects
+        return _ANYTHING.decode(text)
+    data = sum([len(memoryview(item["data"])) for item in inputs if "data" in item])
+    if length - data > REST_BYTES_MAX:
+        raise TooLarge(
+            f"the body has {length - data} bytes of JSON besides its inputs' data, at most {REST_BYTES_MAX} are allowed"
         )
-    return table, rest
+    return [_values(item, "data") for item in inputs]
 
 
 def read_inputs(inputs: Any, binary: memoryview) -> List[InputTensor]:
@@ -34,7 +79,8 @@ def read_inputs(inputs: Any, binary: memoryview) -> List[InputTensor]:
     tensors, at = [], 0
     for item in list_of(inputs):
         name, parameters = named(item, "inputs"), table_of(item, "parameters")
-        size, raw = parameters.get("binary_data_size"), None
+        size, data = parameters.get("binary_data_size"), item.get("data")
+        raw: Any = None
         if size is not None:
             if type(size) is not int or not 0 <= size <= len(binary) - at:
                 raise Malformed(
@@ -42,7 +88,9 @@ def read_inputs(inputs: Any, binary: memoryview) -> List[InputTensor]:
                     f"left of the body"
                 )
             raw, at = binary[at : at + size], at + size
-        tensors.append(InputTensor(name, item.get("datatype"), item.get("shape"), parameters, raw, item.get("data")))
+        elif isinstance(data, Raw):
+            raw = to_raw(from_json(name, item.get("datatype"), check_shape(name, item.get("shape")), data))
+        tensors.append(InputTensor(name, item.get("datatype"), item.get("shape"), parameters, raw, data))
     if at != len(binary):
         raise Malformed(f"{len(binary) - at} bytes of the body belong to no input")
     return tensors
@@ -56,45 +104,34 @@ def binary_wishes(response: InferResponse, header: Mapping[str, Any]) -> List[st
     return [output.name for output in response.outputs if binary.get(output.name, every)]
 
 
-def written(response: InferResponse, binary: Sequence[str], **more: Any) -> Tuple[bytes, Optional[int]]:
+def written(response: InferResponse, binary: Sequence[str]) -> Tuple[bytes, Optional[int]]:
     """The body of an answer, and the length of its JSON where binary tensors follow it: the outputs that ``binary``
-    names. ``more`` goes into the JSON."""
+    names."""
     outputs, blobs = [], []
     for output in response.outputs:
         table: Dict[str, Any] = {"name": output.name, "datatype": output.datatype, "shape": output.shape}
-        parameters = dict(output.parameters)
-        if output.value is None:
-            pass
-        elif output.name in binary:
+        if output.name in binary:
             blobs.append(to_raw(output.value))
-            parameters["binary_data_size"] = len(blobs[-1])
+            table["parameters"] = {"binary_data_size": len(blobs[-1])}
         else:
-            table["data"] = listed(output.value)
-        if parameters:
-            table["parameters"] = parameters
+            try:
+                table["data"] = listed(output.value)
+            except ValueError:
+                raise Failed(
+                    f"output {output.name!r} holds an infinity or NaN, for which JSON has no word; ask for binary data "
+                    '("parameters": {"binary_data_output": true})'
+                ) from None
         outputs.append(table)
     answer = {
         "model_name": response.model,
         "model_version": VERSION,
         "parameters": response.parameters,
         "outputs": outputs,
-        **more,
     }
     if response.id:
         answer["id"] = response.id
-    try:
-        head = to_json(answer)
-    except ValueError:
-        raise unwritable() from None
+    head = encode(answer)
     return (b"".join([head, *blobs]), len(head)) if blobs else (head, None)
-
-
-def unwritable() -> Failed:
-    """Why an answer cannot be JSON."""
-    return Failed(
-        "an output holds an infinity or NaN, for which JSON has no word; ask for binary data "
-        '("parameters": {"binary_data_output": true})'
-    )
 
 
 def list_of(items: Any) -> Sequence[Any]:

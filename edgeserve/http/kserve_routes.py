@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Tuple, TypeVar
 from urllib.parse import parse_qsl
 
 import numpy as np
 from starlette.routing import Route
 
-from edgeserve.errors import BadInput, Malformed
+from edgeserve.config.gone import GONE
+from edgeserve.errors import BadInput
 from edgeserve.http import images
 from edgeserve.http.asgi import JSON, JSON_AT_ONCE_MAX, Bounds, Call, Endpoint, whole_of
 from edgeserve.http.failures import NotServed
@@ -19,14 +20,13 @@ from edgeserve.http.forms import form_fields
 from edgeserve.http.kserve import (
     HINT,
     PARAMETERS,
+    REGION,
     InferRequest,
-    InferResponse,
     InputTensor,
     OpenInference,
     OutputWish,
 )
-from edgeserve.http.kserve_json import binary_wishes, list_of, named, read_inputs, split_body, table_of, written
-from edgeserve.http.large_json import KEEP, LARGE_BYTES, LargeJson
+from edgeserve.http.kserve_json import binary_wishes, list_of, named, read_body, table_of, written
 from edgeserve.http.origins import Tokens
 from edgeserve.http.tensors import datatype_of, to_raw
 
@@ -34,10 +34,15 @@ HEADER_LENGTH = b"inference-header-content-length"
 OCTETS = b"application/octet-stream"
 INFER_BEGIN, INFER_END = "/v2/models/", "/infer"
 DECODERS = 4
-"""Threads that decode images and files: each takes some times the size of what it decodes."""
+"""Threads that decode images, files and large JSON: each takes some times the size of what it decodes."""
+
+LARGE_BYTES = 256 * 1024
+"""JSON of a request from here on is read by a thread, in pieces: about 1 ms of the event loop."""
 
 LARGE_COUNT = 32_768
-"""Elements of an answer's outputs in JSON, from which on another process writes it: about 10 ms."""
+"""Elements of an answer's outputs in JSON, from which on a thread writes it, in pieces: about 2 ms."""
+
+Found = TypeVar("Found")
 
 NO_CONTROL = "models are loaded and evicted by the scheduler; there is nothing to load, unload or switch here"
 
@@ -45,12 +50,11 @@ NO_CONTROL = "models are loaded and evicted by the scheduler; there is nothing t
 class KServeRoutes:
     """The routes, and what each of them does."""
 
-    def __init__(self, service: OpenInference, bounds: Bounds, tokens: Tokens, large: LargeJson) -> None:
+    def __init__(self, service: OpenInference, bounds: Bounds, tokens: Tokens) -> None:
         self._service = service
         self._bounds = bounds
         self._tokens = tokens
         self._decoders = ThreadPoolExecutor(DECODERS, thread_name_prefix="edgeserve-decode")
-        self._large = large
 
     def routes(self) -> List[Route]:
         """All of them; the one that is asked most comes first."""
@@ -85,7 +89,6 @@ class KServeRoutes:
         return application
 
     def _table(self) -> List[Tuple[str, Dict[str, Any]]]:
-        regions = "/v2/systemsharedmemory/"
         return [
             ("/v2/models/{name}/infer", {"POST": self.infer}),
             ("/v2/health/live", {"GET": self.live}),
@@ -97,11 +100,6 @@ class KServeRoutes:
             ("/v2/models/{name}/config", {"GET": self.config}),
             ("/v2/models/{name}/stats", {"GET": self.statistics}),
             ("/v2/repository/index", {"POST": self.index, "GET": self.index}),
-            (regions + "status", {"GET": self.regions}),
-            (regions + "region/{name}/status", {"GET": self.regions}),
-            (regions + "region/{name}/register", {"POST": self.register}),
-            (regions + "unregister", {"POST": self.unregister}),
-            (regions + "region/{name}/unregister", {"POST": self.unregister}),
             ("/v2/{rest:path}", {"GET": self.nothing, "POST": self.nothing}),
         ]
 
@@ -120,28 +118,24 @@ class KServeRoutes:
             body, length = await call.body(), call.header(HEADER_LENGTH)
             json_bytes = whole_of(length) if whole_of(length) >= 0 else len(body)
             call.hold_json(json_bytes, self._bounds.json_bytes_max)
-            if LARGE_BYTES <= json_bytes <= len(body):
-                body, json_bytes = await self._large.binary(body, json_bytes)
-                length = str(json_bytes)
-            header, binary = split_body(body, length)
-            request = self._of_json(call, header, binary)
+            header, inputs = await self._done(read_body, body, length, is_large=json_bytes >= LARGE_BYTES)
+            request = self._of_json(call, header, inputs)
         response = await self._service.infer(request, call.gone, call.origin)
-        data, json_length = await self._written(response, header)
+        binary = binary_wishes(response, header)
+        count = sum([np.size(output.value) for output in response.outputs if output.name not in binary])
+        data, json_length = await self._done(written, response, binary, is_large=count >= LARGE_COUNT)
         if json_length is None:
             await call.answer(data, headers=[(b"content-type", JSON)])
         else:
             await call.answer(data, headers=[(b"content-type", OCTETS), (HEADER_LENGTH, str(json_length).encode())])
 
-    async def _written(self, response: InferResponse, header: Mapping[str, Any]) -> Tuple[bytes, Optional[int]]:
-        binary = binary_wishes(response, header)
-        count = sum([np.size(output.value) for output in response.outputs if output.name not in binary])
-        if count < LARGE_COUNT:
-            return written(response, binary)
-        data, json_bytes = written(response, [output.name for output in response.outputs], **{KEEP: binary})
-        data, left = await self._large.text(data, json_bytes or len(data))
-        return data, left if binary else None
+    async def _done(self, function: Callable[..., Found], *given: Any, is_large: bool) -> Found:
+        """What a function returns: by a thread where that takes longer than the event loop may wait."""
+        if not is_large:
+            return function(*given)
+        return await asyncio.get_running_loop().run_in_executor(self._decoders, function, *given)
 
-    def _of_json(self, call: Call, header: Mapping[str, Any], binary: memoryview) -> InferRequest:
+    def _of_json(self, call: Call, header: Mapping[str, Any], inputs: List[InputTensor]) -> InferRequest:
         parameters = {**in_query(call), **table_of(header, "parameters")}
         wishes = header.get("outputs")
         if wishes is not None:
@@ -152,7 +146,7 @@ class KServeRoutes:
             call.path("name"),
             call.path("version"),
             str(header.get("id", "")),
-            read_inputs(header.get("inputs", []), binary),
+            inputs,
             parameters,
             wishes,
         )
@@ -242,32 +236,11 @@ class KServeRoutes:
         wish = await call.json({}) if call.scope["method"] == "POST" else {}
         await call.answer(await self._service.index(bool(isinstance(wish, dict) and wish.get("ready"))))
 
-    async def regions(self, call: Call) -> None:
-        """Registered shared memory."""
-        await call.answer(self._service.regions.table(call.path("name")))
-
-    async def register(self, call: Call) -> None:
-        """Register shared memory."""
-        wish = await call.json({})
-        if not isinstance(wish, dict):
-            raise Malformed("the body is no JSON object with 'key', 'offset' and 'byte_size'")
-        self._service.regions.register(call.path("name"), wish.get("key"), wish.get("offset", 0), wish.get("byte_size"))
-        await call.answer()
-
-    async def unregister(self, call: Call) -> None:
-        """Forget shared memory."""
-        self._service.regions.unregister(call.path("name"))
-        await call.answer()
-
     async def nothing(self, call: Call) -> None:
         """What the protocol or Triton has and this server has not."""
         path = call.scope["path"]
-        if path.startswith("/v2/cudasharedmemory") and path.endswith("status"):
-            await call.answer([])  # none is registered, which clients ask before they unregister all
-            return
-        if path.startswith("/v2/cudasharedmemory") and path.endswith("unregister"):
-            await call.answer()
-            return
+        if path.startswith("/v2/systemsharedmemory"):
+            raise NotServed(f"{path} is not served any more; {GONE[REGION]}")
         if path == "/v2/models":
             raise NotServed(f"{path} is not served: POST /v2/repository/index lists the models")
         if path.endswith("/infer"):

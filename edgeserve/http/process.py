@@ -7,11 +7,11 @@ The front of a server that dies, however it dies, sees the end of its standard i
 from __future__ import annotations
 
 import logging
-import subprocess
-import sys
+import signal
 import threading
 from typing import List, Optional
 
+from edgeserve.child import Child
 from edgeserve.config.schema import Config
 from edgeserve.http.front import bind, check_http
 
@@ -34,7 +34,7 @@ class FrontProcess:
         assert config.http is not None, "only for a configuration with [http]"
         self._config = config
         self._drain_s = config.http.drain_ns / 1e9 + END_S
-        self._child: Optional[subprocess.Popen[bytes]] = None
+        self._child: Optional[Child] = None
         self._ending = threading.Event()
         self._lock = threading.Lock()
         self._watch = threading.Thread(target=self._keep, name="edgeserve-http", daemon=True)
@@ -52,7 +52,6 @@ class FrontProcess:
     def start(self, endpoint: str) -> None:
         """Start the front of the server at ``endpoint``."""
         self._command = [
-            sys.executable,
             "-m",
             "edgeserve.cli",
             "http",
@@ -73,22 +72,16 @@ class FrontProcess:
             child = self._child
         if child is None:
             return
-        assert child.stdin is not None, "a pipe was asked for"
-        child.stdin.close()
-        try:
-            child.wait(self._drain_s)
-        except subprocess.TimeoutExpired:
-            log.warning("the HTTP front did not end within %.1f s; it is killed", self._drain_s)
-            child.kill()
-            child.wait()
+        if child.end(self._drain_s) == -signal.SIGKILL:
+            log.warning("the HTTP front did not end within %.1f s; it was killed", self._drain_s)
 
     def _keep(self) -> None:
         while not self._ending.is_set():
             with self._lock:
                 if self._ending.is_set():
                     return
-                self._child = subprocess.Popen(self._command, stdin=subprocess.PIPE, start_new_session=True)
-            status = self._child.wait()
+                self._child = Child(self._command, own_session=True)
+            status = self._child.process.wait()
             if self._ending.is_set():
                 return
             if status == WRONG_USAGE:

@@ -1,7 +1,7 @@
 """Tensors of the Open Inference Protocol v2 to and from named values of the bus.
 
 Pure functions. A tensor comes as JSON numbers (nested or flat, row-major), as raw little-endian bytes (the binary
-extension, gRPC's ``raw_input_contents``, shared memory), or, for ``BYTES``, as elements that each have their length in
+extension, gRPC's ``raw_input_contents``), or, for ``BYTES``, as elements that each have their length in
 four bytes before them. What is wrong raises :class:`~edgeserve.errors.BadInput` naming the tensor.
 """
 
@@ -10,6 +10,8 @@ from __future__ import annotations
 from typing import Any, Dict, List, Sequence, Tuple
 
 import numpy as np
+from msgspec import DecodeError, Raw
+from msgspec.json import Decoder, encode
 from numpy.typing import NDArray
 
 from edgeserve import texts
@@ -30,6 +32,12 @@ DTYPES: Dict[str, np.dtype[Any]] = {
     "FP64": np.dtype("<f8"),
 }
 """The protocol's names of what a tensor may hold; besides ``BYTES``, whose elements are texts here."""
+
+PIECE_BYTES, PIECE_COUNT = 64 * 1024, 16 * 1024
+"""Numbers in JSON that one call reads, and that one writes: a few milliseconds, in which no other thread runs."""
+
+SPACES = b" \t\r\n"
+_ANYTHING = Decoder()
 
 DATATYPES = {dtype: name for name, dtype in DTYPES.items()}
 TEXT = "BYTES"
@@ -92,24 +100,60 @@ def from_raw(name: str, datatype: Any, shape: Tuple[int, ...], raw: Any) -> Any:
 
 
 def from_json(name: str, datatype: Any, shape: Tuple[int, ...], data: Any) -> Any:
-    """A tensor's ``data`` of JSON as an array, or a text."""
-    if not isinstance(data, (list, tuple)):
-        raise BadInput(f"tensor {name!r}: data is {type(data).__name__}, expected a list")
-    if datatype == TEXT:
+    """A tensor's ``data``, as JSON (:class:`msgspec.Raw`) or the list that it is, as an array or a text."""
+    text = bytes(data) if isinstance(data, Raw) else b""
+    try:
+        if text[:1] == b"[" and len(text) > PIECE_BYTES and datatype != TEXT:
+            return _of_pieces(name, datatype, text.translate(None, SPACES)).reshape(shape)
+        return _of_list(name, datatype, shape, _ANYTHING.decode(text) if text else data)
+    except (DecodeError, RecursionError) as error:
+        raise Malformed(f"tensor {name!r}: data is not JSON: {error}") from None
+    except (TypeError, ValueError, OverflowError) as error:
+        raise BadInput(f"tensor {name!r}: data is no {datatype} {list(shape)}: {error}") from None
+
+
+def _of_pieces(name: str, datatype: Any, text: bytes) -> NDArray[Any]:
+    """Numbers in much JSON without spaces, flat or nested, in pieces of whole rows: other threads run between two."""
+    depth = len(text) - len(text.lstrip(b"["))
+    if len(text) <= PIECE_BYTES or not depth:
+        return _numbers(name, datatype, _ANYTHING.decode(text))
+    between = b"]" * (depth - 1) + b","  # two rows
+    found: List[NDArray[Any]] = []
+    at, end = 1, len(text) - 1
+    while at < end:
+        to = -1 if end - at <= PIECE_BYTES else text.rfind(between, at, at + PIECE_BYTES)
+        is_long = to < 0 and end - at > PIECE_BYTES  # one row is
+        if is_long:
+            to = text.find(between, at)
+        cut = end if to < 0 else to + depth - 1
+        if is_long and depth > 1:
+            found.append(_of_pieces(name, datatype, text[at:cut])[None])
+        else:
+            found.append(_numbers(name, datatype, _ANYTHING.decode(b"[" + text[at:cut] + b"]")))
+        at = cut + 1
+    return np.concatenate(found)
+
+
+def _of_list(name: str, datatype: Any, shape: Tuple[int, ...], data: Any) -> Any:
+    """A list as an array, or a text."""
+    if datatype == TEXT and isinstance(data, (list, tuple)):
         try:
             return shaped_texts(name, shape, texts.text_array(data).ravel().tolist())
         except ValueError as error:
             raise BadInput(
                 f"tensor {name!r}: BYTES in JSON are strings, and {error}; send binary data otherwise"
             ) from None
+    return _numbers(name, datatype, data).reshape(shape)
+
+
+def _numbers(name: str, datatype: Any, data: Any) -> NDArray[Any]:
+    """The numbers in a list, nested or flat."""
+    if not isinstance(data, (list, tuple)):
+        raise BadInput(f"tensor {name!r}: data is {type(data).__name__}, expected a list")
     dtype = _dtype(name, datatype)
-    try:
-        array = np.array(data, dtype=object if dtype.kind in "biu" else dtype)
-        if dtype.kind in "biu":
-            array = _whole(name, datatype, dtype, array)
-        return array.reshape(shape)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise BadInput(f"tensor {name!r}: data is no {datatype} {list(shape)}: {error}") from None
+    if dtype.kind in "biu":
+        return _whole(name, datatype, dtype, np.array(data, dtype=object))
+    return np.array(data, dtype=dtype)
 
 
 def _whole(name: str, datatype: str, dtype: np.dtype[Any], values: NDArray[Any]) -> NDArray[Any]:
@@ -163,9 +207,12 @@ def to_raw(value: Any) -> bytes:
     return value.tobytes() if isinstance(value, np.ndarray) and not texts.is_text(value) else texts.to_bytes(value)
 
 
-def to_json(value: Any) -> List[Any]:
-    """An output as a flat list. JSON has no infinities and no NaN: they are refused where JSON is written."""
-    if isinstance(value, np.ndarray):
-        numbers: List[Any] = value.ravel().tolist()
-        return numbers
-    return [value] if isinstance(value, str) else list(value)
+def to_json(value: Any) -> Raw:
+    """An output as a flat list in JSON. Raises ``ValueError`` for infinities and NaN, for which JSON has no word."""
+    if not isinstance(value, np.ndarray):
+        return Raw(encode([value] if isinstance(value, str) else list(value)))
+    if value.dtype.kind == "f" and not np.isfinite(value).all():
+        raise ValueError("infinities and NaN are no JSON")
+    flat = value.ravel()
+    pieces = [encode(flat[at : at + PIECE_COUNT].tolist())[1:-1] for at in range(0, flat.size, PIECE_COUNT)]
+    return Raw(b"[" + b",".join(pieces) + b"]")

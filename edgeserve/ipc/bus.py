@@ -14,7 +14,6 @@ import select
 from functools import partial
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
-import msgpack
 import zmq
 
 from edgeserve.errors import BadInput, ConfigError, Failed, Malformed, NotAllowed, RequestError, TooLarge, told
@@ -31,7 +30,6 @@ from edgeserve.ipc.endpoints import (
     socket_mode,
     split_endpoint,
 )
-from edgeserve.ipc.forms import LEARN_AFTER, learn_form
 from edgeserve.ipc.gate import Gate
 from edgeserve.ipc.memory import GiveBack
 from edgeserve.ipc.peers import (
@@ -192,7 +190,6 @@ class Bus:
             all_bytes_max=pending_bytes_max,
         )
         self._offers: Offers | None = None
-        self._pack = msgpack.Packer().pack
         self._recv = self.socket.recv
         # The method without the wrapper around it, which is for options that are not used here: 15 % of an answer.
         self._send_frame = partial(zmq.backend.Socket.send, self.socket)
@@ -225,8 +222,6 @@ class Bus:
         self._comes_in_bursts = False  # the last receive read several
         self._other_file = -1
         self._poll: Callable[[int], List[Tuple[int, int]]]
-        self._tables: Dict[str, wire.Table] = {}
-        self._piece_tables: Dict[str, wire.Table] = {}
 
     def _open_gate(self, endpoints: Sequence[str], secret_key_file: str) -> Gate | None:
         """``None`` where there is CURVE: its handshake must not wait (docs/develop/libzmq.md)."""
@@ -419,57 +414,30 @@ class Bus:
                 self._peers.flood.refused[client] = peer
             if refusal is DEAD:
                 return
-        form = peer.form
-        found = form.match(header, buffers) if form is not None and refusal is None and self._surplus is None else None
-        if form is None or found is None:
-            return self._read_any(peer, header, buffers, total, is_req, now_ns, news, refusal)
-        key = found[form.key_at]
-        total += form.placed_bytes
-        try:
-            self._peers.check(peer, key, total)
-            if form.placed_bytes:
-                assert peer.memory is not None, "its form was learnt with it"
-                form.insert_places(found, buffers)
-                peer.memory.copy(buffers)
-            ask = self._ask_type()
-            form.fill(ask, found, buffers)
-            self._peers.enter(peer, ask, key, total, is_req, now_ns)
-        except Exception as error:  # noqa: BLE001 such as no more memory
-            return self._refuse(peer, is_req, key, error)
-        news.append(ask)
-
-    def _read_any(
-        self,
-        peer: Peer,
-        header: Any,
-        buffers: List[Any],
-        total: int,
-        is_req: bool,
-        now_ns: int,
-        news: List[News],
-        refusal: RequestError | None,
-    ) -> None:
-        """A message that has not the form of an earlier one."""
         key: Any = None  # of a request that shall be answered, also with an error
         try:
-            fields = wire.unpack_header(header)
-            kind = fields.pop("kind", None)
-            if kind != "infer":
-                kind = wire.take_kind({"kind": kind})
-                named = None if kind in ("beat", "bye") else wire.take_key(fields)
-                key = None if kind == "cancel" else named
-                return self._read_other(peer, kind, named, fields, buffers, is_req, news, refusal)
-            named = fields.pop("id", None)
+            fields: Any = wire.read_infer(header)
+            if fields is not None:
+                named = fields.id
+            else:
+                fields = wire.unpack_header(header)
+                kind = fields.pop("kind", None)
+                if kind != "infer":
+                    kind = wire.take_kind({"kind": kind})
+                    named = None if kind in ("beat", "bye") else wire.take_key(fields)
+                    key = None if kind == "cancel" else named
+                    return self._read_other(peer, kind, named, fields, buffers, is_req, news, refusal)
+                named = fields.pop("id", None)
+                if peer.memory is not None and refusal is None:
+                    total += peer.memory.find(fields, buffers)
             key = named if type(named) is int and 0 <= named < 2**63 else wire.check_key(named)
             if refusal is not None:
                 raise refusal
-            if peer.memory is not None:
-                total += peer.memory.find(fields, buffers)
             if self._surplus is not None:
                 raise _too_many_frames()
             self._peers.check(peer, key, total)
             ask = self._ask_type()
-            _read_ask(ask, fields, buffers, self._message_bytes_max, is_req, peer, header)
+            _read_ask(ask, fields, buffers, self._message_bytes_max, is_req, peer)
             self._peers.enter(peer, ask, key, total, is_req, now_ns)
         except Exception as error:  # noqa: BLE001 such as no more memory
             return self._refuse(peer, is_req, key, error)
@@ -639,11 +607,9 @@ class Bus:
                 total_ns,
                 breakdown,
                 ask.id,
-                self._pack,
                 quality,
                 branches,
                 room,
-                self._tables,
                 variant,
             )
         except Exception as raised:  # noqa: BLE001 such as no more memory
@@ -657,7 +623,7 @@ class Bus:
         sent, or ``""``."""
         if ask.key in ask.peer.open:
             try:
-                frames = wire.encode_piece(ask.key, outputs, self._message_bytes_max, self._pack, self._piece_tables)
+                frames = wire.encode_piece(ask.key, outputs, self._message_bytes_max)
             except RequestError as error:
                 return str(error)
             self._send(ask.peer, False, frames)
@@ -753,10 +719,8 @@ def _wait_readable(files: Sequence[int], timeout_ns: int) -> Sequence[int]:
     return [file for file, _ in poll.poll(timeout_ns / NS_PER_MS)]
 
 
-def _read_ask(
-    ask: Ask, fields: Any, buffers: List[Any], message_bytes_max: int, is_req: bool, peer: Peer, header: Any
-) -> None:
-    """A request of no known form."""
+def _read_ask(ask: Ask, fields: Any, buffers: List[Any], message_bytes_max: int, is_req: bool, peer: Peer) -> None:
+    """The request in a message, with its tensors out of shared memory."""
     if peer.memory is not None:
         peer.memory.copy(buffers)
     wire.decode_infer(ask, fields, buffers, message_bytes_max)
@@ -764,10 +728,6 @@ def _read_ask(
         raise BadInput("pieces = true: a REQ socket takes one reply to a request; ask over a DEALER socket")
     if ask.room is not None:
         check_room(ask.room, peer.memory)
-    peer.unformed += 1
-    if peer.unformed >= LEARN_AFTER:
-        peer.unformed = 0
-        peer.form = learn_form(header, ask, 0 if peer.memory is None else peer.memory.bytes)
 
 
 def _too_many_frames() -> TooLarge:

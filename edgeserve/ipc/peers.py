@@ -32,7 +32,6 @@ from edgeserve.ipc.connections import (
 )
 from edgeserve.ipc.credentials import NOBODY, Credential, Credentials
 from edgeserve.ipc.endpoints import readable, watch_socket
-from edgeserve.ipc.forms import FIRST_LEARN_AFTER, LEARN_AFTER, Form
 from edgeserve.ipc.memory import own_bytes, resident_bytes
 from edgeserve.ipc.other_end import sockets_of
 from edgeserve.ipc.unfinished import LOOK_NS, Sample, Unfinished
@@ -199,8 +198,6 @@ class Peer:
         "unread",
         "key",
         "memory",
-        "form",
-        "unformed",
         "account",
         "culprit",
     )
@@ -219,8 +216,6 @@ class Peer:
         self.unread = Unread()
         self.key = ""
         self.memory = None if connection is None else connection.memory
-        self.form: Form | None = None
-        self.unformed = LEARN_AFTER - FIRST_LEARN_AFTER
         self.account = Account()
         self.culprit: str | None = None
 

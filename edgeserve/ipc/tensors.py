@@ -116,15 +116,16 @@ def encode_values(
     table: List[Any] = []
     total = 0
     for name, value in values.items():
-        if type(value) is str or (lists and type(value) in (list, tuple)):
-            if type(value) is str or all(type(item) is str for item in value):
-                fields.setdefault("texts", {})[name] = value
-                continue
-            if all(isinstance(item, NUMBERS) for item in value):
-                value = np.asarray(value)
         if type(value) is not np.ndarray:
+            if type(value) is str or (lists and type(value) in (list, tuple)):
+                if type(value) is str or all(type(item) is str for item in value):
+                    fields.setdefault("texts", {})[name] = value
+                    continue
+                if all(isinstance(item, NUMBERS) for item in value):
+                    value = np.asarray(value)
             value = _as_array(value, name, what)
-        if value.dtype.kind in "OU":
+        code = DTYPE_NAMES.get(value.dtype)
+        if code is None and value.dtype.kind in "OU":
             data = _as_texts(value, name, what)
             if not value.ndim:
                 fields.setdefault("texts", {})[name] = data.item()
@@ -134,7 +135,6 @@ def encode_values(
             table.append((name, TEXT, value.shape))
             frames.append(packed)
             continue
-        code = DTYPE_NAMES.get(value.dtype)
         if code is None:
             value, code = _as_little(value, name, what)
         size = value.nbytes
@@ -210,7 +210,7 @@ def decode_tensors(table: Any, buffers: Sequence[Buffer], message_bytes_max: int
         raise Malformed(f"the header announces {len(table)} tensors, but {len(buffers)} frames follow it")
     tensors: Dict[str, Any] = {}
     for entry, buffer in zip(table, buffers):
-        if type(entry) is not list or len(entry) != 3:
+        if type(entry) not in (tuple, list) or len(entry) != 3:
             raise Malformed(f"tensors: {show(entry)} is no [name, dtype, shape]")
         name, code, shape = entry
         if type(name) is not str or not 0 < len(name) <= NAME_CHARS_MAX or name in tensors:
@@ -222,9 +222,12 @@ def decode_tensors(table: Any, buffers: Sequence[Buffer], message_bytes_max: int
         if dtype is None:
             error = BadInput(f"tensor {name!r}: dtype {show(code)} is unknown")
             raise with_nearest(error, code[:NAME_CHARS_MAX], (*DTYPES, TEXT)) if type(code) is str else error
-        _check_shape(name, shape)
+        if type(shape) is not list or len(shape) > RANK_MAX:
+            _check_shape(name, shape)
         size = span = dtype.itemsize
         for extent in shape:
+            if type(extent) is not int or extent < 0:
+                _check_shape(name, shape)
             size *= extent
             span *= extent or 1  # an empty tensor must not smuggle in extents that numpy cannot represent
         if span > message_bytes_max:

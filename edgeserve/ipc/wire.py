@@ -11,10 +11,10 @@ and whatever is wrong with a message becomes a typed error that names the key, t
 from __future__ import annotations
 
 import re
-import struct
-from typing import Any, Callable, ClassVar, Dict, List, Mapping, Optional, Protocol, Sequence, Tuple, Union
+from typing import Any, ClassVar, Dict, List, Mapping, Optional, Protocol, Sequence, Tuple, Union
 
 import msgpack
+import msgspec
 import numpy as np
 
 from edgeserve.config.limits import HINTS_MAX, NAME_CHARS_MAX
@@ -31,8 +31,6 @@ from edgeserve.errors import (
     with_nearest,
 )
 from edgeserve.ipc.tensors import (
-    DTYPE_NAMES,
-    LARGE_BYTES,
     TEXTS_MAX,
     Buffer,
     Place,
@@ -49,6 +47,9 @@ VERSION = 1
 HEADER_BYTES_MAX = 1024**2  # a prompt travels in the header: a megabyte is about 250,000 tokens of text
 TEXT_ITEMS_MAX = 65_536  # strings in one list output: pages of recognised lines
 ID_BYTES_MAX = 64
+
+INFER_BYTES_MAX = 4096
+"""A header up to here is read whole before its lists are bounded: most have 100 bytes, 64 tensors some 2,000."""
 
 _REQUEST_ARRAY_LEN_MAX = 64  # longest list in a request's header: the tensor table
 _REQUEST_MAP_LEN_MAX = 64
@@ -73,9 +74,8 @@ class Ask:
     ``client`` is what the client calls itself; the bus replaces it by whose connection it is, and which. ``origin`` is
     for whom a front asks, empty where it asks for itself. ``peer``,
     ``key`` and ``is_req`` are the bus's: the connection, the client's own id of the request, and whether a REQ socket
-    sent it. ``form`` is what it has in common with an earlier request (``forms.Form``), ``None`` for most first ones.
-    ``id`` is the server's number of the request, 0 until it gives one. The live side extends this class, so that a
-    request is one record from its message to its answer.
+    sent it. ``id`` is the server's number of the request, 0 until it gives one. The live side extends this class, so
+    that a request is one record from its message to its answer.
     """
 
     fields: ClassVar[Tuple[str, ...]] = (
@@ -101,7 +101,7 @@ class Ask:
         "room",
         "traceparent",
     )
-    __slots__ = (*fields, "form")
+    __slots__ = fields
 
     id: int
     peer: Any
@@ -124,7 +124,6 @@ class Ask:
     bytes: int
     room: Optional[Sequence[int]]
     traceparent: Optional[str]
-    form: Any
 
     def __repr__(self) -> str:
         return (
@@ -247,27 +246,35 @@ def refuse_rest(fields: Mapping[Any, Any], known: Sequence[str], where: str) -> 
 # --- requests ---------------------------------------------------------------------------------------------------------
 
 _ORIGIN = re.compile(rf"[A-Za-z0-9.:/_-]{{1,{NAME_CHARS_MAX}}}\Z")
-_INFER_KEYS = (
-    "kind",
-    "id",
-    "app",
-    "tensors",
-    "texts",
-    "slo_ms",
-    "sent_ns",
-    "class",
-    "value",
-    "stream",
-    "reset",
-    "on_late",
-    "hints",
-    "client",
-    "origin",
-    "quality_min",
-    "pieces",
-    "room",
-    "traceparent",
-)
+
+
+class Infer(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """The header of a request: which keys it may have. A value of another type, and a map of any, is left to
+    :func:`unpack_header`, which bounds it; :func:`decode_infer` says what was expected."""
+
+    kind: str
+    id: Union[int, bytes]
+    app: Optional[str] = None
+    tensors: Optional[List[Tuple[str, str, List[int]]]] = None
+    texts: None = None
+    slo_ms: Union[int, float, None] = None
+    sent_ns: Optional[int] = None
+    klass: Optional[str] = msgspec.field(name="class", default=None)
+    value: Union[int, float, None] = None
+    stream: Optional[str] = None
+    reset: bool = False
+    on_late: Optional[str] = None
+    hints: None = None
+    client: Optional[str] = None
+    origin: Optional[str] = None
+    quality_min: Union[int, float, None] = None
+    pieces: bool = False
+    room: Optional[List[int]] = None
+    traceparent: Optional[str] = None
+
+
+_INFER = msgspec.msgpack.Decoder(Infer)
+_INFER_KEYS = tuple("class" if key == "klass" else key for key in Infer.__struct_fields__)
 
 
 def encode_request(
@@ -309,74 +316,80 @@ def _number_of_numpy(value: Any) -> Any:
     raise TypeError(f"an option is a {type(value).__name__}, expected a number or a string")
 
 
-def decode_infer(ask: Ask, fields: Dict[str, Any], buffers: Sequence[Buffer], message_bytes_max: int) -> None:
-    """Fill ``ask`` from the header's fields of an inference request (``kind`` and ``id`` taken) and its tensor frames.
-    Only the form is checked: types, sizes and counts."""
-    take = fields.pop
+def read_infer(header: Buffer) -> Optional[Infer]:
+    """The header of most requests; ``None`` for any other message: :func:`unpack_header` reads it within bounds, or
+    says what is wrong."""
+    if not 1 < len(header) <= INFER_BYTES_MAX or header[0] != VERSION:
+        return None
+    try:
+        found = _INFER.decode(header[1:])
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    return found if found.kind == "infer" else None
+
+
+def _infer_of(fields: Dict[str, Any]) -> Infer:
+    """The same of a header's fields (``kind`` and ``id`` taken), which hold values of any types."""
+    known = {key: fields.pop(key) for key in _INFER_KEYS[2:] if key in fields}
+    refuse_rest(fields, _INFER_KEYS, "an infer header")
+    return Infer("infer", 0, **{"klass" if key == "class" else key: value for key, value in known.items()})
+
+
+def decode_infer(
+    ask: Ask, fields: Union[Infer, Dict[str, Any]], buffers: Sequence[Buffer], message_bytes_max: int
+) -> None:
+    """Fill ``ask`` from the header of an inference request (of fields ``kind`` and ``id`` are taken) and its tensor
+    frames. Only the form is checked: types, sizes and counts."""
+    told = fields if type(fields) is Infer else _infer_of(fields)  # type: ignore[arg-type]
     ask.id = 0
-    app = take("app", None)
+    app = told.app
     if type(app) is not str or not 0 < len(app) <= NAME_CHARS_MAX:
         raise Malformed(f"app = {show(app)}: expected a name of 1 to {NAME_CHARS_MAX} characters")
     ask.app = app
-    table = take("tensors", None)
+    table = told.tensors
     inputs = ask.inputs = decode_tensors(table, buffers, message_bytes_max) if table is not None or buffers else {}
-    texts = take("texts", None)
-    if texts is not None:
-        _take_texts(texts, inputs)
-    sent_ns = ask.sent_ns = take("sent_ns", None)
+    if told.texts is not None:
+        _take_texts(told.texts, inputs)
+    sent_ns = ask.sent_ns = told.sent_ns
     if sent_ns is not None and (type(sent_ns) is not int or not 0 <= sent_ns < 2**63):
         raise Malformed(f"sent_ns = {show(sent_ns)}: expected nanoseconds of the host's monotonic clock")
-    slo_ms = ask.slo_ms = take("slo_ms", None)
+    slo_ms = ask.slo_ms = told.slo_ms
     if slo_ms is not None and type(slo_ms) is not int and type(slo_ms) is not float:
         raise Malformed(f"slo_ms = {show(slo_ms)}: expected a number of milliseconds")
-    ask.klass = ask.value = ask.stream = ask.on_late = ask.hints = ask.quality_min = ask.room = ask.form = None
-    ask.traceparent = None
-    ask.client = ask.origin = ""
-    ask.pieces = ask.reset = False
-    if fields:
-        _take_options(fields, ask)
+    ask.klass = None if told.klass is None else _text(told.klass, "class")
+    ask.on_late = None if told.on_late is None else _text(told.on_late, "on_late")
+    ask.stream = None if told.stream is None else _text(told.stream, "stream")
+    ask.traceparent = None if told.traceparent is None else _text(told.traceparent, "traceparent")
+    ask.reset = told.reset is not False and _boolean(told.reset, "reset")
+    ask.pieces = told.pieces is not False and _boolean(told.pieces, "pieces")
+    client = told.client
+    if client is not None and (type(client) is not str or len(client) > NAME_CHARS_MAX or not _is_client(client)):
+        raise Malformed(
+            f"client = {show(client)}: expected a name of printable characters other than # and @, at "
+            f"most {NAME_CHARS_MAX} of them"
+        )
+    ask.client = client or ""
+    origin = told.origin
+    if origin is not None and (type(origin) is not str or not _ORIGIN.match(origin)):
+        raise Malformed(
+            f"origin = {show(origin)}: expected a name of letters, digits and any of . : / _ -, at "
+            f"most {NAME_CHARS_MAX} of them"
+        )
+    ask.origin = origin or ""
+    ask.value = None if told.value is None else _number(told.value, "value")
+    ask.quality_min = None if told.quality_min is None else _number(told.quality_min, "quality_min")
+    room = ask.room = told.room
+    if room is not None and (
+        type(room) is not list or len(room) != 2 or not all(type(size) is int and size >= 0 for size in room)
+    ):
+        raise Malformed(f"room = {show(room)}: expected [offset, bytes] in this connection's shared memory")
+    ask.hints = None if told.hints is None else _hints_of(told.hints)
 
 
-def _take_options(fields: Dict[str, Any], ask: Ask) -> None:
-    """The keys that few requests carry; refuses what is left over."""
-    take = fields.pop
-    ask.klass = _text_or_none(take("class", None), "class")
-    ask.on_late = _text_or_none(take("on_late", None), "on_late")
-    ask.stream = _text_or_none(take("stream", None), "stream")
-    ask.reset = _boolean(take("reset", False), "reset")
-    ask.traceparent = _text_or_none(take("traceparent", None), "traceparent")
-    client = take("client", None)
-    if client is not None:
-        if type(client) is not str or len(client) > NAME_CHARS_MAX or not _is_client(client):
-            raise Malformed(
-                f"client = {show(client)}: expected a name of printable characters other than # and @, at "
-                f"most {NAME_CHARS_MAX} of them"
-            )
-        ask.client = client
-    origin = take("origin", None)
-    if origin is not None:
-        if type(origin) is not str or not _ORIGIN.match(origin):
-            raise Malformed(
-                f"origin = {show(origin)}: expected a name of letters, digits and any of . : / _ -, at "
-                f"most {NAME_CHARS_MAX} of them"
-            )
-        ask.origin = origin
-    value = take("value", None)
-    ask.value = None if value is None else _number(value, "value")
-    quality_min = take("quality_min", None)
-    ask.quality_min = None if quality_min is None else _number(quality_min, "quality_min")
-    ask.pieces = _boolean(take("pieces", False), "pieces")
-    room = take("room", None)
-    if room is not None:
-        if type(room) is not list or len(room) != 2 or not all(type(size) is int and size >= 0 for size in room):
-            raise Malformed(f"room = {show(room)}: expected [offset, bytes] in this connection's shared memory")
-        ask.room = room
-    hints = take("hints", None)
-    if hints is not None:
-        if type(hints) is not dict or len(hints) > HINTS_MAX:
-            raise Malformed(f"hints = {show(hints)}: expected a map of at most {HINTS_MAX} names to numbers")
-        ask.hints = {_name(hint, "hints"): _number(number, f"hints.{hint}") for hint, number in hints.items()}
-    refuse_rest(fields, _INFER_KEYS, "an infer header")
+def _hints_of(hints: Any) -> Dict[str, float]:
+    if type(hints) is not dict or len(hints) > HINTS_MAX:
+        raise Malformed(f"hints = {show(hints)}: expected a map of at most {HINTS_MAX} names to numbers")
+    return {_name(hint, "hints"): _number(number, f"hints.{hint}") for hint, number in hints.items()}
 
 
 def _is_client(name: str) -> bool:
@@ -413,8 +426,8 @@ def _boolean(value: Any, where: str) -> bool:
     return value
 
 
-def _text_or_none(text: Any, where: str) -> Optional[str]:
-    if text is None or (type(text) is str and len(text) <= NAME_CHARS_MAX):
+def _text(text: Any, where: str) -> str:
+    if type(text) is str and len(text) <= NAME_CHARS_MAX:
         return text
     raise Malformed(f"{where} = {show(text)}: expected a text of at most {NAME_CHARS_MAX} characters")
 
@@ -422,16 +435,26 @@ def _text_or_none(text: Any, where: str) -> Optional[str]:
 # --- replies ----------------------------------------------------------------------------------------------------
 
 
-# The fields of every answer as msgpack: texts of up to 31 bytes are a byte with their length and their bytes, so are
-# maps of up to 15 entries; ``c2`` and ``c3`` are false and true, ``d3`` a number of 64 bits, ``94`` a list of four.
-# Packing the fields one by one took as long as all the rest of an answer.
-_ANSWER = struct.Struct(">BB12s18s5sB13sq10sq15sqcqcqcq12sq3s")
+class _Answer(msgspec.Struct, gc=False):
+    """The header of an answer; what is not set does not travel."""
+
+    kind: str
+    outcome: str
+    late: bool
+    finished_ns: int
+    total_ns: int
+    breakdown_ns: Sequence[int]
+    request_id: int
+    id: Key
+    reason: Any = msgspec.UNSET
+    branches: Any = msgspec.UNSET
+    variant: Any = msgspec.UNSET
+    quality: Any = msgspec.UNSET
+    tensors: Any = msgspec.UNSET
+    texts: Any = msgspec.UNSET
 
 
-Table = Tuple[Any, Tuple[int, ...], bytes]
-"""Of a tensor: dtype, shape, and how a header says so together with its name."""
-
-TABLES_MAX = 256
+_pack = msgspec.msgpack.Encoder().encode
 
 
 def encode_answer(
@@ -444,68 +467,35 @@ def encode_answer(
     total_ns: int = 0,
     breakdown: Sequence[int] = (0, 0, 0, 0),
     request_id: int = 0,
-    pack: Callable[[Any], bytes] = msgpack.packb,
     quality: Optional[float] = None,
     branches: Sequence[str] = (),
     places: Optional[Places] = None,
-    tables: Optional[Dict[str, Table]] = None,
     variant: str = "",
 ) -> List[Any]:
     """An answer as frames: header, then one buffer per tensor. Raises :class:`Failed` when an output cannot travel.
-    ``pack`` is msgpack's, or that of a packer which only one thread uses. ``quality``, the ``variant`` and the names of
-    the ``branches`` that took part travel where there are any. Large tensors go where ``places`` has room. ``tables``
-    keeps what answers of one small tensor say of it, for the next ones."""
+    ``quality``, the ``variant`` and the names of the ``branches`` that took part travel where there are any. Large
+    tensors go where ``places`` has room."""
     frames: List[Any] = [None]
-    queue_ns, load_ns, batch_ns, execute_ns = breakdown
     try:
-        is_whole = not reason and not branches and not variant
-        table, is_plain = None, tables is not None and len(outputs) == 1 and is_whole
-        if is_plain:
-            ((name, value),) = outputs.items()
-            table = tables.get(name)  # type: ignore[union-attr]
-        if table is not None and type(value) is np.ndarray and value.dtype is table[0] and value.shape == table[1]:
-            count, tail, total = 1, table[2], value.nbytes
-            frames.append(value.tobytes())
-        else:
-            rest: Dict[str, Any] = {"reason": reason} if reason else {}  # and, from outputs, "tensors" and "texts"
-            if branches:
-                rest["branches"] = list(branches)
-            if variant:
-                rest["variant"] = variant
-            if quality is not None:
-                rest["quality"] = quality
-            total = encode_values(outputs, rest, frames, "output", places=places) if outputs else 0
-            count, tail = len(rest), pack(rest)[1:]
-            if is_plain and type(value) is np.ndarray and total < LARGE_BYTES and value.dtype in DTYPE_NAMES:
-                _keep_table(tables, name, (value.dtype, value.shape, tail))
-        frames[0] = header = (
-            _ANSWER.pack(
-                VERSION,
-                0x88 + count,
-                b"\xa4kind\xa6answer",
-                b"\xa7outcome\xa9completed",
-                b"\xa4late",
-                0xC3 if late else 0xC2,
-                b"\xabfinished_ns\xd3",
-                finished_ns,
-                b"\xa8total_ns\xd3",
-                total_ns,
-                b"\xacbreakdown_ns\x94\xd3",
-                queue_ns,
-                b"\xd3",
-                load_ns,
-                b"\xd3",
-                batch_ns,
-                b"\xd3",
-                execute_ns,
-                b"\xaarequest_id\xd3",
-                request_id,
-                b"\xa2id",
-            )
-            + pack(key)
-            + tail
-        )
-    except (TypeError, ValueError, OverflowError, struct.error) as error:
+        answer = _Answer("answer", "completed", late, finished_ns, total_ns, breakdown, request_id, key)
+        total = 0
+        if outputs:
+            values: Dict[str, Any] = {}
+            total = encode_values(outputs, values, frames, "output", places=places)
+            if "tensors" in values:
+                answer.tensors = values["tensors"]
+            if "texts" in values:
+                answer.texts = values["texts"]
+        if reason:
+            answer.reason = reason
+        if branches:
+            answer.branches = list(branches)
+        if variant:
+            answer.variant = variant
+        if quality is not None:
+            answer.quality = quality
+        frames[0] = header = _VERSION_BYTE + _pack(answer)
+    except (TypeError, ValueError, OverflowError) as error:
         raise Failed(f"the answer cannot be sent: {error}") from None
     if total + len(header) > message_bytes_max:
         raise Failed(
@@ -515,77 +505,21 @@ def encode_answer(
     return frames
 
 
-def _keep_table(tables: Any, name: str, table: Table) -> None:
-    if len(tables) >= TABLES_MAX:
-        tables.clear()
-    tables[name] = table
-
-
-_PIECE = b"\xa4kind\xa5piece\xa2id"
-_TEXTS = b"\xa5texts"
-
-
-def encode_piece(
-    key: Key,
-    outputs: Mapping[str, Any],
-    message_bytes_max: int,
-    pack: Callable[[Any], bytes] = msgpack.packb,
-    tables: Optional[Dict[str, Table]] = None,
-) -> List[Any]:
-    """A piece of an answer as frames, as :func:`encode_answer`. ``tables`` keeps what pieces of one small tensor, and
-    of texts, say of the tensor."""
+def encode_piece(key: Key, outputs: Mapping[str, Any], message_bytes_max: int) -> List[Any]:
+    """A piece of an answer as frames, as :func:`encode_answer`."""
     fields: Dict[str, Any] = {"kind": "piece", "id": key}
     frames: List[Any] = [None]
     try:
-        if tables is not None:
-            known = _known_piece(key, outputs, pack, tables)
-            if known is not None and len(known[0]) + len(known[1]) <= message_bytes_max:
-                return known
         total = encode_values(outputs, fields, frames, "output")
-        frames[0] = header = _VERSION_BYTE + pack(fields)
+        frames[0] = header = _VERSION_BYTE + _pack(fields)
     except (TypeError, ValueError, OverflowError) as error:
         raise Failed(f"a piece of the answer cannot be sent: {error}") from None
-    tensors = fields.get("tensors")
-    if tables is not None and tensors and len(tensors) == 1 and total < LARGE_BYTES:
-        value = np.asarray(outputs[tensors[0][0]])
-        if value.dtype in DTYPE_NAMES:
-            _keep_table(tables, tensors[0][0], (value.dtype, value.shape, pack({"tensors": tensors})[1:]))
     if total + len(header) > message_bytes_max:
         raise Failed(
             f"a piece of the answer takes {total + len(header)} bytes, at most {message_bytes_max} are "
             "allowed; raise [server] message_max"
         )
     return frames
-
-
-def _known_piece(
-    key: Key, outputs: Mapping[str, Any], pack: Callable[[Any], bytes], tables: Mapping[str, Table]
-) -> Optional[List[Any]]:
-    """A piece of one tensor as an earlier one had it, and of texts; None where it is anything else."""
-    texts: Optional[Dict[str, Any]] = None
-    tail, frame = b"", b""
-    for name, value in outputs.items():
-        if type(value) is str:
-            if texts is None:
-                texts = {name: value}
-            else:
-                texts[name] = value
-            continue
-        table = tables.get(name)
-        if tail or table is None:
-            return None
-        if type(value) is not np.ndarray:
-            if not isinstance(value, (np.generic, bool, int, float)):
-                return None
-            value = np.asarray(value)
-        if value.dtype is not table[0] or value.shape != table[1]:
-            return None
-        tail, frame = table[2], value.tobytes()
-    if not tail:
-        return None
-    if texts is None:
-        return [_VERSION_BYTE + b"\x83" + _PIECE + pack(key) + tail, frame]
-    return [_VERSION_BYTE + b"\x84" + _PIECE + pack(key) + tail + _TEXTS + pack(texts), frame]
 
 
 def encode_error(key: Key | None, error: RequestError) -> bytes:

@@ -141,7 +141,6 @@ def request_of_call(
     request.quality_min = quality_min
     request.traceparent = traceparent
     request.pieces = pieces
-    request.form = None
     return request
 
 
@@ -311,11 +310,8 @@ class RequestValidator:
         Raises :class:`BadInput`, or :class:`DeadlineExpired` where late answers do not count. ``now_ns`` is when it
         was received: a request arrives when it was sent, where that is known, since it may be read much later.
         """
-        config, form = self.config, request.form
-        if form is None or form.checked is not self:
-            self._check_inputs(request.inputs)
-            if form is not None:
-                form.checked = self
+        config = self.config
+        self._check_inputs(request.inputs)
         names = self.plan.names
         if names is not None and names.input_clashes:
             self._check_names(request.inputs, names.input_clashes)

@@ -17,18 +17,17 @@ pause calls fail at once. Inputs that end their process again and again are refu
 
 from __future__ import annotations
 
-import collections
 import importlib
 import logging
 import os
 import pickle
 import signal
 import socket
-import subprocess
 import sys
 import threading
-from typing import Any, Callable, Deque, Dict, Iterator, List, Protocol, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Protocol, Sequence, Tuple
 
+from edgeserve.child import Child, end_with, how_it_ended, safe_environment, take_lifeline
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.base import (
     Batch,
@@ -69,9 +68,6 @@ RESTARTS_MAX = 3
 PAUSE_S = 0.5
 PAUSE_S_MAX = 30.0
 """The first pause before another start, and the longest."""
-
-GOODBYE_S = 1.0
-"""How long a child may take to end by itself before it is killed."""
 
 LINES_KEPT = 5
 """Of what a child wrote to its standard error during a call: the end, which says why it ended."""
@@ -194,7 +190,7 @@ class Remote:
         lane = lane._replace(depth=1, clock_ns=None, common=None, apps=0)
         self._setup = (host, (model, [lane], *more))
         self._lock = threading.Lock()  # one call at a time
-        self._child: _Child | None = None
+        self._child: _Asked | None = None
         self._loaded = False
         self._ends = 0  # in a row
         self._why = ""  # of the last end
@@ -289,7 +285,7 @@ class Remote:
             raise EngineError(str(error)) from None  # whatever ended it, the call did not
 
     def _start(self) -> None:
-        self._child = _Child()
+        self._child = _Asked()
         self._said = self._ask("load", self._setup)
         self.starts += 1
         self._pause_s, self._restarting = 0.0, False
@@ -339,13 +335,13 @@ class Remote:
         timeout_ns = self._load_timeout_ns if verb == "load" else self._timeout_ns
         try:
             fine, value = child.ask(verb, argument, timeout_ns / NS_PER_S)
-        except (EOFError, OSError) as error:
+        except (EOFError, OSError):
             status = child.end()
             self._forget()
             if not self._loaded and verb != "load":
                 raise EngineError(f"model {self._name!r} was unloaded during {verb}()") from None
             raise self._gone(
-                verb, f"its process ended during {verb}() ({_how(status, error)}){child.last_lines()}"
+                verb, f"its process ended during {verb}() ({how_it_ended(status)}){child.last_lines()}"
             ) from None
         except _TookTooLong:
             child.kill()
@@ -463,68 +459,40 @@ _START = (
 that the child does is take it off (``-P`` does the same, from Python 3.11 on)."""
 
 
-def _environment() -> Dict[str, str]:
-    """A child finds what this process finds, except by its working directory: whoever may write there must not have a
-    say in what is imported. ``PYTHONPATH`` counts where it was set, the directory included."""
-    named = {os.path.abspath(path) for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path}
-    home = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    here = os.getcwd()
-    paths = [path for path in sys.path if path and (path != here or path in named or path == home)]
-    return {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(paths if home in paths else [*paths, home]),
-        "PYTHONSAFEPATH": "1",
-    }
-
-
-class _Child:
-    """One child process and the two descriptors that tie it to this one: questions, and the lifeline."""
+class _Asked:
+    """A child that answers questions over a socket pair."""
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
-        lifeline_read, self._lifeline = os.pipe()
         try:
-            self._process = subprocess.Popen(
-                [sys.executable, *_START, str(theirs.fileno()), str(lifeline_read)],
-                pass_fds=(theirs.fileno(), lifeline_read),
-                stdin=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                env=_environment(),
+            self._child = Child(
+                [*_START, str(theirs.fileno())],
+                safe_environment(),
+                pass_fds=(theirs.fileno(),),
+                lines=LINES_KEPT,
+                passes_on=True,
             )
         except BaseException:
             ours.close()
-            os.close(self._lifeline)
             raise
         finally:
             theirs.close()
-            os.close(lifeline_read)
         self._channel = Channel(ours)
-        self._ended = threading.Lock()
-        self._status: int | None = None
-        self._lines: Deque[bytes] = collections.deque(maxlen=LINES_KEPT)
-        self._reader = threading.Thread(target=self._pass_on, name="edgeserve-process-lines", daemon=True)
-        self._reader.start()
+        self.pid = self._child.pid
+        self.kill, self.end = self._child.kill, self._child.end
         stays_with_parent(self)
 
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
     def left_behind(self) -> None:
-        """See :class:`~edgeserve.interpreter.LeftBehind`: with copies of its descriptors open the child would not see
-        that its parent is gone."""
+        """See :class:`~edgeserve.interpreter.LeftBehind`."""
         self._channel.close()
-        if self._lifeline >= 0:
-            os.close(self._lifeline)
-            self._lifeline = -1
 
     @property
     def has_ended(self) -> bool:
-        return self._process.poll() is not None
+        return self._child.has_ended
 
     def ask(self, verb: str, argument: Any, timeout_s: float) -> Tuple[bool, Any]:
         """Whether it went well, and the answer or the :class:`EngineError`."""
-        self._lines.clear()
+        self._child.forget_lines()
         try:
             self._channel.send((verb, argument), timeout_s)
             answer: Tuple[bool, Any] = self._channel.receive(timeout_s)
@@ -534,51 +502,13 @@ class _Child:
 
     def last_lines(self) -> str:
         """What the child wrote to its standard error since it was asked, for the end of a message; it has ended."""
-        self._reader.join(GOODBYE_S)
-        lines = [line.decode("utf-8", "replace").strip() for line in list(self._lines)]
-        return ". It wrote: " + "; ".join([line for line in lines if line]) if any(lines) else ""
-
-    def _pass_on(self) -> None:
-        """The child's standard error is this process's, and its last lines are kept: they say why it ended."""
-        stream = self._process.stderr
-        assert stream is not None, "it is a pipe"
-        with stream:
-            for line in stream:
-                self._lines.append(line)
-                sys.stderr.write(line.decode("utf-8", "replace"))
-
-    def kill(self) -> None:
-        self._process.kill()
-        self.end()
-
-    def end(self) -> int | None:
-        """Close the lifeline, wait for the child (kill it if it will not) and return its exit status. Idempotent."""
-        with self._ended:
-            if self._lifeline >= 0:
-                os.close(self._lifeline)  # the child's system ends it, even inside a call
-                self._lifeline = -1
-                try:
-                    self._status = self._process.wait(GOODBYE_S)
-                except subprocess.TimeoutExpired:
-                    self._process.kill()
-                    self._status = self._process.wait()
-            return self._status
+        lines = self._child.last_lines()
+        return f". It wrote: {'; '.join(lines)}" if lines else ""
 
     def close(self) -> None:
-        """End the child and close the channel; nobody may be asking."""
+        """End the child and close the channel, which no thread may be using."""
         self.end()
         self._channel.close()
-
-
-def _how(status: int | None, error: BaseException) -> str:
-    if status is None:
-        return str(error) or type(error).__name__
-    if status < 0:
-        try:
-            return f"killed by {signal.Signals(-status).name}"
-        except ValueError:
-            return f"killed by signal {-status}"
-    return f"exit status {status}"
 
 
 # --- the child's side -------------------------------------------------------------------------------------------------
@@ -632,9 +562,9 @@ def _with_kept_state(result: Result, name: str) -> Result:
     return result
 
 
-def _serve(channel: Channel, lifeline: int) -> None:
+def _serve(channel: Channel) -> None:
     """Answer questions until the parent is gone."""
-    _end_with(lifeline)
+    end_with(take_lifeline())
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the parent says when to end
     host: Host | None = None
     name = ""
@@ -697,17 +627,5 @@ def _made(path: str, setup: Tuple[Any, ...]) -> Host:
 
 
 def serve_child() -> None:
-    """The child's whole life; its arguments are the numbers of its channel and its lifeline."""
-    _serve(Channel(socket.socket(fileno=int(sys.argv[1])), is_child=True), int(sys.argv[2]))
-
-
-def _end_with(lifeline: int) -> None:
-    """Let the system end this process as soon as the parent closes its end of ``lifeline`` or dies, even while a
-    function holds the interpreter lock: a signal with its default action needs no interpreter. Where the system has no
-    such signal, the end of the channel is noticed when the running call returns."""
-    import fcntl
-
-    if hasattr(fcntl, "F_SETOWN") and hasattr(os, "O_ASYNC"):
-        signal.signal(signal.SIGIO, signal.SIG_DFL)
-        fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
-        fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
+    """The child's whole life; its argument is the number of its channel."""
+    _serve(Channel(socket.socket(fileno=int(sys.argv[1])), is_child=True))

@@ -11,7 +11,6 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from edgeserve.config.loading import parse_config, read_table, read_toml
 from edgeserve.config.machine_costs import ASSUMED, with_overrides
-from edgeserve.config.pipelines import expand_pipelines
 from edgeserve.config.readers import (
     anything,
     boolean,
@@ -241,7 +240,6 @@ def parse_scenario(table: Mapping[str, Any], directory: str = ".", source: str =
     for section in EDGE_SECTIONS:
         if section in table:
             edge[section] = {**edge.get(section, {}), **table[section]}
-    edge = dict(expand_pipelines(edge, config_directory))  # a recording must not need the files
     config = parse_config(edge, config_directory, source)
     workloads = tuple(
         read_table(WorkloadConfig, value, f"[workload.{name}]", name=name)

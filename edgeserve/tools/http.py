@@ -70,9 +70,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="what /v2 says of the server (default: edgeserve); some clients insist on triton",
     )
-    parser.add_argument(
-        "--shared-memory", action="store_true", help="let clients name shared memory of the user that this runs as"
-    )
     parser.add_argument("--with-stdin", action="store_true", help="end when standard input ends")
     parser.add_argument("-v", "--verbose", action="store_true", help="log more")
 
@@ -130,8 +127,6 @@ def configured(args: argparse.Namespace) -> Any:
         endpoint = endpoint or config.server.endpoint
     keys = ("listen", "grpc", "server_name", *FILES)
     changes: Dict[str, Any] = {key: getattr(args, key) for key in keys if getattr(args, key)}
-    if args.shared_memory:
-        changes["shared_memory"] = True
     for key in FILES:
         path = getattr(http, key)
         if path and key not in changes and os.path.exists(resolve_path(path, directory)):  # server_key may be the key

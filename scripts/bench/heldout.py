@@ -1,8 +1,8 @@
 """Mixes and worlds that are drawn by seed and kept for reports, under any policy, in virtual time.
 
     python scripts/bench/heldout.py [--mixes home,robot,workstation] [--loads 0.7,1,1.3] [--first N] [--seeds N]
-                                    [--policies edf,plan,edf_old,module:Class] [--seconds S] [--charge [FACTOR]]
-                                    [--hash] [--keep FILE] [--json FILE]
+                                    [--policies edf,plan,module:Class] [--than POLICY] [--seconds S]
+                                    [--charge [FACTOR]] [--hash] [--keep FILE] [--json FILE]
     python scripts/bench/heldout.py --world NAME [--world NAME] [--seed N] ...      worlds of one difficulty each
 
 ``--world`` draws from ``scripts/lib/heldout_worlds.py`` in place of the mixes; ``--seed`` runs one seed alone.
@@ -12,21 +12,21 @@ they are run once the code that is reported stands.
 
 The mixes (``scripts/lib/heldout_mixes.py``) have shapes of their own with each seed. All policies of a seed see the
 same arrivals, and serve all apps of a mix, with default options; ``plan`` is what apps get that name no policy.
-``edf_old`` is ``lib/edf_before.py``: ``edf`` of commit fe3afc9 without what that one did for frames of streams that
-are still to come (which 6eb8f44d took out of ``edf`` too), on today's scheduler.
 
 * *value*: a request in time counts its app's mean lane time in full batches times its value, the same for every request
   of an app, whatever its own size; an ensemble's answer as much less as the models that took part agree less often
   with all of them. In percent of what was asked for.
 * *critical*: percent in time of the critical app that has least, mean and worst seed.
-* *regained*: of the value that ``edf_old`` loses, the part that is not lost.
+* *regained*: of the value that the policy of ``--than`` loses (``edf``), the part that is not lost.
 * *least*: the least percent in time of an app that is like others: not critical, and of value 1.
 * *us*: processor time of the scheduler per request, and how many times that of ``edf`` in the same call.
 
 As in ``mix.py``, 20 us for each step and 15 us for each event are charged to the virtual clock, so that runs are equal
 whenever they are repeated. With ``--charge`` the processor time of each step is charged instead, times a factor.
 
-A policy of one's own (``module:Class``) is imported from the Python path.
+A policy of one's own (``module:Class``) is imported from the Python path. So is one of an earlier commit, such as
+``edf`` of fe3afc9 without what that one did for frames of streams that are still to come: ``git show
+ddfba83b:scripts/lib/edf_before.py`` writes its module.
 """
 
 from __future__ import annotations
@@ -45,7 +45,6 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Sequence
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
 
-from lib import edf_before
 from lib.ensemble_worlds import Took
 from lib.heldout_apps import SECONDS, Mix
 from lib.heldout_mixes import MIXES
@@ -60,8 +59,7 @@ from edgeserve.sched.protocol.actions import RunBatch
 from edgeserve.sim.report import report_of
 from edgeserve.sim.run import kinds_of, make_world, sequences_of, setting_of, told_times
 
-OLD = "edf_old"
-POLICIES = ("edf", "plan", OLD)
+POLICIES = ("edf", "plan")
 FIRST = 1
 NEVER_NS = 2**62
 """A scheduler whose own steps take long gives up late, which the world's reference model would call a mistake."""
@@ -130,7 +128,7 @@ def run(mix: Mix, policy: str, seconds: float, charge: float = 0.0) -> Found:
     if ":" in kind and kind not in KINDS:
         module, _, name = kind.partition(":")
         KINDS[kind] = getattr(importlib.import_module(module), name)
-    scenario = under(mix.scenario, edf_before.KIND if policy == OLD else policy)
+    scenario = under(mix.scenario, policy)
     if charge:
         scenario = replace(scenario, run=replace(scenario.run, step_cost_ns=0, event_cost_ns=0))
     setting = setting_of(scenario.config, (), scenario.run.cold)
@@ -201,13 +199,13 @@ def value_percent(mix: Mix, ended: Sequence[Any], took: Took, from_ns: int) -> f
 # --- what it says -----------------------------------------------------------------------------------------------------
 
 
-def rows_of(found: Sequence[Found]) -> List[Dict[str, Any]]:
-    """Means over the seeds, by mix, load and policy."""
+def rows_of(found: Sequence[Found], than: str = "edf") -> List[Dict[str, Any]]:
+    """Means over the seeds, by mix, load and policy; ``than``: the policy of whose loss a part is regained."""
     by_key = {(item.mix, item.load, item.policy, item.seed): item for item in found}
     rows = []
     for mix, load, policy in dict.fromkeys([(item.mix, item.load, item.policy) for item in found]):
         mine = [item for item in found if (item.mix, item.load, item.policy) == (mix, load, policy)]
-        old = [by_key.get((mix, load, OLD, item.seed)) for item in mine]
+        old = [by_key.get((mix, load, than, item.seed)) for item in mine]
         edf = [by_key.get((mix, load, "edf", item.seed)) for item in mine]
         values = [item.value for item in mine]
         critical = [item.least(item.critical) for item in mine]
@@ -244,7 +242,7 @@ def rows_of(found: Sequence[Found]) -> List[Dict[str, Any]]:
 
 
 def regained(values: Sequence[float], old: Sequence[float]) -> float | None:
-    """The part of what the old policy loses that is not lost, in percent; None where it lost nothing or did not run."""
+    """The part of what another policy loses that is not lost, in percent; None where it lost nothing or did not run."""
     if len(old) != len(values) or statistics.fmean(old) >= 100.0 - 1e-9:
         return None
     return 100.0 * (statistics.fmean(values) - statistics.fmean(old)) / (100.0 - statistics.fmean(old))
@@ -293,6 +291,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--first", type=int, default=FIRST, metavar="N", help="first seed (default %(default)s)")
     parser.add_argument("--seeds", type=int, default=3, metavar="N", help="how many (default %(default)s)")
     parser.add_argument("--policies", default=",".join(POLICIES), help="default %(default)s")
+    parser.add_argument("--than", default="edf", metavar="POLICY", help="of whose loss a part is regained: %(default)s")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="virtual ones (default %(default)s)")
     parser.add_argument("--charge", type=float, nargs="?", const=1.0, default=0.0, metavar="FACTOR")
     parser.add_argument("--hash", action="store_true", help="print the digest of each run's launches")
@@ -319,7 +318,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                             file.write(json.dumps(item) + "\n")
                     wanted.append(item)
                     print(f"{name:18}{load:4g} {policy:16}{seed} {item.value:6.2f}", file=sys.stderr, flush=True)
-    rows = rows_of(wanted)
+    rows = rows_of(wanted, args.than)
     show(rows, args.hash)
     if args.json:
         with open(args.json, "w", encoding="utf-8") as file:

@@ -16,8 +16,8 @@ What the simulator says, per run:
 * ``run_before``: with the times that batches took in the run before, at the round's lower load: a profile from serving;
 * ``own_times``: with the times that batches took in that very run, and the machine's costs from before it, without the
   contention that these times have: what is left is the error of the model, without that of the profile;
-* ``own_lags``: with what else the run tells as well, starts of works and news of their ends, as ``edgeserve tune``
-  does; beside what the run's scheduler counted as in time (``recorded``);
+* ``own_lags``: with what else the run tells as well, starts of works and news of their ends;
+  beside what the run's scheduler counted as in time (``recorded``);
 * ``points_per_percent``: how many points of the finish rate one per cent of speed is worth there;
 * ``without_machine_costs``: with 20 us per step and 15 us per event and nothing else.
 

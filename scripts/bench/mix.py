@@ -4,7 +4,7 @@
                                 [--without MECHANISM] [--keep FILE] [--json FILE]
 
 All ways serve the same arrivals. ``plan`` is what the files ask for, the default. The others: ``edf`` for all apps,
-``edf`` as it was before it became the plan of a lane (``edf_before``), ``fifo``, one fixed order of all apps (class,
+``fifo``, one fixed order of all apps (class,
 then shortest deadline), fair slices of the lane's time, ``plan`` without values, and a lane that is divided for good,
 each part with ``edf``.
 
@@ -32,7 +32,6 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
 
-from lib import edf_before
 from lib.ablated import MECHANISMS
 from lib.checks import Checks
 from lib.ensemble_worlds import EDGES, Took, Truth
@@ -52,7 +51,6 @@ SEEDS = 2
 WAYS: Mapping[str, str] = {  # name -> kind of policy
     "plan": DEFAULT_POLICY,
     "edf": "edf",
-    "edf_before": edf_before.KIND,
     "fifo": "fifo",
     "priority": PRIORITY,
     "fair": FAIR,
@@ -323,11 +321,10 @@ def judge(checks: Checks, rows: Sequence[Mapping[str, Any]], found: Sequence[Fou
         if load < 1.0:
             checks.at_most(f"{mix} at {load:g}: points behind the best, worst seed", behind(found, mix, load), BEHIND)
             continue
-        for name in ("edf", "edf_before"):
-            other = by_key.get((mix, load, name))
-            if other is not None and other["percent"] < row["bound"] - LOST:
-                regained = (row["percent"] - other["percent"]) / (row["bound"] - other["percent"])
-                checks.at_least(f"{mix} at {load:g}: of what {name} for all loses, regained", regained, REGAINED)
+        other = by_key.get((mix, load, "edf"))
+        if other is not None and other["percent"] < row["bound"] - LOST:
+            regained = (row["percent"] - other["percent"]) / (row["bound"] - other["percent"])
+            checks.at_least(f"{mix} at {load:g}: of what edf for all loses, regained", regained, REGAINED)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

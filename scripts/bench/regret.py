@@ -29,7 +29,7 @@ from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
 
-from lib import edf_before, ensemble_worlds
+from lib import ensemble_worlds
 from lib.checks import Checks, arguments
 from lib.ensemble_worlds import ALL_KINDS, KIND, rule_of, world_of
 from lib.worlds import KINDS, World
@@ -42,8 +42,6 @@ from edgeserve.sim.scenario import Scenario, with_policy
 
 SIMPLE = ("edf", "fifo")
 RECOMMENDED = DEFAULT_POLICY
-BASELINE = edf_before.KIND
-"""``edf`` as it once was: what changes of ``edf`` are measured against (``--policies edf,edf_before``)."""
 POLICIES = ("edf", "fifo", RECOMMENDED, "clockwork", "orloj", "pard", "pard+")
 WORLDS = 8
 """Worlds per kind."""

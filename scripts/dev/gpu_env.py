@@ -21,6 +21,7 @@ NEEDS = {
     "numpy": "numpy>=1.21.6",
     "zmq": "pyzmq>=24",
     "msgpack": "msgpack>=1.0",
+    "msgspec": "msgspec>=0.18.6",
     "psutil": "psutil>=5.9",
     "rich": "rich>=12",
     "pytest": "pytest>=7.2",

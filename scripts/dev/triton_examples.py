@@ -26,8 +26,6 @@ EXAMPLES = (
     "simple_grpc_async_infer_client",
     "simple_http_aio_infer_client",
     "simple_grpc_aio_infer_client",
-    "simple_http_shm_client",
-    "simple_grpc_shm_client",
     "simple_grpc_keepalive_client",
     "simple_http_health_metadata",
 )
@@ -40,7 +38,6 @@ endpoint = "ipc://{place}/bus"
 [http]
 listen = "127.0.0.1:8000"
 grpc = "127.0.0.1:8001"
-shared_memory = true
 server_name = "triton"    # simple_http_health_metadata insists on it
 
 [model.simple]

@@ -6,12 +6,9 @@ Types come from the readers, defaults from the dataclasses, meanings from the co
 
 from __future__ import annotations
 
-import inspect
-import io
 import os
 import re
 import sys
-import tokenize
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
 from typing import Any, Dict
@@ -21,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
 from lib import drawn
 
 from edgeserve.config import readers, schema
+from edgeserve.config.json_schema import meanings_of
 from edgeserve.sched.policies import POLICIES
 from edgeserve.sched.policy_api.options import Option, PolicyOptions, options_of
 from edgeserve.units import format_duration, format_size
@@ -79,26 +77,8 @@ def _table(kind: type) -> str:
 
 
 def comments_of(kind: type) -> Dict[str, str]:
-    """Field name -> the comment on its line, as a sentence. A field without one is an error: it would have no meaning
-    on the page."""
-    source = inspect.getsource(kind)
-    by_line = {
-        token.start[0]: token.string.lstrip("# ")
-        for token in tokenize.generate_tokens(io.StringIO(source).readline)
-        if token.type == tokenize.COMMENT
-    }
-    found = {}
-    for number, line in enumerate(source.splitlines(), 1):
-        match = re.match(r"    (\w+): .*= entry\(", line)
-        if match is None:
-            continue
-        if number not in by_line:
-            raise ValueError(
-                f"edgeserve/config/schema.py: {kind.__name__}.{match.group(1)} has no comment that says what it means"
-            )
-        text = by_line[number]
-        found[match.group(1)] = (text[0].upper() + text[1:]).replace("|", "\\|").replace("<", "&lt;")
-    return found
+    """Field name -> what it means, as a cell of a table."""
+    return {name: text.replace("|", "\\|").replace("<", "&lt;") for name, text in meanings_of(kind).items()}
 
 
 def _type(read: Any) -> str:

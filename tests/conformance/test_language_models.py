@@ -65,20 +65,6 @@ class TestOnnx(LanguageModel):
         return super().make(directory)
 
 
-class TestOnnxEncoder(LanguageModel):
-    def make(self, directory: str) -> Engine:
-        pytest.importorskip("onnx", reason="the onnx package makes the test model; pip install -e '.[test]'")
-        pytest.importorskip("onnxruntime", reason="pip install -e '.[onnx]'")
-        import encdec_models
-
-        self.file = encdec_models.write(directory)
-        return super().make(directory)
-
-    def items(self, count: int) -> List[Values]:
-        prompts = ("a short one", "b", "the longest of these", "four")
-        return [{"prompt": prompts[index], "max_tokens": 6 + 3 * index, "ignore_eos": True} for index in range(count)]
-
-
 class TestLlamaCpp(LanguageModel):
     file = "model.gguf"
 

@@ -202,7 +202,7 @@ def cloud(count: int = 3, points: int = 20_000, **fields: Any) -> Any:
 
 
 def sent(kind: str, data: bytes) -> Any:
-    """Bytes of a message as the front over Zenoh reads them."""
+    """Bytes of a message as a bag of ROS has them."""
     from edgeserve.fronts.ros_messages import bag_types
 
     try:

@@ -130,20 +130,6 @@ def test_simulate_prints_a_row_per_client_and_a_recording_keeps_them(place, caps
     assert arrived == {"vision #detect", "flood #small"}
 
 
-@pytest.mark.parametrize(
-    "subject", [["edge.toml", "--record", "run.jsonl"], pytest.param(["scenario.toml"], marks=pytest.mark.nightly)]
-)
-def test_tune_has_a_row_per_client(place, capsys, monkeypatch, subject):
-    monkeypatch.chdir(place)
-    main(["simulate", "scenario.toml", "--record", "run.jsonl", "--seeds", "1", "--json", "ignored.json"])
-    assert main(["tune", *subject, "--loads", "1", "--policy", "fifo", "--json", "tuned.json"]) == 0
-    assert "over share today" in capsys.readouterr().out
-    rows = json.loads((place / "tuned.json").read_text())["loads"]["1"]["clients"]
-    assert sorted(rows) == ["flood", "vision"]
-    assert rows["flood"]["today"]["over_share"] > 0
-    assert sum(rows[name]["today"]["lane_share"] for name in rows) == pytest.approx(1.0)
-
-
 def test_check_asks_as_clients(place, capsys, monkeypatch):
     monkeypatch.setattr(check, "REQUESTS_WANTED", 200)
     monkeypatch.setattr(check, "SEEDS", 1)

@@ -18,7 +18,6 @@ from edgeserve.sim.recorded import RecordingError, learn, run_recorded
 from edgeserve.sim.recorded_times import TimesModel
 from edgeserve.sim.run import setting_of, simulate
 from edgeserve.testing.soak.run import draw_scenario
-from edgeserve.tools.tuning.candidates import choice_of, everywhere, make, todays
 
 MS = 10**6
 
@@ -478,5 +477,6 @@ def test_any_recording_is_a_world_for_any_policy(seed):
     again = run_recorded(truth, scenario.config, 0)
     assert sum(item.in_time for item in again) / count == pytest.approx(recorded_rate, abs=0.15)
     for kind in ("fifo", "plan"):
-        made = make(everywhere(todays(scenario.config), choice_of(kind, {})), scenario.edge, scenario.config)
-        assert sorted(item.place for item in run_recorded(truth, made.config, 0)) == list(range(count))
+        apps = {name: {**app, "policy": kind} for name, app in scenario.edge["app"].items()}
+        config = parse_config({**scenario.edge, "policy": {kind: {}}, "app": apps}, scenario.config.directory)
+        assert sorted(item.place for item in run_recorded(truth, config, 0)) == list(range(count))

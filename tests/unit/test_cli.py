@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import subprocess
 import sys
 import types
@@ -11,6 +12,7 @@ import types
 import pytest
 
 from edgeserve import __version__, cli
+from edgeserve.config.gone import GONE
 from edgeserve.errors import ConfigError
 
 
@@ -49,6 +51,16 @@ def test_an_error_of_ours_is_one_line_and_status_2(verb, capsys):
     assert cli.main(["stand-in", "edge.toml"]) == 2
     out = capsys.readouterr()
     assert (out.out, out.err) == ("", "edgeserve: edge.toml: [app.a] has no key 'x'\n")
+
+
+@pytest.mark.parametrize("name", [name for name in GONE if name.startswith("edgeserve ")])
+def test_a_command_that_went_says_what_to_use_instead(name, capsys):
+    assert cli.main([*name.split()[1:], "edge.toml", "--fast"]) == 2
+    out = capsys.readouterr()
+    assert (out.out, out.err.count("\n")) == ("", 1)
+    assert f"edgeserve: {name.split()[1]}: " in out.err and GONE[name] in out.err
+    named = re.findall(r"'edgeserve (\w+)", GONE[name])
+    assert set(named) <= set(cli.VERBS)
 
 
 def test_a_bug_is_not_hidden(verb):
@@ -126,7 +138,8 @@ def test_help_and_version_import_no_verb():
             [sys.executable, "-c", code, option], capture_output=True, text=True, timeout=60, check=True
         )
         *shown, modules = done.stdout.splitlines()
-        assert modules == "['edgeserve.cli', 'edgeserve.config', 'edgeserve.config.plain_text', 'edgeserve.errors']"
+        at_first = ["cli", "config", "config.gone", "config.plain_text", "errors"]
+        assert modules == str([f"edgeserve.{name}" for name in at_first])
         assert shown == [f"edgeserve {__version__}"] if option == "--version" else len(shown) > len(cli.VERBS)
 
 

@@ -3,7 +3,7 @@
 ``engine`` is the entry, ``step_loop`` makes the steps, the same for every back end. ``generation`` reads what an item
 asks for, ``sampling`` chooses tokens, ``answer_text`` turns tokens into text, ``tokenizers`` and ``chat`` turn text
 into tokens, ``sequence`` is the state of an unfinished answer, ``slots`` says which sequence holds which part of a back
-end's memory. ``backend`` is the contract of a back end: ``onnx_backend`` (with ``kv_rows``), ``onnx_encdec`` (models
-with an encoder; both with ``onnx_sessions``), ``llama_backend`` and ``transformers_backend`` (with
-``transformers_rows``, and ``transformers_encdec`` for models with an encoder).
+end's memory. ``backend`` is the contract of a back end: ``onnx_backend`` (with ``kv_rows`` and
+``onnx_sessions``), ``llama_backend`` and ``transformers_backend`` (with ``transformers_rows``, and
+``transformers_encdec`` for models with an encoder).
 """

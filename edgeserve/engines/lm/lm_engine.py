@@ -1,6 +1,6 @@
 """The ``lm`` engine's entry: one language model, its back end, and a session per lane.
 
-Options: ``backend`` (``"onnx"``, ``"onnx-encoder"``, ``"llama.cpp"`` or ``"torch"``; left out: by the file's name),
+Options: ``backend`` (``"onnx"``, ``"llama.cpp"`` or ``"torch"``; left out: by the file's name),
 ``context`` (tokens of the longest sequence, prompt and answer, of a model with an encoder each of the two; left out: as
 the model says), ``max_tokens`` (of an answer: the default, and
 the most that a request may ask for), ``temperature``, ``top_p``, ``top_k``, ``min_p``, ``frequency_penalty``,
@@ -27,6 +27,7 @@ import threading
 from functools import partial
 from typing import Any, List, Optional, Sequence, Set, Tuple
 
+from edgeserve.config.gone import GONE
 from edgeserve.config.model_files import model_path, parts_of, stamps
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.base import Batch, Engine, Finished, Footprint, LaneInfo, Pending, SequenceInfo, Session, Values
@@ -71,7 +72,6 @@ KNOWN_OPTIONS = (
 
 BACKENDS = {
     "onnx": ("edgeserve.engines.lm.onnx_backend", "lm"),
-    "onnx-encoder": ("edgeserve.engines.lm.onnx_encdec", "lm"),
     "llama.cpp": ("edgeserve.engines.lm.llama_backend", "lm-llama"),
     "torch": ("edgeserve.engines.lm.transformers_backend", "lm-torch"),
 }
@@ -83,12 +83,13 @@ ABORTS = "llama.cpp"
 _tried: Set[Tuple[Any, ...]] = set()
 """What was opened in a process of its own without harm, in this process."""
 
+WENT = "onnx-encoder"
+"""The back end that earlier versions had for models with an encoder."""
+
 ENDINGS = {
-    "encoder_model.onnx": "onnx-encoder",
     ".onnx": "onnx",
     ".gguf": "llama.cpp",
     "config.json": "torch",
-    ".json": "onnx-encoder",
 }
 """How a file's name ends -> the back end; the first that fits."""
 
@@ -383,13 +384,18 @@ class LmEngine(Engine):
 
     def _chosen(self, options: Options) -> str:
         name = options.text("backend")
+        if name == WENT:
+            raise ConfigError(
+                f"{options.where('backend')} = {name!r}: there is no such back end any more; {GONE[WENT]}"
+            )
         if not name:
             for ending, backend in ENDINGS.items():
                 if self._model.file.lower().endswith(ending):
                     return backend
+            went = f"; {GONE[WENT]}" if self._model.file.lower().endswith(".json") else ""
             raise ConfigError(
                 f"[model.{self._name}] file = {self._model.file!r}: expected a name that ends in "
-                f"{', '.join(ENDINGS)}, or options.backend = one of {', '.join(BACKENDS)}"
+                f"{', '.join(ENDINGS)}, or options.backend = one of {', '.join(BACKENDS)}{went}"
             )
         if name not in BACKENDS:
             raise ConfigError(f"{options.where('backend')} = {name!r}{nearest(name, BACKENDS)}")

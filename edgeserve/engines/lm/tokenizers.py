@@ -52,29 +52,6 @@ class ByteTokenizer:
         return bytes([token]) if token < 256 else b""
 
 
-class CharacterTokenizer:
-    """A character is a token: the places in ``names``. Names of several characters are control tokens; ``unknown`` is
-    the token of a character that is not there."""
-
-    chat_template = bos_token = eos_token = ""
-
-    def __init__(
-        self, names: Sequence[str], unknown: int, first: Sequence[int], last: Sequence[int], stops: Sequence[int]
-    ) -> None:
-        self.first, self.last, self.stops = tuple(first), tuple(last), tuple(stops)
-        self._names = tuple(names)
-        self._unknown = unknown
-        self._numbers = {name: number for number, name in enumerate(names)}
-        self.special_texts = longest_first([name for name in names if len(name) > 1])
-
-    def encode(self, text: str, special: bool = False) -> List[int]:
-        return [self._numbers.get(character, self._unknown) for character in text]
-
-    def piece(self, token: int, begins: bool = False) -> bytes:
-        name = self._names[token]
-        return name.encode("utf-8") if len(name) == 1 else b""
-
-
 class FileTokenizer:
     """The text of a ``tokenizer.json`` with byte-level BPE, as GPT-2 and most models since have it, or with words that
     begin with U+2581, as sentencepiece writes them (T5). The library's tokenizers keep a switch for control tokens, so
@@ -150,14 +127,6 @@ def _from_file(
     """The same tokenizer for all who use a file of one content: opening one takes a third of a second."""
     with open(path, encoding="utf-8") as file:
         return FileTokenizer(file.read(), first, stops, chat_template, model, bos_token, eos_token)
-
-
-def tokenizer_with_ends(text: str, stops: Sequence[int], model: str) -> FileTokenizer:
-    """The tokenizer of a model with an encoder, by the text of its ``tokenizer.json``: prompts have the tokens that it
-    puts around a text."""
-    opened = _opened(text, model)
-    begin, end = around(opened.encode("a").ids, opened.encode("a", add_special_tokens=False).ids)
-    return FileTokenizer(text, begin, stops, "", model, last=end)
 
 
 def around(whole: List[int], inner: List[int]) -> Tuple[List[int], List[int]]:

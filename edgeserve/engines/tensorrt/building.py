@@ -13,12 +13,11 @@ import re
 import select
 import signal
 import subprocess
-import sys
-import tempfile
-from typing import IO, Any, Callable, Dict, Mapping, NamedTuple, Optional
+from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional, Sequence
 
 import psutil
 
+from edgeserve.child import Child, how_it_ended, safe_environment
 from edgeserve.engines.tensorrt.build_errors import KINDS, BuildFailed, BuildOutOfMemory
 from edgeserve.engines.tensorrt.settings import BuildRequest
 from edgeserve.errors import EngineError
@@ -40,7 +39,8 @@ BUSY_SHARE = 0.2
 """A process that works uses so much of a core. One whose main thread hangs and keeps the interpreter's lock uses a
 hundredth (a tenth, emulated), since its other thread asks for the lock two hundred times a second."""
 
-STDERR_BYTES_KEPT = 2000
+LINES_KEPT, LAST_CHARS = 20, 2000
+"""Of what the process said last: lines that are kept, and characters that are told."""
 
 MODULE = "edgeserve.engines.tensorrt.build_process"
 
@@ -89,26 +89,22 @@ def build_plan(
         "plan": plan,
         "timing_cache": timing_cache,
     }
-    with tempfile.TemporaryFile() as words:
-        process = subprocess.Popen(
-            [sys.executable, "-m", MODULE],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=words,
-            env=environment_of(device_index, os.environ),
-        )
-        try:
-            watch = _Watch(process, where, limits, tell, free_bytes or available_bytes, gpu_bytes or nvmap_bytes)
-            answer = watch.until_answered(asked)
-        finally:
-            if process.poll() is None:
-                process.kill()
-            process.wait()
-            for pipe in (process.stdin, process.stdout):
-                if pipe is not None:
-                    pipe.close()
-        if answer is None:
-            raise _ended(process.returncode, words, where)
+    child = Child(
+        ["-m", MODULE],
+        environment_of(device_index, safe_environment()),
+        stdout=subprocess.PIPE,
+        lines=LINES_KEPT,
+    )
+    try:
+        watch = _Watch(child, where, limits, tell, free_bytes or available_bytes, gpu_bytes or nvmap_bytes)
+        answer = watch.until_answered(asked)
+        status = child.end()
+    finally:
+        child.kill()
+        assert child.process.stdout is not None, "it is a pipe"
+        child.process.stdout.close()
+    if answer is None:
+        raise _ended(status, child.last_lines(), where)
     if "built" in answer:
         built: Dict[str, Any] = answer["built"]
         return built
@@ -116,9 +112,9 @@ def build_plan(
 
 
 def environment_of(device_index: int, environment: Mapping[str, str]) -> Dict[str, str]:
-    """The environment of the process that builds: it finds the modules that this process finds, and sees the one GPU
-    that it builds for, since the builder takes the first that it sees."""
-    made = {**environment, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
+    """The environment of the process that builds: it sees the one GPU that it builds for, since the builder takes the
+    first that it sees."""
+    made = dict(environment)
     seen = [item for item in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if item]
     if device_index or len(seen) > 1:
         made["CUDA_VISIBLE_DEVICES"] = seen[device_index] if device_index < len(seen) else str(device_index)
@@ -130,14 +126,14 @@ class _Watch:
 
     def __init__(
         self,
-        process: subprocess.Popen[bytes],
+        child: Child,
         where: str,
         limits: BuildLimits,
         tell: Tell,
         free_bytes: Callable[[], int],
         gpu_bytes: Callable[[], int],
     ) -> None:
-        self._process = process
+        self._child = child
         self._where = where
         self._limits = limits
         self._tell = tell
@@ -151,11 +147,10 @@ class _Watch:
 
     def until_answered(self, asked: Dict[str, Any]) -> Optional[Dict[str, Any]]:
         """Its last line; ``None`` when it ended without one."""
-        process = self._process
-        assert process.stdin is not None and process.stdout is not None
+        process = self._child.process
+        assert process.stdout is not None, "it is a pipe"
         try:
-            process.stdin.write(json.dumps(asked).encode())
-            process.stdin.close()
+            self._child.hand(json.dumps(asked).encode())
         except BrokenPipeError:
             return None
         idle = 0
@@ -200,7 +195,7 @@ class _Watch:
     def _has_worked(self, looks: int) -> bool:
         """Whether the process used a share of a core in the last so many looks, in none of which it had."""
         try:
-            times = psutil.Process(self._process.pid).cpu_times()
+            times = psutil.Process(self._child.pid).cpu_times()
         except psutil.Error:
             return False
         busy_s = float(times.user + times.system)
@@ -219,7 +214,7 @@ class _Watch:
 
     def _check_memory(self) -> None:
         try:
-            used = psutil.Process(self._process.pid).memory_info().rss
+            used = psutil.Process(self._child.pid).memory_info().rss
         except psutil.Error:
             return  # it has ended; its answer is read next
         # On a board what CUDA allocates is the host's memory, and counts in no process's resident memory.
@@ -244,20 +239,16 @@ class _Watch:
             )
 
 
-def _ended(status: int, words: IO[bytes], where: str) -> EngineError:
+def _ended(status: int, lines: Sequence[str], where: str) -> EngineError:
     """The error for a process that ended without an answer."""
-    words.seek(0, os.SEEK_END)
-    words.seek(max(0, words.tell() - STDERR_BYTES_KEPT))
-    last = " ".join(words.read().decode("utf-8", "replace").split())
-    said = f" It said last: {last}" if last else ""
+    said = f" It said last: {' '.join(lines)[-LAST_CHARS:]}" if lines else ""
     if status == -signal.SIGKILL:
         return BuildOutOfMemory(
             f"{where}: the process that builds was killed, most likely by the system because "
             "memory ran out (dmesg tells). Stop other programs (the desktop), add swap on disk, "
             f"lower options.workspace, or build fewer batch sizes.{said}"
         )
-    name = signal.Signals(-status).name if status < 0 else f"status {status}"
-    return BuildFailed(f"{where}: the process that builds ended with {name} and no answer.{said}")
+    return BuildFailed(f"{where}: the process that builds ended without an answer ({how_it_ended(status)}).{said}")
 
 
 def nvmap_bytes(path: str = "/proc/meminfo") -> int:

@@ -7,16 +7,18 @@ on this machine (``trial``), and the result is written with a comment per choice
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 from typing import Dict, List, Optional, Sequence, Tuple
 
 from edgeserve.config.files import CACHE_PREFIX
+from edgeserve.config.json_schema import config_schema
 from edgeserve.config.loading import parse_config, parse_toml
 from edgeserve.config.model_files import is_later_part
 from edgeserve.config.plain_text import one_line
 from edgeserve.config.text_files import write_file
-from edgeserve.engines.describe import READERS, check_file, describe
+from edgeserve.engines.describe import READERS, SAVED, SAVED_HOW, check_file, describe
 from edgeserve.errors import ConfigError, EdgeServeError
 from edgeserve.tools.init.batch_axis import try_roles
 from edgeserve.tools.init.compute import machine_lanes
@@ -32,7 +34,7 @@ FILES_MAX = 64
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "models", nargs="+", metavar="MODEL", help=f"model files ({', '.join(READERS)}), or a folder that holds some"
+        "models", nargs="*", metavar="MODEL", help=f"model files ({', '.join(READERS)}), or a folder that holds some"
     )
     parser.add_argument("--out", default="edge.toml", metavar="FILE", help="the file to write (default: edge.toml)")
     parser.add_argument(
@@ -61,11 +63,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="whether the first axis of the inputs is a batch (default: a run shows whether one item changes another)",
     )
     parser.add_argument("--cpu", action="store_true", help="use no GPU, even where there is one")
+    parser.add_argument("--schema", action="store_true", help="write nothing: print the JSON schema of configurations")
     parser.add_argument("--force", action="store_true", help="write over the file that is there")
 
 
 def main(args: argparse.Namespace) -> int:
     """Write the configuration; 0 when it serves every file that was named."""
+    if args.schema:
+        print(json.dumps(config_schema(), indent=1))
+        return 0
+    if not args.models:
+        raise ConfigError("no model is named; give model files, or a folder that holds some")
     paths = model_files(args.models)
     for path in paths:
         check_file(path)
@@ -107,8 +115,9 @@ def model_files(names: Sequence[str]) -> List[str]:
             if os.path.splitext(item)[1].lower() in READERS and not is_later_part(item)
         )
         if not inside:
+            how = SAVED_HOW if os.path.isfile(os.path.join(name, SAVED)) else ""
             raise ConfigError(
-                f"{name}: there is no model file in this folder; expected one that ends in {', '.join(READERS)}"
+                f"{name}: there is no model file in this folder; expected one that ends in {', '.join(READERS)}{how}"
             )
         paths += inside
     if len(paths) > FILES_MAX:

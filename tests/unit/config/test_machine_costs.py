@@ -69,7 +69,7 @@ def test_costs_are_found_as_profiles_are(tmp_path):
     [
         ("format = 2", "format 2, expected 1"),
         ("step = '1us'", "format None, expected 1"),
-        ("format = 1\nstep = 5", r"\[machine\] step = 5 is not a duration"),
+        ("format = 1\nstep = 5", r"\[machine\] step = 5: expected a duration"),
         ("format = 1\nwake = ['2us', '1us']", "expected one duration, or 15 rising ones: the quantiles 0, 0.01"),
         ("format = 1\nwaek = '1us'", "has no key 'waek'; did you mean 'wake'"),
         ("format = 1\n[lock.m]\nshare = 2", r"lock.m share = 2: expected a number from 0"),

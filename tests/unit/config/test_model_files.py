@@ -333,13 +333,6 @@ def test_the_parts_of_a_gguf_model(tmp_path):
     ("engine", "file", "beside", "others"),
     [
         ("lm", "m.onnx", {"m.json": '{"tokenizer": "words.json"}', "words.json": "{}"}, {"other.json": "{}"}),
-        (
-            "lm",
-            "encoder_model.onnx",
-            {"decoder_model_merged.onnx": "", "config.json": "{}", "generation_config.json": "", "tokenizer.json": ""},
-            {"README.md": ""},
-        ),
-        ("lm", "names.json", {"e.onnx": "", "d.onnx": ""}, {"c.onnx": ""}),
         ("sentence", "m.onnx", {"tokenizer.json": "{}"}, {"config.json": "{}"}),
         ("whisper", "model.bin", {"config.json": "{}", "tokenizer.json": "", "vocabulary.json": ""}, {"LICENSE": ""}),
         (
@@ -353,9 +346,7 @@ def test_the_parts_of_a_gguf_model(tmp_path):
 )
 def test_what_an_engine_reads_beside_a_models_file(tmp_path, engine, file, beside, others):
     onnx_models.scaled(str(tmp_path), [1.0], name=file[: -len(".onnx")] if file.endswith(".onnx") else "spare")
-    if file == "names.json":
-        (tmp_path / file).write_text(json.dumps({"encoder": "e.onnx", "decoder": "d.onnx"}))
-    elif not file.endswith(".onnx"):
+    if not file.endswith(".onnx"):
         (tmp_path / file).write_text("{}")
     for name, text in {**beside, **others}.items():
         (tmp_path / name).write_text(text)

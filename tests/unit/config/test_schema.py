@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from edgeserve.config.gone import GONE
 from edgeserve.config.loading import load_config, parse_config
 from edgeserve.config.schema import AppConfig, DeviceConfig, LaneConfig, ServerConfig
 from edgeserve.errors import ConfigError
@@ -92,6 +93,16 @@ def test_a_whole_file():
         ("m", "m", ("one",), "all", "all"),
     ]
     assert app.inputs["x"].shape == (-1, 8)
+
+
+@pytest.mark.parametrize("name", [name for name in GONE if name.startswith("[")])
+def test_a_key_that_went_says_what_to_use_instead(name):
+    where, key = name.replace("NAME", "a").rsplit(" ", 1)
+    section = where.strip("[]").split(".")[0]
+    table = {"app": {"a": {key: 7}}} if section == "app" else {section: {key: 7}}
+    with pytest.raises(ConfigError) as error:
+        parse_config(with_changes(**table))
+    assert str(error.value) == f"{where} {key} = 7: there is no such key any more; {GONE[name]}"
 
 
 WRONG = [

@@ -504,7 +504,7 @@ def test_steps_come_back_unfinished():
         ({"c0": "fast"}, "options.c0 = 'fast': expected a duration"),
         ({"c0": "1ms", "nois": 0.1}, "has no key 'nois'; did you mean 'noise'"),
         ({"c0": "1ms", "fan_out": [3, 1]}, r"fan_out = \[3, 1\]: expected a number of parts"),
-        ({"c0": "1ms", "per_length": {"x": "1"}}, "options.per_length: '1' is not a duration"),
+        ({"c0": "1ms", "per_length": {"x": "1"}}, "options.per_length: '1': expected a duration"),
     ],
 )
 def test_synthetic_options_are_checked(options, message):

@@ -149,7 +149,7 @@ def response(**outputs):
         "m",
         "",
         {},
-        [kserve.OutputTensor(name, *kserve.described(name, value), {}, value) for name, value in outputs.items()],
+        [kserve.OutputTensor(name, *kserve.described(name, value), value) for name, value in outputs.items()],
     )
 
 

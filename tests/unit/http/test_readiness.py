@@ -43,7 +43,7 @@ BLOCKED = {"ready": False, "stopping": False, "blocked": {"speak": "lane gpu0 is
     ],
 )
 def test_an_app_is_ready_when_it_could_run(health: Any, server: bool, detect: bool, speak: bool) -> None:
-    kserve = OpenInference(Backend(health), None)  # type: ignore[arg-type]
+    kserve = OpenInference(Backend(health))  # type: ignore[arg-type]
     assert asyncio.run(kserve.ready()) is server
     assert asyncio.run(kserve.model_ready("detect")) is detect
     assert asyncio.run(kserve.model_ready("speak")) is speak
@@ -53,5 +53,5 @@ def test_an_app_is_ready_when_it_could_run(health: Any, server: bool, detect: bo
 
 
 def test_what_blocks_an_app_is_said() -> None:
-    rows = asyncio.run(OpenInference(Backend(BLOCKED), None).index())  # type: ignore[arg-type]
+    rows = asyncio.run(OpenInference(Backend(BLOCKED)).index())  # type: ignore[arg-type]
     assert rows[1]["reason"] == "lane gpu0 is down"

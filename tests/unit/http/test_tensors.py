@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import struct
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+from msgspec import Raw
 
-from edgeserve.errors import BadInput, TooLarge
+from edgeserve.errors import BadInput, Malformed, TooLarge
 from edgeserve.http import tensors
 
 NUMBERS = sorted(set(tensors.DTYPES) - {"FP16"})
@@ -45,6 +48,38 @@ def test_json_comes_back_flat_and_nested(case):
     for data in (tensors.to_json(array), array.tolist()):
         again = tensors.from_json("x", datatype, array.shape, data)
         assert again.dtype == array.dtype and (again == array).all() and again.shape == array.shape
+
+
+@pytest.mark.parametrize("spaces", ["", " ", "\n\t"])
+@pytest.mark.parametrize("shape", [(30_000,), (3, 10_000), (10_000, 3), (2, 5, 3_000)])
+@pytest.mark.parametrize("datatype", ["FP32", "INT64"])
+def test_much_json_is_read_in_pieces_as_it_is_whole(datatype, shape, spaces):
+    array = (np.random.default_rng(1).standard_normal(shape) * 1e6).astype(tensors.DTYPES[datatype])
+    text = json.dumps(array.tolist()).replace(",", f"{spaces},{spaces}").replace("[", f"[{spaces}")
+    for data in (text.encode(), bytes(tensors.to_json(array))):
+        again = tensors.from_json("x", datatype, shape, Raw(data))
+        assert again.dtype == array.dtype and (again == array).all() and again.shape == array.shape
+
+
+@pytest.mark.parametrize(
+    ("datatype", "text", "kind", "says"),
+    [
+        ("FP32", "[" + "1," * 50_000 + "1]", BadInput, "FP32 [3]"),
+        ("FP32", "[" + "[1]," * 30_000 + "[1,2]]", BadInput, "FP32 [3]"),
+        ("FP32", "[" + "1," * 50_000 + "[1]]", BadInput, "FP32 [3]"),
+        ("INT8", "[" + "1," * 50_000 + "300]", BadInput, "INT8 holds -128 to 127"),
+        ("INT8", "[" + "1," * 50_000 + "1.5]", BadInput, "1.5"),
+        ("FP32", "[" + "1," * 50_000 + '"a,b"]', BadInput, "FP32 [3]"),
+        ("FP32", "[" + '"' + "a," * 50_000 + '"]', Malformed, "not JSON"),
+        ("FP32", '"' + "x" * 100_000 + '"', BadInput, "data is str"),
+        ("FP32", "1", BadInput, "data is int"),
+        ("BYTES", "[" + '"a",' * 50_000 + '"a"]', TooLarge, "texts"),
+    ],
+)
+def test_what_is_wrong_in_much_json_is_named(datatype, text, kind, says):
+    with pytest.raises(kind) as caught:
+        tensors.from_json("x", datatype, (3,), Raw(text.encode()))
+    assert says in str(caught.value) and "'x'" in str(caught.value)
 
 
 @given(st.lists(st.text(st.sampled_from("a\0\n\xe4\u6771\U0001f642"), max_size=20), max_size=4))

@@ -120,49 +120,6 @@ def test_a_piece_arrives_and_is_asked_for():
         wire.encode_piece(7, {"text": object()}, BYTES_MAX)
 
 
-@pytest.mark.parametrize(
-    "outputs",
-    [
-        {"text": " word", "tokens": np.array([7], np.int32)},
-        {"tokens": np.array([8], np.int32), "text": "", "more": "é"},
-        {"tokens": np.array([8], np.int32)},
-        {"tokens": np.array([8, 9], np.int32)},
-        {"tokens": np.int32(3)},
-        {"tokens": 3},
-        {"tokens": np.array([8], ">i4")},
-        {"tokens": np.array([8], np.int64)},
-        {"text": "only"},
-        {"tokens": "text"},
-        {"tokens": np.array([8], np.int32), "scores": np.zeros(3)},
-        {"tokens": np.arange(8, dtype=np.int32)[::8]},
-        {"tokens": np.zeros(100_000)},
-        {"tokens": True},
-        {},
-    ],
-)
-def test_a_piece_of_a_known_form_is_sent_as_every_other(outputs):
-    def sent(tables):
-        frames = wire.encode_piece(7, outputs, 10**6, tables=tables)
-        reply = wire.decode_reply([bytes(frame) for frame in frames], 10**6)
-        return (
-            reply.kind,
-            reply.key,
-            {
-                name: value if type(value) is str else (value.dtype, value.tolist())
-                for name, value in reply.outputs.items()
-            },
-        )
-
-    tables = {}
-    for before in ({"tokens": np.array([1], np.int32)}, {"tokens": 5}, outputs):
-        wire.encode_piece(7, before, 10**6, tables=tables)
-        assert sent(tables) == sent(None)
-    for wrong in ({"text": "\ud800", "tokens": np.array([1], np.int32)}, {"text": "x" * 10**6, "tokens": 5}):
-        wire.encode_piece(7, {"tokens": wrong["tokens"]}, 10**6, tables=tables)
-        with pytest.raises(Failed):
-            wire.encode_piece(7, wrong, 10**6, tables=tables)
-
-
 def test_an_answer_with_everything_arrives():
     frames = wire.encode_answer(
         b"k",
@@ -464,16 +421,21 @@ TEXTS = st.text(st.sampled_from("a\0\n\xe4\u6771\U0001f642"), max_size=8)
     ),
 )
 def test_any_value_under_any_key_is_read_or_refused(value, key):
-    try:
-        fields = wire.unpack_header(header(**{key: value}))
-        wire.take_kind(fields)
-        wire.take_key(fields)
-        wire.decode_infer(wire.Ask(), fields, [], 4096)
-    except RequestError as error:
-        refusal = str(error)
-    else:
-        refusal = "none: the value fits"
-    assert refusal
+    said = []
+    for read in (wire.read_infer, wire.unpack_header):
+        try:
+            fields = read(header(**{key: value})) or wire.unpack_header(header(**{key: value}))
+            if isinstance(fields, dict):
+                wire.take_kind(fields)
+                wire.take_key(fields)
+            else:
+                wire.check_key(fields.id)
+            ask = wire.Ask()
+            wire.decode_infer(ask, fields, [], 4096)
+            said.append(repr(ask))
+        except RequestError as error:
+            said.append(str(error))
+    assert said[0] == said[1], "both ways to read a header find the same"
 
 
 def test_an_answer_in_part_tells_its_quality_and_who_took_part():
@@ -520,3 +482,15 @@ def test_for_whom_a_front_asks_is_a_plain_name():
     for wrong in ("", "a b", "a@b", "a #1", "a: b", 7, "n" * 129):
         with pytest.raises(Malformed, match="origin"):
             decode([header(origin=wrong)])
+
+
+def test_a_header_of_many_entries_is_not_read_before_they_are_bounded():
+    """A megabyte would be a quarter of a million: :func:`wire.unpack_header` bounds them unread."""
+    entries = [["", "", []]] * 250_000
+    tracemalloc.start()
+    assert wire.read_infer(header(tensors=entries)) is None
+    with pytest.raises(Malformed, match="within bounds"):
+        wire.unpack_header(header(tensors=entries))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 8 * 2**20, peak

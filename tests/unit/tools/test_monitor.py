@@ -120,7 +120,7 @@ def test_a_machine_that_tells_nothing_shows_dashes_and_no_zero(capsys, tmp_path)
     ("options", "text"),
     [
         (["--replay", "/no/such/file", "--json"], "/no/such/file: No such file"),
-        (["--interval", "1"], "is not a duration"),
+        (["--interval", "1"], "expected a duration"),
         (["--interval", "1ms"], "at least 10ms"),
     ],
 )

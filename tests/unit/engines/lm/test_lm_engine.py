@@ -340,6 +340,8 @@ def test_probabilities_survive_an_interruption(directory):
     [
         ({"file": "tiny.bin"}, "expected a name that ends in"),
         ({"options": {"backend": "onx"}}, "onnx"),
+        ({"options": {"backend": "onnx-encoder"}}, "options.backend = 'onnx-encoder': .* 'FOLDER/config.json'"),
+        ({"file": "pair.json"}, "file = 'pair.json': expected a name .* 'FOLDER/config.json'"),
         ({"options": {"max_token": 5}}, "max_tokens"),
         ({"options": {"context": 4}}, "from 8"),
     ],

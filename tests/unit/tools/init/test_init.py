@@ -417,6 +417,7 @@ def test_nothing_is_overwritten_unless_asked(tmp_path, capsys):
     ("name", "content", "words"),
     [
         ("a.txt", b"x", "its ending is none of a model file"),
+        ("config.json", b"{}", "engine = 'lm' and file = 'FOLDER/config.json'"),
         ("a.engine", b"x", "elsewhere give the ONNX file"),
         ("a.onnx", b"", "the file is empty"),
         ("a.onnx", b"no model", "cannot be read as an ONNX model"),
@@ -435,6 +436,9 @@ def test_a_file_that_is_no_model_is_said_to_be_none(tmp_path, name, content, wor
 
 def test_a_folder_without_models_and_a_file_named_twice_are_refused(tmp_path):
     with pytest.raises(ConfigError, match="there is no model file in this folder"):
+        model_files([str(tmp_path)])
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(ConfigError, match="no model file in this folder.*file = 'FOLDER/config.json'"):
         model_files([str(tmp_path)])
     with pytest.raises(ConfigError, match="is named twice"):
         model_files(["a.onnx", "a.onnx"])

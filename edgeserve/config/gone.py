@@ -1,0 +1,38 @@
+"""Commands, configuration keys and values of earlier versions, each with what to use instead.
+
+The one table of what went. Where an old name is met, its error ends with the sentence that stands here.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Mapping
+
+from edgeserve.errors import ConfigError
+
+BUS_SHARES = (
+    "send the tensor's bytes behind the JSON (binary_data), or ask over the bus, whose local clients share memory "
+    "with the server (docs/guide/clients.md)"
+)
+
+GONE = {
+    "edgeserve tune": "apps that name no policy are served by the plan, which has nothing to choose; "
+    "'edgeserve simulate CONFIG --policy NAME' compares it with others, 'edgeserve check' says which rates can be met",
+    "edgeserve zenoh": "the node in examples/ros2 asks an app about a topic of ROS 2, 'edgeserve bag' about a bag",
+    "[app.NAME] pipeline": "write the file's modules as [[app.NAME.node]] tables, with name, model and after "
+    "(docs/guide/pipelines.md); lane and max_batch are lanes and batch of [model.NAME], work is [app.NAME.predict]",
+    "[http] shared_memory": BUS_SHARES,
+    "shared_memory_region": BUS_SHARES,
+    "onnx-encoder": "the back end torch serves the folders that transformers saved, file = 'FOLDER/config.json'; "
+    "other graphs need an engine of your own (docs/guide/encoder-decoder.md)",
+}
+"""Old name -> what to use instead. A command stands behind ``edgeserve``, a key behind its section, as in
+``"[app.NAME] key"``, and the value of an option by itself."""
+
+
+def refuse_gone(where: str, table: Mapping[str, Any]) -> None:
+    """Raises :class:`ConfigError` for a key that went. ``where`` is its section: ``[app.detect]``."""
+    section = re.sub(r"[.][^]]+", ".NAME", where)
+    for key, value in table.items():
+        if f"{section} {key}" in GONE:
+            raise ConfigError(f"{where} {key} = {value!r}: there is no such key any more; {GONE[f'{section} {key}']}")

@@ -1,0 +1,86 @@
+"""The configuration file as a JSON Schema, for editors: sections, keys, types and meanings, from :mod:`schema`.
+
+An editor completes and underlines by it; the readers check the file, and check more.
+"""
+
+from __future__ import annotations
+
+import inspect
+import io
+import re
+import tokenize
+from dataclasses import MISSING, fields
+from typing import Any, Dict, Mapping
+
+from edgeserve.config import schema
+from edgeserve.config.readers import schema_of
+
+ANY: Mapping[str, Any] = {}
+
+
+def config_schema() -> Dict[str, Any]:
+    """The schema of ``edge.toml``."""
+    app = _section(schema.AppConfig)
+    app["properties"].update(
+        model={"type": "string", "description": "The one model that answers"},
+        node={"type": "array", "items": _section(schema.NodeConfig)},
+        inputs={"type": "object", "additionalProperties": _section(schema.TensorConfig)},
+        ensemble={"description": meanings_of(schema.AppConfig)["ensemble"]},
+    )
+    policy = {"type": "object", "properties": {"kind": {"type": "string"}}}
+    sections = {
+        "server": _section(schema.ServerConfig),
+        "device": _named(_section(schema.DeviceConfig)),
+        "lane": _named(_section(schema.LaneConfig)),
+        "model": _named(_section(schema.ModelConfig)),
+        "policy": _named(policy),
+        "app": _named(app),
+        "monitor": _section(schema.MonitorConfig),
+        "http": _section(schema.HttpConfig),
+    }
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "EdgeServe configuration",
+        "type": "object",
+        "properties": sections,
+        "additionalProperties": False,
+    }
+
+
+def _named(section: Mapping[str, Any]) -> Dict[str, Any]:
+    return {"type": "object", "additionalProperties": section}
+
+
+def _section(kind: type) -> Dict[str, Any]:
+    """The table that one dataclass is read from."""
+    meanings = meanings_of(kind)
+    read = {item.metadata["key"] or item.name: item for item in fields(kind) if "read" in item.metadata}
+    return {
+        "type": "object",
+        "properties": {
+            key: {**schema_of(item.metadata["read"]), "description": meanings[item.name]} for key, item in read.items()
+        },
+        "required": [key for key, item in read.items() if item.default is MISSING and item.default_factory is MISSING],
+        "additionalProperties": False,
+    }
+
+
+def meanings_of(kind: type) -> Dict[str, str]:
+    """Field name -> the comment on its line, as a sentence. Raises :class:`ValueError` for a field without one."""
+    source = inspect.getsource(kind)
+    by_line = {
+        token.start[0]: token.string.lstrip("# ")
+        for token in tokenize.generate_tokens(io.StringIO(source).readline)
+        if token.type == tokenize.COMMENT
+    }
+    found = {}
+    for number, line in enumerate(source.splitlines(), 1):
+        match = re.match(r"    (\w+): .*= entry\(", line)
+        if match is None:
+            continue
+        if number not in by_line:
+            raise ValueError(
+                f"edgeserve/config/schema.py: {kind.__name__}.{match.group(1)} has no comment that says what it means"
+            )
+        found[match.group(1)] = by_line[number][0].upper() + by_line[number][1:]
+    return found
