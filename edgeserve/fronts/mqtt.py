@@ -31,6 +31,7 @@ from edgeserve.client import AsyncClient
 from edgeserve.errors import BadInput, ConfigError, EdgeServeError, Refusal, Rejected, UnknownApp, nearest
 from edgeserve.fronts.detections import FORMS, rows_of
 from edgeserve.fronts.served_apps import ServedApp, Troubles, app_for, as_json, inputs_from_json, of_any, of_text
+from edgeserve.fronts.topics import key_of, label_of, topic_part
 from edgeserve.http.images import decode_file, form_of
 
 log = logging.getLogger("edgeserve")
@@ -222,9 +223,10 @@ class MqttFront:
         return f"mqtt:{who}" if who in self._options.askers else "mqtt"
 
     async def _answer(self, broker: aiomqtt.Client, topic: str, payload: bytes) -> None:
-        app, _, who = topic[len(self._base) + len("/ask/") :].partition("/")
-        place = topic.replace("/ask/", "/answer/", 1)
-        if app not in self._options.ask:
+        level, _, who = topic[len(self._base) + len("/ask/") :].partition("/")
+        place = f"{self._base}/answer/{topic[len(self._base) + len('/ask/') :]}"
+        app = next((each for each in self._options.ask if topic_part(each) == level), None)
+        if app is None:
             return  # nobody said that it may be asked
         try:
             if self._open >= TOGETHER_MAX:
@@ -350,7 +352,7 @@ class MqttFront:
         if stats:
             await broker.publish(f"{self._base}/device", json.dumps(device), retain=True)
         for app, row in stats.get("apps", {}).items():
-            await broker.publish(f"{self._base}/apps/{app}", json.dumps(_app_of(row)), retain=True)
+            await broker.publish(f"{self._base}/apps/{topic_part(app)}", json.dumps(_app_of(row)), retain=True)
 
     def _entities(self, stats: Mapping[str, Any], device: Mapping[str, Any]) -> Dict[str, str]:
         """What Home Assistant is to show: topic -> configuration."""
@@ -382,17 +384,25 @@ class MqttFront:
                 value = f"{{{{ value_json.{key} }}}}"
                 sensor(key, name, f"{base}/device", value, unit, device_class=kind, state_class="measurement")
         for lane in device.get("lanes", {}):
-            value = f"{{{{ value_json.lanes['{lane}'] }}}}"
-            sensor(f"lane_{_key(lane)}", f"Lane {lane}", f"{base}/device", value, "%", state_class="measurement")
+            value = f"{{{{ value_json.lanes[{json.dumps(lane)}] }}}}"
+            sensor(f"lane_{key_of(lane)}", f"Lane {lane}", f"{base}/device", value, "%", state_class="measurement")
         for app in stats.get("apps", {}):
             for key, name in (("completed", "answered"), ("refused", "refused"), ("late", "late")):
-                topic, value = f"{base}/apps/{app}", f"{{{{ value_json.{key} }}}}"
-                sensor(f"app_{_key(app)}_{key}", f"{app} {name}", topic, value, state_class="total_increasing")
+                topic, value = f"{base}/apps/{topic_part(app)}", f"{{{{ value_json.{key} }}}}"
+                sensor(f"app_{key_of(app)}_{key}", f"{app} {name}", topic, value, state_class="total_increasing")
         for app in options.ask:
-            topic = f"{base}/answer/{app}"
-            sensor(f"answer_{_key(app)}", f"{app} answer", topic, "{{ value_json.text }}", json_attributes_topic=topic)
+            topic = f"{base}/answer/{topic_part(app)}"
+            sensor(
+                f"answer_{key_of(app)}", f"{app} answer", topic, "{{ value_json.text }}", json_attributes_topic=topic
+            )
             if any(of_text(about) for about in self._apps[app]["inputs"].values()):
-                put("text", f"ask_{_key(app)}", f"Ask {app}", command_topic=f"{base}/ask/{app}", max=STATE_CHARS_MAX)
+                put(
+                    "text",
+                    f"ask_{key_of(app)}",
+                    f"Ask {app}",
+                    command_topic=f"{base}/ask/{topic_part(app)}",
+                    max=STATE_CHARS_MAX,
+                )
         for camera in options.cameras:
             topic = f"{base}/detections/{camera}"
             shown: Dict[str, Any] = {"expire_after": STALE_S, "json_attributes_topic": topic}
@@ -400,7 +410,7 @@ class MqttFront:
             for label in self._watched:
                 put(
                     "binary_sensor",
-                    f"{camera}_{_key(label)}",
+                    f"{camera}_{label_of(label)}",
                     f"{camera} {label}",
                     state_topic=topic,
                     value_template=f"{{{{ 'ON' if value_json.labels.get({json.dumps(label)}, 0) else 'OFF' }}}}",
@@ -416,10 +426,6 @@ class MqttFront:
 
 def _of_pictures(about: Mapping[str, Any]) -> bool:
     return of_any(about) and form_of(about) is not None
-
-
-def _key(name: str) -> str:
-    return re.sub(r"[^A-Za-z0-9_-]", "_", name)
 
 
 def _state_of(answer: Answer) -> str:

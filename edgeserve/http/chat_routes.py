@@ -18,8 +18,10 @@ from edgeserve.http.asking import answers_to, pieces_of, send_stream, texts_to
 from edgeserve.http.backend import Backend
 from edgeserve.http.chat import ChatRequest, can_chat, can_embed, read_prompts, read_request, read_texts
 from edgeserve.http.completion import Completion, count_of, error_body
+from edgeserve.http.names import name_behind
 from edgeserve.http.origins import Tokens
 
+MODELS = "/v1/models/"
 EVENT_STREAM = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
 
 
@@ -40,7 +42,7 @@ class ChatRoutes:
             ("/v1/completions", "POST", self.complete),
             ("/v1/embeddings", "POST", self.embed),
             ("/v1/models", "GET", self.models),
-            ("/v1/models/{name}", "GET", self.model),
+            (MODELS + "{name:path}", "GET", self.model),
         ]
         return [
             Route(path, Endpoint(handler, self._bounds, self._tokens, error_body), methods=[method])
@@ -55,8 +57,9 @@ class ChatRoutes:
     async def model(self, call: Call) -> None:
         """One of them."""
         apps = await self._backend.apps()
-        app_of(apps, call.path("name"), lambda app: can_chat(app) or can_embed(app), "texts")
-        await call.answer(self._model(call.path("name")))
+        name = name_behind(call.scope, MODELS, apps)
+        app_of(apps, name, lambda app: can_chat(app) or can_embed(app), "texts")
+        await call.answer(self._model(name))
 
     def _model(self, name: str) -> Dict[str, Any]:
         return {"id": name, "object": "model", "created": self._created_s, "owned_by": "edgeserve"}

@@ -17,6 +17,7 @@ from weakref import WeakValueDictionary
 import grpc
 from google.protobuf.message import DecodeError
 
+from edgeserve.config.plain_text import one_line
 from edgeserve.config.schema import HttpConfig
 from edgeserve.errors import BadInput, ConfigError, EdgeServeError, Malformed, Rejected
 from edgeserve.http.backend import Places, note_parent
@@ -571,8 +572,13 @@ def refusal_of(error: BaseException) -> Tuple[Any, str, Tuple[Tuple[str, str], .
     """An error as what ``context.abort`` takes. That raises an error which gRPC keeps until it is collected: no request
     may be in the frame that calls it, nor in a traceback from there."""
     code = getattr(grpc.StatusCode, GRPC_OF_HTTP[status_of(error)])
-    metadata = tuple((METADATA + name.replace("_", "-"), str(value)) for name, value in details_of(error).items())
+    metadata = tuple((METADATA + name.replace("_", "-"), _plain(value)) for name, value in details_of(error).items())
     return code, message_of(error), metadata
+
+
+def _plain(value: Any) -> str:
+    """A value of metadata, which is printable ASCII: a lane may be called otherwise."""
+    return one_line(str(value)).encode("ascii", "backslashreplace").decode()
 
 
 async def start_grpc(service: OpenInference, config: HttpConfig, tokens: Tokens) -> Tuple[Any, int]:

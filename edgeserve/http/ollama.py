@@ -7,7 +7,7 @@ from __future__ import annotations
 import datetime
 import hashlib
 import json
-from typing import Any, Dict, List, Mapping
+from typing import Any, Collection, Dict, List, Mapping
 
 from edgeserve.answers import Answer
 from edgeserve.errors import did_you_mean
@@ -70,9 +70,15 @@ NONE = {
 """Fields that are not served -> what asks for nothing."""
 
 
-def name_of(model: Any) -> Any:
-    """The app that a model's name means."""
-    return model[: -len(TAG)] if isinstance(model, str) and model.endswith(TAG) else model
+def name_of(model: Any, apps: Collection[str]) -> Any:
+    """The app that a model's name means: as :func:`listed` has it, else as it is."""
+    untagged = model[: -len(TAG)] if isinstance(model, str) and model.endswith(TAG) else model
+    return untagged if untagged in apps else model
+
+
+def listed(app: str) -> str:
+    """The name of an app as clients see it, which has a tag."""
+    return app if ":" in app and not app.endswith(TAG) else app + TAG
 
 
 def chat_body(body: Mapping[str, Any]) -> Dict[str, Any]:
@@ -101,7 +107,7 @@ def embed_body(body: Mapping[str, Any], key: str) -> Dict[str, Any]:
 
 def _common(body: Mapping[str, Any], own: Any) -> Dict[str, Any]:
     known = {"model", "stream", "format", "options", *own, *SAME, *PASSED, *NONE}
-    made: Dict[str, Any] = {"model": name_of(body.get("model")), "stream": body.get("stream", True)}
+    made: Dict[str, Any] = {"model": body.get("model"), "stream": body.get("stream", True)}
     for field, value in body.items():
         if field not in known:
             raise BadField(field, f": a request has no such field{did_you_mean(field[:64], known)} Leave it out")
@@ -238,8 +244,8 @@ def models_of(apps: Mapping[str, Any], since_s: float) -> List[Dict[str, Any]]:
     """The apps that can chat or embed, as ``/api/tags`` lists models."""
     return [
         {
-            "name": name + TAG,
-            "model": name + TAG,
+            "name": listed(name),
+            "model": listed(name),
             "modified_at": time_of(since_s),
             "size": 0,
             "digest": hashlib.sha256(name.encode()).hexdigest(),

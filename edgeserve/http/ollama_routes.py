@@ -15,7 +15,7 @@ from edgeserve.http.asgi import Bounds, Call, Endpoint, Handler, error_body, to_
 from edgeserve.http.asking import answers_to, pieces_of, send_stream, texts_to
 from edgeserve.http.backend import Backend
 from edgeserve.http.chat import ChatRequest, can_chat, can_embed, read_prompts, read_request, read_texts
-from edgeserve.http.chat_routes import EMBEDS, app_of, vector_of
+from edgeserve.http.chat_routes import CHATS, EMBEDS, app_of, vector_of
 from edgeserve.http.completion import count_of
 from edgeserve.http.failures import NotServed
 from edgeserve.http.ollama import (
@@ -82,8 +82,7 @@ class OllamaRoutes:
     async def show(self, call: Call) -> None:
         """What an app can."""
         body = await _body(call)
-        name = name_of(body.get("model") or body.get("name"))
-        app = app_of(await self._backend.apps(), name, lambda app: can_chat(app) or can_embed(app))
+        _, app = await self._named(body.get("model") or body.get("name"), lambda app: can_chat(app) or can_embed(app))
         await call.answer(
             {
                 "modelfile": "",
@@ -99,22 +98,22 @@ class OllamaRoutes:
     async def chat(self, call: Call) -> None:
         """A message that goes on with a conversation."""
         body = await _body(call)
-        app = app_of(await self._backend.apps(), name_of(body.get("model")), can_chat)
+        name, app = await self._named(body.get("model"), can_chat)
         lines = Lines(body["model"], chat=True)
         if not body.get("messages"):
             await call.answer(lines.loaded(self._clock_s()))
             return
-        await self._answer(call, app, read_request(chat_body(body), app["inputs"]), lines)
+        await self._answer(call, app, read_request(chat_body({**body, "model": name}), app["inputs"]), lines)
 
     async def generate(self, call: Call) -> None:
         """An answer to a prompt."""
         body = await _body(call)
-        app = app_of(await self._backend.apps(), name_of(body.get("model")), can_chat)
+        name, app = await self._named(body.get("model"), can_chat)
         lines = Lines(body["model"], chat=False)
         if not body.get("prompt"):
             await call.answer(lines.loaded(self._clock_s()))
             return
-        asked = generate_body(body)
+        asked = generate_body({**body, "model": name})
         read = read_prompts if "prompt" in asked else read_request
         await self._answer(call, app, read(asked, app["inputs"]), lines)
 
@@ -157,9 +156,17 @@ class OllamaRoutes:
 
     async def _embedded(self, call: Call, key: str) -> Tuple[str, List[Answer]]:
         body = await _body(call)
-        app = app_of(await self._backend.apps(), name_of(body.get("model")), can_embed, EMBEDS)
-        request, _ = read_texts(embed_body(body, key), app["inputs"])
+        name, app = await self._named(body.get("model"), can_embed, EMBEDS)
+        request, _ = read_texts(embed_body({**body, "model": name}, key), app["inputs"])
         return body["model"], await answers_to(self._backend, call, request)
+
+    async def _named(
+        self, model: Any, can: Callable[[Mapping[str, Any]], bool], takes: str = CHATS
+    ) -> Tuple[str, Dict[str, Any]]:
+        """The app that a model's name means, if it ``can``."""
+        apps = await self._backend.apps()
+        name = name_of(model, apps) if isinstance(model, str) else model
+        return name, app_of(apps, name, can, takes)
 
     async def unserved(self, call: Call) -> None:
         """What manages Ollama's models: the configuration does here."""
