@@ -27,7 +27,7 @@ from edgeserve.http.kserve import (
 )
 from edgeserve.http.kserve_json import binary_wishes, list_of, named, read_inputs, split_body, table_of, written
 from edgeserve.http.large_json import KEEP, LARGE_BYTES, LargeJson
-from edgeserve.http.names import behind, model_paths, served_path
+from edgeserve.http.names import behind, model_paths
 from edgeserve.http.origins import Tokens
 from edgeserve.http.tensors import datatype_of, to_raw
 
@@ -86,13 +86,14 @@ class KServeRoutes:
             "stats": ("GET", self.statistics),
         }
         method = "GET" if call.scope["method"] == "HEAD" else call.scope["method"]
-        allowed = [verb for verb, (wanted, _) in verbs.items() if wanted == method]
-        readings = model_paths(behind(call.scope, MODELS), allowed)
-        if not readings:
+        readings = model_paths(behind(call.scope, MODELS), verbs)
+        allowed = [each for each in readings if verbs[each.verb][0] == method]
+        apps = await self._service.backend.apps() if readings[1:] else ()
+        asked = next((each for each in allowed if each.name in apps), readings[0]) if readings else None
+        if asked is None or asked not in allowed:
             await self.nothing(call)
             return
-        asked = served_path(readings, await self._service.backend.apps()) if len(readings) > 1 else readings[0]
-        call.scope["path_params"] = {"name": asked.name, "version": asked.version}
+        call.scope = {**call.scope, "path_params": {"name": asked.name, "version": asked.version}}
         await verbs[asked.verb][1](call)
 
     def _table(self) -> List[Tuple[str, Dict[str, Any]]]:

@@ -44,8 +44,3 @@ def model_paths(parts: Sequence[str], verbs: Collection[str]) -> List[ModelPath]
                 found.append(ModelPath("/".join(about[:-2]), about[-1], verb))
             found.append(ModelPath("/".join(about), "", verb))
     return [each for each in found if each.name]
-
-
-def served_path(readings: Sequence[ModelPath], served: Collection[str]) -> ModelPath:
-    """The first reading whose app is served, else the first."""
-    return next((each for each in readings if each.name in served), readings[0])
