@@ -13,6 +13,7 @@ from typing import (
     AsyncIterator,
     Awaitable,
     Callable,
+    Collection,
     Dict,
     Iterator,
     List,
@@ -66,6 +67,7 @@ class Bounds(NamedTuple):
     json_bytes_max: int
     bodies: Places
     host: Optional[str]  # where there is no token: the address that the front listens on
+    origins: Collection[str] = ()  # of pages that may ask
 
 
 class Call:
@@ -294,7 +296,7 @@ class Endpoint:
         note_parent(scope["headers"], b"traceparent")
         try:
             if self._bounds.host is not None:
-                _check_page(scope["headers"], self._bounds.host)
+                _check_page(scope["headers"], self._bounds.host, self._bounds.origins)
             elif self._tokens is not None:
                 name = self._tokens.name_of(call.header(b"authorization"))
                 if name is None:
@@ -324,14 +326,20 @@ class Endpoint:
         await call.answer(self._error_body(error), status, headers)
 
 
-def _check_page(headers: Headers, listens_on: str) -> None:
+def _check_page(headers: Headers, listens_on: str, origins: Collection[str]) -> None:
     """Raises :class:`Forbidden` for what a page in a browser asks of a front without a token, unless it is the front's
-    own: any page may send requests to this machine's own ports, also by a name of its own that leads there."""
+    own or one of ``origins``: any page may send requests to this machine's own ports, also by a name of its own that
+    leads there."""
     own = b"http://" + next((value for key, value in headers if key == b"host"), b"")
+    shown = next((value for key, value in headers if key == b"origin"), b"")
+    is_allowed = shown.decode("latin-1").lower() in origins
     for key, value in headers:
-        if (key == b"origin" and value != own) or (key == b"sec-fetch-site" and value not in (b"none", b"same-origin")):
+        if (key == b"origin" and value != own and not is_allowed) or (
+            key == b"sec-fetch-site" and value not in (b"none", b"same-origin") and not is_allowed
+        ):
             raise Forbidden(
-                "pages in a browser may ask a front that was started with a token, and send it; this one has none"
+                "pages in a browser may ask a front that was started with a token, and send it; this one has none. "
+                "[http] origins names pages that may ask without"
             )
         if key == b"host" and not _is_own_name(value, listens_on):
             raise Forbidden(

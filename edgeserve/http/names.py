@@ -12,6 +12,20 @@ from urllib.parse import unquote
 VERSIONS = "versions"
 
 
+def tidied(app: Any) -> Any:
+    """``app``, asked without the slashes that clients put twice at the beginning or add at the end. Behind
+    ``/v2/models/`` and ``/v1/models/`` the raw path stays as it is there: a name may end in one."""
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        path, raw = scope.get("path", ""), scope.get("raw_path") or b""
+        if raw.endswith(b"/") or raw.startswith(b"//"):
+            path = path.lstrip("/").rstrip("/" if raw.endswith(b"/") else "")
+            scope = {**scope, "path": "/" + path, "raw_path": b"/" + raw.lstrip(b"/")}
+        await app(scope, receive, send)
+
+    return application
+
+
 class ModelPath(NamedTuple):
     """One reading of a path behind ``/v2/models/``."""
 
@@ -35,8 +49,9 @@ def name_behind(scope: Mapping[str, Any], prefix: str, served: Collection[str]) 
 def model_paths(parts: Sequence[str], verbs: Collection[str]) -> List[ModelPath]:
     """Every reading of ``NAME[/versions/VERSION][/VERB]``, the usual one first."""
     found = []
-    for rest in [parts[:-1], parts] if len(parts) > 1 and not parts[-1] else [parts]:
-        for verb in [rest[-1], ""] if rest[-1] else [""]:
+    count = max([place for place, part in enumerate(parts, 1) if part], default=0)
+    for rest in [parts] if count == len(parts) else [parts[:count], parts]:
+        for verb in dict.fromkeys([*rest[-1:], ""]):
             if verb not in verbs:
                 continue
             about = rest[:-1] if verb else rest

@@ -29,15 +29,17 @@ class Tokens:
     """The tokens of a front: token -> name, ``""`` for one without a name. Empty: everybody is let in."""
 
     def __init__(self, names: Optional[Mapping[str, str]] = None) -> None:
-        self._names = [(b"Bearer " + token.encode(), name) for token, name in (names or {}).items()]
+        self._names = [(token.encode(), name) for token, name in (names or {}).items()]
 
     def __len__(self) -> int:
         return len(self._names)
 
     def name_of(self, shown: str) -> Optional[str]:
-        """The name of the token in an ``authorization`` header; ``None`` where that is none of these."""
+        """The name of the token in an ``authorization`` header; ``None`` where that is none of these. The scheme's case
+        means nothing (RFC 9110, 11.1)."""
         found: Optional[str] = None
-        sent = shown.encode("latin-1", "replace")
+        scheme, _, token = shown.partition(" ")
+        sent = token.strip(" ").encode("latin-1", "replace") if scheme.lower() == "bearer" else b""
         for expected, name in self._names:  # each of them, so that the time tells nothing
             if hmac.compare_digest(sent, expected):
                 found = name
