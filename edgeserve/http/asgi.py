@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import math
 import zlib
 from functools import lru_cache, partial
 from typing import (
@@ -269,9 +270,17 @@ def parse_json(data: Any, empty: Any = None) -> Any:
     if not len(data):
         return empty
     try:
-        return json.loads(bytes(data))
+        return json.loads(bytes(data), parse_constant=_finite, parse_float=_finite)
     except (ValueError, RecursionError) as error:
         raise Malformed(f"the body is not JSON: {error}") from None
+
+
+def _finite(text: str) -> float:
+    """A number of JSON, which knows no NaN and no infinity."""
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text[:40]} is no number of JSON")
+    return number
 
 
 def error_body(error: BaseException) -> Dict[str, Any]:

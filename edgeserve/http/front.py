@@ -99,8 +99,8 @@ class Front:
         kserve = KServeRoutes(self._service, bounds, self._tokens, self._large)
         routes = [
             *kserve.routes(),
-            *ChatRoutes(self._backend, bounds, self._tokens, self._clock_s).routes(),
             *AudioRoutes(self._backend, bounds, self._tokens).routes(),
+            *ChatRoutes(self._backend, bounds, self._tokens, self._clock_s).routes(),
             *OllamaRoutes(self._backend, bounds, self._tokens, self._clock_s).routes(),
             *PageRoutes(self._backend, bounds, self._tokens).routes(),
         ]
@@ -168,7 +168,7 @@ def bind(key: str, place: str) -> socket.socket:
     """A listening socket; port 0 is any free one."""
     host, port = host_and_port(f"[http] {key}", place, EXAMPLE)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # else asyncio sets no TCP_NODELAY
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))

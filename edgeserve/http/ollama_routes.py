@@ -120,7 +120,7 @@ class OllamaRoutes:
     async def _answer(self, call: Call, app: Mapping[str, Any], request: ChatRequest, lines: Lines) -> None:
         if request.stream:
             parts = self._parts(request, lines, call.origin)
-            await send_stream(call, NDJSON, parts, lambda error: _line(error_body(error)))
+            await send_stream(call, NDJSON, parts, lambda error: _line(error_body(error)), quiet=b"")
             return
         (answer,) = await texts_to(self._backend, call, app, request)
         await call.answer(lines.last(answer, self._clock_s()))

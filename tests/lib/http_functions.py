@@ -74,3 +74,8 @@ def example_prompt() -> Dict[str, Any]:
 
 def exclaim(item: Dict[str, Any]) -> Dict[str, Any]:
     return {"text": item["prompt"] + "!"}
+
+
+def recite(item: Dict[str, Any]) -> Dict[str, Any]:
+    """The conversation, as it came."""
+    return {"text": item.get("messages", "")}
