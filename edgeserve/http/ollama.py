@@ -15,6 +15,9 @@ from edgeserve.http.chat import EXTENSIONS, BadField, can_chat, can_embed
 from edgeserve.http.completion import calls_of, finish_of, text_of, usage_of
 from edgeserve.units import NS_PER_MS
 
+VERSION = "0.12.11"
+"""The Ollama whose API this is: the first with ``logprobs``."""
+
 TAG = ":latest"
 """Ollama's names have a tag; an app has one version."""
 
@@ -96,6 +99,13 @@ def generate_body(body: Mapping[str, Any]) -> Dict[str, Any]:
     messages = [{"role": "system", "content": system}] if system else []
     messages.append({"role": "user", "content": body.get("prompt")})
     return {**_common(body, {"prompt", "system"}), "messages": messages}
+
+
+def passed_over(body: Mapping[str, Any]) -> List[str]:
+    """What a request says that changes nothing here: how Ollama loads a model is the configuration's."""
+    options = body.get("options")
+    named = [f"options.{key}" for key in options if key in OF_THE_SERVER] if isinstance(options, dict) else []
+    return [*named, *[key for key in body if key in PASSED]]
 
 
 def embed_body(body: Mapping[str, Any], key: str) -> Dict[str, Any]:
@@ -265,6 +275,14 @@ DETAILS = {
     "quantization_level": "",
 }
 """The bus does not tell what a model is made of."""
+
+
+def about_model(app: Mapping[str, Any]) -> Dict[str, Any]:
+    """What clients read of a model's file: the length of its context, where the server knows it."""
+    about: Dict[str, Any] = {"general.architecture": "edgeserve"}
+    if "context_tokens" in app:
+        about["edgeserve.context_length"] = app["context_tokens"]
+    return about
 
 
 def capabilities_of(app: Mapping[str, Any]) -> List[str]:

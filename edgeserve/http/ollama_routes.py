@@ -4,7 +4,8 @@ OpenAI's; only its form and that of the answer differ.
 
 from __future__ import annotations
 
-from typing import Any, AsyncGenerator, Callable, Dict, List, Mapping, Tuple
+import logging
+from typing import Any, AsyncGenerator, Callable, Dict, List, Mapping, Set, Tuple
 
 from starlette.routing import Route
 
@@ -20,17 +21,22 @@ from edgeserve.http.completion import count_of
 from edgeserve.http.failures import NotServed
 from edgeserve.http.ollama import (
     DETAILS,
+    VERSION,
     Lines,
+    about_model,
     capabilities_of,
     chat_body,
     embed_body,
     generate_body,
     models_of,
     name_of,
+    passed_over,
     time_of,
 )
 from edgeserve.http.origins import Tokens
 from edgeserve.units import NS_PER_MS
+
+log = logging.getLogger("edgeserve")
 
 NDJSON = [(b"content-type", b"application/x-ndjson")]
 FOR_EVER_S = 100 * 365 * 86400
@@ -46,6 +52,7 @@ class OllamaRoutes:
         self._tokens = tokens
         self._clock_s = clock_s
         self._since_s = clock_s()
+        self._noted: Set[str] = set()
 
     def routes(self) -> List[Route]:
         """All of them."""
@@ -66,8 +73,8 @@ class OllamaRoutes:
         ]
 
     async def version(self, call: Call) -> None:
-        """The version of this program."""
-        await call.answer({"version": __version__})
+        """The version of Ollama that clients may expect, and of this program."""
+        await call.answer({"version": VERSION, "edgeserve": __version__})
 
     async def tags(self, call: Call) -> None:
         """The apps that can chat or embed."""
@@ -90,7 +97,7 @@ class OllamaRoutes:
                 "template": "",
                 "modified_at": time_of(self._since_s),
                 "details": DETAILS,
-                "model_info": {"general.architecture": "edgeserve"},
+                "model_info": about_model(app),
                 "capabilities": capabilities_of(app),
             }
         )
@@ -99,6 +106,7 @@ class OllamaRoutes:
         """A message that goes on with a conversation."""
         body = await _body(call)
         name, app = await self._named(body.get("model"), can_chat)
+        self._note(body)
         lines = Lines(body["model"], chat=True)
         if not body.get("messages"):
             await call.answer(lines.loaded(self._clock_s()))
@@ -109,6 +117,7 @@ class OllamaRoutes:
         """An answer to a prompt."""
         body = await _body(call)
         name, app = await self._named(body.get("model"), can_chat)
+        self._note(body)
         lines = Lines(body["model"], chat=False)
         if not body.get("prompt"):
             await call.answer(lines.loaded(self._clock_s()))
@@ -167,6 +176,15 @@ class OllamaRoutes:
         apps = await self._backend.apps()
         name = name_of(model, apps) if isinstance(model, str) else model
         return name, app_of(apps, name, can, takes)
+
+    def _note(self, body: Mapping[str, Any]) -> None:
+        """Log once what requests say in vain."""
+        for name in passed_over(body):
+            if name not in self._noted:
+                self._noted.add(name)
+                log.info(
+                    "Ollama's %s changes nothing here: the configuration says how a model is loaded (told once)", name
+                )
 
     async def unserved(self, call: Call) -> None:
         """What manages Ollama's models: the configuration does here."""
