@@ -34,9 +34,10 @@ from edgeserve.client import AsyncClient
 from edgeserve.config.plain_text import one_line
 from edgeserve.errors import BadInput, ConfigError, EdgeServeError, Refusal, Rejected, UnknownApp, nearest
 from edgeserve.fronts.detections import FORMS, rows_of
-from edgeserve.fronts.served_apps import ServedApp, Troubles, app_for, as_json, inputs_from_json, of_any, of_text
+from edgeserve.fronts.image_apps import of_image
+from edgeserve.fronts.served_apps import ServedApp, Troubles, app_for, as_json, inputs_from_json, of_text
 from edgeserve.fronts.topics import key_of, label_of, topic_part
-from edgeserve.http.images import decode_file, form_of
+from edgeserve.http.images import decode_file
 
 log = logging.getLogger("edgeserve")
 
@@ -141,7 +142,7 @@ class MqttFront:
                 raise UnknownApp(f"no app {app!r} is served there{nearest(app, self._apps)}")
         if self._options.detect:
             example = 'image = { dtype = "uint8", shape = [320, 320, 3] }'
-            self._detector = app_for(self._apps, self._options.detect, "pictures", _of_pictures, example)
+            self._detector = app_for(self._apps, self._options.detect, "pictures", of_image, example)
 
     async def serve(self, stopped: asyncio.Event, ready: Callable[[str], None]) -> None:
         """Until ``stopped``, and at most :data:`END_S` more. A broker that is not there, or goes, is tried again;
@@ -478,10 +479,6 @@ class MqttFront:
 def host_name() -> str:
     """This host's name as the name of a front: two hosts do not take each other's place on a broker."""
     return re.sub(r"[^A-Za-z0-9_-]", "-", socket.gethostname().partition(".")[0])[:64] or "edgeserve"
-
-
-def _of_pictures(about: Mapping[str, Any]) -> bool:
-    return of_any(about) and form_of(about) is not None
 
 
 def _state_of(answer: Answer) -> str:

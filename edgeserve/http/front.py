@@ -83,6 +83,7 @@ class Front:
         from edgeserve.http.asgi import Bounds
         from edgeserve.http.audio_routes import AudioRoutes
         from edgeserve.http.chat_routes import ChatRoutes
+        from edgeserve.http.health_routes import HealthRoutes
         from edgeserve.http.kserve_routes import KServeRoutes
         from edgeserve.http.ollama_routes import OllamaRoutes
         from edgeserve.http.page_routes import PageRoutes
@@ -102,6 +103,7 @@ class Front:
             *AudioRoutes(self._backend, bounds, self._tokens).routes(),
             *ChatRoutes(self._backend, bounds, self._tokens, self._clock_s).routes(),
             *OllamaRoutes(self._backend, bounds, self._tokens, self._clock_s).routes(),
+            *HealthRoutes(self._backend, bounds, self._tokens).routes(),
             *PageRoutes(self._backend, bounds, self._tokens).routes(),
         ]
         router = Starlette(routes=routes)

@@ -35,6 +35,8 @@ def detect(inputs):
     return {"output0": rows.T}
 def example():
     return {"image": np.zeros((32, 48, 3), np.uint8)}
+def line(inputs):
+    return {"y": inputs["a"]}
 def two(inputs):
     return {"y": inputs["a"]}
 """
@@ -52,6 +54,7 @@ def server():
             "model": {
                 "detect": {**python, "function": "frigate_functions:detect"},
                 "two": {"engine": "python", "function": "frigate_functions:two"},
+                "line": {"engine": "python", "function": "frigate_functions:line"},
             },
             "app": {
                 "detect": {
@@ -61,6 +64,9 @@ def server():
                     "inputs": {"image": {"dtype": "uint8", "shape": [32, 48, 3]}},
                 },
                 "two": {"model": "two", "slo": "2s", "inputs": {"a": one, "b": one}},
+                "line": {"model": "line", "slo": "2s", "inputs": {"a": one}},
+                "text": {"model": "line", "slo": "2s", "inputs": {"a": {"dtype": "text"}}},
+                "int8": {"model": "line", "slo": "2s", "inputs": {"a": {"dtype": "int8", "shape": [1, 8, 8, 3]}}},
             },
         },
         directory=str(folder),
@@ -166,6 +172,8 @@ def test_a_header_that_is_none_is_refused(frames):
     [
         (["--app", "detct"], "did you mean 'detect'"),
         (["--app", "two"], "Frigate sends no more"),
+        (["--app", "line"], "this front brings one image"),
+        (["--app", "text"], "this front brings one image"),
         (["--app", "detect", "--form", "yolov9"], "--form 'yolov9'"),
         (["--app", "detect", "--listen", "x"], "expected such as tcp"),
     ],
@@ -173,6 +181,14 @@ def test_a_header_that_is_none_is_refused(frames):
 def test_what_cannot_be_a_detector_is_said_at_once(server, capsys, arguments, says):
     assert cli.main(["frigate", "--endpoint", server.endpoints[0], *arguments]) == 2
     assert says in capsys.readouterr().err
+
+
+def test_a_network_of_whole_numbers_is_a_detector(server):
+    async def look():
+        async with AsyncClient(server.endpoints[0]) as client:
+            await FrigateFront(client, "int8", 200.0, "", 0.5).look()
+
+    asyncio.run(look())
 
 
 def test_the_command_serves_and_ends_on_a_signal(server):
