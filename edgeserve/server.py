@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence
 
 from edgeserve import __version__
 from edgeserve.config.loading import load_config
+from edgeserve.config.plain_text import log_to
 from edgeserve.config.schema import Config
 from edgeserve.errors import ConfigError
 from edgeserve.ipc.connections import raise_file_limit
@@ -66,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Serve until a signal; the exit status is 0 after a clean end."""
-    logging.basicConfig(level=logging.DEBUG if args.verbose else logging.INFO, format=LOG_FORMAT, stream=sys.stderr)
+    log_to(sys.stderr, logging.DEBUG if args.verbose else logging.INFO, LOG_FORMAT)
     config = load_config(args.config)
     if not config.apps:
         raise ConfigError(

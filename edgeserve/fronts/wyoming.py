@@ -57,7 +57,7 @@ from edgeserve.client import AsyncClient
 from edgeserve.errors import BadInput, ConfigError, EdgeServeError
 from edgeserve.fronts.listening import FULL_SCALE, RATE, SILENCE_S, VoiceActivity, WakeWords, as_type
 from edgeserve.fronts.served_apps import ServedApp, Troubles, app_for, of_any, of_text
-from edgeserve.http.origins import user_at
+from edgeserve.http.origins import Seats, seated, user_at
 from edgeserve.http.sound import Converter
 
 log = logging.getLogger("edgeserve")
@@ -121,7 +121,7 @@ class WyomingFront:
         self.counts: Counter[str] = Counter()
         self.troubles = Troubles("wyoming")
         self._has_intents = False
-        self._connections: Counter[str] = Counter()
+        self._seats = Seats(CONNECTIONS_MAX, CONNECTIONS_OF_ONE_MAX)
         self._numbers = itertools.count(1)
         self._tasks: Dict[asyncio.Task[None], None] = {}
 
@@ -215,25 +215,17 @@ class WyomingFront:
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         origin = user_at(writer)
-        full = self._connections[origin] >= CONNECTIONS_OF_ONE_MAX
-        if full or sum(self._connections.values()) >= CONNECTIONS_MAX:
-            self.counts["connections refused"] += 1
-            writer.close()
-            return
         task = asyncio.current_task()
         assert task is not None, "a server's callback is a task"
         self._tasks[task] = None
-        self._connections[origin] += 1
         try:
-            await Connection(self, reader, writer, origin, f"wyoming-{os.getpid()}-{next(self._numbers)}").run()
+            async with seated(self._seats, origin):
+                await Connection(self, reader, writer, origin, f"wyoming-{os.getpid()}-{next(self._numbers)}").run()
         except (ConnectionError, asyncio.CancelledError):
             pass
         finally:
             writer.close()
             del self._tasks[task]
-            self._connections[origin] -= 1
-            if not self._connections[origin]:
-                del self._connections[origin]
 
 
 class Sentences:

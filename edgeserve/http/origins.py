@@ -7,9 +7,11 @@ An origin is ``token:NAME`` where the client showed a token with a name; else ``
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import re
-from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
+from contextlib import asynccontextmanager
+from typing import Any, AsyncIterator, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from edgeserve.config.text_files import read_text
 from edgeserve.errors import ConfigError
@@ -73,6 +75,66 @@ def read_tokens(path: str) -> Tokens:
     if not names or len(names) > TOKENS_MAX:
         raise ConfigError(f"[http] token_file = {path!r}: it holds {len(names)} tokens, expected 1 to {TOKENS_MAX}")
     return Tokens(names)
+
+
+class Seats:
+    """Places of what lasts: viewers, satellites. They are few, apart from those of requests, and a newcomer always gets
+    one: that of its own origin's oldest where that has ``of_one_max``, else of the oldest of the origin with the
+    most."""
+
+    def __init__(self, count_max: int, of_one_max: int) -> None:
+        self._count_max = count_max
+        self._of_one_max = of_one_max
+        self._of: Dict[str, Dict[object, Callable[[], None]]] = {}  # in the order in which they came
+
+    @property
+    def count(self) -> int:
+        """How many are taken."""
+        return sum(map(len, self._of.values()))
+
+    def take(self, origin: str, end: Callable[[], None]) -> object:
+        """A place until :meth:`leave`, or until ``end`` is called. What is returned names it."""
+        own = self._of.get(origin, {})
+        if len(own) >= self._of_one_max:
+            self._end_oldest(origin)
+        elif self.count >= self._count_max:
+            self._end_oldest(max(self._of, key=lambda each: len(self._of[each])))
+        seat = object()
+        self._of.setdefault(origin, {})[seat] = end
+        return seat
+
+    def leave(self, origin: str, seat: object) -> None:
+        """Give it back; a seat that was ended is none any more."""
+        own = self._of.get(origin, {})
+        own.pop(seat, None)
+        if not own:
+            self._of.pop(origin, None)
+
+    def _end_oldest(self, origin: str) -> None:
+        seat, end = next(iter(self._of[origin].items()))
+        self.leave(origin, seat)
+        end()
+
+
+@asynccontextmanager
+async def seated(seats: Seats, origin: str) -> AsyncIterator[None]:
+    """Have a place while the block lasts. Another who takes it ends the block early, without an error."""
+    task = asyncio.current_task()
+    assert task is not None, "called by a handler"
+    ended: List[bool] = []
+
+    def end() -> None:
+        ended.append(True)
+        task.cancel()
+
+    seat = seats.take(origin, end)
+    try:
+        yield
+    except asyncio.CancelledError:
+        if not ended:
+            raise
+    finally:
+        seats.leave(origin, seat)
 
 
 def origin_of(token_name: str, address: str) -> str:

@@ -20,7 +20,7 @@ from edgeserve.http.backend import Backend
 from edgeserve.http.chat import can_chat
 from edgeserve.http.chat_routes import EVENT_STREAM
 from edgeserve.http.failures import ClientGone, Forbidden
-from edgeserve.http.origins import Tokens
+from edgeserve.http.origins import Seats, Tokens, seated
 from edgeserve.recording.timeline import Timeline
 from edgeserve.recording.trace import step_of
 
@@ -55,6 +55,9 @@ REST_S_MIN = 4.0
 NO_STEP = 2**62
 """Asked for behind this one, the server keeps no more steps: keeping them costs every request some of its time."""
 
+VIEWERS_MAX, VIEWERS_OF_ONE_MAX = 64, 8
+"""In all, and of one origin: each costs the bytes of every look."""
+
 VIEW_PIECES_MAX = 16
 """Pieces that wait for somebody who reads slowly; further ones are left out for that viewer."""
 
@@ -82,6 +85,7 @@ class PageRoutes:
         self._bounds = bounds
         self._tokens = tokens
         self._hidden = HIDDEN if len(tokens) > 1 else ""
+        self._seats = Seats(VIEWERS_MAX, VIEWERS_OF_ONE_MAX)
         self._view = View(backend, self._hidden)
 
     def routes(self) -> List[Route]:
@@ -120,20 +124,19 @@ class PageRoutes:
         await call.answer({"story": lines})
 
     async def stream(self, call: Call) -> None:
-        """Server-sent events until the viewer goes. A viewer has a place of the front's, like a request."""
-        self._backend.places.enter(call.origin)
+        """Server-sent events until the viewer goes, or another takes its place."""
         pieces = self._view.pieces()
         try:
-            async with call.until_gone():
+            async with call.until_gone(), seated(self._seats, call.origin):
                 await call.start(200, [*EVENT_STREAM, *HEADERS[1:2]])
                 async for piece in pieces:
                     message = {"type": "http.response.body", "body": piece, "more_body": True}
                     await asyncio.wait_for(call.send(message), call.bounds.body_s_max)
+            await call.send({"type": "http.response.body", "body": b""})
         except asyncio.TimeoutError:
             raise ClientGone("the viewer does not read its stream") from None
         finally:
             await pieces.aclose()
-            self._backend.places.leave(call.origin)
 
 
 class _File:

@@ -36,7 +36,7 @@ from wyoming.tts import Synthesize, SynthesizeChunk, SynthesizeStart, Synthesize
 from wyoming.vad import VoiceStarted, VoiceStopped
 from wyoming.wake import Detect, Detection, NotDetected
 
-from edgeserve.fronts.wyoming import Voice, WyomingFront
+from edgeserve.fronts.wyoming import CONNECTIONS_OF_ONE_MAX, Voice, WyomingFront
 
 FUNCTIONS = """
 import json, time
@@ -476,6 +476,23 @@ def test_what_other_programs_say_is_passed_over(runtime):
                 await client.write_event(Event(kind))
             await client.write_event(Describe().event())
             assert Info.is_type((await asyncio.wait_for(client.read_event(), 10)).type)
+
+    asyncio.run(run())
+
+
+def test_a_new_connection_takes_the_place_of_the_oldest(runtime):
+    async def run():
+        async with fronted(runtime, ALL) as (_, port):
+            open_now = [await asyncio.open_connection("127.0.0.1", port) for _ in range(CONNECTIONS_OF_ONE_MAX)]
+            for reader, writer in open_now:
+                writer.write(b'{"type": "ping"}\n')
+                assert Pong.is_type((await asyncio.wait_for(async_read_event(reader), 10)).type)
+            async with AsyncTcpClient("127.0.0.1", port) as client:
+                await client.write_event(Describe().event())
+                assert Info.is_type((await asyncio.wait_for(client.read_event(), 10)).type)
+            assert await asyncio.wait_for(open_now[0][0].read(1), 10) == b""
+            for _, writer in open_now:
+                writer.close()
 
     asyncio.run(run())
 
