@@ -74,7 +74,7 @@ class Bounds(NamedTuple):
 class Call:
     """One HTTP request and the means to answer it."""
 
-    __slots__ = ("scope", "receive", "send", "bounds", "begun", "read", "token_name", "held_bytes")
+    __slots__ = ("scope", "receive", "send", "bounds", "begun", "read", "tokens", "token_name", "held_bytes")
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, bounds: Bounds) -> None:
         self.scope = scope
@@ -82,6 +82,7 @@ class Call:
         self.send = send
         self.bounds = bounds
         self.begun = False  # the answer's status has been sent
+        self.tokens: Optional[Tokens] = None
         self.token_name = ""
         self.held_bytes = 0
         self.read = scope["method"] == "GET"  # the body has come whole, so that another request may follow it
@@ -98,6 +99,17 @@ class Call:
         """Whose request it is, for the server's shares among clients."""
         client = self.scope.get("client")
         return origin_of(self.token_name, str(client[0]) if client else "")
+
+    def check_token(self) -> None:
+        """Raises :class:`Unauthorized` without a token, where there are tokens; later, too: one may be taken back."""
+        if self.tokens is None:
+            return
+        name = self.tokens.name_of(self.header(b"authorization"))
+        if name is None:
+            raise Unauthorized(
+                "this front needs the header 'Authorization: Bearer TOKEN' with a token of its token_file"
+            )
+        self.token_name = name
 
     def path(self, name: str) -> str:
         """A part of the path."""
@@ -306,14 +318,8 @@ class Endpoint:
         try:
             if self._bounds.host is not None:
                 _check_page(scope["headers"], self._bounds.host, self._bounds.origins)
-            elif self._tokens is not None:
-                name = self._tokens.name_of(call.header(b"authorization"))
-                if name is None:
-                    raise Unauthorized(
-                        "this front needs the header 'Authorization: Bearer TOKEN' with a token that it "
-                        "was started with"
-                    )
-                call.token_name = name
+            call.tokens = self._tokens
+            call.check_token()
             await self._handler(call)
         except EdgeServeError as error:
             await self._refuse(call, error)

@@ -179,7 +179,7 @@ async def send_stream(
             except EdgeServeError as error:
                 if not call.begun or isinstance(error, ClientGone):
                     raise
-                await _send(call, headers, failed(error))
+                await _write(call, failed(error))
             await call.send({"type": "http.response.body", "body": b""})
     finally:
         if coming is not None:
@@ -188,8 +188,13 @@ async def send_stream(
 
 
 async def _send(call: Call, headers: Headers, part: bytes) -> None:
+    call.check_token()
     if not call.begun:
         await call.start(200, list(headers))
+    await _write(call, part)
+
+
+async def _write(call: Call, part: bytes) -> None:
     try:
         message = {"type": "http.response.body", "body": part, "more_body": True}
         await asyncio.wait_for(call.send(message), call.bounds.body_s_max)

@@ -531,7 +531,14 @@ class _Calls:
             except EdgeServeError as error:
                 await context.abort(*refusal_of(error))
             held = self._hold(context, self._bytes, origin)
-            stream = Stream(infer, origin, held, self._config.grpc_message_max, self._at_once)
+
+            async def checked(request: InferRequest, origin: str) -> AsyncIterator[InferResponse]:
+                self._origin(context)  # the token may be none any more
+                async for found in infer(request, origin):
+                    yield found
+                    self._origin(context)
+
+            stream = Stream(checked, origin, held, self._config.grpc_message_max, self._at_once)
             await stream.run(context.read, context.write)
 
         return call
@@ -563,7 +570,7 @@ class _Calls:
             name = self._tokens.name_of(shown[0]) if shown else None
             if name is None:
                 raise Unauthorized(
-                    "this front needs the metadata 'authorization: Bearer TOKEN' with a token that it was started with"
+                    "this front needs the metadata 'authorization: Bearer TOKEN' with a token of its token_file"
                 )
         return origin_of(name, "") if name else self._user(context.peer())
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import logging
+import os
 import re
 from contextlib import asynccontextmanager
 from typing import Any, AsyncIterator, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
@@ -19,6 +21,8 @@ from edgeserve.ipc.other_end import address_owner as _of_address
 from edgeserve.ipc.other_end import owner_of_tcp
 from edgeserve.owners import user_of
 
+log = logging.getLogger("edgeserve")
+
 TOKEN_CHARS_MIN = 16
 TOKENS_MAX = 256
 """Of one file: every request is compared with each of them."""
@@ -28,17 +32,33 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}\Z")
 
 
 class Tokens:
-    """The tokens of a front: token -> name, ``""`` for one without a name. Empty: everybody is let in."""
+    """The tokens of a front: token -> name, ``""`` for one without a name. Empty: everybody is let in. With a ``path``
+    they are those of the file at any time; while it cannot be read, those of before."""
 
-    def __init__(self, names: Optional[Mapping[str, str]] = None) -> None:
+    def __init__(self, names: Optional[Mapping[str, str]] = None, path: str = "") -> None:
         self._names = [(token.encode(), name) for token, name in (names or {}).items()]
+        self._path = path
+        self._stamp = _stamp_of(path)
+
+    def _look(self) -> None:
+        stamp = _stamp_of(self._path)
+        if stamp == self._stamp:
+            return
+        self._stamp = stamp
+        try:
+            self._names = read_tokens(self._path)._names
+            log.info("[http] token_file = %r is read again: %d tokens", self._path, len(self._names))
+        except ConfigError as error:
+            log.error("%s; the tokens that it held before are still let in", error)
 
     def __len__(self) -> int:
+        self._look()
         return len(self._names)
 
     def name_of(self, shown: str) -> Optional[str]:
         """The name of the token in an ``authorization`` header; ``None`` where that is none of these. The scheme's case
         means nothing (RFC 9110, 11.1)."""
+        self._look()
         found: Optional[str] = None
         scheme, _, token = shown.partition(" ")
         sent = token.strip(" ").encode("latin-1", "replace") if scheme.lower() == "bearer" else b""
@@ -74,7 +94,16 @@ def read_tokens(path: str) -> Tokens:
         names[token] = name
     if not names or len(names) > TOKENS_MAX:
         raise ConfigError(f"[http] token_file = {path!r}: it holds {len(names)} tokens, expected 1 to {TOKENS_MAX}")
-    return Tokens(names)
+    return Tokens(names, path)
+
+
+def _stamp_of(path: str) -> Any:
+    """What changes with a file; None where there is none."""
+    try:
+        about = os.stat(path) if path else None
+    except OSError:
+        return None
+    return about and (about.st_mtime_ns, about.st_size, about.st_ino)
 
 
 class Seats:

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import os
 from collections import deque
-from typing import Any, AsyncGenerator, Deque, Dict, List, Mapping, Tuple
+from typing import Any, AsyncGenerator, Callable, Deque, Dict, List, Mapping, Tuple
 
 from starlette.routing import Route
 
@@ -19,7 +19,7 @@ from edgeserve.http.asgi import Bounds, Call, Endpoint, Handler, to_json, whole_
 from edgeserve.http.backend import Backend
 from edgeserve.http.chat import can_chat
 from edgeserve.http.chat_routes import EVENT_STREAM
-from edgeserve.http.failures import ClientGone, Forbidden
+from edgeserve.http.failures import ClientGone, Forbidden, Unauthorized
 from edgeserve.http.origins import Seats, Tokens, seated
 from edgeserve.recording.timeline import Timeline
 from edgeserve.recording.trace import step_of
@@ -84,9 +84,8 @@ class PageRoutes:
         self._backend = backend
         self._bounds = bounds
         self._tokens = tokens
-        self._hidden = HIDDEN if len(tokens) > 1 else ""
         self._seats = Seats(VIEWERS_MAX, VIEWERS_OF_ONE_MAX)
-        self._view = View(backend, self._hidden)
+        self._view = View(backend, self._why_hidden)
 
     def routes(self) -> List[Route]:
         """The files say nothing of the server, so that they need no token; everything else does."""
@@ -98,6 +97,10 @@ class PageRoutes:
         return [Route(path, _File(*file), methods=["GET"]) for path, file in FILES.items()] + [
             Route(path, Endpoint(handler, self._bounds, self._tokens), methods=["GET"]) for path, handler in table
         ]
+
+    def _why_hidden(self) -> str:
+        """Why no single requests are shown, or ``""``."""
+        return HIDDEN if len(self._tokens) > 1 else ""
 
     async def apps(self, call: Call) -> None:
         """What "try it" needs to know of each app."""
@@ -114,8 +117,8 @@ class PageRoutes:
 
     async def story(self, call: Call) -> None:
         """What happened to one request."""
-        if self._hidden:
-            raise Forbidden(self._hidden)
+        if self._why_hidden():
+            raise Forbidden(self._why_hidden())
         number = whole_of(call.path("id"))
         if number < 0:
             raise Malformed(f"{call.path('id')[:40]!r} is no request's id; expected a whole number")
@@ -130,11 +133,15 @@ class PageRoutes:
             async with call.until_gone(), seated(self._seats, call.origin):
                 await call.start(200, [*EVENT_STREAM, *HEADERS[1:2]])
                 async for piece in pieces:
+                    call.check_token()
                     message = {"type": "http.response.body", "body": piece, "more_body": True}
                     await asyncio.wait_for(call.send(message), call.bounds.body_s_max)
             await call.send({"type": "http.response.body", "body": b""})
         except asyncio.TimeoutError:
             raise ClientGone("the viewer does not read its stream") from None
+        except Unauthorized as error:
+            told = event("failed", {"code": error.code, "error": str(error)})
+            await call.send({"type": "http.response.body", "body": told})  # and this is its end
         finally:
             await pieces.aclose()
 
@@ -154,10 +161,10 @@ class _File:
 
 
 class View:
-    """What viewers see, as server-sent events: all but single requests where ``hidden`` says why not. Asks the server
+    """What viewers see, as server-sent events: all but single requests while ``hidden`` says why not. Asks the server
     while there is a viewer. For the event loop's thread."""
 
-    def __init__(self, backend: Backend, hidden: str) -> None:
+    def __init__(self, backend: Backend, hidden: Callable[[], str]) -> None:
         self._backend = backend
         self._hidden = hidden
         self._viewers: List[asyncio.Queue[bytes]] = []
@@ -169,12 +176,12 @@ class View:
         """The events for one viewer: what is known of the last minute, then what comes."""
         queue: asyncio.Queue[bytes] = asyncio.Queue(VIEW_PIECES_MAX)
         queue.put_nowait(event("looks", list(self._looks)))
-        if self._hidden:
-            queue.put_nowait(event("no_steps", {"code": Forbidden.code, "error": self._hidden}))
+        if self._hidden():
+            queue.put_nowait(event("no_steps", {"code": Forbidden.code, "error": self._hidden()}))
         self._viewers.append(queue)
         if len(self._viewers) == 1:
             self._tasks = [asyncio.ensure_future(self._look())]
-            if not self._hidden:
+            if not self._hidden():
                 self._tasks.append(asyncio.ensure_future(self._follow()))
         try:
             while True:
@@ -209,6 +216,8 @@ class View:
         loop = asyncio.get_running_loop()
         timeline, after, bytes_ahead = Timeline(), 0, 0.0
         while True:
+            if self._hidden():
+                return self._publish(event("no_steps", {"code": Forbidden.code, "error": self._hidden()}))
             if self._started_anew:
                 timeline, after, self._started_anew = Timeline(), 0, False
             try:

@@ -11,6 +11,8 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -150,6 +152,35 @@ def test_several_recorders_wait_for_nobody_but_the_model(front):
         recorder.socket.send_multipart([told, image.tobytes()])
     found = [np.frombuffer(recorder.socket.recv(), np.float32) for recorder in recorders]
     assert [rows[1] for rows in found] == [np.float32(0.8)] * 4
+
+
+@pytest.mark.parametrize("frames", [[b"x"] * 200_000, [b"{" * 60_000, b"x"], [b"{}", b"x" * 10**6, b"more"]])
+def test_what_is_no_request_is_read_within_bounds_and_answered_as_empty(front, frames):
+    def sent():
+        hostile = Recorder(front)
+        hostile.socket.send_multipart(frames)
+        return np.frombuffer(hostile.socket.recv(), np.float32)
+
+    with ThreadPoolExecutor(1) as others:
+        empty = others.submit(sent)
+        recorder = Recorder(front)
+        for _ in range(5):
+            begun_s = time.monotonic()
+            assert recorder.detect(image_of(90)).any()
+            assert time.monotonic() - begun_s < 2.0
+        assert len(empty.result(30)) == 120 and not empty.result().any()
+
+
+def test_one_socket_that_does_not_wait_leaves_room_for_others(front):
+    flood = zmq.Context.instance().socket(zmq.DEALER)
+    flood.setsockopt(zmq.LINGER, 0)
+    flood.connect(front)
+    image = image_of(255)  # takes the model long
+    told = json.dumps({"shape": list(image.shape), "dtype": "uint8"}).encode()
+    for _ in range(200):
+        flood.send_multipart([b"", told, image.tobytes()])
+    assert any(Recorder(front).detect(image_of(90)).any() for _ in range(20))
+    flood.close()
 
 
 @pytest.mark.parametrize(
