@@ -21,7 +21,7 @@ from edgeserve.config.loading import load_config
 from edgeserve.config.plain_text import log_to
 from edgeserve.config.schema import Config
 from edgeserve.errors import ConfigError
-from edgeserve.ipc.connections import raise_file_limit
+from edgeserve.ipc.connections import check_files, raise_file_limit
 from edgeserve.ipc.endpoints import remove_sockets
 from edgeserve.live.service_manager import Heartbeat, started_by
 from edgeserve.live.startup import StartInterrupted
@@ -93,7 +93,7 @@ def serve(config: Config, signals: Sequence[int] = (signal.SIGTERM, signal.SIGIN
     """Serve ``config`` until one of ``signals`` (or a ``drain`` over the bus), or until a device is lost where
     ``[server] on_device_lost`` says so. From the main thread only."""
     manager = started_by()
-    raise_file_limit()
+    check_files(raise_file_limit(), config.server.clients_max)
     front = front_of(config)
     runtime = Runtime(config, serve=True)
     heartbeat = Heartbeat(manager, runtime.on_loop)
