@@ -36,7 +36,7 @@ def test_a_block_without_its_place_ends_early(is_cancelled):
 
         async def sit(name):
             async with seated(seats, name):
-                await asyncio.sleep(60)
+                await asyncio.Event().wait()
             ends.append(name)
 
         first = asyncio.ensure_future(sit("a"))
