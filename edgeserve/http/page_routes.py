@@ -170,12 +170,14 @@ class View:
         self._viewers: List[asyncio.Queue[bytes]] = []
         self._tasks: List[asyncio.Task[None]] = []
         self._looks: Deque[Mapping[str, Any]] = deque(maxlen=LOOKS_KEPT)
+        self._history = b""  # the event that tells all of them, where it is made already
         self._started_anew = False  # another server answers: its steps are counted from the first
 
     async def pieces(self) -> AsyncGenerator[bytes, None]:
         """The events for one viewer: what is known of the last minute, then what comes."""
         queue: asyncio.Queue[bytes] = asyncio.Queue(VIEW_PIECES_MAX)
-        queue.put_nowait(event("looks", list(self._looks)))
+        self._history = self._history or event("looks", list(self._looks))
+        queue.put_nowait(self._history)
         if self._hidden():
             queue.put_nowait(event("no_steps", {"code": Forbidden.code, "error": self._hidden()}))
         self._viewers.append(queue)
@@ -192,6 +194,7 @@ class View:
                 for task in self._tasks:
                     task.cancel()
                 self._looks.clear()
+                self._history = b""
 
     def _publish(self, piece: bytes) -> None:
         for queue in self._viewers:
@@ -206,6 +209,7 @@ class View:
                     self._looks.clear()
                     self._started_anew = True
                 self._looks.append(look)
+                self._history = b""
                 self._publish(event("looks", [look]))
             except EdgeServeError as error:
                 self._publish(event("failed", {"code": error.code, "error": str(error)}))
