@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence
 
 from edgeserve import __version__
 from edgeserve.config.loading import load_config
+from edgeserve.config.plain_text import log_to
 from edgeserve.config.schema import Config
 from edgeserve.errors import ConfigError
-from edgeserve.ipc.connections import raise_file_limit
+from edgeserve.ipc.connections import check_files, raise_file_limit
 from edgeserve.ipc.endpoints import remove_sockets
 from edgeserve.live.service_manager import Heartbeat, started_by
 from edgeserve.live.startup import StartInterrupted
@@ -66,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Serve until a signal; the exit status is 0 after a clean end."""
-    logging.basicConfig(level=logging.DEBUG if args.verbose else logging.INFO, format=LOG_FORMAT, stream=sys.stderr)
+    log_to(sys.stderr, logging.DEBUG if args.verbose else logging.INFO, LOG_FORMAT)
     config = load_config(args.config)
     if not config.apps:
         raise ConfigError(
@@ -92,7 +93,7 @@ def serve(config: Config, signals: Sequence[int] = (signal.SIGTERM, signal.SIGIN
     """Serve ``config`` until one of ``signals`` (or a ``drain`` over the bus), or until a device is lost where
     ``[server] on_device_lost`` says so. From the main thread only."""
     manager = started_by()
-    raise_file_limit()
+    check_files(raise_file_limit(), config.server.clients_max)
     front = front_of(config)
     runtime = Runtime(config, serve=True)
     heartbeat = Heartbeat(manager, runtime.on_loop)

@@ -88,7 +88,7 @@ ROOMS = {
     "async_runtime": {"runtime"},
     "server": {"live", "runtime", "metrics", "http", "sched", ""} | OUTSIDE,
     "client": {"ipc", ""},
-    "http": {"client", "ipc.wire", "ipc.other_end", "recording", ""},
+    "http": {"client", "ipc.wire", "ipc.other_end", "recording", "metrics.endpoint", ""},
     "fronts": {"client", "engines.image", "http.images", "http.origins", "http.sound", ""},
     "ray": {"async_runtime", "runtime", "live.errors", ""},
     "tools": {"sched", "loop", "sim", "predict", "live", "recording", "metrics", "runtime", "client"}
@@ -131,6 +131,7 @@ OPTIONAL = {
         "http.kserve_routes",
         "http.chat_routes",
         "http.forms",
+        "http.health_routes",
         "http.front",
         "http.ollama_routes",
         "http.page_routes",

@@ -16,6 +16,8 @@ from edgeserve.config.files import resolve_path
 from edgeserve.config.gone import refuse_gone
 from edgeserve.config.hints import check_predicted
 from edgeserve.config.language_apps import completed
+from edgeserve.config.limits import NAME_CHARS_MAX
+from edgeserve.config.plain_text import one_line
 from edgeserve.config.readers import anything, string, table_of
 from edgeserve.config.schema import (
     DEFAULT_POLICY,
@@ -285,6 +287,7 @@ def check_config(config: Config) -> None:
             _refers(lane_name, config.lanes, f"[model.{model.name}] lanes")
     check_variants(config)
     for app in config.apps.values():
+        check_app_name(app.name)
         if app.policy:
             how = f"; a policy that an app names has a table: [policy.{app.policy}] kind = '...'"
             _refers(app.policy, config.policies, f"[app.{app.name}] policy", how)
@@ -299,6 +302,21 @@ def check_config(config: Config) -> None:
             check_predicted(app, config.policies[app.policy or next(iter(config.policies))])
         for node in app.nodes:
             _refers(node.model or node.name, config.models, f"[app.{app.name}] node {node.name!r} model")
+
+
+def check_app_name(name: str) -> None:
+    """Raise :class:`ConfigError` for the name of an app that a front could not say."""
+    why = ""
+    if not 0 < len(name) <= NAME_CHARS_MAX:
+        why = f"has {len(name)} characters, expected 1 to {NAME_CHARS_MAX}, as requests may have"
+    elif not name.isprintable():
+        why = "has a character that cannot be printed, which topics of MQTT and logs cannot hold"
+    elif any(part in (".", "..") for part in name.split("/")):
+        why = "has a part '.' or '..', which HTTP clients take out of paths (KServe, /v1/models)"
+    elif name == "stats":
+        why = "is taken in the paths of KServe over HTTP: GET /v2/models/stats tells of all models"
+    if why:
+        raise ConfigError(f"[app.{one_line(name[:NAME_CHARS_MAX])!r}]: the name {why}; rename the app")
 
 
 def _check_length(app: AppConfig, name: str, axis: int) -> None:

@@ -7,6 +7,7 @@ by the functions here: a name with line breaks, quotes or escape sequences adds 
 
 from __future__ import annotations
 
+import logging
 import re
 from typing import Any, Iterable, Mapping, TextIO
 
@@ -72,6 +73,22 @@ def _escaped(found: re.Match[str]) -> str:
 def _escaped_in_toml(found: re.Match[str]) -> str:
     char = found[0]
     return f"\\{char}" if char in '"\\' else f"\\u{ord(char):04x}"  # none of them is beyond U+FFFF
+
+
+class PlainLog(logging.Formatter):
+    """A format of log records whose messages stay on one line each, whatever a client or a model says in them."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 the base class's name
+        """See :class:`logging.Formatter`."""
+        record.message = one_line(record.message)
+        return super().formatMessage(record)
+
+
+def log_to(stream: TextIO, level: int, form: str) -> None:
+    """Have the root logger write there, as a command does."""
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(PlainLog(form))
+    logging.basicConfig(level=level, handlers=[handler])
 
 
 class PlainOutput:

@@ -31,6 +31,7 @@ from edgeserve.config.readers import (
     string,
     table_of,
     tuple_of,
+    web_origin,
 )
 
 CLASS_NAMES = ("critical", "normal", "background")
@@ -233,6 +234,7 @@ class HttpConfig:
     listen: str = entry(string, "127.0.0.1:8000")  # HOST:PORT; beyond loopback only with a token_file
     grpc: str = entry(string, "")  # HOST:PORT for gRPC, such as 127.0.0.1:8001 (extra grpc); "" = none
     token_file: str = entry(string, "")  # bearer tokens of clients: one, or lines of NAME TOKEN; "" = none is asked for
+    origins: Tuple[str, ...] = entry(tuple_of(web_origin), ())  # of pages in browsers that may ask; "*" = any
     server_name: str = entry(string, "edgeserve")  # what /v2 says; some of Triton's examples insist on "triton"
     server_key: str = entry(string, "")  # the server's public CURVE key, or its file, where its bus has keys
     client_key: str = entry(string, "")  # file of the front's own CURVE keys, where the server asks for them

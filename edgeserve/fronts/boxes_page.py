@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import io
-from typing import Any, Callable, Optional, Set
+from typing import Any, Callable, Optional
 
 from numpy.typing import NDArray
 
 from edgeserve.config.addresses import host_and_port, is_loopback
 from edgeserve.errors import ConfigError
 from edgeserve.fronts.camera import Ended
+from edgeserve.http.origins import Seats, seated, user_at
 
 VIEWERS_MAX = 8
+"""One more takes the place of the oldest."""
+
 HEAD_BYTES_MAX = 8192
 WAIT_S = 10.0
 """How long a viewer may take to ask, or to take a picture."""
@@ -49,7 +52,7 @@ class BoxesPage:
         self._newest: Optional[Ended] = None
         self._jpeg = b""
         self._came = asyncio.Event()
-        self._viewers: Set[Any] = set()
+        self._seats = Seats(VIEWERS_MAX, VIEWERS_MAX)
 
     def show(self, ended: Ended) -> None:
         """A frame that ended; one without an answer, or an older one, leaves the picture before it."""
@@ -69,24 +72,24 @@ class BoxesPage:
         return server
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._viewers) >= VIEWERS_MAX:
-            writer.close()
-            return
-        self._viewers.add(writer)
+        origin = user_at(writer)
         try:
-            head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), WAIT_S)
-            await self._serve(head.decode("latin-1"), writer)
+            async with seated(self._seats, origin):
+                head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), WAIT_S)
+                await self._serve(head.decode("latin-1"), reader, writer)
         except (asyncio.TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, OSError):
             pass  # the viewer has gone, or never asked
         finally:
-            self._viewers.discard(writer)
             writer.close()
 
-    async def _serve(self, head: str, writer: asyncio.StreamWriter) -> None:
+    async def _serve(self, head: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         method, path = (head.split(" ", 2) + ["", ""])[:2]
         hosts = [line[5:].strip() for line in head.split("\r\n") if line.lower().startswith("host:")]
         named = hosts[0].rpartition(":")[0] or hosts[0] if hosts else ""
-        if is_loopback(self._host) and not (named == "localhost" or is_loopback(named.strip("[]"))):
+        sites = [line[15:].strip() for line in head.split("\r\n") if line.lower().startswith("sec-fetch-site:")]
+        if any(site not in ("none", "same-origin") for site in sites):
+            await _send(writer, "403 Forbidden", "text/plain", b"no page of another place shows this camera\n")
+        elif is_loopback(self._host) and not (named == "localhost" or is_loopback(named.strip("[]"))):
             await _send(writer, "403 Forbidden", "text/plain", b"this page is for this machine\n")
         elif method != "GET" or path.partition("?")[0] not in ("/", "/stream", "/frame.jpg"):
             await _send(writer, "404 Not Found", "text/plain", b"/, /stream or /frame.jpg\n")
@@ -97,18 +100,24 @@ class BoxesPage:
                 await asyncio.wait_for(self._came.wait(), WAIT_S)
             await _send(writer, "200 OK", "image/jpeg", await self._picture())
         else:
-            await self._stream(writer)
+            await self._stream(reader, writer)
 
-    async def _stream(self, writer: asyncio.StreamWriter) -> None:
+    async def _stream(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Until the viewer goes, also where no frame comes."""
         writer.write(_head("200 OK", f"multipart/x-mixed-replace; boundary={PART}"))
-        while True:
-            came = self._came
-            if self._newest is not None:
-                jpeg = await self._picture()
-                writer.write(f"--{PART}\r\nContent-Type: image/jpeg\r\nContent-Length: {len(jpeg)}\r\n\r\n".encode())
-                writer.write(jpeg + b"\r\n")
-                await asyncio.wait_for(writer.drain(), WAIT_S)
-            await came.wait()
+        going = asyncio.ensure_future(reader.read(1))
+        try:
+            while not going.done():
+                came = asyncio.ensure_future(self._came.wait())
+                if self._newest is not None:
+                    jpeg = await self._picture()
+                    head = f"--{PART}\r\nContent-Type: image/jpeg\r\nContent-Length: {len(jpeg)}\r\n\r\n"
+                    writer.write(head.encode() + jpeg + b"\r\n")
+                    await asyncio.wait_for(writer.drain(), WAIT_S)
+                await asyncio.wait({came, going}, return_when=asyncio.FIRST_COMPLETED)
+                came.cancel()
+        finally:
+            going.cancel()
 
     async def _picture(self) -> bytes:
         """The newest frame as JPEG, drawn once for all viewers."""
@@ -153,6 +162,8 @@ def _head(status: str, kind: str) -> bytes:
         "Cache-Control: no-store",
         "Connection: close",
         "X-Content-Type-Options: nosniff",
+        "X-Frame-Options: DENY",
+        "Cross-Origin-Resource-Policy: same-origin",
         f"Content-Security-Policy: {POLICY}",
     )
     return ("\r\n".join(lines) + "\r\n\r\n").encode()

@@ -15,6 +15,8 @@ import asyncio
 import json
 import logging
 import math
+from collections import Counter
+from functools import partial
 from typing import Any, Dict, List, Optional, Set, Tuple
 
 import numpy as np
@@ -34,6 +36,15 @@ ROWS = 20
 MESSAGE_BYTES_MAX = 64 * 1024**2
 TOGETHER_MAX = 64
 """Requests that are open at once; a Frigate has one per detector."""
+
+OF_ONE_MAX = 2
+"""Of them of one socket: Frigate's asks one at a time, and gives up before it asks again."""
+
+FRAMES_MAX = 4
+"""The sender's name, an empty frame, a header and an image."""
+
+FRAMES_AT_ONCE = 1000
+"""Frames too many that are thrown away before others have a turn: about a millisecond."""
 
 HEADER_BYTES_MAX = 4096
 """Frigate's has about 100."""
@@ -62,6 +73,7 @@ class FrigateFront:
         self._troubles = Troubles("frigate")
         self.answered = 0
         self.empty = 0
+        self.refused = 0
 
     async def look(self) -> None:
         """Ask the server for the app. Raises :class:`EdgeServeError` where it cannot be a detector."""
@@ -86,24 +98,53 @@ class FrigateFront:
 
     async def _answer_all(self, socket: Any, stopped: asyncio.Event) -> None:
         open_now: Set[asyncio.Task[None]] = set()
+        of_one: Counter[bytes] = Counter()
+        plain = zmq.Socket.shadow(socket.underlying)
         ending = asyncio.ensure_future(stopped.wait())
         try:
             while not stopped.is_set():
-                coming = asyncio.ensure_future(socket.recv_multipart())
+                coming = asyncio.ensure_future(self._received(socket, plain))
                 await asyncio.wait({coming, ending}, return_when=asyncio.FIRST_COMPLETED)
                 if not coming.done():
                     coming.cancel()
                     break
-                if len(open_now) >= TOGETHER_MAX:
+                frames = coming.result()
+                if not frames or len(open_now) >= TOGETHER_MAX or of_one[frames[0]] >= OF_ONE_MAX:
+                    self.refused += 1
                     continue  # its sender gives up after the time-out
-                task = asyncio.ensure_future(self._answer(socket, coming.result()))
+                task = asyncio.ensure_future(self._answer(socket, frames))
                 open_now.add(task)
-                task.add_done_callback(open_now.discard)
+                of_one[frames[0]] += 1
+                task.add_done_callback(partial(self._ended, open_now, of_one, frames[0]))
         finally:
             ending.cancel()
             for task in list(open_now):
                 task.cancel()
             await asyncio.gather(*open_now, return_exceptions=True)
+
+    def _ended(self, open_now: Set[Any], of_one: Counter[bytes], sender: bytes, task: asyncio.Task[None]) -> None:
+        open_now.discard(task)
+        of_one[sender] -= 1
+        if not of_one[sender]:
+            del of_one[sender]
+
+    async def _received(self, socket: Any, plain: Any) -> List[bytes]:
+        """The next message, frame by frame; nothing for one that is none of Frigate's, of which no more is copied than
+        that takes."""
+        frame = await socket.recv(copy=False)
+        frames, count = [bytes(frame.buffer)], 1
+        while frame.more:  # a message comes whole, so that its next frame is there
+            frame = plain.recv(zmq.NOBLOCK, copy=False)
+            count += 1
+            size = frame.buffer.nbytes
+            if count <= FRAMES_MAX and (size <= HEADER_BYTES_MAX or count == FRAMES_MAX):
+                frames.append(bytes(frame.buffer))
+            elif not count % FRAMES_AT_ONCE:
+                await asyncio.sleep(0)
+        if len(frames) == count:
+            return frames
+        self._troubles.tell("malformed", f"a message of {count} frames, or with a long header, is no request")
+        return [*frames[:2], b""] if len(frames) > 1 else []  # answered as an empty image
 
     async def _answer(self, socket: Any, frames: List[bytes]) -> None:
         if len(frames) < 3 or frames[1]:

@@ -68,12 +68,19 @@ class AppInput(NamedTuple):
         return self.stream in STREAMS
 
 
-async def the_input(client: AsyncClient, app: str, sender: str) -> AppInput:
-    """What an app of the server declares. ``sender``: who sends one image. Raises :class:`EdgeServeError` where there
-    is no such app, or it takes something else."""
+def of_image(about: Mapping[str, Any]) -> bool:
+    """Whether an input holds a picture: numbers of two axes, or of three with the colours first or last."""
+    return of_any(about) and form_of({**about, "dtype": "uint8"}) is not None
+
+
+async def the_input(
+    client: AsyncClient, app: str, sender: str, fits: Callable[[Mapping[str, Any]], bool] = of_image
+) -> AppInput:
+    """What an app of the server declares. ``sender``: who sends one image, or what else ``fits``. Raises
+    :class:`EdgeServeError` where there is no such app, or it takes something else."""
     apps = await client.apps()
     example = 'image = { dtype = "uint8", shape = [320, 320, 3] }'
-    found = app_for(apps, app, f"one image: {sender} sends no more", of_any, example)
+    found = app_for(apps, app, f"one image: {sender} sends no more", fits, example)
     return AppInput(found.input, found.dtype, found.shape, apps[app]["stream"], float(apps[app]["slo_ms"]))
 
 
@@ -105,9 +112,9 @@ class Detector:
         self._labels = labels
         self._image: Optional[Form] = None
 
-    async def look(self, sender: str) -> None:
+    async def look(self, sender: str, fits: Callable[[Mapping[str, Any]], bool] = of_any) -> None:
         """Ask the server for the app. Raises :class:`EdgeServeError` where it cannot be asked by ``sender``."""
-        self.input = await the_input(self._client, self.app, sender)
+        self.input = await the_input(self._client, self.app, sender, fits)
         self._image = form_of({"dtype": self.input.dtype, "shape": self.input.shape})
 
     async def ask(self, array: NDArray[Any], slo_ms: float, stream: str) -> Answer:

@@ -16,7 +16,10 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import re
+import secrets
+import socket
 import ssl
 from collections import Counter
 from dataclasses import dataclass, field
@@ -28,10 +31,13 @@ import numpy as np
 from edgeserve import __version__
 from edgeserve.answers import Answer
 from edgeserve.client import AsyncClient
+from edgeserve.config.plain_text import one_line
 from edgeserve.errors import BadInput, ConfigError, EdgeServeError, Refusal, Rejected, UnknownApp, nearest
 from edgeserve.fronts.detections import FORMS, rows_of
-from edgeserve.fronts.served_apps import ServedApp, Troubles, app_for, as_json, inputs_from_json, of_any, of_text
-from edgeserve.http.images import decode_file, form_of
+from edgeserve.fronts.image_apps import of_image
+from edgeserve.fronts.served_apps import ServedApp, Troubles, app_for, as_json, inputs_from_json, of_text
+from edgeserve.fronts.topics import key_of, label_of, topic_part
+from edgeserve.http.images import decode_file
 
 log = logging.getLogger("edgeserve")
 
@@ -39,8 +45,15 @@ NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 PAUSE_S_MIN, PAUSE_S_MAX = 1.0, 60.0
 """Before the broker is tried again: doubled from the one to the other."""
 
+STEADY_S = 60.0
+"""A connection that lasted so long was none that another front took at once: the pause is the shortest again."""
+
+END_S = 0.5
+"""How long a front that ends may take to say so to its broker."""
+
 TOGETHER_MAX = 64
-"""Questions without an answer; one more is refused."""
+"""Questions without an answer; one more is refused. One asker has three quarters at most, and a quarter while others
+have some."""
 
 MESSAGES_WAITING_MAX = 256
 PAYLOAD_BYTES_MAX = 16 * 1024**2
@@ -75,7 +88,7 @@ class Mqtt:
     tls: bool = False
     user: str = ""
     password: str = ""
-    name: str = "edgeserve"
+    name: str = field(default_factory=lambda: host_name())
     discovery: str = "homeassistant"  # the prefix of Home Assistant's discovery; empty: none
     ask: Tuple[str, ...] = ()  # apps that are asked by topic
     askers: Tuple[str, ...] = ()  # names at the end of a topic that the broker keeps for one user each
@@ -115,7 +128,9 @@ class MqttFront:
         self._pictures: Dict[str, bytes] = {}  # the newest that waits, by camera
         self._looking: Set[str] = set()
         self._seen: Dict[str, Counter[str]] = {}
-        self._open = 0
+        self._open: Counter[str] = Counter()  # questions without an answer, by origin
+        self._self = f"{socket.gethostname()} {os.getpid()} {secrets.token_hex(4)}"
+        self._has_told = self._is_known = False  # the broker who this is; before this connection
         self._troubles = Troubles("mqtt")
         self.counts: Counter[str] = Counter()
 
@@ -127,27 +142,43 @@ class MqttFront:
                 raise UnknownApp(f"no app {app!r} is served there{nearest(app, self._apps)}")
         if self._options.detect:
             example = 'image = { dtype = "uint8", shape = [320, 320, 3] }'
-            self._detector = app_for(self._apps, self._options.detect, "pictures", _of_pictures, example)
+            self._detector = app_for(self._apps, self._options.detect, "pictures", of_image, example)
 
     async def serve(self, stopped: asyncio.Event, ready: Callable[[str], None]) -> None:
-        """Until ``stopped``. A broker that is not there, or goes, is tried again; ``ready(place)`` is called at the
-        first connection."""
-        options = self._options
+        """Until ``stopped``, and at most :data:`END_S` more. A broker that is not there, or goes, is tried again;
+        ``ready(place)`` is called at each connection."""
+        serving = asyncio.ensure_future(self._serve(stopped, ready))
+        stopping = asyncio.ensure_future(stopped.wait())
+        await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        await asyncio.wait({serving}, timeout=END_S)
+        while not serving.done():  # its broker does not answer; aiomqtt waits for that at more than one place
+            serving.cancel()
+            await asyncio.wait({serving}, timeout=END_S / 10)
+        if not serving.cancelled():
+            serving.result()
+
+    async def _serve(self, stopped: asyncio.Event, ready: Callable[[str], None]) -> None:
+        options, loop = self._options, asyncio.get_running_loop()
         place = f"{options.host}:{options.port}"
         pause_s = PAUSE_S_MIN
         while not stopped.is_set():
+            begun_s = loop.time()
             try:
                 async with self._connection() as broker:
+                    self._is_known = self._has_told
                     self._told.clear()  # a broker that was away may have forgotten
                     await self._tell(broker)
                     await self._subscribe(broker)
                     await broker.publish(f"{self._base}/status", "online", qos=1, retain=True)
+                    await broker.publish(f"{self._base}/instance", self._self, qos=1, retain=True)
+                    self._has_told = True
                     ready(place)
-                    pause_s = PAUSE_S_MIN
                     await self._until(stopped, broker)
                     await broker.publish(f"{self._base}/status", "offline", qos=1, retain=True)
             except aiomqtt.MqttError as error:
                 self.counts["connections lost"] += 1
+                pause_s = PAUSE_S_MIN if loop.time() - begun_s >= STEADY_S else pause_s
                 log.warning("mqtt: broker %s: %s; trying again in %g s", place, error, pause_s)
                 await _first_of(stopped.wait(), asyncio.sleep(pause_s))
                 pause_s = min(2 * pause_s, PAUSE_S_MAX)
@@ -167,7 +198,8 @@ class MqttFront:
 
     async def _subscribe(self, broker: aiomqtt.Client) -> None:
         options = self._options
-        topics = [f"{self._base}/ask/+", f"{self._base}/ask/+/+"] if options.ask else []
+        topics = [f"{self._base}/instance"]
+        topics += [f"{self._base}/ask/+", f"{self._base}/ask/+/+"] if options.ask else []
         topics += [f"{self._base}/reload"] if options.may_reload else []
         topics += list(options.cameras.values())
         topics += [f"{options.discovery}/+/{self._node}/+/config"] if options.discovery else []
@@ -188,7 +220,7 @@ class MqttFront:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             self._looking.clear()
-            self._open = 0
+            self._open.clear()
 
     # --- in -----------------------------------------------------------------------------------------------------------
 
@@ -203,6 +235,8 @@ class MqttFront:
             topic, payload = str(message.topic), bytes(message.payload or b"")
             if topic.startswith(f"{self._base}/ask/") and not message.retain:  # a question is asked once
                 begin(self._answer(broker, topic, payload))
+            elif topic == f"{self._base}/instance":
+                self._hear_of(payload.decode("utf-8", "replace"), message.retain)
             elif topic == f"{self._base}/reload" and not message.retain:
                 begin(self._reload(broker, payload.decode("utf-8", "replace")))
             elif topic.startswith(f"{self._options.discovery}/") and topic.endswith("/config"):
@@ -216,28 +250,39 @@ class MqttFront:
                             self._looking.add(camera)
                             begin(self._look_at(broker, camera))
 
+    def _hear_of(self, instance: str, is_retained: bool) -> None:
+        """Who has this front's name on the broker. What is retained at the first connection is an earlier run."""
+        if instance not in ("", self._self) and (self._is_known or not is_retained):
+            self.counts["takeovers"] += 1
+            self._troubles.tell(
+                "takeover",
+                f"another front has the name {self._options.name!r} on this broker (host, process: "
+                f"{one_line(instance[:80])!r}): each takes the other's connection; give one of them another --name",
+            )
+
     def _origin(self, who: str) -> str:
         """Whose share a question uses. The last level of its topic is the asker's own word, unless the broker keeps
         it for one user: any other name gives no share of its own."""
         return f"mqtt:{who}" if who in self._options.askers else "mqtt"
 
     async def _answer(self, broker: aiomqtt.Client, topic: str, payload: bytes) -> None:
-        app, _, who = topic[len(self._base) + len("/ask/") :].partition("/")
-        place = topic.replace("/ask/", "/answer/", 1)
-        if app not in self._options.ask:
+        level, _, who = topic[len(self._base) + len("/ask/") :].partition("/")
+        place = f"{self._base}/answer/{topic[len(self._base) + len('/ask/') :]}"
+        app = next((each for each in self._options.ask if topic_part(each) == level), None)
+        if app is None:
             return  # nobody said that it may be asked
         try:
-            if self._open >= TOGETHER_MAX:
-                raise Rejected(f"this front has {self._open} questions without an answer", "too many in flight")
+            origin = self._origin(who)
+            self._check_room(origin)
             if len(payload) > PAYLOAD_BYTES_MAX:
                 raise BadInput(f"a question of {len(payload)} bytes, at most {PAYLOAD_BYTES_MAX} are allowed")
-            self._open += 1
+            self._open[origin] += 1
             try:
                 inputs = inputs_from_json(app, self._apps[app]["inputs"], payload)
                 options: Dict[str, Any] = {"stream": "questions"} if self._apps[app].get("needs_stream") else {}
-                answer = await self._client.infer(app, inputs, origin=self._origin(who), **options)
+                answer = await self._client.infer(app, inputs, origin=origin, **options)
             finally:
-                self._open -= 1
+                self._open[origin] -= 1
             self.counts["answers"] += 1
             await self._command(broker, answer)
             told = {
@@ -252,6 +297,15 @@ class MqttFront:
             if isinstance(error, Refusal):
                 told["reason"] = error.reason
         await broker.publish(place, json.dumps(told), qos=1)
+
+    def _check_room(self, origin: str) -> None:
+        """Raises :class:`Rejected` where there is no room for another question of ``origin``."""
+        own, others = self._open[origin], sum(self._open.values()) - self._open[origin]
+        if own + others >= TOGETHER_MAX or own >= TOGETHER_MAX // 4 * (1 if others else 3):
+            raise Rejected(
+                f"this front has {own + others} questions without an answer, {own} of them of {origin}",
+                "too many in flight",
+            )
 
     async def _command(self, broker: aiomqtt.Client, answer: Answer) -> None:
         """An answer with a topic and a payload is published there, where a filter allows it."""
@@ -350,7 +404,7 @@ class MqttFront:
         if stats:
             await broker.publish(f"{self._base}/device", json.dumps(device), retain=True)
         for app, row in stats.get("apps", {}).items():
-            await broker.publish(f"{self._base}/apps/{app}", json.dumps(_app_of(row)), retain=True)
+            await broker.publish(f"{self._base}/apps/{topic_part(app)}", json.dumps(_app_of(row)), retain=True)
 
     def _entities(self, stats: Mapping[str, Any], device: Mapping[str, Any]) -> Dict[str, str]:
         """What Home Assistant is to show: topic -> configuration."""
@@ -382,17 +436,25 @@ class MqttFront:
                 value = f"{{{{ value_json.{key} }}}}"
                 sensor(key, name, f"{base}/device", value, unit, device_class=kind, state_class="measurement")
         for lane in device.get("lanes", {}):
-            value = f"{{{{ value_json.lanes['{lane}'] }}}}"
-            sensor(f"lane_{_key(lane)}", f"Lane {lane}", f"{base}/device", value, "%", state_class="measurement")
+            value = f"{{{{ value_json.lanes[{json.dumps(lane)}] }}}}"
+            sensor(f"lane_{key_of(lane)}", f"Lane {lane}", f"{base}/device", value, "%", state_class="measurement")
         for app in stats.get("apps", {}):
             for key, name in (("completed", "answered"), ("refused", "refused"), ("late", "late")):
-                topic, value = f"{base}/apps/{app}", f"{{{{ value_json.{key} }}}}"
-                sensor(f"app_{_key(app)}_{key}", f"{app} {name}", topic, value, state_class="total_increasing")
+                topic, value = f"{base}/apps/{topic_part(app)}", f"{{{{ value_json.{key} }}}}"
+                sensor(f"app_{key_of(app)}_{key}", f"{app} {name}", topic, value, state_class="total_increasing")
         for app in options.ask:
-            topic = f"{base}/answer/{app}"
-            sensor(f"answer_{_key(app)}", f"{app} answer", topic, "{{ value_json.text }}", json_attributes_topic=topic)
+            topic = f"{base}/answer/{topic_part(app)}"
+            sensor(
+                f"answer_{key_of(app)}", f"{app} answer", topic, "{{ value_json.text }}", json_attributes_topic=topic
+            )
             if any(of_text(about) for about in self._apps[app]["inputs"].values()):
-                put("text", f"ask_{_key(app)}", f"Ask {app}", command_topic=f"{base}/ask/{app}", max=STATE_CHARS_MAX)
+                put(
+                    "text",
+                    f"ask_{key_of(app)}",
+                    f"Ask {app}",
+                    command_topic=f"{base}/ask/{topic_part(app)}",
+                    max=STATE_CHARS_MAX,
+                )
         for camera in options.cameras:
             topic = f"{base}/detections/{camera}"
             shown: Dict[str, Any] = {"expire_after": STALE_S, "json_attributes_topic": topic}
@@ -400,7 +462,7 @@ class MqttFront:
             for label in self._watched:
                 put(
                     "binary_sensor",
-                    f"{camera}_{_key(label)}",
+                    f"{camera}_{label_of(label)}",
                     f"{camera} {label}",
                     state_topic=topic,
                     value_template=f"{{{{ 'ON' if value_json.labels.get({json.dumps(label)}, 0) else 'OFF' }}}}",
@@ -414,12 +476,9 @@ class MqttFront:
         return found
 
 
-def _of_pictures(about: Mapping[str, Any]) -> bool:
-    return of_any(about) and form_of(about) is not None
-
-
-def _key(name: str) -> str:
-    return re.sub(r"[^A-Za-z0-9_-]", "_", name)
+def host_name() -> str:
+    """This host's name as the name of a front: two hosts do not take each other's place on a broker."""
+    return re.sub(r"[^A-Za-z0-9_-]", "-", socket.gethostname().partition(".")[0])[:64] or "edgeserve"
 
 
 def _state_of(answer: Answer) -> str:

@@ -6,7 +6,9 @@ Files come at their own times, live sources as they come. Times are the source's
 
 from __future__ import annotations
 
+import glob
 import importlib.util
+import logging
 import os
 import re
 import threading
@@ -20,7 +22,9 @@ from edgeserve.http.images import PIXELS_MAX, check_pixels
 
 Frames = Iterator[Tuple[float, NDArray[Any]]]
 
-TEST, DEVICE = "test", "/dev/video"
+log = logging.getLogger("edgeserve")
+
+TEST, DEVICE = "test", "/dev/"
 PROTOCOLS = ("rtsp://", "rtsps://", "rtmp://", "http://", "https://", "udp://", "rtp://", "tcp://")
 WAIT_S = 5.0
 """How long a stream may say nothing, when it is opened and between two frames."""
@@ -34,6 +38,9 @@ TEST_SIZE, TEST_RATE = (480, 640), 30.0
 TEST_SQUARE = 80
 TEST_STEP = 8
 """Pixels that the square of the test pattern moves in a frame."""
+
+DAMAGED_MAX = 30
+"""Damaged pictures in a row, a second of a usual camera, after which the source is opened again."""
 
 NS_PER_S = 10**9
 
@@ -70,10 +77,13 @@ def source_of(text: str, clock_s: Callable[[], float], rate: float, library: str
         return Pattern(size, rate or TEST_RATE, clock_s)
     is_pipeline = " ! " in text
     is_live = is_pipeline or text.startswith((DEVICE, *PROTOCOLS))
+    if text.startswith(DEVICE) and not is_pipeline and not os.path.exists(text):
+        found = ", ".join(sorted(glob.glob(f"{DEVICE}video*"))) or "none"
+        raise ConfigError(f"source {text!r}: there is no such device; cameras of this machine: {found}")
     if not is_live and not os.path.isfile(text):
         raise ConfigError(
-            f"source {text!r}: there is no such file; expected test, a file, {DEVICE}0, an address such as rtsp://..., "
-            "or a pipeline of GStreamer"
+            f"source {text!r}: there is no such file; expected test, a file, {DEVICE}video0, an address such as "
+            "rtsp://..., or a pipeline of GStreamer"
         )
     gstreamer = importlib.util.find_spec("gi") is not None
     if library == "gstreamer" or is_pipeline or not library and gstreamer:
@@ -129,6 +139,7 @@ class PyAv:
         self.name = name
         self.is_live = is_live
         self._clock_s = clock_s
+        self._has_told = False
 
     def frames(self, ending: threading.Event) -> Frames:
         """See :class:`Source`."""
@@ -153,7 +164,7 @@ class PyAv:
     def _decoded(self, container: Any, ending: threading.Event) -> Frames:
         first_s: Optional[float] = None
         begin_s = 0.0
-        for frame in container.decode(video=0):
+        for frame in self._whole(container):
             time_s = float(frame.time or 0.0)
             if first_s is None:
                 first_s, begin_s = time_s, self._clock_s()
@@ -163,6 +174,26 @@ class PyAv:
             yield time_s - first_s, frame.to_ndarray(format="rgb24")
             if ending.is_set():
                 return
+
+    def _whole(self, container: Any) -> Iterator[Any]:
+        """The frames whose pictures can be decoded. Raises FFmpeg's error after :data:`DAMAGED_MAX` in a row that
+        cannot."""
+        import av
+
+        damaged = 0
+        for packet in container.demux(video=0):
+            try:
+                frames = packet.decode()
+            except av.error.InvalidDataError as error:
+                damaged += 1
+                if damaged >= DAMAGED_MAX:
+                    raise
+                if not self._has_told:
+                    self._has_told = True
+                    log.warning("%s: a damaged picture is left out (%s; told once)", shown(self.name), error)
+                continue
+            damaged = 0 if frames else damaged
+            yield from frames
 
 
 class GStreamer:

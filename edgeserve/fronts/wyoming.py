@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from wyoming.asr import Transcribe, Transcript, TranscriptChunk, TranscriptStart, TranscriptStop
 from wyoming.audio import AudioChunk, AudioStart, AudioStop
 from wyoming.error import Error
-from wyoming.event import Event, Eventable, async_read_event, async_write_event
+from wyoming.event import Event, Eventable, async_write_event
 from wyoming.handle import Handled, HandledChunk, HandledStart, HandledStop, NotHandled
 from wyoming.info import (
     AsrModel,
@@ -57,7 +57,7 @@ from edgeserve.client import AsyncClient
 from edgeserve.errors import BadInput, ConfigError, EdgeServeError
 from edgeserve.fronts.listening import FULL_SCALE, RATE, SILENCE_S, VoiceActivity, WakeWords, as_type
 from edgeserve.fronts.served_apps import ServedApp, Troubles, app_for, of_any, of_text
-from edgeserve.http.origins import user_at
+from edgeserve.http.origins import Seats, seated, user_at
 from edgeserve.http.sound import Converter
 
 log = logging.getLogger("edgeserve")
@@ -77,6 +77,9 @@ SOUND_S_MAX = 60
 TEXT_CHARS_MAX = 64 * 1024
 SOUND_STEP = 2_048
 """Samples of an event of speech."""
+
+ODD = (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
+"""What the package's events raise for data of another form."""
 
 SERVICE = "_wyoming._tcp.local."
 SENTENCE_END = re.compile(r"(?<=[.!?;:])\s+|\n+")
@@ -116,9 +119,9 @@ class WyomingFront:
         self.voice = voice
         self.apps: Dict[str, ServedApp] = {}
         self.counts: Counter[str] = Counter()
-        self._troubles = Troubles("wyoming")
+        self.troubles = Troubles("wyoming")
         self._has_intents = False
-        self._connections: Counter[str] = Counter()
+        self._seats = Seats(CONNECTIONS_MAX, CONNECTIONS_OF_ONE_MAX)
         self._numbers = itertools.count(1)
         self._tasks: Dict[asyncio.Task[None], None] = {}
 
@@ -144,7 +147,7 @@ class WyomingFront:
     def failed(self, role: str, error: EdgeServeError) -> None:
         """Count a question without an answer; its kind is logged once."""
         self.counts[f"{role}: {error.code}"] += 1
-        self._troubles.tell(f"{role}: {error.code}", f"{role}: {error.code}: {error}")
+        self.troubles.tell(f"{role}: {error.code}", f"{role}: {error.code}: {error}")
 
     def info(self) -> Info:
         """What a client is told that asks which services there are."""
@@ -212,38 +215,84 @@ class WyomingFront:
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         origin = user_at(writer)
-        full = self._connections[origin] >= CONNECTIONS_OF_ONE_MAX
-        if full or sum(self._connections.values()) >= CONNECTIONS_MAX:
-            self.counts["connections refused"] += 1
-            writer.close()
-            return
         task = asyncio.current_task()
         assert task is not None, "a server's callback is a task"
         self._tasks[task] = None
-        self._connections[origin] += 1
         try:
-            await Connection(self, reader, writer, origin, f"wyoming-{os.getpid()}-{next(self._numbers)}").run()
+            async with seated(self._seats, origin):
+                await Connection(self, reader, writer, origin, f"wyoming-{os.getpid()}-{next(self._numbers)}").run()
         except (ConnectionError, asyncio.CancelledError):
             pass
         finally:
             writer.close()
             del self._tasks[task]
-            self._connections[origin] -= 1
-            if not self._connections[origin]:
-                del self._connections[origin]
 
 
-class _Bounded:
-    """A reader whose parts have a size: the sender says how many bytes follow."""
+class Sentences:
+    """Text that comes in pieces of any size, cut into sentences. A piece costs its own length."""
 
-    def __init__(self, reader: asyncio.StreamReader) -> None:
-        self._reader = reader
-        self.readline = reader.readline  # bounded by the stream itself
+    def __init__(self) -> None:
+        self._parts: List[str] = []
+        self._chars = 0
 
-    async def readexactly(self, count: int) -> bytes:
-        if not 0 <= count <= PART_BYTES_MAX:
-            raise ValueError(f"a part of {count} bytes, at most {PART_BYTES_MAX} are allowed")
-        return await self._reader.readexactly(count)
+    @property
+    def rest(self) -> str:
+        """What is no whole sentence yet."""
+        return "".join(self._parts)
+
+    def add(self, text: str) -> List[str]:
+        """The sentences that end in another piece. Raises ``ValueError`` where one becomes too long."""
+        before = self._parts[-1][-1:] if self._parts else ""  # a sign may end the piece before
+        *whole, rest = SENTENCE_END.split(before + text)
+        if whole:
+            whole[0] = self.rest + whole[0][len(before) :]
+            self._parts, self._chars = [], 0
+        elif before:
+            rest = text
+        if rest:
+            self._parts.append(rest)
+            self._chars += len(rest)
+        if self._chars > TEXT_CHARS_MAX:
+            chars, self._parts, self._chars = self._chars, [], 0
+            raise ValueError(f"a sentence of {chars} characters, at most {TEXT_CHARS_MAX} are allowed")
+        return [sentence for sentence in whole if sentence.strip()]
+
+
+class OddEvent(ValueError):
+    """An event that this front cannot read; the next one may do."""
+
+
+async def read_event(reader: asyncio.StreamReader) -> Optional[Event]:
+    """The next event, None at the end. The sender says how many bytes follow a line: raises :class:`OddEvent` where
+    what is there is no event, and ``ValueError`` where nobody knows where the next one begins."""
+    line = await reader.readline()  # bounded by the stream itself
+    if not line:
+        return None
+    try:
+        head = json.loads(line)
+    except RecursionError as error:
+        raise ValueError(str(error)) from None
+    if not isinstance(head, dict):
+        raise OddEvent(f"a line of JSON that is a {type(head).__name__}, expected an object")
+    parts = [await _part(reader, head.get(key)) for key in ("data_length", "payload_length")]
+    data = head.get("data") or {}
+    try:
+        more = json.loads(parts[0]) if parts[0] else {}
+        return Event(type=_text(head["type"]), data={**data, **more}, payload=parts[1] or None)
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise OddEvent(f"{type(error).__name__}: {error}") from None
+
+
+async def _part(reader: asyncio.StreamReader, count: Any) -> bytes:
+    if count is not None and (type(count) is not int or not 0 <= count <= PART_BYTES_MAX):
+        raise ValueError(f"a part of {str(count)[:40]} bytes, expected 0 to {PART_BYTES_MAX}")
+    return await reader.readexactly(count) if count else b""
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"type is {str(value)[:40]}, expected a text")
+    return value
 
 
 class Connection:
@@ -260,7 +309,7 @@ class Connection:
     ) -> None:
         self._front = front
         self._client = front.client
-        self._reader: Any = _Bounded(reader)
+        self._reader = reader
         self._writer = writer
         self._sending = asyncio.Lock()
         self._origin = origin
@@ -270,9 +319,9 @@ class Connection:
         self._converter = Converter(SOUND_S_MAX)
         self._mode = ""  # what the sound is for: a role, "" before the first question, "done" after its answer
         self._asked: Dict[str, Any] = {}  # names of wake words, or language and sensitivity
-        self._sound: List[NDArray[np.int16]] = []  # of a command
+        self._sound = bytearray()  # of a command
         self._samples = 0  # since the sound began
-        self._text: Optional[str] = None  # that comes in pieces, to be spoken
+        self._text: Optional[Sentences] = None  # that comes in pieces, to be spoken
         self._wake = (
             WakeWords(
                 self, front.apps["wake"], front.voice.wake_words, front.voice.wake_every_ms, front.voice.wake_unit
@@ -283,22 +332,36 @@ class Connection:
         self._voice = VoiceActivity(self, front.apps["vad"]) if "vad" in front.apps else None
 
     async def run(self) -> None:
-        """Until the client goes. What is wrong beyond repair ends the connection."""
+        """Until the client goes. An odd event is answered by an error; one without a known end ends the connection."""
         try:
             while True:
-                event = await async_read_event(self._reader)
+                try:
+                    event = await read_event(self._reader)
+                except OddEvent as error:
+                    await self._answer_odd(error)
+                    continue
+                except ValueError as error:
+                    await self._answer_odd(error)
+                    return
                 if event is None:
                     return
-                await self._take(event)
+                try:
+                    await self._take(event)
+                except ODD as error:
+                    await self._answer_odd(error)
         except (asyncio.IncompleteReadError, ConnectionError):
             return
-        except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
-            self._front.counts["malformed"] += 1
-            await self.send(Error(f"no event of this protocol: {type(error).__name__}: {error}", "malformed"))
         finally:
             for task in list(self._tasks):
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _answer_odd(self, error: Exception) -> None:
+        """An event that is none is counted and answered, and its kind is logged once."""
+        self._front.counts["malformed"] += 1
+        text = f"no event of this protocol: {type(error).__name__}: {error}"
+        self._front.troubles.tell("malformed", f"{self._origin}: {text}")
+        await self.send(Error(text, "malformed"))
 
     async def send(self, event: Eventable) -> None:
         """One event to the client, whole."""
@@ -360,15 +423,12 @@ class Connection:
     async def _take_text(self, event: Event) -> None:
         """Text to be spoken: whole, or in pieces, after which the whole comes again for servers that know no pieces."""
         if SynthesizeStart.is_type(event.type):
-            self._text = ""
+            self._text = Sentences()
         elif SynthesizeChunk.is_type(event.type) and self._text is not None:
-            *whole, self._text = SENTENCE_END.split(self._text + SynthesizeChunk.from_event(event).text)
-            if len(self._text) > TEXT_CHARS_MAX:
-                raise ValueError(f"a sentence of {len(self._text)} characters, at most {TEXT_CHARS_MAX} are allowed")
-            for sentence in whole:
+            for sentence in self._text.add(SynthesizeChunk.from_event(event).text):
                 await self._next(self._speak(sentence))
         elif SynthesizeStop.is_type(event.type) and self._text is not None:
-            rest, self._text = self._text, None
+            rest, self._text = self._text.rest, None
             if rest.strip():
                 await self._next(self._speak(rest))
             await self._next(self.send(SynthesizeStopped()))
@@ -387,7 +447,7 @@ class Connection:
 
     def _listen(self, mode: str, asked: Dict[str, Any]) -> None:
         self._mode, self._asked = mode, asked
-        self._sound, self._samples = [], 0
+        self._sound, self._samples = bytearray(), 0
         if self._wake is not None:
             self._wake.begin(asked.get("names"))
         if self._voice is not None:
@@ -410,7 +470,7 @@ class Connection:
                 self._mode = "done"
                 await self._next(self._no_transcript(BadInput(f"a command of more than {SOUND_S_MAX} s")))
             else:
-                self._sound.append(sound)
+                self._sound += sound.tobytes()
 
     def unanswered(self, role: str, error: EdgeServeError) -> None:
         """A look at the sound that was refused or failed: the next one follows."""
@@ -434,8 +494,7 @@ class Connection:
     async def _sound_ended(self) -> None:
         mode, self._mode = self._mode, "done"
         if mode == "asr":
-            sound = np.concatenate(self._sound) if self._sound else np.zeros(0, np.int16)
-            self._sound = []
+            sound, self._sound = np.frombuffer(self._sound, np.int16), bytearray()
             await self._next(self._transcribe(sound, self._asked.get("language")))
         elif mode == "wake" and not (self._wake is not None and self._wake.found):
             await self.send(NotDetected())

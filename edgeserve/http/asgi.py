@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import math
 import zlib
 from functools import lru_cache, partial
 from typing import (
@@ -13,6 +14,7 @@ from typing import (
     AsyncIterator,
     Awaitable,
     Callable,
+    Collection,
     Dict,
     Iterator,
     List,
@@ -66,12 +68,13 @@ class Bounds(NamedTuple):
     json_bytes_max: int
     bodies: Places
     host: Optional[str]  # where there is no token: the address that the front listens on
+    origins: Collection[str] = ()  # of pages that may ask
 
 
 class Call:
     """One HTTP request and the means to answer it."""
 
-    __slots__ = ("scope", "receive", "send", "bounds", "begun", "read", "token_name", "held_bytes")
+    __slots__ = ("scope", "receive", "send", "bounds", "begun", "read", "tokens", "token_name", "held_bytes")
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, bounds: Bounds) -> None:
         self.scope = scope
@@ -79,6 +82,7 @@ class Call:
         self.send = send
         self.bounds = bounds
         self.begun = False  # the answer's status has been sent
+        self.tokens: Optional[Tokens] = None
         self.token_name = ""
         self.held_bytes = 0
         self.read = scope["method"] == "GET"  # the body has come whole, so that another request may follow it
@@ -95,6 +99,17 @@ class Call:
         """Whose request it is, for the server's shares among clients."""
         client = self.scope.get("client")
         return origin_of(self.token_name, str(client[0]) if client else "")
+
+    def check_token(self) -> None:
+        """Raises :class:`Unauthorized` without a token, where there are tokens; later, too: one may be taken back."""
+        if self.tokens is None:
+            return
+        name = self.tokens.name_of(self.header(b"authorization"))
+        if name is None:
+            raise Unauthorized(
+                "this front needs the header 'Authorization: Bearer TOKEN' with a token of its token_file"
+            )
+        self.token_name = name
 
     def path(self, name: str) -> str:
         """A part of the path."""
@@ -267,9 +282,17 @@ def parse_json(data: Any, empty: Any = None) -> Any:
     if not len(data):
         return empty
     try:
-        return json.loads(bytes(data))
+        return json.loads(bytes(data), parse_constant=_finite, parse_float=_finite)
     except (ValueError, RecursionError) as error:
         raise Malformed(f"the body is not JSON: {error}") from None
+
+
+def _finite(text: str) -> float:
+    """A number of JSON, which knows no NaN and no infinity."""
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text[:40]} is no number of JSON")
+    return number
 
 
 def error_body(error: BaseException) -> Dict[str, Any]:
@@ -294,15 +317,9 @@ class Endpoint:
         note_parent(scope["headers"], b"traceparent")
         try:
             if self._bounds.host is not None:
-                _check_page(scope["headers"], self._bounds.host)
-            elif self._tokens is not None:
-                name = self._tokens.name_of(call.header(b"authorization"))
-                if name is None:
-                    raise Unauthorized(
-                        "this front needs the header 'Authorization: Bearer TOKEN' with a token that it "
-                        "was started with"
-                    )
-                call.token_name = name
+                _check_page(scope["headers"], self._bounds.host, self._bounds.origins)
+            call.tokens = self._tokens
+            call.check_token()
             await self._handler(call)
         except EdgeServeError as error:
             await self._refuse(call, error)
@@ -324,14 +341,20 @@ class Endpoint:
         await call.answer(self._error_body(error), status, headers)
 
 
-def _check_page(headers: Headers, listens_on: str) -> None:
+def _check_page(headers: Headers, listens_on: str, origins: Collection[str]) -> None:
     """Raises :class:`Forbidden` for what a page in a browser asks of a front without a token, unless it is the front's
-    own: any page may send requests to this machine's own ports, also by a name of its own that leads there."""
+    own or one of ``origins``: any page may send requests to this machine's own ports, also by a name of its own that
+    leads there."""
     own = b"http://" + next((value for key, value in headers if key == b"host"), b"")
+    shown = next((value for key, value in headers if key == b"origin"), b"")
+    is_allowed = shown.decode("latin-1").lower() in origins
     for key, value in headers:
-        if (key == b"origin" and value != own) or (key == b"sec-fetch-site" and value not in (b"none", b"same-origin")):
+        if (key == b"origin" and value != own and not is_allowed) or (
+            key == b"sec-fetch-site" and value not in (b"none", b"same-origin") and not is_allowed
+        ):
             raise Forbidden(
-                "pages in a browser may ask a front that was started with a token, and send it; this one has none"
+                "pages in a browser may ask a front that was started with a token, and send it; this one has none. "
+                "[http] origins names pages that may ask without"
             )
         if key == b"host" and not _is_own_name(value, listens_on):
             raise Forbidden(

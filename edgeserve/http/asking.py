@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any, AsyncGenerator, Callable, Dict, List, Mapping, Sequence, Tuple, Union
+from typing import Any, AsyncGenerator, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 from edgeserve.answers import Answer
 from edgeserve.errors import BadInput, EdgeServeError, Malformed, RequestError, TooLarge, UnknownApp
@@ -19,6 +19,12 @@ from edgeserve.units import counted
 
 TOGETHER_MAX = 16
 """Requests of one call that the server has at a time: a list of texts to embed leaves room for other clients."""
+
+QUIET_S = 2.0
+"""Silence on a stream after which its client is told that the request lives: proxies end silent connections."""
+
+COMMENT = b": waiting\n\n"
+"""What event streams hold for that, and clients pass over."""
 
 MISTAKES = (Malformed, TooLarge, BadInput, UnknownApp)
 """Errors of one choice that end them all: the request itself is wrong."""
@@ -150,27 +156,45 @@ async def _end(tasks: Sequence[asyncio.Future[Any]]) -> None:
 
 
 async def send_stream(
-    call: Call, headers: Headers, parts: AsyncGenerator[bytes, None], failed: Callable[[EdgeServeError], bytes]
+    call: Call,
+    headers: Headers,
+    parts: AsyncGenerator[bytes, None],
+    failed: Callable[[EdgeServeError], bytes],
+    quiet: bytes = COMMENT,
 ) -> None:
-    """Send the parts as they come. The status is sent with the first, so that a refusal has its own; an error after
-    that is told by ``failed``. A client that goes cancels the request."""
+    """Send the parts as they come, and ``quiet`` after each :data:`QUIET_S` without one. The status is sent with the
+    first of either, so that a refusal at once has its own; an error after that is told by ``failed``. A client that
+    goes cancels the request."""
+    coming: Optional[asyncio.Future[bytes]] = None
     try:
         async with call.until_gone():
             try:
-                async for part in parts:
-                    await _send(call, headers, part)
+                while True:
+                    coming = asyncio.ensure_future(parts.__anext__())
+                    while not (await asyncio.wait({coming}, timeout=QUIET_S))[0]:
+                        await _send(call, headers, quiet)
+                    await _send(call, headers, coming.result())
+            except StopAsyncIteration:
+                pass
             except EdgeServeError as error:
                 if not call.begun or isinstance(error, ClientGone):
                     raise
-                await _send(call, headers, failed(error))
+                await _write(call, failed(error))
             await call.send({"type": "http.response.body", "body": b""})
     finally:
+        if coming is not None:
+            await _end([coming])
         await parts.aclose()
 
 
 async def _send(call: Call, headers: Headers, part: bytes) -> None:
+    call.check_token()
     if not call.begun:
         await call.start(200, list(headers))
+    await _write(call, part)
+
+
+async def _write(call: Call, part: bytes) -> None:
     try:
         message = {"type": "http.response.body", "body": part, "more_body": True}
         await asyncio.wait_for(call.send(message), call.bounds.body_s_max)

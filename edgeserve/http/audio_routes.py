@@ -8,11 +8,8 @@ list of objects with ``start``, ``end`` and ``text``).
 from __future__ import annotations
 
 import asyncio
-import io
 import json
-import wave
-from contextlib import contextmanager
-from typing import Any, AsyncGenerator, Dict, Iterator, List, Mapping, NamedTuple, Tuple
+from typing import Any, AsyncGenerator, Dict, List, Mapping, NamedTuple, Tuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +25,7 @@ from edgeserve.http.chat_routes import EVENT_STREAM
 from edgeserve.http.completion import error_body
 from edgeserve.http.forms import form_fields
 from edgeserve.http.origins import Tokens
-from edgeserve.http.sound import RATE_HZ, BadSound, check_form, count_at_16_khz, one_channel, resampled
+from edgeserve.http.sound import RATE_HZ, BadSound, Wav, count_at_16_khz, one_channel, resampled, wav_of
 
 FORMATS = ("json", "text", "verbose_json", "srt", "vtt")
 
@@ -151,33 +148,25 @@ def read_fields(name: str, fields: Mapping[str, Any], inputs: Mapping[str, Any])
 
 def bytes_to_read(data: bytes) -> int:
     """What reading a WAV file will take. Raises :class:`BadField`."""
-    with _opened(data) as file:
-        count = min(file.getnframes(), len(data) // (file.getsampwidth() * file.getnchannels()))
-        return SAMPLE_BYTES * (count + count_at_16_khz(count, file.getframerate()))
+    wav = _opened(data)
+    count = len(wav.data) // wav.frame_bytes
+    return SAMPLE_BYTES * (count + count_at_16_khz(count, wav.rate))
 
 
 def sound_of(data: bytes) -> NDArray[Any]:
-    """float32 from -1 to 1, one channel at 16 kHz, of a WAV file with whole numbers of 8, 16 or 32 bits. Raises
-    :class:`BadField`."""
-    with _opened(data) as file:
-        rate = file.getframerate()
-        sound = one_channel(file.readframes(file.getnframes()), file.getsampwidth(), file.getnchannels())
+    """float32 from -1 to 1, one channel at 16 kHz, of a WAV file. Raises :class:`BadField`."""
+    wav = _opened(data)
+    sound = one_channel(wav.data, wav.width, wav.channels, wav.coding)
     if not len(sound):
         raise BadField("file", ": it has no samples")
-    return np.asarray(sound if rate == RATE_HZ else resampled(sound, rate), np.float32)
+    return np.asarray(sound if wav.rate == RATE_HZ else resampled(sound, wav.rate), np.float32)
 
 
-@contextmanager
-def _opened(data: bytes) -> Iterator[wave.Wave_read]:
-    """A WAV file whose head can be true; of its length nothing is believed."""
+def _opened(data: bytes) -> Wav:
     try:
-        with wave.open(io.BytesIO(data)) as file:
-            check_form(file.getframerate(), file.getsampwidth(), file.getnchannels())
-            yield file
+        return wav_of(data)
     except BadSound as error:
-        raise BadField("file", f": a WAV file with {error}") from None
-    except (wave.Error, EOFError) as error:
-        raise BadField("file", f": no WAV file with plain samples (PCM): {error or 'it is cut off'}") from None
+        raise BadField("file", f": expected a WAV file; it has {error}") from None
 
 
 def _as_declared(sound: NDArray[Any], dtype: str) -> NDArray[Any]:

@@ -8,7 +8,6 @@ request that would change the answer is served, or refused by its name.
 from __future__ import annotations
 
 import json
-import math
 from typing import Any, Dict, List, Mapping, NamedTuple, Set, Tuple
 
 import numpy as np
@@ -35,16 +34,28 @@ NUMBERS = {
 """Options of a request that become inputs, with the dtype where the app declares none."""
 
 INT32 = 2**31 - 1
+FLOAT32 = float(np.finfo(np.float32).max)
 WHOLE = {
     "max_tokens": (1, INT32),
-    "seed": (-(2**63), 2**63 - 1),
+    "seed": (1 - 2**64, 2**64 - 1),
     "top_k": (0, INT32),
     "repeat_last_n": (-1, INT32),
     "n": (1, INT32),
     "logprobs": (0, INT32),
     "top_logprobs": (0, INT32),
 }
-"""Fields that are whole numbers, the smallest and the largest."""
+"""Fields that are whole numbers, the smallest and the largest. A seed is of 64 bits, with a sign or without; clients
+round it to a float."""
+
+LEFT_OUT: Dict[str, Any] = {
+    "max_tokens": -1,
+    "max_completion_tokens": -1,
+    "max_output_tokens": -1,
+    "top_k": -1,
+    "seed": -1,
+    "stop": "",
+}
+"""Fields -> the value with which clients say that they leave the field out."""
 
 CHOICES_MAX = 16
 """Answers of one request, prompts times ``n``: each is a request to the server."""
@@ -117,7 +128,18 @@ FOR_THE_RECORD = {
 }
 """Fields that change no answer: they are for people, for accounts, or ask for speed alone."""
 
-ROLES = ("system", "developer", "user", "assistant", "tool")
+ROLES = {
+    "system": "system",
+    "developer": "system",
+    "user": "user",
+    "assistant": "assistant",
+    "tool": "tool",
+    "function": "tool",
+}
+"""Roles of messages, the older ones too -> those that apps are told."""
+
+TEXT_PARTS = {"text": "text", "refusal": "refusal", "input_text": "text", "output_text": "text"}
+"""Types of a message's parts that are texts -> where they have it."""
 
 
 class BadField(BadInput):
@@ -166,6 +188,8 @@ def read_request(body: Any, inputs: Mapping[str, Any]) -> ChatRequest:
 def read_prompts(body: Any, inputs: Mapping[str, Any]) -> ChatRequest:
     """The body of ``/v1/completions``: texts to continue or their tokens, one or several."""
     given = _given(body, READ_OF_PROMPTS)
+    if given.get("logprobs") is False:
+        del given["logprobs"]
     prompt = given.get("prompt")
     prompts = [prompt] if isinstance(prompt, str) or _is_tokens(prompt) else prompt
     if not isinstance(prompts, list) or not prompts or not all(isinstance(p, str) or _is_tokens(p) for p in prompts):
@@ -215,7 +239,11 @@ def can_embed(app: Mapping[str, Any]) -> bool:
 def _given(body: Any, read: Set[str]) -> Dict[str, Any]:
     """The fields that say something. Raises :class:`BadField` for one that is not served."""
     assert isinstance(body, dict), "checked by the route"
-    given = {field: value for field, value in body.items() if value is not None}
+    given = {
+        field: value
+        for field, value in body.items()
+        if value is not None and not (field in LEFT_OUT and value == LEFT_OUT[field])
+    }
     _refuse_unserved(given, read)
     return given
 
@@ -299,7 +327,7 @@ def _brief(value: Any) -> str:
 def _extension(field: str, kinds: Tuple[type, ...], value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, kinds):
         raise BadField(field, f" = {_brief(value)}: expected a {'text' if str in kinds else 'number'}")
-    return value
+    return value if str in kinds else _number(field, value)
 
 
 def _conversation(messages: Any, inputs: Mapping[str, Any]) -> Dict[str, Any]:
@@ -315,50 +343,59 @@ def _conversation(messages: Any, inputs: Mapping[str, Any]) -> Dict[str, Any]:
 
 def _message(where: str, message: Any) -> Dict[str, Any]:
     """Role and text of a message, and the calls of an assistant's; its name is for people."""
-    if not isinstance(message, dict) or message.get("role") not in ROLES:
+    said = message.get("role") if isinstance(message, dict) else None
+    role = ROLES.get(said) if isinstance(said, str) else None
+    if role is None:
         raise BadField(where, f": expected an object whose role is one of {', '.join(ROLES)}")
     for field in ("function_call", "audio"):
         if message.get(field):
             raise BadField(f"{where}.{field}", " is not served here; write it into the message's content")
     calls = message.get("tool_calls") or []
-    if not isinstance(calls, list) or (calls and message["role"] != "assistant"):
+    if not isinstance(calls, list) or (calls and role != "assistant"):
         raise BadField(f"{where}.tool_calls", ": expected a list, in a message of the assistant")
     content = message.get("content")
-    if content is None and message["role"] == "assistant":
+    if content is None:  # such as of an assistant that called a function, and of a function that gave nothing
         content = message.get("refusal") or ""
     if isinstance(content, list):
         texts = [_part(part) for part in content]
         if not all(isinstance(text, str) for text in texts):
-            raise BadField(f"{where}.content", ": only parts of type text are served")
+            raise BadField(f"{where}.content", ": only parts of type text are served, each with its text")
         content = "".join(texts)
     if not isinstance(content, str):
         raise BadField(f"{where}.content", ": expected a text")
-    plain = {"role": "system" if message["role"] == "developer" else message["role"], "content": content}
+    plain = {"role": role, "content": content}
     return {**plain, "tool_calls": [_call(where, call) for call in calls]} if calls else plain
 
 
 def _part(part: Any) -> Any:
-    """The text of a part of a message; what is no text where it has none."""
+    """The text of a part of a message; what is no text where it is of another type."""
     kind = part.get("type") if isinstance(part, dict) else None
-    return part.get(kind) if kind in ("text", "refusal") else None
+    text = part.get(TEXT_PARTS[kind]) if isinstance(kind, str) and kind in TEXT_PARTS else 0
+    return "" if text is None else text
 
 
 def _call(where: str, call: Any) -> Dict[str, Any]:
     function = call.get("function") if isinstance(call, dict) else None
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
         raise BadField(f"{where}.tool_calls", ': expected objects with {"function": {"name": ..., "arguments": ...}}')
-    called = {"name": function["name"], "arguments": function.get("arguments") or "{}"}
+    arguments = function.get("arguments") or "{}"
+    called = {"name": function["name"], "arguments": arguments if isinstance(arguments, str) else json.dumps(arguments)}
     return {"id": str(call.get("id", "")), "type": "function", "function": called}
 
 
 def _number(name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, NUMBER) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, NUMBER):
         raise BadField(name, f" = {_brief(value)}: expected a number")
-    low, high = WHOLE.get(name, (0, 0))
-    if name in WHOLE and not (isinstance(value, int) and low <= value <= high):
+    if name not in WHOLE:
+        if not -FLOAT32 <= value <= FLOAT32:
+            raise BadField(name, f" = {_brief(value)}: expected a number of at most {FLOAT32:.1g}")
+        return float(value)
+    low, high = WHOLE[name]
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if not (isinstance(value, int) and low <= value <= high):
         raise BadField(name, f" = {_brief(value)}: expected a whole number from {low} to {high}")
-    number: float = value
-    return number
+    return (value + 2**63) % 2**64 - 2**63 if name == "seed" else value
 
 
 def _array(name: str, number: float, dtype: Any) -> Any:
@@ -371,9 +408,9 @@ def _array(name: str, number: float, dtype: Any) -> Any:
 
 def _stops(name: str, stop: Any) -> List[str]:
     stops = [stop] if isinstance(stop, str) else stop
-    if not isinstance(stops, list) or not all(isinstance(text, str) and text for text in stops):
+    if not isinstance(stops, list) or not all(isinstance(text, str) for text in stops):
         raise BadField(name, ": expected a text, or a list of texts")
-    return stops
+    return [text for text in stops if text]
 
 
 def _object(name: str, value: Any) -> Dict[str, Any]:

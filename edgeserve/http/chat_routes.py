@@ -18,9 +18,17 @@ from edgeserve.http.asking import answers_to, pieces_of, send_stream, texts_to
 from edgeserve.http.backend import Backend
 from edgeserve.http.chat import ChatRequest, can_chat, can_embed, read_prompts, read_request, read_texts
 from edgeserve.http.completion import Completion, count_of, error_body
+from edgeserve.http.failures import NotServed
+from edgeserve.http.names import name_behind
 from edgeserve.http.origins import Tokens
+from edgeserve.http.responses import WHOLE_CONVERSATION, Response, read_response
 
-EVENT_STREAM = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
+MODELS = "/v1/models/"
+EVENT_STREAM = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),  # else nginx keeps events together
+]
 
 
 class ChatRoutes:
@@ -38,9 +46,11 @@ class ChatRoutes:
         table = [
             ("/v1/chat/completions", "POST", self.chat),
             ("/v1/completions", "POST", self.complete),
+            ("/v1/responses", "POST", self.respond),
             ("/v1/embeddings", "POST", self.embed),
             ("/v1/models", "GET", self.models),
-            ("/v1/models/{name}", "GET", self.model),
+            (MODELS + "{name:path}", "GET", self.model),
+            *[("/v1/{rest:path}", method, self.unserved) for method in ("GET", "POST", "DELETE")],
         ]
         return [
             Route(path, Endpoint(handler, self._bounds, self._tokens, error_body), methods=[method])
@@ -55,8 +65,9 @@ class ChatRoutes:
     async def model(self, call: Call) -> None:
         """One of them."""
         apps = await self._backend.apps()
-        app_of(apps, call.path("name"), lambda app: can_chat(app) or can_embed(app), "texts")
-        await call.answer(self._model(call.path("name")))
+        name = name_behind(call.scope, MODELS, apps)
+        app_of(apps, name, lambda app: can_chat(app) or can_embed(app), "texts")
+        await call.answer(self._model(name))
 
     def _model(self, name: str) -> Dict[str, Any]:
         return {"id": name, "object": "model", "created": self._created_s, "owned_by": "edgeserve"}
@@ -74,6 +85,42 @@ class ChatRoutes:
         app = app_of(await self._backend.apps(), body.get("model"), can_chat)
         request = read_prompts(body, app["inputs"])
         await self._answer(call, app, request, Completion(*self._head("cmpl", request), request.n, chat=False))
+
+    async def respond(self, call: Call) -> None:
+        """The same in the newer form."""
+        body = await _body(call)
+        app = app_of(await self._backend.apps(), body.get("model"), can_chat)
+        request = read_response(body, app["inputs"])
+        response = Response(uuid.uuid4().hex, int(self._clock_s()), body)
+        if request.stream:
+            events = self._response_events(request, response, call.origin)
+            await send_stream(
+                call, EVENT_STREAM, events, lambda error: _named_event(response.failed(error_body(error)["error"]))
+            )
+            return
+        (answer,) = await texts_to(self._backend, call, app, request)
+        await call.answer(response.whole(answer))
+
+    async def _response_events(
+        self, request: ChatRequest, response: Response, origin: str
+    ) -> AsyncGenerator[bytes, None]:
+        pieces = pieces_of(self._backend, request, origin)
+        try:
+            async for _, piece in pieces:
+                for event in response.last(piece) if isinstance(piece, Answer) else response.piece(piece):
+                    yield _named_event(event)
+        finally:
+            await pieces.aclose()
+
+    async def unserved(self, call: Call) -> None:
+        """What OpenAI has and this server has not."""
+        path = call.path("rest")[:80]
+        if path.startswith("responses/"):
+            raise NotServed(f"/v1/{path}: {WHOLE_CONVERSATION} of POST /v1/responses, or of /v1/chat/completions")
+        raise NotServed(
+            f"{call.scope['method']} /v1/{path} is not served; POST /v1/chat/completions, /v1/responses, "
+            "/v1/completions, /v1/embeddings and /v1/audio/transcriptions are, and GET /v1/models"
+        )
 
     def _head(self, kind: str, request: ChatRequest) -> Tuple[str, str, int]:
         return f"{kind}-{uuid.uuid4().hex}", request.model, int(self._clock_s())
@@ -151,6 +198,11 @@ async def _body(call: Call) -> Dict[str, Any]:
     if not isinstance(body, dict):
         raise Malformed("the body is no JSON object with 'model' and what is asked")
     return body
+
+
+def _named_event(value: Mapping[str, Any]) -> bytes:
+    """One server-sent event with its type."""
+    return f"event: {value['type']}\n".encode() + _event(value)
 
 
 def _event(value: Any) -> bytes:

@@ -14,10 +14,12 @@ from typing import Any, Callable, List, Tuple
 
 from edgeserve.client import AsyncClient, Client
 from edgeserve.config.addresses import host_and_port, is_loopback
+from edgeserve.config.readers import ANY_ORIGIN
 from edgeserve.config.schema import HttpConfig
 from edgeserve.errors import ConfigError
 from edgeserve.http.backend import Backend, Places
 from edgeserve.http.kserve import OpenInference
+from edgeserve.http.names import tidied
 from edgeserve.http.origins import read_tokens
 from edgeserve.units import ns_to_ms, ns_to_s
 
@@ -41,6 +43,11 @@ def check_http(config: HttpConfig) -> None:
     places = [("listen", config.listen)] + ([("grpc", config.grpc)] if config.grpc else [])
     if config.grpc:
         check_extra(("grpc", "google.protobuf"), "grpc")
+    if ANY_ORIGIN in config.origins and not config.token_file:
+        raise ConfigError(
+            "[http] origins = ['*'] lets every page that this machine's browsers open ask the front: name the pages, "
+            "or set token_file"
+        )
     for key, place in places:
         host, _ = host_and_port(f"[http] {key}", place, EXAMPLE)
         if not is_loopback(host) and not config.token_file:
@@ -67,9 +74,11 @@ class Front:
         """The ASGI application."""
         from starlette.applications import Starlette
 
+        from edgeserve.http import browsers
         from edgeserve.http.asgi import Bounds
         from edgeserve.http.audio_routes import AudioRoutes
         from edgeserve.http.chat_routes import ChatRoutes
+        from edgeserve.http.health_routes import HealthRoutes
         from edgeserve.http.kserve_routes import KServeRoutes
         from edgeserve.http.ollama_routes import OllamaRoutes
         from edgeserve.http.page_routes import PageRoutes
@@ -81,16 +90,20 @@ class Front:
             config.json_bytes_max,
             Places(config.bodies_bytes_max, "bytes of bodies", "bodies_max", lasting=True),
             None if self._tokens else host_and_port("[http] listen", config.listen, EXAMPLE)[0],
+            config.origins,
         )
         kserve = KServeRoutes(self._service, bounds, self._tokens)
         routes = [
             *kserve.routes(),
-            *ChatRoutes(self._backend, bounds, self._tokens, self._clock_s).routes(),
             *AudioRoutes(self._backend, bounds, self._tokens).routes(),
+            *ChatRoutes(self._backend, bounds, self._tokens, self._clock_s).routes(),
             *OllamaRoutes(self._backend, bounds, self._tokens, self._clock_s).routes(),
+            *HealthRoutes(self._backend, bounds, self._tokens).routes(),
             *PageRoutes(self._backend, bounds, self._tokens).routes(),
         ]
-        return kserve.ahead_of(Starlette(routes=routes))
+        router = Starlette(routes=routes)
+        router.router.redirect_slashes = False  # the way back is the proxy's, where there is one
+        return browsers.ahead_of(tidied(kserve.ahead_of(router)), config.origins)
 
     async def serve(self, stopped: asyncio.Event, ready: Callable[[List[str]], None]) -> None:
         """Serve until ``stopped``. ``ready`` hears where. Raises :class:`ConfigError` when a port cannot be had."""
@@ -151,7 +164,7 @@ def bind(key: str, place: str) -> socket.socket:
     """A listening socket; port 0 is any free one."""
     host, port = host_and_port(f"[http] {key}", place, EXAMPLE)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # else asyncio sets no TCP_NODELAY
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))

@@ -51,8 +51,9 @@ MESSAGES: Dict[str, str] = {
     # Of Triton's model_config.proto, the fields that say something here.
     "ModelInput": "name string 1; data_type int32 2; dims int64* 4",
     "ModelOutput": "name string 1; data_type int32 2; dims int64* 3",
+    "ModelTransactionPolicy": "decoupled bool 1",
     "ModelConfig": "name string 1; platform string 2; backend string 17; max_batch_size int32 4; input ModelInput* 5; "
-    "output ModelOutput* 6",
+    "output ModelOutput* 6; model_transaction_policy ModelTransactionPolicy 19",
     "ModelConfigResponse": "config ModelConfig 1",
     "ModelStatisticsRequest": "name string 1; version string 2",
     "StatisticDuration": "count uint64 1; ns uint64 2",

@@ -17,12 +17,14 @@ from weakref import WeakValueDictionary
 import grpc
 from google.protobuf.message import DecodeError
 
+from edgeserve.config.plain_text import one_line
 from edgeserve.config.schema import HttpConfig
 from edgeserve.errors import BadInput, ConfigError, EdgeServeError, Malformed, Rejected
 from edgeserve.http.backend import Places, note_parent
 from edgeserve.http.failures import GRPC_OF_HTTP, Unauthorized, details_of, message_of, status_of
 from edgeserve.http.grpc_messages import DATA_TYPES, KINDS, SERVICE
 from edgeserve.http.kserve import (
+    FINAL,
     VERSION,
     InferRequest,
     InferResponse,
@@ -66,6 +68,9 @@ CONTENTS = {
 
 Verb = Callable[[Any, str], Awaitable[Any]]
 """What a request asks, and whose it is -> the answer's message."""
+
+Answers = Callable[[InferRequest, str], AsyncIterator[InferResponse]]
+"""The same -> its responses on a stream; the last one alone is :data:`~edgeserve.http.kserve.FINAL`."""
 
 
 class GrpcService:
@@ -313,13 +318,14 @@ class _OfOrigin:
 
 class Stream:
     """One ``ModelStreamInfer`` call. Each request has one answer, in the order in which they end; an error is one, too.
+    Where an answer comes in pieces, the next is asked for when one is written.
 
     A request counts from when it was read until its answer is written: a client that does not read its answers is not
     read either. ``held``: the bytes of these requests and answers; more are read only below ``bytes_max``."""
 
     def __init__(
         self,
-        infer: Callable[[InferRequest, str], Awaitable[Any]],
+        infer: Answers,
         origin: str,
         held: Held,
         bytes_max: int,
@@ -331,7 +337,7 @@ class Stream:
         self._held = held
         self._bytes_max = bytes_max
         self._room = asyncio.Event()
-        self._answers: asyncio.Queue[Optional[Tuple[bytes, int]]] = asyncio.Queue()
+        self._answers: asyncio.Queue[Optional[Tuple[bytes, int, Optional[asyncio.Event]]]] = asyncio.Queue()
         self._answering: Set[Any] = set()
         self._count = 0
 
@@ -345,12 +351,16 @@ class Stream:
                 answer = await self._answers.get()
                 if answer is None:
                     return await reading
-                packed, size = answer
+                packed, size, written = answer
                 del answer
-                await write(packed)
+                if packed:
+                    await write(packed)
                 del packed
-                self._count -= 1
                 self._held.set(self._held.count - size)
+                if written is None:
+                    self._count -= 1
+                else:
+                    written.set()
                 self._look()
         finally:
             for task in (reading, *self._answering):
@@ -376,7 +386,7 @@ class Stream:
             self._answers.put_nowait(None)
 
     async def _answer(self, data: bytes) -> None:
-        size, name = 0, ""
+        size, name, packed = 0, "", b""
         try:
             try:
                 self._held.set(self._held.count + len(data))
@@ -390,9 +400,14 @@ class Stream:
                 name = message.id
                 request = read_request(message)
                 del data, message  # their bytes are in the request, which alone is kept until its answer
-                found = await self._infer(request, self._origin)
-                await self._at_once.step(size)
-                packed = KINDS["ModelStreamInferResponse"](infer_response=found).SerializeToString()
+                async for found in self._infer(request, self._origin):
+                    await self._at_once.step(size)
+                    message = KINDS["ModelStreamInferResponse"](infer_response=write_response(found))
+                    packed = message.SerializeToString()
+                    del message
+                    if not found.parameters[FINAL]:
+                        await self._write_piece(packed)
+                        packed = b""
             self._held.set(self._held.count - size + len(packed))
             size = len(packed)
         except Exception as error:
@@ -403,8 +418,15 @@ class Stream:
             packed = answer.SerializeToString()
             self._held.set(self._held.count - size)
             size = 0
-        self._answers.put_nowait((packed, size))
+        self._answers.put_nowait((packed, size, None))
         self._look()
+
+    async def _write_piece(self, packed: bytes) -> None:
+        """Returns when it is written."""
+        self._held.set(self._held.count + len(packed))
+        written = asyncio.Event()
+        self._answers.put_nowait((packed, len(packed), written))
+        await written.wait()
 
     def _look(self) -> None:
         """Let the next request be read, or not."""
@@ -474,7 +496,7 @@ class _Calls:
 
         return call
 
-    def stream(self, infer: Callable[[InferRequest, str], Awaitable[Any]]) -> Any:
+    def stream(self, infer: Answers) -> Any:
         """A call of many requests."""
 
         async def call(_: Any, context: Any) -> None:
@@ -484,7 +506,14 @@ class _Calls:
             except EdgeServeError as error:
                 await context.abort(*refusal_of(error))
             held = self._hold(context, self._bytes, origin)
-            stream = Stream(infer, origin, held, self._config.grpc_message_max, self._at_once)
+
+            async def checked(request: InferRequest, origin: str) -> AsyncIterator[InferResponse]:
+                self._origin(context)  # the token may be none any more
+                async for found in infer(request, origin):
+                    yield found
+                    self._origin(context)
+
+            stream = Stream(checked, origin, held, self._config.grpc_message_max, self._at_once)
             await stream.run(context.read, context.write)
 
         return call
@@ -516,7 +545,7 @@ class _Calls:
             name = self._tokens.name_of(shown[0]) if shown else None
             if name is None:
                 raise Unauthorized(
-                    "this front needs the metadata 'authorization: Bearer TOKEN' with a token that it was started with"
+                    "this front needs the metadata 'authorization: Bearer TOKEN' with a token of its token_file"
                 )
         return origin_of(name, "") if name else self._user(context.peer())
 
@@ -545,8 +574,13 @@ def refusal_of(error: BaseException) -> Tuple[Any, str, Tuple[Tuple[str, str], .
     """An error as what ``context.abort`` takes. That raises an error which gRPC keeps until it is collected: no request
     may be in the frame that calls it, nor in a traceback from there."""
     code = getattr(grpc.StatusCode, GRPC_OF_HTTP[status_of(error)])
-    metadata = tuple((METADATA + name.replace("_", "-"), str(value)) for name, value in details_of(error).items())
+    metadata = tuple((METADATA + name.replace("_", "-"), _plain(value)) for name, value in details_of(error).items())
     return code, message_of(error), metadata
+
+
+def _plain(value: Any) -> str:
+    """A value of metadata, which is printable ASCII: a lane may be called otherwise."""
+    return one_line(str(value)).encode("ascii", "backslashreplace").decode()
 
 
 async def start_grpc(service: OpenInference, config: HttpConfig, tokens: Tokens) -> Tuple[Any, int]:
@@ -560,7 +594,7 @@ async def start_grpc(service: OpenInference, config: HttpConfig, tokens: Tokens)
         for name, verb in verbs.questions().items()
     }
     handlers["ModelInfer"] = grpc.stream_unary_rpc_method_handler(calls.infer(verbs.model_infer))
-    handlers["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(calls.stream(verbs.model_infer))
+    handlers["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(calls.stream(service.stream))
     server = grpc.aio.server(
         options=[
             ("grpc.max_receive_message_length", config.grpc_message_max),

@@ -6,12 +6,12 @@ make an :class:`InferRequest` of what they got and write an :class:`InferRespons
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, AsyncGenerator, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from edgeserve import __version__
 from edgeserve.answers import Answer, TimedOut
 from edgeserve.config.gone import GONE
-from edgeserve.errors import BadInput, ServerGone, nearest
+from edgeserve.errors import BadInput, ServerGone, UnknownApp, nearest
 from edgeserve.http.backend import Backend, Gone, check_version
 from edgeserve.http.failures import NotServed
 from edgeserve.http.tensors import check_shape, datatype_of, described, from_json, from_raw
@@ -26,6 +26,7 @@ REGION = "shared_memory_region"
 OF_PRIORITY = {1: "critical", 2: "normal"}
 """Triton's ``priority`` (1 is the highest) -> class; greater numbers are ``background``, 0 is the app's own class."""
 
+EMPTY_FINAL = "triton_enable_empty_final_response"
 PARAMETERS = (
     "slo_ms",
     "timeout_ms",
@@ -41,7 +42,10 @@ PARAMETERS = (
     "sequence_start",
     "sequence_end",
     "binary_data_output",
+    EMPTY_FINAL,
 )
+FINAL = "triton_final_response"
+"""Parameter of a response on a stream: whether it is the last to its request."""
 HINT = "hint."
 """Parameters that begin so are hints: ``hint.length``."""
 
@@ -133,6 +137,8 @@ def _option(name: str, value: Any) -> Any:
         return ("stream", str(value)) if value not in (0, "") else None
     if name in ("reset", "sequence_start"):  # False asks for nothing: Triton's clients always send it
         return ("reset", True) if _boolean(name, value) else None
+    if name == EMPTY_FINAL:
+        _boolean(name, value)
     if name in ("class", "stream", "on_late"):
         if not isinstance(value, str):
             raise BadInput(f"parameter {name!r} = {value!r}: expected a string")
@@ -168,6 +174,40 @@ class OpenInference:
 
     async def infer(self, request: InferRequest, gone: Optional[Gone] = None, origin: str = "") -> InferResponse:
         """Ask an app and wait for its answer. ``origin``: whose request it is."""
+        inputs, has_batch = await self._inputs(request)
+        answer = await self.backend.infer(request.model, inputs, options_of(request.parameters), gone, origin)
+        outputs = self._outputs(request.wishes, answer, has_batch)
+        return InferResponse(request.model, request.id, how_it_went(answer), outputs)
+
+    async def stream(self, request: InferRequest, origin: str = "") -> AsyncGenerator[InferResponse, None]:
+        """The same as responses on a stream. A decoupled model's come as it works them out, and the last brings what no
+        other brought; where that is nothing it is left out, unless the request wants it all the same."""
+        app = (await self.backend.apps()).get(request.model, {})
+        if not is_decoupled(app):
+            response = await self.infer(request, None, origin)
+            response.parameters[FINAL] = True
+            yield response
+            return
+        inputs, has_batch = await self._inputs(request)
+        told: Dict[str, Any] = {}
+        stream = self.backend.stream(request.model, inputs, options_of(request.parameters), origin)
+        try:
+            async for piece in stream:
+                if not isinstance(piece, Answer):
+                    told.update(piece)
+                    outputs = self._outputs(_of_those(request.wishes, piece), piece, has_batch)
+                    yield InferResponse(request.model, request.id, {FINAL: False}, outputs)
+                    continue
+                rest = _rest(piece.outputs, told)
+                outputs = self._outputs(_of_those(request.wishes, rest) if told else request.wishes, rest, has_batch)
+                if outputs or _boolean(EMPTY_FINAL, request.parameters.get(EMPTY_FINAL, False)):
+                    parameters = {**how_it_went(piece), FINAL: True}
+                    yield InferResponse(request.model, request.id, parameters, outputs)
+        finally:
+            await stream.aclose()
+
+    async def _inputs(self, request: InferRequest) -> Tuple[Dict[str, Any], bool]:
+        """The values of a request, and whether they came with a batch axis of 1."""
         check_version(request.model, request.version)
         inputs: Dict[str, Any] = {}
         item, has_batch = await self._one_item(request)
@@ -175,9 +215,7 @@ class OpenInference:
             if not isinstance(tensor.name, str) or tensor.name in inputs:
                 raise BadInput(f"input {tensor.name!r}: expected a name, and each name once")
             inputs[tensor.name] = self._value(tensor)
-        answer = await self.backend.infer(request.model, inputs, options_of(request.parameters), gone, origin)
-        outputs = self._outputs(request.wishes, answer, has_batch)
-        return InferResponse(request.model, request.id, how_it_went(answer), outputs)
+        return inputs, has_batch
 
     async def _one_item(self, request: InferRequest) -> Tuple[Sequence[InputTensor], bool]:
         """The inputs as the app declares them, and whether they came with a batch axis of 1, which its answer then has
@@ -211,13 +249,13 @@ class OpenInference:
         return from_json(tensor.name, tensor.datatype, shape, tensor.data)
 
     def _outputs(
-        self, wishes: Optional[Sequence[OutputWish]], answer: Answer, has_batch: bool = False
+        self, wishes: Optional[Sequence[OutputWish]], answer: Mapping[str, Any], has_batch: bool = False
     ) -> List[OutputTensor]:
         if wishes is None:
             wishes = [OutputWish(name, {}) for name in answer]
         return [self._output(wish, answer, has_batch) for wish in wishes]
 
-    def _output(self, wish: OutputWish, answer: Answer, has_batch: bool) -> OutputTensor:
+    def _output(self, wish: OutputWish, answer: Mapping[str, Any], has_batch: bool) -> OutputTensor:
         if wish.name not in answer:
             raise BadInput(f"the answer has no output {wish.name!r}{nearest(str(wish.name)[:128], answer)}")
         if wish.parameters.get("classification"):
@@ -245,8 +283,12 @@ class OpenInference:
             return {}
 
     async def model_ready(self, name: str, version: str = "") -> bool:
-        """Whether an app accepts requests: the server does, and each of the app's models has a lane that is up."""
-        await self.backend.app(name, version)
+        """Whether an app accepts requests: it is served, the server accepts requests, and each of the app's models has
+        a lane that is up."""
+        try:
+            await self.backend.app(name, version)
+        except UnknownApp:
+            return False
         return _could_run(name, await self._health())
 
     async def model(self, name: str, version: str = "") -> Dict[str, Any]:
@@ -271,6 +313,7 @@ class OpenInference:
         """The same in the words of Triton's model configuration. Requests carry no batch axis: batches are the
         scheduler's, so ``max_batch_size`` is 0."""
         table = await self.model(name, version)
+        app = await self.backend.app(name, version)
 
         def tensors(part: str) -> List[Dict[str, Any]]:
             return [
@@ -283,6 +326,7 @@ class OpenInference:
             "platform": NAME,
             "backend": NAME,
             "max_batch_size": 0,
+            "model_transaction_policy": {"decoupled": is_decoupled(app)},
             "input": tensors("inputs"),
             "output": tensors("outputs"),
         }
@@ -313,6 +357,22 @@ class OpenInference:
 def _shape(tensor: Mapping[str, Any]) -> List[int]:
     shape = list(tensor["shape"])
     return shape or [1] if datatype_of(tensor["dtype"]) == "BYTES" else shape
+
+
+def is_decoupled(app: Mapping[str, Any]) -> bool:
+    """Whether an app's answer may come in pieces, which Triton's models with several responses are called."""
+    return bool(app.get("pieces"))
+
+
+def _of_those(wishes: Optional[Sequence[OutputWish]], outputs: Mapping[str, Any]) -> Optional[Sequence[OutputWish]]:
+    return None if wishes is None else [wish for wish in wishes if wish.name in outputs]
+
+
+def _rest(outputs: Mapping[str, Any], told: Mapping[str, Any]) -> Dict[str, Any]:
+    """What of an answer its pieces did not bring; a text of theirs is empty there, so that clients may add it."""
+    rest = {name: value for name, value in outputs.items() if name not in told}
+    empty = {name: "" for name, value in outputs.items() if name in told and isinstance(value, str)}
+    return {**empty, **rest} if rest else {}
 
 
 def data_type(datatype: str) -> str:

@@ -27,12 +27,13 @@ from edgeserve.http.kserve import (
     OutputWish,
 )
 from edgeserve.http.kserve_json import binary_wishes, list_of, named, read_body, table_of, written
+from edgeserve.http.names import behind, model_paths
 from edgeserve.http.origins import Tokens
 from edgeserve.http.tensors import datatype_of, to_raw
 
 HEADER_LENGTH = b"inference-header-content-length"
 OCTETS = b"application/octet-stream"
-INFER_BEGIN, INFER_END = "/v2/models/", "/infer"
+MODELS = "/v2/models/"
 DECODERS = 4
 """Threads that decode images, files and large JSON: each takes some times the size of what it decodes."""
 
@@ -57,48 +58,54 @@ class KServeRoutes:
         self._decoders = ThreadPoolExecutor(DECODERS, thread_name_prefix="edgeserve-decode")
 
     def routes(self) -> List[Route]:
-        """All of them; the one that is asked most comes first."""
-        found = []
-        for path, methods in self._table():
-            handlers = {
-                method: Endpoint(handler, self._bounds, None if path.startswith("/v2/health") else self._tokens)
-                for method, handler in methods.items()
-            }
-            for place in (
-                [path, path.replace("{name}", "{name}/versions/{version}")]
-                if "/models/{name}" in path and "repository" not in path
-                else [path]
-            ):
-                found += [Route(place, endpoint, methods=[method]) for method, endpoint in handlers.items()]
-        return found
+        """All but those of one model."""
+        return [
+            Route(
+                path,
+                Endpoint(handler, self._bounds, None if path.startswith("/v2/health") else self._tokens),
+                methods=[method],
+            )
+            for path, methods in self._table()
+            for method, handler in methods.items()
+        ]
 
     def ahead_of(self, router: Any) -> Any:
-        """An ASGI application that answers requests for answers itself and gives any other to ``router``."""
-        endpoint = Endpoint(self.infer, self._bounds, self._tokens)
+        """An ASGI application that answers what concerns one model itself and gives any other request to ``router``."""
+        endpoint = Endpoint(self.of_model, self._bounds, self._tokens)
 
         async def application(scope: Any, receive: Any, send: Any) -> None:
             path = scope.get("path", "")
-            if path.endswith(INFER_END) and path.startswith(INFER_BEGIN) and scope.get("method") == "POST":
-                name = path[len(INFER_BEGIN) : -len(INFER_END)]
-                if name and "/" not in name:
-                    scope["path_params"] = {"name": name}
-                    await endpoint(scope, receive, send)
-                    return
-            await router(scope, receive, send)
+            concerns_one = path.startswith(MODELS) and path not in (MODELS, MODELS + "stats")
+            await (endpoint if concerns_one else router)(scope, receive, send)
 
         return application
 
+    async def of_model(self, call: Call) -> None:
+        """What concerns the model that the path names."""
+        verbs = {
+            "infer": ("POST", self.infer),
+            "": ("GET", self.model),
+            "ready": ("GET", self.model_ready),
+            "config": ("GET", self.config),
+            "stats": ("GET", self.statistics),
+        }
+        method = "GET" if call.scope["method"] == "HEAD" else call.scope["method"]
+        readings = model_paths(behind(call.scope, MODELS), verbs)
+        allowed = [each for each in readings if verbs[each.verb][0] == method]
+        apps = await self._service.backend.apps() if readings[1:] else ()
+        asked = next((each for each in allowed if each.name in apps), readings[0]) if readings else None
+        if asked is None or asked not in allowed:
+            await self.nothing(call)
+            return
+        call.scope = {**call.scope, "path_params": {"name": asked.name, "version": asked.version}}
+        await verbs[asked.verb][1](call)
+
     def _table(self) -> List[Tuple[str, Dict[str, Any]]]:
         return [
-            ("/v2/models/{name}/infer", {"POST": self.infer}),
             ("/v2/health/live", {"GET": self.live}),
             ("/v2/health/ready", {"GET": self.ready}),
             ("/v2", {"GET": self.server}),
             ("/v2/models/stats", {"GET": self.statistics}),
-            ("/v2/models/{name}", {"GET": self.model}),
-            ("/v2/models/{name}/ready", {"GET": self.model_ready}),
-            ("/v2/models/{name}/config", {"GET": self.config}),
-            ("/v2/models/{name}/stats", {"GET": self.statistics}),
             ("/v2/repository/index", {"POST": self.index, "GET": self.index}),
             ("/v2/{rest:path}", {"GET": self.nothing, "POST": self.nothing}),
         ]

@@ -7,13 +7,16 @@ from __future__ import annotations
 import datetime
 import hashlib
 import json
-from typing import Any, Dict, List, Mapping
+from typing import Any, Collection, Dict, List, Mapping
 
 from edgeserve.answers import Answer
 from edgeserve.errors import did_you_mean
 from edgeserve.http.chat import EXTENSIONS, BadField, can_chat, can_embed
 from edgeserve.http.completion import calls_of, finish_of, text_of, usage_of
 from edgeserve.units import NS_PER_MS
+
+VERSION = "0.12.11"
+"""The Ollama whose API this is: the first with ``logprobs``."""
 
 TAG = ":latest"
 """Ollama's names have a tag; an app has one version."""
@@ -70,9 +73,15 @@ NONE = {
 """Fields that are not served -> what asks for nothing."""
 
 
-def name_of(model: Any) -> Any:
-    """The app that a model's name means."""
-    return model[: -len(TAG)] if isinstance(model, str) and model.endswith(TAG) else model
+def name_of(model: Any, apps: Collection[str]) -> Any:
+    """The app that a model's name means: as :func:`listed` has it, else as it is."""
+    untagged = model[: -len(TAG)] if isinstance(model, str) and model.endswith(TAG) else model
+    return untagged if untagged in apps else model
+
+
+def listed(app: str) -> str:
+    """The name of an app as clients see it, which has a tag."""
+    return app if ":" in app and not app.endswith(TAG) else app + TAG
 
 
 def chat_body(body: Mapping[str, Any]) -> Dict[str, Any]:
@@ -92,6 +101,13 @@ def generate_body(body: Mapping[str, Any]) -> Dict[str, Any]:
     return {**_common(body, {"prompt", "system"}), "messages": messages}
 
 
+def passed_over(body: Mapping[str, Any]) -> List[str]:
+    """What a request says that changes nothing here: how Ollama loads a model is the configuration's."""
+    options = body.get("options")
+    named = [f"options.{key}" for key in options if key in OF_THE_SERVER] if isinstance(options, dict) else []
+    return [*named, *[key for key in body if key in PASSED]]
+
+
 def embed_body(body: Mapping[str, Any], key: str) -> Dict[str, Any]:
     """The body of ``/api/embed`` (``key`` is ``input``) or ``/api/embeddings`` (``prompt``), as ``/v1/embeddings``
     has it."""
@@ -101,7 +117,7 @@ def embed_body(body: Mapping[str, Any], key: str) -> Dict[str, Any]:
 
 def _common(body: Mapping[str, Any], own: Any) -> Dict[str, Any]:
     known = {"model", "stream", "format", "options", *own, *SAME, *PASSED, *NONE}
-    made: Dict[str, Any] = {"model": name_of(body.get("model")), "stream": body.get("stream", True)}
+    made: Dict[str, Any] = {"model": body.get("model"), "stream": body.get("stream", True)}
     for field, value in body.items():
         if field not in known:
             raise BadField(field, f": a request has no such field{did_you_mean(field[:64], known)} Leave it out")
@@ -238,8 +254,8 @@ def models_of(apps: Mapping[str, Any], since_s: float) -> List[Dict[str, Any]]:
     """The apps that can chat or embed, as ``/api/tags`` lists models."""
     return [
         {
-            "name": name + TAG,
-            "model": name + TAG,
+            "name": listed(name),
+            "model": listed(name),
             "modified_at": time_of(since_s),
             "size": 0,
             "digest": hashlib.sha256(name.encode()).hexdigest(),
@@ -259,6 +275,14 @@ DETAILS = {
     "quantization_level": "",
 }
 """The bus does not tell what a model is made of."""
+
+
+def about_model(app: Mapping[str, Any]) -> Dict[str, Any]:
+    """What clients read of a model's file: the length of its context, where the server knows it."""
+    about: Dict[str, Any] = {"general.architecture": "edgeserve"}
+    if "context_tokens" in app:
+        about["edgeserve.context_length"] = app["context_tokens"]
+    return about
 
 
 def capabilities_of(app: Mapping[str, Any]) -> List[str]:

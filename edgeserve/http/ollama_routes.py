@@ -4,7 +4,8 @@ OpenAI's; only its form and that of the answer differ.
 
 from __future__ import annotations
 
-from typing import Any, AsyncGenerator, Callable, Dict, List, Mapping, Tuple
+import logging
+from typing import Any, AsyncGenerator, Callable, Dict, List, Mapping, Set, Tuple
 
 from starlette.routing import Route
 
@@ -15,22 +16,27 @@ from edgeserve.http.asgi import Bounds, Call, Endpoint, Handler, error_body, to_
 from edgeserve.http.asking import answers_to, pieces_of, send_stream, texts_to
 from edgeserve.http.backend import Backend
 from edgeserve.http.chat import ChatRequest, can_chat, can_embed, read_prompts, read_request, read_texts
-from edgeserve.http.chat_routes import EMBEDS, app_of, vector_of
+from edgeserve.http.chat_routes import CHATS, EMBEDS, app_of, vector_of
 from edgeserve.http.completion import count_of
 from edgeserve.http.failures import NotServed
 from edgeserve.http.ollama import (
     DETAILS,
+    VERSION,
     Lines,
+    about_model,
     capabilities_of,
     chat_body,
     embed_body,
     generate_body,
     models_of,
     name_of,
+    passed_over,
     time_of,
 )
 from edgeserve.http.origins import Tokens
 from edgeserve.units import NS_PER_MS
+
+log = logging.getLogger("edgeserve")
 
 NDJSON = [(b"content-type", b"application/x-ndjson")]
 FOR_EVER_S = 100 * 365 * 86400
@@ -46,6 +52,7 @@ class OllamaRoutes:
         self._tokens = tokens
         self._clock_s = clock_s
         self._since_s = clock_s()
+        self._noted: Set[str] = set()
 
     def routes(self) -> List[Route]:
         """All of them."""
@@ -66,8 +73,8 @@ class OllamaRoutes:
         ]
 
     async def version(self, call: Call) -> None:
-        """The version of this program."""
-        await call.answer({"version": __version__})
+        """The version of Ollama that clients may expect, and of this program."""
+        await call.answer({"version": VERSION, "edgeserve": __version__})
 
     async def tags(self, call: Call) -> None:
         """The apps that can chat or embed."""
@@ -82,8 +89,7 @@ class OllamaRoutes:
     async def show(self, call: Call) -> None:
         """What an app can."""
         body = await _body(call)
-        name = name_of(body.get("model") or body.get("name"))
-        app = app_of(await self._backend.apps(), name, lambda app: can_chat(app) or can_embed(app))
+        _, app = await self._named(body.get("model") or body.get("name"), lambda app: can_chat(app) or can_embed(app))
         await call.answer(
             {
                 "modelfile": "",
@@ -91,7 +97,7 @@ class OllamaRoutes:
                 "template": "",
                 "modified_at": time_of(self._since_s),
                 "details": DETAILS,
-                "model_info": {"general.architecture": "edgeserve"},
+                "model_info": about_model(app),
                 "capabilities": capabilities_of(app),
             }
         )
@@ -99,29 +105,31 @@ class OllamaRoutes:
     async def chat(self, call: Call) -> None:
         """A message that goes on with a conversation."""
         body = await _body(call)
-        app = app_of(await self._backend.apps(), name_of(body.get("model")), can_chat)
+        name, app = await self._named(body.get("model"), can_chat)
+        self._note(body)
         lines = Lines(body["model"], chat=True)
         if not body.get("messages"):
             await call.answer(lines.loaded(self._clock_s()))
             return
-        await self._answer(call, app, read_request(chat_body(body), app["inputs"]), lines)
+        await self._answer(call, app, read_request(chat_body({**body, "model": name}), app["inputs"]), lines)
 
     async def generate(self, call: Call) -> None:
         """An answer to a prompt."""
         body = await _body(call)
-        app = app_of(await self._backend.apps(), name_of(body.get("model")), can_chat)
+        name, app = await self._named(body.get("model"), can_chat)
+        self._note(body)
         lines = Lines(body["model"], chat=False)
         if not body.get("prompt"):
             await call.answer(lines.loaded(self._clock_s()))
             return
-        asked = generate_body(body)
+        asked = generate_body({**body, "model": name})
         read = read_prompts if "prompt" in asked else read_request
         await self._answer(call, app, read(asked, app["inputs"]), lines)
 
     async def _answer(self, call: Call, app: Mapping[str, Any], request: ChatRequest, lines: Lines) -> None:
         if request.stream:
             parts = self._parts(request, lines, call.origin)
-            await send_stream(call, NDJSON, parts, lambda error: _line(error_body(error)))
+            await send_stream(call, NDJSON, parts, lambda error: _line(error_body(error)), quiet=b"")
             return
         (answer,) = await texts_to(self._backend, call, app, request)
         await call.answer(lines.last(answer, self._clock_s()))
@@ -157,9 +165,26 @@ class OllamaRoutes:
 
     async def _embedded(self, call: Call, key: str) -> Tuple[str, List[Answer]]:
         body = await _body(call)
-        app = app_of(await self._backend.apps(), name_of(body.get("model")), can_embed, EMBEDS)
-        request, _ = read_texts(embed_body(body, key), app["inputs"])
+        name, app = await self._named(body.get("model"), can_embed, EMBEDS)
+        request, _ = read_texts(embed_body({**body, "model": name}, key), app["inputs"])
         return body["model"], await answers_to(self._backend, call, request)
+
+    async def _named(
+        self, model: Any, can: Callable[[Mapping[str, Any]], bool], takes: str = CHATS
+    ) -> Tuple[str, Dict[str, Any]]:
+        """The app that a model's name means, if it ``can``."""
+        apps = await self._backend.apps()
+        name = name_of(model, apps) if isinstance(model, str) else model
+        return name, app_of(apps, name, can, takes)
+
+    def _note(self, body: Mapping[str, Any]) -> None:
+        """Log once what requests say in vain."""
+        for name in passed_over(body):
+            if name not in self._noted:
+                self._noted.add(name)
+                log.info(
+                    "Ollama's %s changes nothing here: the configuration says how a model is loaded (told once)", name
+                )
 
     async def unserved(self, call: Call) -> None:
         """What manages Ollama's models: the configuration does here."""

@@ -7,15 +7,21 @@ An origin is ``token:NAME`` where the client showed a token with a name; else ``
 
 from __future__ import annotations
 
+import asyncio
 import hmac
+import logging
+import os
 import re
-from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
+from contextlib import asynccontextmanager
+from typing import Any, AsyncIterator, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from edgeserve.config.text_files import read_text
 from edgeserve.errors import ConfigError
 from edgeserve.ipc.other_end import address_owner as _of_address
 from edgeserve.ipc.other_end import owner_of_tcp
 from edgeserve.owners import user_of
+
+log = logging.getLogger("edgeserve")
 
 TOKEN_CHARS_MIN = 16
 TOKENS_MAX = 256
@@ -26,18 +32,36 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}\Z")
 
 
 class Tokens:
-    """The tokens of a front: token -> name, ``""`` for one without a name. Empty: everybody is let in."""
+    """The tokens of a front: token -> name, ``""`` for one without a name. Empty: everybody is let in. With a ``path``
+    they are those of the file at any time; while it cannot be read, those of before."""
 
-    def __init__(self, names: Optional[Mapping[str, str]] = None) -> None:
-        self._names = [(b"Bearer " + token.encode(), name) for token, name in (names or {}).items()]
+    def __init__(self, names: Optional[Mapping[str, str]] = None, path: str = "") -> None:
+        self._names = [(token.encode(), name) for token, name in (names or {}).items()]
+        self._path = path
+        self._stamp = _stamp_of(path)
+
+    def _look(self) -> None:
+        stamp = _stamp_of(self._path)
+        if stamp == self._stamp:
+            return
+        self._stamp = stamp
+        try:
+            self._names = read_tokens(self._path)._names
+            log.info("[http] token_file = %r is read again: %d tokens", self._path, len(self._names))
+        except ConfigError as error:
+            log.error("%s; the tokens that it held before are still let in", error)
 
     def __len__(self) -> int:
+        self._look()
         return len(self._names)
 
     def name_of(self, shown: str) -> Optional[str]:
-        """The name of the token in an ``authorization`` header; ``None`` where that is none of these."""
+        """The name of the token in an ``authorization`` header; ``None`` where that is none of these. The scheme's case
+        means nothing (RFC 9110, 11.1)."""
+        self._look()
         found: Optional[str] = None
-        sent = shown.encode("latin-1", "replace")
+        scheme, _, token = shown.partition(" ")
+        sent = token.strip(" ").encode("latin-1", "replace") if scheme.lower() == "bearer" else b""
         for expected, name in self._names:  # each of them, so that the time tells nothing
             if hmac.compare_digest(sent, expected):
                 found = name
@@ -70,7 +94,76 @@ def read_tokens(path: str) -> Tokens:
         names[token] = name
     if not names or len(names) > TOKENS_MAX:
         raise ConfigError(f"[http] token_file = {path!r}: it holds {len(names)} tokens, expected 1 to {TOKENS_MAX}")
-    return Tokens(names)
+    return Tokens(names, path)
+
+
+def _stamp_of(path: str) -> Any:
+    """What changes with a file; None where there is none."""
+    try:
+        about = os.stat(path) if path else None
+    except OSError:
+        return None
+    return about and (about.st_mtime_ns, about.st_size, about.st_ino)
+
+
+class Seats:
+    """Places of what lasts: viewers, satellites. They are few, apart from those of requests, and a newcomer always gets
+    one: that of its own origin's oldest where that has ``of_one_max``, else of the oldest of the origin with the
+    most."""
+
+    def __init__(self, count_max: int, of_one_max: int) -> None:
+        self._count_max = count_max
+        self._of_one_max = of_one_max
+        self._of: Dict[str, Dict[object, Callable[[], None]]] = {}  # in the order in which they came
+
+    @property
+    def count(self) -> int:
+        """How many are taken."""
+        return sum(map(len, self._of.values()))
+
+    def take(self, origin: str, end: Callable[[], None]) -> object:
+        """A place until :meth:`leave`, or until ``end`` is called. What is returned names it."""
+        own = self._of.get(origin, {})
+        if len(own) >= self._of_one_max:
+            self._end_oldest(origin)
+        elif self.count >= self._count_max:
+            self._end_oldest(max(self._of, key=lambda each: len(self._of[each])))
+        seat = object()
+        self._of.setdefault(origin, {})[seat] = end
+        return seat
+
+    def leave(self, origin: str, seat: object) -> None:
+        """Give it back; a seat that was ended is none any more."""
+        own = self._of.get(origin, {})
+        own.pop(seat, None)
+        if not own:
+            self._of.pop(origin, None)
+
+    def _end_oldest(self, origin: str) -> None:
+        seat, end = next(iter(self._of[origin].items()))
+        self.leave(origin, seat)
+        end()
+
+
+@asynccontextmanager
+async def seated(seats: Seats, origin: str) -> AsyncIterator[None]:
+    """Have a place while the block lasts. Another who takes it ends the block early, without an error."""
+    task = asyncio.current_task()
+    assert task is not None, "called by a handler"
+    ended: List[bool] = []
+
+    def end() -> None:
+        ended.append(True)
+        task.cancel()
+
+    seat = seats.take(origin, end)
+    try:
+        yield
+    except asyncio.CancelledError:
+        if not ended:
+            raise
+    finally:
+        seats.leave(origin, seat)
 
 
 def origin_of(token_name: str, address: str) -> str:

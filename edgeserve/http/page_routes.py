@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import os
 from collections import deque
-from typing import Any, AsyncGenerator, Deque, Dict, List, Mapping, Tuple
+from typing import Any, AsyncGenerator, Callable, Deque, Dict, List, Mapping, Tuple
 
 from starlette.routing import Route
 
@@ -19,8 +19,8 @@ from edgeserve.http.asgi import Bounds, Call, Endpoint, Handler, to_json, whole_
 from edgeserve.http.backend import Backend
 from edgeserve.http.chat import can_chat
 from edgeserve.http.chat_routes import EVENT_STREAM
-from edgeserve.http.failures import ClientGone, Forbidden
-from edgeserve.http.origins import Tokens
+from edgeserve.http.failures import ClientGone, Forbidden, Unauthorized
+from edgeserve.http.origins import Seats, Tokens, seated
 from edgeserve.recording.timeline import Timeline
 from edgeserve.recording.trace import step_of
 
@@ -55,6 +55,9 @@ REST_S_MIN = 4.0
 NO_STEP = 2**62
 """Asked for behind this one, the server keeps no more steps: keeping them costs every request some of its time."""
 
+VIEWERS_MAX, VIEWERS_OF_ONE_MAX = 64, 8
+"""In all, and of one origin: each costs the bytes of every look."""
+
 VIEW_PIECES_MAX = 16
 """Pieces that wait for somebody who reads slowly; further ones are left out for that viewer."""
 
@@ -81,8 +84,8 @@ class PageRoutes:
         self._backend = backend
         self._bounds = bounds
         self._tokens = tokens
-        self._hidden = HIDDEN if len(tokens) > 1 else ""
-        self._view = View(backend, self._hidden)
+        self._seats = Seats(VIEWERS_MAX, VIEWERS_OF_ONE_MAX)
+        self._view = View(backend, self._why_hidden)
 
     def routes(self) -> List[Route]:
         """The files say nothing of the server, so that they need no token; everything else does."""
@@ -94,6 +97,10 @@ class PageRoutes:
         return [Route(path, _File(*file), methods=["GET"]) for path, file in FILES.items()] + [
             Route(path, Endpoint(handler, self._bounds, self._tokens), methods=["GET"]) for path, handler in table
         ]
+
+    def _why_hidden(self) -> str:
+        """Why no single requests are shown, or ``""``."""
+        return HIDDEN if len(self._tokens) > 1 else ""
 
     async def apps(self, call: Call) -> None:
         """What "try it" needs to know of each app."""
@@ -110,8 +117,8 @@ class PageRoutes:
 
     async def story(self, call: Call) -> None:
         """What happened to one request."""
-        if self._hidden:
-            raise Forbidden(self._hidden)
+        if self._why_hidden():
+            raise Forbidden(self._why_hidden())
         number = whole_of(call.path("id"))
         if number < 0:
             raise Malformed(f"{call.path('id')[:40]!r} is no request's id; expected a whole number")
@@ -120,20 +127,23 @@ class PageRoutes:
         await call.answer({"story": lines})
 
     async def stream(self, call: Call) -> None:
-        """Server-sent events until the viewer goes. A viewer has a place of the front's, like a request."""
-        self._backend.places.enter(call.origin)
+        """Server-sent events until the viewer goes, or another takes its place."""
         pieces = self._view.pieces()
         try:
-            async with call.until_gone():
+            async with call.until_gone(), seated(self._seats, call.origin):
                 await call.start(200, [*EVENT_STREAM, *HEADERS[1:2]])
                 async for piece in pieces:
+                    call.check_token()
                     message = {"type": "http.response.body", "body": piece, "more_body": True}
                     await asyncio.wait_for(call.send(message), call.bounds.body_s_max)
+            await call.send({"type": "http.response.body", "body": b""})
         except asyncio.TimeoutError:
             raise ClientGone("the viewer does not read its stream") from None
+        except Unauthorized as error:
+            told = event("failed", {"code": error.code, "error": str(error)})
+            await call.send({"type": "http.response.body", "body": told})  # and this is its end
         finally:
             await pieces.aclose()
-            self._backend.places.leave(call.origin)
 
 
 class _File:
@@ -151,27 +161,29 @@ class _File:
 
 
 class View:
-    """What viewers see, as server-sent events: all but single requests where ``hidden`` says why not. Asks the server
+    """What viewers see, as server-sent events: all but single requests while ``hidden`` says why not. Asks the server
     while there is a viewer. For the event loop's thread."""
 
-    def __init__(self, backend: Backend, hidden: str) -> None:
+    def __init__(self, backend: Backend, hidden: Callable[[], str]) -> None:
         self._backend = backend
         self._hidden = hidden
         self._viewers: List[asyncio.Queue[bytes]] = []
         self._tasks: List[asyncio.Task[None]] = []
         self._looks: Deque[Mapping[str, Any]] = deque(maxlen=LOOKS_KEPT)
+        self._history = b""  # the event that tells all of them, where it is made already
         self._started_anew = False  # another server answers: its steps are counted from the first
 
     async def pieces(self) -> AsyncGenerator[bytes, None]:
         """The events for one viewer: what is known of the last minute, then what comes."""
         queue: asyncio.Queue[bytes] = asyncio.Queue(VIEW_PIECES_MAX)
-        queue.put_nowait(event("looks", list(self._looks)))
-        if self._hidden:
-            queue.put_nowait(event("no_steps", {"code": Forbidden.code, "error": self._hidden}))
+        self._history = self._history or event("looks", list(self._looks))
+        queue.put_nowait(self._history)
+        if self._hidden():
+            queue.put_nowait(event("no_steps", {"code": Forbidden.code, "error": self._hidden()}))
         self._viewers.append(queue)
         if len(self._viewers) == 1:
             self._tasks = [asyncio.ensure_future(self._look())]
-            if not self._hidden:
+            if not self._hidden():
                 self._tasks.append(asyncio.ensure_future(self._follow()))
         try:
             while True:
@@ -182,6 +194,7 @@ class View:
                 for task in self._tasks:
                     task.cancel()
                 self._looks.clear()
+                self._history = b""
 
     def _publish(self, piece: bytes) -> None:
         for queue in self._viewers:
@@ -196,6 +209,7 @@ class View:
                     self._looks.clear()
                     self._started_anew = True
                 self._looks.append(look)
+                self._history = b""
                 self._publish(event("looks", [look]))
             except EdgeServeError as error:
                 self._publish(event("failed", {"code": error.code, "error": str(error)}))
@@ -206,6 +220,8 @@ class View:
         loop = asyncio.get_running_loop()
         timeline, after, bytes_ahead = Timeline(), 0, 0.0
         while True:
+            if self._hidden():
+                return self._publish(event("no_steps", {"code": Forbidden.code, "error": self._hidden()}))
             if self._started_anew:
                 timeline, after, self._started_anew = Timeline(), 0, False
             try:

@@ -16,6 +16,7 @@ import socket
 import struct
 from typing import Callable, Dict, FrozenSet, List, Optional, TypeVar
 
+from edgeserve.errors import ConfigError
 from edgeserve.ipc.other_end import UNKNOWN, TcpEnd, end_of, is_told, process_of
 from edgeserve.ipc.other_end import owner_of as told_owner
 from edgeserve.ipc.segments import Segment
@@ -27,6 +28,9 @@ _Told = TypeVar("_Told")
 
 FILES_KEPT = 256
 """Descriptors that connections leave to everything else: models, devices, recordings, libzmq's own."""
+
+FILES_OPEN = 16
+"""Descriptors that a server has at least before its first connection."""
 
 FILES_MAX = 1 << 20
 """The soft limit is not raised beyond this, where the hard one is unlimited: some libraries close every number."""
@@ -276,9 +280,25 @@ def raise_file_limit() -> int:
     return FILES_MAX if soft == resource.RLIM_INFINITY else soft
 
 
+def files_needed(clients_max: int) -> int:
+    """How many open files a server of so many clients needs: fewer, and a burst of connections may end its process."""
+    return FILES_KEPT + FILES_OPEN + clients_max
+
+
+def check_files(files: int, clients_max: int) -> None:
+    """Raise :class:`ConfigError` where the limit of open ``files`` is below what the configuration needs."""
+    needed = files_needed(clients_max)
+    if files < needed:
+        mend = f", or set clients_max = {files - files_needed(0)}" if files > files_needed(0) else ""
+        raise ConfigError(
+            f"[server] clients_max = {clients_max} needs {needed} open files, and the hard limit is {files}: raise it "
+            f"(ulimit -Hn {needed}, LimitNOFILE={needed} of the unit, docker run --ulimit nofile={needed}){mend}"
+        )
+
+
 def connections_below(files: int, in_use: int = 0) -> int:
     """How many connections fit below a limit of open files, of which so many are open already."""
-    return max(8, files - max(in_use, 16) - min(FILES_KEPT, files // 4))
+    return max(8, files - max(in_use, FILES_OPEN) - min(FILES_KEPT, files // 4))
 
 
 def connections_max(clients_max: int) -> int:

@@ -15,6 +15,7 @@ from itertools import count
 from typing import Any, Callable, Dict, List, Mapping, Optional, Set, Tuple
 
 from edgeserve import __version__, compiled
+from edgeserve.config.language_apps import WRITING_ENGINES
 from edgeserve.config.limits import NAME_CHARS_MAX
 from edgeserve.config.profiles import parts_of
 from edgeserve.config.schema import AppConfig, Config
@@ -648,6 +649,7 @@ class RuntimeCore:
                 "on_late": app.on_late,
                 "outputs": [source.argument for source in self.validators[app.name].plan.outputs],
                 "output_types": self._output_types(app.name),
+                **self._writing(app),
                 "inputs": {
                     name: {
                         "dtype": tensor.dtype,
@@ -665,6 +667,15 @@ class RuntimeCore:
         known = self._started.outputs if self._started is not None else {}
         types = output_types(self.validators[app].plan, known)
         return {name: {"dtype": kind.dtype, "shape": list(kind.shape)} for name, kind in types.items()}
+
+    def _writing(self, app: AppConfig) -> Dict[str, Any]:
+        """Whether an answer may come in pieces, and how many tokens its longest conversation has, if that is known."""
+        exits = self.validators[app.name].plan.exits
+        last = [self.config.models[node.model] for node in app.nodes if node.name in exits]
+        sequences = self._started.sequences if self._started is not None else {}
+        contexts = [sequences[model.name].context_tokens for model in last if model.name in sequences]
+        in_pieces = bool(contexts) or any(model.engine in WRITING_ENGINES for model in last)
+        return {"pieces": in_pieces, **({"context_tokens": min(contexts)} if contexts else {})}
 
     def _usual(self, app: AppConfig, name: str) -> Dict[str, List[int]]:
         """The lengths that an input of an app of one node is warmed up with, where the configuration says them."""

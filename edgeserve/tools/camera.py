@@ -18,6 +18,7 @@ from edgeserve.config.addresses import host_and_port, is_loopback
 from edgeserve.errors import ConfigError
 from edgeserve.fronts.boxes_page import BoxesPage
 from edgeserve.fronts.camera import Camera, Ended
+from edgeserve.fronts.image_apps import of_image
 from edgeserve.fronts.sources import shown, source_of
 from edgeserve.tools.fronts import run_front
 from edgeserve.tools.image_front import add_image_arguments, detector_of, table_of, text_of
@@ -76,7 +77,7 @@ async def _run(
     try:
         detector = detector_of(args, client)
         source = source_of(args.source, time.monotonic, args.rate, args.library)
-        await detector.look("a camera")
+        await detector.look("a camera", of_image)
         stream = args.name or f"camera-{zlib.crc32(args.source.encode()):08x}"
         options = {"again": args.loop, "rate": args.rate, "frames_max": args.frames}
         camera = Camera(source, detector, stream, look, time.monotonic_ns, **options)

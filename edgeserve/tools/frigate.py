@@ -47,7 +47,7 @@ def main(args: argparse.Namespace) -> int:
             stopped,
             lambda place: log.info("ready on %s, for app %s of %s", place, args.app, client.endpoint),
         )
-        log.info("%d images answered, %d of them as empty", front.answered, front.empty)
+        log.info("%d images answered, %d of them as empty; %d left out", front.answered, front.empty, front.refused)
 
     run_front(args, "frigate", serve)
     return 0

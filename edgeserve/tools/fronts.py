@@ -12,6 +12,7 @@ from typing import Any, Awaitable, Callable, TypeVar
 
 from edgeserve.client import AsyncClient
 from edgeserve.config.loading import load_config
+from edgeserve.config.plain_text import log_to
 from edgeserve.errors import ConfigError
 from edgeserve.interpreter import settle_memory
 from edgeserve.tools.connection import add_connection_arguments
@@ -45,7 +46,7 @@ def run_front(
 ) -> Result:
     """What ``serve`` returns, which ends soon after a signal has set its event. It asks as the bus's client ``name``
     that waits ``timeout_ms`` for an answer at most."""
-    logging.basicConfig(level=logging.INFO, format=LOG_FORMAT, stream=sys.stderr)
+    log_to(sys.stderr, logging.INFO, LOG_FORMAT)
     endpoint = args.endpoint or (load_config(args.config).server.endpoint if args.config else "")
     keys = {"server_key": args.server_key, "client_key": args.client_key}
 

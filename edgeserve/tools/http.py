@@ -19,6 +19,7 @@ from typing import Any, Callable, Dict, List
 from edgeserve.client import AsyncClient, Client
 from edgeserve.config.files import resolve_path
 from edgeserve.config.loading import load_config
+from edgeserve.config.plain_text import log_to
 from edgeserve.config.schema import HttpConfig
 from edgeserve.errors import EdgeServeError
 from edgeserve.http.front import Front, check_http, run
@@ -76,7 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Serve until a signal; the exit status is 0 after a clean end."""
-    logging.basicConfig(level=logging.DEBUG if args.verbose else logging.INFO, format=LOG_FORMAT, stream=sys.stderr)
+    log_to(sys.stderr, logging.DEBUG if args.verbose else logging.INFO, LOG_FORMAT)
     http, endpoint = configured(args)
     check_http(http)
     sys.setswitchinterval(SWITCH_S)

@@ -31,8 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--password-file", default="", metavar="FILE", help="its password, alone in a file")
     parser.add_argument(
         "--name",
-        default="edgeserve",
-        help="of this server on the broker: topics edgeserve/NAME/... (default: %(default)s)",
+        default="",
+        help="of this server on the broker: topics edgeserve/NAME/... (default: this host's name)",
     )
     parser.add_argument(
         "--discovery", default="homeassistant", metavar="PREFIX", help="of Home Assistant's discovery; '' for none"
@@ -78,7 +78,7 @@ def main(args: argparse.Namespace) -> int:
         tls=tls,
         user=args.user,
         password="".join(_lines("--password-file", args.password_file)[:1]),
-        name=args.name,
+        **({"name": args.name} if args.name else {}),
         discovery=args.discovery.strip("/"),
         ask=tuple(args.ask),
         askers=tuple(args.asker),
@@ -98,7 +98,7 @@ def main(args: argparse.Namespace) -> int:
         await front.look()
         await front.serve(
             stopped,
-            lambda place: log.info("ready at %s as edgeserve/%s, for %s", place, args.name, client.endpoint),
+            lambda place: log.info("ready at %s as edgeserve/%s, for %s", place, options.name, client.endpoint),
         )
         log.info("%s", ", ".join(f"{count} {what}" for what, count in sorted(front.counts.items())) or "nothing asked")
 

@@ -23,6 +23,7 @@ from edgeserve.answers import AnswerStream
 from edgeserve.client import AsyncClient, Client
 from edgeserve.config.files import CACHE_PREFIX, cache_directory, file_sha256, resolve_path
 from edgeserve.config.loading import parse_config
+from edgeserve.config.plain_text import log_to
 from edgeserve.config.schema import Config, HttpConfig
 from edgeserve.config.text_files import read_json
 from edgeserve.engines.gguf import describe
@@ -183,7 +184,7 @@ def of_model(args: argparse.Namespace) -> Iterator[Tuple[Ask, str, Mapping[str, 
 
         check_http(front)
         bind("listen", front.listen).close()
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s", stream=sys.stderr)
+    log_to(sys.stderr, logging.WARNING, "%(levelname)s %(message)s")
     print(f"loading {path} ...", file=sys.stderr, flush=True)
     inputs = {name: {"dtype": tensor.dtype, "optional": True} for name, tensor in config.apps[APP].inputs.items()}
     with (

@@ -221,6 +221,37 @@ while True:
     for one in many:
         one.close()
 """,
+    "holds 1,100 streams of the page": """
+ask = f"GET /page/stream HTTP/1.1\\r\\nHost: localhost\\r\\nAuthorization: Bearer {token}\\r\\n\\r\\n".encode()
+while True:
+    many = [dial(ask) for _ in range(1100)]
+    time.sleep(1)
+    for one in many:
+        one.close()
+""",
+    "sends chats of odd values": """
+values = [b"null", b"-1", b"1" * 401, b"1e999", b"[]", b"{}", b'"x"', b"[" * 1000, b'"' + b"x" * 10000 + b'"']
+fields = [b"seed", b"n", b"stop", b"messages", b"tools", b"max_tokens", b"temperature", b"input", b"text"]
+paths = ["/v1/chat/completions", "/v1/responses", "/v1/completions", "/api/chat", "/api/generate"]
+def odd():
+    said = b'{"model": "x", "%s": %s}' % (random.choice(fields), random.choice(values))
+    return post(said, random.choice(paths))
+fork(4)
+keep_asking(odd)
+""",
+    "asks by names and paths without end": """
+def strange():
+    name = "".join(random.choice("a/%2F.+# ?") for _ in range(random.randrange(1, 3000)))
+    return post(b"{}", f"/v2/models/{name.replace(' ', '%20')}/infer")
+fork(4)
+keep_asking(strange)
+""",
+    "sends preflights at full rate": """
+ask = (b"OPTIONS /v1/chat/completions HTTP/1.1\\r\\nHost: localhost\\r\\nOrigin: https://a.example\\r\\n"
+       b"Access-Control-Request-Method: POST\\r\\nAccess-Control-Request-Headers: " + b"x," * 2000 + b"x\\r\\n\\r\\n")
+fork(4)
+keep_asking(ask)
+""",
     "sends bytes that are no HTTP": """
 def garbage():
     return os.urandom(200)

@@ -40,6 +40,7 @@ SECTIONS = {
 PLAIN = {
     readers.sha256: "64 hexadecimal digits",
     readers.string: "text",
+    readers.web_origin: "origins",
     readers.boolean: "true or false",
     readers.duration: "duration",
     readers.size: "size",

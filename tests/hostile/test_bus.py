@@ -399,6 +399,28 @@ sys.exit(main(["serve", sys.argv[1]]))
 """
 
 
+@pytest.mark.parametrize("files", [64, 256, 527])
+def test_a_server_does_not_start_with_fewer_files_than_it_needs(tmp_path: Any, files: int) -> None:
+    (tmp_path / "edge.toml").write_text(f"""[server]
+endpoint = "ipc://{tmp_path}/bus"
+[model.m]
+engine = "synthetic"
+expected = {{ 1 = "1ms" }}
+[app.a]
+model = "m"
+""")
+    ended = subprocess.run(
+        [sys.executable, "-c", FEW_FILES.replace("2048", str(files)), str(tmp_path / "edge.toml")],
+        env={**os.environ, "PYTHONPATH": IMPORTS},
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=60,
+    )
+    assert ended.returncode == 2
+    assert f"needs 528 open files, and the hard limit is {files}" in ended.stderr
+    assert ("or set clients_max = 255" in ended.stderr) == (files == 527)
+
+
 def test_idle_connections_beyond_the_limit_of_open_files_end_nothing(tmp_path: Any) -> None:
     path = f"{tmp_path}/bus"
     (tmp_path / "edge.toml").write_text(f"""[server]

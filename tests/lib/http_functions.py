@@ -66,3 +66,16 @@ def call_lamp(item: Dict[str, Any]) -> Dict[str, Any]:
     room = json.loads(item["messages"])[-1]["content"]
     calls = [{"name": name, "arguments": json.dumps({"room": room})}]
     return {"text": "", "finish_reason": "tool_calls", "tool_calls": json.dumps(calls)}
+
+
+def example_prompt() -> Dict[str, Any]:
+    return {"prompt": "x"}
+
+
+def exclaim(item: Dict[str, Any]) -> Dict[str, Any]:
+    return {"text": item["prompt"] + "!"}
+
+
+def recite(item: Dict[str, Any]) -> Dict[str, Any]:
+    """The conversation, as it came."""
+    return {"text": item.get("messages", "")}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import io
 import json
@@ -16,6 +17,7 @@ from image_server import image_server
 from rtsp_camera import RtspCamera, packets_of
 
 from edgeserve import cli
+from edgeserve.fronts.boxes_page import VIEWERS_MAX, BoxesPage
 
 
 @pytest.fixture(scope="module")
@@ -91,6 +93,48 @@ def test_the_page_shows_the_newest_frame_with_its_boxes(page):
 def test_the_page_is_for_this_machine_and_three_paths(page):
     assert get(page, "/", Host="rebound.example:80").status == 403
     assert get(page, "/etc/passwd").status == 404
+
+
+@pytest.mark.parametrize("path", ["/", "/stream", "/frame.jpg"])
+def test_no_page_of_another_place_shows_the_camera(page, path):
+    for site in ("cross-site", "same-site"):
+        assert get(page, path, **{"Sec-Fetch-Site": site}).status == 403
+    answer = get(page, path, **{"Sec-Fetch-Site": "same-origin"})
+    assert answer.status == 200 and answer.headers["Cross-Origin-Resource-Policy"] == "same-origin"
+    assert "frame-ancestors 'none'" in answer.headers["Content-Security-Policy"]
+    answer.close()
+
+
+def test_a_viewer_that_left_gives_its_place_back_without_a_frame():
+    pytest.importorskip("PIL")
+
+    async def run():
+        page = BoxesPage("127.0.0.1:0", lambda: "")
+        server = await page.start()
+        host, port = page.place.split("//")[1].split(":")
+        ask = f"GET /stream HTTP/1.1\r\nHost: {host}\r\n\r\n".encode()
+        viewers = []
+        for _ in range(VIEWERS_MAX):
+            reader, writer = await asyncio.open_connection(host, int(port))
+            writer.write(ask)
+            await reader.readuntil(b"\r\n\r\n")
+            viewers.append((reader, writer))
+        viewers[3][1].close()
+        await asyncio.sleep(0.2)
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(ask)
+        assert b"200 OK" in await reader.readline()  # in the place of the one that left: the oldest stays
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(viewers[0][0].read(1), 0.2)
+        another = await asyncio.open_connection(host, int(port))
+        another[1].write(ask)
+        assert b"200 OK" in await another[0].readline()
+        assert await asyncio.wait_for(viewers[0][0].read(1), 10) == b""  # the oldest ends
+        for _, each in (*viewers, (reader, writer), another):
+            each.close()
+        server.close()
+
+    asyncio.run(run())
 
 
 def test_a_camera_that_goes_is_asked_again(server, tmp_path, caplog):

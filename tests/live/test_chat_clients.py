@@ -269,7 +269,9 @@ def test_ollama_finds_its_models(ollama, front):
     assert ollama.show("tiny").capabilities == ["completion", "tools"]
     assert ollama.show("vectors:latest").capabilities == ["embedding"]
     assert [model.model for model in ollama.ps().models] == list(models)
-    assert front.ask("GET", "/api/version")[1]["version"]
+    assert front.ask("GET", "/api/version")[1]["version"].startswith("0.12.")  # an Ollama's, which clients compare
+    info = ollama.show("tiny").modelinfo
+    assert info[f"{info['general.architecture']}.context_length"] == 1024
     with pytest.raises(ollama.library.ResponseError, match="nobody") as caught:
         ollama.chat("nobody", HELLO)
     assert caught.value.status_code == 404
@@ -323,6 +325,14 @@ def test_ollamas_formats_and_tools_hold(ollama):
 def test_ollama_embeds(ollama):
     assert ollama.embed("vectors", ["abc", "d"]).embeddings == [[3.0, ord("a")], [1.0, ord("d")]]
     assert ollama.embeddings("vectors", "abc").embedding == [3.0, ord("a")]
+
+
+def test_options_that_change_nothing_are_logged_once(ollama, caplog):
+    caplog.set_level("INFO", "edgeserve")
+    for _ in range(2):
+        ollama.chat("tiny", HELLO, options={"logits_all": True, "num_predict": 1})
+    told = [record.message.split()[1] for record in caplog.records if "told once" in record.message]
+    assert told == ["options.logits_all"]
 
 
 OLLAMA_OPTIONS = [

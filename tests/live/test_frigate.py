@@ -11,6 +11,8 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +37,8 @@ def detect(inputs):
     return {"output0": rows.T}
 def example():
     return {"image": np.zeros((32, 48, 3), np.uint8)}
+def line(inputs):
+    return {"y": inputs["a"]}
 def two(inputs):
     return {"y": inputs["a"]}
 """
@@ -52,6 +56,7 @@ def server():
             "model": {
                 "detect": {**python, "function": "frigate_functions:detect"},
                 "two": {"engine": "python", "function": "frigate_functions:two"},
+                "line": {"engine": "python", "function": "frigate_functions:line"},
             },
             "app": {
                 "detect": {
@@ -61,6 +66,9 @@ def server():
                     "inputs": {"image": {"dtype": "uint8", "shape": [32, 48, 3]}},
                 },
                 "two": {"model": "two", "slo": "2s", "inputs": {"a": one, "b": one}},
+                "line": {"model": "line", "slo": "2s", "inputs": {"a": one}},
+                "text": {"model": "line", "slo": "2s", "inputs": {"a": {"dtype": "text"}}},
+                "int8": {"model": "line", "slo": "2s", "inputs": {"a": {"dtype": "int8", "shape": [1, 8, 8, 3]}}},
             },
         },
         directory=str(folder),
@@ -146,6 +154,35 @@ def test_several_recorders_wait_for_nobody_but_the_model(front):
     assert [rows[1] for rows in found] == [np.float32(0.8)] * 4
 
 
+@pytest.mark.parametrize("frames", [[b"x"] * 200_000, [b"{" * 60_000, b"x"], [b"{}", b"x" * 10**6, b"more"]])
+def test_what_is_no_request_is_read_within_bounds_and_answered_as_empty(front, frames):
+    def sent():
+        hostile = Recorder(front)
+        hostile.socket.send_multipart(frames)
+        return np.frombuffer(hostile.socket.recv(), np.float32)
+
+    with ThreadPoolExecutor(1) as others:
+        empty = others.submit(sent)
+        recorder = Recorder(front)
+        for _ in range(5):
+            begun_s = time.monotonic()
+            assert recorder.detect(image_of(90)).any()
+            assert time.monotonic() - begun_s < 2.0
+        assert len(empty.result(30)) == 120 and not empty.result().any()
+
+
+def test_one_socket_that_does_not_wait_leaves_room_for_others(front):
+    flood = zmq.Context.instance().socket(zmq.DEALER)
+    flood.setsockopt(zmq.LINGER, 0)
+    flood.connect(front)
+    image = image_of(255)  # takes the model long
+    told = json.dumps({"shape": list(image.shape), "dtype": "uint8"}).encode()
+    for _ in range(200):
+        flood.send_multipart([b"", told, image.tobytes()])
+    assert any(Recorder(front).detect(image_of(90)).any() for _ in range(20))
+    flood.close()
+
+
 @pytest.mark.parametrize(
     "frames",
     [
@@ -166,6 +203,8 @@ def test_a_header_that_is_none_is_refused(frames):
     [
         (["--app", "detct"], "did you mean 'detect'"),
         (["--app", "two"], "Frigate sends no more"),
+        (["--app", "line"], "this front brings one image"),
+        (["--app", "text"], "this front brings one image"),
         (["--app", "detect", "--form", "yolov9"], "--form 'yolov9'"),
         (["--app", "detect", "--listen", "x"], "expected such as tcp"),
     ],
@@ -173,6 +212,14 @@ def test_a_header_that_is_none_is_refused(frames):
 def test_what_cannot_be_a_detector_is_said_at_once(server, capsys, arguments, says):
     assert cli.main(["frigate", "--endpoint", server.endpoints[0], *arguments]) == 2
     assert says in capsys.readouterr().err
+
+
+def test_a_network_of_whole_numbers_is_a_detector(server):
+    async def look():
+        async with AsyncClient(server.endpoints[0]) as client:
+            await FrigateFront(client, "int8", 200.0, "", 0.5).look()
+
+    asyncio.run(look())
 
 
 def test_the_command_serves_and_ends_on_a_signal(server):

@@ -49,6 +49,11 @@ class Service:
             request.model, request.id, {}, [OutputTensor("y", "UINT8", [size], {}, np.zeros(size, np.uint8))]
         )
 
+    async def stream(self, request, origin):
+        response = await self.infer(request, None, origin)
+        response.parameters["triton_final_response"] = True
+        yield response
+
     def server(self):
         return {"name": "double", "version": "1", "extensions": []}
 

@@ -348,6 +348,130 @@ def test_a_broker_that_goes_is_tried_again_and_told_everything_anew(runtime, mon
     assert pauses[:3] == [0.05, 0.1, 0.2]
 
 
+@asynccontextmanager
+async def between(port):
+    """A way to the broker: its port, an event that lets it fall silent, and what cuts its connections."""
+    silent, writers = asyncio.Event(), []
+
+    async def pump(reader, writer):
+        while data := await reader.read(65536):
+            if not silent.is_set():
+                writer.write(data)
+
+    async def accept(reader, writer):
+        there, back = await asyncio.open_connection("127.0.0.1", port)
+        writers.extend((writer, back))
+        await asyncio.gather(pump(reader, back), pump(there, writer), return_exceptions=True)
+
+    server = await asyncio.start_server(accept, "127.0.0.1", 0)
+    try:
+        yield server.sockets[0].getsockname()[1], silent, lambda: [writer.close() for writer in writers]
+    finally:
+        server.close()
+        for writer in writers:
+            writer.close()
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_front_ends_within_a_second_whether_or_not_its_broker_answers(runtime, port, is_there):
+    async def run():
+        async with between(port) as (way, silent, _):
+            running = fronted(runtime, way, **ASK)
+            await running.__aenter__()
+            if not is_there:
+                silent.set()
+            begun_s = asyncio.get_running_loop().time()
+            await running.__aexit__(None, None, None)
+            assert asyncio.get_running_loop().time() - begun_s < 1.0
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_a_front_that_takes_anothers_name_is_said(runtime, port, caplog, monkeypatch, is_cut):
+    """A broker ends the connection of a front whose name another takes; one that does not still tells of the other."""
+    monkeypatch.setattr(mqtt, "PAUSE_S_MIN", 0.5)
+
+    async def run():
+        async with between(port) as (way, silent, cut), home_of(port) as home, fronted(runtime, way) as front:
+            await home.until("edgeserve/cellar/instance")
+            if is_cut:
+                cut()
+            await home.client.publish("edgeserve/cellar/instance", "otherhost 7 abcd", qos=1, retain=True)
+            while not front.counts["takeovers"]:
+                await asyncio.sleep(0.02)
+
+    asyncio.run(asyncio.wait_for(run(), 30))
+    assert "another front has the name 'cellar'" in caplog.text and "otherhost 7" in caplog.text
+
+
+def test_a_front_that_starts_again_took_nobodys_place(runtime, port, caplog):
+    async def run():
+        for _ in range(2):
+            async with fronted(runtime, port, every_s=1.0) as front, home_of(port) as home:
+                await home.until("edgeserve/cellar/instance")
+                await asyncio.sleep(0.2)
+                assert not front.counts["takeovers"]
+
+    asyncio.run(run())
+    assert "another front" not in caplog.text
+
+
+@pytest.mark.parametrize(("lasted_s", "pause_s"), [(59.0, 0.2), (60.0, 0.05)])
+def test_the_pause_is_short_again_after_a_minute_of_connection(runtime, monkeypatch, caplog, lasted_s, pause_s):
+    monkeypatch.setattr(mqtt, "PAUSE_S_MIN", 0.05)
+
+    async def run():
+        loop, tries = asyncio.get_running_loop(), []
+        clock = loop.time
+        monkeypatch.setattr(loop, "time", lambda: clock() + sum(tries))
+
+        @asynccontextmanager
+        async def connection(front):
+            tries.append(0.0 if len(tries) < 2 else lasted_s)
+            raise aiomqtt.MqttError("gone")
+            yield
+
+        monkeypatch.setattr(MqttFront, "_connection", connection)
+        stopped = asyncio.Event()
+        async with AsyncClient(runtime.endpoints[0]) as client:
+            front = MqttFront(client, Mqtt(name="cellar"))
+            serving = asyncio.ensure_future(front.serve(stopped, lambda place: None))
+            while len(tries) < 3:
+                await asyncio.sleep(0.01)
+            stopped.set()
+            await serving
+
+    asyncio.run(run())
+    pauses = [float(pause) for pause in re.findall(r"trying again in ([\d.]+) s", caplog.text)]
+    assert pauses[:3] == [0.05, 0.1, pause_s]
+
+
+def test_the_name_of_a_front_is_its_hosts(monkeypatch):
+    for host, name in (("pi.local", "pi"), ("Küche 1", "K-che-1"), ("", "edgeserve")):
+        monkeypatch.setattr(mqtt.socket, "gethostname", lambda host=host: host)
+        assert Mqtt().name == name
+
+
+def test_one_asker_leaves_room_for_others(runtime, port):
+    async def story(home, front):
+        front._open.update({"mqtt:kitchen": 15, "mqtt": 1})
+        front._check_room("mqtt:kitchen")
+        front._open["mqtt:kitchen"] = 16
+        with pytest.raises(mqtt.Rejected, match="16 of them of mqtt:kitchen"):
+            front._check_room("mqtt:kitchen")
+        front._check_room("mqtt")
+        front._open.clear()
+        front._open["mqtt:kitchen"] = 47
+        front._check_room("mqtt:kitchen")
+        front._open["mqtt:kitchen"] = 48
+        with pytest.raises(mqtt.Rejected):
+            front._check_room("mqtt:kitchen")
+        front._check_room("mqtt:hall")
+
+    live(runtime, port, story)
+
+
 def test_a_front_that_dies_is_offline(runtime, port):
     async def run():
         command = [sys.executable, "-m", "edgeserve", "mqtt", "--endpoint", runtime.endpoints[0], "--name", "attic"]
@@ -369,7 +493,7 @@ def test_a_front_that_dies_is_offline(runtime, port):
 def test_the_command_ends_on_a_signal(runtime, port):
     command = [sys.executable, "-m", "edgeserve", "mqtt", "--endpoint", runtime.endpoints[0], "--ask", "double"]
     process = subprocess.Popen([*command, "--broker", f"127.0.0.1:{port}"], stderr=subprocess.PIPE, text=True)
-    assert "as edgeserve/edgeserve" in process.stderr.readline()
+    assert f"as edgeserve/{mqtt.host_name()}" in process.stderr.readline()
     process.send_signal(signal.SIGTERM)
     assert "nothing asked" in process.communicate(timeout=20)[1] and process.returncode == 0
 

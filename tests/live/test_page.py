@@ -183,12 +183,18 @@ def test_of_several_clients_none_sees_single_requests(server, tmp_path):
         viewer.close()
 
 
-def test_a_viewer_has_a_place_of_the_front(server):
+def test_viewers_have_places_of_their_own_and_the_oldest_ends(server):
     with FrontThread(server.endpoint, HttpConfig(**LOCAL, in_flight_max=1)) as front:
-        viewer = Viewer(front)
-        assert viewer.response.status == 200
-        assert front.ask("GET", "/page/stream")[0] == 429
-        viewer.close()
+        viewers = [Viewer(front) for _ in range(page_routes.VIEWERS_OF_ONE_MAX)]
+        assert [viewer.response.status for viewer in viewers] == [200] * page_routes.VIEWERS_OF_ONE_MAX
+        body = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [4], "data": [0, 0, 0, 0]}]}
+        body["inputs"].append({"name": "said", "datatype": "BYTES", "shape": [1], "data": ["a"]})
+        assert front.ask("POST", "/v2/models/echo/infer", body)[0] == 200  # requests have theirs
+        newest = Viewer(front)
+        assert newest.response.status == 200
+        viewers[0].response.read()  # it ends
+        for viewer in (*viewers, newest):
+            viewer.close()
 
 
 def test_the_page_may_ask_its_own_front_and_others_may_not(front):

@@ -36,7 +36,7 @@ from wyoming.tts import Synthesize, SynthesizeChunk, SynthesizeStart, Synthesize
 from wyoming.vad import VoiceStarted, VoiceStopped
 from wyoming.wake import Detect, Detection, NotDetected
 
-from edgeserve.fronts.wyoming import Voice, WyomingFront
+from edgeserve.fronts.wyoming import CONNECTIONS_OF_ONE_MAX, Voice, WyomingFront
 
 FUNCTIONS = """
 import json, time
@@ -405,24 +405,14 @@ def chunk_of(form, count):
     "raw",
     [
         b"{\n",
-        b"[]\n",
         b"x" * 100_000,
-        b'{"type": "audio-chunk"}\n',
-        b'{"type": "audio-chunk", "data": {"rate": 0, "width": 2, "channels": 1}, "payload_length": 2}\nxx',
-        b'{"type": "audio-chunk", "data": {"rate": 16000, "width": 2, "channels": 1}, "payload_length": 1}\nx',
-        chunk_of('"rate": 1, "width": 2, "channels": 1', 40_000),  # 40 kB that become 640 MB
-        chunk_of('"rate": 3999, "width": 2, "channels": 1', 4000),
-        chunk_of('"rate": 384001, "width": 2, "channels": 1', 4000),
-        chunk_of('"rate": 16000, "width": 1073741824, "channels": 1', 4000),
-        chunk_of('"rate": 16000, "width": 2, "channels": 1000000000', 4000),
-        chunk_of('"rate": 4000, "width": 1, "channels": 1', 1 << 20),  # four minutes in one event
-        chunk_of('"rate": 16000, "width": 2, "channels": 1, "timestamp": 1e999', 4000),
         b'{"type": "describe", "payload_length": 99999999999}\n',
         b'{"type": "transcript", "data_length": -5}\n',
+        b'{"type": "transcript", "data_length": "5"}\n',
         b"[" * 50_000 + b"\n",
     ],
 )
-def test_what_is_no_event_ends_its_connection_alone(runtime, raw):
+def test_what_has_no_known_end_ends_its_connection_alone(runtime, raw):
     async def run():
         async with fronted(runtime, ALL) as (_, port):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -434,10 +424,93 @@ def test_what_is_no_event_ends_its_connection_alone(runtime, raw):
                 while await asyncio.wait_for(reader.read(1000), 10):
                     pass
             writer.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"[]\n",
+        b"7\n",
+        b"{}\n",
+        b'{"type": null}\n',
+        b'{"type": 5, "payload_length": 2}\nxx',
+        b'{"type": "detect", "data": [1]}\n',
+        b'{"type": "detect", "data_length": 2}\n[]',
+        b'{"type": "detect", "data_length": 3}\n{x}',
+        b'{"type": "transcript"}\n',
+        b'{"type": "audio-chunk"}\n',
+        b'{"type": "audio-chunk", "data": {"rate": 0, "width": 2, "channels": 1}, "payload_length": 2}\nxx',
+        chunk_of('"rate": 1, "width": 2, "channels": 1', 40_000),  # 40 kB that become 640 MB
+        chunk_of('"rate": 3999, "width": 2, "channels": 1', 4000),
+        chunk_of('"rate": 384001, "width": 2, "channels": 1', 4000),
+        chunk_of('"rate": 16000, "width": 1073741824, "channels": 1', 4000),
+        chunk_of('"rate": 16000, "width": 2, "channels": 1000000000', 4000),
+        chunk_of('"rate": 4000, "width": 1, "channels": 1', 1 << 20),  # four minutes in one event
+        chunk_of('"rate": 16000, "width": 2, "channels": 1, "timestamp": 1e999', 4000),
+        chunk_of('"rate": 16000, "width": 2, "channels": 1, "timestamp": "soon"', 4000),
+    ],
+)
+def test_an_odd_event_is_answered_by_an_error_and_the_next_is_read(runtime, raw, caplog):
+    async def run():
+        async with fronted(runtime, ALL) as (front, port):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            for _ in range(2):
+                writer.write(raw)
+                writer.write(b'{"type": "describe"}\n')
+                told = await asyncio.wait_for(async_read_event(reader), 10)
+                assert Error.is_type(told.type) and Error.from_event(told).code
+                assert Info.is_type((await asyncio.wait_for(async_read_event(reader), 10)).type)
+            writer.close()
+            assert sum(front.counts[each] for each in front.counts) == 2
+            assert len([record for record in caplog.records if "told once" in record.message]) == 1
+
+    asyncio.run(run())
+
+
+def test_what_other_programs_say_is_passed_over(runtime):
+    async def run():
+        async with fronted(runtime, ALL) as (_, port), AsyncTcpClient("127.0.0.1", port) as client:
+            for kind in ("run-satellite", "streaming-started", "pause-satellite", "unknown-event"):
+                await client.write_event(Event(kind))
+            await client.write_event(Describe().event())
+            assert Info.is_type((await asyncio.wait_for(client.read_event(), 10)).type)
+
+    asyncio.run(run())
+
+
+def test_a_new_connection_takes_the_place_of_the_oldest(runtime):
+    async def run():
+        async with fronted(runtime, ALL) as (_, port):
+            open_now = [await asyncio.open_connection("127.0.0.1", port) for _ in range(CONNECTIONS_OF_ONE_MAX)]
+            for reader, writer in open_now:
+                writer.write(b'{"type": "ping"}\n')
+                assert Pong.is_type((await asyncio.wait_for(async_read_event(reader), 10)).type)
             async with AsyncTcpClient("127.0.0.1", port) as client:
-                await client.write_event(Event("unknown-event"))
                 await client.write_event(Describe().event())
                 assert Info.is_type((await asyncio.wait_for(client.read_event(), 10)).type)
+            assert await asyncio.wait_for(open_now[0][0].read(1), 10) == b""
+            for _, writer in open_now:
+                writer.close()
+
+    asyncio.run(run())
+
+
+def test_text_in_many_pieces_costs_others_no_time(runtime):
+    async def run():
+        async with fronted(runtime, ALL) as (_, port):
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b'{"type": "synthesize-start"}\n')
+            writer.write(b'{"type": "synthesize-chunk", "data": {"text": "x"}}\n' * 30_000)
+            async with AsyncTcpClient("127.0.0.1", port) as client:
+                for _ in range(5):
+                    begun_s = asyncio.get_running_loop().time()
+                    await client.write_event(Describe().event())
+                    await asyncio.wait_for(client.read_event(), 10)
+                    assert asyncio.get_running_loop().time() - begun_s < 2.0
+                    await asyncio.sleep(0.3)
+            writer.close()
 
     asyncio.run(run())
 

@@ -11,7 +11,7 @@ from typing import List, Optional
 
 from edgeserve.device.boards import WSL_NODE, Board
 from edgeserve.device.files import listing, read_text
-from edgeserve.ipc.connections import connections_below
+from edgeserve.ipc.connections import files_needed
 from edgeserve.tools.doctor.finding import GOOD, NOTE, WRONG, Finding
 from edgeserve.units import format_size
 
@@ -90,16 +90,16 @@ def check_open_files(clients_max: int) -> List[Finding]:
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     if hard == resource.RLIM_INFINITY:
         return [Finding("open files", GOOD, "no limit")]
-    room = connections_below(hard)
-    text = f"at most {hard}: room for {room} connections"
+    room = hard - files_needed(0)
+    text = f"at most {hard}: room for {max(0, room)} clients"
     if room >= clients_max:
         return [Finding("open files", GOOD, text)]
     return [
         Finding(
             "open files",
-            NOTE,
-            f"{text}, and [server] clients_max is {clients_max}: more are refused",
-            f"ulimit -n {hard + 2 * (clients_max - room)}, LimitNOFILE= in the systemd unit, docker run "
+            WRONG,
+            f"{text}, and [server] clients_max is {clients_max}: the server refuses to start",
+            f"ulimit -Hn {files_needed(clients_max)}, LimitNOFILE= in the systemd unit, docker run "
             "--ulimit nofile=..., or a smaller clients_max",
         )
     ]

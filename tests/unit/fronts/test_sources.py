@@ -126,6 +126,8 @@ def test_gstreamer_reads_files(tmp_path):
     [
         ("test:0x0", "HEIGHTxWIDTH"),
         ("nowhere.mp4", "there is no such file"),
+        ("/dev/video77", "there is no such device; cameras of this machine: "),
+        ("/dev/v4l/by-id/nothing", "there is no such device"),
     ],
 )
 def test_what_is_no_source_is_said_at_once(text, says):
@@ -139,3 +141,41 @@ def test_a_file_that_is_no_video(tmp_path):
     path.write_bytes(b"this is no video" * 100)
     with pytest.raises(ConfigError, match="cannot be read"):
         read(source_of(str(path), time.monotonic, 0.0, "av"))
+
+
+def pictures(path, count, damaged):
+    """A film of JPEG pictures, some of which are no pictures any more."""
+    av = pytest.importorskip("av", reason="PyAV is not installed")
+    with av.open(str(path), "w", format="matroska") as output:
+        stream = output.add_stream("mjpeg", rate=1000)
+        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuvj420p"
+        for number in range(count):
+            frame = av.VideoFrame.from_ndarray(np.full((48, 64, 3), number % 256, np.uint8), format="rgb24")
+            frame.pts = number
+            for packet in stream.encode(frame):
+                if number in damaged:
+                    broken = av.Packet(b"\x00" * packet.size)
+                    broken.pts, broken.dts, broken.time_base = packet.pts, packet.dts, packet.time_base
+                    broken.stream = stream
+                    packet = broken
+                output.mux(packet)
+    return str(path)
+
+
+@pytest.mark.parametrize("damaged", [{5}, {0}, set(range(3, 32)), {*range(1, 60, 2)}, {59}])
+def test_a_damaged_picture_costs_one_frame(tmp_path, caplog, damaged):
+    source = source_of(pictures(tmp_path / "film.mkv", 60, damaged), time.monotonic, 0.0, "av")
+    assert len(list(source.frames(threading.Event()))) == 60 - len(damaged)
+    assert len([record for record in caplog.records if "damaged" in record.message]) == 1
+
+
+def test_many_damaged_pictures_in_a_row_end_a_source(tmp_path):
+    source = source_of(pictures(tmp_path / "film.mkv", 80, set(range(10, 40))), time.monotonic, 0.0, "av")
+    found = []
+    with pytest.raises(ConfigError, match="cannot be read"):  # a file; a live source is opened again
+        for each in source.frames(threading.Event()):
+            found.append(each)
+    assert len(found) == 10
+    source.is_live = True  # as a camera is
+    with pytest.raises(SourceEnded):
+        list(source.frames(threading.Event()))

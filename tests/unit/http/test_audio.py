@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import struct
 import wave
 
 import numpy as np
@@ -83,6 +84,71 @@ def test_a_tone_in_chunks_is_the_same_tone_at_16_khz(rate, dtype):
 def test_channels_of_chunks_are_mixed():
     both = np.array([[16384, 0], [0, -8192]], "<i2")
     assert Converter(60).convert(both.tobytes(), 16_000, 2, 2).tolist() == [8192, -4096]
+
+
+def riff(data, coding=1, bits=16, channels=1, rate=16_000, size=None, extensible=False, before=b"", after=b""):
+    """A WAV file as other programs write it."""
+    width = (bits + 7) // 8
+    tag = 0xFFFE if extensible else coding
+    form = struct.pack("<HHIIHH", tag, channels, rate, rate * width * channels, width * channels, bits)
+    if extensible:
+        form += struct.pack("<HHIH", 22, bits, 0, coding) + bytes.fromhex("000000001000800000aa00389b71")
+    size = len(data) if size is None else size
+    chunks = before + b"fmt " + struct.pack("<I", len(form)) + form + b"data" + struct.pack("<I", size) + data + after
+    return b"RIFF" + struct.pack("<I", 0xFFFFFFFF) + b"WAVE" + chunks
+
+
+def as_samples(values, coding, bits):
+    if coding == 3:
+        return values.astype({32: "<f4", 64: "<f8"}[bits]).tobytes()
+    whole = np.round(values * (2 ** (bits - 1) - 1)).astype("<i4")
+    if bits == 24:
+        return whole.view(np.uint8).reshape(-1, 4)[:, :3].tobytes()
+    return (whole + 128 if bits == 8 else whole).astype({8: "u1", 16: "<i2", 32: "<i4"}[bits]).tobytes()
+
+
+@pytest.mark.parametrize(("coding", "bits"), [(1, 8), (1, 16), (1, 24), (1, 32), (3, 32), (3, 64)])
+@pytest.mark.parametrize("extensible", [False, True])
+@pytest.mark.parametrize("size", [None, 0, 0xFFFFFFFF, 0x7FFFFFFF])
+def test_files_are_read_by_their_chunks(coding, bits, extensible, size):
+    data = as_samples(tone(16_000), coding, bits)
+    file = riff(data, coding, bits, size=size, extensible=extensible, before=b"LIST\x03\x00\x00\x00abc\x00")
+    np.testing.assert_allclose(sound_of(file), tone(16_000), atol=0.02 if bits == 8 else 1e-4)
+    assert bytes_to_read(file) == 32 * 2 * 8_000
+
+
+def test_what_follows_the_samples_is_no_sound():
+    file = riff(as_samples(tone(16_000), 1, 16), after=b"LIST\x04\x00\x00\x00abcd")
+    assert len(sound_of(file)) == 8_000
+
+
+@pytest.mark.parametrize(
+    ("file", "says"),
+    [
+        (riff(b"\x00" * 8, coding=2, bits=4), "coding 2"),
+        (riff(b"\x00" * 8, coding=85), "coding 85"),
+        (riff(b"\x00" * 8, coding=3, bits=16), "floats of 32 or 64"),
+        (riff(b"\x00" * 8, channels=0), "0 channels"),
+        (riff(b"\x00" * 8, bits=0), "0 bytes"),
+        (riff(b"\x00" * 8)[:30], "cut off"),
+        (b"RIFF\x00\x00\x00\x00WAVE" + b"junk\x00\x00\x00\x00" * 10_000, "no samples"),
+        (b"RIFX" + riff(b"")[4:], "no head"),
+    ],
+)
+def test_a_file_that_cannot_be_read_says_why(file, says):
+    with pytest.raises(BadInput, match=says):
+        sound_of(file)
+
+
+@pytest.mark.parametrize("cut", [1, 3, 5, 7, 1001])
+@pytest.mark.parametrize(("width", "channels"), [(2, 1), (2, 2), (3, 1), (4, 2), (1, 2)])
+def test_halves_of_samples_are_kept_for_the_next_chunk(cut, width, channels):
+    data = as_samples(np.repeat(tone(22_050, 200.0), channels), 1, 8 * width)
+    whole, cutter = Converter(60), Converter(60)
+    expected = whole.convert(data, 22_050, width, channels)
+    parts = [cutter.convert(data[at : at + cut], 22_050, width, channels) for at in range(0, len(data), cut)]
+    assert sum(map(len, parts)) == len(expected)
+    np.testing.assert_allclose(np.concatenate(parts), expected, atol=2)
 
 
 @pytest.mark.parametrize("data", [b"", b"RIFF", b"ID3 an mp3", wav(np.zeros(0, "<i2")), wav(np.zeros(9, "<i2"))[:30]])

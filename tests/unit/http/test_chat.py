@@ -156,7 +156,7 @@ def test_extensions_are_options_of_the_request():
         ({"seed": 1.5}, "seed", "whole number"),
         ({"max_tokens": 2.5}, "max_tokens", "whole number"),
         ({"seed": 10**30}, "seed", "whole number"),
-        ({"seed": 2**63}, "seed", "whole number"),
+        ({"seed": 2**64}, "seed", "whole number"),
     ],
 )
 def test_what_cannot_be_served_is_refused_by_its_name(fields, param, says):

@@ -159,7 +159,7 @@ def test_the_limit_of_open_files_bounds_the_clients(monkeypatch):
     monkeypatch.setattr(access.resource, "getrlimit", lambda which: (1024, 1024))
     assert by_subject(access.check_open_files(256))["open files"].status == GOOD
     finding = by_subject(access.check_open_files(4000))["open files"]
-    assert (finding.status, "room for 752 connections" in finding.text) == (NOTE, True)
+    assert (finding.status, "room for 752 clients" in finding.text) == (WRONG, True)
     more = int(finding.mend.split()[2].rstrip(","))
     monkeypatch.setattr(access.resource, "getrlimit", lambda which: (1024, more))
     assert by_subject(access.check_open_files(4000))["open files"].status == GOOD, "what it advises is enough"
