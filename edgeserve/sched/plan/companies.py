@@ -338,6 +338,7 @@ class Companies(Source):
             for rows in line.waiting:
                 if rows:
                     self._drop_late(rows, line.pipeline, board)
+        self.is_idle = not self._members
 
     def _look_again(self, company: Company, board: Board) -> None:
         """While a member would be late with what is left of all, the tightest of these waits again."""

@@ -198,6 +198,7 @@ class Members(Source):
             if job.node is ensemble.join:
                 self._combined(job.request, ensemble, board)
             self._plain.on_ready(job, board)
+            self._plain.is_idle = False
 
     def _query(self, request: RequestRecord, ensemble: Ensemble, board: Board) -> Asking:
         query = self._queries.get(request.id)
@@ -344,7 +345,9 @@ class Members(Source):
                     if request.state != OPEN or [job for job in query.jobs.values() if job.lane]:
                         self._again.add(request.id)
                     self._looked.at(query, board)
-        self._plain.plan(board)
+        if not self._plain.is_idle:
+            self._plain.plan(board)
+        self.is_idle = self._plain.is_idle and not (self._queries or self._leads or self._records.any)
 
     def _changed(self, board: Board) -> List[Asking]:
         """The requests that something happened to, or all of them where the price or the lanes changed what is able to
@@ -530,7 +533,7 @@ class Members(Source):
     # --- whenever a lane is about to be free --------------------------------------------------------------------------
 
     def offers(self, lane: Lane, at_ns: int, board: Board) -> Sequence[Candidate]:
-        others = list(self._plain.offers(lane, at_ns, board))
+        others = [] if self._plain.is_idle else list(self._plain.offers(lane, at_ns, board))
         if self._is_stale:
             self._make_rows(board)
         found = self._batches(self._rows, lane, at_ns, board)

@@ -7,7 +7,7 @@ from typing import List, Sequence
 from edgeserve.compiled import mypyc_attr
 from edgeserve.sched.plan.candidate import K_SHARE, Candidate, worth_of
 from edgeserve.sched.plan.source import Source
-from edgeserve.sched.policies.common.bidding import Utility
+from edgeserve.sched.policies.common.bidding import Utility, refusal
 from edgeserve.sched.policies.common.model_queues import ModelQueues
 from edgeserve.sched.policies.edf import Edf, steps_more_ns
 from edgeserve.sched.policy_api.board import Board
@@ -36,9 +36,10 @@ class Plain(Source):
     def __init__(self, owner: Policy) -> None:
         super().__init__(owner)
         self._edf = Edf(owner.name, owner.apps, {})
+        self._models = self._edf.models
 
     def on_request(self, request: RequestRecord, board: Board) -> str | None:
-        reason = self._edf.on_request(request, board)
+        reason = refusal(request, board)
         if reason is None and request.hints and request.on_late != "answer" and _declares_steps(request):
             found = self.expected_end(request, None, board)
             if found is not None and board.now_ns + found.wait_ns + found.alone_ns > request.deadline_ns:
@@ -46,23 +47,30 @@ class Plain(Source):
         return reason
 
     def on_ready(self, job: Job, board: Board) -> None:
-        self._edf.on_ready(job, board)
+        self._models[job.node.model].add(job)
 
     def on_gone(self, job: Job, board: Board) -> None:
-        self._edf.on_gone(job, board)
+        self._models[job.node.model].remove(job)
 
     def on_started(self, work: Work, board: Board) -> None:
-        self._edf.on_started(work, board)
+        self._models[work.model].started(work.jobs)
 
     def plan(self, board: Board) -> None:
-        self._edf.plan(board)
+        for queues in self._models.values():
+            if queues.count:
+                self._drop_late(queues, board)
+        self.is_idle = not [queues for queues in self._models.values() if queues.count]
+
+    def _drop_late(self, queues: ModelQueues, board: Board) -> None:
+        """Give up the jobs of a model that can no longer be in time."""
+        self._edf.drop_late(queues, board)
 
     def queued(self) -> List[Job]:
         return self._edf.queued()
 
     def offers(self, lane: Lane, at_ns: int, board: Board) -> Sequence[Candidate]:
         found: List[Candidate] = []
-        for queues in self._edf.models.values():
+        for queues in self._models.values():
             if queues.count and queues.model in lane.models and board.is_resident(queues.model, lane):
                 item = self._offer(queues, lane, at_ns, board)
                 if item is not None:
@@ -71,18 +79,22 @@ class Plain(Source):
 
     def lone(self, lane: Lane, board: Board) -> Bid | None:
         alone: ModelQueues | None = None
-        for queues in self._edf.models.values():
+        for queues in self._models.values():
             if queues.count:
                 if alone is not None:
                     return None
                 alone = queues
         if alone is None or alone.model not in lane.models or board.critical_rooms(lane) is not NO_ROOMS:
             return None
-        return self._edf.best_batch(alone, lane, board) if board.is_resident(alone.model, lane) else None
+        return self._best(alone, lane, board) if board.is_resident(alone.model, lane) else None
+
+    def _best(self, queues: ModelQueues, lane: Lane, board: Board) -> Bid | None:
+        """The best batch of a model, if it is made without a candidate."""
+        return self._edf.best_batch(queues, lane, board)
 
     def smaller(self, candidate: Candidate, lane: Lane, at_ns: int, board: Board) -> Sequence[Candidate]:
         found: List[Candidate] = []
-        queues = self._edf.models[candidate.model]
+        queues = self._models[candidate.model]
         latency = board.latency(candidate.model, lane.name)
         for size in latency.sizes:
             if size < len(candidate.jobs):
@@ -111,7 +123,7 @@ class Plain(Source):
         assert isinstance(utility, Utility)
         latency = board.latency(bid.model, lane.name)
         share_ns = latency.share_ns
-        takes_steps = self._edf.models[bid.model].takes_steps
+        takes_steps = self._models[bid.model].takes_steps
         gain = 0.0
         slack_ns = FOREVER_NS
         counted = set()
@@ -163,7 +175,7 @@ class Plain(Source):
             bid.klass,
             bid,
         )
-        found.trust = max(0.0, 1.0 - TRUST * self._edf.models[bid.model].loss)
+        found.trust = max(0.0, 1.0 - TRUST * self._models[bid.model].loss)
         return found
 
 

@@ -19,10 +19,15 @@ NONE: Final[Sequence[Candidate]] = ()
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Source(Kind):
     """One kind of work. ``owner`` is the policy that the requests belong to. The hooks mean what they mean in
-    :class:`~edgeserve.sched.policy_api.policy.Policy`, for the jobs of this kind alone."""
+    :class:`~edgeserve.sched.policy_api.policy.Policy`, for the jobs of this kind alone.
+
+    ``is_idle``: nothing waits here, so that the source is asked for no plan, offer or wake-up until a job is ready. Its
+    own :meth:`plan` says so.
+    """
 
     def __init__(self, owner: Policy) -> None:
         self.owner = owner
+        self.is_idle = True
 
     def on_request(self, request: RequestRecord, board: Board) -> str | None:
         """Admit (None) or refuse (the reason) a request of an app of this kind."""

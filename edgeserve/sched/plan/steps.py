@@ -12,7 +12,7 @@ import math
 from typing import Any, Dict, Final, List, Mapping, Sequence, Tuple
 
 from edgeserve.compiled import mypyc_attr
-from edgeserve.sched.plan.answers import LEAST, RANKS, Answer, Answers, Each, StepTimes, Table
+from edgeserve.sched.plan.answers import LEAST, RANKS, Answer, Answers, Each, StepTimes, Table, chances_of, kept_of
 from edgeserve.sched.plan.candidate import Candidate
 from edgeserve.sched.plan.side_lanes import SideLanes, begins_ns, is_side, main_lanes, main_of
 from edgeserve.sched.plan.source import Source
@@ -77,6 +77,8 @@ class Steps(Source):
     # --- hooks --------------------------------------------------------------------------------------------------------
 
     def on_ready(self, job: Job, board: Board) -> None:
+        if self.is_idle:
+            self._look(board)
         table = self._tables.get(job.node.model)
         if table is None:
             table = self._tables[job.node.model] = Table(job.node.model)
@@ -163,8 +165,7 @@ class Steps(Source):
         """Give up answers for which not even the next step could be in time, and those that will hardly be in time by
         how long they are believed to be, as long as finished answers confirm that. One that has begun goes on to its
         deadline where what is written by then counts."""
-        for each in self._each.values():
-            each.look(board)
+        self._look(board)
         for table in self._tables.values():
             if not table.due.rows and not table.begun:
                 continue
@@ -193,6 +194,12 @@ class Steps(Source):
                         continue
                     lengths.given_up += 1
                 board.abandon_branch(job, CANNOT_MAKE_DEADLINE)
+        self.is_idle = not [table for table in self._tables.values() if table.fresh or table.begun]
+
+    def _look(self, board: Board) -> None:
+        """See what the requests of each app count now."""
+        for each in self._each.values():
+            each.look(board)
 
     # --- candidates ---------------------------------------------------------------------------------------------------
 
@@ -270,7 +277,8 @@ class Steps(Source):
         """How many of those that follow are to join: every further sequence makes the steps of all others longer, so
         as many as bring most in time per time."""
         latency = board.latency(table.model, lane.name)
-        most = len(bound) + len(following)
+        together = [*bound, *following]
+        most, worths = len(together), [answer.worth for answer in together]
         least = max(1, len(bound) + sum([answer.rank == 0 for answer in following]))
         counts = [most] + [size for size in reversed(latency.sizes) if least <= size < most]
         if len(counts) > COUNTS_MAX:
@@ -281,9 +289,9 @@ class Steps(Source):
             joining = count - len(bound)
             from_ns = at_ns + self._times.prefill_ns(latency, joining)
             total = 0.0
-            for answer in [*bound, *following[:joining]]:
-                left = (answer.due_ns - from_ns) / step_ns
-                total += answer.worth * (1.0 if answer.soft_ns else answer.chance(left))
+            chances = chances_of(together[:count], from_ns, step_ns)
+            for answer, worth, chance in zip(together, worths, chances):
+                total += worth * (1.0 if answer.soft_ns else chance)
             rates.append(total / step_ns)
         best = max(rates)
         for count, rate in zip(counts, rates):
@@ -300,14 +308,13 @@ class Steps(Source):
         before_ns = turns * step_ns or self._times.prefill_ns(latency, reading)
         in_turns = board.reads_in_turns(table.model)
         prompt_ns = before_ns / max(1, reading)
-        rows: List[Tuple[Answer, float]] = []
+        worths: List[float] = []
         gain, urgency, slack_ns, k_ns = 0.0, 0.0, 0, 1
-        for answer in chosen:
+        for answer, kept in zip(chosen, kept_of(chosen, at_ns + before_ns, step_ns)):
             job = answer.job
             request = job.request
             worth = answer.worth
             room_ns = answer.due_ns - at_ns - before_ns
-            kept = answer.kept(room_ns / step_ns, step_ns)
             remaining = answer.remaining()
             own_slack_ns = room_ns - round(SLOWER * remaining * step_ns)
             if request.successor_ns is not None:
@@ -318,7 +325,7 @@ class Steps(Source):
             more_ns = 0.0 if job.has_state else prompt_ns
             rest_ns = board.rest_lane_ns(request.app, job.node) if job.node.succs else 0
             gain += worth * kept * (more_ns + share_ns) / (more_ns + remaining * share_ns + rest_ns)
-            rows.append((answer, worth))
+            worths.append(worth)
             own_k_ns = max(1, round(K_SHARE * (request.deadline_ns - request.arrival_ns)))
             own = kept * math.exp(-max(0, own_slack_ns) / own_k_ns)
             if own > urgency or not urgency:
@@ -335,7 +342,7 @@ class Steps(Source):
             max(0, slack_ns),
             k_ns,
             best_class([answer.job for answer in chosen]),
-            Answers(rows, at_ns, before_ns, step_ns),
+            Answers(chosen, worths, at_ns, before_ns, step_ns),
         )
         turn.press = -math.log(max(URGENCY_MIN, urgency))
         return turn
@@ -346,8 +353,8 @@ class Steps(Source):
         if candidate.is_critical or not isinstance(answers, Answers):
             return super().wait_ns(candidate)
         at_ns = answers.starts_ns
-        rates = [(answer, worth / answer.remaining()) for answer, worth in answers.rows]
-        per_step = Answers(rates, at_ns, answers.before_ns, answers.step_ns)
+        rates = [worth / answer.remaining() for answer, worth in zip(answers.answers, answers.weights)]
+        per_step = Answers(answers.answers, rates, at_ns, answers.before_ns, answers.step_ns)
         low_ns, high_ns = 0, round(candidate.k_ns / K_SHARE)
         whole = LATER * per_step.value(at_ns)
         for _ in range(8):
@@ -363,8 +370,8 @@ class Steps(Source):
         which others can cut short."""
         answers = candidate.detail
         assert isinstance(answers, Answers)
-        whole = max(1, math.ceil(max([answer.remaining() for answer, _ in answers.rows]) - SLIGHT))
-        if any(answer.job.steps for answer, _ in answers.rows):
+        whole = max(1, math.ceil(max([answer.remaining() for answer in answers.answers]) - SLIGHT))
+        if any([answer.job.steps for answer in answers.answers]):
             whole = max(STEPS_MIN, whole)
         steps = whole
         rank = RANKS[candidate.klass]
@@ -441,7 +448,7 @@ def _alone_ns(model: str, board: Board) -> int:
 
 def _in_order(answers: List[Answer]) -> List[Answer]:
     """By class, then by worth for the steps that are still expected."""
-    rows = [(answer.rank, -answer.worth / answer.remaining(), answer.job.seq, answer) for answer in answers]
+    rows = [(answer.rank, -answer.per_step(), answer.job.seq, answer) for answer in answers]
     rows.sort()
     return [answer for _, _, _, answer in rows]
 

@@ -74,7 +74,7 @@ class Unequal(Plain):
     def __init__(self, owner: Policy) -> None:
         super().__init__(owner)
         self._laws: Dict[Tuple[str, str], Law] = {}
-        self._wide: Dict[str, bool] = {}  # models of which some law has a spread
+        self._wide: Dict[str, bool] = {}  # whether some law of a model has a spread, once it was asked for
         self._alike: Dict[str, bool] = {}  # models all of whose inputs have one shape: no law, however noisy the device
         for app in owner.apps:
             for node in app.nodes:
@@ -84,48 +84,55 @@ class Unequal(Plain):
     def on_request(self, request: RequestRecord, board: Board) -> str | None:
         """Nothing is refused by a mean that is not its own: what is hopeless is dropped when it is ready."""
         for node in request.app.entries:
-            if self._is_wide(node.model, board):
+            if self._wide.get(node.model, True) and self._is_wide(node.model, board):
                 return refusal(request, board, _no_time)
         return super().on_request(request, board)
 
     def on_ready(self, job: Job, board: Board) -> None:
-        super().on_ready(job, board)
-        length = declared(job)
-        if length is not None and not job.steps:
-            for lane in board.lanes_of(job.node.model):
-                self._law(job.node.model, lane.name, board).told(length)
-            self._look(job.node.model, board)
+        queues = self._models[job.node.model]
+        queues.add(job)
+        if queues.takes_steps:
+            self._wide[queues.model] = False
+        length = declared(job) if job.hints and not job.steps else None
+        if length is not None:
+            for lane in board.lanes_of(queues.model):
+                self._law(queues.model, lane.name, board).told(length)
+            self._look(queues.model, board)
+        elif queues.model not in self._wide:
+            self._look(queues.model, board)
 
     def on_finished(self, work: Work, started_ns: int, finished_ns: int, board: Board) -> None:
         if work.failed or work.probe is not None or self._alike[work.model]:
             return
-        if not self._edf.models[work.model].takes_steps:
-            self._law(work.model, work.lane.name, board).took(work.size, work.jobs, finished_ns - started_ns)
-            self._look(work.model, board)
+        if not self._models[work.model].takes_steps:
+            self._took(work, work.jobs, finished_ns - started_ns, board)
 
     def on_trial(self, job: Job, work: Work, took_ns: int, board: Board) -> None:
         if not job.steps:
-            self._law(work.model, work.lane.name, board).took(work.size, (job,), took_ns)
+            self._took(work, (job,), took_ns, board)
+
+    def _took(self, work: Work, jobs: Sequence[Job], took_ns: int, board: Board) -> None:
+        law = self._law(work.model, work.lane.name, board)
+        was_wide = law.is_wide
+        law.took(work.size, jobs, took_ns)
+        if law.is_wide != was_wide:
             self._look(work.model, board)
 
-    def plan(self, board: Board) -> None:
-        for queues in self._edf.models.values():
-            if queues.count:
-                if self._is_wide(queues.model, board):
-                    self._drop_hopeless(queues, board)
-                else:
-                    self._edf.drop_late(queues, board)
+    def _drop_late(self, queues: ModelQueues, board: Board) -> None:
+        if self._wide[queues.model]:
+            self._drop_hopeless(queues, board)
+        else:
+            self._edf.drop_late(queues, board)
 
-    def lone(self, lane: Lane, board: Board) -> Bid | None:
-        bid = super().lone(lane, board)
-        return None if bid is None or self._is_wide(bid.model, board) else bid
+    def _best(self, queues: ModelQueues, lane: Lane, board: Board) -> Bid | None:
+        return None if self._wide[queues.model] else self._edf.best_batch(queues, lane, board)
 
     def smaller(self, candidate: Candidate, lane: Lane, at_ns: int, board: Board) -> Sequence[Candidate]:
-        if not self._is_wide(candidate.model, board):
+        if not self._wide[candidate.model]:
             return super().smaller(candidate, lane, at_ns, board)
         law = self._law(candidate.model, lane.name, board)
         rows = sorted([_row(job, law, at_ns, board) for job in candidate.jobs], key=_by_mean)
-        lost = self._edf.models[candidate.model].lost
+        lost = self._models[candidate.model].lost
         found: List[Candidate] = []
         for size in board.latency(candidate.model, lane.name).sizes:
             if size < len(rows):
@@ -160,14 +167,14 @@ class Unequal(Plain):
 
     def _is_wide(self, model: str, board: Board) -> bool:
         """Whether some law of a model has a spread. What an iterative model takes is a matter of its steps."""
-        if self._alike[model] or self._edf.models[model].takes_steps:
-            return False
         found = self._wide.get(model)
         return self._look(model, board) if found is None else found
 
     def _look(self, model: str, board: Board) -> bool:
         """See whether some law of a model has a spread, at first and after one has changed."""
-        found = any(self._law(model, lane.name, board).is_wide for lane in board.lanes_of(model))
+        found = False
+        if not self._alike[model] and not self._models[model].takes_steps:
+            found = any([self._law(model, lane.name, board).is_wide for lane in board.lanes_of(model)])
         self._wide[model] = found
         return found
 
@@ -204,7 +211,7 @@ class Unequal(Plain):
 
     def _offer(self, queues: ModelQueues, lane: Lane, at_ns: int, board: Board) -> Candidate | None:
         """The best batch of a model: of those that bring almost the most per time, the one of most jobs."""
-        if not self._is_wide(queues.model, board):
+        if not self._wide[queues.model]:
             return super()._offer(queues, lane, at_ns, board)
         law = self._law(queues.model, lane.name, board)
         rows: List[Row] = []

@@ -80,10 +80,7 @@ class Edf(Policy):
         self.models[job.node.model].remove(job)
 
     def on_started(self, work: Work, board: Board) -> None:
-        queues = self.models[work.model]
-        queues.began(len(work.jobs))
-        for job in work.jobs:
-            queues.remove(job)
+        self.models[work.model].started(work.jobs)
 
     def plan(self, board: Board) -> None:
         """Drop what can no longer be in time; what is answered late anyway gets one more SLO to be worth something."""

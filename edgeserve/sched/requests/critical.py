@@ -39,9 +39,10 @@ MARGIN: Final = 0.1
 class Source(Arrivals):
     """Critical requests of one client and stream of one app. ``slack_ns`` is how long its last one could wait,
     ``alone_ns`` what it takes alone, ``until_ns`` when it is no longer expected to come back, ``open`` are those that
-    have not ended."""
+    have not ended. ``next_ns`` is the earliest time at which its next request is expected, or when its last one came
+    where it follows no period; ``period_ns`` the time between the last two."""
 
-    __slots__ = ("slack_ns", "alone_ns", "until_ns", "open", "_next_ns")
+    __slots__ = ("slack_ns", "alone_ns", "until_ns", "open", "next_ns", "period_ns")
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,32 +50,23 @@ class Source(Arrivals):
         self.alone_ns = 0
         self.until_ns = 0
         self.open: Deque[RequestRecord] = deque()
-        self._next_ns = 0
+        self.next_ns = 0
+        self.period_ns = MEMORY_NS
 
     def accepted(self, request: RequestRecord, now_ns: int, alone_ns: int) -> None:
         """A request came."""
         self.came(now_ns)
         self.alone_ns = alone_ns
         self.slack_ns = max(0, request.deadline_ns - request.arrival_ns - alone_ns)
-        self.until_ns = now_ns + max(MEMORY_NS, 2 * max(self.gaps_ns, default=0))
+        self.until_ns = now_ns + MEMORY_NS
+        if self.gaps_ns:
+            self.until_ns = now_ns + max(MEMORY_NS, 2 * max(self.gaps_ns))
+            self.period_ns = max(1, self.gaps_ns[-1])
         expected = self.expected(exceptions=False)
-        self._next_ns = now_ns if expected is None else expected[0]
-        self._forget_ended()
-        self.open.append(request)
-
-    def _forget_ended(self) -> None:
+        self.next_ns = now_ns if expected is None else expected[0]
         while self.open and self.open[0].ended:
             self.open.popleft()
-
-    @property
-    def period_ns(self) -> int:
-        """The time between two of its requests, of a source that has a period; the last one's else."""
-        return max(1, self.gaps_ns[-1] if self.gaps_ns else MEMORY_NS)
-
-    def waiting(self) -> List[RequestRecord]:
-        """Its open requests of which no job runs."""
-        self._forget_ended()
-        return [request for request in self.open if not request.ended and not request.running]
+        self.open.append(request)
 
     def per_ns(self, now_ns: int) -> float:
         """Requests per nanosecond; one in :data:`MEMORY_NS` while only one came."""
@@ -82,15 +74,10 @@ class Source(Arrivals):
             return 1.0 / MEMORY_NS
         return len(self.gaps_ns) / max(1, sum(self.gaps_ns) + max(0, now_ns - self.last_ns))
 
-    def next_ns(self) -> int:
-        """The earliest time at which its next request is expected; its last where it follows no period."""
-        return self._next_ns
-
     def room_ns(self, now_ns: int) -> int:
         """How long a work that starts now may take, so that the next request is in time behind it, and those that have
         not ended."""
-        room_ns = max(0, self.next_ns() - now_ns) + self.slack_ns
-        self._forget_ended()
+        room_ns = max(0, self.next_ns - now_ns) + self.slack_ns
         for request in self.open:
             if not request.ended:
                 room_ns = min(room_ns, request.deadline_ns - now_ns - self.alone_ns)
@@ -178,17 +165,18 @@ class CriticalArrivals:
         irregular: List[Tuple[int, float]] = []
         busy_ns = 0
         for app, source in self._sources_of(apps, now_ns):
-            margin_ns = round(MARGIN * self._over.get(app, 0.0) * source.slack_ns)
-            for request in source.waiting() if source.open else ():
-                room_ns = request.deadline_ns - now_ns - source.alone_ns
-                if room_ns >= 0:
-                    opened.append(max(0, room_ns - margin_ns))
-                    busy_ns += source.alone_ns
-            next_ns = source.next_ns()
+            slack_ns, alone_ns, next_ns = source.slack_ns, source.alone_ns, source.next_ns
+            margin_ns = round(MARGIN * self._over.get(app, 0.0) * slack_ns)
+            for request in source.open:
+                if not request.ended and not request.running:
+                    room_ns = request.deadline_ns - now_ns - alone_ns
+                    if room_ns >= 0:
+                        opened.append(max(0, room_ns - margin_ns))
+                        busy_ns += alone_ns
             if next_ns > source.last_ns:
-                expected.append((max(0, next_ns - now_ns) + source.slack_ns - margin_ns, source.period_ns))
+                expected.append((max(0, next_ns - now_ns) + slack_ns - margin_ns, source.period_ns))
             else:
-                irregular.append((source.slack_ns - margin_ns, source.per_ns(now_ns)))
+                irregular.append((slack_ns - margin_ns, source.per_ns(now_ns)))
         if not (opened or expected or irregular):
             return NO_ROOMS
         opened.sort()

@@ -87,10 +87,13 @@ class ModelQueues:
         queue.add(job.deadline_ns, job)
         self._queue_of[job.seq] = queue
 
-    def began(self, count: int) -> None:
-        """So many jobs began to run."""
+    def started(self, jobs: Sequence[Job]) -> None:
+        """Jobs were launched as a batch."""
         self.lost = 0
-        self.loss *= REMEMBERED**count
+        self.loss *= REMEMBERED ** len(jobs)
+        self.count -= len(jobs)
+        for job in jobs:
+            self._queue_of.pop(job.seq).remove(job)
 
     def gave_up(self, count: int) -> None:
         """So many jobs were given up for their deadlines."""
@@ -98,7 +101,7 @@ class ModelQueues:
         self.loss = 1.0 - (1.0 - self.loss) * REMEMBERED**count
 
     def remove(self, job: Job) -> None:
-        """A job was launched or has left."""
+        """A job has left."""
         self.count -= 1
         self._queue_of.pop(job.seq).remove(job)
 
