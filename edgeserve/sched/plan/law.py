@@ -169,7 +169,7 @@ class Law:
         length = -1.0
         draws: Dict[str, int] = {}
         for job in jobs:
-            own = declared(job)
+            own = declared(job) if job.hints else None
             if own is None:
                 name = job.request.app.name
                 draws[name] = draws.get(name, 0) + 1
@@ -189,11 +189,13 @@ class Law:
         self._usual = max(1.0, latency.seeds[self.first].median_ns - self._fixed)
         if self._lengths:
             self._fit()
-        self._pace = sorted([row.took_ns / self._even_time(row) for row in rows[-LATELY:]]) or [1.0]
+        ratios = self._over_even(rows)
+        self._pace = sorted(ratios[-LATELY:]) or [1.0]
         before, self._points, self._shares = (self._points, self._shares), [], {}
         self._joint.clear()
-        self._learn([row for row in rows if row.own], {}, before)
-        self._learn([row for row in rows if not row.own], latency.alone, before)
+        beside = list(zip(rows, ratios))
+        self._learn([each for each in beside if each[0].own], {}, before)
+        self._learn([each for each in beside if not each[0].own], latency.alone, before)
         self._joint.clear()
         self._look()
 
@@ -225,14 +227,16 @@ class Law:
 
     def _learn(
         self,
-        rows: Sequence[Row],
+        beside: Sequence[Tuple[Row, float]],
         alone: Mapping[str, Sequence[int]],
         before: Tuple[List[float], Dict[str, List[float]]],
     ) -> None:
-        """Learn the distributions of the inputs of these batches, where they differ by more than noise. ``before``:
-        what was known of them, which tells of which app the longest input of a batch was."""
-        if not _differ([(row.size, math.log(row.took_ns / self._even_time(row))) for row in rows], alone):
+        """Learn the distributions of the inputs of these batches, each with its time over the even one, where they
+        differ by more than noise. ``before``: what was known of them, which tells of which app the longest input of a
+        batch was."""
+        if not _differ([(row.size, math.log(ratio)) for row, ratio in beside], alone):
             return
+        rows = [row for row, _ in beside]
         known, usual = (self._points, self._shares), self._usual
         profiled = {app: _sample([(time - self._fixed) / usual for time in times]) for app, times in alone.items()}
         pool = [(ratio, ANY_WEIGHT / len(ASSUMED), ANY_WEIGHT / len(ASSUMED)) for ratio in ASSUMED]
@@ -254,7 +258,7 @@ class Law:
             found[name] = _at_most(items, points)
         self._points, self._shares = points, found
         if len(rows) >= SHOWN_FROM:
-            plain = _squares([math.log(row.took_ns / self._even_time(row)) for row in rows])
+            plain = _squares([math.log(ratio) for _, ratio in beside])
             if _squares([math.log(row.took_ns / self._wide_time(row)) for row in rows]) > WORSE * plain:
                 self._points, self._shares = known
 
@@ -267,10 +271,14 @@ class Law:
             return self._usual
         return max(LEAST * self._usual, self._line[0] + self._line[1] * length)
 
-    def _even_time(self, row: Row) -> float:
-        """What a batch takes if its declared lengths say all."""
-        longest = self._usual if row.length < 0.0 else self._at(row.length)
-        return self._fixed + self._factors[row.size] * (longest if row.own else max(longest, self._usual))
+    def _over_even(self, rows: Sequence[Row]) -> List[float]:
+        """What batches took, over what they take if their declared lengths say all."""
+        found: List[float] = []
+        for size, took_ns, length, _, own in rows:
+            longest = self._usual if length < 0.0 else self._at(length)
+            even = self._fixed + self._factors[size] * (longest if own else max(longest, self._usual))
+            found.append(took_ns / even)
+        return found
 
     def _wide_time(self, row: Row) -> float:
         """What a batch is expected to take by the distributions."""

@@ -371,7 +371,7 @@ class Steps(Source):
         answers = candidate.detail
         assert isinstance(answers, Answers)
         whole = max(1, math.ceil(max([answer.remaining() for answer in answers.answers]) - SLIGHT))
-        if any([answer.job.steps for answer in answers.answers]):
+        if [answer for answer in answers.answers if answer.job.steps]:
             whole = max(STEPS_MIN, whole)
         steps = whole
         rank = RANKS[candidate.klass]

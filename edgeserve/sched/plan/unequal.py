@@ -14,11 +14,12 @@ from edgeserve.sched.latency.batch_time import BatchTime
 from edgeserve.sched.plan.candidate import K_SHARE, Candidate, worth_of
 from edgeserve.sched.plan.law import EVEN, Law, Length, Members, declared
 from edgeserve.sched.plan.plain import RISE, RISE_MAX, Plain
-from edgeserve.sched.policies.common.bidding import bid_for, droppable, postpone, refusal
+from edgeserve.sched.policies.common.bidding import best_class, bid_for, droppable, postpone, refusal
 from edgeserve.sched.policies.common.model_queues import ModelQueues, WorthQueue
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.expected_end import ExpectedEnd
 from edgeserve.sched.policy_api.policy import CANNOT_MAKE_DEADLINE, Bid, Policy
+from edgeserve.sched.requests.critical import NO_ROOMS
 from edgeserve.sched.requests.states import Job, RequestRecord
 from edgeserve.sched.resources.lanes import Lane, Work
 from edgeserve.sched.resources.model_cache import NEVER_NS
@@ -82,15 +83,21 @@ class Unequal(Plain):
                 self._alike[node.model] = is_alike and self._alike.get(node.model, True)
 
     def on_request(self, request: RequestRecord, board: Board) -> str | None:
-        """Nothing is refused by a mean that is not its own: what is hopeless is dropped when it is ready."""
+        """Of unequal inputs nothing is refused by a mean that is not its own: what is hopeless is dropped when it is
+        ready."""
         for node in request.app.entries:
             if self._wide.get(node.model, True) and self._is_wide(node.model, board):
                 return refusal(request, board, _no_time)
-        return super().on_request(request, board)
+        reason = refusal(request, board)
+        if reason is None and request.hints and request.on_late != "answer" and _declares_steps(request):
+            found = self.expected_end(request, None, board)
+            if found is not None and board.now_ns + found.wait_ns + found.alone_ns > request.deadline_ns:
+                return CANNOT_MAKE_DEADLINE
+        return reason
 
     def on_ready(self, job: Job, board: Board) -> None:
+        super().on_ready(job, board)
         queues = self._models[job.node.model]
-        queues.add(job)
         if queues.takes_steps:
             self._wide[queues.model] = False
         length = declared(job) if job.hints and not job.steps else None
@@ -118,14 +125,34 @@ class Unequal(Plain):
         if law.is_wide != was_wide:
             self._look(work.model, board)
 
-    def _drop_late(self, queues: ModelQueues, board: Board) -> None:
-        if self._wide[queues.model]:
-            self._drop_hopeless(queues, board)
-        else:
-            self._edf.drop_late(queues, board)
+    def plan(self, board: Board) -> None:
+        for queues in self._models.values():
+            if queues.count:
+                if self._wide[queues.model]:
+                    self._drop_hopeless(queues, board)
+                else:
+                    self._edf.drop_late(queues, board)
+        self.is_idle = not self._count
 
-    def _best(self, queues: ModelQueues, lane: Lane, board: Board) -> Bid | None:
-        return None if self._wide[queues.model] else self._edf.best_batch(queues, lane, board)
+    def lone(self, lane: Lane, board: Board) -> Bid | None:
+        alone: ModelQueues | None = None
+        for queues in self._models.values():
+            if queues.count:
+                if alone is not None:
+                    return None
+                alone = queues
+        if (
+            alone is None
+            or self._wide[alone.model]
+            or alone.model not in lane.models
+            or not board.is_resident(alone.model, lane)
+            or board.critical_rooms(lane) is not NO_ROOMS
+        ):
+            return None
+        latency = board.latency(alone.model, lane.name)
+        jobs = self._edf.best_jobs(alone, lane, latency, lane.available_ns(board.now_ns))
+        size = latency.size_for[len(jobs)]
+        return bid_for(jobs, size, latency.likely_ns[size], board) if jobs else None
 
     def smaller(self, candidate: Candidate, lane: Lane, at_ns: int, board: Board) -> Sequence[Candidate]:
         if not self._wide[candidate.model]:
@@ -174,7 +201,8 @@ class Unequal(Plain):
         """See whether some law of a model has a spread, at first and after one has changed."""
         found = False
         if not self._alike[model] and not self._models[model].takes_steps:
-            found = any([self._law(model, lane.name, board).is_wide for lane in board.lanes_of(model)])
+            laws = [self._law(model, lane.name, board) for lane in board.lanes_of(model)]
+            found = bool([law for law in laws if law.is_wide])
         self._wide[model] = found
         return found
 
@@ -243,10 +271,9 @@ class Unequal(Plain):
 
     def _made(self, choice: Choice, law: Law, lost: int, press: float, board: Board) -> Candidate:
         jobs = [row.job for row in choice.rows]
-        bid = bid_for(jobs, choice.size, choice.takes_ns, board)
         made = Candidate(
             self,
-            bid.model,
+            jobs[0].node.model,
             jobs,
             choice.size,
             choice.takes_ns,
@@ -254,8 +281,7 @@ class Unequal(Plain):
             choice.gain * (1.0 + min(RISE_MAX, lost / (RISE * len(jobs)))),
             choice.slack_ns,
             _k_ns(choice.rows),
-            bid.klass,
-            bid,
+            best_class(jobs),
         )
         made.press = press
         return made
@@ -335,3 +361,8 @@ def _choice(rows: Sequence[Row], size: int, law: Law, at_ns: int) -> Choice:
             soft_ns = max(1, request.deadline_ns - request.arrival_ns)
             gain += (1.0 - chance) * row.worth * soft_ns / (soft_ns + max(0, at_ns + takes_ns - row.due_ns))
     return Choice(rows, size, members, takes_ns, gain, slack_ns)
+
+
+def _declares_steps(request: RequestRecord) -> bool:
+    """True if a request says how many steps a node of its app takes."""
+    return any(node.steps_key in request.hints for node in request.app.nodes)
