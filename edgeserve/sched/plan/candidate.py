@@ -108,4 +108,5 @@ def weight_of(request: RequestRecord) -> float:
 
 def worth_of(request: RequestRecord) -> float:
     """What a request counts if it is in time, in nanoseconds of lane time."""
-    return each_ns(request.app, request.cost_share_ns) * weight_of(request)
+    factor = CRITICAL_FACTOR if request.klass == "critical" else 1.0
+    return each_ns(request.app, request.cost_share_ns) * (request.value * factor)

@@ -70,7 +70,8 @@ class LanePlan(Policy):
                 self._source_of[app.name] = sources[kind]
                 for node in app.nodes:
                     is_plain = kind == "steps" and not board.makes_sequences(node.model)
-                    self._source_at[node] = sources["plain"] if is_plain else sources[kind]
+                    source = self._source_at[node] = sources["plain"] if is_plain else sources[kind]
+                    source.lanes.update([lane.name for model in node.models for lane in board.lanes_of(model)])
 
     def _make(self, kind: str, apps: Sequence[App]) -> Source:
         if kind == "steps":
@@ -143,19 +144,25 @@ class LanePlan(Policy):
             return True
         at_ns = work.lane.available_ns(board.now_ns)
         is_last = all(job.request.klass == "background" for job in work.left())
-        for source in [source for source in self._sources if not source.is_idle]:
+        for source in self._awake(work.lane):
             for item in source.offers(work.lane, at_ns, board):
                 if item.model != work.model and (is_last or item.klass != "background"):
                     return True
         return False
 
+    def _awake(self, lane: Lane) -> List[Source]:
+        """The sources that may have work for a lane."""
+        return [source for source in self._sources if not source.is_idle and lane.name in source.lanes]
+
     def bid(self, lane: Lane, board: Board) -> Bid | None:
-        awake = [source for source in self._sources if not source.is_idle]
+        awake = self._awake(lane)
         if len(awake) == 1:
             lone = awake[0].lone(lane, board)
             if lone is not None:
                 self._chosen[lane.name] = (lone.model, None)
                 return lone
+        if not awake:
+            return None
         at_ns = lane.available_ns(board.now_ns)
         offers: List[Candidate] = []
         for source in awake:

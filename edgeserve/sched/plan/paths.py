@@ -283,11 +283,12 @@ NOT_RUNNING: Final = Running(0, 0, 0)
 class Paths:
     """The homes and routes of pipelines. ``name`` is the policy's; pipelines are known by their identity."""
 
-    __slots__ = ("_homes", "_usual", "_routes", "_key")
+    __slots__ = ("_homes", "_usual", "_places", "_routes", "_key")
 
     def __init__(self, name: str) -> None:
         self._homes: Dict[int, List[str]] = {}
         self._usual: Dict[Tuple[str, str], WorkTime] = {}
+        self._places: Dict[str, List[Place]] = {}  # by model
         self._routes: Dict[Tuple[int, str], Route] = {}  # as long as the board's ends stand
         self._key = f"{name} routes"
 
@@ -316,15 +317,22 @@ class Paths:
     def _place_of(self, model: str, home: str, board: Board) -> Place | None:
         """Where a stage runs: at home where it may, else on the lane that is fastest for a single job; None while no
         lane is up."""
-        best: Place | None = None
-        best_ns = 0
-        for lane, _, placement in board.places_of(model):
+        known = self._places.get(model)
+        if known is None:
+            known = self._places[model] = [
+                Place(lane, self.usual(model, lane.name, board), placement)
+                for lane, _, placement in board.places_of(model)
+            ]
+        up: List[Place] = []
+        for place in known:
+            lane = place.lane
             if lane.up and not lane.hung:
-                usual = self.usual(model, lane.name, board)
-                time_ns = -1 if lane.name == home else usual.time_ns(MILLI)
-                if best is None or time_ns < best_ns:
-                    best, best_ns = Place(lane, usual, placement), time_ns
-        return best
+                if lane.name == home:
+                    return place
+                up.append(place)
+        if len(up) < 2:
+            return up[0] if up else None
+        return min(up, key=_alone_ns)
 
     def homes(self, pipeline: Pipeline, board: Board) -> List[str]:
         """The lanes that may be a company's home: those that run the heaviest of the pipeline's models whose batches
@@ -352,3 +360,8 @@ class Paths:
             return True
         at_home = next((other for other in board.lanes_of(model) if other.name == home), None)
         return at_home is None or not at_home.up or at_home.hung or not board.is_resident(model, at_home)
+
+
+def _alone_ns(place: Place) -> int:
+    """What a single job takes there."""
+    return place.usual.time_ns(MILLI)

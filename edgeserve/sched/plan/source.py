@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, List, Mapping, Sequence
+from typing import Any, Final, List, Mapping, Sequence, Set
 
 from edgeserve.compiled import mypyc_attr
 from edgeserve.sched.plan.candidate import Candidate, Kind
@@ -22,12 +22,13 @@ class Source(Kind):
     :class:`~edgeserve.sched.policy_api.policy.Policy`, for the jobs of this kind alone.
 
     ``is_idle``: nothing waits here, so that the source is asked for no plan, offer or wake-up until a job is ready. Its
-    own :meth:`plan` says so.
+    own :meth:`plan` says so. ``lanes`` may run its work: others are not asked for.
     """
 
     def __init__(self, owner: Policy) -> None:
         self.owner = owner
         self.is_idle = True
+        self.lanes: Set[str] = set()
 
     def on_request(self, request: RequestRecord, board: Board) -> str | None:
         """Admit (None) or refuse (the reason) a request of an app of this kind."""
