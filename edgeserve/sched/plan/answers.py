@@ -52,12 +52,14 @@ class Each:
         self.ns = 0.0
         self.look(board)
 
-    def look(self, board: Board) -> None:
-        """Set what they count now: of undeclared length as many steps as usual."""
+    def look(self, board: Board) -> bool:
+        """Set what they count now: of undeclared length as many steps as usual. True if that is something else."""
+        before_ns = self.ns
         self.ns = each_ns(self.app, self.cost_share_ns)
         if not self.told:
             share_ns = min([board.latency(self.model, lane.name).share_ns for lane in board.lanes_of(self.model)])
             self.ns += (board.usual_steps(self.model) - 1) * share_ns
+        return self.ns != before_ns
 
 
 class Answer:
@@ -201,24 +203,31 @@ class Answers:
 
 class Table:
     """The answers of one model: ``fresh`` ones, ``begun`` ones that a lane may hold the state of, ``running`` ones, all
-    by the number of their job; ``due``: the fresh ones that may be given up, by when they hardly can be in time."""
+    by the number of their job; ``due``: the fresh ones that may be given up, by when they hardly can be in time.
+    ``has_sides``: some lane may be a side lane. ``ordered`` and ``turns`` are the fresh ones in the order in which they
+    are served, and that in turns of their clients; empty where they are to be put in order again."""
 
-    __slots__ = ("model", "fresh", "begun", "running", "due", "predicted")
+    __slots__ = ("model", "has_sides", "fresh", "begun", "running", "due", "predicted", "ordered", "turns")
 
-    def __init__(self, model: str) -> None:
+    def __init__(self, model: str, has_sides: bool) -> None:
         self.model = model
+        self.has_sides = has_sides
         self.fresh: Dict[int, Answer] = {}
         self.begun: Dict[int, Answer] = {}
         self.running: Dict[int, Answer] = {}
         self.due = JobQueue()
         self.predicted = Window(PREDICTED_LEN)
+        self.ordered: List[Answer] = []
+        self.turns: List[Answer] = []
 
-    def __len__(self) -> int:
-        return len(self.fresh) + len(self.begun)
+    def changed(self) -> None:
+        """Answers came, went, began or ended, or count something else."""
+        self.ordered, self.turns = [], []
 
     def add(self, answer: Answer, hopeless_ns: int) -> None:
         """An answer waits, again or for the first time."""
         job = answer.job
+        self.changed()
         if job.steps or job.lane:
             self.begun[job.seq] = answer
             return
@@ -228,6 +237,7 @@ class Table:
 
     def remove(self, job: Job) -> Answer | None:
         """An answer does not wait any more."""
+        self.changed()
         if job.key is not None:
             self.due.remove(job)
         return self.begun.pop(job.seq, None) or self.fresh.pop(job.seq, None)

@@ -128,9 +128,12 @@ class Company:
 
     def is_stuck(self, board: Board) -> bool:
         """Whether nothing of it runs or could run now, since no model that it needs next is in memory."""
-        return not any(self.running) and not any(
-            bool(rows) and can_run_now(rows[0][2].node.model, board) for rows in self.ready
-        )
+        if any(self.running):
+            return False
+        for rows in self.ready:  # noqa: SIM110 a generator costs a call per node
+            if rows and can_run_now(rows[0][2].node.model, board):
+                return False
+        return True
 
     def answered(self, ends_ns: int, one_by_one: Sequence[int], running_ns: int) -> None:
         """Set when its members are answered, if it ends then, its jobs that have not begun at the node that answers end
@@ -335,15 +338,17 @@ class Companies(Source):
             if len(left) < len(self._companies):
                 self._companies, self._flights, self._moved = left, [], True
         for line in self._lines:
+            known: Dict[Tuple[int, ...], int | None] = {}
             for rows in line.waiting:
                 if rows:
-                    self._drop_late(rows, line.pipeline, board)
+                    self._drop_late(rows, line.pipeline, known, board)
         self.is_idle = not self._members
 
     def _look_again(self, company: Company, board: Board) -> None:
         """While a member would be late with what is left of all, the tightest of these waits again."""
         while board.budget.left > 0:
-            self._see(board)
+            if self._moved:
+                self._see(board)
             if any(company.running):
                 return
             self._forecast(board)
@@ -352,12 +357,14 @@ class Companies(Source):
                 return
             self._leave(min(late)[2])
 
-    def _drop_late(self, rows: List[Row], pipeline: Pipeline, board: Board) -> None:
+    def _drop_late(
+        self, rows: List[Row], pipeline: Pipeline, known: Dict[Tuple[int, ...], int | None], board: Board
+    ) -> None:
         """Drop those that wait at a node and could not be in time even alone; those that are answered all the same get
-        more time, by the SLO of their app where their own is shorter."""
-        plain_ns = self._alone_left_ns(pipeline, pipeline.template, NO_STEPS, board)
-        far_ns = board.now_ns + FAR * ((plain_ns or board.now_ns) - board.now_ns)
-        known: Dict[Tuple[int, ...], int | None] = {PLAIN: plain_ns}
+        more time, by the SLO of their app where their own is shorter. ``known``: when those of a kind would end."""
+        if PLAIN not in known:
+            known[PLAIN] = self._alone_left_ns(pipeline, pipeline.template, NO_STEPS, board)
+        far_ns = board.now_ns + FAR * ((known[PLAIN] or board.now_ns) - board.now_ns)
         late: List[Tuple[Member, int]] = []
         place = 0
         while place < len(rows):
@@ -403,16 +410,16 @@ class Companies(Source):
 
     def _see(self, board: Board) -> None:
         """See what has changed in flight."""
-        if self._moved:
-            self._moved = False
-            board.ends_ns.pop(self._key, None)
-            for company in self._companies:
-                company.look()
+        self._moved = False
+        board.ends_ns.pop(self._key, None)
+        for company in self._companies:
+            company.look()
 
     def _forecast(self, board: Board) -> None:
         """When the companies in flight end beside each other, those for whose stages lanes are up: worked out once,
         until something changes."""
-        self._see(board)
+        if self._moved:
+            self._see(board)
         if self._key not in board.ends_ns:
             board.ends_ns[self._key] = None
             self._flights = self._flights_of(self._companies, board)
@@ -464,7 +471,8 @@ class Companies(Source):
         found: List[Candidate] = []
         first_rank = len(CLASSES)  # new companies of this class or less urgent ones wait for those in flight
         seen: Set[int] = set()
-        self._see(board)
+        if self._moved:
+            self._see(board)
         for company in self._companies:
             jobs = company.next_jobs(lane, self._paths, board) if id(company.pipeline) not in seen else []
             if jobs:
@@ -474,6 +482,7 @@ class Companies(Source):
                 first_rank = min(first_rank, company.rank)
         for line in self._lines:
             pipeline = line.pipeline
+            before: Sequence[Row] = ()
             for node, rows in zip(pipeline.nodes, line.waiting):
                 if not rows or rows[0][0] >= first_rank:
                     continue
@@ -481,7 +490,10 @@ class Companies(Source):
                     continue
                 item: Candidate | None
                 if lane.name in self._paths.homes(pipeline, board):
-                    new = self._new(pipeline, node, rows, lane, at_ns, board)
+                    if rows == before:
+                        continue  # a request that waits at several nodes is in one company
+                    before = rows
+                    new = self._new(pipeline, rows, lane, at_ns, board)
                     jobs = new.next_jobs(lane, self._paths, board) if new is not None else []
                     item = self._candidate(new, jobs, lane, at_ns, board) if new is not None and jobs else None
                 else:
@@ -495,7 +507,7 @@ class Companies(Source):
         if isinstance(company, Company) and lane.name == company.home:
             if company not in self._companies:
                 self._begins[lane.name] = (company, company.members)
-            elif all(item.source is self or item.klass == "background" for item in others):
+            elif not [item for item in others if item.source is not self and item.klass != "background"]:
                 candidate = self._gathered(candidate, company, lane, board)
         return bid_for(candidate.jobs, candidate.size, candidate.takes_ns, board)
 
@@ -545,16 +557,15 @@ class Companies(Source):
 
     # --- new companies ------------------------------------------------------------------------------------------------
 
-    def _new(
-        self, pipeline: Pipeline, node: Node, rows: Sequence[Row], lane: Lane, at_ns: int, board: Board
-    ) -> Company | None:
-        """The company that should begin at a node, of the most urgent class alone: the most worth per lane time of all
-        that is left, of those numbers that are answered in time and make no company in flight late."""
+    def _new(self, pipeline: Pipeline, rows: Sequence[Row], lane: Lane, at_ns: int, board: Board) -> Company | None:
+        """The company that should begin of those that wait at a node, of the most urgent class alone: the most worth
+        per lane time of all that is left, of those numbers that are answered in time and make no company in flight
+        late."""
         rank = rows[0][0]
         members = [
             row[3]
             for row in rows[:LOOK]
-            if row[0] == rank and not any(job.lane not in ("", lane.name) for job in row[3].jobs.values())
+            if row[0] == rank and not [job for job in row[3].jobs.values() if job.lane and job.lane != lane.name]
         ]
         if not members:
             return None
@@ -600,7 +611,11 @@ class Companies(Source):
         times = [place.usual.split.best_ns for place in route.places if place is not None]
         key = (id(choice.pipeline), route.home, *each.jobs, *each.over)
         kept = self._counts.get(key)
-        if kept is None or len(kept[0]) != len(times) or any(one is not other for one, other in zip(kept[0], times)):
+        if (
+            kept is None
+            or len(kept[0]) != len(times)
+            or [one for one, other in zip(kept[0], times) if one is not other]
+        ):
             if len(self._counts) == LOOK:
                 self._counts.clear()
             kept = self._counts[key] = (times, [0], [1])
@@ -650,11 +665,7 @@ class Companies(Source):
             rows = line.waiting[node.index]
             if not rows or rows[0][0] != company.rank or node.model not in lane.models:
                 continue
-            new = (
-                self._new(line.pipeline, node, rows, lane, at_ns, board)
-                if board.is_resident(node.model, lane)
-                else None
-            )
+            new = self._new(line.pipeline, rows, lane, at_ns, board) if board.is_resident(node.model, lane) else None
             if new is None:
                 continue
             both = Company(company.pipeline, company.home, [*company.members, *new.members])

@@ -21,6 +21,7 @@ from edgeserve.sched.policy_api.arbiter import PASSED_SLOS
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.expected_end import ExpectedEnd
 from edgeserve.sched.policy_api.policy import Bid, Change, Options, Policy
+from edgeserve.sched.requests.critical import NO_ROOMS, Rooms
 from edgeserve.sched.requests.graph import App, Node
 from edgeserve.sched.requests.states import Job, RequestRecord
 from edgeserve.sched.resources.lanes import Lane, Work
@@ -170,8 +171,9 @@ class LanePlan(Policy):
         if not offers:
             return None
         first = offers[0]
-        if len(offers) > 1 or first.klass == "normal":
-            found = self._first(offers, lane, at_ns, board)
+        rooms = board.critical_rooms(lane) if len(offers) > 1 or first.klass == "normal" else NO_ROOMS
+        if len(offers) > 1 or rooms is not NO_ROOMS:
+            found = self._first(offers, lane, rooms, at_ns, board)
             if found is None:
                 again_ns = board.now_ns + LOOK_AGAIN_NS
                 if self._look_again_ns is None or again_ns < self._look_again_ns:
@@ -181,8 +183,8 @@ class LanePlan(Policy):
         self._chosen[lane.name] = (first.model, first.gain / first.takes_ns)
         return _source(first).bid(first, offers, lane, board)
 
-    def _first(self, offers: List[Candidate], lane: Lane, at_ns: int, board: Board) -> Candidate | None:
-        rooms, gap_ns = board.critical_rooms(lane), lane.dispatch_gap.careful_ns
+    def _first(self, offers: List[Candidate], lane: Lane, rooms: Rooms, at_ns: int, board: Board) -> Candidate | None:
+        gap_ns = lane.dispatch_gap.careful_ns
         if rooms.opened and any(item.is_critical for item in offers):
             rooms = rooms.of_those_to_come()  # those that wait are in the schedule
         price = self._prices.of(lane)

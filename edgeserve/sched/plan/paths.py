@@ -191,18 +191,19 @@ class Route:
         self.lane: Lane | None = None
         self.resident_ns = board.now_ns
         self._pipeline = pipeline
-        lanes: Dict[str, Lane] = {}
+        free_ns: Dict[str, int] = {}  # when each lane is
         for node, place in zip(pipeline.nodes, places):
             at_ns = board.now_ns
             if place is not None:
-                lanes[place.lane.name] = place.lane
-                at_ns = place.lane.available_ns(board.now_ns)
+                if place.lane.name not in free_ns:
+                    free_ns[place.lane.name] = place.lane.available_ns(board.now_ns)
+                at_ns = free_ns[place.lane.name]
                 if place.placement.state != RESIDENT:
                     resident_ns = board.resident_at_ns(node.model, place.lane)
                     at_ns, self.resident_ns = max(at_ns, resident_ns), max(self.resident_ns, resident_ns)
             self.starts_ns.append(at_ns)
-        if len(lanes) == 1 and None not in places:
-            self.lane = next(iter(lanes.values()))
+        if len(free_ns) == 1 and None not in places and places[0] is not None:
+            self.lane = places[0].lane
 
     def is_open(self, left: Left) -> bool:
         """Whether every stage that is left has a lane."""
@@ -323,16 +324,11 @@ class Paths:
                 Place(lane, self.usual(model, lane.name, board), placement)
                 for lane, _, placement in board.places_of(model)
             ]
-        up: List[Place] = []
-        for place in known:
-            lane = place.lane
-            if lane.up and not lane.hung:
-                if lane.name == home:
-                    return place
-                up.append(place)
-        if len(up) < 2:
-            return up[0] if up else None
-        return min(up, key=_alone_ns)
+        up = [place for place in known if place.lane.up and not place.lane.hung]
+        for place in up if len(up) > 1 else ():
+            if place.lane.name == home:
+                return place
+        return min(up, key=_alone_ns) if len(up) > 1 else up[0] if up else None
 
     def homes(self, pipeline: Pipeline, board: Board) -> List[str]:
         """The lanes that may be a company's home: those that run the heaviest of the pipeline's models whose batches

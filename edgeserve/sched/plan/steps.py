@@ -71,17 +71,17 @@ class Steps(Source):
         self._tables: Dict[str, Table] = {}
         self._lengths: Dict[Tuple[str, str], Lengths] = {}  # by app and node
         self._each: Dict[Tuple[str, str, bool], Each] = {}
+        self._looked_ns = -1
         self._times = StepTimes()
         self._sides = SideLanes(self._times)
 
     # --- hooks --------------------------------------------------------------------------------------------------------
 
     def on_ready(self, job: Job, board: Board) -> None:
-        if self.is_idle:
-            self._look(board)
         table = self._tables.get(job.node.model)
         if table is None:
-            table = self._tables[job.node.model] = Table(job.node.model)
+            table = self._table(job.node.model, board)
+            self._tables[job.node.model] = table
         answer = table.running.pop(job.seq, None)
         if answer is None:
             told = job.hints.get(job.node.steps_key) if job.hints else None
@@ -97,7 +97,7 @@ class Steps(Source):
 
     def on_started(self, work: Work, board: Board) -> None:
         table = self._tables[work.model]
-        side = is_side(work.model, work.lane, board)
+        side = table.has_sides and is_side(work.model, work.lane, board)
         for job in work.jobs:
             answer = table.remove(job)
             assert answer is not None
@@ -107,12 +107,13 @@ class Steps(Source):
 
     def on_finished(self, work: Work, started_ns: int, finished_ns: int, board: Board) -> None:
         table = self._tables[work.model]
+        table.changed()
         for job in work.jobs:
             answer = table.running.pop(job.seq, None)
             if answer is not None and job.state == DONE and job.steps:
                 self._lengths_of(job.request.app.name, job.node.name).finished(answer.told, job.steps)
         self._times.ended(work, 0 if work.failed else finished_ns - started_ns, board)
-        if not work.failed and is_side(work.model, work.lane, board):
+        if not work.failed and table.has_sides and is_side(work.model, work.lane, board):
             self._sides.ended(work, board)
 
     def on_refused(self, work: Work, board: Board) -> None:
@@ -122,8 +123,10 @@ class Steps(Source):
         self._forget(work, board)
 
     def _forget(self, work: Work, board: Board) -> None:
+        table = self._tables[work.model]
+        table.changed()
         for job in work.jobs:
-            self._tables[work.model].running.pop(job.seq, None)
+            table.running.pop(job.seq, None)
         self._times.ended(work, 0, board)
 
     def queued(self) -> List[Job]:
@@ -198,16 +201,26 @@ class Steps(Source):
 
     def _look(self, board: Board) -> None:
         """See what the requests of each app count now."""
+        self._looked_ns = board.now_ns
         for each in self._each.values():
-            each.look(board)
+            if each.look(board):
+                for table in self._tables.values():
+                    table.changed()
+
+    def _table(self, model: str, board: Board) -> Table:
+        return Table(model, len(board.lanes_of(model)) > 1)
 
     # --- candidates ---------------------------------------------------------------------------------------------------
 
     def offers(self, lane: Lane, at_ns: int, board: Board) -> Sequence[Candidate]:
         found: List[Candidate] = []
+        if self._looked_ns != board.now_ns:  # it was idle when it was to plan
+            self._look(board)
         for table in self._tables.values():
-            if len(table) and table.model in lane.models and board.is_resident(table.model, lane):
-                bound = _in_order(table.bound_to(lane.name))[: board.latency(table.model, lane.name).size_max]
+            if (table.fresh or table.begun) and table.model in lane.models and board.is_resident(table.model, lane):
+                bound: List[Answer] = []
+                if table.begun:
+                    bound = _in_order(table.bound_to(lane.name))[: board.latency(table.model, lane.name).size_max]
                 joining = self._joining(table, bound, lane, at_ns, board)
                 together = [*bound, *joining]
                 if together:
@@ -223,8 +236,11 @@ class Steps(Source):
         following = self._following(table, lane, free, board) if free > 0 else []
         if not following:
             return ()
-        is_alone = all(board.makes_sequences(model) for model in lane.models)
-        if bound and is_alone and free < self._needed(table, places, board):
+        if (
+            bound
+            and free < self._needed(table, places, board)
+            and all(board.makes_sequences(model) for model in lane.models)
+        ):
             return ()
         return following[: self._in_time(table, bound, following, lane, at_ns, board)]
 
@@ -242,19 +258,26 @@ class Steps(Source):
     def _following(self, table: Table, lane: Lane, free: int, board: Board) -> List[Answer]:
         """The next answers for ``free`` places of a lane that find room in its memory: first those that have begun and
         whose state is gone."""
+        loose = _in_order(table.bound_to("")) if table.begun else []
+        if not table.ordered:
+            table.ordered = _in_order(list(table.fresh.values()))
+        fresh = table.ordered
         mains: Sequence[Lane] = ()
-        loose, fresh = _in_order(table.bound_to("")), _in_order(list(table.fresh.values()))
-        if is_side(table.model, lane, board):
+        if table.has_sides and is_side(table.model, lane, board):
             mains = main_lanes(table.model, board)
         if mains:
             loose = []
             fresh = self._sides.takes(table, fresh, lane, mains, board)
-        if len(loose) + len(fresh) > free:
-            fresh = _in_turns(table, fresh)
+            if len(fresh) > free:
+                fresh = _in_turns(table, fresh)
+        elif len(loose) + len(fresh) > free:
+            if not table.turns:
+                table.turns = _in_turns(table, fresh)
+            fresh = table.turns
         room = board.sequence_room(table.model, lane)
         assert room is not None
         slots, bytes = room.slots, room.bytes
-        alone = not table.running and not any(answer.job.state_bytes for answer in table.begun.values())
+        alone = not table.running and not [answer for answer in table.begun.values() if answer.job.state_bytes]
         chosen: List[Answer] = []
         for answer in [*loose, *fresh]:
             if len(chosen) >= min(free, slots):
@@ -278,11 +301,14 @@ class Steps(Source):
         as many as bring most in time per time."""
         latency = board.latency(table.model, lane.name)
         together = [*bound, *following]
-        most, worths = len(together), [answer.worth for answer in together]
+        most = len(together)
         least = max(1, len(bound) + sum([answer.rank == 0 for answer in following]))
         counts = [most] + [size for size in reversed(latency.sizes) if least <= size < most]
         if len(counts) > COUNTS_MAX:
             counts = counts[:: math.ceil(len(counts) / COUNTS_MAX)]
+        if len(counts) == 1:
+            return len(following)
+        worths = [answer.worth for answer in together]
         rates: List[float] = []
         for count in counts:
             step_ns = self._times.step_ns(latency, count)
@@ -375,7 +401,7 @@ class Steps(Source):
             whole = max(STEPS_MIN, whole)
         steps = whole
         rank = RANKS[candidate.klass]
-        if any(item.model != candidate.model and RANKS[item.klass] <= rank for item in others):
+        if [item for item in others if item.model != candidate.model and RANKS[item.klass] <= rank]:
             steps = 1
         elif board.reads_in_turns(candidate.model):
             steps = STEPS_MIN  # what a turn takes is learnt when a batch ends
@@ -396,7 +422,7 @@ class Steps(Source):
     def cut(self, work: Work, board: Board) -> bool:
         """Whether others of the model would join now."""
         table = self._tables[work.model]
-        if not len(table):
+        if not (table.fresh or table.begun):
             return False
         lane = work.lane
         running = [table.running[job.seq] for job in work.left() if job.seq in table.running]
@@ -413,7 +439,7 @@ class Steps(Source):
         node = request.app.entries[0]
         table = self._tables.get(node.model)
         if table is None:
-            table = Table(node.model)
+            table = self._table(node.model, board)
         latency = board.latency(node.model, found.lane)
         if job is None:
             job = next(iter(request.jobs.values()), None)
@@ -448,6 +474,8 @@ def _alone_ns(model: str, board: Board) -> int:
 
 def _in_order(answers: List[Answer]) -> List[Answer]:
     """By class, then by worth for the steps that are still expected."""
+    if len(answers) < 2:
+        return answers
     rows = [(answer.rank, -answer.per_step(), answer.job.seq, answer) for answer in answers]
     rows.sort()
     return [answer for _, _, _, answer in rows]
