@@ -101,8 +101,9 @@ class Looked:
         """A request was looked at."""
         if board.now_ns < query.due_ns < self.due_ns:
             self.due_ns = query.due_ns
+        nodes = query.ensemble.nodes
         for bit in query.jobs:
-            model = query.model(bit)
+            model = nodes[bit].model
             ends_ns = board.earliest_end_ns(model)
             if query.ensemble.one_of:
                 self.here[model] = _is_here(model, board)
@@ -122,7 +123,10 @@ class Looked:
             at_ns = FOREVER_NS if ends_ns is None else ends_ns
             if at_ns > most_ns or at_ns <= self.downs.get(model, 0):
                 return True
-        return any(_is_here(model, board) != was for model, was in self.here.items())
+        for model, was in self.here.items():  # noqa: SIM110 a generator costs a call per model
+            if _is_here(model, board) != was:
+                return True
+        return False
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -522,8 +526,9 @@ class Members(Source):
     def _able(self, query: Asking, board: Board) -> int:
         """The models that wait and could still end in time; of variants those in memory, if any of them is."""
         found = here = 0
+        nodes = query.ensemble.nodes
         for bit, job in query.jobs.items():
-            model = query.model(bit)
+            model = nodes[bit].model
             if self._ends_ns(job, model, board) <= query.until_ns:
                 found |= 1 << bit
                 if query.ensemble.one_of and _is_here(model, board):
@@ -595,11 +600,13 @@ class Members(Source):
         self._is_stale = False
         for query in self._queries.values():
             worth = max(1e-9, worth_of(query.request)) if query.planned | query.spare else 1.0
+            nodes = query.ensemble.nodes
             for bit, job in query.jobs.items():
                 if (query.planned | query.spare) >> bit & 1:
                     rows_of = self._rows if query.planned >> bit & 1 else self._spare
                     gain = query.gains[bit]
-                    rows_of.setdefault(query.model(bit), []).append((-gain, query.until_ns, job.seq, gain / worth, job))
+                    row = (-gain, query.until_ns, job.seq, gain / worth, job)
+                    rows_of.setdefault(nodes[bit].model, []).append(row)
         for job in self._leads.values():
             own_ns = share_ns(job.node.model, board)
             part = own_ns / max(1, own_ns + board.rest_lane_ns(job.request.app, job.node))

@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from typing import Dict, List, Mapping, Sequence, Set, Tuple
 
-from edgeserve.sched.latency.batch_time import BatchTime
 from edgeserve.sched.plan.candidate import CRITICAL_FACTOR
 from edgeserve.sched.policies.common.ensembles import Ensemble
 from edgeserve.sched.policy_api.board import Board
@@ -102,11 +101,11 @@ def _options(ensemble: Ensemble, models: Set[str], worth: float, board: Board) -
 def share_ns(model: str, board: Board, batch_ns: int = FOREVER_NS) -> int:
     """The lane time of one request among many, in full batches of a model; of batches that take longer than
     ``batch_ns``, in the largest that do not."""
-    return min([_share_within_ns(latency, batch_ns) for _, latency, _ in board.places_of(model)])
-
-
-def _share_within_ns(latency: BatchTime, batch_ns: int) -> int:
-    if latency.typical_ns[latency.size_max] <= batch_ns:
-        return latency.share_ns
-    size = max([size for size in latency.sizes if latency.typical_ns[size] <= batch_ns], default=latency.sizes[0])
-    return max(1, latency.typical_ns[size] // size)
+    least_ns = FOREVER_NS
+    for _, latency, _ in board.places_of(model):
+        share_ns, times_ns = latency.share_ns, latency.typical_ns
+        if times_ns[latency.size_max] > batch_ns:
+            size = max([size for size in latency.sizes if times_ns[size] <= batch_ns], default=latency.sizes[0])
+            share_ns = max(1, times_ns[size] // size)
+        least_ns = min(least_ns, share_ns)
+    return least_ns

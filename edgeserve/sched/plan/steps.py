@@ -72,6 +72,7 @@ class Steps(Source):
         self._lengths: Dict[Tuple[str, str], Lengths] = {}  # by app and node
         self._each: Dict[Tuple[str, str, bool], Each] = {}
         self._looked_ns = -1
+        self._until_ns: Dict[str, int] = {}  # by model: how long its batch could wait when it was last asked
         self._times = StepTimes()
         self._sides = SideLanes(self._times)
 
@@ -383,12 +384,21 @@ class Steps(Source):
         per_step = Answers(answers.answers, rates, at_ns, answers.before_ns, answers.step_ns)
         low_ns, high_ns = 0, round(candidate.k_ns / K_SHARE)
         whole = LATER * per_step.value(at_ns)
+        kept_ns, lost_ns = 0, high_ns  # what is known: it can wait for the one, and not for the other
+        near_ns, step_ns = self._until_ns.get(candidate.model, 0) - at_ns, high_ns >> 8
+        for about_ns in (near_ns - step_ns, near_ns + step_ns):  # mostly the answer is that of the last time
+            if kept_ns < about_ns < lost_ns:
+                if per_step.value(at_ns + about_ns) >= whole:
+                    kept_ns = about_ns
+                else:
+                    lost_ns = about_ns
         for _ in range(8):
             middle_ns = (low_ns + high_ns) // 2
-            if per_step.value(at_ns + middle_ns) >= whole:
+            if middle_ns <= kept_ns or (middle_ns < lost_ns and per_step.value(at_ns + middle_ns) >= whole):
                 low_ns = middle_ns
             else:
                 high_ns = middle_ns
+        self._until_ns[candidate.model] = at_ns + low_ns
         return low_ns
 
     def bid(self, candidate: Candidate, others: Sequence[Candidate], lane: Lane, board: Board) -> Bid:
