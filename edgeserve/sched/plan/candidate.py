@@ -97,6 +97,11 @@ class Candidate:
         self.trust = 1.0
         self.detail = detail  # what the source needs to make the bid
 
+    def wait(self, more_ns: int) -> None:
+        """The start is later by so much."""
+        self.slack_ns -= more_ns
+        self.press = max(0, self.slack_ns) / self.k_ns
+
     def __repr__(self) -> str:
         return f"Candidate({self.model} x{len(self.jobs)} in {self.takes_ns} ns, slack {self.slack_ns} ns)"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import List, Sequence
+from typing import Dict, List, Sequence, Tuple
 
 from edgeserve.compiled import mypyc_attr
 from edgeserve.sched.latency.batch_time import BatchTime
@@ -14,6 +14,7 @@ from edgeserve.sched.policies.edf import Edf, steps_more_ns
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.policy import Policy
 from edgeserve.sched.requests.states import Job, RequestRecord
+from edgeserve.sched.requests.worth import alike_ns
 from edgeserve.sched.resources.lanes import Lane, Work
 from edgeserve.units import FOREVER_NS
 
@@ -27,6 +28,32 @@ RISE, RISE_MAX = 4, 2.0
 has; three times at most. So the smaller of two equal apps has its turn."""
 
 
+class Kept:
+    """A batch that was made for a start at ``at_ns``, and what it was made of. Until ``until_ns`` nothing that waits is
+    due so soon that another start makes another batch of it."""
+
+    __slots__ = ("candidate", "at_ns", "until_ns", "_versions", "_worths")
+
+    def __init__(self, candidate: Candidate, queues: ModelQueues, latency: BatchTime, lane: Lane, at_ns: int) -> None:
+        takes_ns = [*latency.slowest_ns.values(), *latency.likely_ns.values()]
+        self.candidate = candidate
+        self.at_ns = at_ns
+        self.until_ns = min([queue.rows[0][0] for queue in queues.queues if queue.rows])
+        self.until_ns -= 2 * max(takes_ns) + lane.dispatch_gap.careful_ns  # two batches are looked ahead
+        self._versions = (queues.version, latency.version, lane.dispatch_gap.version)
+        apps = {job.request.app.name: job.request.app for job in candidate.jobs}
+        self._worths = [(app, alike_ns(app)) for app in apps.values()]
+
+    def stands(self, queues: ModelQueues, latency: BatchTime, lane: Lane, at_ns: int) -> bool:
+        """Whether the batch made anew would be the same."""
+        if at_ns >= self.until_ns or self._versions != (queues.version, latency.version, lane.dispatch_gap.version):
+            return False
+        for app, worth in self._worths:  # noqa: SIM110 a generator costs a call per app
+            if alike_ns(app) != worth:
+                return False
+        return True
+
+
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Plain(Source):
     """Jobs of models whose batches take about the same time whatever is in them."""
@@ -38,6 +65,7 @@ class Plain(Source):
         self._edf = Edf(owner.name, owner.apps, {})
         self._models = self._edf.models
         self._count = 0  # jobs that wait
+        self._kept: Dict[Tuple[str, str], Kept] = {}  # by model and lane
 
     def on_ready(self, job: Job, board: Board) -> None:
         self._models[job.node.model].add(job)
@@ -88,8 +116,22 @@ class Plain(Source):
     def _offer(self, queues: ModelQueues, lane: Lane, at_ns: int, board: Board) -> Candidate | None:
         """The best batch of a model."""
         latency = board.latency(queues.model, lane.name)
+        kept = self._kept.get((queues.model, lane.name))
+        if kept is not None and kept.stands(queues, latency, lane, at_ns):
+            kept.candidate.wait(at_ns - kept.at_ns)
+            kept.at_ns = at_ns
+            return kept.candidate
         jobs = self._edf.best_jobs(queues, lane, latency, at_ns)
-        return self._candidate(jobs, queues, latency, at_ns, board) if jobs else None
+        if not jobs:
+            return None
+        found = self._candidate(jobs, queues, latency, at_ns, board)
+        if (
+            not queues.takes_steps
+            and len([queue for queue in queues.queues if queue.rows]) == 1
+            and not [job for job in jobs if job.node.succs or job.request.successor_ns is not None]
+        ):
+            self._kept[queues.model, lane.name] = Kept(found, queues, latency, lane, at_ns)
+        return found
 
     def _candidate(
         self, jobs: Sequence[Job], queues: ModelQueues, latency: BatchTime, at_ns: int, board: Board
