@@ -29,7 +29,7 @@ from edgeserve.sched.plan.source import Source
 from edgeserve.sched.policies.common.bidding import bid_for
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.expected_end import ExpectedEnd
-from edgeserve.sched.policy_api.policy import CANNOT_MAKE_DEADLINE, Bid, Change, Policy
+from edgeserve.sched.policy_api.policy import CANNOT_MAKE_DEADLINE, Bid, Policy
 from edgeserve.sched.protocol.events import CLASSES
 from edgeserve.sched.requests.graph import App, Node
 from edgeserve.sched.requests.states import DONE, READY, RUNNING, Job, RequestRecord
@@ -269,8 +269,10 @@ class Companies(Source):
                 self._touched[job.request.id] = member
                 self._changed(member)
 
-    def on_device(self, change: Change, board: Board) -> None:
+    def forget(self) -> None:
+        super().forget()
         self._moved = True
+        self._counts.clear()
 
     def queued(self) -> List[Job]:
         return [job for member in self._members.values() for job in member.jobs.values() if job.state == READY]

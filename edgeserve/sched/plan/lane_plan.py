@@ -130,8 +130,12 @@ class LanePlan(Policy):
         return self._source_at[work.probe.node]
 
     def on_device(self, change: Change, board: Board) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Let go of all that is kept until something changes."""
         for source in self._sources:
-            source.on_device(change, board)
+            source.forget()
 
     def plan(self, board: Board) -> None:
         self._look_again_ns = None

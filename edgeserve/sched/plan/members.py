@@ -312,6 +312,12 @@ class Members(Source):
         ensemble = self._ensembles[job.request.app.name]
         return -1 if job.part else ensemble.bits.get(model if ensemble.one_of else job.node.name, -1)
 
+    def forget(self) -> None:
+        super().forget()
+        self._plain.forget()
+        self._looked = Looked()
+        self._is_stale = True
+
     def queued(self) -> List[Job]:
         waiting = [job for query in self._queries.values() for job in query.waits()]
         return self._plain.queued() + list(self._leads.values()) + waiting

@@ -81,6 +81,10 @@ class Plain(Source):
         self._count -= len(work.jobs)
         self.is_idle = not self._count
 
+    def forget(self) -> None:
+        super().forget()
+        self._kept.clear()
+
     def plan(self, board: Board) -> None:
         for queues in self._models.values():
             if queues.count:

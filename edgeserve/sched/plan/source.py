@@ -9,7 +9,7 @@ from edgeserve.sched.plan.candidate import Candidate, Kind
 from edgeserve.sched.policies.common.bidding import bid_for, refusal
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.expected_end import ExpectedEnd, expected_end
-from edgeserve.sched.policy_api.policy import Bid, Change, Policy
+from edgeserve.sched.policy_api.policy import Bid, Policy
 from edgeserve.sched.requests.states import Job, RequestRecord
 from edgeserve.sched.resources.lanes import Lane, Work
 
@@ -58,8 +58,9 @@ class Source(Kind):
     def on_lost(self, work: Work, board: Board) -> None:
         """The lane of a batch of this source went down or hangs."""
 
-    def on_device(self, change: Change, board: Board) -> None:
-        """A lane or a device changed."""
+    def forget(self) -> None:
+        """Let go of all that is kept until something changes: it is made anew when it is asked for."""
+        self.is_idle = False
 
     def plan(self, board: Board) -> None:
         """Drop what can no longer be in time, settle joins, prepare. Called once per step before :meth:`offers`."""

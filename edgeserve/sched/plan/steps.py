@@ -130,6 +130,12 @@ class Steps(Source):
             table.running.pop(job.seq, None)
         self._times.ended(work, 0, board)
 
+    def forget(self) -> None:
+        super().forget()
+        self._until_ns.clear()
+        for table in self._tables.values():
+            table.changed()
+
     def queued(self) -> List[Job]:
         return [
             answer.job
