@@ -103,7 +103,7 @@ class LanePlan(Policy):
         source = self._source_at[work.jobs[0].node]
         self._runs[work.id] = source
         model, brings = self._chosen.get(work.lane.name, ("", None))
-        if model == work.model:
+        if model == work.model and (brings is not None or self._prices.any):
             self._prices.serves(work, brings)
         source.on_started(work, board)
 
@@ -148,19 +148,17 @@ class LanePlan(Policy):
         if self._runs[work.id].cut(work, board):
             return True
         at_ns = work.lane.available_ns(board.now_ns)
-        is_last = all(job.request.klass == "background" for job in work.left())
-        for source in self._awake(work.lane):
+        is_last = not [job for job in work.left() if job.request.klass != "background"]
+        for source in self._sources:
+            if source.is_idle or work.lane.name not in source.lanes:
+                continue
             for item in source.offers(work.lane, at_ns, board):
                 if item.model != work.model and (is_last or item.klass != "background"):
                     return True
         return False
 
-    def _awake(self, lane: Lane) -> List[Source]:
-        """The sources that may have work for a lane."""
-        return [source for source in self._sources if not source.is_idle and lane.name in source.lanes]
-
     def bid(self, lane: Lane, board: Board) -> Bid | None:
-        awake = self._awake(lane)
+        awake = [source for source in self._sources if not source.is_idle and lane.name in source.lanes]
         if len(awake) == 1:
             lone = awake[0].lone(lane, board)
             if lone is not None:
@@ -185,18 +183,22 @@ class LanePlan(Policy):
                 return None
             first = found
         self._chosen[lane.name] = (first.model, first.gain / first.takes_ns)
-        return _source(first).bid(first, offers, lane, board)
+        source = first.source
+        assert isinstance(source, Source)
+        return source.bid(first, offers, lane, board)
 
     def _first(self, offers: List[Candidate], lane: Lane, rooms: Rooms, at_ns: int, board: Board) -> Candidate | None:
         gap_ns = lane.dispatch_gap.careful_ns
         if rooms.opened and any(item.is_critical for item in offers):
             rooms = rooms.of_those_to_come()  # those that wait are in the schedule
-        price = self._prices.of(lane)
+        price = self._prices.of(lane) if self._prices.any else 0.0
         more: List[Candidate] = []
         for item in offers:
             weigh(item, rooms, gap_ns, price)
             if item.guarded and item.klass == "normal":
-                more += _source(item).smaller(item, lane, at_ns, board)
+                source = item.source
+                assert isinstance(source, Source)
+                more += source.smaller(item, lane, at_ns, board)
         for item in more:
             weigh(item, rooms, gap_ns, price)
         offers += more
@@ -238,13 +240,6 @@ def _passed_over(candidate: Candidate, board: Board) -> bool:
         if since_ns is not None and board.now_ns - since_ns >= PASSED_SLOS * slo_ns:
             return True
     return False
-
-
-def _source(candidate: Candidate) -> Source:
-    """The source of a candidate."""
-    source = candidate.source
-    assert isinstance(source, Source)
-    return source
 
 
 def kind_of(app: App, board: Board) -> str:

@@ -291,7 +291,7 @@ class Law:
 
     def length_of(self, job: Job) -> Length:
         """What is known of a job's length."""
-        length = declared(job)
+        length = declared(job) if job.hints else None
         if length is not None:
             return OWN, self._at(length)
         name = job.request.app.name

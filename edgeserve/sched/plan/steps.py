@@ -24,6 +24,7 @@ from edgeserve.sched.policy_api.policy import CANNOT_MAKE_DEADLINE, Bid, Policy
 from edgeserve.sched.requests.states import DONE, Job, RequestRecord, keeps_written
 from edgeserve.sched.requests.worth import WORK
 from edgeserve.sched.resources.lanes import Lane, Work
+from edgeserve.sched.resources.sequences import Room
 
 STEPS: Final = 64.0
 """Assumed length while nothing is known, in steps."""
@@ -105,6 +106,7 @@ class Steps(Source):
             table.running[job.seq] = answer
             self._sides.sent += side and not job.steps
         self._times.started(work, board)
+        self.is_idle = not [table for table in self._tables.values() if table.fresh or table.begun]
 
     def on_finished(self, work: Work, started_ns: int, finished_ns: int, board: Board) -> None:
         table = self._tables[work.model]
@@ -238,9 +240,12 @@ class Steps(Source):
 
     def _joining(self, table: Table, bound: Sequence[Answer], lane: Lane, at_ns: int, board: Board) -> Sequence[Answer]:
         """Who joins those that are bound to a lane, in order."""
-        places = self._places(table, lane, len(bound), board)
+        room = board.sequence_room(table.model, lane)
+        assert room is not None
+        places = self._times.places(board.latency(table.model, lane.name))  # those that run at once
+        places = max(1, min(places, room.slots + len(bound)))
         free = places - len(bound)
-        following = self._following(table, lane, free, board) if free > 0 else []
+        following = self._following(table, lane, free, room, board) if free > 0 else []
         if not following:
             return ()
         if (
@@ -251,20 +256,14 @@ class Steps(Source):
             return ()
         return following[: self._in_time(table, bound, following, lane, at_ns, board)]
 
-    def _places(self, table: Table, lane: Lane, held: int, board: Board) -> int:
-        """How many sequences run at once on a lane, of whose slots so many are ``held``."""
-        places = self._times.places(board.latency(table.model, lane.name))
-        room = board.sequence_room(table.model, lane)
-        return places if room is None else max(1, min(places, room.slots + held))
-
     def _needed(self, table: Table, places: int, board: Board) -> int:
         """So many of the places must be free before others join. Rounded down: of 11 places two groups of 5 and 6 are
         served in turns. One where prompts are read in turns: a group saves nothing then."""
         return 1 if board.reads_in_turns(table.model) else max(1, math.floor(FREE_SHARE * places))
 
-    def _following(self, table: Table, lane: Lane, free: int, board: Board) -> List[Answer]:
-        """The next answers for ``free`` places of a lane that find room in its memory: first those that have begun and
-        whose state is gone."""
+    def _following(self, table: Table, lane: Lane, free: int, room: Room, board: Board) -> List[Answer]:
+        """The next answers for ``free`` places of a lane that find ``room`` in its memory: first those that have begun
+        and whose state is gone."""
         loose = _in_order(table.bound_to("")) if table.begun else []
         if not table.ordered:
             table.ordered = _in_order(list(table.fresh.values()))
@@ -281,8 +280,6 @@ class Steps(Source):
             if not table.turns:
                 table.turns = _in_turns(table, fresh)
             fresh = table.turns
-        room = board.sequence_room(table.model, lane)
-        assert room is not None
         slots, bytes = room.slots, room.bytes
         alone = not table.running and not [answer for answer in table.begun.values() if answer.job.state_bytes]
         chosen: List[Answer] = []

@@ -119,7 +119,7 @@ class Unequal(Plain):
             self._took(work, (job,), took_ns, board)
 
     def _took(self, work: Work, jobs: Sequence[Job], took_ns: int, board: Board) -> None:
-        law = self._law(work.model, work.lane.name, board)
+        law = self._laws.get((work.model, work.lane.name)) or self._law(work.model, work.lane.name, board)
         was_wide = law.is_wide
         law.took(work.size, jobs, took_ns)
         if law.is_wide != was_wide:
@@ -143,14 +143,21 @@ class Unequal(Plain):
                 alone = queues
         if (
             alone is None
-            or self._wide[alone.model]
+            or (alone.count > 1 and self._wide[alone.model])
             or alone.model not in lane.models
             or not board.is_resident(alone.model, lane)
             or board.critical_rooms(lane) is not NO_ROOMS
         ):
             return None
-        latency = board.latency(alone.model, lane.name)
-        jobs = self._edf.best_jobs(alone, lane, latency, lane.available_ns(board.now_ns))
+        latency, at_ns = board.latency(alone.model, lane.name), lane.available_ns(board.now_ns)
+        if self._wide[alone.model]:
+            due_ns, _, job = [queue.rows[0] for queue in alone.queues if queue.rows][0]
+            law = self._law(alone.model, lane.name, board)
+            length = law.length_of(job)
+            if due_ns < at_ns + law.alone_ns(length, EVEN) or job.lane not in ("", lane.name):
+                return None
+            return bid_for([job], law.first, law.mean_ns(law.first, law.members((length,))), board)
+        jobs = self._edf.best_jobs(alone, lane, latency, at_ns)
         size = latency.size_for[len(jobs)]
         return bid_for(jobs, size, latency.likely_ns[size], board) if jobs else None
 
