@@ -58,7 +58,7 @@ def choose(candidates: Sequence[Candidate], gap_ns: int) -> Candidate | None:
 def _first(candidates: Sequence[Candidate], gap_ns: int) -> Candidate:
     best: Dict[Tuple[str, str], Tuple[float, Candidate]] = {}  # of each model: with its index
     for item in candidates:
-        key, index = (item.source.kind, item.model), item.value * math.exp(-max(0.0, item.press))
+        key, index = (item.source.kind, item.model), _index(item)
         if key not in best or index > best[key][0]:
             best[key] = index, item
     rows = [
@@ -92,6 +92,10 @@ def _in_time(schedule: Sequence[Tuple[int, float, Candidate]], first: Candidate 
                 return False
             at_ns += item.takes_ns + gap_ns
     return True
+
+
+def _index(item: Candidate) -> float:
+    return item.value * math.exp(-max(0.0, item.press))
 
 
 def _density(item: Candidate) -> float:

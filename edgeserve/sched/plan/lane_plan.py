@@ -183,9 +183,9 @@ class LanePlan(Policy):
                 return None
             first = found
         self._chosen[lane.name] = (first.model, first.gain / first.takes_ns)
-        source = first.source
-        assert isinstance(source, Source)
-        return source.bid(first, offers, lane, board)
+        chosen = first.source
+        assert isinstance(chosen, Source)
+        return chosen.bid(first, offers, lane, board)
 
     def _first(self, offers: List[Candidate], lane: Lane, rooms: Rooms, at_ns: int, board: Board) -> Candidate | None:
         gap_ns = lane.dispatch_gap.careful_ns

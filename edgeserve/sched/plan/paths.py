@@ -326,9 +326,11 @@ class Paths:
         if found is None:
             places: List[Place | None] = []
             for node in pipeline.nodes:
-                known = self._places.get(node.model, ())
-                is_sure = len(known) == 1 and known[0].lane.up and not known[0].lane.hung
-                places.append(known[0] if is_sure else self._place_of(node.model, home, board))
+                known = self._places.get(node.model)
+                if known is not None and len(known) == 1 and known[0].lane.up and not known[0].lane.hung:
+                    places.append(known[0])
+                else:
+                    places.append(self._place_of(node.model, home, board))
             found = Route(pipeline, home, places, board)
             if found.resident_ns <= board.now_ns:
                 self._routes[key] = found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Dict, List, Sequence, Tuple
+from typing import Dict, List, Sequence
 
 from edgeserve.compiled import mypyc_attr
 from edgeserve.sched.latency.batch_time import BatchTime
@@ -65,7 +65,7 @@ class Plain(Source):
         self._edf = Edf(owner.name, owner.apps, {})
         self._models = self._edf.models
         self._count = 0  # jobs that wait
-        self._kept: Dict[Tuple[str, str], Kept] = {}  # by model and lane
+        self._kept: Dict[str, Dict[str, Kept]] = {}  # by model and lane
 
     def on_ready(self, job: Job, board: Board) -> None:
         self._models[job.node.model].add(job)
@@ -74,10 +74,12 @@ class Plain(Source):
 
     def on_gone(self, job: Job, board: Board) -> None:
         self._models[job.node.model].remove(job)
+        self._kept.pop(job.node.model, None)
         self._count -= 1
 
     def on_started(self, work: Work, board: Board) -> None:
         self._models[work.model].started(work.jobs)
+        self._kept.pop(work.model, None)
         self._count -= len(work.jobs)
         self.is_idle = not self._count
 
@@ -120,7 +122,8 @@ class Plain(Source):
     def _offer(self, queues: ModelQueues, lane: Lane, at_ns: int, board: Board) -> Candidate | None:
         """The best batch of a model."""
         latency = board.latency(queues.model, lane.name)
-        kept = self._kept.get((queues.model, lane.name))
+        known = self._kept.get(queues.model)
+        kept = None if known is None else known.get(lane.name)
         if kept is not None and kept.stands(queues, latency, lane, at_ns):
             kept.candidate.wait(at_ns - kept.at_ns)
             kept.at_ns = at_ns
@@ -134,7 +137,7 @@ class Plain(Source):
             and len([queue for queue in queues.queues if queue.rows]) == 1
             and not [job for job in jobs if job.node.succs or job.request.successor_ns is not None]
         ):
-            self._kept[queues.model, lane.name] = Kept(found, queues, latency, lane, at_ns)
+            self._kept.setdefault(queues.model, {})[lane.name] = Kept(found, queues, latency, lane, at_ns)
         return found
 
     def _candidate(

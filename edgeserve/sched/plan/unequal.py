@@ -86,7 +86,9 @@ class Unequal(Plain):
         """Of unequal inputs nothing is refused by a mean that is not its own: what is hopeless is dropped when it is
         ready."""
         for node in request.app.entries:
-            if self._wide.get(node.model, True) and self._is_wide(node.model, board):
+            if node.model not in self._wide:
+                self._wide[node.model] = self._is_wide(node.model, board)
+            if self._wide[node.model]:
                 return refusal(request, board, _no_time)
         reason = refusal(request, board)
         if reason is None and request.hints and request.on_late != "answer" and _declares_steps(request):
@@ -104,9 +106,8 @@ class Unequal(Plain):
         if length is not None:
             for lane in board.lanes_of(queues.model):
                 self._law(queues.model, lane.name, board).told(length)
-            self._look(queues.model, board)
-        elif queues.model not in self._wide:
-            self._look(queues.model, board)
+        if length is not None or queues.model not in self._wide:
+            self._wide[queues.model] = self._is_wide(queues.model, board)
 
     def on_finished(self, work: Work, started_ns: int, finished_ns: int, board: Board) -> None:
         if work.failed or work.probe is not None or self._alike[work.model]:
@@ -123,7 +124,7 @@ class Unequal(Plain):
         was_wide = law.is_wide
         law.took(work.size, jobs, took_ns)
         if law.is_wide != was_wide:
-            self._look(work.model, board)
+            self._wide[work.model] = self._is_wide(work.model, board)
 
     def plan(self, board: Board) -> None:
         for queues in self._models.values():
@@ -176,7 +177,7 @@ class Unequal(Plain):
 
     def expected_end(self, request: RequestRecord, job: Job | None, board: Board) -> ExpectedEnd | None:
         """By the times of the job's own length: what :meth:`plan` judges by."""
-        if job is None or not self._is_wide(job.node.model, board):
+        if job is None or not self._wide.get(job.node.model, False):
             return super().expected_end(request, job, board)
         best: ExpectedEnd | None = None
         behind_ns = request.deadline_ns - job.deadline_ns
@@ -201,17 +202,10 @@ class Unequal(Plain):
 
     def _is_wide(self, model: str, board: Board) -> bool:
         """Whether some law of a model has a spread. What an iterative model takes is a matter of its steps."""
-        found = self._wide.get(model)
-        return self._look(model, board) if found is None else found
-
-    def _look(self, model: str, board: Board) -> bool:
-        """See whether some law of a model has a spread, at first and after one has changed."""
-        found = False
-        if not self._alike[model] and not self._models[model].takes_steps:
-            laws = [self._law(model, lane.name, board) for lane in board.lanes_of(model)]
-            found = bool([law for law in laws if law.is_wide])
-        self._wide[model] = found
-        return found
+        if self._alike[model] or self._models[model].takes_steps:
+            return False
+        laws = [self._law(model, lane.name, board) for lane in board.lanes_of(model)]
+        return bool([law for law in laws if law.is_wide])
 
     def _drop_hopeless(self, queues: ModelQueues, board: Board) -> None:
         """Give up the jobs that are no more likely than not in time alone, on no lane."""
