@@ -13,7 +13,7 @@ from typing import Dict, Final, List, Sequence, Set, Tuple
 
 from edgeserve.compiled import mypyc_attr
 from edgeserve.sched.plan.candidate import K_SHARE, Candidate, worth_of
-from edgeserve.sched.plan.company import Choice, Company, Flight, free_ns
+from edgeserve.sched.plan.company import Choice, Company, Flight, Standing, free_ns
 from edgeserve.sched.plan.paths import NOT_RUNNING, LaneSchedule, Paths, Route, Running, Schedule, Stage
 from edgeserve.sched.plan.remaining_work import (
     NO_STEPS,
@@ -90,6 +90,7 @@ class Companies(Source):
         self._companies: List[Company] = []  # in flight, in order of their beginning
         self._flights: List[Flight] = []
         self._moved = False  # something in flight has changed
+        self._seen: Standing | None = None  # as of the forecast
         self._key = f"{owner.name} flights"
         self._begins: Dict[str, Tuple[Company, List[Member]]] = {}  # by lane: if its bid wins, these join this company
         self._counts: Dict[Tuple[object, ...], Tuple[Sequence[List[int]], List[int], List[int]]] = {}
@@ -303,6 +304,7 @@ class Companies(Source):
         """See what has changed in flight."""
         self._moved = False
         board.ends_ns.pop(self._key, None)
+        self._seen = None
         for company in self._companies:
             company.look()
 
@@ -313,7 +315,29 @@ class Companies(Source):
             self._see(board)
         if self._key not in board.ends_ns:
             board.ends_ns[self._key] = None
-            self._flights = self._flights_of(self._companies, board)
+            standing = self._standing(board)
+            if standing is not None and standing.is_as(self._seen):
+                assert self._seen is not None
+                later_ns = standing.from_ns - self._seen.from_ns
+                for company in self._companies:
+                    company.answers = {request: at_ns + later_ns for request, at_ns in company.answers.items()}
+                self._flights = [flight.later(later_ns, board.now_ns) for flight in self._flights]
+            else:
+                self._flights = self._flights_of(self._companies, board)
+            self._seen = standing
+
+    def _standing(self, board: Board) -> Standing | None:
+        """What the forecast depends on but for the time; None where something in flight runs, or needs several lanes:
+        what begins later can end later by more than that then."""
+        found = Standing()
+        for company in self._companies:
+            if any(company.running) or not any(company.left.jobs) or company.is_stuck(board):
+                return None
+            route = self._paths.route(company.pipeline, company.home, board)
+            for place, milli in zip(route.places, company.left.jobs):
+                if milli and (place is None or not found.add(place, board.now_ns)):
+                    return None
+        return found
 
     def _flights_of(self, companies: Sequence[Company], board: Board) -> List[Flight]:
         """Set when the members of these companies are answered; the flights of those that run or could."""
@@ -337,7 +361,7 @@ class Companies(Source):
                     for member in company.members
                     if member.request.on_late != "answer"
                 ]
-                found.append(Flight(company, schedule, ends_ns + min(slacks) if slacks else FOREVER_NS))
+                found.append(Flight(company, schedule, ends_ns, ends_ns + min(slacks) if slacks else FOREVER_NS))
         return found
 
     def _stages(self, company: Company, route: Route, board: Board) -> List[Stage]:
@@ -568,6 +592,7 @@ class Companies(Source):
             self._flights_of(then, board)
             late = any(other.late() for other in then)
             board.ends_ns.pop(self._key, None)  # the forecast of those in flight was overwritten
+            self._seen = None
             jobs = [] if late else both.next_jobs(lane, self._paths, board)
             if jobs:
                 self._begins[lane.name] = (company, new.members)

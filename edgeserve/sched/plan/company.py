@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Dict, List, NamedTuple, Sequence, Tuple
 
-from edgeserve.sched.plan.paths import LaneSchedule, Paths, Schedule
+from edgeserve.sched.plan.paths import LaneSchedule, Paths, Place, Schedule
 from edgeserve.sched.plan.remaining_work import NO_STEPS, Left, Member, Pipeline, Steps, most_steps, total_of
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.requests.states import READY, RUNNING, Job
@@ -120,11 +120,48 @@ class Company:
 
 
 class Flight(NamedTuple):
-    """A company in flight: what it has still to run, and by when it must end, lest a member be late."""
+    """A company in flight: what it has still to run, when it ends, and by when it must, lest a member be late."""
 
     company: Company
     schedule: Schedule
+    ends_ns: int
     limit_ns: int
+
+    def later(self, by_ns: int, now_ns: int) -> Flight:
+        """The same that begins so much later, as of now."""
+        ends_ns = self.ends_ns + by_ns
+        schedule = self.schedule._replace(ready_ns=now_ns)
+        return Flight(self.company, schedule, ends_ns, max(self.limit_ns, ends_ns))
+
+
+class Standing:
+    """When the lane is free that all in flight need, and what their times are made of."""
+
+    __slots__ = ("from_ns", "_lane", "_tables", "_each_ns")
+
+    def __init__(self) -> None:
+        self.from_ns = 0
+        self._lane: Lane | None = None
+        self._tables: List[List[int]] = []
+        self._each_ns: List[int] = []
+
+    def add(self, place: Place, now_ns: int) -> bool:
+        """A stage is to run there. False: it is on another lane than the others."""
+        if self._lane is None:
+            self._lane = place.lane
+            self.from_ns = place.lane.available_ns(now_ns)
+        self._tables.append(place.usual.split.best_ns)
+        self._each_ns.append(place.usual.each_ns)
+        return place.lane is self._lane
+
+    def is_as(self, before: Standing | None) -> bool:
+        """Whether nothing but the time is another one than before."""
+        return (
+            before is not None
+            and self._lane is before._lane
+            and self._each_ns == before._each_ns
+            and not [one for one, other in zip(self._tables, before._tables) if one is not other]
+        )
 
 
 class Choice:
