@@ -527,6 +527,7 @@ BUGS: Tuple[Bug, ...] = (
         unit("published/pard/graphs")),
     # --- plan
     Bug("a-kept-batch-has-who-is-gone", "plan/plain.py", "self._versions != (queues.version, ", "self._versions != (self._versions[0], ", unit("plan/kept")),
+    Bug("what-is-in-flight-ends-as-before", "plan/companies.py", "{request: at_ns + later_ns for", "{request: at_ns for", unit("plan/kept")),
     Bug("the-least-index-goes-first", "plan/choose.py", "[(-index, place, wait_ns, item)", "[(index, place, wait_ns, item)", unit("plan/choose")),
     Bug("plan-makes-others-late", "plan/choose.py", "not _in_time(schedule, None, gap_ns)", "False", unit("plan/choose")),
     Bug("critical-requests-are-not-guarded", "plan/choose.py", "        gain -= guard * late", "        gain -= 0.0 * late", unit("plan/choose")),

@@ -43,21 +43,28 @@ def test_what_is_kept_decides_as_if_it_were_made_anew(kwargs):
 
 
 def waiting():
-    """A lane that idles between two looks: a model whose requests wait behind a dearer one, each time."""
-    times = {size: 4 + size for size in (1, 2, 4)}
-    apps = {"cheap": {"model": "a", "slo": "10s", "value": 0.1}, "dear": {"model": "b", "slo": "10s", "value": 5.0}}
-    driver = Driver({"a": times, "b": times}, apps, policy="plan")
+    """Batches of two cheap apps, 2 to 6, were made and have lost to a dear request, the seventh, which runs."""
+    values = {"dear": 5.0, "cheap": 0.1, "least": 0.01}
+    apps = {name: {"model": name, "slo": "10s", "value": value} for name, value in values.items()}
+    driver = Driver({name: {size: 4 + size for size in (1, 2, 4, 8)} for name in apps}, apps, policy="plan")
     driver.arrive("dear")
-    driver.arrive("cheap", count=2)
+    driver.arrive("cheap", count=4)
+    driver.arrive("least")
     driver.arrive("dear")
     driver.finish()
-    assert driver.work().model == "b"  # the batch of the cheap ones was made and has lost
+    assert driver.work().model == "dear"
     return driver
 
 
-def test_a_batch_that_was_kept_has_who_waits_now():
+def test_a_batch_that_was_kept_has_who_came_since():
     driver = waiting()
-    driver.step(RequestCancelled(2))
     driver.arrive("cheap", count=2)
     driver.finish()
-    assert [job.request_id for job in driver.work().jobs] == [3, 5, 6]
+    assert [job.request_id for job in driver.work().jobs] == [2, 3, 4, 5, 8, 9]
+
+
+def test_a_batch_that_was_kept_has_nobody_who_left():
+    driver = waiting()
+    driver.step(RequestCancelled(2))
+    driver.finish()
+    assert [job.request_id for job in driver.work().jobs] == [3, 4, 5]
