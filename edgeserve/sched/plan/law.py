@@ -299,13 +299,21 @@ class Law:
 
     def members(self, lengths: Sequence[Length]) -> Members:
         """What decides the time of a batch of inputs of these lengths."""
-        longest = max([usual for name, usual in lengths if name == OWN], default=0.0)
-        about = len([usual for name, usual in lengths if name == OWN and usual >= HALF * longest])
+        own: List[float] = []
         others: Dict[str, int] = {}
-        for name, _ in lengths:
-            if name != OWN:
+        for name, usual in lengths:
+            if name == OWN:
+                own.append(usual)
+            else:
                 others[name] = others.get(name, 0) + 1
-        return Members(longest, about, tuple(sorted(others.items())))
+        longest = max(own) if own else 0.0
+        about = len([usual for usual in own if usual >= HALF * longest])
+        return Members(longest, about, tuple(sorted(others.items())) if others else ())
+
+    def alike(self, length: Length, count: int) -> Members:
+        """The same of so many inputs of one length."""
+        name, usual = length
+        return Members(usual, count, ()) if name == OWN else Members(0.0, 0, ((name, count),))
 
     def mean_ns(self, size: int, members: Members) -> int:
         """The time that a batch is expected to take."""
@@ -327,7 +335,7 @@ class Law:
 
     def alone_ns(self, length: Length, share: float) -> int:
         """What an input of this length takes alone in such a share of all cases."""
-        return self.within_ns(self.first, self.members((length,)), share)
+        return self.within_ns(self.first, self.alike(length, 1), share)
 
     def chance(self, size: int, members: Members, within_ns: int) -> float:
         """How likely a batch ends within so long."""

@@ -89,11 +89,11 @@ def _options(ensemble: Ensemble, models: Set[str], worth: float, board: Board) -
     """What subsets of an ensemble's models here bring, beside all of its models that run elsewhere."""
     nodes = ensemble.nodes
     elsewhere = sum([1 << bit for bit, node in enumerate(nodes) if node.model not in models])
+    shares = [share_ns(node.model, board, ensemble.batch_ns) for node in nodes]
     found: List[Option] = []
     for subset in [1 << bit for bit in range(len(nodes))] if ensemble.one_of else range(1, 1 << len(nodes)):
         if not subset & elsewhere:
-            mine = [node.model for bit, node in enumerate(nodes) if subset >> bit & 1]
-            takes_ns = sum([share_ns(model, board, ensemble.batch_ns) for model in mine])
+            takes_ns = sum([share for bit, share in enumerate(shares) if subset >> bit & 1])
             found.append((float(takes_ns), worth * (ensemble.mean[elsewhere | subset] - ensemble.mean[elsewhere])))
     return found
 

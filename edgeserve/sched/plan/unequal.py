@@ -157,7 +157,7 @@ class Unequal(Plain):
             length = law.length_of(job)
             if due_ns < at_ns + law.alone_ns(length, EVEN) or job.lane not in ("", lane.name):
                 return None
-            return bid_for([job], law.first, law.mean_ns(law.first, law.members((length,))), board)
+            return bid_for([job], law.first, law.mean_ns(law.first, law.alike(length, 1)), board)
         jobs = self._edf.best_jobs(alone, lane, latency, at_ns)
         size = latency.size_for[len(jobs)]
         return bid_for(jobs, size, latency.likely_ns[size], board) if jobs else None
@@ -315,7 +315,7 @@ def _row(job: Job, law: Law, at_ns: int, board: Board) -> Row:
         share_ns = board.latency(job.node.model, board.lanes_of(job.node.model)[0].name).share_ns
         worth *= share_ns / max(1, share_ns + board.rest_lane_ns(request.app, job.node))
     press = max(0, slack_ns) / max(1.0, K_SHARE * (request.deadline_ns - request.arrival_ns))
-    mean_ns = law.mean_ns(law.first, law.members((length,)))
+    mean_ns = law.mean_ns(law.first, law.alike(length, 1))
     return Row(_RANKS[request.klass], press, job.seq, job, due_ns, length, mean_ns, slack_ns, worth)
 
 
@@ -331,7 +331,7 @@ def _choices(rows: Sequence[Row], latency: BatchTime, law: Law, at_ns: int) -> L
         ceiling_ns, longest = lengths[place * len(lengths) // count - 1]
         shorter = [row for row in rows if row.mean_ns <= ceiling_ns]
         for size in latency.sizes:
-            needs = law.members((longest,) * min(size, len(shorter)))
+            needs = law.alike(longest, min(size, len(shorter)))
             before: Sequence[Row] = ()
             for needs_ns in (law.mean_ns(size, needs), law.within_ns(size, needs, SAFE)):
                 chosen = [row for row in shorter if row.due_ns >= at_ns + needs_ns][:size]
