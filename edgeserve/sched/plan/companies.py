@@ -90,6 +90,7 @@ class Companies(Source):
         self._companies: List[Company] = []  # in flight, in order of their beginning
         self._flights: List[Flight] = []
         self._moved = False  # something in flight has changed
+        self._stood = False  # there was a forecast since
         self._seen: Standing | None = None  # as of the forecast
         self._key = f"{owner.name} flights"
         self._begins: Dict[str, Tuple[Company, List[Member]]] = {}  # by lane: if its bid wins, these join this company
@@ -302,7 +303,7 @@ class Companies(Source):
 
     def _see(self, board: Board) -> None:
         """See what has changed in flight."""
-        self._moved = False
+        self._moved = self._stood = False
         board.ends_ns.pop(self._key, None)
         self._seen = None
         for company in self._companies:
@@ -315,7 +316,8 @@ class Companies(Source):
             self._see(board)
         if self._key not in board.ends_ns:
             board.ends_ns[self._key] = None
-            standing = self._standing(board)
+            standing = self._standing(board) if self._stood else None  # what has just moved mostly moves again
+            self._stood = True
             if standing is not None and standing.is_as(self._seen):
                 assert self._seen is not None
                 later_ns = standing.from_ns - self._seen.from_ns
