@@ -22,7 +22,7 @@ FLAT: Final = 1e-6
 """With a smaller ``sigma`` all numbers are equal."""
 
 _NORMAL: Final = NormalDist()
-_SQRT2: Final = math.sqrt(2.0)
+SQRT2: Final = math.sqrt(2.0)
 
 
 class Lognormal(NamedTuple):
@@ -78,7 +78,7 @@ class Lognormal(NamedTuple):
         """The chance of a number above ``done``; 1 where all are equal."""
         if done <= 0 or self.sigma < FLAT:
             return 1.0
-        return 0.5 * math.erfc((math.log(done) - self.log_mean) / self.sigma / _SQRT2)
+        return 0.5 * math.erfc((math.log(done) - self.log_mean) / self.sigma / SQRT2)
 
     def chance_of(self, done: int, above: float, more: float) -> float:
         """:meth:`chance`, by what :meth:`above` says of ``done``."""
@@ -86,7 +86,7 @@ class Lognormal(NamedTuple):
             return 1.0 if self.mean() <= done + more else 0.0
         if above < TAIL:
             return more / (done + more)
-        beyond = 0.5 * math.erfc((math.log(done + more) - self.log_mean) / self.sigma / _SQRT2) / above
+        beyond = 0.5 * math.erfc((math.log(done + more) - self.log_mean) / self.sigma / SQRT2) / above
         return 1.0 - beyond if beyond < 1.0 else 0.0
 
     def _mean(self) -> float:
@@ -103,4 +103,4 @@ def deviate(share: float) -> float:
 
 def _above(z: float) -> float:
     """The chance of a normal draw above ``z``."""
-    return 0.5 * math.erfc(z / _SQRT2)
+    return 0.5 * math.erfc(z / SQRT2)

@@ -256,7 +256,8 @@ class RequestManager(RequestMoves):
         if request.klass == "critical":
             self._state.critical.came(request, self._board.now_ns, self._state.costs[app.name].alone_ns)
         if request.on_late != "answer":
-            self._remind(request, request.deadline_ns)
+            self._timer_seq += 1  # as _remind does, without its call: nearly every request has a deadline
+            heappush(self.timers, (request.deadline_ns, self._timer_seq, request))
             if len(self.timers) > 4 * len(self._requests) + 1024:  # ended requests with far deadlines: let them go
                 self.timers = [row for row in self.timers if not row[2].ended]
                 heapify(self.timers)

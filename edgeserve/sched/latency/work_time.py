@@ -52,7 +52,7 @@ class WorkTime:
         whole, rest = divmod(milli, MILLI)
         split = self.split
         best_ns = split.best_ns
-        if whole + 1 < len(best_ns) <= COUNT_MAX:  # the table is long enough: asked for most often
+        if whole + (rest > 0) < len(best_ns) <= COUNT_MAX:  # the table is long enough: asked for most often
             time_ns = best_ns[whole]
             if rest:
                 time_ns += (best_ns[whole + 1] - time_ns) * rest // MILLI

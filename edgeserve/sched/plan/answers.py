@@ -3,9 +3,10 @@ steps and prompts take. Knows no lane's queue and makes no choice."""
 
 from __future__ import annotations
 
+import math
 from typing import Dict, Final, List, Sequence, Tuple
 
-from edgeserve.lognormal import Lognormal
+from edgeserve.lognormal import FLAT, SQRT2, TAIL, Lognormal
 from edgeserve.sched.latency.batch_time import BatchTime
 from edgeserve.sched.latency.window import Window
 from edgeserve.sched.plan.candidate import weight_of
@@ -51,18 +52,20 @@ class Each:
         self.ns = 0.0
         self.look(board)
 
-    def look(self, board: Board) -> None:
-        """Set what they count now: of undeclared length as many steps as usual."""
+    def look(self, board: Board) -> bool:
+        """Set what they count now: of undeclared length as many steps as usual. True if that is something else."""
+        before_ns = self.ns
         self.ns = each_ns(self.app, self.cost_share_ns)
         if not self.told:
             share_ns = min([board.latency(self.model, lane.name).share_ns for lane in board.lanes_of(self.model)])
             self.ns += (board.usual_steps(self.model) - 1) * share_ns
+        return self.ns != before_ns
 
 
 class Answer:
     """A job and the answer that it writes: the ``length`` predicted when it arrived, its mean in ``steps``, what was
     ``told`` of it, and by when it must end (``due_ns``). One that is late keeps ``soft_ns / (soft_ns + lateness)`` of
-    its worth."""
+    its worth. ``above`` is the chance that it is longer than ``written``, its steps at the last :meth:`look`."""
 
     __slots__ = (
         "job",
@@ -74,8 +77,8 @@ class Answer:
         "soft_ns",
         "_each",
         "_weight",
-        "_written",
-        "_above",
+        "written",
+        "above",
         "_remaining",
     )
 
@@ -90,8 +93,8 @@ class Answer:
         self.soft_ns = max(1, request.deadline_ns - request.arrival_ns) if request.on_late == "answer" else 0
         self._each = each
         self._weight = weight_of(request) / _parts(job)
-        self._written = -1  # steps, as of the two below
-        self._above = 1.0  # the chance that an answer is longer than that
+        self.written = -1
+        self.above = 1.0
         self._remaining = 1.0
 
     @property
@@ -107,13 +110,19 @@ class Answer:
             return float(max(1, job.steps_total - job.steps - more))
         if more:
             return self.length.remaining(job.steps + more)
-        if job.steps != self._written:
-            self._look(job.steps)
+        if job.steps != self.written:
+            self.look(job.steps)
         return self._remaining
 
-    def _look(self, written: int) -> None:
-        self._written = written
-        self._above = self.length.above(written)
+    def per_step(self) -> float:
+        """What it counts, for each step that is still expected."""
+        known = self.job.steps == self.written and not self.job.steps_total
+        return self._each.ns * self._weight / (self._remaining if known else self.remaining())
+
+    def look(self, written: int) -> None:
+        """So many steps are written: see what is to come."""
+        self.written = written
+        self.above = self.length.above(written)
         self._remaining = self.length.remaining(written)
 
     def likely(self, share: float) -> float:
@@ -128,60 +137,97 @@ class Answer:
             return 1.0 if job.steps_total - job.steps <= steps else 0.0
         if steps < 1.0:
             return 0.0
-        if job.steps != self._written:
-            self._look(job.steps)
-        return self.length.chance_of(job.steps, self._above, steps)
+        if job.steps != self.written:
+            self.look(job.steps)
+        return self.length.chance_of(job.steps, self.above, steps)
 
-    def kept(self, steps: float, step_ns: int) -> float:
-        """The share of the worth that is expected where so many steps fit before it is due; at least :data:`LEAST`."""
-        chance = max(LEAST, self.chance(steps))
-        if not self.soft_ns or chance >= 1.0:
-            return chance
-        late_ns = max(0.0, self.remaining() - steps) * step_ns
-        return chance + (1.0 - chance) * self.soft_ns / (self.soft_ns + late_ns)
+
+def chances_of(answers: Sequence[Answer], from_ns: int, step_ns: int) -> List[float]:
+    """The chance of each of these answers to be whole by when it is due, if its steps begin then."""
+    found: List[float] = []
+    for answer in answers:
+        job = answer.job
+        steps = (answer.due_ns - from_ns) / step_ns
+        if job.steps_total:
+            found.append(1.0 if job.steps_total - job.steps <= steps else 0.0)
+        elif steps < 1.0:
+            found.append(0.0)
+        else:
+            if job.steps != answer.written:
+                answer.look(job.steps)
+            log_mean, sigma, _, _ = answer.length
+            if sigma < FLAT or answer.above < TAIL:
+                found.append(answer.length.chance_of(job.steps, answer.above, steps))
+                continue
+            # As chance_of, without its call: no line of the plan runs more often.
+            beyond = 0.5 * math.erfc((math.log(job.steps + steps) - log_mean) / sigma / SQRT2) / answer.above
+            found.append(1.0 - beyond if beyond < 1.0 else 0.0)
+    return found
+
+
+def kept_of(answers: Sequence[Answer], from_ns: int, step_ns: int) -> List[float]:
+    """The share of its worth that is expected of each; at least :data:`LEAST`."""
+    found = chances_of(answers, from_ns, step_ns)
+    for place, answer in enumerate(answers):
+        chance = found[place]
+        if chance < LEAST:
+            chance = found[place] = LEAST
+        if answer.soft_ns and chance < 1.0:
+            late_ns = max(0.0, answer.remaining() - (answer.due_ns - from_ns) / step_ns) * step_ns
+            found[place] = chance + (1.0 - chance) * answer.soft_ns / (answer.soft_ns + late_ns)
+    return found
 
 
 class Answers:
     """Answers that share a batch, weighted, as a function of when the batch starts, at ``starts_ns`` as things are:
     ``before_ns`` pass before its first step, of which each takes ``step_ns``."""
 
-    __slots__ = ("rows", "starts_ns", "before_ns", "step_ns")
+    __slots__ = ("answers", "weights", "starts_ns", "before_ns", "step_ns")
 
-    def __init__(self, rows: Sequence[Tuple[Answer, float]], starts_ns: int, before_ns: int, step_ns: int) -> None:
-        self.rows = rows
+    def __init__(
+        self, answers: Sequence[Answer], weights: Sequence[float], starts_ns: int, before_ns: int, step_ns: int
+    ) -> None:
+        self.answers = answers
+        self.weights = weights
         self.starts_ns = starts_ns
         self.before_ns = before_ns
         self.step_ns = step_ns
 
     def value(self, start_ns: int) -> float:
         """The weights that are expected in time if the batch starts at ``start_ns``."""
-        from_ns, step_ns = start_ns + self.before_ns, self.step_ns
         total = 0.0
-        for answer, weight in self.rows:
-            total += weight * answer.kept((answer.due_ns - from_ns) / step_ns, step_ns)
+        for weight, kept in zip(self.weights, kept_of(self.answers, start_ns + self.before_ns, self.step_ns)):
+            total += weight * kept
         return total
 
 
 class Table:
     """The answers of one model: ``fresh`` ones, ``begun`` ones that a lane may hold the state of, ``running`` ones, all
-    by the number of their job; ``due``: the fresh ones that may be given up, by when they hardly can be in time."""
+    by the number of their job; ``due``: the fresh ones that may be given up, by when they hardly can be in time.
+    ``has_sides``: some lane may be a side lane. ``ordered`` and ``turns`` are the fresh ones in the order in which they
+    are served, and that in turns of their clients; empty where they are to be put in order again."""
 
-    __slots__ = ("model", "fresh", "begun", "running", "due", "predicted")
+    __slots__ = ("model", "has_sides", "fresh", "begun", "running", "due", "predicted", "ordered", "turns")
 
-    def __init__(self, model: str) -> None:
+    def __init__(self, model: str, has_sides: bool) -> None:
         self.model = model
+        self.has_sides = has_sides
         self.fresh: Dict[int, Answer] = {}
         self.begun: Dict[int, Answer] = {}
         self.running: Dict[int, Answer] = {}
         self.due = JobQueue()
         self.predicted = Window(PREDICTED_LEN)
+        self.ordered: List[Answer] = []
+        self.turns: List[Answer] = []
 
-    def __len__(self) -> int:
-        return len(self.fresh) + len(self.begun)
+    def changed(self) -> None:
+        """Answers came, went, began or ended, or count something else."""
+        self.ordered, self.turns = [], []
 
     def add(self, answer: Answer, hopeless_ns: int) -> None:
         """An answer waits, again or for the first time."""
         job = answer.job
+        self.changed()
         if job.steps or job.lane:
             self.begun[job.seq] = answer
             return
@@ -191,6 +237,7 @@ class Table:
 
     def remove(self, job: Job) -> Answer | None:
         """An answer does not wait any more."""
+        self.changed()
         if job.key is not None:
             self.due.remove(job)
         return self.begun.pop(job.seq, None) or self.fresh.pop(job.seq, None)

@@ -97,6 +97,11 @@ class Candidate:
         self.trust = 1.0
         self.detail = detail  # what the source needs to make the bid
 
+    def wait(self, more_ns: int) -> None:
+        """The start is later by so much."""
+        self.slack_ns -= more_ns
+        self.press = max(0, self.slack_ns) / self.k_ns
+
     def __repr__(self) -> str:
         return f"Candidate({self.model} x{len(self.jobs)} in {self.takes_ns} ns, slack {self.slack_ns} ns)"
 
@@ -108,4 +113,5 @@ def weight_of(request: RequestRecord) -> float:
 
 def worth_of(request: RequestRecord) -> float:
     """What a request counts if it is in time, in nanoseconds of lane time."""
-    return each_ns(request.app, request.cost_share_ns) * weight_of(request)
+    factor = CRITICAL_FACTOR if request.klass == "critical" else 1.0
+    return each_ns(request.app, request.cost_share_ns) * (request.value * factor)

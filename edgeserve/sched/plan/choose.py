@@ -56,32 +56,37 @@ def choose(candidates: Sequence[Candidate], gap_ns: int) -> Candidate | None:
 
 
 def _first(candidates: Sequence[Candidate], gap_ns: int) -> Candidate:
-    best: Dict[Tuple[str, str], Candidate] = {}
+    best: Dict[Tuple[str, str], Tuple[float, Candidate]] = {}  # of each model: with its index
     for item in candidates:
-        key = (item.source.kind, item.model)
-        if key not in best or _index(item) > _index(best[key]):
-            best[key] = item
-    schedule: List[Tuple[int, Candidate]] = []  # in order of how long each may wait
-    for item in sorted(best.values(), key=_order):
+        key, index = (item.source.kind, item.model), _index(item)
+        if key not in best or index > best[key][0]:
+            best[key] = index, item
+    rows = [
+        (not item.is_critical, -item.value, place, index, item) for place, (index, item) in enumerate(best.values())
+    ]
+    schedule: List[Tuple[int, float, Candidate]] = []  # in order of how long each may wait
+    for _, _, _, index, item in sorted(rows):
         wait_ns = item.source.wait_ns(item)
         place = len(schedule)
         while place and schedule[place - 1][0] > wait_ns:
             place -= 1
-        schedule.insert(place, (wait_ns, item))
+        schedule.insert(place, (wait_ns, index, item))
         if len(schedule) > 1 and not _in_time(schedule, None, gap_ns):
             del schedule[place]
-    first_wait_ns, first = schedule[0]
+    first_wait_ns, _, first = schedule[0]
     patient_ns = PATIENT * max(first_wait_ns, first.takes_ns)
-    for wait_ns, item in sorted(schedule, key=_by_index):
+    for _, _, wait_ns, item in sorted(
+        [(-index, place, wait_ns, item) for place, (wait_ns, index, item) in enumerate(schedule)]
+    ):
         if item is first or (wait_ns <= patient_ns and _in_time(schedule, item, gap_ns)):
             return item
     return first
 
 
-def _in_time(schedule: Sequence[Tuple[int, Candidate]], first: Candidate | None, gap_ns: int) -> bool:
+def _in_time(schedule: Sequence[Tuple[int, float, Candidate]], first: Candidate | None, gap_ns: int) -> bool:
     """Whether all start in time if they run in this order, but ``first`` before all others."""
     at_ns = 0 if first is None else first.takes_ns + gap_ns
-    for wait_ns, item in schedule:
+    for wait_ns, _, item in schedule:
         if item is not first:
             if at_ns > wait_ns:
                 return False
@@ -95,11 +100,3 @@ def _index(item: Candidate) -> float:
 
 def _density(item: Candidate) -> float:
     return item.gain / item.takes_ns
-
-
-def _order(item: Candidate) -> Tuple[bool, float]:
-    return not item.is_critical, -item.value
-
-
-def _by_index(row: Tuple[int, Candidate]) -> float:
-    return -_index(row[1])

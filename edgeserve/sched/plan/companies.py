@@ -9,10 +9,11 @@ functions above all, run ahead of the company, beside it and behind it (``one_pl
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from typing import Dict, Final, List, NamedTuple, Sequence, Set, Tuple
+from typing import Dict, Final, List, Sequence, Set, Tuple
 
 from edgeserve.compiled import mypyc_attr
 from edgeserve.sched.plan.candidate import K_SHARE, Candidate, worth_of
+from edgeserve.sched.plan.company import Choice, Company, Flight, Standing, free_ns
 from edgeserve.sched.plan.paths import NOT_RUNNING, LaneSchedule, Paths, Route, Running, Schedule, Stage
 from edgeserve.sched.plan.remaining_work import (
     NO_STEPS,
@@ -29,7 +30,7 @@ from edgeserve.sched.plan.source import Source
 from edgeserve.sched.policies.common.bidding import bid_for
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.expected_end import ExpectedEnd
-from edgeserve.sched.policy_api.policy import CANNOT_MAKE_DEADLINE, Bid, Change, Policy
+from edgeserve.sched.policy_api.policy import CANNOT_MAKE_DEADLINE, Bid, Policy
 from edgeserve.sched.protocol.events import CLASSES
 from edgeserve.sched.requests.graph import App, Node
 from edgeserve.sched.requests.states import DONE, READY, RUNNING, Job, RequestRecord
@@ -55,115 +56,6 @@ Row = Tuple[int, int, int, Member]
 """The class of a request (0 is the most urgent), when it is due, its number, and the request."""
 
 NO_LANE: Final = "no_lane"
-
-
-class Company:
-    """Requests that go through their pipeline together, of ``rank`` or less urgent classes, in order of their
-    deadlines. :meth:`look` finds what is ``left`` of all (running jobs included), the ``steps`` of iterative nodes, and
-    by node the jobs that are ``ready``, the tightest first, and how many are ``running``. ``answers``: when each member
-    is answered, by request."""
-
-    __slots__ = ("pipeline", "home", "members", "rank", "left", "steps", "ready", "running", "answers")
-
-    def __init__(self, pipeline: Pipeline, home: str, members: Sequence[Member]) -> None:
-        self.pipeline = pipeline
-        self.home = home
-        self.members = list(members)
-        self.rank = min([member.rank for member in members])
-        self.answers: Dict[int, int] = {}
-        self.look()
-
-    def look(self) -> None:
-        """See what its members have left, and what of it waits and runs."""
-        self.ready: List[List[Tuple[int, int, Job]]] = [[] for _ in self.pipeline.nodes]
-        self.running = [0] * len(self.ready)
-        self.steps: Steps = NO_STEPS
-        lefts: List[Left] = []
-        plain = 0
-        for member in self.members:
-            for job in member.jobs.values():
-                if job.state == READY:
-                    self.ready[job.node.index].append((member.due_ns, job.seq, job))
-                elif job.state == RUNNING:
-                    self.running[job.node.index] += 1
-            if member.plain:
-                plain += 1
-            else:
-                lefts.append(member.left())
-            if member.foretold and self.steps is NO_STEPS:
-                self.steps = most_steps(self.members)
-        for rows in self.ready:
-            rows.sort()
-        if plain:
-            lefts.append(self.pipeline.times(plain))
-        self.left = total_of(lefts, len(self.ready))
-
-    def next_jobs(self, lane: Lane, paths: Paths, board: Board) -> List[Job]:
-        """Its next batch on this lane, or none: of the first node whose batch would not grow by waiting, since all of
-        its jobs are there, or as many as its first batch takes; a smaller one where nothing runs, and nothing at an
-        earlier node can. On other lanes than home the last such node goes first."""
-        smaller: List[Job] = []
-        nodes = self.pipeline.nodes
-        for node in nodes if lane.name == self.home else nodes[::-1]:
-            rows = self.ready[node.index]
-            if not rows or node.model not in lane.models or not board.is_resident(node.model, lane):
-                continue
-            serves = paths.serves(lane, node.model, self.home, board)
-            jobs = [row[2] for row in rows if row[2].lane == lane.name or (not row[2].lane and serves)]
-            if not jobs:
-                continue
-            count = -(-self.left.jobs[node.index] // MILLI) - self.running[node.index]
-            split = paths.usual(node.model, lane.name, board).split
-            if len(jobs) >= count or len(jobs) >= split.first(count):
-                return jobs[: split.first(len(jobs))]
-            if not smaller:
-                smaller = jobs[: split.first(len(jobs))]
-        if not smaller or any(self.running):
-            return []
-        for index in range(smaller[0].node.index):
-            for _, _, job in self.ready[index]:
-                if can_run_now(job.node.model, board):
-                    return []
-        return smaller
-
-    def is_stuck(self, board: Board) -> bool:
-        """Whether nothing of it runs or could run now, since no model that it needs next is in memory."""
-        return not any(self.running) and not any(
-            bool(rows) and can_run_now(rows[0][2].node.model, board) for rows in self.ready
-        )
-
-    def answered(self, ends_ns: int, one_by_one: Sequence[int], running_ns: int) -> None:
-        """Set when its members are answered, if it ends then, its jobs that have not begun at the node that answers end
-        ``one_by_one``, and those that run there at ``running_ns``: the tightest are in its first batch."""
-        exit = self.pipeline.exit
-        runs = exit >= 0 and self.running[exit]
-        waiting: List[Tuple[int, int]] = []
-        self.answers = {}
-        for member in self.members:
-            self.answers[member.request.id] = ends_ns
-            if runs and any(job.state == RUNNING and job.node.index == exit for job in member.jobs.values()):
-                self.answers[member.request.id] = running_ns
-            else:
-                waiting.append((member.due_ns, member.request.id))
-        if exit >= 0 and len(one_by_one) == len(waiting) and not self.steps:
-            for (_, request_id), at_ns in zip(sorted(waiting), one_by_one):
-                self.answers[request_id] = at_ns
-
-    def late(self) -> List[Tuple[int, int, Member]]:
-        """The members that would be late and are not answered all the same, with when they are due."""
-        return [
-            (member.due_ns, member.request.id, member)
-            for member in self.members
-            if member.request.on_late != "answer" and self.answers.get(member.request.id, 0) > member.due_ns
-        ]
-
-
-class Flight(NamedTuple):
-    """A company in flight: what it has still to run, and by when it must end, lest a member be late."""
-
-    company: Company
-    schedule: Schedule
-    limit_ns: int
 
 
 class Line:
@@ -198,6 +90,8 @@ class Companies(Source):
         self._companies: List[Company] = []  # in flight, in order of their beginning
         self._flights: List[Flight] = []
         self._moved = False  # something in flight has changed
+        self._stood = False  # there was a forecast since
+        self._seen: Standing | None = None  # as of the forecast
         self._key = f"{owner.name} flights"
         self._begins: Dict[str, Tuple[Company, List[Member]]] = {}  # by lane: if its bid wins, these join this company
         self._counts: Dict[Tuple[object, ...], Tuple[Sequence[List[int]], List[int], List[int]]] = {}
@@ -266,8 +160,10 @@ class Companies(Source):
                 self._touched[job.request.id] = member
                 self._changed(member)
 
-    def on_device(self, change: Change, board: Board) -> None:
+    def forget(self) -> None:
+        super().forget()
         self._moved = True
+        self._counts.clear()
 
     def queued(self) -> List[Job]:
         return [job for member in self._members.values() for job in member.jobs.values() if job.state == READY]
@@ -335,14 +231,17 @@ class Companies(Source):
             if len(left) < len(self._companies):
                 self._companies, self._flights, self._moved = left, [], True
         for line in self._lines:
+            known: Dict[Tuple[int, ...], int | None] = {}
             for rows in line.waiting:
                 if rows:
-                    self._drop_late(rows, line.pipeline, board)
+                    self._drop_late(rows, line.pipeline, known, board)
+        self.is_idle = not self._members
 
     def _look_again(self, company: Company, board: Board) -> None:
         """While a member would be late with what is left of all, the tightest of these waits again."""
         while board.budget.left > 0:
-            self._see(board)
+            if self._moved:
+                self._see(board)
             if any(company.running):
                 return
             self._forecast(board)
@@ -351,12 +250,14 @@ class Companies(Source):
                 return
             self._leave(min(late)[2])
 
-    def _drop_late(self, rows: List[Row], pipeline: Pipeline, board: Board) -> None:
+    def _drop_late(
+        self, rows: List[Row], pipeline: Pipeline, known: Dict[Tuple[int, ...], int | None], board: Board
+    ) -> None:
         """Drop those that wait at a node and could not be in time even alone; those that are answered all the same get
-        more time, by the SLO of their app where their own is shorter."""
-        plain_ns = self._alone_left_ns(pipeline, pipeline.template, NO_STEPS, board)
-        far_ns = board.now_ns + FAR * ((plain_ns or board.now_ns) - board.now_ns)
-        known: Dict[Tuple[int, ...], int | None] = {PLAIN: plain_ns}
+        more time, by the SLO of their app where their own is shorter. ``known``: when those of a kind would end."""
+        if PLAIN not in known:
+            known[PLAIN] = self._alone_left_ns(pipeline, pipeline.template, NO_STEPS, board)
+        far_ns = board.now_ns + FAR * ((known[PLAIN] or board.now_ns) - board.now_ns)
         late: List[Tuple[Member, int]] = []
         place = 0
         while place < len(rows):
@@ -402,19 +303,43 @@ class Companies(Source):
 
     def _see(self, board: Board) -> None:
         """See what has changed in flight."""
-        if self._moved:
-            self._moved = False
-            board.ends_ns.pop(self._key, None)
-            for company in self._companies:
-                company.look()
+        self._moved = self._stood = False
+        board.ends_ns.pop(self._key, None)
+        self._seen = None
+        for company in self._companies:
+            company.look()
 
     def _forecast(self, board: Board) -> None:
         """When the companies in flight end beside each other, those for whose stages lanes are up: worked out once,
         until something changes."""
-        self._see(board)
+        if self._moved:
+            self._see(board)
         if self._key not in board.ends_ns:
             board.ends_ns[self._key] = None
-            self._flights = self._flights_of(self._companies, board)
+            standing = self._standing(board) if self._stood else None  # what has just moved mostly moves again
+            self._stood = True
+            if standing is not None and standing.is_as(self._seen):
+                assert self._seen is not None
+                later_ns = standing.from_ns - self._seen.from_ns
+                for company in self._companies:
+                    company.answers = {request: at_ns + later_ns for request, at_ns in company.answers.items()}
+                self._flights = [flight.later(later_ns, board.now_ns) for flight in self._flights]
+            else:
+                self._flights = self._flights_of(self._companies, board)
+            self._seen = standing
+
+    def _standing(self, board: Board) -> Standing | None:
+        """What the forecast depends on but for the time; None where something in flight runs, or needs several lanes:
+        what begins later can end later by more than that then."""
+        found = Standing()
+        for company in self._companies:
+            if any(company.running) or not any(company.left.jobs) or company.is_stuck(board):
+                return None
+            route = self._paths.route(company.pipeline, company.home, board)
+            for place, milli in zip(route.places, company.left.jobs):
+                if milli and (place is None or not found.add(place, board.now_ns)):
+                    return None
+        return found
 
     def _flights_of(self, companies: Sequence[Company], board: Board) -> List[Flight]:
         """Set when the members of these companies are answered; the flights of those that run or could."""
@@ -426,7 +351,7 @@ class Companies(Source):
             if company.members and route.is_open(company.left):
                 able.append(company)
                 schedules.append(Schedule(self._stages(company, route, board), board.now_ns, company.home))
-        planned = LaneSchedule(schedules, _free_ns(board), board.budget)
+        planned = LaneSchedule(schedules, free_ns(board), board.budget)
         found: List[Flight] = []
         for place, ends_ns in enumerate(planned.run()):
             company, schedule = able[place], schedules[place]
@@ -438,7 +363,7 @@ class Companies(Source):
                     for member in company.members
                     if member.request.on_late != "answer"
                 ]
-                found.append(Flight(company, schedule, ends_ns + min(slacks) if slacks else FOREVER_NS))
+                found.append(Flight(company, schedule, ends_ns, ends_ns + min(slacks) if slacks else FOREVER_NS))
         return found
 
     def _stages(self, company: Company, route: Route, board: Board) -> List[Stage]:
@@ -463,7 +388,8 @@ class Companies(Source):
         found: List[Candidate] = []
         first_rank = len(CLASSES)  # new companies of this class or less urgent ones wait for those in flight
         seen: Set[int] = set()
-        self._see(board)
+        if self._moved:
+            self._see(board)
         for company in self._companies:
             jobs = company.next_jobs(lane, self._paths, board) if id(company.pipeline) not in seen else []
             if jobs:
@@ -473,6 +399,7 @@ class Companies(Source):
                 first_rank = min(first_rank, company.rank)
         for line in self._lines:
             pipeline = line.pipeline
+            before: Sequence[Row] = ()
             for node, rows in zip(pipeline.nodes, line.waiting):
                 if not rows or rows[0][0] >= first_rank:
                     continue
@@ -480,7 +407,10 @@ class Companies(Source):
                     continue
                 item: Candidate | None
                 if lane.name in self._paths.homes(pipeline, board):
-                    new = self._new(pipeline, node, rows, lane, at_ns, board)
+                    if rows == before:
+                        continue  # a request that waits at several nodes is in one company
+                    before = rows
+                    new = self._new(pipeline, rows, lane, at_ns, board)
                     jobs = new.next_jobs(lane, self._paths, board) if new is not None else []
                     item = self._candidate(new, jobs, lane, at_ns, board) if new is not None and jobs else None
                 else:
@@ -494,7 +424,7 @@ class Companies(Source):
         if isinstance(company, Company) and lane.name == company.home:
             if company not in self._companies:
                 self._begins[lane.name] = (company, company.members)
-            elif all(item.source is self or item.klass == "background" for item in others):
+            elif not [item for item in others if item.source is not self and item.klass != "background"]:
                 candidate = self._gathered(candidate, company, lane, board)
         return bid_for(candidate.jobs, candidate.size, candidate.takes_ns, board)
 
@@ -544,16 +474,15 @@ class Companies(Source):
 
     # --- new companies ------------------------------------------------------------------------------------------------
 
-    def _new(
-        self, pipeline: Pipeline, node: Node, rows: Sequence[Row], lane: Lane, at_ns: int, board: Board
-    ) -> Company | None:
-        """The company that should begin at a node, of the most urgent class alone: the most worth per lane time of all
-        that is left, of those numbers that are answered in time and make no company in flight late."""
+    def _new(self, pipeline: Pipeline, rows: Sequence[Row], lane: Lane, at_ns: int, board: Board) -> Company | None:
+        """The company that should begin of those that wait at a node, of the most urgent class alone: the most worth
+        per lane time of all that is left, of those numbers that are answered in time and make no company in flight
+        late."""
         rank = rows[0][0]
         members = [
             row[3]
             for row in rows[:LOOK]
-            if row[0] == rank and not any(job.lane not in ("", lane.name) for job in row[3].jobs.values())
+            if row[0] == rank and not [job for job in row[3].jobs.values() if job.lane and job.lane != lane.name]
         ]
         if not members:
             return None
@@ -599,7 +528,11 @@ class Companies(Source):
         times = [place.usual.split.best_ns for place in route.places if place is not None]
         key = (id(choice.pipeline), route.home, *each.jobs, *each.over)
         kept = self._counts.get(key)
-        if kept is None or len(kept[0]) != len(times) or any(one is not other for one, other in zip(kept[0], times)):
+        if (
+            kept is None
+            or len(kept[0]) != len(times)
+            or [one for one, other in zip(kept[0], times) if one is not other]
+        ):
             if len(self._counts) == LOOK:
                 self._counts.clear()
             kept = self._counts[key] = (times, [0], [1])
@@ -649,11 +582,7 @@ class Companies(Source):
             rows = line.waiting[node.index]
             if not rows or rows[0][0] != company.rank or node.model not in lane.models:
                 continue
-            new = (
-                self._new(line.pipeline, node, rows, lane, at_ns, board)
-                if board.is_resident(node.model, lane)
-                else None
-            )
+            new = self._new(line.pipeline, rows, lane, at_ns, board) if board.is_resident(node.model, lane) else None
             if new is None:
                 continue
             both = Company(company.pipeline, company.home, [*company.members, *new.members])
@@ -665,6 +594,7 @@ class Companies(Source):
             self._flights_of(then, board)
             late = any(other.late() for other in then)
             board.ends_ns.pop(self._key, None)  # the forecast of those in flight was overwritten
+            self._seen = None
             jobs = [] if late else both.next_jobs(lane, self._paths, board)
             if jobs:
                 self._begins[lane.name] = (company, new.members)
@@ -685,65 +615,6 @@ class Companies(Source):
             return None
         ends_ns, home, alone_ns = best
         return ExpectedEnd(home, max(0, ends_ns - board.now_ns - alone_ns), alone_ns, ends_ns)
-
-
-class Choice:
-    """When a new company of a pipeline would be answered at its home, beside those in flight that are ``known``, for
-    any number of forecasts in one decision."""
-
-    __slots__ = ("pipeline", "route", "known", "_from_ns", "_board")
-
-    def __init__(self, paths: Paths, pipeline: Pipeline, home: str, from_ns: int, board: Board) -> None:
-        self.pipeline = pipeline
-        self.route = paths.route(pipeline, home, board)
-        self.known: List[Flight] = []
-        self._from_ns = from_ns
-        self._board = board
-
-    def answers(self, left: Left, steps: Steps, count: int) -> List[int]:
-        """When ``count`` equal members with so much left together are answered, in their order (0: of unequal ones,
-        when all are); none when that cannot run, makes a known one late, or the step's budget is spent."""
-        route, board, from_ns, exit = self.route, self._board, self._from_ns, self.pipeline.exit
-        if board.budget.left <= 0 or not route.is_open(left):
-            return []
-        if not self.known and (route.lane is not None or route.resident_ns > from_ns):
-            board.budget.charge(len(left.jobs) + count)
-            ends_ns = route.ends_ns(left, steps, from_ns) or from_ns
-            return route.answers(left, count, ends_ns) if count else [ends_ns]
-        schedules = [flight.schedule for flight in self.known]
-        schedules.append(Schedule(route.stages(left, steps), from_ns, route.home))
-        planned = LaneSchedule(schedules, _free_ns(board), board.budget)
-        ends = planned.run()
-        if any(at_ns > flight.limit_ns for at_ns, flight in zip(ends, self.known)):
-            return []
-        found = planned.answers(len(self.known))
-        return found if exit >= 0 and count == len(found) and not left.over[exit] else [ends[-1]] * max(1, count)
-
-    def tightest(self, members: Sequence[Member], each: Left, count: int) -> List[Member]:
-        """The tightest of these members, in order of deadlines, so many of which with ``each`` left are in time; or
-        none."""
-        found: List[Member] = []
-        place = 0
-        for ends_ns in self.answers(self.pipeline.times(count, each), NO_STEPS, count):
-            while place < len(members) and members[place].due_ns < ends_ns:
-                place += 1
-            if place == len(members):
-                return []
-            found.append(members[place])
-            place += 1
-        return found
-
-
-def can_run_now(model: str, board: Board) -> bool:
-    """Whether any lane that is up has the model in memory."""
-    for lane in board.lanes_of(model):  # noqa: SIM110 a generator costs a call per lane
-        if lane.up and not lane.hung and board.is_resident(model, lane):
-            return True
-    return False
-
-
-def _free_ns(board: Board) -> Dict[str, int]:
-    return {lane.name: lane.available_ns(board.now_ns) for lane in board.lanes}
 
 
 def _by_due(member: Member) -> Tuple[int, int]:

@@ -21,7 +21,8 @@ from edgeserve.sched.policy_api.arbiter import PASSED_SLOS
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.expected_end import ExpectedEnd
 from edgeserve.sched.policy_api.policy import Bid, Change, Options, Policy
-from edgeserve.sched.requests.graph import App
+from edgeserve.sched.requests.critical import NO_ROOMS, Rooms
+from edgeserve.sched.requests.graph import App, Node
 from edgeserve.sched.requests.states import Job, RequestRecord
 from edgeserve.sched.resources.lanes import Lane, Work
 from edgeserve.units import NS_PER_MS
@@ -44,8 +45,9 @@ class LanePlan(Policy):
         super().__init__(name, apps, options)
         check_history(apps)
         self._sources: List[Source] = []
+        self._wakers: List[Source] = []  # those that ask to look again
         self._source_of: Dict[str, Source] = {}  # by app: admits its requests, and says when they would end
-        self._source_at: Dict[Tuple[str, str], Source] = {}  # by app and node: decides about the jobs
+        self._source_at: Dict[Node, Source] = {}  # decides about the jobs
         self._chosen: Dict[str, Tuple[str, float | None]] = {}  # by lane: the model of its last bid, what that brings
         self._runs: Dict[int, Source] = {}  # by work
         self._look_again_ns: int | None = None
@@ -63,12 +65,14 @@ class LanePlan(Policy):
                 kinds.setdefault("plain", [])
         sources = {kind: self._make(kind, apps) for kind, apps in kinds.items()}
         self._sources = list(sources.values())
+        self._wakers = [source for source in self._sources if type(source).next_wakeup_ns is not Source.next_wakeup_ns]
         for kind, apps in kinds.items():
             for app in apps:
                 self._source_of[app.name] = sources[kind]
                 for node in app.nodes:
                     is_plain = kind == "steps" and not board.makes_sequences(node.model)
-                    self._source_at[app.name, node.name] = sources["plain"] if is_plain else sources[kind]
+                    source = self._source_at[node] = sources["plain"] if is_plain else sources[kind]
+                    source.lanes.update([lane.name for model in node.models for lane in board.lanes_of(model)])
 
     def _make(self, kind: str, apps: Sequence[App]) -> Source:
         if kind == "steps":
@@ -79,42 +83,38 @@ class LanePlan(Policy):
             return Companies(self, apps)
         return Unequal(self)
 
-    def _of(self, app: App, board: Board) -> Source:
-        if not self._sources:
-            self._begin(board)
-        return self._source_of[app.name]
-
-    def _at(self, job: Job) -> Source:
-        return self._source_at[job.request.app.name, job.node.name]
-
     # --- hooks --------------------------------------------------------------------------------------------------------
 
     def on_request(self, request: RequestRecord, board: Board) -> str | None:
-        return self._of(request.app, board).on_request(request, board)
+        if not self._sources:
+            self._begin(board)
+        return self._source_of[request.app.name].on_request(request, board)
 
     def on_ready(self, job: Job, board: Board) -> None:
-        self._at(job).on_ready(job, board)
+        source = self._source_at[job.node]
+        source.on_ready(job, board)
+        source.is_idle = False
 
     def on_gone(self, job: Job, board: Board) -> None:
-        self._at(job).on_gone(job, board)
+        self._source_at[job.node].on_gone(job, board)
         self._prices.gone(job, board)
 
     def on_started(self, work: Work, board: Board) -> None:
-        source = self._at(work.jobs[0])
+        source = self._source_at[work.jobs[0].node]
         self._runs[work.id] = source
         model, brings = self._chosen.get(work.lane.name, ("", None))
-        if model == work.model:
+        if model == work.model and (brings is not None or self._prices.any):
             self._prices.serves(work, brings)
         source.on_started(work, board)
 
     def on_finished(self, work: Work, started_ns: int, finished_ns: int, board: Board) -> None:
         if work.probe is not None:
-            self._at(work.probe).on_finished(work, started_ns, finished_ns, board)
+            self._source_at[work.probe.node].on_finished(work, started_ns, finished_ns, board)
             return
         self._runs.pop(work.id).on_finished(work, started_ns, finished_ns, board)
 
     def on_trial(self, job: Job, work: Work, took_ns: int, board: Board) -> None:
-        self._at(job).on_trial(job, work, took_ns, board)
+        self._source_at[job.node].on_trial(job, work, took_ns, board)
 
     def on_refused(self, work: Work, board: Board) -> None:
         self._back(work, board).on_refused(work, board)
@@ -127,44 +127,55 @@ class LanePlan(Policy):
         if source is not None:
             return source
         assert work.probe is not None
-        return self._at(work.probe)
+        return self._source_at[work.probe.node]
 
     def on_device(self, change: Change, board: Board) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Let go of all that is kept until something changes."""
         for source in self._sources:
-            source.on_device(change, board)
+            source.forget()
 
     def plan(self, board: Board) -> None:
         self._look_again_ns = None
         for source in self._sources:
-            source.plan(board)
+            if not source.is_idle:
+                source.plan(board)
 
     def cut(self, work: Work, board: Board) -> bool:
         """A step is followed by another choice as soon as anything else could go first."""
         if self._runs[work.id].cut(work, board):
             return True
         at_ns = work.lane.available_ns(board.now_ns)
-        is_last = all(job.request.klass == "background" for job in work.left())
+        is_last = not [job for job in work.left() if job.request.klass != "background"]
         for source in self._sources:
+            if source.is_idle or work.lane.name not in source.lanes:
+                continue
             for item in source.offers(work.lane, at_ns, board):
                 if item.model != work.model and (is_last or item.klass != "background"):
                     return True
         return False
 
     def bid(self, lane: Lane, board: Board) -> Bid | None:
-        if len(self._sources) == 1:
-            lone = self._sources[0].lone(lane, board)
+        awake = [source for source in self._sources if not source.is_idle and lane.name in source.lanes]
+        if len(awake) == 1:
+            lone = awake[0].lone(lane, board)
             if lone is not None:
                 self._chosen[lane.name] = (lone.model, None)
                 return lone
+        if not awake:
+            return None
         at_ns = lane.available_ns(board.now_ns)
         offers: List[Candidate] = []
-        for source in self._sources:
+        for source in awake:
             offers += source.offers(lane, at_ns, board)
         if not offers:
             return None
         first = offers[0]
-        if len(offers) > 1 or first.klass == "normal":
-            found = self._first(offers, lane, at_ns, board)
+        rooms = board.critical_rooms(lane) if len(offers) > 1 or first.klass == "normal" else NO_ROOMS
+        if len(offers) > 1 or rooms is not NO_ROOMS:
+            found = self._first(offers, lane, rooms, at_ns, board)
             if found is None:
                 again_ns = board.now_ns + LOOK_AGAIN_NS
                 if self._look_again_ns is None or again_ns < self._look_again_ns:
@@ -172,18 +183,22 @@ class LanePlan(Policy):
                 return None
             first = found
         self._chosen[lane.name] = (first.model, first.gain / first.takes_ns)
-        return _source(first).bid(first, offers, lane, board)
+        chosen = first.source
+        assert isinstance(chosen, Source)
+        return chosen.bid(first, offers, lane, board)
 
-    def _first(self, offers: List[Candidate], lane: Lane, at_ns: int, board: Board) -> Candidate | None:
-        rooms, gap_ns = board.critical_rooms(lane), lane.dispatch_gap.careful_ns
+    def _first(self, offers: List[Candidate], lane: Lane, rooms: Rooms, at_ns: int, board: Board) -> Candidate | None:
+        gap_ns = lane.dispatch_gap.careful_ns
         if rooms.opened and any(item.is_critical for item in offers):
             rooms = rooms.of_those_to_come()  # those that wait are in the schedule
-        price = self._prices.of(lane)
+        price = self._prices.of(lane) if self._prices.any else 0.0
         more: List[Candidate] = []
         for item in offers:
             weigh(item, rooms, gap_ns, price)
             if item.guarded and item.klass == "normal":
-                more += _source(item).smaller(item, lane, at_ns, board)
+                source = item.source
+                assert isinstance(source, Source)
+                more += source.smaller(item, lane, at_ns, board)
         for item in more:
             weigh(item, rooms, gap_ns, price)
         offers += more
@@ -195,14 +210,16 @@ class LanePlan(Policy):
 
     def next_wakeup_ns(self, board: Board) -> int | None:
         earliest_ns = self._look_again_ns
-        for source in self._sources:
-            at_ns = source.next_wakeup_ns(board)
+        for source in self._wakers:
+            at_ns = None if source.is_idle else source.next_wakeup_ns(board)
             if at_ns is not None and (earliest_ns is None or at_ns < earliest_ns):
                 earliest_ns = at_ns
         return earliest_ns
 
     def expected_end(self, request: RequestRecord, job: Job | None, board: Board) -> ExpectedEnd | None:
-        return self._of(request.app, board).expected_end(request, job, board)
+        if not self._sources:
+            self._begin(board)
+        return self._source_of[request.app.name].expected_end(request, job, board)
 
     def figures(self) -> Mapping[str, Any]:
         figures: Dict[str, Any] = {}
@@ -223,13 +240,6 @@ def _passed_over(candidate: Candidate, board: Board) -> bool:
         if since_ns is not None and board.now_ns - since_ns >= PASSED_SLOS * slo_ns:
             return True
     return False
-
-
-def _source(candidate: Candidate) -> Source:
-    """The source of a candidate."""
-    source = candidate.source
-    assert isinstance(source, Source)
-    return source
 
 
 def kind_of(app: App, board: Board) -> str:

@@ -29,11 +29,13 @@ KEEP: Final = 0.9
 
 
 class LanePrices:
-    """The price of each lane, in worth per nanosecond, and what the batches of each model there bring."""
+    """The price of each lane, in worth per nanosecond, and what the batches of each model there bring. ``any``: some
+    lane has a price."""
 
-    __slots__ = ("_price", "_brings")
+    __slots__ = ("any", "_price", "_brings")
 
     def __init__(self) -> None:
+        self.any = False
         self._price: Dict[str, float] = {}
         self._brings: Dict[Tuple[str, str], float] = {}
 
@@ -70,4 +72,5 @@ class LanePrices:
             lacked_ns = each_ns(request.app, request.cost_share_ns) / len(places)
             brings, price = self._brings.get(place, 0.0), self._price.get(place[0], 0.0)
             if brings > price:
+                self.any = True
                 self._price[place[0]] = price + (brings - price) * min(1.0, lacked_ns / MEMORY_NS)

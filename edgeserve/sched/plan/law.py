@@ -169,7 +169,7 @@ class Law:
         length = -1.0
         draws: Dict[str, int] = {}
         for job in jobs:
-            own = declared(job)
+            own = declared(job) if job.hints else None
             if own is None:
                 name = job.request.app.name
                 draws[name] = draws.get(name, 0) + 1
@@ -189,11 +189,13 @@ class Law:
         self._usual = max(1.0, latency.seeds[self.first].median_ns - self._fixed)
         if self._lengths:
             self._fit()
-        self._pace = sorted([row.took_ns / self._even_time(row) for row in rows[-LATELY:]]) or [1.0]
+        ratios = self._over_even(rows)
+        self._pace = sorted(ratios[-LATELY:]) or [1.0]
         before, self._points, self._shares = (self._points, self._shares), [], {}
         self._joint.clear()
-        self._learn([row for row in rows if row.own], {}, before)
-        self._learn([row for row in rows if not row.own], latency.alone, before)
+        beside = list(zip(rows, ratios))
+        self._learn([each for each in beside if each[0].own], {}, before)
+        self._learn([each for each in beside if not each[0].own], latency.alone, before)
         self._joint.clear()
         self._look()
 
@@ -225,14 +227,16 @@ class Law:
 
     def _learn(
         self,
-        rows: Sequence[Row],
+        beside: Sequence[Tuple[Row, float]],
         alone: Mapping[str, Sequence[int]],
         before: Tuple[List[float], Dict[str, List[float]]],
     ) -> None:
-        """Learn the distributions of the inputs of these batches, where they differ by more than noise. ``before``:
-        what was known of them, which tells of which app the longest input of a batch was."""
-        if not _differ([(row.size, math.log(row.took_ns / self._even_time(row))) for row in rows], alone):
+        """Learn the distributions of the inputs of these batches, each with its time over the even one, where they
+        differ by more than noise. ``before``: what was known of them, which tells of which app the longest input of a
+        batch was."""
+        if not _differ([(row.size, math.log(ratio)) for row, ratio in beside], alone):
             return
+        rows = [row for row, _ in beside]
         known, usual = (self._points, self._shares), self._usual
         profiled = {app: _sample([(time - self._fixed) / usual for time in times]) for app, times in alone.items()}
         pool = [(ratio, ANY_WEIGHT / len(ASSUMED), ANY_WEIGHT / len(ASSUMED)) for ratio in ASSUMED]
@@ -254,7 +258,7 @@ class Law:
             found[name] = _at_most(items, points)
         self._points, self._shares = points, found
         if len(rows) >= SHOWN_FROM:
-            plain = _squares([math.log(row.took_ns / self._even_time(row)) for row in rows])
+            plain = _squares([math.log(ratio) for _, ratio in beside])
             if _squares([math.log(row.took_ns / self._wide_time(row)) for row in rows]) > WORSE * plain:
                 self._points, self._shares = known
 
@@ -267,10 +271,14 @@ class Law:
             return self._usual
         return max(LEAST * self._usual, self._line[0] + self._line[1] * length)
 
-    def _even_time(self, row: Row) -> float:
-        """What a batch takes if its declared lengths say all."""
-        longest = self._usual if row.length < 0.0 else self._at(row.length)
-        return self._fixed + self._factors[row.size] * (longest if row.own else max(longest, self._usual))
+    def _over_even(self, rows: Sequence[Row]) -> List[float]:
+        """What batches took, over what they take if their declared lengths say all."""
+        found: List[float] = []
+        for size, took_ns, length, _, own in rows:
+            longest = self._usual if length < 0.0 else self._at(length)
+            even = self._fixed + self._factors[size] * (longest if own else max(longest, self._usual))
+            found.append(took_ns / even)
+        return found
 
     def _wide_time(self, row: Row) -> float:
         """What a batch is expected to take by the distributions."""
@@ -283,7 +291,7 @@ class Law:
 
     def length_of(self, job: Job) -> Length:
         """What is known of a job's length."""
-        length = declared(job)
+        length = declared(job) if job.hints else None
         if length is not None:
             return OWN, self._at(length)
         name = job.request.app.name
@@ -291,13 +299,21 @@ class Law:
 
     def members(self, lengths: Sequence[Length]) -> Members:
         """What decides the time of a batch of inputs of these lengths."""
-        longest = max([usual for name, usual in lengths if name == OWN], default=0.0)
-        about = len([usual for name, usual in lengths if name == OWN and usual >= HALF * longest])
+        own: List[float] = []
         others: Dict[str, int] = {}
-        for name, _ in lengths:
-            if name != OWN:
+        for name, usual in lengths:
+            if name == OWN:
+                own.append(usual)
+            else:
                 others[name] = others.get(name, 0) + 1
-        return Members(longest, about, tuple(sorted(others.items())))
+        longest = max(own) if own else 0.0
+        about = len([usual for usual in own if usual >= HALF * longest])
+        return Members(longest, about, tuple(sorted(others.items())) if others else ())
+
+    def alike(self, length: Length, count: int) -> Members:
+        """The same of so many inputs of one length."""
+        name, usual = length
+        return Members(usual, count, ()) if name == OWN else Members(0.0, 0, ((name, count),))
 
     def mean_ns(self, size: int, members: Members) -> int:
         """The time that a batch is expected to take."""
@@ -319,7 +335,7 @@ class Law:
 
     def alone_ns(self, length: Length, share: float) -> int:
         """What an input of this length takes alone in such a share of all cases."""
-        return self.within_ns(self.first, self.members((length,)), share)
+        return self.within_ns(self.first, self.alike(length, 1), share)
 
     def chance(self, size: int, members: Members, within_ns: int) -> float:
         """How likely a batch ends within so long."""

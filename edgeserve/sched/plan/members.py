@@ -14,12 +14,13 @@ from typing import Any, Deque, Dict, Final, Iterable, List, Mapping, Sequence, S
 
 from edgeserve.compiled import mypyc_attr
 from edgeserve.errors import ConfigError
+from edgeserve.sched.plan.asking import Asking, Looked, alone_ns, is_here, subsets_of
 from edgeserve.sched.plan.candidate import K_SHARE, Candidate, worth_of
 from edgeserve.sched.plan.plain import Plain
 from edgeserve.sched.plan.price import likely_price, share_ns, steps_on
 from edgeserve.sched.plan.source import Source
 from edgeserve.sched.policies.common.bidding import best_class, bid_for, droppable
-from edgeserve.sched.policies.common.ensembles import Ensemble, Query, alternatives_of, ensemble_of
+from edgeserve.sched.policies.common.ensembles import Ensemble, alternatives_of, ensemble_of
 from edgeserve.sched.policies.common.records import RecordDraws
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.expected_end import ExpectedEnd, expected_end
@@ -45,10 +46,6 @@ JOINS: Final = 32
 JOIN_PART: Final = 4
 """Models are to end early by a quarter of a request's time at most, since the join may wait for its lane."""
 
-EVERY_SUBSET: Final = 6
-"""Waiting models up to which every subset is looked at. Of more: single ones, pairs, and those that grow by the best
-model each, so that ten models are 65 subsets and not 1,023."""
-
 HORIZON: Final = 2
 """Longest SLOs of the ensembles that a price looks ahead (``one_plan`` 6: 1 to 5 are level); of variants one, since
 their price must rise with a burst (``docs/research/variants.md``)."""
@@ -63,66 +60,6 @@ LOOK: Final = 64
 Row = Tuple[float, int, int, float, Job]
 """A job that may run, in order of what it adds: that less than 0, by when it is to end, its number, which part of its
 request it adds, the job."""
-
-
-class Asking(Query):
-    """A request of an ensemble. ``gains``: what each model that it wants adds, in nanoseconds of lane time; ``spare``:
-    the models that would add something, less than the price; ``until_ns``: when they are to end; ``seen``: what that
-    was worked out from; ``told``: the models that are said to be demand, -1 where that is still to be said;
-    ``lacks``: the part of its worth that is lost while the variant that it wants is not in memory."""
-
-    __slots__ = ("gains", "spare", "until_ns", "seen", "told", "lacks")
-
-    def __init__(self, request: RequestRecord, ensemble: Ensemble, last_ns: int, early_ns: int) -> None:
-        super().__init__(request, ensemble, last_ns, early_ns)
-        self.gains: List[float] = [0.0] * len(ensemble.nodes)
-        self.seen: Tuple[int, int, int, int, bool] = (-1, 0, 0, 0, False)
-        self.spare = 0
-        self.lacks = 1.0
-        self.until_ns = self.due_ns
-        self.told = 0
-
-
-class Looked:
-    """How long what was decided about requests stands: until one is due, the price is another one, a model would end
-    beyond a time by which it is to end (``ups``) or before one that it was beyond (``downs``), or a variant is loaded
-    or evicted (``here``)."""
-
-    __slots__ = ("price", "due_ns", "ups", "downs", "here")
-
-    def __init__(self) -> None:
-        self.price = -1
-        self.due_ns = FOREVER_NS
-        self.ups: Dict[str, int] = {}
-        self.downs: Dict[str, int] = {}
-        self.here: Dict[str, bool] = {}
-
-    def at(self, query: Asking, board: Board) -> None:
-        """A request was looked at."""
-        if board.now_ns < query.due_ns < self.due_ns:
-            self.due_ns = query.due_ns
-        for bit in query.jobs:
-            model = query.model(bit)
-            ends_ns = board.earliest_end_ns(model)
-            if query.ensemble.one_of:
-                self.here[model] = _is_here(model, board)
-            for by_ns in (query.due_ns, query.last_ns):
-                if ends_ns is None or ends_ns > by_ns:
-                    self.downs[model] = max(by_ns, self.downs.get(model, 0))
-                    self.ups.setdefault(model, FOREVER_NS)
-                else:
-                    self.ups[model] = min(by_ns, self.ups.get(model, FOREVER_NS))
-
-    def is_over(self, board: Board) -> bool:
-        """Whether all are to be looked at again."""
-        if self.due_ns <= board.now_ns:
-            return True
-        for model, most_ns in self.ups.items():
-            ends_ns = board.earliest_end_ns(model)
-            at_ns = FOREVER_NS if ends_ns is None else ends_ns
-            if at_ns > most_ns or at_ns <= self.downs.get(model, 0):
-                return True
-        return any(_is_here(model, board) != was for model, was in self.here.items())
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -164,7 +101,7 @@ class Members(Source):
             return QUALITY_TOO_LOW
         if request.on_late == "answer":
             return None
-        leads_ns = sum([_alone_ns(request.app.by_name[name].model, board) for name in sorted(ensemble.leads)])
+        leads_ns = sum([alone_ns(request.app.by_name[name].model, board) for name in sorted(ensemble.leads)])
         for bit, node in enumerate(ensemble.nodes):  # with one model alone, on lanes as they are
             if ensemble.one_of and ensemble.mean[1 << bit] < request.quality_min:
                 continue
@@ -198,6 +135,7 @@ class Members(Source):
             if job.node is ensemble.join:
                 self._combined(job.request, ensemble, board)
             self._plain.on_ready(job, board)
+            self._plain.is_idle = False
 
     def _query(self, request: RequestRecord, ensemble: Ensemble, board: Board) -> Asking:
         query = self._queries.get(request.id)
@@ -231,7 +169,7 @@ class Members(Source):
 
     def on_gone(self, job: Job, board: Board) -> None:
         self._records.on_gone(job, board)
-        self._is_stale = True
+        self._is_stale, self.is_idle = True, False
         self._again.add(job.request.id)
         if self._leads.pop(job.seq, None) is not None:
             return
@@ -244,11 +182,11 @@ class Members(Source):
             return
         ends_ns = board.earliest_end_ns(job.node.model)
         if ends_ns is not None:  # given up because of what runs on its lane, before it has waited
-            self._join_waited(job, ends_ns - _alone_ns(job.node.model, board) - job.ready_ns)
+            self._join_waited(job, ends_ns - alone_ns(job.node.model, board) - job.ready_ns)
         self._plain.on_gone(job, board)
 
     def on_started(self, work: Work, board: Board) -> None:
-        self._is_stale = True
+        self._is_stale, self.is_idle = True, False
         others = False
         for job in work.jobs:
             self._again.add(job.request.id)
@@ -273,6 +211,7 @@ class Members(Source):
 
     def on_finished(self, work: Work, started_ns: int, finished_ns: int, board: Board) -> None:
         self._records.finished(work, board)
+        self._is_stale, self.is_idle = True, False
         for job in work.jobs:
             self._again.add(job.request.id)
             query = self._queries.get(job.request.id)
@@ -286,13 +225,13 @@ class Members(Source):
                     query.running &= ~(1 << bit)
                     if job.state != READY:
                         query.gone |= 1 << bit
-        self._is_stale = True
 
     def on_refused(self, work: Work, board: Board) -> None:
         self.on_lost(work, board)
 
     def on_lost(self, work: Work, board: Board) -> None:
         self._records.lost(work, board)
+        self._is_stale, self.is_idle = True, False
         for job in work.jobs:
             self._again.add(job.request.id)
             query = self._queries.get(job.request.id)
@@ -300,12 +239,17 @@ class Members(Source):
             if query is not None and bit >= 0:
                 query.running &= ~(1 << bit)
                 query.gone |= 1 << bit  # unless it becomes ready again
-        self._is_stale = True
 
     def _bit(self, job: Job, model: str) -> int:
         """Which model of its ensemble a job is, on ``model`` where it has variants; -1 where it is none."""
         ensemble = self._ensembles[job.request.app.name]
         return -1 if job.part else ensemble.bits.get(model if ensemble.one_of else job.node.name, -1)
+
+    def forget(self) -> None:
+        super().forget()
+        self._plain.forget()
+        self._looked = Looked()
+        self._is_stale = True
 
     def queued(self) -> List[Job]:
         waiting = [job for query in self._queries.values() for job in query.waits()]
@@ -344,7 +288,11 @@ class Members(Source):
                     if request.state != OPEN or [job for job in query.jobs.values() if job.lane]:
                         self._again.add(request.id)
                     self._looked.at(query, board)
-        self._plain.plan(board)
+        if not self._plain.is_idle:
+            self._plain.plan(board)
+        self.is_idle = self._plain.is_idle and not (self._queries or self._leads or self._records.any)
+        if self.is_idle:
+            self._rows, self._spare = {}, {}
 
     def _changed(self, board: Board) -> List[Asking]:
         """The requests that something happened to, or all of them where the price or the lanes changed what is able to
@@ -371,11 +319,11 @@ class Members(Source):
             ends = [self._ends_ns(job, query.model(bit), board) for bit, job in query.jobs.items()]
             if min(ends) > query.last_ns:
                 if request.on_late != "answer":
-                    fastest_ns = min([_alone_ns(node.model, board) for node in query.ensemble.nodes])
+                    fastest_ns = min([alone_ns(node.model, board) for node in query.ensemble.nodes])
                     is_slow = request.arrival_ns + fastest_ns > query.last_ns
                     board.drop(request, CANNOT_MAKE_DEADLINE if is_slow else OVERLOADED)
                     return
-                slowest_ns = max([_alone_ns(query.model(bit), board) for bit in query.jobs])
+                slowest_ns = max([alone_ns(query.model(bit), board) for bit in query.jobs])
                 soonest_ns = min(ends)
                 if soonest_ns >= NEVER_NS:  # no lane is up: look again later
                     soonest_ns = board.now_ns + request.app.slo_ns
@@ -416,7 +364,7 @@ class Members(Source):
         app, ensemble = job.request.app, self._ensembles[job.request.app.name]
         if job.node.name not in ensemble.leads:
             return job.request.deadline_ns - board.rest_ns(app, job.node)
-        behind = [_alone_ns(node.model, board) + board.rest_ns(app, node) for node in ensemble.nodes]
+        behind = [alone_ns(node.model, board) + board.rest_ns(app, node) for node in ensemble.nodes]
         return job.request.deadline_ns - min(behind)
 
     def _ends_ns(self, job: Job, model: str, board: Board) -> int:
@@ -479,7 +427,7 @@ class Members(Source):
         found: List[Tuple[int, float, float]] = []  # subset, what it adds, the same by its time
         best, rate = 0.0, 0.0
         least = 0
-        for subset in _subsets(query, bits):
+        for subset in subsets_of(query, bits):
             gain, cost, takes_ns = query.gain(subset) * worth, 0.0, 0
             for bit in bits:
                 if subset >> bit & 1:
@@ -511,7 +459,7 @@ class Members(Source):
             gain = query.gain(1 << bit) * worth - cost
             if gain > best:
                 best, query.wanted = gain, 1 << bit
-            if gain > here and _is_here(model, board):
+            if gain > here and is_here(model, board):
                 here = gain
         query.lacks = 1.0 if here <= 0.0 else (best - here) / max(1e-9, worth)
         query.told = -1
@@ -519,18 +467,19 @@ class Members(Source):
     def _able(self, query: Asking, board: Board) -> int:
         """The models that wait and could still end in time; of variants those in memory, if any of them is."""
         found = here = 0
+        nodes = query.ensemble.nodes
         for bit, job in query.jobs.items():
-            model = query.model(bit)
+            model = nodes[bit].model
             if self._ends_ns(job, model, board) <= query.until_ns:
                 found |= 1 << bit
-                if query.ensemble.one_of and _is_here(model, board):
+                if query.ensemble.one_of and is_here(model, board):
                     here |= 1 << bit
         return here or found
 
     # --- whenever a lane is about to be free --------------------------------------------------------------------------
 
     def offers(self, lane: Lane, at_ns: int, board: Board) -> Sequence[Candidate]:
-        others = list(self._plain.offers(lane, at_ns, board))
+        others = [] if self._plain.is_idle else list(self._plain.offers(lane, at_ns, board))
         if self._is_stale:
             self._make_rows(board)
         found = self._batches(self._rows, lane, at_ns, board)
@@ -592,17 +541,19 @@ class Members(Source):
         self._is_stale = False
         for query in self._queries.values():
             worth = max(1e-9, worth_of(query.request)) if query.planned | query.spare else 1.0
+            nodes = query.ensemble.nodes
             for bit, job in query.jobs.items():
                 if (query.planned | query.spare) >> bit & 1:
                     rows_of = self._rows if query.planned >> bit & 1 else self._spare
                     gain = query.gains[bit]
-                    rows_of.setdefault(query.model(bit), []).append((-gain, query.until_ns, job.seq, gain / worth, job))
+                    row = (-gain, query.until_ns, job.seq, gain / worth, job)
+                    rows_of.setdefault(nodes[bit].model, []).append(row)
         for job in self._leads.values():
             own_ns = share_ns(job.node.model, board)
             part = own_ns / max(1, own_ns + board.rest_lane_ns(job.request.app, job.node))
             due_ns = self._lead_due_ns(job, board)
             if not droppable(job):
-                due_ns = max(due_ns, self._ends_ns(job, job.model, board) + _alone_ns(job.node.model, board))
+                due_ns = max(due_ns, self._ends_ns(job, job.model, board) + alone_ns(job.node.model, board))
             row = (-worth_of(job.request) * part, due_ns, job.seq, 1.0, job)
             self._rows.setdefault(job.node.model, []).append(row)
         for rows in list(self._rows.values()) + list(self._spare.values()):
@@ -689,35 +640,3 @@ def check_history(apps: Iterable[App]) -> None:
 def members_of(app: App) -> Ensemble | None:
     """The models that an app's requests are to choose among: of an ensemble some, of variants one; None of others."""
     return ensemble_of(app) or alternatives_of(app)
-
-
-def _subsets(query: Query, bits: Sequence[int]) -> Iterable[int]:
-    """The subsets of the models ``bits`` that a request may want, as bits."""
-    if query.ensemble.one_of:
-        return [1 << bit for bit in bits]
-    count = len(bits)
-    if count <= EVERY_SUBSET:
-        found = [0]
-        for bit in bits:
-            found += [subset | 1 << bit for subset in found]
-        return found[1:]
-    chosen = {1 << one | 1 << other for one in bits for other in bits}
-    chain = 0
-    while len(bits) > bin(chain).count("1"):
-        best, best_gain = 0, -1.0
-        for bit in bits:
-            gain = query.gain(chain | 1 << bit)
-            if not chain >> bit & 1 and gain > best_gain:
-                best, best_gain = 1 << bit, gain
-        chain |= best
-        chosen.add(chain)
-    return sorted(chosen)
-
-
-def _is_here(model: str, board: Board) -> bool:
-    """Whether a lane that is up could run a model now."""
-    return any(is_here for _, _, _, is_here in board.starts(model))
-
-
-def _alone_ns(model: str, board: Board) -> int:
-    return min([latency.alone_likely_ns for _, latency, _ in board.places_of(model)])

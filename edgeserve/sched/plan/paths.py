@@ -86,6 +86,10 @@ class LaneSchedule:
     def run(self) -> List[int]:
         """When each schedule ends."""
         schedules, free = self._schedules, self._free
+        if len(schedules) == 1 and not [
+            stage for stage in schedules[0].stages if stage.lane != schedules[0].home or stage.running
+        ]:
+            return self._run_alone(schedules[0])
         for index in range(len(schedules)):
             self._look(index)
         while True:
@@ -106,6 +110,17 @@ class LaneSchedule:
             if best < 0:
                 return self._ends_ns
             self._take(best, best_place, best_ns)
+
+    def _run_alone(self, schedule: Schedule) -> List[int]:
+        """The same of one schedule that is at home with all that is left, of which nothing runs: stage by stage."""
+        at_ns = max(schedule.ready_ns, self._free.get(schedule.home, 0))
+        for stage, over in zip(schedule.stages, self._over[0]):
+            for _, takes_ns in stage.batches:
+                at_ns += takes_ns
+                over.append(at_ns)
+        if schedule.stages:
+            self._ends_ns[0] = max(self._ends_ns[0], at_ns)
+        return self._ends_ns
 
     def answers(self, index: int) -> List[int]:
         """When the jobs of a schedule's last stage end that have not begun yet, in their order; after :meth:`run`."""
@@ -191,18 +206,19 @@ class Route:
         self.lane: Lane | None = None
         self.resident_ns = board.now_ns
         self._pipeline = pipeline
-        lanes: Dict[str, Lane] = {}
+        free_ns: Dict[str, int] = {}  # when each lane is
         for node, place in zip(pipeline.nodes, places):
             at_ns = board.now_ns
             if place is not None:
-                lanes[place.lane.name] = place.lane
-                at_ns = place.lane.available_ns(board.now_ns)
+                if place.lane.name not in free_ns:
+                    free_ns[place.lane.name] = place.lane.available_ns(board.now_ns)
+                at_ns = free_ns[place.lane.name]
                 if place.placement.state != RESIDENT:
                     resident_ns = board.resident_at_ns(node.model, place.lane)
                     at_ns, self.resident_ns = max(at_ns, resident_ns), max(self.resident_ns, resident_ns)
             self.starts_ns.append(at_ns)
-        if len(lanes) == 1 and None not in places:
-            self.lane = next(iter(lanes.values()))
+        if len(free_ns) == 1 and None not in places and places[0] is not None:
+            self.lane = places[0].lane
 
     def is_open(self, left: Left) -> bool:
         """Whether every stage that is left has a lane."""
@@ -283,11 +299,12 @@ NOT_RUNNING: Final = Running(0, 0, 0)
 class Paths:
     """The homes and routes of pipelines. ``name`` is the policy's; pipelines are known by their identity."""
 
-    __slots__ = ("_homes", "_usual", "_routes", "_key")
+    __slots__ = ("_homes", "_usual", "_places", "_routes", "_key")
 
     def __init__(self, name: str) -> None:
         self._homes: Dict[int, List[str]] = {}
         self._usual: Dict[Tuple[str, str], WorkTime] = {}
+        self._places: Dict[str, List[Place]] = {}  # by model
         self._routes: Dict[Tuple[int, str], Route] = {}  # as long as the board's ends stand
         self._key = f"{name} routes"
 
@@ -307,7 +324,13 @@ class Paths:
         key = (id(pipeline), home)
         found = self._routes.get(key)
         if found is None:
-            places = [self._place_of(node.model, home, board) for node in pipeline.nodes]
+            places: List[Place | None] = []
+            for node in pipeline.nodes:
+                known = self._places.get(node.model)
+                if known is not None and len(known) == 1 and known[0].lane.up and not known[0].lane.hung:
+                    places.append(known[0])
+                else:
+                    places.append(self._place_of(node.model, home, board))
             found = Route(pipeline, home, places, board)
             if found.resident_ns <= board.now_ns:
                 self._routes[key] = found
@@ -316,15 +339,17 @@ class Paths:
     def _place_of(self, model: str, home: str, board: Board) -> Place | None:
         """Where a stage runs: at home where it may, else on the lane that is fastest for a single job; None while no
         lane is up."""
-        best: Place | None = None
-        best_ns = 0
-        for lane, _, placement in board.places_of(model):
-            if lane.up and not lane.hung:
-                usual = self.usual(model, lane.name, board)
-                time_ns = -1 if lane.name == home else usual.time_ns(MILLI)
-                if best is None or time_ns < best_ns:
-                    best, best_ns = Place(lane, usual, placement), time_ns
-        return best
+        known = self._places.get(model)
+        if known is None:
+            known = self._places[model] = [
+                Place(lane, self.usual(model, lane.name, board), placement)
+                for lane, _, placement in board.places_of(model)
+            ]
+        up = [place for place in known if place.lane.up and not place.lane.hung]
+        for place in up if len(up) > 1 else ():
+            if place.lane.name == home:
+                return place
+        return min(up, key=_alone_ns) if len(up) > 1 else up[0] if up else None
 
     def homes(self, pipeline: Pipeline, board: Board) -> List[str]:
         """The lanes that may be a company's home: those that run the heaviest of the pipeline's models whose batches
@@ -352,3 +377,8 @@ class Paths:
             return True
         at_home = next((other for other in board.lanes_of(model) if other.name == home), None)
         return at_home is None or not at_home.up or at_home.hung or not board.is_resident(model, at_home)
+
+
+def _alone_ns(place: Place) -> int:
+    """What a single job takes there."""
+    return place.usual.time_ns(MILLI)

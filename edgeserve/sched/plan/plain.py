@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from typing import List, Sequence
+from typing import Dict, List, Sequence
 
 from edgeserve.compiled import mypyc_attr
+from edgeserve.sched.latency.batch_time import BatchTime
 from edgeserve.sched.plan.candidate import K_SHARE, Candidate, worth_of
 from edgeserve.sched.plan.source import Source
-from edgeserve.sched.policies.common.bidding import Utility
+from edgeserve.sched.policies.common.bidding import outlook
 from edgeserve.sched.policies.common.model_queues import ModelQueues
 from edgeserve.sched.policies.edf import Edf, steps_more_ns
 from edgeserve.sched.policy_api.board import Board
-from edgeserve.sched.policy_api.policy import CANNOT_MAKE_DEADLINE, Bid, Policy
-from edgeserve.sched.requests.critical import NO_ROOMS
+from edgeserve.sched.policy_api.policy import Policy
 from edgeserve.sched.requests.states import Job, RequestRecord
+from edgeserve.sched.requests.worth import alike_ns
 from edgeserve.sched.resources.lanes import Lane, Work
 from edgeserve.units import FOREVER_NS
 
@@ -27,6 +28,32 @@ RISE, RISE_MAX = 4, 2.0
 has; three times at most. So the smaller of two equal apps has its turn."""
 
 
+class Kept:
+    """A batch that was made for a start at ``at_ns``, and what it was made of. Until ``until_ns`` nothing that waits is
+    due so soon that another start makes another batch of it."""
+
+    __slots__ = ("candidate", "at_ns", "until_ns", "_versions", "_worths")
+
+    def __init__(self, candidate: Candidate, queues: ModelQueues, latency: BatchTime, lane: Lane, at_ns: int) -> None:
+        takes_ns = [*latency.slowest_ns.values(), *latency.likely_ns.values()]
+        self.candidate = candidate
+        self.at_ns = at_ns
+        self.until_ns = min([queue.rows[0][0] for queue in queues.queues if queue.rows])
+        self.until_ns -= 2 * max(takes_ns) + lane.dispatch_gap.careful_ns  # two batches are looked ahead
+        self._versions = (queues.version, latency.version, lane.dispatch_gap.version)
+        apps = {job.request.app.name: job.request.app for job in candidate.jobs}
+        self._worths = [(app, alike_ns(app)) for app in apps.values()]
+
+    def stands(self, queues: ModelQueues, latency: BatchTime, lane: Lane, at_ns: int) -> bool:
+        """Whether the batch made anew would be the same."""
+        if at_ns >= self.until_ns or self._versions != (queues.version, latency.version, lane.dispatch_gap.version):
+            return False
+        for app, worth in self._worths:  # noqa: SIM110 a generator costs a call per app
+            if alike_ns(app) != worth:
+                return False
+        return True
+
+
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Plain(Source):
     """Jobs of models whose batches take about the same time whatever is in them."""
@@ -36,137 +63,141 @@ class Plain(Source):
     def __init__(self, owner: Policy) -> None:
         super().__init__(owner)
         self._edf = Edf(owner.name, owner.apps, {})
-
-    def on_request(self, request: RequestRecord, board: Board) -> str | None:
-        reason = self._edf.on_request(request, board)
-        if reason is None and request.hints and request.on_late != "answer" and _declares_steps(request):
-            found = self.expected_end(request, None, board)
-            if found is not None and board.now_ns + found.wait_ns + found.alone_ns > request.deadline_ns:
-                return CANNOT_MAKE_DEADLINE
-        return reason
+        self._models = self._edf.models
+        self._count = 0  # jobs that wait
+        self._kept: Dict[str, Dict[str, Kept]] = {}  # by model and lane
 
     def on_ready(self, job: Job, board: Board) -> None:
-        self._edf.on_ready(job, board)
+        self._models[job.node.model].add(job)
+        self._count += 1
+        self.is_idle = False
 
     def on_gone(self, job: Job, board: Board) -> None:
-        self._edf.on_gone(job, board)
+        self._models[job.node.model].remove(job)
+        self._kept.pop(job.node.model, None)
+        self._count -= 1
 
     def on_started(self, work: Work, board: Board) -> None:
-        self._edf.on_started(work, board)
+        self._models[work.model].started(work.jobs)
+        self._kept.pop(work.model, None)
+        self._count -= len(work.jobs)
+        self.is_idle = not self._count
+
+    def forget(self) -> None:
+        super().forget()
+        self._kept.clear()
 
     def plan(self, board: Board) -> None:
-        self._edf.plan(board)
+        for queues in self._models.values():
+            if queues.count:
+                self._edf.drop_late(queues, board)
+        self.is_idle = not self._count
 
     def queued(self) -> List[Job]:
         return self._edf.queued()
 
     def offers(self, lane: Lane, at_ns: int, board: Board) -> Sequence[Candidate]:
         found: List[Candidate] = []
-        for queues in self._edf.models.values():
+        for queues in self._models.values():
             if queues.count and queues.model in lane.models and board.is_resident(queues.model, lane):
                 item = self._offer(queues, lane, at_ns, board)
                 if item is not None:
                     found.append(item)
         return found
 
-    def lone(self, lane: Lane, board: Board) -> Bid | None:
-        alone: ModelQueues | None = None
-        for queues in self._edf.models.values():
-            if queues.count:
-                if alone is not None:
-                    return None
-                alone = queues
-        if alone is None or alone.model not in lane.models or board.critical_rooms(lane) is not NO_ROOMS:
-            return None
-        return self._edf.best_batch(alone, lane, board) if board.is_resident(alone.model, lane) else None
-
     def smaller(self, candidate: Candidate, lane: Lane, at_ns: int, board: Board) -> Sequence[Candidate]:
         found: List[Candidate] = []
-        queues = self._edf.models[candidate.model]
+        queues = self._models[candidate.model]
         latency = board.latency(candidate.model, lane.name)
+        filled = [queue for queue in queues.queues if queue.rows]
         for size in latency.sizes:
             if size < len(candidate.jobs):
-                bid = self._edf.batch_of(queues, size, lane, board)
-                if bid is None:
-                    continue
-                item = self._candidate(bid, queues.lost, lane, at_ns, board)
-                item.press = min(item.press, candidate.press)  # a long batch is not more urgent for being long
-                found.append(item)
+                jobs = self._edf.jobs_of(filled, size, lane, latency, at_ns)
+                if jobs:
+                    item = self._candidate(jobs, queues, latency, at_ns, board)
+                    item.press = min(item.press, candidate.press)  # a long batch is not more urgent for being long
+                    found.append(item)
         return found
-
-    def bid(self, candidate: Candidate, others: Sequence[Candidate], lane: Lane, board: Board) -> Bid:
-        detail = candidate.detail
-        assert isinstance(detail, Bid)
-        return detail
 
     def _offer(self, queues: ModelQueues, lane: Lane, at_ns: int, board: Board) -> Candidate | None:
         """The best batch of a model."""
-        bid = self._edf.best_batch(queues, lane, board)
-        if bid is None:
+        latency = board.latency(queues.model, lane.name)
+        known = self._kept.get(queues.model)
+        kept = None if known is None else known.get(lane.name)
+        if kept is not None and kept.stands(queues, latency, lane, at_ns):
+            kept.candidate.wait(at_ns - kept.at_ns)
+            kept.at_ns = at_ns
+            return kept.candidate
+        jobs = self._edf.best_jobs(queues, lane, latency, at_ns)
+        if not jobs:
             return None
-        return self._candidate(bid, queues.lost, lane, at_ns, board)
+        found = self._candidate(jobs, queues, latency, at_ns, board)
+        if (
+            not queues.takes_steps
+            and len([queue for queue in queues.queues if queue.rows]) == 1
+            and not [job for job in jobs if job.node.succs or job.request.successor_ns is not None]
+        ):
+            self._kept.setdefault(queues.model, {})[lane.name] = Kept(found, queues, latency, lane, at_ns)
+        return found
 
-    def _candidate(self, bid: Bid, lost: int, lane: Lane, at_ns: int, board: Board) -> Candidate:
-        utility = bid.utility
-        assert isinstance(utility, Utility)
-        latency = board.latency(bid.model, lane.name)
+    def _candidate(
+        self, jobs: Sequence[Job], queues: ModelQueues, latency: BatchTime, at_ns: int, board: Board
+    ) -> Candidate:
+        size = latency.size_for[len(jobs)]
+        takes_ns = latency.likely_ns[size]
+        after_ns, _, klass = outlook(jobs, takes_ns, board)
         share_ns = latency.share_ns
-        takes_steps = self._edf.models[bid.model].takes_steps
-        gain = 0.0
+        gain = worth = 0.0
         slack_ns = FOREVER_NS
         counted = set()
-        row = 0
-        worth = 0.0
         alike: RequestRecord | None = None  # the last request; what others like it count is not asked again
-        for job in bid.jobs:
+        for job in jobs:
             request = job.request
             if job.part:
                 if request.id in counted:
                     continue
                 counted.add(request.id)
-            due_ns, _, soft_ns = utility.rows[row]
-            row += 1
             if (
                 alike is None
-                or job.node.succs
                 or alike.app is not request.app
                 or alike.klass != request.klass
                 or alike.value != request.value
                 or alike.cost_share_ns != request.cost_share_ns
+                or job.node.succs
             ):
                 worth = worth_of(request)
                 alike = request
                 if job.node.succs:
-                    rest_ns = board.rest_lane_ns(request.app, job.node)
-                    worth *= share_ns / max(1, share_ns + rest_ns)
+                    worth *= share_ns / max(1, share_ns + board.rest_lane_ns(request.app, job.node))
                     alike = None
-            ends_ns = at_ns + utility.after_ns
-            if takes_steps:  # it leaves when its own steps are over
-                ends_ns = at_ns + bid.expected_ns + steps_more_ns(job, bid.expected_ns, latency)
+            due_ns = request.deadline_ns
+            if request.successor_ns is not None:
+                begin_by_ns = request.begin_by_ns(board.now_ns)
+                if begin_by_ns is not None:
+                    due_ns = min(due_ns, begin_by_ns + after_ns)
+            ends_ns = at_ns + after_ns
+            if queues.takes_steps:  # it leaves when its own steps are over
+                ends_ns = at_ns + takes_ns + steps_more_ns(job, takes_ns, latency)
                 due_ns = min(due_ns, job.deadline_ns)
             if ends_ns <= due_ns:
                 gain += worth
-                slack_ns = min(slack_ns, due_ns - ends_ns)
-            elif soft_ns:
+                if due_ns - ends_ns < slack_ns:
+                    slack_ns = due_ns - ends_ns
+            elif request.on_late == "answer":
+                soft_ns = max(1, request.deadline_ns - request.arrival_ns)
                 gain += worth * soft_ns / (soft_ns + ends_ns - due_ns)
-        first = bid.jobs[0].request
+        first = jobs[0].request
         found = Candidate(
             self,
-            bid.model,
-            bid.jobs,
-            bid.size,
-            bid.expected_ns,
-            max(bid.expected_ns, latency.slowest_ns[bid.size]),
-            gain * (1.0 + min(RISE_MAX, lost / (RISE * len(bid.jobs)))),
+            queues.model,
+            jobs,
+            size,
+            takes_ns,
+            latency.slowest_ns[size],
+            gain * (1.0 + min(RISE_MAX, queues.lost / (RISE * len(jobs)))),
             slack_ns,
             round(K_SHARE * (first.deadline_ns - first.arrival_ns)),
-            bid.klass,
-            bid,
+            klass,
         )
-        found.trust = max(0.0, 1.0 - TRUST * self._edf.models[bid.model].loss)
+        found.trust = max(0.0, 1.0 - TRUST * queues.loss)
         return found
-
-
-def _declares_steps(request: RequestRecord) -> bool:
-    """True if a request says how many steps a node of its app takes."""
-    return any(node.steps_key in request.hints for node in request.app.nodes)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from typing import Dict, List, Mapping, Sequence, Set, Tuple
 
-from edgeserve.sched.latency.batch_time import BatchTime
 from edgeserve.sched.plan.candidate import CRITICAL_FACTOR
 from edgeserve.sched.policies.common.ensembles import Ensemble
 from edgeserve.sched.policy_api.board import Board
@@ -90,11 +89,11 @@ def _options(ensemble: Ensemble, models: Set[str], worth: float, board: Board) -
     """What subsets of an ensemble's models here bring, beside all of its models that run elsewhere."""
     nodes = ensemble.nodes
     elsewhere = sum([1 << bit for bit, node in enumerate(nodes) if node.model not in models])
+    shares = [share_ns(node.model, board, ensemble.batch_ns) for node in nodes]
     found: List[Option] = []
     for subset in [1 << bit for bit in range(len(nodes))] if ensemble.one_of else range(1, 1 << len(nodes)):
         if not subset & elsewhere:
-            mine = [node.model for bit, node in enumerate(nodes) if subset >> bit & 1]
-            takes_ns = sum([share_ns(model, board, ensemble.batch_ns) for model in mine])
+            takes_ns = sum([share for bit, share in enumerate(shares) if subset >> bit & 1])
             found.append((float(takes_ns), worth * (ensemble.mean[elsewhere | subset] - ensemble.mean[elsewhere])))
     return found
 
@@ -102,11 +101,11 @@ def _options(ensemble: Ensemble, models: Set[str], worth: float, board: Board) -
 def share_ns(model: str, board: Board, batch_ns: int = FOREVER_NS) -> int:
     """The lane time of one request among many, in full batches of a model; of batches that take longer than
     ``batch_ns``, in the largest that do not."""
-    return min([_share_within_ns(latency, batch_ns) for _, latency, _ in board.places_of(model)])
-
-
-def _share_within_ns(latency: BatchTime, batch_ns: int) -> int:
-    if latency.typical_ns[latency.size_max] <= batch_ns:
-        return latency.share_ns
-    size = max([size for size in latency.sizes if latency.typical_ns[size] <= batch_ns], default=latency.sizes[0])
-    return max(1, latency.typical_ns[size] // size)
+    least_ns = FOREVER_NS
+    for _, latency, _ in board.places_of(model):
+        share_ns, times_ns = latency.share_ns, latency.typical_ns
+        if times_ns[latency.size_max] > batch_ns:
+            size = max([size for size in latency.sizes if times_ns[size] <= batch_ns], default=latency.sizes[0])
+            share_ns = max(1, times_ns[size] // size)
+        least_ns = min(least_ns, share_ns)
+    return least_ns

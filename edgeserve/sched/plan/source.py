@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, List, Mapping, Sequence
+from typing import Any, Final, List, Mapping, Sequence, Set
 
 from edgeserve.compiled import mypyc_attr
 from edgeserve.sched.plan.candidate import Candidate, Kind
 from edgeserve.sched.policies.common.bidding import bid_for, refusal
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.expected_end import ExpectedEnd, expected_end
-from edgeserve.sched.policy_api.policy import Bid, Change, Policy
+from edgeserve.sched.policy_api.policy import Bid, Policy
 from edgeserve.sched.requests.states import Job, RequestRecord
 from edgeserve.sched.resources.lanes import Lane, Work
 
@@ -19,10 +19,16 @@ NONE: Final[Sequence[Candidate]] = ()
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Source(Kind):
     """One kind of work. ``owner`` is the policy that the requests belong to. The hooks mean what they mean in
-    :class:`~edgeserve.sched.policy_api.policy.Policy`, for the jobs of this kind alone."""
+    :class:`~edgeserve.sched.policy_api.policy.Policy`, for the jobs of this kind alone.
+
+    ``is_idle``: nothing waits here, so that the source is asked for no plan, offer or wake-up until a job is ready. Its
+    own :meth:`plan` says so. ``lanes`` may run its work: others are not asked for.
+    """
 
     def __init__(self, owner: Policy) -> None:
         self.owner = owner
+        self.is_idle = True
+        self.lanes: Set[str] = set()
 
     def on_request(self, request: RequestRecord, board: Board) -> str | None:
         """Admit (None) or refuse (the reason) a request of an app of this kind."""
@@ -52,8 +58,9 @@ class Source(Kind):
     def on_lost(self, work: Work, board: Board) -> None:
         """The lane of a batch of this source went down or hangs."""
 
-    def on_device(self, change: Change, board: Board) -> None:
-        """A lane or a device changed."""
+    def forget(self) -> None:
+        """Let go of all that is kept until something changes: it is made anew when it is asked for."""
+        self.is_idle = False
 
     def plan(self, board: Board) -> None:
         """Drop what can no longer be in time, settle joins, prepare. Called once per step before :meth:`offers`."""

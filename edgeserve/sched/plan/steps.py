@@ -12,7 +12,7 @@ import math
 from typing import Any, Dict, Final, List, Mapping, Sequence, Tuple
 
 from edgeserve.compiled import mypyc_attr
-from edgeserve.sched.plan.answers import LEAST, RANKS, Answer, Answers, Each, StepTimes, Table
+from edgeserve.sched.plan.answers import LEAST, RANKS, Answer, Answers, Each, StepTimes, Table, chances_of, kept_of
 from edgeserve.sched.plan.candidate import Candidate
 from edgeserve.sched.plan.side_lanes import SideLanes, begins_ns, is_side, main_lanes, main_of
 from edgeserve.sched.plan.source import Source
@@ -24,6 +24,7 @@ from edgeserve.sched.policy_api.policy import CANNOT_MAKE_DEADLINE, Bid, Policy
 from edgeserve.sched.requests.states import DONE, Job, RequestRecord, keeps_written
 from edgeserve.sched.requests.worth import WORK
 from edgeserve.sched.resources.lanes import Lane, Work
+from edgeserve.sched.resources.sequences import Room
 
 STEPS: Final = 64.0
 """Assumed length while nothing is known, in steps."""
@@ -71,6 +72,8 @@ class Steps(Source):
         self._tables: Dict[str, Table] = {}
         self._lengths: Dict[Tuple[str, str], Lengths] = {}  # by app and node
         self._each: Dict[Tuple[str, str, bool], Each] = {}
+        self._looked_ns = -1
+        self._until_ns: Dict[str, int] = {}  # by model: how long its batch could wait when it was last asked
         self._times = StepTimes()
         self._sides = SideLanes(self._times)
 
@@ -79,7 +82,8 @@ class Steps(Source):
     def on_ready(self, job: Job, board: Board) -> None:
         table = self._tables.get(job.node.model)
         if table is None:
-            table = self._tables[job.node.model] = Table(job.node.model)
+            table = self._table(job.node.model, board)
+            self._tables[job.node.model] = table
         answer = table.running.pop(job.seq, None)
         if answer is None:
             told = job.hints.get(job.node.steps_key) if job.hints else None
@@ -95,22 +99,24 @@ class Steps(Source):
 
     def on_started(self, work: Work, board: Board) -> None:
         table = self._tables[work.model]
-        side = is_side(work.model, work.lane, board)
+        side = table.has_sides and is_side(work.model, work.lane, board)
         for job in work.jobs:
             answer = table.remove(job)
             assert answer is not None
             table.running[job.seq] = answer
             self._sides.sent += side and not job.steps
         self._times.started(work, board)
+        self.is_idle = not [table for table in self._tables.values() if table.fresh or table.begun]
 
     def on_finished(self, work: Work, started_ns: int, finished_ns: int, board: Board) -> None:
         table = self._tables[work.model]
+        table.changed()
         for job in work.jobs:
             answer = table.running.pop(job.seq, None)
             if answer is not None and job.state == DONE and job.steps:
                 self._lengths_of(job.request.app.name, job.node.name).finished(answer.told, job.steps)
         self._times.ended(work, 0 if work.failed else finished_ns - started_ns, board)
-        if not work.failed and is_side(work.model, work.lane, board):
+        if not work.failed and table.has_sides and is_side(work.model, work.lane, board):
             self._sides.ended(work, board)
 
     def on_refused(self, work: Work, board: Board) -> None:
@@ -120,9 +126,17 @@ class Steps(Source):
         self._forget(work, board)
 
     def _forget(self, work: Work, board: Board) -> None:
+        table = self._tables[work.model]
+        table.changed()
         for job in work.jobs:
-            self._tables[work.model].running.pop(job.seq, None)
+            table.running.pop(job.seq, None)
         self._times.ended(work, 0, board)
+
+    def forget(self) -> None:
+        super().forget()
+        self._until_ns.clear()
+        for table in self._tables.values():
+            table.changed()
 
     def queued(self) -> List[Job]:
         return [
@@ -163,8 +177,7 @@ class Steps(Source):
         """Give up answers for which not even the next step could be in time, and those that will hardly be in time by
         how long they are believed to be, as long as finished answers confirm that. One that has begun goes on to its
         deadline where what is written by then counts."""
-        for each in self._each.values():
-            each.look(board)
+        self._look(board)
         for table in self._tables.values():
             if not table.due.rows and not table.begun:
                 continue
@@ -193,14 +206,30 @@ class Steps(Source):
                         continue
                     lengths.given_up += 1
                 board.abandon_branch(job, CANNOT_MAKE_DEADLINE)
+        self.is_idle = not [table for table in self._tables.values() if table.fresh or table.begun]
+
+    def _look(self, board: Board) -> None:
+        """See what the requests of each app count now."""
+        self._looked_ns = board.now_ns
+        for each in self._each.values():
+            if each.look(board):
+                for table in self._tables.values():
+                    table.changed()
+
+    def _table(self, model: str, board: Board) -> Table:
+        return Table(model, len(board.lanes_of(model)) > 1)
 
     # --- candidates ---------------------------------------------------------------------------------------------------
 
     def offers(self, lane: Lane, at_ns: int, board: Board) -> Sequence[Candidate]:
         found: List[Candidate] = []
+        if self._looked_ns != board.now_ns:  # it was idle when it was to plan
+            self._look(board)
         for table in self._tables.values():
-            if len(table) and table.model in lane.models and board.is_resident(table.model, lane):
-                bound = _in_order(table.bound_to(lane.name))[: board.latency(table.model, lane.name).size_max]
+            if (table.fresh or table.begun) and table.model in lane.models and board.is_resident(table.model, lane):
+                bound: List[Answer] = []
+                if table.begun:
+                    bound = _in_order(table.bound_to(lane.name))[: board.latency(table.model, lane.name).size_max]
                 joining = self._joining(table, bound, lane, at_ns, board)
                 together = [*bound, *joining]
                 if together:
@@ -211,43 +240,48 @@ class Steps(Source):
 
     def _joining(self, table: Table, bound: Sequence[Answer], lane: Lane, at_ns: int, board: Board) -> Sequence[Answer]:
         """Who joins those that are bound to a lane, in order."""
-        places = self._places(table, lane, len(bound), board)
+        room = board.sequence_room(table.model, lane)
+        assert room is not None
+        places = self._times.places(board.latency(table.model, lane.name))  # those that run at once
+        places = max(1, min(places, room.slots + len(bound)))
         free = places - len(bound)
-        following = self._following(table, lane, free, board) if free > 0 else []
+        following = self._following(table, lane, free, room, board) if free > 0 else []
         if not following:
             return ()
-        is_alone = all(board.makes_sequences(model) for model in lane.models)
-        if bound and is_alone and free < self._needed(table, places, board):
+        if (
+            bound
+            and free < self._needed(table, places, board)
+            and all(board.makes_sequences(model) for model in lane.models)
+        ):
             return ()
         return following[: self._in_time(table, bound, following, lane, at_ns, board)]
-
-    def _places(self, table: Table, lane: Lane, held: int, board: Board) -> int:
-        """How many sequences run at once on a lane, of whose slots so many are ``held``."""
-        places = self._times.places(board.latency(table.model, lane.name))
-        room = board.sequence_room(table.model, lane)
-        return places if room is None else max(1, min(places, room.slots + held))
 
     def _needed(self, table: Table, places: int, board: Board) -> int:
         """So many of the places must be free before others join. Rounded down: of 11 places two groups of 5 and 6 are
         served in turns. One where prompts are read in turns: a group saves nothing then."""
         return 1 if board.reads_in_turns(table.model) else max(1, math.floor(FREE_SHARE * places))
 
-    def _following(self, table: Table, lane: Lane, free: int, board: Board) -> List[Answer]:
-        """The next answers for ``free`` places of a lane that find room in its memory: first those that have begun and
-        whose state is gone."""
+    def _following(self, table: Table, lane: Lane, free: int, room: Room, board: Board) -> List[Answer]:
+        """The next answers for ``free`` places of a lane that find ``room`` in its memory: first those that have begun
+        and whose state is gone."""
+        loose = _in_order(table.bound_to("")) if table.begun else []
+        if not table.ordered:
+            table.ordered = _in_order(list(table.fresh.values()))
+        fresh = table.ordered
         mains: Sequence[Lane] = ()
-        loose, fresh = _in_order(table.bound_to("")), _in_order(list(table.fresh.values()))
-        if is_side(table.model, lane, board):
+        if table.has_sides and is_side(table.model, lane, board):
             mains = main_lanes(table.model, board)
         if mains:
             loose = []
             fresh = self._sides.takes(table, fresh, lane, mains, board)
-        if len(loose) + len(fresh) > free:
-            fresh = _in_turns(table, fresh)
-        room = board.sequence_room(table.model, lane)
-        assert room is not None
+            if len(fresh) > free:
+                fresh = _in_turns(table, fresh)
+        elif len(loose) + len(fresh) > free:
+            if not table.turns:
+                table.turns = _in_turns(table, fresh)
+            fresh = table.turns
         slots, bytes = room.slots, room.bytes
-        alone = not table.running and not any(answer.job.state_bytes for answer in table.begun.values())
+        alone = not table.running and not [answer for answer in table.begun.values() if answer.job.state_bytes]
         chosen: List[Answer] = []
         for answer in [*loose, *fresh]:
             if len(chosen) >= min(free, slots):
@@ -270,20 +304,24 @@ class Steps(Source):
         """How many of those that follow are to join: every further sequence makes the steps of all others longer, so
         as many as bring most in time per time."""
         latency = board.latency(table.model, lane.name)
-        most = len(bound) + len(following)
+        together = [*bound, *following]
+        most = len(together)
         least = max(1, len(bound) + sum([answer.rank == 0 for answer in following]))
         counts = [most] + [size for size in reversed(latency.sizes) if least <= size < most]
         if len(counts) > COUNTS_MAX:
             counts = counts[:: math.ceil(len(counts) / COUNTS_MAX)]
+        if len(counts) == 1:
+            return len(following)
+        worths = [answer.worth for answer in together]
         rates: List[float] = []
         for count in counts:
             step_ns = self._times.step_ns(latency, count)
             joining = count - len(bound)
             from_ns = at_ns + self._times.prefill_ns(latency, joining)
             total = 0.0
-            for answer in [*bound, *following[:joining]]:
-                left = (answer.due_ns - from_ns) / step_ns
-                total += answer.worth * (1.0 if answer.soft_ns else answer.chance(left))
+            chances = chances_of(together[:count], from_ns, step_ns)
+            for answer, worth, chance in zip(together, worths, chances):
+                total += worth * (1.0 if answer.soft_ns else chance)
             rates.append(total / step_ns)
         best = max(rates)
         for count, rate in zip(counts, rates):
@@ -300,14 +338,13 @@ class Steps(Source):
         before_ns = turns * step_ns or self._times.prefill_ns(latency, reading)
         in_turns = board.reads_in_turns(table.model)
         prompt_ns = before_ns / max(1, reading)
-        rows: List[Tuple[Answer, float]] = []
+        worths: List[float] = []
         gain, urgency, slack_ns, k_ns = 0.0, 0.0, 0, 1
-        for answer in chosen:
+        for answer, kept in zip(chosen, kept_of(chosen, at_ns + before_ns, step_ns)):
             job = answer.job
             request = job.request
             worth = answer.worth
             room_ns = answer.due_ns - at_ns - before_ns
-            kept = answer.kept(room_ns / step_ns, step_ns)
             remaining = answer.remaining()
             own_slack_ns = room_ns - round(SLOWER * remaining * step_ns)
             if request.successor_ns is not None:
@@ -318,7 +355,7 @@ class Steps(Source):
             more_ns = 0.0 if job.has_state else prompt_ns
             rest_ns = board.rest_lane_ns(request.app, job.node) if job.node.succs else 0
             gain += worth * kept * (more_ns + share_ns) / (more_ns + remaining * share_ns + rest_ns)
-            rows.append((answer, worth))
+            worths.append(worth)
             own_k_ns = max(1, round(K_SHARE * (request.deadline_ns - request.arrival_ns)))
             own = kept * math.exp(-max(0, own_slack_ns) / own_k_ns)
             if own > urgency or not urgency:
@@ -335,7 +372,7 @@ class Steps(Source):
             max(0, slack_ns),
             k_ns,
             best_class([answer.job for answer in chosen]),
-            Answers(rows, at_ns, before_ns, step_ns),
+            Answers(chosen, worths, at_ns, before_ns, step_ns),
         )
         turn.press = -math.log(max(URGENCY_MIN, urgency))
         return turn
@@ -346,16 +383,25 @@ class Steps(Source):
         if candidate.is_critical or not isinstance(answers, Answers):
             return super().wait_ns(candidate)
         at_ns = answers.starts_ns
-        rates = [(answer, worth / answer.remaining()) for answer, worth in answers.rows]
-        per_step = Answers(rates, at_ns, answers.before_ns, answers.step_ns)
+        rates = [worth / answer.remaining() for answer, worth in zip(answers.answers, answers.weights)]
+        per_step = Answers(answers.answers, rates, at_ns, answers.before_ns, answers.step_ns)
         low_ns, high_ns = 0, round(candidate.k_ns / K_SHARE)
         whole = LATER * per_step.value(at_ns)
+        kept_ns, lost_ns = 0, high_ns  # what is known: it can wait for the one, and not for the other
+        near_ns, step_ns = self._until_ns.get(candidate.model, 0) - at_ns, high_ns >> 8
+        for about_ns in (near_ns - step_ns, near_ns + step_ns):  # mostly the answer is that of the last time
+            if kept_ns < about_ns < lost_ns:
+                if per_step.value(at_ns + about_ns) >= whole:
+                    kept_ns = about_ns
+                else:
+                    lost_ns = about_ns
         for _ in range(8):
             middle_ns = (low_ns + high_ns) // 2
-            if per_step.value(at_ns + middle_ns) >= whole:
+            if middle_ns <= kept_ns or (middle_ns < lost_ns and per_step.value(at_ns + middle_ns) >= whole):
                 low_ns = middle_ns
             else:
                 high_ns = middle_ns
+        self._until_ns[candidate.model] = at_ns + low_ns
         return low_ns
 
     def bid(self, candidate: Candidate, others: Sequence[Candidate], lane: Lane, board: Board) -> Bid:
@@ -363,12 +409,12 @@ class Steps(Source):
         which others can cut short."""
         answers = candidate.detail
         assert isinstance(answers, Answers)
-        whole = max(1, math.ceil(max([answer.remaining() for answer, _ in answers.rows]) - SLIGHT))
-        if any(answer.job.steps for answer, _ in answers.rows):
+        whole = max(1, math.ceil(max([answer.remaining() for answer in answers.answers]) - SLIGHT))
+        if [answer for answer in answers.answers if answer.job.steps]:
             whole = max(STEPS_MIN, whole)
         steps = whole
         rank = RANKS[candidate.klass]
-        if any(item.model != candidate.model and RANKS[item.klass] <= rank for item in others):
+        if [item for item in others if item.model != candidate.model and RANKS[item.klass] <= rank]:
             steps = 1
         elif board.reads_in_turns(candidate.model):
             steps = STEPS_MIN  # what a turn takes is learnt when a batch ends
@@ -389,7 +435,7 @@ class Steps(Source):
     def cut(self, work: Work, board: Board) -> bool:
         """Whether others of the model would join now."""
         table = self._tables[work.model]
-        if not len(table):
+        if not (table.fresh or table.begun):
             return False
         lane = work.lane
         running = [table.running[job.seq] for job in work.left() if job.seq in table.running]
@@ -406,7 +452,7 @@ class Steps(Source):
         node = request.app.entries[0]
         table = self._tables.get(node.model)
         if table is None:
-            table = Table(node.model)
+            table = self._table(node.model, board)
         latency = board.latency(node.model, found.lane)
         if job is None:
             job = next(iter(request.jobs.values()), None)
@@ -441,7 +487,9 @@ def _alone_ns(model: str, board: Board) -> int:
 
 def _in_order(answers: List[Answer]) -> List[Answer]:
     """By class, then by worth for the steps that are still expected."""
-    rows = [(answer.rank, -answer.worth / answer.remaining(), answer.job.seq, answer) for answer in answers]
+    if len(answers) < 2:
+        return answers
+    rows = [(answer.rank, -answer.per_step(), answer.job.seq, answer) for answer in answers]
     rows.sort()
     return [answer for _, _, _, answer in rows]
 

@@ -14,11 +14,12 @@ from edgeserve.sched.latency.batch_time import BatchTime
 from edgeserve.sched.plan.candidate import K_SHARE, Candidate, worth_of
 from edgeserve.sched.plan.law import EVEN, Law, Length, Members, declared
 from edgeserve.sched.plan.plain import RISE, RISE_MAX, Plain
-from edgeserve.sched.policies.common.bidding import bid_for, droppable, postpone, refusal
+from edgeserve.sched.policies.common.bidding import best_class, bid_for, droppable, postpone, refusal
 from edgeserve.sched.policies.common.model_queues import ModelQueues, WorthQueue
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.expected_end import ExpectedEnd
 from edgeserve.sched.policy_api.policy import CANNOT_MAKE_DEADLINE, Bid, Policy
+from edgeserve.sched.requests.critical import NO_ROOMS
 from edgeserve.sched.requests.states import Job, RequestRecord
 from edgeserve.sched.resources.lanes import Lane, Work
 from edgeserve.sched.resources.model_cache import NEVER_NS
@@ -74,7 +75,7 @@ class Unequal(Plain):
     def __init__(self, owner: Policy) -> None:
         super().__init__(owner)
         self._laws: Dict[Tuple[str, str], Law] = {}
-        self._wide: Dict[str, bool] = {}  # models of which some law has a spread
+        self._wide: Dict[str, bool] = {}  # whether some law of a model has a spread, once it was asked for
         self._alike: Dict[str, bool] = {}  # models all of whose inputs have one shape: no law, however noisy the device
         for app in owner.apps:
             for node in app.nodes:
@@ -82,50 +83,91 @@ class Unequal(Plain):
                 self._alike[node.model] = is_alike and self._alike.get(node.model, True)
 
     def on_request(self, request: RequestRecord, board: Board) -> str | None:
-        """Nothing is refused by a mean that is not its own: what is hopeless is dropped when it is ready."""
+        """Of unequal inputs nothing is refused by a mean that is not its own: what is hopeless is dropped when it is
+        ready."""
         for node in request.app.entries:
-            if self._is_wide(node.model, board):
+            if node.model not in self._wide:
+                self._wide[node.model] = self._is_wide(node.model, board)
+            if self._wide[node.model]:
                 return refusal(request, board, _no_time)
-        return super().on_request(request, board)
+        reason = refusal(request, board)
+        if reason is None and request.hints and request.on_late != "answer" and _declares_steps(request):
+            found = self.expected_end(request, None, board)
+            if found is not None and board.now_ns + found.wait_ns + found.alone_ns > request.deadline_ns:
+                return CANNOT_MAKE_DEADLINE
+        return reason
 
     def on_ready(self, job: Job, board: Board) -> None:
         super().on_ready(job, board)
-        length = declared(job)
-        if length is not None and not job.steps:
-            for lane in board.lanes_of(job.node.model):
-                self._law(job.node.model, lane.name, board).told(length)
-            self._look(job.node.model, board)
+        queues = self._models[job.node.model]
+        if queues.takes_steps:
+            self._wide[queues.model] = False
+        length = declared(job) if job.hints and not job.steps else None
+        if length is not None:
+            for lane in board.lanes_of(queues.model):
+                self._law(queues.model, lane.name, board).told(length)
+        if length is not None or queues.model not in self._wide:
+            self._wide[queues.model] = self._is_wide(queues.model, board)
 
     def on_finished(self, work: Work, started_ns: int, finished_ns: int, board: Board) -> None:
         if work.failed or work.probe is not None or self._alike[work.model]:
             return
-        if not self._edf.models[work.model].takes_steps:
-            self._law(work.model, work.lane.name, board).took(work.size, work.jobs, finished_ns - started_ns)
-            self._look(work.model, board)
+        if not self._models[work.model].takes_steps:
+            self._took(work, work.jobs, finished_ns - started_ns, board)
 
     def on_trial(self, job: Job, work: Work, took_ns: int, board: Board) -> None:
         if not job.steps:
-            self._law(work.model, work.lane.name, board).took(work.size, (job,), took_ns)
-            self._look(work.model, board)
+            self._took(work, (job,), took_ns, board)
+
+    def _took(self, work: Work, jobs: Sequence[Job], took_ns: int, board: Board) -> None:
+        law = self._laws.get((work.model, work.lane.name)) or self._law(work.model, work.lane.name, board)
+        was_wide = law.is_wide
+        law.took(work.size, jobs, took_ns)
+        if law.is_wide != was_wide:
+            self._wide[work.model] = self._is_wide(work.model, board)
 
     def plan(self, board: Board) -> None:
-        for queues in self._edf.models.values():
+        for queues in self._models.values():
             if queues.count:
-                if self._is_wide(queues.model, board):
+                if self._wide[queues.model]:
                     self._drop_hopeless(queues, board)
                 else:
                     self._edf.drop_late(queues, board)
+        self.is_idle = not self._count
 
     def lone(self, lane: Lane, board: Board) -> Bid | None:
-        bid = super().lone(lane, board)
-        return None if bid is None or self._is_wide(bid.model, board) else bid
+        alone: ModelQueues | None = None
+        for queues in self._models.values():
+            if queues.count:
+                if alone is not None:
+                    return None
+                alone = queues
+        if (
+            alone is None
+            or (alone.count > 1 and self._wide[alone.model])
+            or alone.model not in lane.models
+            or not board.is_resident(alone.model, lane)
+            or board.critical_rooms(lane) is not NO_ROOMS
+        ):
+            return None
+        latency, at_ns = board.latency(alone.model, lane.name), lane.available_ns(board.now_ns)
+        if self._wide[alone.model]:
+            due_ns, _, job = [queue.rows[0] for queue in alone.queues if queue.rows][0]
+            law = self._law(alone.model, lane.name, board)
+            length = law.length_of(job)
+            if due_ns < at_ns + law.alone_ns(length, EVEN) or job.lane not in ("", lane.name):
+                return None
+            return bid_for([job], law.first, law.mean_ns(law.first, law.alike(length, 1)), board)
+        jobs = self._edf.best_jobs(alone, lane, latency, at_ns)
+        size = latency.size_for[len(jobs)]
+        return bid_for(jobs, size, latency.likely_ns[size], board) if jobs else None
 
     def smaller(self, candidate: Candidate, lane: Lane, at_ns: int, board: Board) -> Sequence[Candidate]:
-        if not self._is_wide(candidate.model, board):
+        if not self._wide[candidate.model]:
             return super().smaller(candidate, lane, at_ns, board)
         law = self._law(candidate.model, lane.name, board)
         rows = sorted([_row(job, law, at_ns, board) for job in candidate.jobs], key=_by_mean)
-        lost = self._edf.models[candidate.model].lost
+        lost = self._models[candidate.model].lost
         found: List[Candidate] = []
         for size in board.latency(candidate.model, lane.name).sizes:
             if size < len(rows):
@@ -135,7 +177,7 @@ class Unequal(Plain):
 
     def expected_end(self, request: RequestRecord, job: Job | None, board: Board) -> ExpectedEnd | None:
         """By the times of the job's own length: what :meth:`plan` judges by."""
-        if job is None or not self._is_wide(job.node.model, board):
+        if job is None or not self._wide.get(job.node.model, False):
             return super().expected_end(request, job, board)
         best: ExpectedEnd | None = None
         behind_ns = request.deadline_ns - job.deadline_ns
@@ -160,16 +202,10 @@ class Unequal(Plain):
 
     def _is_wide(self, model: str, board: Board) -> bool:
         """Whether some law of a model has a spread. What an iterative model takes is a matter of its steps."""
-        if self._alike[model] or self._edf.models[model].takes_steps:
+        if self._alike[model] or self._models[model].takes_steps:
             return False
-        found = self._wide.get(model)
-        return self._look(model, board) if found is None else found
-
-    def _look(self, model: str, board: Board) -> bool:
-        """See whether some law of a model has a spread, at first and after one has changed."""
-        found = any(self._law(model, lane.name, board).is_wide for lane in board.lanes_of(model))
-        self._wide[model] = found
-        return found
+        laws = [self._law(model, lane.name, board) for lane in board.lanes_of(model)]
+        return bool([law for law in laws if law.is_wide])
 
     def _drop_hopeless(self, queues: ModelQueues, board: Board) -> None:
         """Give up the jobs that are no more likely than not in time alone, on no lane."""
@@ -204,7 +240,7 @@ class Unequal(Plain):
 
     def _offer(self, queues: ModelQueues, lane: Lane, at_ns: int, board: Board) -> Candidate | None:
         """The best batch of a model: of those that bring almost the most per time, the one of most jobs."""
-        if not self._is_wide(queues.model, board):
+        if not self._wide[queues.model]:
             return super()._offer(queues, lane, at_ns, board)
         law = self._law(queues.model, lane.name, board)
         rows: List[Row] = []
@@ -236,10 +272,9 @@ class Unequal(Plain):
 
     def _made(self, choice: Choice, law: Law, lost: int, press: float, board: Board) -> Candidate:
         jobs = [row.job for row in choice.rows]
-        bid = bid_for(jobs, choice.size, choice.takes_ns, board)
         made = Candidate(
             self,
-            bid.model,
+            jobs[0].node.model,
             jobs,
             choice.size,
             choice.takes_ns,
@@ -247,8 +282,7 @@ class Unequal(Plain):
             choice.gain * (1.0 + min(RISE_MAX, lost / (RISE * len(jobs)))),
             choice.slack_ns,
             _k_ns(choice.rows),
-            bid.klass,
-            bid,
+            best_class(jobs),
         )
         made.press = press
         return made
@@ -281,7 +315,7 @@ def _row(job: Job, law: Law, at_ns: int, board: Board) -> Row:
         share_ns = board.latency(job.node.model, board.lanes_of(job.node.model)[0].name).share_ns
         worth *= share_ns / max(1, share_ns + board.rest_lane_ns(request.app, job.node))
     press = max(0, slack_ns) / max(1.0, K_SHARE * (request.deadline_ns - request.arrival_ns))
-    mean_ns = law.mean_ns(law.first, law.members((length,)))
+    mean_ns = law.mean_ns(law.first, law.alike(length, 1))
     return Row(_RANKS[request.klass], press, job.seq, job, due_ns, length, mean_ns, slack_ns, worth)
 
 
@@ -297,7 +331,7 @@ def _choices(rows: Sequence[Row], latency: BatchTime, law: Law, at_ns: int) -> L
         ceiling_ns, longest = lengths[place * len(lengths) // count - 1]
         shorter = [row for row in rows if row.mean_ns <= ceiling_ns]
         for size in latency.sizes:
-            needs = law.members((longest,) * min(size, len(shorter)))
+            needs = law.alike(longest, min(size, len(shorter)))
             before: Sequence[Row] = ()
             for needs_ns in (law.mean_ns(size, needs), law.within_ns(size, needs, SAFE)):
                 chosen = [row for row in shorter if row.due_ns >= at_ns + needs_ns][:size]
@@ -328,3 +362,8 @@ def _choice(rows: Sequence[Row], size: int, law: Law, at_ns: int) -> Choice:
             soft_ns = max(1, request.deadline_ns - request.arrival_ns)
             gain += (1.0 - chance) * row.worth * soft_ns / (soft_ns + max(0, at_ns + takes_ns - row.due_ns))
     return Choice(rows, size, members, takes_ns, gain, slack_ns)
+
+
+def _declares_steps(request: RequestRecord) -> bool:
+    """True if a request says how many steps a node of its app takes."""
+    return any(node.steps_key in request.hints for node in request.app.nodes)

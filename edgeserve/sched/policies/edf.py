@@ -80,10 +80,7 @@ class Edf(Policy):
         self.models[job.node.model].remove(job)
 
     def on_started(self, work: Work, board: Board) -> None:
-        queues = self.models[work.model]
-        queues.began(len(work.jobs))
-        for job in work.jobs:
-            queues.remove(job)
+        self.models[work.model].started(work.jobs)
 
     def plan(self, board: Board) -> None:
         """Drop what can no longer be in time; what is answered late anyway gets one more SLO to be worth something."""
@@ -104,17 +101,20 @@ class Edf(Policy):
     def bid(self, lane: Lane, board: Board) -> Bid | None:
         bids: List[Bid] = []
         lost: List[int] = []
+        at_ns = lane.available_ns(board.now_ns)
         for queues in self.models.values():
             if queues.count and queues.model in lane.models and board.is_resident(queues.model, lane):
-                bid = self.best_batch(queues, lane, board)
-                if bid is not None:
-                    bids.append(bid)
+                latency = board.latency(queues.model, lane.name)
+                jobs = self.best_jobs(queues, lane, latency, at_ns)
+                if jobs:
+                    size = latency.size_for[len(jobs)]
+                    bids.append(bid_for(jobs, size, latency.likely_ns[size], board))
                     lost.append(queues.lost)
         if not bids:
             return None
         if len(bids) == 1:
             return bids[0]
-        at_ns, gap_ns = lane.available_ns(board.now_ns), lane.dispatch_gap.careful_ns
+        gap_ns = lane.dispatch_gap.careful_ns
         first = first_of(bids, lost, at_ns, gap_ns)
         if not board.passed_ns:
             return first
@@ -127,32 +127,24 @@ class Edf(Policy):
     def queued(self) -> List[Job]:
         return [job for queues in self.models.values() for queue in queues.queues for job in queue]
 
-    def best_batch(self, queues: ModelQueues, lane: Lane, board: Board) -> Bid | None:
-        """The batch of one model: the size that loses fewest critical jobs, and of those the one that saves most per
-        lane time, with the jobs of most worth that can be in time."""
-        latency = board.latency(queues.model, lane.name)
-        starts_ns = lane.available_ns(board.now_ns)
+    def best_jobs(self, queues: ModelQueues, lane: Lane, latency: BatchTime, starts_ns: int) -> List[Job]:
+        """The batch of one model that starts then, or none: the size that loses fewest critical jobs, and of those the
+        one that saves most per lane time, with the jobs of most worth that can be in time."""
+        filled = [queue for queue in queues.queues if queue.rows]
         if queues.count == 1:
-            return _lone_bid(queues, starts_ns, latency, lane, board)
-        filled = [queue for queue in queues.queues if queue.rows]
+            due_ns, _, job = filled[0].rows[0]
+            in_time = due_ns >= starts_ns + latency.likely_ns[latency.sizes[0]]
+            return [job] if in_time and (not job.lane or job.lane == lane.name) else []
         size = self._best_size(queues, filled, starts_ns, latency, lane.dispatch_gap.careful_ns)
-        return self.batch_of(queues, size, lane, board) if size else None
+        return self.jobs_of(filled, size, lane, latency, starts_ns) if size else []
 
-    def batch_of(self, queues: ModelQueues, size: int, lane: Lane, board: Board) -> Bid | None:
-        """The batch of one model of at most this size, with the jobs of most worth that can be in time in it."""
-        latency = board.latency(queues.model, lane.name)
-        filled = [queue for queue in queues.queues if queue.rows]
+    def jobs_of(self, filled: List[WorthQueue], size: int, lane: Lane, latency: BatchTime, starts_ns: int) -> List[Job]:
+        """A batch of at most this size, with the jobs of most worth of these queues that can be in time in it."""
         took_ns = latency.likely_ns[size]
-        ends_ns = lane.available_ns(board.now_ns) + took_ns
+        ends_ns = starts_ns + took_ns
         if len(filled) == 1:
-            jobs = take(filled[0], lane, filled[0].position(ends_ns), size)
-        else:
-            jobs = _fill(filled, size, ends_ns, took_ns + lane.dispatch_gap.likely_ns, lane)
-        if not jobs:
-            return None
-        if len(jobs) < size:
-            size = latency.size_for[len(jobs)]
-        return bid_for(jobs, size, latency.likely_ns[size], board)
+            return take(filled[0], lane, filled[0].position(ends_ns), size)
+        return _fill(filled, size, ends_ns, took_ns + lane.dispatch_gap.likely_ns, lane)
 
     def _best_size(
         self,
@@ -242,19 +234,6 @@ def _fill(filled: List[WorthQueue], size: int, ends_ns: int, step_ns: int, lane:
                 found = take(other, lane, other.position(ends_ns), size - len(jobs))
         jobs += found
     return jobs
-
-
-def _lone_bid(queues: ModelQueues, starts_ns: int, latency: BatchTime, lane: Lane, board: Board) -> Bid | None:
-    """The bid for the only job of a model: there is nothing to choose."""
-    size = latency.sizes[0]
-    took_ns = latency.likely_ns[size]
-    for queue in queues.queues:
-        if queue.rows:
-            due_ns, _, job = queue.rows[0]
-            if due_ns < starts_ns + took_ns or (job.lane and job.lane != lane.name):
-                return None
-            return bid_for((job,), size, took_ns, board)
-    return None
 
 
 def _critical_lost(

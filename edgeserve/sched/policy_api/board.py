@@ -224,9 +224,16 @@ class Board:
         if lasts and model in ends:
             return ends[model]
         earliest_ns: int | None = None
-        for _, latency, at_ns, resident in self.starts(model, free_only):
+        now_ns = self.now_ns
+        for lane, latency, placement in self._places[model]:  # as starts, without its list
+            resident = placement.state == RESIDENT
+            if not lane.up or lane.hung or (free_only and not (resident and lane.accepts(now_ns))):
+                continue
+            at_ns = lane.available_ns(now_ns) if lane.works else now_ns
+            if not resident:
+                at_ns = max(at_ns, self.resident_at_ns(model, lane))
+                lasts = False
             at_ns += latency.alone_likely_ns if alone_ns is None else alone_ns(latency)
-            lasts = lasts and resident
             if earliest_ns is None or at_ns < earliest_ns:
                 earliest_ns = at_ns
         if lasts:

@@ -66,9 +66,12 @@ class Arrivals:
         """When the next request is expected, or None. ``exceptions``: unusually short and long gaps are left out."""
         if len(self.gaps_ns) < GAPS_MIN:
             return None
-        ordered = sorted(self.gaps_ns)
-        apart = len(ordered) // OUTLIERS if exceptions else 0
-        earliest_ns, latest_ns = ordered[apart], ordered[-1 - apart]
+        if exceptions:
+            ordered = sorted(self.gaps_ns)
+            apart = len(ordered) // OUTLIERS
+            earliest_ns, latest_ns = ordered[apart], ordered[-1 - apart]
+        else:
+            earliest_ns, latest_ns = min(self.gaps_ns), max(self.gaps_ns)
         if earliest_ns <= 0 or latest_ns > IRREGULAR * earliest_ns:
             return None
         return self.last_ns + earliest_ns - earliest_ns // MARGIN, self.last_ns + latest_ns

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import OrderedDict, deque
-from typing import Deque, Dict, Final, List, Mapping, Sequence, Tuple
+from typing import Deque, Dict, Final, Iterable, List, Mapping, Sequence, Tuple
 
 from edgeserve.sched.requests.arrivals import Arrivals
 from edgeserve.sched.requests.graph import App
@@ -39,9 +39,10 @@ MARGIN: Final = 0.1
 class Source(Arrivals):
     """Critical requests of one client and stream of one app. ``slack_ns`` is how long its last one could wait,
     ``alone_ns`` what it takes alone, ``until_ns`` when it is no longer expected to come back, ``open`` are those that
-    have not ended."""
+    have not ended. ``next_ns`` is the earliest time at which its next request is expected, or when its last one came
+    where it follows no period; ``period_ns`` the time between the last two."""
 
-    __slots__ = ("slack_ns", "alone_ns", "until_ns", "open", "_next_ns")
+    __slots__ = ("slack_ns", "alone_ns", "until_ns", "open", "next_ns", "period_ns")
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,32 +50,23 @@ class Source(Arrivals):
         self.alone_ns = 0
         self.until_ns = 0
         self.open: Deque[RequestRecord] = deque()
-        self._next_ns = 0
+        self.next_ns = 0
+        self.period_ns = MEMORY_NS
 
     def accepted(self, request: RequestRecord, now_ns: int, alone_ns: int) -> None:
         """A request came."""
         self.came(now_ns)
         self.alone_ns = alone_ns
         self.slack_ns = max(0, request.deadline_ns - request.arrival_ns - alone_ns)
-        self.until_ns = now_ns + max(MEMORY_NS, 2 * max(self.gaps_ns, default=0))
+        self.until_ns = now_ns + MEMORY_NS
+        if self.gaps_ns:
+            self.until_ns = now_ns + max(MEMORY_NS, 2 * max(self.gaps_ns))
+            self.period_ns = max(1, self.gaps_ns[-1])
         expected = self.expected(exceptions=False)
-        self._next_ns = now_ns if expected is None else expected[0]
-        self._forget_ended()
-        self.open.append(request)
-
-    def _forget_ended(self) -> None:
+        self.next_ns = now_ns if expected is None else expected[0]
         while self.open and self.open[0].ended:
             self.open.popleft()
-
-    @property
-    def period_ns(self) -> int:
-        """The time between two of its requests, of a source that has a period; the last one's else."""
-        return max(1, self.gaps_ns[-1] if self.gaps_ns else MEMORY_NS)
-
-    def waiting(self) -> List[RequestRecord]:
-        """Its open requests of which no job runs."""
-        self._forget_ended()
-        return [request for request in self.open if not request.ended and not request.running]
+        self.open.append(request)
 
     def per_ns(self, now_ns: int) -> float:
         """Requests per nanosecond; one in :data:`MEMORY_NS` while only one came."""
@@ -82,15 +74,10 @@ class Source(Arrivals):
             return 1.0 / MEMORY_NS
         return len(self.gaps_ns) / max(1, sum(self.gaps_ns) + max(0, now_ns - self.last_ns))
 
-    def next_ns(self) -> int:
-        """The earliest time at which its next request is expected; its last where it follows no period."""
-        return self._next_ns
-
     def room_ns(self, now_ns: int) -> int:
         """How long a work that starts now may take, so that the next request is in time behind it, and those that have
         not ended."""
-        room_ns = max(0, self.next_ns() - now_ns) + self.slack_ns
-        self._forget_ended()
+        room_ns = max(0, self.next_ns - now_ns) + self.slack_ns
         for request in self.open:
             if not request.ended:
                 room_ns = min(room_ns, request.deadline_ns - now_ns - self.alone_ns)
@@ -144,12 +131,13 @@ NO_ROOMS: Final = Rooms([], [], [])
 class CriticalArrivals:
     """The sources of critical requests by app. ``any`` is whether there were any at all."""
 
-    __slots__ = ("any", "_sources", "_over")
+    __slots__ = ("any", "_sources", "_leaves_ns", "_over")
 
     def __init__(self) -> None:
         self.any = False
         self._over: Dict[str, float] = {}
         self._sources: Dict[str, OrderedDict[Tuple[str, str], Source]] = {}
+        self._leaves_ns: Dict[str, int] = {}  # by app: no source is forgotten before
 
     def came(self, request: RequestRecord, now_ns: int, alone_ns: int) -> None:
         """A critical request was accepted; alone it takes ``alone_ns``."""
@@ -163,6 +151,8 @@ class CriticalArrivals:
                 sources.popitem(last=False)
         source.accepted(request, now_ns, alone_ns)
         sources.move_to_end(key)
+        leaves_ns = self._leaves_ns.get(request.app.name, source.until_ns)
+        self._leaves_ns[request.app.name] = min(leaves_ns, source.until_ns)
 
     def ended(self, app: str, in_time: bool) -> None:
         """A critical request of an app was answered, or given up for its deadline. What is expected of batches errs,
@@ -177,18 +167,21 @@ class CriticalArrivals:
         expected: List[Tuple[int, int]] = []
         irregular: List[Tuple[int, float]] = []
         busy_ns = 0
-        for app, source in self._sources_of(apps, now_ns):
-            margin_ns = round(MARGIN * self._over.get(app, 0.0) * source.slack_ns)
-            for request in source.waiting() if source.open else ():
-                room_ns = request.deadline_ns - now_ns - source.alone_ns
-                if room_ns >= 0:
-                    opened.append(max(0, room_ns - margin_ns))
-                    busy_ns += source.alone_ns
-            next_ns = source.next_ns()
-            if next_ns > source.last_ns:
-                expected.append((max(0, next_ns - now_ns) + source.slack_ns - margin_ns, source.period_ns))
-            else:
-                irregular.append((source.slack_ns - margin_ns, source.per_ns(now_ns)))
+        for app in apps:
+            margin = MARGIN * self._over.get(app.name, 0.0)
+            for source in self._sources_of(app, now_ns):
+                slack_ns, alone_ns, next_ns = source.slack_ns, source.alone_ns, source.next_ns
+                margin_ns = round(margin * slack_ns) if margin else 0
+                for request in source.open:
+                    if not request.running and not request.ended:
+                        room_ns = request.deadline_ns - now_ns - alone_ns
+                        if room_ns >= 0:
+                            opened.append(max(0, room_ns - margin_ns))
+                            busy_ns += alone_ns
+                if next_ns > source.last_ns:
+                    expected.append((max(0, next_ns - now_ns) + slack_ns - margin_ns, source.period_ns))
+                else:
+                    irregular.append((slack_ns - margin_ns, source.per_ns(now_ns)))
         if not (opened or expected or irregular):
             return NO_ROOMS
         opened.sort()
@@ -200,25 +193,26 @@ class CriticalArrivals:
         """How long a work that starts now may take, so that no critical request of these apps is late behind it, and
         when that grows although none comes (None: never, nobody is waited for). Forgets who does not come any more."""
         room_ns, grows_ns = FOREVER_NS, FOREVER_NS
-        for _, source in self._sources_of(apps, now_ns):
-            room_ns = min(room_ns, source.room_ns(now_ns))
-            grows_ns = min(grows_ns, source.until_ns)
+        for app in apps:
+            for source in self._sources_of(app, now_ns):
+                room_ns = min(room_ns, source.room_ns(now_ns))
+                grows_ns = min(grows_ns, source.until_ns)
         return room_ns, None if room_ns == FOREVER_NS else grows_ns
 
-    def _sources_of(self, apps: Sequence[App], now_ns: int) -> List[Tuple[str, Source]]:
-        """The sources of these apps that are still expected to come back, with their app; the others are forgotten."""
-        found: List[Tuple[str, Source]] = []
-        for app in apps:
-            sources = self._sources.get(app.name)
-            if sources is None:
-                continue
+    def _sources_of(self, app: App, now_ns: int) -> Iterable[Source]:
+        """The sources of an app that are still expected to come back; the others are forgotten."""
+        sources = self._sources.get(app.name)
+        if sources is None:
+            return ()
+        if self._leaves_ns[app.name] <= now_ns:
             for key in [key for key, source in sources.items() if source.until_ns <= now_ns]:
                 del sources[key]
-            found += [(app.name, source) for source in sources.values()]
             if not sources:
                 del self._sources[app.name]
-        self.any = bool(self._sources)
-        return found
+                self.any = bool(self._sources)
+                return ()
+            self._leaves_ns[app.name] = min([source.until_ns for source in sources.values()])
+        return sources.values()
 
 
 def apps_on(apps: Mapping[str, App], models: Mapping[str, object]) -> Tuple[App, ...]:

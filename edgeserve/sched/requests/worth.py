@@ -23,7 +23,7 @@ def alike_ns(app: App) -> float:
 
 def each_ns(app: App, own_ns: int) -> float:
     """What a request of an app counts at value 1; ``own_ns`` is what it takes itself."""
-    return alike_ns(app) or float(own_ns)
+    return (0.0 if app.worth == WORK else app.recent.known_ns()) or float(own_ns)
 
 
 def worth_ns(request: RequestRecord) -> float:

@@ -111,8 +111,10 @@ class Sequences:
         memory already; 0 where prompts are read whole, or where nothing tells the prompt's length."""
         part = self.models[job.node.model].prefill_tokens
         tokens = self.tokens_in(job) if part and not job.steps else 0
-        left_milli = 1000 - self.cached_milli(job.request.app.name, job.node.name) if tokens else 0
-        return -(-max(1, tokens * left_milli) // (1000 * part)) if tokens else 0
+        if not tokens:
+            return 0
+        left_milli = 1000 - self._cached_milli.get((job.request.app.name, job.node.name), 0)
+        return -(-max(1, tokens * left_milli) // (1000 * part))
 
     def cached_milli(self, app: str, node: str) -> int:
         """Which part of a prompt of a node was usually in memory before it was read, in thousandths."""

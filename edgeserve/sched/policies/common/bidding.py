@@ -31,16 +31,30 @@ class Utility:
     answer it (1.0 for all that it is worth).
     """
 
-    __slots__ = ("rows", "after_ns")
+    __slots__ = ("after_ns", "_jobs", "_now_ns", "_shares", "_rows")
 
     def __init__(
         self, jobs: Sequence[Job], after_ns: int, now_ns: int = START_ANY_TIME_NS, shares: Sequence[float] | None = None
     ) -> None:
         self.after_ns = after_ns  # from the start of the bid's work to the end of its requests
-        self.rows: List[Tuple[int, float, int]] = []
+        self._jobs = jobs
+        self._now_ns = now_ns
+        self._shares = shares
+        self._rows: List[Tuple[int, float, int]] | None = None
+
+    @property
+    def rows(self) -> List[Tuple[int, float, int]]:
+        """Of each request: when it is due, what it counts, and in which time half of that is lost. Worked out when
+        they are first asked for: who is the only one to bid is not asked."""
+        if self._rows is None:
+            self._rows = self._look()
+        return self._rows
+
+    def _look(self) -> List[Tuple[int, float, int]]:
+        rows: List[Tuple[int, float, int]] = []
         counted = set()
-        worths = worths_ns(jobs)
-        for index, job in enumerate(jobs):
+        worths, after_ns, shares = worths_ns(self._jobs), self.after_ns, self._shares
+        for index, job in enumerate(self._jobs):
             request = job.request
             if job.part:  # several parts of one request count it once
                 if request.id in counted:
@@ -49,13 +63,14 @@ class Utility:
             soft_ns = request.deadline_ns - request.arrival_ns if request.on_late == "answer" else 0
             due_ns = request.deadline_ns
             if request.successor_ns is not None:
-                begin_by_ns = request.begin_by_ns(now_ns)
+                begin_by_ns = request.begin_by_ns(self._now_ns)
                 if begin_by_ns is not None:
                     due_ns = min(due_ns, begin_by_ns + after_ns)
             worth = worths[index]
             if shares is not None:
                 worth *= shares[index]
-            self.rows.append((due_ns, worth, max(1, soft_ns) if soft_ns else 0))
+            rows.append((due_ns, worth, max(1, soft_ns) if soft_ns else 0))
+        return rows
 
     def value(self, start_ns: int) -> float:
         """The value delivered if the work starts at ``start_ns``, in nanoseconds of lane time."""
@@ -95,6 +110,23 @@ def bid_for(
 ) -> Bid:
     """The bid to run ``jobs`` of one model: worth and remaining lane time count the rest of their pipelines.
     ``shares``: what each job adds to its request (:class:`Utility`)."""
+    after_ns, remaining_ns, klass = outlook(jobs, expected_ns, board)
+    return Bid(
+        jobs[0].node.model,
+        jobs,
+        size,
+        expected_ns,
+        Utility(jobs, after_ns, board.now_ns, shares),
+        remaining_ns,
+        start_before_ns=start_before_ns,
+        drops=drops,
+        klass=klass,
+    )
+
+
+def outlook(jobs: Sequence[Job], expected_ns: int, board: Board) -> Tuple[int, int, str]:
+    """Of jobs of one model that run as a batch: the time from its start to the end of their requests, the lane time
+    that these still take, and the most urgent class."""
     rest_ns = rest_lane_ns = steps_ns = 0
     klass, is_mixed = jobs[0].request.klass, False
     node: Node | None = None
@@ -107,18 +139,8 @@ def bid_for(
             rest_lane_ns = max(rest_lane_ns, board.rest_lane_ns(job.request.app, job.node))
         if job.hints:
             steps_ns = max(steps_ns, (steps_left(job) - 1) * expected_ns)
-    rest_ns, rest_lane_ns = rest_ns + steps_ns, rest_lane_ns + steps_ns
-    return Bid(
-        jobs[0].node.model,
-        jobs,
-        size,
-        expected_ns,
-        Utility(jobs, expected_ns + rest_ns, board.now_ns, shares),
-        expected_ns + rest_lane_ns,
-        start_before_ns=start_before_ns,
-        drops=drops,
-        klass=best_class(jobs) if is_mixed else klass,
-    )
+    taken_ns = expected_ns + steps_ns
+    return taken_ns + rest_ns, taken_ns + rest_lane_ns, best_class(jobs) if is_mixed else klass
 
 
 def bid_to_measure(job: Job, lane: Lane, board: Board, probe: bool = False) -> Bid:

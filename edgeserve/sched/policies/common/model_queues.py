@@ -58,10 +58,10 @@ class ModelQueues:
     class that are fresh: otherwise they would take turns, and all would end late. ``queues`` is in serving order,
     ``count`` the number of jobs in all of them. ``takes_steps``: some of its jobs are more than one step of work.
     ``lost`` counts the jobs that were given up since a batch of the model started last, ``loss`` is the share of those
-    that were given up lately.
+    that were given up lately. ``version`` rises with all that changes these, or what waits.
     """
 
-    __slots__ = ("model", "count", "queues", "takes_steps", "lost", "loss", "_by_rank", "_queue_of")
+    __slots__ = ("model", "count", "queues", "takes_steps", "lost", "loss", "version", "_by_rank", "_queue_of")
 
     def __init__(self, model: str) -> None:
         self.model = model
@@ -70,12 +70,14 @@ class ModelQueues:
         self.takes_steps = False
         self.lost = 0
         self.loss = 0.0
+        self.version = 0
         self._by_rank: Dict[int, WorthQueue] = {}
         self._queue_of: Dict[int, WorthQueue] = {}  # by the job's seq
 
     def add(self, job: Job) -> None:
         """A job is ready."""
         self.count += 1
+        self.version += 1
         if job.steps or job.hints and steps_left(job) > 1:
             self.takes_steps = True
         rank = _rank_of(job)
@@ -87,19 +89,25 @@ class ModelQueues:
         queue.add(job.deadline_ns, job)
         self._queue_of[job.seq] = queue
 
-    def began(self, count: int) -> None:
-        """So many jobs began to run."""
+    def started(self, jobs: Sequence[Job]) -> None:
+        """Jobs were launched as a batch."""
+        self.version += 1
         self.lost = 0
-        self.loss *= REMEMBERED**count
+        self.loss *= REMEMBERED ** len(jobs)
+        self.count -= len(jobs)
+        for job in jobs:
+            self._queue_of.pop(job.seq).remove(job)
 
     def gave_up(self, count: int) -> None:
         """So many jobs were given up for their deadlines."""
+        self.version += 1
         self.lost += count
         self.loss = 1.0 - (1.0 - self.loss) * REMEMBERED**count
 
     def remove(self, job: Job) -> None:
-        """A job was launched or has left."""
+        """A job has left."""
         self.count -= 1
+        self.version += 1
         self._queue_of.pop(job.seq).remove(job)
 
 

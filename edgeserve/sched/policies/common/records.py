@@ -38,12 +38,14 @@ class RecordedRequest:
 
 
 class RecordDraws:
-    """Draws requests, keeps their models' inputs and offers probes of what they did not run themselves."""
+    """Draws requests, keeps their models' inputs and offers probes of what they did not run themselves. ``any``: there
+    are apps whose requests it draws."""
 
     def __init__(self, name: str, apps: Sequence[App]) -> None:
         self._draw_below: Dict[str, int] = {
             app.name: round(app.history_share * 2**32) for app in apps if app.history_share > 0.0
         }
+        self.any = bool(self._draw_below)
         self._salt = crc32(f"records/{name}".encode())
         self._drawn: Dict[int, RecordedRequest] = {}
 

@@ -1,4 +1,4 @@
-"""What the plan keeps until something changes decides as if it were made anew at each step."""
+"""What the plan keeps until something changes decides as if it were made anew at each question."""
 
 from __future__ import annotations
 
@@ -6,27 +6,65 @@ import json
 
 import pytest
 from cores import run_interpreted
+from hand_world import Driver
+
+from edgeserve.sched.protocol.events import RequestCancelled
 
 WORLDS = """
-import json, sys
-from edgeserve.sched.plan.members import Looked
+import json
+from edgeserve.sched.plan.lane_plan import LanePlan
 from edgeserve.testing.soak.run import soak
 def digests():
     return [soak(seed, policies=("plan",), **{kwargs}).digest for seed in range({first}, {first} + {count})]
 kept = digests()
 asked = []
-def always(self, board):
-    asked.append(board.now_ns)
-    return True
-Looked.is_over = always
-print(json.dumps([kept, digests(), len(asked)]))
+def anew(name):
+    real = getattr(LanePlan, name)
+    def call(self, *args):
+        asked.append(name)
+        self.forget()
+        return real(self, *args)
+    setattr(LanePlan, name, call)
+for name in ("plan", "bid", "cut", "next_wakeup_ns"):
+    anew(name)
+print(json.dumps([kept, digests(), sorted(set(asked))]))
 """
 
 
 @pytest.mark.worlds
-@pytest.mark.parametrize("kwargs", [{"pair": True}, {"deep": True}, {"hardware": True}], ids=str)
-def test_the_requests_of_ensembles_are_looked_at_whenever_that_matters(kwargs):
+@pytest.mark.parametrize(
+    "kwargs", [{}, {"pair": True}, {"deep": True}, {"hardware": True}, {"language": True}], ids=str
+)
+def test_what_is_kept_decides_as_if_it_were_made_anew(kwargs):
     code = WORLDS.replace("{kwargs}", repr(kwargs)).replace("{first}", "300").replace("{count}", "12")
     kept, fresh, asked = json.loads(run_interpreted(code))
     assert kept == fresh
-    assert asked
+    assert {"plan", "bid", "next_wakeup_ns"} <= set(asked)
+
+
+def waiting():
+    """Batches of two cheap apps, 2 to 6, were made and have lost to a dear request, the seventh, which runs."""
+    values = {"dear": 5.0, "cheap": 0.1, "least": 0.01}
+    apps = {name: {"model": name, "slo": "10s", "value": value} for name, value in values.items()}
+    driver = Driver({name: {size: 4 + size for size in (1, 2, 4, 8)} for name in apps}, apps, policy="plan")
+    driver.arrive("dear")
+    driver.arrive("cheap", count=4)
+    driver.arrive("least")
+    driver.arrive("dear")
+    driver.finish()
+    assert driver.work().model == "dear"
+    return driver
+
+
+def test_a_batch_that_was_kept_has_who_came_since():
+    driver = waiting()
+    driver.arrive("cheap", count=2)
+    driver.finish()
+    assert [job.request_id for job in driver.work().jobs] == [2, 3, 4, 5, 8, 9]
+
+
+def test_a_batch_that_was_kept_has_nobody_who_left():
+    driver = waiting()
+    driver.step(RequestCancelled(2))
+    driver.finish()
+    assert [job.request_id for job in driver.work().jobs] == [3, 4, 5]
