@@ -32,7 +32,7 @@ class Kind:
     def wait_ns(self, candidate: Candidate) -> int:
         """How long the start may be put off in a schedule. Sources whose batches lose their worth little by little
         answer otherwise."""
-        return round(candidate.slack_ns * (CRITICAL_WAIT if candidate.is_critical else candidate.trust))
+        return round(candidate.slack_ns * candidate.trust)
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from typing import Dict, Final, List, Sequence, Tuple
 
-from edgeserve.sched.plan.candidate import Candidate
+from edgeserve.sched.plan.candidate import CRITICAL_WAIT, Candidate
 from edgeserve.sched.requests.critical import NO_ROOMS, Rooms
 
 GUARD_MIN: Final = 3.0
@@ -33,6 +33,7 @@ def weigh(candidate: Candidate, rooms: Rooms, gap_ns: int, price: float = 0.0) -
     candidate.guarded = False
     if candidate.is_critical:
         candidate.value = candidate.gain / candidate.takes_ns
+        candidate.trust = 1.0 - (1.0 - CRITICAL_WAIT) * min(1.0, rooms.over)
         return
     gain = candidate.gain
     late = 0.0 if rooms is NO_ROOMS else rooms.late_behind(candidate.careful_ns + gap_ns)
