@@ -18,10 +18,6 @@ K_SHARE: Final = 0.4
 CRITICAL_FACTOR: Final = 2.0
 """A critical request counts so many times what another one of its app and value would."""
 
-CRITICAL_WAIT: Final = 0.5
-"""Share of its slack for which a critical batch may wait in the schedule: what goes before it may take longer than
-expected."""
-
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Kind:
