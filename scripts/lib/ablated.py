@@ -240,8 +240,8 @@ MECHANISMS: Tuple[Mechanism, ...] = (
         (Part(Plain, "smaller", says([])), Part(Unequal, "smaller", says([])), Part(Members, "smaller", says([]))),
     ),
     Mechanism(
-        "plan: critical batches wait for half of their slack",
-        "plan/candidate.py",
+        "plan: critical batches wait less after a late one",
+        "plan/choose.py",
         settings=(Setting(choose, "CRITICAL_WAIT", 1.0),),
     ),
     Mechanism("plan: tentative schedule", "plan/choose.py", (Part(choose, "_first", largest_index),)),
