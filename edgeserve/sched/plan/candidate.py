@@ -40,7 +40,8 @@ class Candidate:
     left, in nanoseconds of lane time; ``slack_ns`` how long the start can wait until the first of that is lost;
     ``k_ns`` the time in which urgency rises by the factor e. ``press`` is how far from urgent it is, in units of K.
     ``value`` is set by the choice: worth per time less what critical requests lose by it (``guarded``: they lose some)
-    and less the lane's price. ``trust`` is the share of its slack for which it may wait in a schedule.
+    and less the lane's price. ``trust`` is the share of its slack for which it may wait in a schedule; ``stages``:
+    of the path that is left, itself included.
     """
 
     __slots__ = (
@@ -60,6 +61,7 @@ class Candidate:
         "guarded",
         "detail",
         "trust",
+        "stages",
     )
 
     def __init__(
@@ -91,6 +93,7 @@ class Candidate:
         self.value = 0.0
         self.guarded = False
         self.trust = 1.0
+        self.stages = 1
         self.detail = detail  # what the source needs to make the bid
 
     def __repr__(self) -> str:

@@ -163,6 +163,7 @@ class Plain(Source):
             bid.klass,
             bid,
         )
+        found.stages = bid.jobs[0].node.stages
         found.trust = max(0.0, 1.0 - TRUST * self._edf.models[bid.model].loss)
         return found
 

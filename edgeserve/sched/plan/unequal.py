@@ -251,6 +251,7 @@ class Unequal(Plain):
             bid,
         )
         made.press = press
+        made.stages = jobs[0].node.stages
         return made
 
 
