@@ -1,4 +1,4 @@
-"""The three mixes of ``examples/mixes`` at three loads: ``plan`` beside simple rules, in virtual time.
+"""The four mixes of ``examples/mixes`` at three loads: ``plan`` beside simple rules, in virtual time.
 
     python scripts/bench/mix.py [--only MIX] [--loads 0.7,1,1.3] [--first N] [--seeds N] [--ways "plan;edf"]
                                 [--without MECHANISM] [--keep FILE] [--json FILE]
@@ -44,7 +44,7 @@ from edgeserve.sim.report import AppReport, report_of
 from edgeserve.sim.run import simulate
 from edgeserve.sim.scenario import CONTINUOUS, Scenario, load_scenario, with_load, with_policy
 
-MIXES = ("robot", "home", "workstation")
+MIXES = ("robot", "home", "workstation", "inspection")
 LANE = "gpu0"
 LOADS = (0.7, 1.0, 1.3)
 SEEDS = 2

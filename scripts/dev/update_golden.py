@@ -12,6 +12,7 @@ import platform
 import sys
 
 from edgeserve.config.loading import parse_config
+from edgeserve.errors import PolicyError
 from edgeserve.recording.trace import Recorder, build_inputs, read_recording
 from edgeserve.sched.core.build import build_scheduler
 from edgeserve.testing.soak.run import EXACT_KINDS, soak
@@ -29,10 +30,17 @@ def main() -> int:
         part = f"{path}.part"
         recorder = Recorder(part, recording.start)
         changed = 0
-        for step in recording.steps:
-            actions = scheduler.step(step.now_ns, step.events)
-            changed += tuple(actions) != step.actions
-            recorder.record(step.now_ns, step.events, actions)
+        try:
+            for step in recording.steps:
+                actions = scheduler.step(step.now_ns, step.events)
+                changed += tuple(actions) != step.actions
+                recorder.record(step.now_ns, step.events, actions)
+        except PolicyError as error:
+            recorder.close()
+            os.remove(part)
+            name = os.path.splitext(os.path.basename(path))[0]
+            print(f"{name}: the recording no longer follows ({error}); delete and redraw it (draw_golden.py)")
+            continue
         recorder.close()
         os.replace(part, path)
         print(f"{os.path.basename(path)}: {changed} of {len(recording.steps)} steps decided otherwise")

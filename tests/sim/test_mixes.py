@@ -11,7 +11,7 @@ from edgeserve.sim.run import simulate
 from edgeserve.sim.scenario import load_scenario
 
 MIXES = os.path.join(os.path.dirname(__file__), "..", "..", "examples", "mixes")
-MIX_NAMES = ("home", "robot", "workstation")
+MIX_NAMES = ("home", "inspection", "robot", "workstation")
 
 
 @pytest.mark.parametrize("mix", MIX_NAMES)

@@ -18,10 +18,6 @@ K_SHARE: Final = 0.4
 CRITICAL_FACTOR: Final = 2.0
 """A critical request counts so many times what another one of its app and value would."""
 
-CRITICAL_WAIT: Final = 0.5
-"""Share of its slack for which a critical batch may wait in the schedule: what goes before it may take longer than
-expected."""
-
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Kind:
@@ -32,7 +28,7 @@ class Kind:
     def wait_ns(self, candidate: Candidate) -> int:
         """How long the start may be put off in a schedule. Sources whose batches lose their worth little by little
         answer otherwise."""
-        return round(candidate.slack_ns * (CRITICAL_WAIT if candidate.is_critical else candidate.trust))
+        return round(candidate.slack_ns * candidate.trust)
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -44,7 +40,8 @@ class Candidate:
     left, in nanoseconds of lane time; ``slack_ns`` how long the start can wait until the first of that is lost;
     ``k_ns`` the time in which urgency rises by the factor e. ``press`` is how far from urgent it is, in units of K.
     ``value`` is set by the choice: worth per time less what critical requests lose by it (``guarded``: they lose some)
-    and less the lane's price. ``trust`` is the share of its slack for which it may wait in a schedule.
+    and less the lane's price. ``trust`` is the share of its slack for which it may wait in a schedule; ``stages``:
+    of the path that is left, itself included.
     """
 
     __slots__ = (
@@ -64,6 +61,7 @@ class Candidate:
         "guarded",
         "detail",
         "trust",
+        "stages",
     )
 
     def __init__(
@@ -95,6 +93,7 @@ class Candidate:
         self.value = 0.0
         self.guarded = False
         self.trust = 1.0
+        self.stages = 1
         self.detail = detail  # what the source needs to make the bid
 
     def wait(self, more_ns: int) -> None:

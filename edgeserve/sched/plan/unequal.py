@@ -285,6 +285,7 @@ class Unequal(Plain):
             best_class(jobs),
         )
         made.press = press
+        made.stages = jobs[0].node.stages
         return made
 
 

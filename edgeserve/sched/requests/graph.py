@@ -29,9 +29,10 @@ class Node:
     ``plain``: it neither fans out nor routes, so its results cannot be wrong. ``follower`` is the one node that runs
     whenever a plain node is done: its only successor, which waits for nothing else. ``is_join``: it waits for several
     predecessors or parts; ``feeds_join``: a successor of the node does. ``steps_key`` and ``tokens_key``: the
-    hints that tell its steps and input tokens, ``steps`` and ``tokens`` in a simple app. ``models`` are all that may
-    run its jobs: ``model``, and the variants of it that are of use; ``qualities`` is what the answer of each is worth,
-    empty where the model has no variants."""
+    hints that tell its steps and input tokens, ``steps`` and ``tokens`` in a simple app. ``stages``: nodes on the
+    longest path from it to an exit, itself included. ``models`` are all that may run its jobs: ``model``,
+    and the variants of it that are of use; ``qualities`` is what the answer of each is worth, empty where the model has
+    no variants."""
 
     __slots__ = (
         "name",
@@ -55,6 +56,7 @@ class Node:
         "feeds_join",
         "steps_key",
         "tokens_key",
+        "stages",
     )
 
     def __init__(self, config: NodeConfig, index: int) -> None:
@@ -71,6 +73,7 @@ class Node:
         self.preds: Tuple[Node, ...] = ()
         self.succs: Tuple[Node, ...] = ()
         self.depth = 0
+        self.stages = 1
         self.scope: Node | None = None  # the fan-out node that opened the innermost scope around this node
         self.plain = not self.fan_out and not self.route_one
         self.follower: Node | None = None
@@ -193,6 +196,8 @@ def _graph(config: AppConfig) -> Tuple[Node, ...]:
     for index, node in enumerate(ordered):
         node.index = index
         _place_in_scope(node, where)
+    for node in reversed(ordered):
+        node.stages = 1 + max([succ.stages for succ in node.succs], default=0)
     for node in ordered:
         node.is_join = len(node.preds) > 1 or node.gather
         node.feeds_join = any(len(succ.preds) > 1 or succ.gather for succ in node.succs)

@@ -68,6 +68,18 @@ def test_a_critical_batch_that_can_wait_lets_others_go_first():
     assert first_of([made("short", 5, 10, 4), made("loop", 5, 5, 50, "critical")]) == "short"
 
 
+def test_a_critical_batch_waits_its_part_of_the_path_and_half_of_it_after_a_late_one():
+    def goes_first(slack: float, stages: int, over: float) -> str:
+        loop = made("loop", 5, 5, slack, "critical")
+        loop.stages = stages
+        return first_of([made("short", 20, 40, 25), loop], Rooms([], [], [(10**12, 0.0)], over))
+
+    assert goes_first(30, 1, 0.0) == "short" and goes_first(30, 2, 0.0) == "loop"
+    assert goes_first(50, 2, 0.0) == "short" and goes_first(50, 3, 0.0) == "loop"
+    assert goes_first(30, 1, 1.0) == "loop" and goes_first(50, 1, 1.0) == "short"
+    assert goes_first(50, 1, 4.0) == "short"  # several late ones: not less than half
+
+
 def test_critical_requests_are_counted_not_weighed():
     rooms = Rooms([20 * NS_PER_MS], [], [])
     long = made("long", 30, 300, 0, jobs=2)  # however much its two requests are worth

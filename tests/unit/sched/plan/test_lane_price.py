@@ -30,7 +30,7 @@ def robots(seed, load, seconds):
 
 
 @pytest.mark.worlds
-@pytest.mark.parametrize("seed", [11, 14])  # seeds to develop on
+@pytest.mark.parametrize("seed", [11, 12])  # seeds to develop on
 def test_a_robots_map_is_in_time_more_often_and_its_camera_is_not_given_up(seed):
     (value, priced, _), (without, unpriced, _) = robots(seed, 1.0, 15.0)
     print(priced, unpriced)
