@@ -40,8 +40,8 @@ _TURNS = "the bound lets cohorts take turns around a function without making eac
 
 
 _WAVES = (
-    "of 200 s of the wiki's slow waves even full batches lose 0 to 0.3 % (the reference's 1000 s on 64 lanes: 0.2 to 0.9), "
-    "so this is the ratio of a few dropped requests; on the other eight loads it holds"
+    "of 200 s of the wiki's slow waves even full batches lose 0 to 0.3 % (the reference's 1000 s on 64 lanes: 0.2 to "
+    "0.9), so this is the ratio of a few dropped requests; on the other eight loads it holds"
 )
 _COUNTED = "the reference's rival plans with full batches; this one counts those that run, which is better"
 _VARYING = "the fastest model alone needs no plan; plan counts on usual times where one is ten times that"

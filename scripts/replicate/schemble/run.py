@@ -243,21 +243,20 @@ def _reached(checks: Checks, key: str, what: str, accuracy: float, missed: float
 def _check_table(checks: Checks, average: Mapping[str, Result], slack: float) -> None:
     accuracy = {key: 100 * row.accuracy for key, row in average.items()}
     missed = {key: 100 * row.missed for key, row in average.items()}
-    checks.near(
-        "original misses, %, so that the load is the reference's", missed["original"], ORIGINAL_MISSES, ROW_WITHIN + slack
-    )
+    within = ROW_WITHIN + slack
+    checks.near("original misses, %, so that the load is the reference's", missed["original"], ORIGINAL_MISSES, within)
     for key, (right, late) in REFERENCE.items():
         if key in HEADLINE:
             _reached(checks, key, "", accuracy[key], missed[key], slack)
         else:
-            checks.near(f"{key} accuracy, %", accuracy[key], right, ROW_WITHIN + slack)
-            checks.near(f"{key} missed, %", missed[key], late, ROW_WITHIN + slack)
+            checks.near(f"{key} accuracy, %", accuracy[key], right, within)
+            checks.near(f"{key} missed, %", missed[key], late, within)
     order = ("original", "des", "gating", "static, two", STATIC_BEST, "greedy edf", "schemble", "plan")
     found = [key for key in order if key in accuracy]
     for worse, better in zip(found, found[1:]):
         checks.at_least(f"{better} ahead of {worse}", accuracy[better] - accuracy[worse], 0.0, AHEAD)
     checks.at_least("sjf behind edf", accuracy["greedy edf"] - accuracy["greedy sjf"], 0.0, AHEAD)
-    most = (ORIGINAL_MISSES + ROW_WITHIN + slack) / max(1.0, REFERENCE["schemble"][1] - BEYOND - slack)
+    most = (ORIGINAL_MISSES + within) / max(1.0, REFERENCE["schemble"][1] - BEYOND - slack)
     checks.between(
         "original misses so many times schemble's (stated: 6 to 10; no more than both may)",
         missed["original"] / max(0.01, missed["schemble"]),
