@@ -79,3 +79,15 @@ def test_a_batch_waits_where_it_and_the_gap_end_after_the_room_of_a_critical_req
     batch = made("normal", 10, 10, 0)
     assert first_of(batch, rooms=rooms(room), gap=gap) == "normal"
     assert first_of(batch, rooms=rooms(room - 0.001), gap=gap) == ""
+
+
+def test_a_batch_that_brings_nothing_makes_no_critical_request_late() -> None:
+    assert first_of(made("late", 10, 0, 0), rooms=rooms(5)) == ""
+
+
+def test_of_two_below_the_price_the_one_goes_that_brings_more() -> None:
+    assert first_of(made("less", 10, 5, 5), made("more", 10, 8, 5), price=9.0) == "more"
+
+
+def test_of_batches_that_are_late_already_one_goes() -> None:
+    assert first_of(made("a", 10, 5, -5, "critical"), made("b", 10, 8, -5, "critical")) == "b"
