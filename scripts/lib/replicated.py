@@ -46,7 +46,7 @@ _WAVES = (
     "0.9), so this is the ratio of a few dropped requests; on the other eight loads it holds"
 )
 _BACKLOG = (
-    "what answers everything or drops by the mean alone is lower here on each of four seeds (deviation .004 to .016), "
+    "what answers everything or drops by the mean alone is lower here on each of five seeds (deviation .003 to .017), "
     "also where no decision is charged; the other systems agree on the same traces; the cause is not known"
 )
 _NEAR = "within .003 of the band, on the seeds that the specification has"
