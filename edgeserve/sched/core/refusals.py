@@ -35,9 +35,10 @@ def shortfall_of(state: State, request: RequestRecord, job: Job | None) -> Short
     due_ns = _would_do_ns(state, request, expected)
     if max(due_ns, state.board.now_ns + expected.wait_ns + expected.alone_ns) <= request.deadline_ns:
         return None
-    now_ns = state.board.now_ns
-    due_ns = now_ns + state.promises.stretched_ns(request.app.name, due_ns - now_ns)
-    return Shortfall(expected.lane, expected.alone_ns, expected.wait_ns, left_ns, due_ns - request.arrival_ns)
+    name, now_ns = request.app.name, state.board.now_ns
+    passed_ns = now_ns - state.board.passed_ns.get(name, now_ns)
+    slo_ns = state.promises.would_do_ns(name, due_ns - request.arrival_ns, passed_ns)
+    return Shortfall(expected.lane, expected.alone_ns, expected.wait_ns, left_ns, slo_ns)
 
 
 def _would_do_ns(state: State, request: RequestRecord, expected: ExpectedEnd) -> int:

@@ -26,7 +26,8 @@ RANKS: Final = 2 * STEPS_MAX + 1
 VALUE_MAX: Final = WORTH_STEP**STEPS_MAX
 
 TIERS: Final = {klass: 2 * index for index, klass in enumerate(CLASSES)}
-"""The first of the two tiers of each class: jobs that have begun, and fresh ones. The most urgent class comes first."""
+"""The first of the two tiers of each class: jobs that have begun or were promised, and fresh ones. The most urgent
+class comes first."""
 
 CRITICAL_TIERS: Final = 2
 """Tiers of critical jobs: the first ones."""
@@ -55,10 +56,13 @@ class ModelQueues:
     """The ready jobs of one model: a queue for each class and value, each in deadline order.
 
     Iterative jobs that have begun (their state occupies memory, their steps are spent) stand before those of their
-    class that are fresh: otherwise they would take turns, and all would end late. ``queues`` is in serving order,
-    ``count`` the number of jobs in all of them. ``takes_steps``: some of its jobs are more than one step of work.
-    ``lost`` counts the jobs that were given up since a batch of the model started last, ``loss`` is the share of those
-    that were given up lately. ``version`` rises with all that changes these, or what waits.
+    class that are fresh: otherwise they would take turns, and all would end late. So do jobs that were promised their
+    deadline: it is later than that of others, which would take their place time and again.
+
+    ``queues`` is in serving order, ``count`` the number of jobs in all of them. ``takes_steps``: some of its jobs are
+    more than one step of work. ``lost`` counts the jobs that were given up since a batch of the model started last,
+    ``loss`` is the share of those that were given up lately. ``version`` rises with all that changes these, or what
+    waits.
     """
 
     __slots__ = ("model", "count", "queues", "takes_steps", "lost", "loss", "version", "_by_rank", "_queue_of")
@@ -117,7 +121,7 @@ def _rank_of(job: Job) -> int:
     steps = 0
     if request.value != 1.0:
         steps = round(math.log(min(VALUE_MAX, max(1.0 / VALUE_MAX, request.value)), WORTH_STEP))
-    return (TIERS[request.klass] + (0 if job.steps else 1)) * RANKS + STEPS_MAX - steps
+    return (TIERS[request.klass] + (0 if job.steps or request.rank > 1.0 else 1)) * RANKS + STEPS_MAX - steps
 
 
 def _rank_key(queue: WorthQueue) -> int:

@@ -44,15 +44,33 @@ def test_the_client_s_next_usual_request_is_none_that_comes_back() -> None:
 
 def test_promises_are_stretched_by_those_that_were_not_kept_until_most_are():
     promises = Promises()
-    assert promises.stretched_ns("a", 10 * MS) == 10 * MS
+    assert promises.would_do_ns("a", 10 * MS, 0) == 10 * MS
     promises.ended("a", False)
-    once = promises.stretched_ns("a", 10 * MS)
+    once = promises.would_do_ns("a", 10 * MS, 0)
     promises.ended("a", False)
-    assert 10 * MS < once < promises.stretched_ns("a", 10 * MS)
-    assert promises.stretched_ns("other", 10 * MS) == 10 * MS
+    assert 10 * MS < once < promises.would_do_ns("a", 10 * MS, 0)
+    assert promises.would_do_ns("other", 10 * MS, 0) == 10 * MS
     for _ in range(100):
         promises.ended("a", True)
-    assert promises.stretched_ns("a", 10 * MS) == 10 * MS
+    assert promises.would_do_ns("a", 10 * MS, 0) == 10 * MS
     for _ in range(100):
         promises.ended("a", False)
-    assert promises.stretched_ns("a", 10 * MS) <= 40 * MS
+    assert promises.would_do_ns("a", 10 * MS, 0) <= 40 * MS
+
+
+def test_an_app_without_a_turn_is_promised_nothing_after_a_broken_promise():
+    promises = Promises()
+    assert promises.would_do_ns("a", 10 * MS, 10 * MS) is not None, "nothing is known of its promises"
+    promises.ended("a", False)
+    assert promises.would_do_ns("a", 10 * MS, 10 * MS) is None
+    assert promises.would_do_ns("a", 10 * MS, 9 * MS) is not None, "it had a turn lately"
+    assert promises.would_do_ns("other", 10 * MS, 10 * MS) is not None
+    promises.ended("a", True)
+    assert promises.would_do_ns("a", 10 * MS, 10 * MS) is not None
+
+
+def test_all_that_a_step_refuses_may_come_back():
+    promises = Promises()
+    for _ in range(24):
+        promises.give(KEY, 10 * MS, 20 * MS, 0)
+    assert all(promises.take(KEY, 20 * MS, MS) for _ in range(24))
