@@ -18,6 +18,7 @@ Knows no policy by name.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Dict, List, Mapping, Sequence
 
 from edgeserve.errors import PolicyError
@@ -49,18 +50,15 @@ alone, may have a trial although its lanes are busy: it waits for a lane that id
 wait for it. Apps that were not asked lately are delayed by no trial."""
 
 
+@dataclass(eq=False)
 class AppTrials:
-    """The trials of one app. ``open`` counts those that have not ended, ``last_ns`` when the last was taken,
-    ``took_ns`` what it took if it was in time, else 0. Counts are for people."""
+    """The trials of one app. Counts are for people."""
 
-    __slots__ = ("open", "last_ns", "took_ns", "tried", "in_time")
-
-    def __init__(self) -> None:
-        self.open = 0
-        self.last_ns = -FOREVER_NS
-        self.took_ns = 0
-        self.tried = 0
-        self.in_time = 0
+    open: int = 0  # that have not ended
+    last_ns: int = -FOREVER_NS  # when the last was taken
+    took_ns: int = 0  # what it took if it was in time, else 0
+    tried: int = 0
+    in_time: int = 0
 
 
 class Trials(Policy):

@@ -23,8 +23,6 @@ RENEWED_EVERY = 4
 class DeclaredShare:
     """``share_ppm``: the part of declared extra work that counts, in millionths. :meth:`observe` alone changes it."""
 
-    __slots__ = ("share_ppm", "_rows", "_new")
-
     def __init__(self) -> None:
         self.share_ppm = PPM
         self._rows: Deque[Tuple[int, int]] = deque(maxlen=LOOKED_BACK)

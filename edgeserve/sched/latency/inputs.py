@@ -71,17 +71,6 @@ class InputVariance:
     ``times_ns`` are the profiled times by batch size, ``fixed_ns`` is the part that the inputs leave alone.
     """
 
-    __slots__ = (
-        "deviation_ppm",
-        "_fixed_ns",
-        "_growing_ns",
-        "_noise_ppm",
-        "_longest_ppm",
-        "_spread_ppm",
-        "_logs",
-        "_new",
-    )
-
     def __init__(self, times_ns: Mapping[int, int], fixed_ns: int) -> None:
         self.deviation_ppm = 0
         self._fixed_ns = max(0, min(fixed_ns, min(times_ns.values()) - 1))

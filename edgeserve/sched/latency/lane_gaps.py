@@ -25,8 +25,6 @@ class DispatchGap:
     others. ``version`` rises when a number changes.
     """
 
-    __slots__ = ("likely_ns", "careful_ns", "version", "_window")
-
     def __init__(self) -> None:
         self.likely_ns = 0
         self.careful_ns = 0

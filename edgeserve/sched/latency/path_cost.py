@@ -39,26 +39,6 @@ class AppCosts:
     among many keeps the lanes of its models, spread evenly over them.
     """
 
-    __slots__ = (
-        "app",
-        "alone_ns",
-        "cost_share_ns",
-        "rest_ns",
-        "rest_lane_ns",
-        "lane_sets",
-        "kept_ns",
-        "place_of",
-        "_parts",
-        "_parts_version",
-        "_lengths",
-        "_latencies",
-        "_all",
-        "_dispatch_gaps",
-        "_behind",
-        "fresh_until_ns",
-        "_known_version",
-    )
-
     def __init__(
         self,
         app: App,

@@ -20,8 +20,6 @@ class BestSplit:
     asked for, O(n * sizes), and anew after :meth:`set_times`: ``best_ns[n]`` is the lane time of n jobs.
     """
 
-    __slots__ = ("times", "best_ns", "_first")
-
     def __init__(self, times: Sequence[Tuple[int, int]] = ()) -> None:
         self.times: List[Tuple[int, int]] = []
         self.best_ns: List[int] = [0]

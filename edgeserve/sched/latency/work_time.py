@@ -26,8 +26,6 @@ class WorkTime:
     jobs declare their work, so that these times differ from what batches took.
     """
 
-    __slots__ = ("split", "each_ns", "is_declared", "_slowdown_ppm")
-
     def __init__(self) -> None:
         self.split = BestSplit()
         self.each_ns = 0

@@ -83,31 +83,6 @@ class Board:
     what policies may still compute in this step.
     """
 
-    __slots__ = (
-        "now_ns",
-        "lanes",
-        "_lanes_of",
-        "_latency",
-        "_devices",
-        "_copy_lanes",
-        "_costs",
-        "_retained",
-        "_critical",
-        "_sequences",
-        "_recent",
-        "_cpu_shares",
-        "apps_on",
-        "background_at_ns",
-        "forced_ns",
-        "passed_ns",
-        "wakes_late_ns",
-        "_places",
-        "ends_ns",
-        "_request_moves",
-        "_probe_moves",
-        "budget",
-    )
-
     def __init__(
         self,
         lanes: Sequence[Lane],

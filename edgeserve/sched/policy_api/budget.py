@@ -14,8 +14,6 @@ OPERATIONS_MAX = 200_000
 class Budget:
     """The operations of one step, for all policies together. The core renews it with each step."""
 
-    __slots__ = ("left",)
-
     def __init__(self) -> None:
         self.left = OPERATIONS_MAX
 

@@ -6,6 +6,7 @@ thread and no I/O, and never changes a request or a job itself. ``docs/guide/wri
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, FrozenSet, List, Mapping, Protocol, Sequence, Tuple, Type
 
 from edgeserve.compiled import mypyc_attr
@@ -108,35 +109,18 @@ class Bid:
         return f"Bid({self.model} x{len(self.jobs)} in {self.size}, {self.expected_ns} ns)"
 
 
+@dataclass(eq=False)
 class Change:
-    """What changed of a lane (``lane``) or of a device (``device``); what is None stayed as it was.
+    """What changed of a lane (``lane``) or of a device (``device``); what is None stayed as it was."""
 
-    ``up``: a lane came back (True), or went down or hangs (False). ``speed``: of a lane, 1.0 as profiled.
-    ``memory_free_bytes``, ``heat`` (0..1 of its limit), ``power_w`` and ``pressure`` (0, 1 soft, 2 hard) are a
-    device's.
-    """
-
-    __slots__ = ("lane", "device", "up", "speed", "memory_free_bytes", "heat", "power_w", "pressure")
-
-    def __init__(
-        self,
-        lane: str = "",
-        device: str = "",
-        up: bool | None = None,
-        speed: float | None = None,
-        memory_free_bytes: int | None = None,
-        heat: float | None = None,
-        power_w: float | None = None,
-        pressure: int | None = None,
-    ) -> None:
-        self.lane = lane
-        self.device = device
-        self.up = up
-        self.speed = speed
-        self.memory_free_bytes = memory_free_bytes
-        self.heat = heat
-        self.power_w = power_w
-        self.pressure = pressure
+    lane: str = ""
+    device: str = ""
+    up: bool | None = None  # the lane came back (True), or went down or hangs (False)
+    speed: float | None = None  # of the lane, 1.0 as profiled
+    memory_free_bytes: int | None = None
+    heat: float | None = None  # 0..1 of the device's limit
+    power_w: float | None = None
+    pressure: int | None = None  # 0, 1 (soft) or 2 (hard)
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

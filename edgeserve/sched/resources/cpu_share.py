@@ -40,8 +40,6 @@ def weight_of(nice: int) -> float:
 class CpuShare:
     """One device whose lanes are threads of a processor. :meth:`reported` alone changes it."""
 
-    __slots__ = ("_lanes", "_worked_ns", "_used", "_others", "_cores", "_told_ns", "_gap_ns", "_known")
-
     def __init__(self, lanes: Sequence[Lane]) -> None:
         self._lanes: List[Lane] = list(lanes)
         self._worked_ns: Dict[str, int] = {}  # of each lane, when the load was told last

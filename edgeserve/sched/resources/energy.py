@@ -16,8 +16,6 @@ class EnergyMeter:
     """The energy of one device in joules: in all, per app, and of times in which nothing ran. ``is_on``: some power was
     reported."""
 
-    __slots__ = ("is_on", "total_j", "idle_j", "by_app_j", "_power_w", "_since_ns", "_busy_ns")
-
     def __init__(self) -> None:
         self.is_on = False
         self.total_j = 0.0

@@ -14,8 +14,6 @@ from edgeserve.sched.resources.lanes import Lane, Work
 class InOrder:
     """One queue per model, the job that has been ready longest first. Knows no deadline and no batch size."""
 
-    __slots__ = ("queues",)
-
     def __init__(self) -> None:
         self.queues: Dict[str, JobQueue] = {}
 

@@ -26,21 +26,6 @@ class Ensemble:
     the place of one node, which is the ``join`` as well. ``batch_ns``: batches that take longer do not tell what a
     request costs: of variants, those that leave no time to wait for such a one before."""
 
-    __slots__ = (
-        "app",
-        "nodes",
-        "join",
-        "bits",
-        "leads",
-        "helpers",
-        "before",
-        "profile",
-        "score",
-        "mean",
-        "one_of",
-        "batch_ns",
-    )
-
     def __init__(self, app: App, nodes: Sequence[Node], join: Node) -> None:
         self.app = app
         self.nodes = tuple(nodes)

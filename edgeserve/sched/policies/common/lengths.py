@@ -44,20 +44,6 @@ class Lengths:
     """What the finished answers of one app say of the next. ``corrects``: whether declared lengths are corrected;
     without, they are believed."""
 
-    __slots__ = (
-        "given_up",
-        "_corrects",
-        "_default",
-        "_told",
-        "_all",
-        "_centre",
-        "_level",
-        "_slope",
-        "_sigma",
-        "_log_mean",
-        "_spread",
-    )
-
     def __init__(self, corrects: bool, default_steps: float) -> None:
         self.given_up = 0  # for their length, since an answer was seen
         self._corrects = corrects

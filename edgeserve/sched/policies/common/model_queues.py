@@ -61,8 +61,6 @@ class ModelQueues:
     that were given up lately.
     """
 
-    __slots__ = ("model", "count", "queues", "takes_steps", "lost", "loss", "_by_rank", "_queue_of")
-
     def __init__(self, model: str) -> None:
         self.model = model
         self.count = 0

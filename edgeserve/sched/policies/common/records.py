@@ -8,6 +8,7 @@ lane idles and no deadline of an app on it could suffer. What the models say is 
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Dict, List, Sequence
 from zlib import crc32
 
@@ -27,14 +28,12 @@ WAIT_NS = 10 * NS_PER_S
 """After so long a kept request makes room for another: a model of it may never be in memory."""
 
 
+@dataclass(eq=False)
 class RecordedRequest:
     """A drawn request. ``jobs`` are those of its models that have not said anything yet."""
 
-    __slots__ = ("drawn_ns", "jobs")
-
-    def __init__(self, drawn_ns: int) -> None:
-        self.drawn_ns = drawn_ns
-        self.jobs: List[Job] = []
+    drawn_ns: int
+    jobs: List[Job] = field(default_factory=list)
 
 
 class RecordDraws:
