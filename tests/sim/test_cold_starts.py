@@ -15,7 +15,7 @@ from scenarios import scenario_of
 
 from edgeserve.config.profiles import LaneProfile, Profile
 from edgeserve.sched.core.build import build_scheduler
-from edgeserve.sched.latency.distribution import timing_of
+from edgeserve.sched.latency.timings import timing_of
 from edgeserve.sched.protocol.actions import Outcome
 from edgeserve.sim.run import setting_of, simulate
 

@@ -303,8 +303,6 @@ class Scheduler:
             self._request_manager.returned(job, result, work, took)
         if not work.failed:
             latency = self.state.latency[work.model, lane.name]
-            if work.variant:
-                latency = latency.phase(work.variant)
             over_milli = over_usual_milli(jobs) if latency.learns_work else None
             latency.observe(
                 self._board.now_ns,
@@ -312,7 +310,6 @@ class Scheduler:
                 took_ns,
                 over_milli,
                 work.turns or work.steps,
-                "",
                 not work.reads,
                 work.reads and not work.turns,
             )

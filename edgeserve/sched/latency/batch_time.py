@@ -16,7 +16,6 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 from edgeserve.config.profiles import QUANTILES, Timing
 from edgeserve.errors import ProfileError
 from edgeserve.sched.latency.declared import DeclaredShare
-from edgeserve.sched.latency.distribution import Distribution
 from edgeserve.sched.latency.inputs import InputVariance
 from edgeserve.sched.latency.window import Window
 from edgeserve.sched.latency.work_time import WorkTime
@@ -50,9 +49,6 @@ PLACE_MAX = 2
 REMEMBERED = 8
 """Slowdowns remembered, one for each call of :meth:`BatchTime.forget`: a changed clock is noticed sooner."""
 
-PHASES_MAX = 8
-"""Phases of one model that are told apart: prefill and decode, and room for a few more."""
-
 SERVED_EVERY_NS = 100 * NS_PER_MS
 """One batch in so long may contradict the profile, so that ten of them are no hiccup of a few milliseconds."""
 
@@ -85,7 +81,7 @@ class Contradiction(NamedTuple):
 
 
 class BatchTime:
-    """One model on one lane, or one phase of it: how long a batch takes now.
+    """One model on one lane: how long a batch takes now.
 
     Tables by batch size, in nanoseconds at the lane's present speed; a table that changed may be a new object, so it
     is read from here each time. :meth:`observe`, :meth:`forget` and :meth:`set_speed` are the only methods that change
@@ -143,7 +139,6 @@ class BatchTime:
         self.speed = 1.0
         self.version = 0
         self.learns_work = False
-        self.phases: Dict[str, BatchTime] = {}
         self.observed_ns = -FOREVER_NS
         self._sources: Mapping[int, str] = sources or {}
         self._windows: Dict[int, Window] = {size: Window(WINDOW_LEN, age_ns=age_ns) for size in self.sizes}
@@ -178,21 +173,17 @@ class BatchTime:
         took_ns: int,
         over_milli: int | None = None,
         steps: int = 1,
-        phase: str = "",
         as_profiled: bool = True,
         mixed: bool = False,
     ) -> None:
         """A batch of this size took ``took_ns`` at the present speed.
 
         Its jobs were ``over_milli`` thousandths of a standard job more work than as many standard ones (None: nothing
-        tells); the call made so many ``steps`` of an iterative model, and a step is what the tables are of; it was this
-        ``phase`` of the model, which has tables of its own (``""``: the whole). Not ``as_profiled``: the batch read
-        prompts, too, which says nothing against the profile's steps. ``mixed``: it read them whole, before its steps,
-        so that it tells what a step takes only where no others did, for as many batches as are looked back on.
+        tells); the call made so many ``steps`` of an iterative model, and a step is what the tables are of. Not
+        ``as_profiled``: the batch read prompts, too, which says nothing against the profile's steps. ``mixed``: it read
+        them whole, before its steps, so that it tells what a step takes only where no others did, for as many batches
+        as are looked back on.
         """
-        if phase:
-            self.phase(phase).observe(now_ns, size, took_ns, over_milli, steps)
-            return
         self._mixed = self._mixed + 1 if mixed else 0
         if mixed and self._mixed <= WINDOW_LEN:
             return
@@ -225,8 +216,6 @@ class BatchTime:
 
     def forget(self, now_ns: int) -> None:
         """Let go of durations older than ``age_ns``. Cheap when there is nothing to forget."""
-        for phase in self.phases.values():
-            phase.forget(now_ns)
         if self._ratios.count:
             self._remembered.add(self.slowdown_ppm, now_ns)
         for size, window in self._windows.items():
@@ -242,8 +231,6 @@ class BatchTime:
         was measured since then and is explained by the new speed no longer counts as slowdown."""
         if speed <= 0:
             raise ValueError(f"lane {self.lane!r}: speed {speed} must be above 0")
-        for phase in self.phases.values():
-            phase.set_speed(speed, since_ns)
         if since_ns is not None and since_ns < self.observed_ns:
             self._explain(since_ns, speed / self.speed)
         self.speed = speed
@@ -268,35 +255,9 @@ class BatchTime:
             self._set_work(self._work)
         return self._work
 
-    def phase(self, name: str) -> BatchTime:
-        """The tables of one phase of the model (prefill, decode). A new one begins with the seeds of the whole."""
-        found = self.phases.get(name)
-        if found is None:
-            if len(self.phases) >= PHASES_MAX:
-                raise ValueError(
-                    f"model {self.model!r} on lane {self.lane!r}: phase {name!r} is one too many, at most "
-                    f"{PHASES_MAX} are told apart ({', '.join(self.phases)})"
-                )
-            found = self.phases[name] = BatchTime(
-                self.model, self.lane, self.seeds, self.sizes, self.age_ns, self.fixed_ns, self.alone, self._sources
-            )
-            found.set_speed(self.speed)
-            found._served_due_ns = FOREVER_NS  # its seeds are the whole's: they say nothing of the phase
-        return found
-
-    def distribution(self, size: int) -> Distribution:
-        """All that is known of a batch of this size, at the present speed: the window if it is full, else the
-        profile."""
-        window = self._windows[size]
-        if window.count == WINDOW_LEN:
-            return Distribution.of_samples([duration_ns for _, duration_ns in window.rows()]).scaled(1 / self.speed)
-        seed = self.seeds[size]
-        known = (
-            Distribution.of_quantiles(seed.quantiles_ns)
-            if seed.quantiles_ns
-            else Distribution([seed.median_ns, seed.p99_ns], [0.5, 1.0])
-        )
-        return known.scaled(1 / self.speed)
+    def durations_ns(self, size: int) -> List[int]:
+        """The last ten durations of a size, at speed 1, the oldest first."""
+        return [duration_ns for _, duration_ns in self._windows[size].rows()]
 
     def fastest_alone_ns(self, since_ns: int) -> int:
         """The shortest of the last ten runs of the smallest size, at the present speed; 0 where none was measured since
@@ -305,11 +266,6 @@ class BatchTime:
         if not window.count or window.newest_ns < since_ns:
             return 0
         return math.ceil(window.quantile(0.0) / self.speed)
-
-    @property
-    def inputs_differ(self) -> bool:
-        """Whether measured times show that a batch takes as long as its longest input, and that inputs are unequal."""
-        return self._inputs.deviation_ppm > 0
 
     def known(self, size: int, now_ns: int) -> Known:
         """What the estimates of a size stand on."""
@@ -368,8 +324,6 @@ class BatchTime:
                 "served_ms": ns_to_ms(found.served_ns),
                 "batches": found.batches,
             }
-        if self.phases:
-            table["phases"] = {name: phase.figures(now_ns) for name, phase in self.phases.items()}
         return table
 
     # --- what is learnt -----------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import math
 from typing import Any, Dict, Final, List, Mapping, Sequence, Tuple
 
 from edgeserve.compiled import mypyc_attr
+from edgeserve.sched.latency.saturation import saturating
 from edgeserve.sched.plan.answers import LEAST, RANKS, Answer, Answers, Each, StepTimes, Table
 from edgeserve.sched.plan.candidate import Candidate
 from edgeserve.sched.plan.side_lanes import SideLanes, begins_ns, is_side, main_lanes, main_of
@@ -223,7 +224,7 @@ class Steps(Source):
 
     def _places(self, table: Table, lane: Lane, held: int, board: Board) -> int:
         """How many sequences run at once on a lane, of whose slots so many are ``held``."""
-        places = self._times.places(board.latency(table.model, lane.name))
+        places = saturating(board.latency(table.model, lane.name).typical_ns)
         room = board.sequence_room(table.model, lane)
         return places if room is None else max(1, min(places, room.slots + held))
 
@@ -417,7 +418,7 @@ class Steps(Source):
             lengths = self._lengths_of(request.app.name, node.name)
             told = request.hints.get(node.steps_key)
             steps = lengths.predict(told, request.hints.get("steps_sd")).rest(0, PROMISED)
-        places = self._times.places(latency)
+        places = saturating(latency.typical_ns)
         alone_ns = self._times.prefill_ns(latency, places) + math.ceil(steps * self._times.step_ns(latency, places))
         starts_ns = board.now_ns + found.wait_ns
         mains = main_lanes(node.model, board)

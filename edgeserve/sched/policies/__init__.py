@@ -7,12 +7,11 @@ configuration asks for one.
 from __future__ import annotations
 
 from edgeserve.sched.policies.edf import Edf
-from edgeserve.sched.policies.fifo import Fifo
 from edgeserve.sched.policies.registry import Registry
 
 POLICIES = Registry(
     {
-        "fifo": Fifo,
+        "fifo": "edgeserve.sched.published.baselines.fifo:Fifo",
         "edf": Edf,
         "plan": "edgeserve.sched.plan.lane_plan:LanePlan",
         "clockwork": "edgeserve.sched.published.clockwork.clockwork:Clockwork",

@@ -44,8 +44,7 @@ class Bid:
     cohort's next stage, the next decode step): others cut in only if they end before it. ``drops`` end, with that
     reason, if and only if the bid wins. ``steps_max`` bounds the steps of an iterative model: ``expected_ns`` is then
     the time of all of them, while estimates are of one step. ``whole_ns`` is the time until what ``utility`` counts is
-    done, where the batch comes back before; 0: ``expected_ns``. ``variant`` names the engine's way to run the model, or
-    the phase of it, whose times the latency model keeps apart (``latency.phase(variant)``).
+    done, where the batch comes back before; 0: ``expected_ns``. ``variant`` names the engine's way to run the model.
     """
 
     __slots__ = (

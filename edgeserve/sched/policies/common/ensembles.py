@@ -197,10 +197,6 @@ class Query:
             return self.observed[subset]
         return self.row[subset]
 
-    def is_useful(self) -> bool:
-        """Whether the models that have answered are enough for an answer."""
-        return self.worth(self.answered) >= self.request.quality_min
-
     def gain(self, subset: int) -> float:
         """What more models add to those that have begun; nothing where the answer would still be of no use."""
         begun = self.running | self.answered

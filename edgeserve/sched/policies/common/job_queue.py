@@ -64,11 +64,6 @@ class JobQueue:
         """The job of the smallest key, or None."""
         return self.rows[0][2] if self.rows else None
 
-    def oldest_of_largest(self) -> Job | None:
-        """The job of the largest key, the oldest of several with that key, or None. O(log n)."""
-        rows = self.rows
-        return rows[bisect_left(rows, (rows[-1][0],))][2] if rows else None
-
     def position(self, key: int) -> int:
         """How many jobs have a smaller key: ``len(queue) - position(t)`` jobs are due at ``t`` or later. O(log n)."""
         return bisect_left(self.rows, (key,))

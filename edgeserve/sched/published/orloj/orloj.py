@@ -23,7 +23,7 @@ from typing import Any, ClassVar, Dict, List, Mapping, Sequence, Tuple, Type
 
 from edgeserve.compiled import mypyc_attr
 from edgeserve.errors import ConfigError
-from edgeserve.sched.policies.common.bidding import give_up_late, likely_bid, look_at_bound
+from edgeserve.sched.policies.common.bidding import give_up_late, look_at_bound
 from edgeserve.sched.policies.common.job_queue import JobQueue
 from edgeserve.sched.policy_api import arbiter
 from edgeserve.sched.policy_api.board import Board
@@ -31,6 +31,7 @@ from edgeserve.sched.policy_api.expected_end import ExpectedEnd
 from edgeserve.sched.policy_api.options import Number, PolicyOptions, option
 from edgeserve.sched.policy_api.policy import Bid, Change, Options, Policy
 from edgeserve.sched.published.orloj.lengths import Lengths
+from edgeserve.sched.published.orloj.likely import likely_bid
 from edgeserve.sched.published.orloj.model import DynamicModel, QueueKey
 from edgeserve.sched.published.orloj.sampler import Sampler
 from edgeserve.sched.published.orloj.slack import SlackScore, score_of, top

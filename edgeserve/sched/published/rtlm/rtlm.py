@@ -378,9 +378,6 @@ class Rtlm(Policy):
 
     def _prefill_ns(self, latency: BatchTime, count: int) -> int:
         """The prefill of so many tasks at once."""
-        phase = latency.phases.get("prefill")
-        if phase is not None:
-            return phase.typical_ns[phase.size_for[min(count, phase.size_max)]]
         return round(self._prefill_milli * self._step_ns(latency, count) / 1000)
 
     def _loose_for(self, tasks: ModelTasks, lane: Lane, board: Board) -> List[Waiting]:

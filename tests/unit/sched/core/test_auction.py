@@ -10,9 +10,9 @@ from hand_world import MS, Driver, ran
 from edgeserve.errors import PolicyError
 from edgeserve.sched.latency.lane_gaps import DISPATCH_EVERY as LEARNT_MIN
 from edgeserve.sched.policies import POLICIES
-from edgeserve.sched.policies.fifo import Fifo
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.policy import Bid
+from edgeserve.sched.published.baselines.fifo import Fifo
 from edgeserve.sched.resources.lanes import Lane
 
 BATCHES = {1: 10, 2: 12, 4: 16, 8: 24}
