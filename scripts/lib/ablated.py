@@ -13,7 +13,6 @@ from unittest import mock
 from edgeserve.config.schema import DEFAULT_POLICY
 from edgeserve.loop.coalescing import ReceiveCoalescing
 from edgeserve.loop.response_overhead import ResponseOverhead
-from edgeserve.sched.core.auction import Auction
 from edgeserve.sched.core.cuts import Cuts
 from edgeserve.sched.core.experiments import Trials
 from edgeserve.sched.core.holds import Holds
@@ -163,28 +162,9 @@ MECHANISMS: Tuple[Mechanism, ...] = (
         (Part(Board, "spares_critical", says(True)),),
     ),
     Mechanism(
-        "others first, for critical requests",
-        "core/auction.py",
-        (Part(Auction, "_others_first", lambda self, bid, *rest: bid),),
-    ),
-    Mechanism(
-        "critical requests of policies that bid for others",
-        "core/auction.py",
-        (Part(Auction, "_sparing", lambda self, first, *rest: first),),
-    ),
-    Mechanism(
         "no app is passed over for ever",
         "policy_api/arbiter.py",
         (Part(arbiter, "overdue", lambda bids, passed_ns, first, *rest: first),),
-    ),
-    Mechanism("auction plans for slow batches", "core/auction.py", (Part(Auction, "_say_spread", says(None), True),)),
-    Mechanism(
-        "auction counts what waiting loses",
-        "policy_api/arbiter.py",
-        (Part(arbiter, "_losses", lambda bids, *rest: [0.0] * len(bids)),),
-    ),
-    Mechanism(
-        "auction's bounds of class and latest start", "policy_api/arbiter.py", (Part(arbiter, "_bars", says(False)),)
     ),
     Mechanism(
         "messages read together",

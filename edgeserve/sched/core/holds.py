@@ -188,7 +188,6 @@ class Holds:
             bid.klass == "normal"
             and not bid.probe
             and not bid.drops
-            and bid.latest_start_ns is None
             and bid.steps_max is None
             and not self._state.draining
         ):

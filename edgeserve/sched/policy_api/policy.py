@@ -40,9 +40,8 @@ class Bid:
 
     ``jobs`` of one ``model`` run as a batch of ``size`` in ``expected_ns``; the lane refuses to start after
     ``start_before_ns``. ``utility`` gives the value delivered as a function of the start time; ``remaining_ns`` is the
-    lane time that still has to be spent until that value is delivered. ``latest_start_ns`` is set on a continuation (a
-    cohort's next stage, the next decode step): others cut in only if they end before it. ``drops`` end, with that
-    reason, if and only if the bid wins. ``steps_max`` bounds the steps of an iterative model: ``expected_ns`` is then
+    lane time that still has to be spent until that value is delivered. ``drops`` end, with that reason, if and only if
+    the bid wins. ``steps_max`` bounds the steps of an iterative model: ``expected_ns`` is then
     the time of all of them, while estimates are of one step. ``whole_ns`` is the time until what ``utility`` counts is
     done, where the batch comes back before; 0: ``expected_ns``. ``variant`` names the engine's way to run the model.
     """
@@ -55,7 +54,6 @@ class Bid:
         "utility",
         "remaining_ns",
         "start_before_ns",
-        "latest_start_ns",
         "drops",
         "steps_max",
         "probe",
@@ -65,7 +63,6 @@ class Bid:
         "variant",
         "whole_ns",
         "open_steps",
-        "spread_ns",
     )
 
     def __init__(
@@ -77,7 +74,6 @@ class Bid:
         utility: UtilityOfStart,
         remaining_ns: int,
         start_before_ns: int = START_ANY_TIME_NS,
-        latest_start_ns: int | None = None,
         drops: Sequence[Tuple[RequestRecord, str]] = (),
         steps_max: int | None = None,
         probe: bool = False,
@@ -92,7 +88,6 @@ class Bid:
         self.utility = utility
         self.remaining_ns = remaining_ns
         self.start_before_ns = start_before_ns
-        self.latest_start_ns = latest_start_ns
         self.drops = drops
         self.steps_max = steps_max
         self.probe = probe
@@ -101,8 +96,25 @@ class Bid:
         self.variant = variant
         self.whole_ns = whole_ns
         self.policy: Policy | None = None  # filled in by the scheduler
-        self.spread_ns = 0  # by the scheduler: how much longer the work may take than expected
         self.open_steps = False  # the scheduler filled in steps_max
+
+    def resized(self, jobs: Sequence[Job], size: int, expected_ns: int, steps_max: int | None) -> Bid:
+        """The same bid for fewer jobs or steps."""
+        found = Bid(
+            self.model,
+            jobs,
+            size,
+            expected_ns,
+            self.utility,
+            self.remaining_ns,
+            self.start_before_ns,
+            self.drops,
+            steps_max,
+            klass=self.klass,
+            variant=self.variant,
+        )
+        found.policy = self.policy
+        return found
 
     def __repr__(self) -> str:
         return f"Bid({self.model} x{len(self.jobs)} in {self.size}, {self.expected_ns} ns)"

@@ -73,7 +73,6 @@ class Work:
         self.over: Dict[int, Job] = NO_JOBS  # the jobs that were over before the batch, by ``seq``
         self.cut_ns: int | None = None  # when it was told to end after its present step
         self.steps_max: int | None = None
-        self.variant = ""
         self.step_ns = 0  # it can be cut after a step or turn, which takes so long; 0: it cannot be cut
         self.reads = False  # it began with prompts of sequences, which are no steps
         self.at_once = False  # it may start as soon as its lane has it, which had nothing else
