@@ -110,7 +110,7 @@ SCHED_ROOMS = {
 }
 
 PUBLISHED = "sched.published"  # policies as papers have them: loaded by name, imported by nothing
-PUBLISHED_MAY = {"common", "edf"}  # rooms of sched/policies that they use
+PUBLISHED_MAY = {"common"}  # rooms of sched/policies that they use
 
 # Library -> the only modules that may import it.
 OPTIONAL = {

@@ -31,7 +31,8 @@ from edgeserve.sched.plan.paths import LaneSchedule, Route
 from edgeserve.sched.plan.plain import Plain
 from edgeserve.sched.plan.steps import Steps
 from edgeserve.sched.plan.unequal import Unequal
-from edgeserve.sched.policies import POLICIES, edf
+from edgeserve.sched.policies import POLICIES
+from edgeserve.sched.policies.common import batches
 from edgeserve.sched.policies.common.job_queue import JobQueue
 from edgeserve.sched.policies.common.lengths import Lengths
 from edgeserve.sched.policy_api import arbiter
@@ -198,11 +199,15 @@ MECHANISMS: Tuple[Mechanism, ...] = (
     Mechanism("eviction spares bound models", "resources/model_cache.py", (Part(Device, "_could_return", says(True)),)),
     # --- edf, whose batches are those of plain work
     Mechanism(
-        "edf: values of a model's jobs", "policies/common/model_queues.py", (Part(edf, "worthiest", most_urgent),)
+        "edf: values of a model's jobs", "policies/common/model_queues.py", (Part(batches, "worthiest", most_urgent),)
     ),
-    Mechanism("edf: batches that give nobody up", "policies/edf.py", (Part(edf, "_rate_of_all", says(0.0)),)),
-    Mechanism("edf: steps to come", "policies/edf.py", (Part(edf, "steps_more_ns", says(0)),)),
-    Mechanism("edf: sizes that lose critical jobs", "policies/edf.py", (Part(edf, "_critical_lost", says(0)),)),
+    Mechanism(
+        "edf: batches that give nobody up", "policies/common/batches.py", (Part(batches, "_rate_of_all", says(0.0)),)
+    ),
+    Mechanism("edf: steps to come", "policies/common/batches.py", (Part(batches, "steps_more_ns", says(0)),)),
+    Mechanism(
+        "edf: sizes that lose critical jobs", "policies/common/batches.py", (Part(batches, "_critical_lost", says(0)),)
+    ),
     # --- plan: the choice
     Mechanism(
         "plan: price of a lane's time",

@@ -26,11 +26,11 @@ from edgeserve.sched.policies.common.bidding import (
     take,
 )
 from edgeserve.sched.policies.common.job_queue import JobQueue
-from edgeserve.sched.policy_api import arbiter
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.options import PolicyOptions, option
 from edgeserve.sched.policy_api.policy import CANNOT_MAKE_DEADLINE, Bid, Options, Policy
 from edgeserve.sched.protocol.events import CLASSES
+from edgeserve.sched.published.common.orders import choose
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import Job, RequestRecord
 from edgeserve.sched.resources.lanes import Lane, Work
@@ -157,7 +157,7 @@ class EdfBefore(Policy):
             return None
         if len(bids) == 1:
             return bids[0]
-        return arbiter.choose(bids, lane.available_ns(board.now_ns), lane.dispatch_gap.careful_ns)
+        return choose(bids, lane.available_ns(board.now_ns), lane.dispatch_gap.careful_ns)
 
     def holds(self, model: str) -> bool:
         """Whether jobs of a model wait here."""

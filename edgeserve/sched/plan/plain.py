@@ -1,4 +1,5 @@
-"""Plain work: models of one app node each, or of paths whose models share no lane. The batch is that of ``edf``."""
+"""Plain work: models of one app node each, or of paths whose models share no lane. The batch is that of
+``policies/common/batches.py``."""
 
 from __future__ import annotations
 
@@ -7,9 +8,9 @@ from typing import List, Sequence
 from edgeserve.compiled import mypyc_attr
 from edgeserve.sched.plan.candidate import K_SHARE, Candidate, worth_of
 from edgeserve.sched.plan.source import Source
-from edgeserve.sched.policies.common.bidding import Utility
+from edgeserve.sched.policies.common.batches import Batches, steps_more_ns
+from edgeserve.sched.policies.common.bidding import Utility, refusal
 from edgeserve.sched.policies.common.model_queues import ModelQueues
-from edgeserve.sched.policies.edf import Edf, steps_more_ns
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.policy import CANNOT_MAKE_DEADLINE, Bid, Policy
 from edgeserve.sched.requests.critical import NO_ROOMS
@@ -35,10 +36,10 @@ class Plain(Source):
 
     def __init__(self, owner: Policy) -> None:
         super().__init__(owner)
-        self._edf = Edf(owner.name, owner.apps, {})
+        self._batches = Batches(owner.apps)
 
     def on_request(self, request: RequestRecord, board: Board) -> str | None:
-        reason = self._edf.on_request(request, board)
+        reason = refusal(request, board)
         if reason is None and request.hints and request.on_late != "answer" and _declares_steps(request):
             found = self.expected_end(request, None, board)
             if found is not None and board.now_ns + found.wait_ns + found.alone_ns > request.deadline_ns:
@@ -46,23 +47,23 @@ class Plain(Source):
         return reason
 
     def on_ready(self, job: Job, board: Board) -> None:
-        self._edf.on_ready(job, board)
+        self._batches.models[job.node.model].add(job)
 
     def on_gone(self, job: Job, board: Board) -> None:
-        self._edf.on_gone(job, board)
+        self._batches.models[job.node.model].remove(job)
 
     def on_started(self, work: Work, board: Board) -> None:
-        self._edf.on_started(work, board)
+        self._batches.models[work.model].started(work.jobs)
 
     def plan(self, board: Board) -> None:
-        self._edf.plan(board)
+        self._batches.drop_all_late(board)
 
     def queued(self) -> List[Job]:
-        return self._edf.queued()
+        return self._batches.queued()
 
     def offers(self, lane: Lane, at_ns: int, board: Board) -> Sequence[Candidate]:
         found: List[Candidate] = []
-        for queues in self._edf.models.values():
+        for queues in self._batches.models.values():
             if queues.count and queues.model in lane.models and board.is_resident(queues.model, lane):
                 item = self._offer(queues, lane, at_ns, board)
                 if item is not None:
@@ -71,22 +72,22 @@ class Plain(Source):
 
     def lone(self, lane: Lane, board: Board) -> Bid | None:
         alone: ModelQueues | None = None
-        for queues in self._edf.models.values():
+        for queues in self._batches.models.values():
             if queues.count:
                 if alone is not None:
                     return None
                 alone = queues
         if alone is None or alone.model not in lane.models or board.critical_rooms(lane) is not NO_ROOMS:
             return None
-        return self._edf.best_batch(alone, lane, board) if board.is_resident(alone.model, lane) else None
+        return self._batches.best_batch(alone, lane, board) if board.is_resident(alone.model, lane) else None
 
     def smaller(self, candidate: Candidate, lane: Lane, at_ns: int, board: Board) -> Sequence[Candidate]:
         found: List[Candidate] = []
-        queues = self._edf.models[candidate.model]
+        queues = self._batches.models[candidate.model]
         latency = board.latency(candidate.model, lane.name)
         for size in latency.sizes:
             if size < len(candidate.jobs):
-                bid = self._edf.batch_of(queues, size, lane, board)
+                bid = self._batches.batch_of(queues, size, lane, board)
                 if bid is None:
                     continue
                 item = self._candidate(bid, queues.lost, lane, at_ns, board)
@@ -101,7 +102,7 @@ class Plain(Source):
 
     def _offer(self, queues: ModelQueues, lane: Lane, at_ns: int, board: Board) -> Candidate | None:
         """The best batch of a model."""
-        bid = self._edf.best_batch(queues, lane, board)
+        bid = self._batches.best_batch(queues, lane, board)
         if bid is None:
             return None
         return self._candidate(bid, queues.lost, lane, at_ns, board)
@@ -111,7 +112,7 @@ class Plain(Source):
         assert isinstance(utility, Utility)
         latency = board.latency(bid.model, lane.name)
         share_ns = latency.share_ns
-        takes_steps = self._edf.models[bid.model].takes_steps
+        takes_steps = self._batches.models[bid.model].takes_steps
         gain = 0.0
         slack_ns = FOREVER_NS
         counted = set()
@@ -163,7 +164,7 @@ class Plain(Source):
             bid.klass,
             bid,
         )
-        found.trust = max(0.0, 1.0 - TRUST * self._edf.models[bid.model].loss)
+        found.trust = max(0.0, 1.0 - TRUST * self._batches.models[bid.model].loss)
         return found
 
 

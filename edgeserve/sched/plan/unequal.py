@@ -38,7 +38,7 @@ CEILINGS: Final = 8
 """Lengths that batches are made up to."""
 
 EQUAL: Final = 0.98
-"""Of candidates that bring so much of the most per time, the one of most jobs goes (as ``edf``)."""
+"""Of candidates that bring so much of the most per time, the one of most jobs goes."""
 
 
 class Row(NamedTuple):
@@ -99,7 +99,7 @@ class Unequal(Plain):
     def on_finished(self, work: Work, started_ns: int, finished_ns: int, board: Board) -> None:
         if work.failed or work.probe is not None or self._alike[work.model]:
             return
-        if not self._edf.models[work.model].takes_steps:
+        if not self._batches.models[work.model].takes_steps:
             self._law(work.model, work.lane.name, board).took(work.size, work.jobs, finished_ns - started_ns)
             self._look(work.model, board)
 
@@ -109,12 +109,12 @@ class Unequal(Plain):
             self._look(work.model, board)
 
     def plan(self, board: Board) -> None:
-        for queues in self._edf.models.values():
+        for queues in self._batches.models.values():
             if queues.count:
                 if self._is_wide(queues.model, board):
                     self._drop_hopeless(queues, board)
                 else:
-                    self._edf.drop_late(queues, board)
+                    self._batches.drop_late(queues, board)
 
     def lone(self, lane: Lane, board: Board) -> Bid | None:
         bid = super().lone(lane, board)
@@ -125,7 +125,7 @@ class Unequal(Plain):
             return super().smaller(candidate, lane, at_ns, board)
         law = self._law(candidate.model, lane.name, board)
         rows = sorted([_row(job, law, at_ns, board) for job in candidate.jobs], key=_by_mean)
-        lost = self._edf.models[candidate.model].lost
+        lost = self._batches.models[candidate.model].lost
         found: List[Candidate] = []
         for size in board.latency(candidate.model, lane.name).sizes:
             if size < len(rows):
@@ -160,7 +160,7 @@ class Unequal(Plain):
 
     def _is_wide(self, model: str, board: Board) -> bool:
         """Whether some law of a model has a spread. What an iterative model takes is a matter of its steps."""
-        if self._alike[model] or self._edf.models[model].takes_steps:
+        if self._alike[model] or self._batches.models[model].takes_steps:
             return False
         found = self._wide.get(model)
         return self._look(model, board) if found is None else found

@@ -85,10 +85,12 @@ class ModelQueues:
         queue.add(job.deadline_ns, job)
         self._queue_of[job.seq] = queue
 
-    def began(self, count: int) -> None:
-        """So many jobs began to run."""
+    def started(self, jobs: Sequence[Job]) -> None:
+        """A batch of these jobs runs."""
         self.lost = 0
-        self.loss *= REMEMBERED**count
+        self.loss *= REMEMBERED ** len(jobs)
+        for job in jobs:
+            self.remove(job)
 
     def gave_up(self, count: int) -> None:
         """So many jobs were given up for their deadlines."""

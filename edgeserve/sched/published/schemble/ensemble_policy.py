@@ -16,10 +16,10 @@ from edgeserve.sched.policies.common.bidding import bid_for, droppable, take
 from edgeserve.sched.policies.common.ensembles import Ensemble, Query, ensemble_of
 from edgeserve.sched.policies.common.job_queue import JobQueue
 from edgeserve.sched.policies.common.records import RecordDraws
-from edgeserve.sched.policies.edf import Edf
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.options import PolicyOptions, option
 from edgeserve.sched.policy_api.policy import CANNOT_MAKE_DEADLINE, Bid, Change, Options, Policy
+from edgeserve.sched.published.common.edf import Edf
 from edgeserve.sched.published.common.orders import choose
 from edgeserve.sched.published.schemble.lanes import Places, places_of
 from edgeserve.sched.published.schemble.planner import BOUNDED
