@@ -1,11 +1,10 @@
 """Batching delay: the short wait of a lane for a fuller batch, where that pays and nothing else waits for the lane.
 
-There are two reasons to wait. *Returning clients*: sixteen requests in flight of clients that ask again as soon as
-they are answered can run as 8 + 8 + 8 ... for ever, since the other 8 start when a batch ends, a moment before those
-just answered are back. One wait makes batches of 16 from then on. :class:`ReturningClient` learns of each (app,
-client) how many answers are followed by another request within a short window, and how soon; arrivals that follow no
-answer count against it, so that nobody waits for an open loop. *Pressure*: near a limit of heat or power what counts
-is the energy per answer, and a fuller batch takes less device time per answer. Integers only; knows no policy by name.
+There are two reasons to wait. *Returning clients*: sixteen clients that ask again as soon as they are answered can run
+as 8 + 8 + 8 ... for ever, since the other 8 start a moment before those just answered are back. One wait makes batches
+of 16 from then on. Of each (app, client) it is learnt how many answers are followed by another request within a short
+window, and how soon; arrivals that follow no answer count against it, so that no lane waits for an open loop.
+*Pressure*: near a limit of heat or power a fuller batch takes less energy per answer. Integers only.
 """
 
 from __future__ import annotations

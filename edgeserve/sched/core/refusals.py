@@ -1,8 +1,8 @@
 """What a refusal for a deadline says of itself: how long the request would have taken, and which deadline would do.
 
-Worked out only for requests that a policy refuses or gives up; what the estimate cannot explain (a policy had another
-reason) gets no numbers. The deadline that would do counts what waits for the lane and goes first; whoever comes back
-with it is ranked above its equals (``sched/requests/promises.py``).
+What the estimate cannot explain (a policy had another reason) gets no numbers. The deadline that would do counts what
+waits for the lane and goes first; a request that comes back with it is ranked above its equals
+(``sched/requests/promises.py``).
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
 """How long batches of one model take on one lane: a table per answer, made anew by what changes them.
 
 Profile first, measured durations after. What changes from second to second (clocks, heat, other load) slows all batch
-sizes alike; how the sizes compare hardly changes. So all times are the standard time of their size times one slowdown,
-which every measured batch moves at once; the standard time follows slowly. Judging each size by its own last runs lets
-the size win that is *believed* fastest, which is often the one whose few runs were lucky, or are long ago. Integers
-only, parts per million, so that decisions are the same on every Python. Knows no clock.
-``docs/guide/batch-times.md`` explains which answer is for what.
+sizes alike; so all times are the standard time of their size, which follows slowly, times one slowdown, which every
+batch moves at once. (By its own last runs alone the size would win whose few runs were lucky.) Integers, parts per
+million: decisions are the same on every Python. ``docs/guide/batch-times.md`` says which answer is for what.
 """
 
 from __future__ import annotations
@@ -83,14 +81,13 @@ class Contradiction(NamedTuple):
 class BatchTime:
     """One model on one lane: how long a batch takes now.
 
-    Tables by batch size, in nanoseconds at the lane's present speed; a table that changed may be a new object, so it
-    is read from here each time. :meth:`observe`, :meth:`forget` and :meth:`set_speed` are the only methods that change
-    them. ``version`` rises whenever the three tables of the present slowdown (typical, likely, slowest) have changed.
+    Tables by batch size, in nanoseconds at the lane's present speed; a table that changed may be a new object, so it is
+    read from here each time. ``version`` rises when the tables of the present slowdown (typical, likely, slowest) have
+    changed.
 
     ``estimate_ns``    the careful estimate for planning: the maximum of the size's last ten durations, before the first
                        the profile's 99th percentile (Clockwork, section 3)
-    ``likely_ns``      the 80th percentile, for decisions that one slow batch in ten must not sway: the careful estimate
-                       would refuse everything for as long as a single outlier above the deadline stays in the window
+    ``likely_ns``      the 80th percentile, for decisions that one slow batch in ten must not sway
     ``typical_ns``     the middle of what batches take now: what the work is worth, not what it may take
     ``slowest_ns``     as slow as the slowest of the last ten batches of any size: for what must not be late
     ``profiled_ns``    the profile's mean, whatever was measured since: for policies that planned ahead of time
@@ -275,9 +272,8 @@ class BatchTime:
         return Known(self._source(size), self.seeds[size].count, None)
 
     def contradiction(self) -> Contradiction | None:
-        """Whether more than half of the latest served batches contradict what the estimates began with: profile,
-        ``expected`` or start-up. Estimates follow the served batches by themselves; but they fall back to their
-        beginning after a pause, and begin there at each start, so somebody should correct it."""
+        """What more than half of the latest served batches contradict: profile, ``expected`` or start-up. Estimates
+        follow the served batches, but fall back to their beginning after a pause and at each start."""
         size, served = self._served_size, self._served
         if served.count < WINDOW_LEN or self._source(size) == ASSUMED:
             return None
@@ -437,8 +433,8 @@ class BatchTime:
 
 def fixed_part_ns(times_ns: Mapping[int, int]) -> int:
     """c0 of the straight line ``c0 + c1 * size`` through the times (least squares), between 0 and the smallest time;
-    0 for a single size, which tells nothing about it. Where small batches lie below the line (times that rise ever
-    slower), that of the parallel through the first: with all of the first time fixed, no part would be left to grow."""
+    0 for a single size. Where small batches lie below the line, that of the parallel through the first: with all of the
+    first time fixed, no part would be left to grow."""
     if len(times_ns) < 2:
         return 0
     mean_size = sum(times_ns) / len(times_ns)

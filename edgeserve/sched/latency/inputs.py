@@ -1,19 +1,13 @@
 """Input variance, seen from outside: how unequal a model's inputs are, and what that does to larger batches.
 
-A batch takes as long as its longest input makes it. A profile that was measured with one input knows nothing of that:
-it says that eight take what eight copies of that input do, and where eight inputs differ, the longest of them may be
-three times as long. What tells unequal inputs from a slow device is the spread: on a slow device every batch takes as
-much longer, with unequal inputs batches of one size differ. So the spread of the growing part of measured times, as the
-deviation of its logarithm, tells how much longer than the usual input the longest of any number of inputs is expected
-to be. Successive batches are compared, so that a slowdown that changes is no spread; what noise explains counts as
-none.
+A batch takes as long as its longest input makes it, and a profile that was measured with one input does not know that.
+On a slow device every batch takes as much longer; with unequal inputs batches of one size differ. So the spread of the
+growing part of measured times, as the deviation of its logarithm, tells how much longer than the usual input the
+longest of any number is expected to be. Successive batches are compared, so that a slowdown that changes is no spread.
 
-A spread alone does not tell that the longest input decides. Where every input adds its own time (a batch runs its
-inputs one after another, or its tokens count), batches differ too, but larger ones take as long as the profile says.
-So the spread counts only where the times themselves show a third of the rise that it tells of: from the profile to
-what was measured, and from smaller to larger batches where several sizes ran.
-
-Integers, millionths; logarithms are rounded to them, so that every machine decides alike.
+Where every input adds its own time, batches differ too, but larger ones take as long as the profile says. So the spread
+counts only where the times show a third of the rise that it tells of: from the profile to what was measured, and from
+smaller to larger batches where several sizes ran. Integers, millionths, so that every machine decides alike.
 """
 
 from __future__ import annotations
@@ -128,12 +122,9 @@ class InputVariance:
     def _is_shown(self, deviation_ppm: int) -> bool:
         """Whether the times rise with the expected maxima as inputs so unequal would have it.
 
-        Where the longest input decides, the logarithms rise by the deviation along the maxima; where all add up, they
-        do not. So their mean must be high enough, which a device that is slower than the profile raises too, and so
-        must their slope where several sizes ran, which holds at any slowdown. Lone inputs have no rise to show: the
-        spread of those is believed.
-
-        Inputs that add up are usual in the mean, and the mean of a lognormal is half its variance above its middle: the
+        Where the longest input decides, the logarithms rise by the deviation along the maxima. So their mean must be
+        high enough, which a slow device raises too, and so must their slope where several sizes ran. Lone inputs have
+        no rise to show: their spread is believed. The mean of a lognormal is half its variance above its middle: the
         logarithm of a batch is too low by that, and of a small batch by more."""
         variance_ppm = deviation_ppm * deviation_ppm // PPM
         rows: List[Tuple[int, int]] = [

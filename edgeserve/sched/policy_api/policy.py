@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 Options = Mapping[str, object]
 """The keys of ``[policy.NAME]`` except ``kind``, with their values."""
 
-
 CANNOT_MAKE_DEADLINE = "cannot_make_deadline"
 """Reason of a request that no lane could finish in time: refused at arrival, or dropped later (predicted miss)."""
 
@@ -215,9 +214,8 @@ class Policy:
 
     def expected_end(self, request: RequestRecord, job: Job | None, board: Board) -> ExpectedEnd | None:
         """When a request would end that you are refusing or giving up (because of ``job``, where one is named): the
-        numbers in the error that its client reads, if they show that it cannot make its deadline. By default those of
-        the shared estimate, by which ``refusal`` and ``board.earliest_end_ns`` judge; a policy that judges otherwise
-        says here what it judges by. Also asked once per app at start, for a new request. Changes nothing."""
+        numbers in the error that its client reads. By default those of the shared estimate; a policy that judges
+        otherwise says here by what. Also asked once per app at start, for a new request. Changes nothing."""
         return expected_end(request, job, board)
 
     def figures(self) -> Mapping[str, Any]:

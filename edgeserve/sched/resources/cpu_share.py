@@ -1,9 +1,8 @@
 """How much of the processor time that a lane's threads would use is left to them, by what a monitor reports.
 
-The load that a monitor reads counts every thread. What the lanes of the device used of it is known from their works, so
-that a lane does not take its own work for a busy processor. Other lanes (host functions above all) keep all that they
-use, and a lane that does not yield to them (``nice`` 0) gets nothing unless its threads fit beside theirs. Of what
-other programs use, a lane gets what fair scheduling gives it. Knows no policy, no file and no clock.
+What the lanes of the device used of the reported load is known from their works. Other lanes (host functions above all)
+keep all that they use, and a lane that does not yield to them (``nice`` 0) gets nothing unless its threads fit beside
+theirs. Of what other programs use, a lane gets what fair scheduling gives it.
 """
 
 from __future__ import annotations

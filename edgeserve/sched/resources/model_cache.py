@@ -1,17 +1,12 @@
 """Which models are in a device's memory: what waits for them, what is asked for, budget, and least recently used.
 
 Clockwork (section 5) loads the model of the highest unfulfilled demand, the estimated execution time of its outstanding
-jobs less what resident copies on other devices can serve (ours: nothing of jobs that only this device can serve, since
-one of its lanes holds their state), and evicts the least recently used. Ours counts in values of the auction, by class,
-and counts what comes beside what waits (``sched/resources/model_worth.py``): a model takes the place of others only
-where its jobs and those to come are worth more than what is lost while the others are away. So a pipeline that is asked
-for all the time stays whole. (A model whose requests are all refused since it is not there is loaded for a trial.)
-A request that is answered however late waits for that until its deadline, and then for what waits alone.
-Of models that are worth nothing now the least recently used goes first. A model that jobs are bound to is spared where
-their states would leave it no room to return, a model with work in flight is never evicted, nor one that was loaded for
-jobs that have not run yet.
-
-Knows no policy and no clock; emits no action: it answers questions, and the scheduler tells it what was done.
+jobs less what resident copies on other devices can serve, and evicts the least recently used. Ours counts in worth, by
+class, and counts what comes beside what waits (``sched/resources/model_worth.py``): a model takes the place of others
+only where its jobs and those to come are worth more than what is lost while the others are away. So a pipeline that is
+asked for all the time stays whole. A request that is answered however late waits for that until its deadline, and then
+for what waits alone. A model that jobs are bound to is spared where their states would leave it no room to return; one
+with work in flight is never evicted, nor one that was loaded for jobs that have not run yet. Emits no action.
 """
 
 from __future__ import annotations

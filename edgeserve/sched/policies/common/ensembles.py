@@ -1,8 +1,7 @@
 """The requests of ensembles that a policy holds: which of their models have answered, run, wait, and what they add.
 
-An *ensemble* is an app with one join behind several models. A request's models are bits of one number: of its own
-ensemble's models in their order. An app whose model has variants counts as one, too: exactly one of them answers, and
-its quality is what the answer is worth. Changes nothing outside; the policy tells it what happened.
+An *ensemble* is an app with one join behind several models; a request's models are bits of one number, in their order.
+An app whose model has variants counts as one, too: one of them answers, and its quality is what the answer is worth.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """The queue of ready jobs: ordered by an integer key, cheap at both ends, cuttable by key in O(log n).
 
-A sorted list of ``(key, seq, job)`` rows. Searching is a bisection (O(log n) comparisons); inserting and deleting move
-pointers in one ``memmove`` (10,000 rows are 80 kB: a few microseconds), which beats every tree written in Python at
-the lengths that a device can serve. ``tests/unit/sched/policies/common/test_job_queue.py`` holds the queue against a
-naive list.
+A sorted list of ``(key, seq, job)`` rows: searching is a bisection; inserting and deleting are one ``memmove`` (10,000
+rows are 80 kB), which beats every tree written in Python at the lengths that a device can serve.
 """
 
 from __future__ import annotations

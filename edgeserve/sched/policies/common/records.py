@@ -1,9 +1,8 @@
 """Which requests of an ensemble have all their models run, for the history that ``edgeserve fit`` learns from.
 
-Requests are drawn when their models become ready, before anything is known of them. The world keeps the inputs of each
-model (``sched/core/experiments.py``); what the request itself does not run is run later, alone, as a probe: where a
-lane idles and no deadline of an app on it could suffer. What the models say is written down by the world
-(``live/history_recorder.py``). A policy owns one :class:`RecordDraws` and calls it from its hooks.
+Requests are drawn when their models become ready. The world keeps the inputs of each model
+(``sched/core/experiments.py``); what the request itself does not run is run later, alone, as a probe. The world writes
+down what the models say (``live/history_recorder.py``). A policy calls :class:`RecordDraws` from its hooks.
 """
 
 from __future__ import annotations
