@@ -9,7 +9,7 @@ million: decisions are the same on every Python. ``docs/guide/batch-times.md`` s
 from __future__ import annotations
 
 import math
-from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
+from typing import Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
 from edgeserve.config.profiles import QUANTILES, Timing
 from edgeserve.errors import ProfileError
@@ -18,7 +18,7 @@ from edgeserve.sched.latency.inputs import InputVariance
 from edgeserve.sched.latency.window import Window
 from edgeserve.sched.latency.work_time import WorkTime
 from edgeserve.sched.requests.work import MILLI
-from edgeserve.units import FOREVER_NS, NS_PER_MS, PPM, ns_to_ms
+from edgeserve.units import FOREVER_NS, NS_PER_MS, PPM
 
 EXPECTED, PROFILE, START, ASSUMED, LIVE = "expected", "profile", "start-up", "assumed", "live"
 """What an estimate stands on: ``[model.NAME.expected]``, a profile, a few runs at start-up, nothing (an input to try
@@ -292,35 +292,15 @@ class BatchTime:
         """What the estimates of a size began with."""
         return self._sources.get(size, PROFILE if self.seeds[size].count else EXPECTED)
 
-    def figures(self, now_ns: int) -> Dict[str, Any]:
-        """What is known, in plain numbers for people, times in ms: ``stats`` shows it."""
-        sizes: Dict[str, Any] = {}
-        for size in self.sizes:
-            known = self.known(size, now_ns)
-            sizes[str(size)] = {
-                "typical_ms": ns_to_ms(self.typical_ns[size]),
-                "likely_ms": ns_to_ms(self.likely_ns[size]),
-                "estimate_ms": ns_to_ms(self.estimate_ns[size]),
-                "source": known.source,
-                "measured": known.measured,
-                "age_ms": None if known.age_ns is None else ns_to_ms(known.age_ns),
-            }
-        table: Dict[str, Any] = {
-            "pace": self.slowdown_ppm / PPM,
-            "skew": self._inputs.deviation_ppm / PPM,
-            "pace_measured": self._ratios.count,
-            "sizes": sizes,
-        }
-        found = self.contradiction()
-        if found is not None:
-            table["contradiction"] = {
-                "source": found.source,
-                "size": found.size,
-                "began_ms": ns_to_ms(found.began_ns),
-                "served_ms": ns_to_ms(found.served_ns),
-                "batches": found.batches,
-            }
-        return table
+    @property
+    def skew_ppm(self) -> int:
+        """How unequal inputs are: the deviation of the logarithm of what one adds to a batch, in millionths."""
+        return self._inputs.deviation_ppm
+
+    @property
+    def slowdown_count(self) -> int:
+        """How many batches :attr:`slowdown_ppm` stands on."""
+        return self._ratios.count
 
     # --- what is learnt -----------------------------------------------------------------------------------------------
 

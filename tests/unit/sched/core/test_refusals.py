@@ -7,8 +7,8 @@ from typing import Any, Mapping
 import pytest
 from hand_world import MS, Driver, ended
 
+from edgeserve.live.estimates import expected_of_app
 from edgeserve.recording.trace import step_line
-from edgeserve.sched.core.refusals import expected_of_app
 from edgeserve.sched.policies import POLICIES
 from edgeserve.sched.protocol.actions import FinishRequest, Shortfall
 from edgeserve.sched.protocol.events import RequestArrived

@@ -95,5 +95,5 @@ def test_inputs_that_are_unequal_as_declared_surprise_only_who_does_not_listen(p
         world.finish("a", at=1000 * step + (9, 40)[step % 2])
         for after, name in ((60, "b"), (90, "c")):
             world.finish(name, at=1000 * step + after)
-    skew = world.scheduler.state.latency["a", "a"].figures(0)["skew"]
+    skew = world.scheduler.state.latency["a", "a"].skew_ppm
     assert (skew == 0.0) == listens
