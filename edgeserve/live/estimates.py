@@ -99,7 +99,6 @@ def times_table(latency: BatchTime, now_ns: int) -> Dict[str, Any]:
         }
     table: Dict[str, Any] = {
         "pace": latency.slowdown_ppm / PPM,
-        "skew": latency.skew_ppm / PPM,
         "pace_measured": latency.slowdown_count,
         "sizes": sizes,
     }

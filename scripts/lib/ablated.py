@@ -18,7 +18,6 @@ from edgeserve.sched.core.experiments import Trials
 from edgeserve.sched.core.holds import Holds
 from edgeserve.sched.latency.batch_time import BatchTime
 from edgeserve.sched.latency.declared import DeclaredShare
-from edgeserve.sched.latency.inputs import InputVariance
 from edgeserve.sched.latency.lane_gaps import DispatchGap
 from edgeserve.sched.latency.path_cost import AppCosts
 from edgeserve.sched.plan import candidate, choose, lane_plan, law, members, plain, side_lanes, steps, unequal
@@ -177,8 +176,7 @@ MECHANISMS: Tuple[Mechanism, ...] = (
     ),
     # --- latency
     Mechanism("slowdown of batches", "latency/batch_time.py", (Part(BatchTime, "_follow", says(None), True),)),
-    Mechanism("standard times by size", "latency/batch_time.py", (Part(BatchTime, "_compare", says(False), True),)),
-    Mechanism("input variance", "latency/inputs.py", (Part(InputVariance, "observe", says(False), True),)),
+    Mechanism("standard times by size", "latency/batch_time.py", (Part(BatchTime, "_compare", says(None), True),)),
     Mechanism(
         "declared work as batches show it", "latency/declared.py", (Part(DeclaredShare, "observe", says(None), True),)
     ),

@@ -14,7 +14,6 @@ from typing import Dict, List, Mapping, NamedTuple, Sequence, Tuple
 from edgeserve.config.profiles import QUANTILES, Timing
 from edgeserve.errors import ProfileError
 from edgeserve.sched.latency.declared import DeclaredShare
-from edgeserve.sched.latency.inputs import InputVariance
 from edgeserve.sched.latency.window import Window
 from edgeserve.sched.latency.work_time import WorkTime
 from edgeserve.sched.requests.work import MILLI
@@ -143,7 +142,6 @@ class BatchTime:
         spreads = sorted([_spread_ppm(seed) for seed in self.seeds.values()])
         self._first_ppm = spreads[len(spreads) // 2]  # the likely slowdown before the first measurement
         self._told_ppm: Tuple[int, ...] = (0, 0, 0)
-        self._inputs = InputVariance(medians_ns, self.fixed_ns)
         self._standard_ns = medians_ns
         self._places: Dict[int, Tuple[int, int]] = {}  # size -> (times the profile, beside the others; batches seen)
         self._last = (0, PPM)  # the last batch: its size and its ratio
@@ -196,13 +194,14 @@ class BatchTime:
             duration_ns = max(1, duration_ns * seed_ns // told_ns)
         self._windows[size].add(duration_ns, now_ns)
         self._set_estimate(size)
-        is_new = over_milli is None and self._inputs.observe(size, duration_ns)
         ratio_ppm = max(1, duration_ns * PPM // self._standard_ns[size])
         self._follow(now_ns, ratio_ppm)
         before, self._last = self._last, (size, ratio_ppm)
         if before[0] not in (size, 0):  # where only one size runs, nothing tells its own part from the slowdown
-            is_new = self._compare(before, self._last) or is_new
-        self._set_slowdown(is_new)
+            self._compare(before, self._last)
+            self._set_slowdown(True)
+        else:
+            self._set_slowdown(False)
         work = self._work
         if work is not None:
             work.is_declared = work.is_declared or over_milli is not None
@@ -293,11 +292,6 @@ class BatchTime:
         return self._sources.get(size, PROFILE if self.seeds[size].count else EXPECTED)
 
     @property
-    def skew_ppm(self) -> int:
-        """How unequal inputs are: the deviation of the logarithm of what one adds to a batch, in millionths."""
-        return self._inputs.deviation_ppm
-
-    @property
     def slowdown_count(self) -> int:
         """How many batches :attr:`slowdown_ppm` stands on."""
         return self._ratios.count
@@ -308,9 +302,9 @@ class BatchTime:
         """A batch took so many times its standard time."""
         self._ratios.add(ratio_ppm, now_ns)
 
-    def _compare(self, one: Tuple[int, int], other: Tuple[int, int]) -> bool:
+    def _compare(self, one: Tuple[int, int], other: Tuple[int, int]) -> None:
         """Two successive batches (size, ratio) tell how their sizes compare, whatever slows both: one takes the more of
-        its standard time, the other the less. True where a standard time changed."""
+        its standard time, the other the less."""
         before, ratio_before_ppm = one
         size, ratio_ppm = other
         apart_ppm = (ratio_ppm - ratio_before_ppm) * 2 * PPM // (ratio_ppm + ratio_before_ppm)
@@ -320,7 +314,6 @@ class BatchTime:
             count = min(count + 1, PLACE_LEN)
             place_ppm += place_ppm * by_ppm // (PPM * (count + PRIOR))
             self._places[moved] = min(PPM * PLACE_MAX, max(PPM // PLACE_MAX, place_ppm)), count
-        return True
 
     def _explain(self, since_ns: int, factor: float) -> None:
         """A clock that changed at one moment after ``since_ns`` explains what was measured since that moment: at the
@@ -377,9 +370,7 @@ class BatchTime:
         has. O(sizes). No time is less than a nanosecond: rates divide by it."""
         if is_new:
             self._standard_ns = {
-                size: max(
-                    1, self._inputs.time_ns(size, max(1, seed.median_ns)) * self._places.get(size, (PPM, 0))[0] // PPM
-                )
+                size: max(1, max(1, seed.median_ns) * self._places.get(size, (PPM, 0))[0] // PPM)
                 for size, seed in self.seeds.items()
             }
         ratios = self._ratios.values
