@@ -12,7 +12,6 @@ import math
 from typing import Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
 from edgeserve.config.profiles import QUANTILES, Timing
-from edgeserve.errors import ProfileError
 from edgeserve.sched.latency.declared import DeclaredShare
 from edgeserve.sched.latency.window import Window
 from edgeserve.sched.latency.work_time import WorkTime
@@ -113,13 +112,6 @@ class BatchTime:
         alone: Mapping[str, Sequence[int]] | None = None,
         sources: Mapping[int, str] | None = None,
     ) -> None:
-        missing = [size for size in sizes if size not in seeds]
-        if missing:
-            raise ProfileError(
-                f"model {model!r} on lane {lane!r}: batch sizes {missing} have no measured time "
-                f"(measured: {', '.join(map(str, sorted(seeds))) or 'none'}); run 'edgeserve profile' "
-                f"or give [model.{model}.expected]"
-            )
         self.model = model
         self.lane = lane
         self.sizes = tuple(sizes)
