@@ -9,10 +9,9 @@ The page *Write a policy* is the tutorial, *The interface of a policy* the refer
   returns, :class:`PolicyOptions` with :func:`option` for the keys of its section, :data:`POLICIES` as the registry by
   kind.
 * The arguments of the hooks, for annotations: :class:`Board`, :class:`RequestRecord`, :class:`Job`, :class:`Lane`,
-  :class:`Work`, :class:`Change`, :class:`App`, :class:`Node`, :class:`Branch`, :class:`BatchTime`,
-  :class:`Distribution`.
+  :class:`Work`, :class:`Change`, :class:`App`, :class:`Node`, :class:`Branch`, :class:`BatchTime`.
 * Functions that all policies share, so that every policy counts value and time alike: :class:`JobQueue`, :func:`take`,
-  :func:`bid_for`, :func:`likely_bid`, :func:`choose`, :func:`best_class`, :func:`refusal`, :func:`expected_end`,
+  :func:`bid_for`, :func:`choose`, :func:`best_class`, :func:`refusal`, :func:`expected_end`,
   :func:`droppable`, :func:`give_up_late`, :func:`keeps_written`, :func:`postpone`,
   :func:`look_at_bound`,
   :data:`CANNOT_MAKE_DEADLINE`, :func:`ms_to_ns`, :func:`ns_to_ms`.
@@ -23,14 +22,12 @@ Imports the scheduler and the configuration; no engine, no socket and no thread.
 from __future__ import annotations
 
 from edgeserve.sched.latency.batch_time import BatchTime
-from edgeserve.sched.latency.distribution import Distribution
 from edgeserve.sched.policies import POLICIES
 from edgeserve.sched.policies.common.bidding import (
     best_class,
     bid_for,
     droppable,
     give_up_late,
-    likely_bid,
     look_at_bound,
     postpone,
     refusal,
@@ -56,7 +53,6 @@ __all__ = [
     "Board",
     "Branch",
     "Change",
-    "Distribution",
     "ExpectedEnd",
     "Job",
     "JobQueue",
@@ -74,7 +70,6 @@ __all__ = [
     "give_up_late",
     "expected_end",
     "keeps_written",
-    "likely_bid",
     "look_at_bound",
     "ms_to_ns",
     "ns_to_ms",

@@ -8,12 +8,14 @@ from typing import Any, Collection, Dict, Mapping, NamedTuple, Optional, Tuple
 
 from edgeserve.config.profile_match import profile_command
 from edgeserve.config.schema import Config
-from edgeserve.sched.core.refusals import expected_of_app
 from edgeserve.sched.core.state import State
 from edgeserve.sched.latency.batch_time import EXPECTED, PROFILE, BatchTime, Contradiction
 from edgeserve.sched.latency.path_cost import AppCosts
+from edgeserve.sched.policy_api.expected_end import ExpectedEnd, expected_end
+from edgeserve.sched.protocol.events import Request
 from edgeserve.sched.requests.graph import App
-from edgeserve.units import NS_PER_S, counted, format_duration, ns_to_ms
+from edgeserve.sched.requests.states import RequestRecord
+from edgeserve.units import NS_PER_S, PPM, counted, format_duration, ns_to_ms
 
 log = logging.getLogger("edgeserve")
 
@@ -53,6 +55,19 @@ class AppFit(NamedTuple):
         }
 
 
+def expected_of_app(state: State, app: App, by_policy: bool = False) -> ExpectedEnd | None:
+    """When a usual request to an app would end that arrived now, by the shared estimate or as its policy sees that;
+    None while no lane could run it. ``deadline_ns_min`` counts from now."""
+    board, now_ns = state.board, state.board.now_ns
+    policy = state.policy_of[app.name]
+    usual = Request(0, app.name, now_ns, now_ns + app.slo_ns, on_late=app.on_late, hints=app.usual)
+    request = RequestRecord(usual, app, policy)
+    expected = policy.expected_end(request, None, board) if by_policy else expected_end(request, None, board)
+    if expected is None or expected.deadline_ns_min is None:
+        return expected
+    return expected._replace(deadline_ns_min=expected.deadline_ns_min - now_ns)
+
+
 def app_fit(state: State, app: App, by_policy: bool = False) -> AppFit:
     """What is believed of an app now: by the shared estimate, or by what its policy judges by."""
     expected = expected_of_app(state, app, by_policy)
@@ -67,6 +82,36 @@ def app_fit(state: State, app: App, by_policy: bool = False) -> AppFit:
         step_ns = state.latency[model, expected.lane].alone_likely_ns
     fit = AppFit(app.name, app.slo_ns, expected.lane, alone_ns, expected.wait_ns, max(alone_ns, needs_ns))
     return fit._replace(steps=steps, step_ns=step_ns)
+
+
+def times_table(latency: BatchTime, now_ns: int) -> Dict[str, Any]:
+    """What is known of a model on a lane, in plain numbers for people, times in ms: ``stats`` shows it."""
+    sizes: Dict[str, Any] = {}
+    for size in latency.sizes:
+        known = latency.known(size, now_ns)
+        sizes[str(size)] = {
+            "typical_ms": ns_to_ms(latency.typical_ns[size]),
+            "likely_ms": ns_to_ms(latency.likely_ns[size]),
+            "estimate_ms": ns_to_ms(latency.estimate_ns[size]),
+            "source": known.source,
+            "measured": known.measured,
+            "age_ms": None if known.age_ns is None else ns_to_ms(known.age_ns),
+        }
+    table: Dict[str, Any] = {
+        "pace": latency.slowdown_ppm / PPM,
+        "pace_measured": latency.slowdown_count,
+        "sizes": sizes,
+    }
+    found = latency.contradiction()
+    if found is not None:
+        table["contradiction"] = {
+            "source": found.source,
+            "size": found.size,
+            "began_ms": ns_to_ms(found.began_ns),
+            "served_ms": ns_to_ms(found.served_ns),
+            "batches": found.batches,
+        }
+    return table
 
 
 def expected_text(fit: AppFit) -> str:

@@ -26,7 +26,7 @@ from edgeserve.live.answer_lengths import AnswerLengths
 from edgeserve.live.config_reload import Prepared, RunningStarter, merged, prepare
 from edgeserve.live.device_watch import DeviceWatch, card_free_bytes
 from edgeserve.live.errors import EarlyRefusals, error_for
-from edgeserve.live.estimates import ContradictionLog, app_fit, log_fits
+from edgeserve.live.estimates import ContradictionLog, app_fit, log_fits, times_table
 from edgeserve.live.hints import show
 from edgeserve.live.history_recorder import HistoryRecorder, recorded_apps
 from edgeserve.live.loop_io import Mailbox, clock_ns
@@ -603,7 +603,7 @@ class RuntimeCore:
     def _latency(self, model: str) -> Dict[str, Any]:
         """What is believed of a model's times, per lane, and what that stands on."""
         now_ns, state = clock_ns(), self.scheduler.state
-        return {lane.name: state.latency[model, lane.name].figures(now_ns) for lane in state.lanes_of[model]}
+        return {lane.name: times_table(state.latency[model, lane.name], now_ns) for lane in state.lanes_of[model]}
 
     def _devices(self, energy: Mapping[str, Any]) -> Dict[str, Any]:
         return {

@@ -50,7 +50,7 @@ from edgeserve.engines.versions import engine_versions
 from edgeserve.engines.warm import warm_up
 from edgeserve.errors import ConfigError, EdgeServeError, ProfileError, nearest
 from edgeserve.offload.pin import Pinned, allowed_cores, pin_thread
-from edgeserve.sched.latency.saturation import constants_of
+from edgeserve.sched.latency.saturation import saturating
 from edgeserve.tools.alone import entry_nodes, example_items, measure_alone
 from edgeserve.tools.measure import (
     PROMPT_TOKENS,
@@ -587,8 +587,9 @@ def saturation(timings: Mapping[int, Timing]) -> str:
     """Where several sizes were measured, the smallest that keeps the lane busy: RT-LM's C, and its time (eta)."""
     if len(timings) < 2:
         return ""
-    found = constants_of(medians(timings))
-    return f", saturated by a batch of {found.batch} in {format_duration(found.step_ns)}"
+    times_ns = medians(timings)
+    size = saturating(times_ns)
+    return f", saturated by a batch of {size} in {format_duration(times_ns[size])}"
 
 
 def remarks_on_clocks(lane: Mapping[str, Any]) -> List[str]:

@@ -21,7 +21,7 @@ from lib import plots
 from replicate.orloj.cases import FACTORS
 
 from edgeserve.sched.latency.batch_time import BatchTime
-from edgeserve.sched.latency.distribution import timing_constant
+from edgeserve.sched.latency.timings import timing_constant
 from edgeserve.sched.published.orloj.lengths import Lengths, LengthWindow, lengths_of
 from edgeserve.sched.published.orloj.slack import score_of
 

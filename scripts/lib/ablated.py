@@ -13,13 +13,11 @@ from unittest import mock
 from edgeserve.config.schema import DEFAULT_POLICY
 from edgeserve.loop.coalescing import ReceiveCoalescing
 from edgeserve.loop.response_overhead import ResponseOverhead
-from edgeserve.sched.core.auction import Auction
 from edgeserve.sched.core.cuts import Cuts
 from edgeserve.sched.core.experiments import Trials
 from edgeserve.sched.core.holds import Holds
 from edgeserve.sched.latency.batch_time import BatchTime
 from edgeserve.sched.latency.declared import DeclaredShare
-from edgeserve.sched.latency.inputs import InputVariance
 from edgeserve.sched.latency.lane_gaps import DispatchGap
 from edgeserve.sched.latency.path_cost import AppCosts
 from edgeserve.sched.plan import choose, lane_plan, law, members, plain, side_lanes, steps, unequal
@@ -32,7 +30,8 @@ from edgeserve.sched.plan.paths import LaneSchedule, Route
 from edgeserve.sched.plan.plain import Plain
 from edgeserve.sched.plan.steps import Steps
 from edgeserve.sched.plan.unequal import Unequal
-from edgeserve.sched.policies import POLICIES, edf
+from edgeserve.sched.policies import POLICIES
+from edgeserve.sched.policies.common import batches
 from edgeserve.sched.policies.common.job_queue import JobQueue
 from edgeserve.sched.policies.common.lengths import Lengths
 from edgeserve.sched.policy_api import arbiter
@@ -163,28 +162,9 @@ MECHANISMS: Tuple[Mechanism, ...] = (
         (Part(Board, "spares_critical", says(True)),),
     ),
     Mechanism(
-        "others first, for critical requests",
-        "core/auction.py",
-        (Part(Auction, "_others_first", lambda self, bid, *rest: bid),),
-    ),
-    Mechanism(
-        "critical requests of policies that bid for others",
-        "core/auction.py",
-        (Part(Auction, "_sparing", lambda self, first, *rest: first),),
-    ),
-    Mechanism(
         "no app is passed over for ever",
         "policy_api/arbiter.py",
         (Part(arbiter, "overdue", lambda bids, passed_ns, first, *rest: first),),
-    ),
-    Mechanism("auction plans for slow batches", "core/auction.py", (Part(Auction, "_say_spread", says(None), True),)),
-    Mechanism(
-        "auction counts what waiting loses",
-        "policy_api/arbiter.py",
-        (Part(arbiter, "_losses", lambda bids, *rest: [0.0] * len(bids)),),
-    ),
-    Mechanism(
-        "auction's bounds of class and latest start", "policy_api/arbiter.py", (Part(arbiter, "_bars", says(False)),)
     ),
     Mechanism(
         "messages read together",
@@ -196,8 +176,7 @@ MECHANISMS: Tuple[Mechanism, ...] = (
     ),
     # --- latency
     Mechanism("slowdown of batches", "latency/batch_time.py", (Part(BatchTime, "_follow", says(None), True),)),
-    Mechanism("standard times by size", "latency/batch_time.py", (Part(BatchTime, "_compare", says(False), True),)),
-    Mechanism("input variance", "latency/inputs.py", (Part(InputVariance, "observe", says(False), True),)),
+    Mechanism("standard times by size", "latency/batch_time.py", (Part(BatchTime, "_compare", says(None), True),)),
     Mechanism(
         "declared work as batches show it", "latency/declared.py", (Part(DeclaredShare, "observe", says(None), True),)
     ),
@@ -218,11 +197,15 @@ MECHANISMS: Tuple[Mechanism, ...] = (
     Mechanism("eviction spares bound models", "resources/model_cache.py", (Part(Device, "_could_return", says(True)),)),
     # --- edf, whose batches are those of plain work
     Mechanism(
-        "edf: values of a model's jobs", "policies/common/model_queues.py", (Part(edf, "worthiest", most_urgent),)
+        "edf: values of a model's jobs", "policies/common/model_queues.py", (Part(batches, "worthiest", most_urgent),)
     ),
-    Mechanism("edf: batches that give nobody up", "policies/edf.py", (Part(edf, "_rate_of_all", says(0.0)),)),
-    Mechanism("edf: steps to come", "policies/edf.py", (Part(edf, "steps_more_ns", says(0)),)),
-    Mechanism("edf: sizes that lose critical jobs", "policies/edf.py", (Part(edf, "_critical_lost", says(0)),)),
+    Mechanism(
+        "edf: batches that give nobody up", "policies/common/batches.py", (Part(batches, "_rate_of_all", says(0.0)),)
+    ),
+    Mechanism("edf: steps to come", "policies/common/batches.py", (Part(batches, "steps_more_ns", says(0)),)),
+    Mechanism(
+        "edf: sizes that lose critical jobs", "policies/common/batches.py", (Part(batches, "_critical_lost", says(0)),)
+    ),
     # --- plan: the choice
     Mechanism(
         "plan: price of a lane's time",

@@ -15,7 +15,7 @@ import random
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
 from edgeserve.config.profiles import LaneProfile, Profile
-from edgeserve.sched.latency.distribution import timing_of
+from edgeserve.sched.latency.timings import timing_of
 from edgeserve.sim.scenario import Scenario, parse_scenario
 
 GPU, HOST = "gpu", "host"

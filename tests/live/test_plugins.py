@@ -15,7 +15,7 @@ from edgeserve.sched.policies import POLICIES
 from edgeserve.tools import doctor, simulate
 
 POLICY = """
-from edgeserve.sched.policies.fifo import Fifo
+from edgeserve.sched.published.baselines.fifo import Fifo
 from edgeserve.sched.policy_api.policy import Policy
 
 class Loud(Fifo):

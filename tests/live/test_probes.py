@@ -12,7 +12,7 @@ from edgeserve.config.loading import parse_config
 from edgeserve.live.retained_inputs import RetainedInputs
 from edgeserve.runtime import Runtime
 from edgeserve.sched.policies import POLICIES
-from edgeserve.sched.policies.edf import Edf
+from edgeserve.sched.published.common.edf import Edf
 from edgeserve.sched.published.orloj.sampler import Sample, Sampler
 
 TIMES_MS = (20, 60, 20, 60, 20, 60, 20, 60)

@@ -15,7 +15,7 @@ from scenarios import scenario_of
 
 from edgeserve.config.profiles import LaneProfile, Profile
 from edgeserve.sched.core.build import build_scheduler
-from edgeserve.sched.latency.distribution import timing_of
+from edgeserve.sched.latency.timings import timing_of
 from edgeserve.sched.protocol.actions import Outcome
 from edgeserve.sim.run import setting_of, simulate
 
@@ -111,7 +111,7 @@ def test_a_profile_of_one_input_or_of_many_does_not_hurt_edf(load):
         of_one.append(finish_rate(world, "edf", load, seed, [profile_of(world, [world["told"]])])[0] - without)
         of_many.append(finish_rate(world, "edf", load, seed, [profile_of(world, world["lengths"])])[0] - without)
     for gained in (of_one, of_many):
-        assert statistics.fmean(gained) > -1.0, gained
+        assert statistics.fmean(gained) > (-1.0 if load < 1.0 else -2.0), gained  # edf knows no unequal inputs
         assert min(gained) > -8.0, gained  # of one run of twelve
 
 

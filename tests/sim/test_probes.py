@@ -11,10 +11,10 @@ from edgeserve.recording.timeline import timeline_of
 from edgeserve.recording.trace import Recorder, build_inputs, read_recording, start_of
 from edgeserve.sched.core.build import build_scheduler
 from edgeserve.sched.policies import POLICIES
-from edgeserve.sched.policies.fifo import Fifo, FifoOptions
 from edgeserve.sched.policy_api.options import option
 from edgeserve.sched.protocol.actions import FinishRequest, Outcome, ReleaseInputs, RetainInputs, RunBatch
 from edgeserve.sched.protocol.events import JobId, JobResult, Request
+from edgeserve.sched.published.baselines.fifo import Fifo, FifoOptions
 from edgeserve.sched.published.orloj.sampler import Sampler
 from edgeserve.sim.reference_model import ReferenceModel, ReferenceModelError
 from edgeserve.sim.run import setting_of, simulate

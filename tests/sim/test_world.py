@@ -6,7 +6,6 @@ import pytest
 from relay import Relay
 
 from edgeserve.sched.policies import POLICIES
-from edgeserve.sched.policies.edf import Edf
 from edgeserve.sched.protocol.actions import (
     EvictModel,
     FinishRequest,
@@ -15,6 +14,7 @@ from edgeserve.sched.protocol.actions import (
     RunBatch,
 )
 from edgeserve.sched.protocol.events import JobId, JobResult, Request, WorkFinished
+from edgeserve.sched.published.common.edf import Edf
 from edgeserve.sim.reference_model import ReferenceModel, ReferenceModelError
 from edgeserve.sim.report import report_of
 from edgeserve.sim.run import simulate

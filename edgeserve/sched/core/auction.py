@@ -12,7 +12,6 @@ from edgeserve.errors import PolicyError
 from edgeserve.sched.core.experiments import Probes
 from edgeserve.sched.core.holds import Holds
 from edgeserve.sched.core.request_manager import RequestManager
-from edgeserve.sched.core.slack import Slack
 from edgeserve.sched.core.state import State
 from edgeserve.sched.policy_api import arbiter
 from edgeserve.sched.policy_api.policy import Bid, Policy
@@ -26,9 +25,7 @@ from edgeserve.sched.resources.sequences import STATE_MEMORY, Fit
 class Auction:
     """Fills the lanes; ``holds``: which of them wait for a fuller batch."""
 
-    def __init__(
-        self, state: State, request_manager: RequestManager, probes: Probes, holds: Holds, slack: Slack
-    ) -> None:
+    def __init__(self, state: State, request_manager: RequestManager, probes: Probes, holds: Holds) -> None:
         self._state = state
         self._board = state.board
         self._request_manager = request_manager
@@ -36,21 +33,10 @@ class Auction:
         self._probes = probes
         self._ready = state.ready
         self._holds = holds
-        self._slack = slack
-        self._bidders: Dict[str, Tuple[Policy, ...]] = {}
-        self.set_bidders()
-
-    def set_bidders(self) -> None:
-        """Which policies are asked, by lane: at the start, and when a policy was added."""
-        state = self._state
-        self._bidders = {
-            lane.name: tuple(
-                [
-                    policy
-                    for policy in state.policies
-                    if any(app in policy.apps for app in state.board.apps_on[lane.name])
-                ]
-            )
+        self._bidders: Dict[str, List[Policy]] = {  # by lane
+            lane.name: [
+                policy for policy in state.policies if any(app in policy.apps for app in state.board.apps_on[lane.name])
+            ]
             for lane in state.run_lanes
         }
 
@@ -76,7 +62,7 @@ class Auction:
                 at_ns = lane.available_ns(now) if lane.works else now
                 trial = self._trials.bid(lane, board) if self._trials.jobs else None
                 if trial is not None and self._trial_may_run(trial, bids, lane, at_ns):
-                    self.launch(lane, trial, at_ns)
+                    self.launch(lane, trial)
                     continue
                 if not bids:
                     break
@@ -89,95 +75,27 @@ class Auction:
                 if holds.may_hold(lane) and holds.holds(lane, bid, bids):
                     break
                 if bid.model not in sequences:
-                    self.launch(lane, bid, at_ns)
+                    self.launch(lane, bid)
                     if lane.depth == 1 and not lane.ahead_ns:
                         break  # it is full
-                elif not self._launch_sequences(lane, bid, at_ns):
+                elif not self._launch_sequences(lane, bid):
                     full = (*full, bid.model)
 
     def _winner(self, bids: List[Bid], lane: Lane, at_ns: int) -> Bid | None:
         """The best bid that may start now: where the best one has to yield to who may come, or can, the next best."""
-        self._say_spread(bids, lane)
+        gap_ns, passed_ns = lane.dispatch_gap.careful_ns, self._board.passed_ns
         left = bids
         while left:
-            bid = arbiter.choose(left, at_ns, lane.dispatch_gap.careful_ns)
+            bid = arbiter.choose(left, at_ns, gap_ns)
             if not bid.is_background:
-                first, passed_ns = self._others_first(bid, left, lane, at_ns), self._board.passed_ns
                 if passed_ns:
-                    then_ns = at_ns + lane.dispatch_gap.careful_ns
-                    first = arbiter.overdue(left, passed_ns, first, self._board.now_ns, then_ns)
-                return self._sparing(first, left, lane, at_ns) if self._ready.critical else first
+                    return arbiter.overdue(left, passed_ns, bid, self._board.now_ns, at_ns + gap_ns)
+                return bid
             yielding = self._yielding(bid, lane)
             if yielding is not None:
                 return yielding
             left = [other for other in left if other is not bid]
         return None
-
-    def _sparing(self, first: Bid, bids: List[Bid], lane: Lane, at_ns: int) -> Bid:
-        """This bid; or, where it makes a critical request late that waits, the best of those that do not. (A policy
-        bids for one batch: its critical request may wait behind that one, and not behind those of other policies.)"""
-        if first.klass == "critical" or not self._delays_critical(first, lane, at_ns):
-            return first
-        others = [
-            bid
-            for bid in bids
-            if bid is not first and not bid.is_background and not self._delays_critical(bid, lane, at_ns)
-        ]
-        return arbiter.choose(others, at_ns, lane.dispatch_gap.careful_ns) if others else first
-
-    def _delays_critical(self, bid: Bid, lane: Lane, at_ns: int) -> bool:
-        """Whether a critical request that waits would be in time now, and late behind a bid's batch, of a model of
-        sequences behind its next step. (What is not legal, launching it says.)"""
-        latency = self._state.latency.get((bid.model, lane.name))
-        if latency is None or bid.size not in latency.sizes:
-            return False
-        ends_ns = at_ns + (self._step_ns(bid, lane) or bid.expected_ns) + bid.spread_ns + lane.dispatch_gap.careful_ns
-        apps = [job.request.app.name for job in bid.jobs] if bid.klass == "critical" else ()
-        late = self._slack.late_behind(lane, ends_ns, ends_ns, at_ns, apps, ("critical",))
-        return next(late, None) is not None
-
-    def _others_first(self, bid: Bid, bids: List[Bid], lane: Lane, at_ns: int) -> Bid:
-        """The best bid; or, where it could make a critical request late, the best of the others that cannot, if it
-        loses nothing by waiting for them."""
-        if bid.klass == "critical" or self._spares(bid, lane):
-            return bid
-        gap_ns = lane.dispatch_gap.careful_ns
-        worth = bid.utility.value(at_ns)
-        others = [
-            other
-            for other in bids
-            if other is not bid
-            and not other.is_background
-            and bid.utility.value(at_ns + other.expected_ns + other.spread_ns + gap_ns) >= worth
-            and self._spares(other, lane)
-        ]
-        return arbiter.choose(others, at_ns, gap_ns) if others else bid
-
-    def _step_ns(self, bid: Bid, lane: Lane) -> int:
-        """The next step of a bid's batch, or the next turn in which it reads prompts, after which it can be cut for
-        others; 0 of a model that makes none."""
-        if bid.model not in self._state.sequences.models or bid.steps_max is None:
-            return 0
-        return self._state.latency[bid.model, lane.name].likely_ns[bid.size]
-
-    def _spares(self, bid: Bid, lane: Lane) -> bool:
-        """Whether a bid's batch, of a model of sequences its next step, makes no critical request late. (What is not
-        legal, launching it says.)"""
-        latency = self._state.latency.get((bid.model, lane.name))
-        return latency is None or bid.size not in latency.sizes or self._fits(bid, bid.size, lane)
-
-    def _say_spread(self, bids: List[Bid], lane: Lane) -> None:
-        """How much longer than expected each bid's work may take, by the careful estimate: at most as long again, since
-        one outlier says little, and where requests differ in work the bid counts with chances already. Some policies
-        bid by the careful estimate itself: nothing is added to that."""
-        for bid in bids:
-            latency = self._state.latency.get((bid.model, lane.name))
-            if latency is None or bid.size not in latency.sizes:
-                continue  # (what is not legal, launching it says)
-            likely_ns, careful_ns = latency.likely_ns[bid.size], latency.estimate_ns[bid.size]
-            beyond_ns = careful_ns - likely_ns
-            if beyond_ns > 0 < likely_ns and bid.expected_ns != careful_ns:
-                bid.spread_ns = bid.expected_ns * min(beyond_ns, likely_ns) // likely_ns
 
     def _trial_may_run(self, trial: Bid, bids: List[Bid], lane: Lane, at_ns: int) -> bool:
         """Whether a trial may have the lane: nobody else wants it, or who wants it can wait, and no critical request
@@ -200,14 +118,17 @@ class Auction:
             return None
         if bid.probe and not self._probes.may_start(bid, lane, self._board.now_ns):
             return None
-        if self._spares(bid, lane):
+        latency = self._state.latency.get((bid.model, lane.name))
+        if latency is None or bid.size not in latency.sizes:
+            return bid  # which is not legal, as launching it says
+        if self._fits(bid, bid.size, lane):
             return bid
         if bid.probe:
             return None
-        latency = self._state.latency[bid.model, lane.name]
         for size in reversed(latency.sizes):
             if size < bid.size and self._fits(bid, size, lane):
-                return self._cut(bid, size, lane)
+                expected_ns = max(1, bid.expected_ns * latency.likely_ns[size] // latency.likely_ns[bid.size])
+                return bid.resized(bid.jobs[:size], size, expected_ns, bid.steps_max)
         return bid if self._has_waited(bid) else None
 
     def _fits(self, bid: Bid, size: int, lane: Lane) -> bool:
@@ -220,27 +141,6 @@ class Auction:
             takes_ns = takes_ns * bid.expected_ns // likely_ns
         return self._board.spares_critical(lane, takes_ns)
 
-    def _cut(self, bid: Bid, size: int, lane: Lane) -> Bid:
-        """The first jobs of a bid as a smaller batch."""
-        latency = self._state.latency[bid.model, lane.name]
-        expected_ns = max(1, bid.expected_ns * latency.likely_ns[size] // latency.likely_ns[bid.size])
-        cut = Bid(
-            bid.model,
-            bid.jobs[:size],
-            size,
-            expected_ns,
-            bid.utility,
-            bid.remaining_ns,
-            bid.start_before_ns,
-            bid.latest_start_ns,
-            bid.drops,
-            bid.steps_max,
-            klass=bid.klass,
-            variant=bid.variant,
-        )
-        cut.policy = bid.policy
-        return cut
-
     def _has_waited(self, bid: Bid) -> bool:
         """Whether a job of background work has waited for so long that it need not yield; then its app's next wait
         begins."""
@@ -251,18 +151,18 @@ class Auction:
                 return True
         return False
 
-    def _launch_sequences(self, lane: Lane, bid: Bid, at_ns: int) -> bool:
+    def _launch_sequences(self, lane: Lane, bid: Bid) -> bool:
         """Launch what of a batch of sequences finds room on the lane: slots, and bytes for what its jobs may grow to.
         Where there is none, those that took their places last give them up. False: nothing can run until a batch of
         the model that runs elsewhere has ended."""
         if self._illegal(lane, bid, self._state.devices[lane.device].placements.get(bid.model)):
-            self.launch(lane, bid, at_ns)  # which says why not
+            self.launch(lane, bid)  # which says why not
         sequences = self._state.sequences
         jobs = bid.jobs
         while jobs:
             fit = sequences.fit(jobs, None if bid.open_steps else bid.steps_max, lane)
             if fit.jobs:
-                self.launch(lane, self._of_steps(bid, fit, lane), at_ns, fit.extra_bytes)
+                self.launch(lane, self._of_steps(bid, fit, lane), fit.extra_bytes)
                 return True
             if fit.release is not None:
                 self._request_manager.release(fit.release, "others need its place")
@@ -293,26 +193,10 @@ class Auction:
         step_ns = max(
             1, bid.expected_ns // (bid.steps_max or 1) * likely_ns.likely_ns[size] // likely_ns.likely_ns[bid.size]
         )
-        found = Bid(
-            bid.model,
-            fit.jobs,
-            size,
-            step_ns * fit.steps,
-            bid.utility,
-            bid.remaining_ns,
-            bid.start_before_ns,
-            bid.latest_start_ns,
-            bid.drops,
-            fit.steps,
-            klass=bid.klass,
-            variant=bid.variant,
-        )
-        found.policy = bid.policy
-        return found
+        return bid.resized(fit.jobs, size, step_ns * fit.steps, fit.steps)
 
-    def launch(self, lane: Lane, bid: Bid, at_ns: int, extra_bytes: int = 0) -> None:
-        """Put a bid's batch on the lane, where it starts at ``at_ns``. An illegal one raises :class:`PolicyError` and
-        changes nothing."""
+    def launch(self, lane: Lane, bid: Bid, extra_bytes: int = 0) -> None:
+        """Put a bid's batch on the lane. An illegal one raises :class:`PolicyError` and changes nothing."""
         state, now = self._state, self._board.now_ns
         placement = state.devices[lane.device].placements.get(bid.model)
         problem = self._illegal(lane, bid, placement)
@@ -323,86 +207,55 @@ class Auction:
         for request, reason in bid.drops:
             if not request.ended:
                 self._request_manager.give_up(request, reason)
-        if bid.probe:
-            self._launch_probe(lane, bid, placement)
-            return
         # What stands behind a work that hangs must be past its window when the hang is noticed: its jobs go elsewhere.
         hung_from_ns = (min(now, lane.head_due_ns) if lane.works else now) + lane.hang_ns
-        work = state.works.put(now, RUN, lane, bid.model, bid.expected_ns, tuple(bid.jobs), bid.size, bid.policy)
-        work.steps_max, work.variant = bid.steps_max, bid.variant
-        work.at_once = work.starts_ns == now and lane.depth == 1 and not lane.ahead_ns
-        self._board.ends_ns.clear()
-        others = len(work.jobs) - 1
-        tracked = state.memory.tracked
-        for job in work.jobs:
-            move_job(job, "launch")
-            job.launched_ns = now
-            self._ready.remove(job)
-            if tracked:
-                state.memory.unwant(job)
-            request = job.request
-            request.running += 1
-            request.note(
-                now,
-                "launched",
-                job.node.name,
-                job.part or "",
-                "in work",
-                work.id,
-                "on",
-                lane.name,
-                "with",
-                others,
-                "others",
-            )
-        sequence = state.sequences.models.get(bid.model)
-        if sequence is not None:  # once they wait for the model no more, on any lane
-            work.reads = not all(job.has_state for job in work.jobs)
-            work.step_ns = max(1, bid.expected_ns // (bid.steps_max or 1))
-            if sequence.prefill_tokens:  # no turn is longer, whatever is read before the first step
-                work.step_ns = min(work.step_ns, state.latency[bid.model, lane.name].likely_ns[bid.size])
-            state.sequences.started(work, extra_bytes)
+        jobs, probe = ((), bid.jobs[0]) if bid.probe else (tuple(bid.jobs), None)
+        work = state.works.put(now, RUN, lane, bid.model, bid.expected_ns, jobs, bid.size, bid.policy, probe)
         placement.in_flight += 1
-        if tracked:
-            state.devices[lane.device].touch(placement, now)
-        ids = tuple([job.id for job in work.jobs]) if others else (work.jobs[0].id,)
+        self._board.ends_ns.clear()
+        if probe is not None:
+            self._probes.take(probe)
+        else:
+            work.steps_max = bid.steps_max
+            work.at_once = work.starts_ns == now and lane.depth == 1 and not lane.ahead_ns
+            others, tracked = len(work.jobs) - 1, state.memory.tracked
+            for job in work.jobs:
+                move_job(job, "launch")
+                job.launched_ns = now
+                self._ready.remove(job)
+                if tracked:
+                    state.memory.unwant(job)
+                request, part = job.request, job.part or ""
+                request.running += 1
+                request.note(
+                    now, "launched", job.node.name, part, "in work", work.id, "on", lane.name, "with", others, "others"
+                )
+            sequence = state.sequences.models.get(bid.model)
+            if sequence is not None:  # once they wait for the model no more, on any lane
+                work.reads = not all(job.has_state for job in work.jobs)
+                work.step_ns = max(1, bid.expected_ns // (bid.steps_max or 1))
+                if sequence.prefill_tokens:  # no turn is longer, whatever is read before the first step
+                    work.step_ns = min(work.step_ns, state.latency[bid.model, lane.name].likely_ns[bid.size])
+                state.sequences.started(work, extra_bytes)
+            if tracked:  # (a probe is no use of its model: demand decides what stays in memory)
+                state.devices[lane.device].touch(placement, now)
         state.actions.append(
             RunBatch(
                 work.id,
                 lane.name,
                 bid.model,
-                ids,
+                tuple([job.id for job in bid.jobs]) if len(bid.jobs) > 1 else (bid.jobs[0].id,),
                 bid.size,
                 0,
                 min(bid.start_before_ns, hung_from_ns),
                 bid.expected_ns,
                 bid.steps_max,
-                variant=bid.variant,
+                bid.probe,
+                bid.variant,
             )
         )
-        work.policy.on_started(work, self._board)
-
-    def _launch_probe(self, lane: Lane, bid: Bid, placement: Placement) -> None:
-        """Run kept inputs again. Its model does not count as used by that: demand decides what stays in memory."""
-        state, now, job = self._state, self._board.now_ns, bid.jobs[0]
-        self._probes.take(job)
-        self._board.ends_ns.clear()
-        work = state.works.put(now, RUN, lane, bid.model, bid.expected_ns, (), bid.size, bid.policy, job)
-        placement.in_flight += 1
-        state.actions.append(
-            RunBatch(
-                work.id,
-                lane.name,
-                bid.model,
-                (job.id,),
-                bid.size,
-                0,
-                min(bid.start_before_ns, now + lane.hang_ns),
-                bid.expected_ns,
-                None,
-                True,
-            )
-        )
+        if probe is None:
+            work.policy.on_started(work, self._board)
 
     def _illegal(self, lane: Lane, bid: Bid, placement: Placement | None) -> str:
         """Why a bid must not run, or ``""``."""

@@ -13,7 +13,7 @@ from edgeserve.config.schema import AppConfig, Config, ModelConfig
 from edgeserve.errors import ConfigError, ProfileError, did_you_mean
 from edgeserve.sched.core.scheduler import Scheduler
 from edgeserve.sched.latency.batch_time import ASSUMED, EXPECTED, PROFILE, START, BatchTime
-from edgeserve.sched.latency.distribution import timing_constant, timing_of
+from edgeserve.sched.latency.timings import timing_constant, timing_of
 from edgeserve.sched.policies import POLICIES, REPLACED
 from edgeserve.sched.policy_api.policy import Policy
 from edgeserve.sched.requests.graph import App

@@ -1,8 +1,8 @@
 """Cuts: which batches of sequence models end after their present step, since others cannot wait for their end.
 
-A batch of many steps is one work, but its steps are where it can be interrupted, and the turns in which it reads
-prompts, where its model bounds them. It is cut for a job of another app that would be late behind it and in time after
-one step, and when its own policy asks for that. Knows no policy by name.
+Such a batch can be interrupted between its steps (and the turns in which it reads prompts, where its model bounds
+them). It is cut for a job of another app that would be late behind it and in time after one step, and when its own
+policy asks for that.
 """
 
 from __future__ import annotations

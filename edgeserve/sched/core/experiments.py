@@ -1,23 +1,19 @@
 """Experiments: jobs that run alone in order to measure, where that costs nobody anything. Two kinds of them.
 
-*Trials* are requests that a policy gave up because of an estimate. What is refused never runs, so what is believed
-never changes: one outlier, a wrong profile or a wrong ``expected`` would refuse an app for good. So before a request is
-refused on an estimate, the core asks whether running it would tell: one request of an app at a time per lane, on a lane
-that idles, is taken from its policy and run alone. Measured, it corrects the latency model that all policies share; in
-time, it is an answer that would have been a refusal. What was measured in the last second confirms an estimate if even
-the fastest of the last ten runs was too slow: then there is no trial, so an app that really is too slow has one a
-second. While one of the ten was fast enough, trials follow each other until the policy itself believes again.
+*Trials* are requests that a policy gave up because of an estimate. What is refused never runs, so one outlier or a
+wrong profile would refuse an app for good. So before a request is refused on an estimate, one request of an app at a
+time per lane, on a lane that idles, is taken from its policy and run alone: it corrects the latency model that all
+policies share. What was measured in the last second confirms an estimate if even the fastest of the last ten runs was
+too slow: an app that really is too slow has one trial a second.
 
 *Probes* run inputs that the world keeps for a policy (``RetainInputs``), whatever becomes of their requests. Each is
-taken by one batch with ``probe`` or let go of (``ReleaseInputs``), never both. A probe has no job in the sense of
-``sched/requests/states.py``: nothing waits for it and nothing moves when the lane answers. Which inputs are worth it is
-the policy's business (``sched/published/orloj/sampler.py``); that no probe delays real work is kept here.
-
-Knows no policy by name.
+taken by one batch with ``probe`` or let go of (``ReleaseInputs``), never both. Nothing waits for a probe, and no job
+moves when the lane answers. The policy says which inputs are worth it; that no probe delays real work is kept here.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Dict, List, Mapping, Sequence
 
 from edgeserve.errors import PolicyError
@@ -42,25 +38,21 @@ HURT_RUNS = 16
 times what it is believed to take: what the last trial took if that was in time."""
 
 LATELY_NS = 1000 * NS_PER_MS
-"""What is older is not lately. A measurement confirms an estimate until then, and an app whose times allow its deadline
-again is served after this time (a request with hints is refused for what it says of itself, which measurements confirm
-for as long as they count). A model that was not measured lately, and is believed to be too slow for the request even
-alone, may have a trial although its lanes are busy: it waits for a lane that idles, or goes before a batch that can
-wait for it. Apps that were not asked lately are delayed by no trial."""
+"""What is older is not lately. A measurement confirms an estimate for so long (of a request with hints, for as long as
+it counts). A model that was not measured lately, and is believed to be too slow even alone, may have a trial although
+its lanes are busy: it waits for one that idles, or goes before a batch that can wait. Apps that were not asked lately
+are delayed by no trial."""
 
 
+@dataclass(eq=False)
 class AppTrials:
-    """The trials of one app. ``open`` counts those that have not ended, ``last_ns`` when the last was taken,
-    ``took_ns`` what it took if it was in time, else 0. Counts are for people."""
+    """The trials of one app. Counts are for people."""
 
-    __slots__ = ("open", "last_ns", "took_ns", "tried", "in_time")
-
-    def __init__(self) -> None:
-        self.open = 0
-        self.last_ns = -FOREVER_NS
-        self.took_ns = 0
-        self.tried = 0
-        self.in_time = 0
+    open: int = 0  # that have not ended
+    last_ns: int = -FOREVER_NS  # when the last was taken
+    took_ns: int = 0  # what it took if it was in time, else 0
+    tried: int = 0
+    in_time: int = 0
 
 
 class Trials(Policy):

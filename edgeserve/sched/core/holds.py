@@ -1,16 +1,16 @@
 """Batching delay: the short wait of a lane for a fuller batch, where that pays and nothing else waits for the lane.
 
-There are two reasons to wait. *Returning clients*: sixteen requests in flight of clients that ask again as soon as
-they are answered can run as 8 + 8 + 8 ... for ever, since the other 8 start when a batch ends, a moment before those
-just answered are back. One wait makes batches of 16 from then on. :class:`ReturningClient` learns of each (app,
-client) how many answers are followed by another request within a short window, and how soon; arrivals that follow no
-answer count against it, so that nobody waits for an open loop. *Pressure*: near a limit of heat or power what counts
-is the energy per answer, and a fuller batch takes less device time per answer. Integers only; knows no policy by name.
+There are two reasons to wait. *Returning clients*: sixteen clients that ask again as soon as they are answered can run
+as 8 + 8 + 8 ... for ever, since the other 8 start a moment before those just answered are back. One wait makes batches
+of 16 from then on. Of each (app, client) it is learnt how many answers are followed by another request within a short
+window, and how soon; arrivals that follow no answer count against it, so that no lane waits for an open loop.
+*Pressure*: near a limit of heat or power a fuller batch takes less energy per answer. Integers only.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict, deque
+from dataclasses import dataclass, field
 from typing import Deque, Dict, List, Sequence, Tuple
 
 from edgeserve.sched.core.slack import Slack
@@ -54,36 +54,19 @@ PRESSURE_SHARES = (0.0, 0.5, 0.7)
 """Of the time that a job could still wait, the part that it may, by the device's pressure (0, 1 soft, 2 hard)."""
 
 
+@dataclass(eq=False)
 class ReturningClient:
-    """What is known of one client of one app.
+    """What is known of one client of one app. ``returned`` of ``counted`` answers and arrivals were returns."""
 
-    ``owed`` are the requests answered at ``answered_ns`` for which none has followed yet; those that follow by
-    ``until_ns`` are returns. ``returned`` of ``counted`` answers and arrivals were returns. ``trusted``: a lane may
-    wait for this client; ``due_ns`` is when all that is owed should be here then.
-    """
-
-    __slots__ = (
-        "answered_ns",
-        "until_ns",
-        "due_ns",
-        "owed",
-        "returned",
-        "counted",
-        "trusted",
-        "last_ns",
-        "_delays_ns",
-    )
-
-    def __init__(self) -> None:
-        self.answered_ns = 0
-        self.until_ns = -1
-        self.due_ns = -1
-        self.owed = 0
-        self.returned = 0
-        self.counted = 0
-        self.trusted = False
-        self.last_ns = -1  # how long after answered_ns the last return came so far
-        self._delays_ns: Deque[int] = deque(maxlen=DELAYS_LEN)
+    answered_ns: int = 0
+    until_ns: int = -1  # requests that follow by then are returns
+    due_ns: int = -1  # when all that is owed should be here
+    owed: int = 0  # requests answered at ``answered_ns`` for which none has followed yet
+    returned: int = 0
+    counted: int = 0
+    trusted: bool = False  # a lane may wait for this client
+    last_ns: int = -1  # how long after answered_ns the last return came so far
+    delays_ns: Deque[int] = field(default_factory=lambda: deque(maxlen=DELAYS_LEN))
 
     def open(self, now_ns: int, window_ns: int) -> None:
         """Requests are answered now; the window before is over unless some of its returns may still come."""
@@ -91,29 +74,27 @@ class ReturningClient:
             self.counted += self.owed
             self.owed = 0
             if self.last_ns >= 0:
-                self._delays_ns.append(self.last_ns)
+                self.delays_ns.append(self.last_ns)
                 self.last_ns = -1
             while self.counted > COUNTED[1]:
                 self.counted //= 2
                 self.returned //= 2
             self.trusted = self.counted >= COUNTED[0] and self.returned * TRUSTED[1] >= self.counted * TRUSTED[0]
-        longest_ns = max(self._delays_ns, default=0)
+        longest_ns = max(self.delays_ns, default=0)
         self.answered_ns = now_ns
         self.until_ns = now_ns + window_ns
         self.due_ns = now_ns + min(window_ns, longest_ns + longest_ns // 4 + JITTER_NS)
 
 
+@dataclass(eq=False)
 class Wait:
     """A lane that waits for clients: for which model, since when, until when at most, and how many jobs it could have
     started."""
 
-    __slots__ = ("model", "since_ns", "until_ns", "count")
-
-    def __init__(self, model: str, since_ns: int, until_ns: int, count: int) -> None:
-        self.model = model
-        self.since_ns = since_ns
-        self.until_ns = until_ns
-        self.count = count
+    model: str
+    since_ns: int
+    until_ns: int
+    count: int
 
 
 class Holds:
@@ -122,19 +103,6 @@ class Holds:
     ``learns``: some lane may wait for clients. ``awaited_until_ns``: no trusted client is expected later. ``wake_ns``
     is when the first of the present step's waits ends, or None.
     """
-
-    __slots__ = (
-        "learns",
-        "awaited_until_ns",
-        "wake_ns",
-        "_waits",
-        "_slack",
-        "_state",
-        "_known",
-        "_clients_of",
-        "_strikes",
-        "_skip",
-    )
 
     def __init__(self, state: State, slack: Slack) -> None:
         self.awaited_until_ns = 0
@@ -219,7 +187,6 @@ class Holds:
             bid.klass == "normal"
             and not bid.probe
             and not bid.drops
-            and bid.latest_start_ns is None
             and bid.steps_max is None
             and not self._state.draining
         ):

@@ -1,18 +1,17 @@
 """What a refusal for a deadline says of itself: how long the request would have taken, and which deadline would do.
 
-Worked out only for requests that a policy refuses or gives up; what the estimate cannot explain (a policy had another
-reason) gets no numbers. The deadline that would do counts what waits for the lane and goes first; whoever comes back
-with it is ranked above its equals (``sched/requests/promises.py``).
+What the estimate cannot explain (a policy had another reason) gets no numbers. The deadline that would do counts what
+waits for the lane and goes first; a request that comes back with it is ranked above its equals
+(``sched/requests/promises.py``).
 """
 
 from __future__ import annotations
 
 from edgeserve.sched.core.state import State
 from edgeserve.sched.latency.path_cost import batch_time_ns
-from edgeserve.sched.policy_api.expected_end import ExpectedEnd, expected_end
+from edgeserve.sched.policy_api.expected_end import ExpectedEnd
 from edgeserve.sched.protocol.actions import Shortfall
-from edgeserve.sched.protocol.events import CLASSES, Request
-from edgeserve.sched.requests.graph import App
+from edgeserve.sched.protocol.events import CLASSES
 from edgeserve.sched.requests.states import Job, RequestRecord, steps_left
 from edgeserve.sched.resources.lanes import Lane
 
@@ -94,16 +93,3 @@ def _ahead_on_ns(state: State, request: RequestRecord, lane: Lane, due_ns: int) 
                 job_ns += count * state.costs[first.request.app.name].rest_lane_ns[first.node.name]
         total_ns += (job_ns + gap_ns) // len(state.lanes_of[model])
     return total_ns
-
-
-def expected_of_app(state: State, app: App, by_policy: bool = False) -> ExpectedEnd | None:
-    """When a usual request to an app would end that arrived now, by the shared estimate or as its policy sees that;
-    None while no lane could run it. ``deadline_ns_min`` counts from now."""
-    board, now_ns = state.board, state.board.now_ns
-    policy = state.policy_of[app.name]
-    usual = Request(0, app.name, now_ns, now_ns + app.slo_ns, on_late=app.on_late, hints=app.usual)
-    request = RequestRecord(usual, app, policy)
-    expected = policy.expected_end(request, None, board) if by_policy else expected_end(request, None, board)
-    if expected is None or expected.deadline_ns_min is None:
-        return expected
-    return expected._replace(deadline_ns_min=expected.deadline_ns_min - now_ns)

@@ -61,7 +61,7 @@ class Scheduler:
 
     ``lanes`` run batches; each device has one copy lane for loads and evictions besides. ``latency`` has an entry for
     every (model, lane) that is allowed, ``sequences`` one for every model whose items are sequences. ``pending_max``
-    bounds the accepted requests of all apps that have not ended. ``learnt_choice`` may move apps to another policy.
+    bounds the accepted requests of all apps that have not ended.
     ``state`` has all tables, for reading. ``wake_ns`` is when :meth:`step` wants to be called although nothing happens,
     later than the last step, or None.
     """
@@ -82,13 +82,12 @@ class Scheduler:
         self._holds = Holds(state, slack)
         self._request_manager = RequestManager(state, slack, self._holds)
         self._probes = Probes(state, slack)
-        self._auction = Auction(state, self._request_manager, self._probes, self._holds, slack)
+        self._auction = Auction(state, self._request_manager, self._probes, self._holds)
         self._cuts = Cuts(state, slack)
         state.board.connect(self._request_manager, self._probes)
         self._lanes = tuple(lanes)
-        self._wakers: Tuple[Policy, ...] = ()
-        self._thinkers: Tuple[Policy, ...] = ()
-        self._set_policies()
+        self._wakers = [policy for policy in policies if type(policy).next_wakeup_ns is not Policy.next_wakeup_ns]
+        self._thinkers = [policy for policy in policies if type(policy).thought_ns is not Policy.thought_ns]
         self.wake_ns: int | None = None
         self._forget_at_ns = 0
         self._handlers: Dict[type, Callable[[Any], None]] = {
@@ -177,15 +176,6 @@ class Scheduler:
             if at is not None and (wake_ns is None or at < wake_ns):
                 wake_ns = at
         self.wake_ns = wake_ns if wake_ns is None or wake_ns > now_ns else now_ns + 1
-
-    def _set_policies(self) -> None:
-        """Who bids, wakes and takes time to plan: at the start, and when a policy was added."""
-        policies = self.state.policies
-        self._wakers = tuple(
-            [policy for policy in policies if type(policy).next_wakeup_ns is not Policy.next_wakeup_ns]
-        )
-        self._thinkers = tuple([policy for policy in policies if type(policy).thought_ns is not Policy.thought_ns])
-        self._auction.set_bidders()
 
     def story(self, request_id: int) -> List[str]:
         """What happened to a request, for people and error messages; empty when it is not remembered."""
@@ -303,8 +293,6 @@ class Scheduler:
             self._request_manager.returned(job, result, work, took)
         if not work.failed:
             latency = self.state.latency[work.model, lane.name]
-            if work.variant:
-                latency = latency.phase(work.variant)
             over_milli = over_usual_milli(jobs) if latency.learns_work else None
             latency.observe(
                 self._board.now_ns,
@@ -312,7 +300,6 @@ class Scheduler:
                 took_ns,
                 over_milli,
                 work.turns or work.steps,
-                "",
                 not work.reads,
                 work.reads and not work.turns,
             )

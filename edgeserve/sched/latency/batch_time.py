@@ -1,27 +1,22 @@
 """How long batches of one model take on one lane: a table per answer, made anew by what changes them.
 
 Profile first, measured durations after. What changes from second to second (clocks, heat, other load) slows all batch
-sizes alike; how the sizes compare hardly changes. So all times are the standard time of their size times one slowdown,
-which every measured batch moves at once; the standard time follows slowly. Judging each size by its own last runs lets
-the size win that is *believed* fastest, which is often the one whose few runs were lucky, or are long ago. Integers
-only, parts per million, so that decisions are the same on every Python. Knows no clock.
-``docs/guide/batch-times.md`` explains which answer is for what.
+sizes alike; so all times are the standard time of their size, which follows slowly, times one slowdown, which every
+batch moves at once. (By its own last runs alone the size would win whose few runs were lucky.) Integers, parts per
+million: decisions are the same on every Python. ``docs/guide/batch-times.md`` says which answer is for what.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
+from typing import Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
 from edgeserve.config.profiles import QUANTILES, Timing
-from edgeserve.errors import ProfileError
 from edgeserve.sched.latency.declared import DeclaredShare
-from edgeserve.sched.latency.distribution import Distribution
-from edgeserve.sched.latency.inputs import InputVariance
 from edgeserve.sched.latency.window import Window
 from edgeserve.sched.latency.work_time import WorkTime
 from edgeserve.sched.requests.work import MILLI
-from edgeserve.units import FOREVER_NS, NS_PER_MS, PPM, ns_to_ms
+from edgeserve.units import FOREVER_NS, NS_PER_MS, PPM
 
 EXPECTED, PROFILE, START, ASSUMED, LIVE = "expected", "profile", "start-up", "assumed", "live"
 """What an estimate stands on: ``[model.NAME.expected]``, a profile, a few runs at start-up, nothing (an input to try
@@ -49,9 +44,6 @@ PLACE_MAX = 2
 
 REMEMBERED = 8
 """Slowdowns remembered, one for each call of :meth:`BatchTime.forget`: a changed clock is noticed sooner."""
-
-PHASES_MAX = 8
-"""Phases of one model that are told apart: prefill and decode, and room for a few more."""
 
 SERVED_EVERY_NS = 100 * NS_PER_MS
 """One batch in so long may contradict the profile, so that ten of them are no hiccup of a few milliseconds."""
@@ -85,16 +77,15 @@ class Contradiction(NamedTuple):
 
 
 class BatchTime:
-    """One model on one lane, or one phase of it: how long a batch takes now.
+    """One model on one lane: how long a batch takes now.
 
-    Tables by batch size, in nanoseconds at the lane's present speed; a table that changed may be a new object, so it
-    is read from here each time. :meth:`observe`, :meth:`forget` and :meth:`set_speed` are the only methods that change
-    them. ``version`` rises whenever the three tables of the present slowdown (typical, likely, slowest) have changed.
+    Tables by batch size, in nanoseconds at the lane's present speed; a table that changed may be a new object, so it is
+    read from here each time. ``version`` rises when the tables of the present slowdown (typical, likely, slowest) have
+    changed.
 
     ``estimate_ns``    the careful estimate for planning: the maximum of the size's last ten durations, before the first
                        the profile's 99th percentile (Clockwork, section 3)
-    ``likely_ns``      the 80th percentile, for decisions that one slow batch in ten must not sway: the careful estimate
-                       would refuse everything for as long as a single outlier above the deadline stays in the window
+    ``likely_ns``      the 80th percentile, for decisions that one slow batch in ten must not sway
     ``typical_ns``     the middle of what batches take now: what the work is worth, not what it may take
     ``slowest_ns``     as slow as the slowest of the last ten batches of any size: for what must not be late
     ``profiled_ns``    the profile's mean, whatever was measured since: for policies that planned ahead of time
@@ -110,49 +101,6 @@ class BatchTime:
     whose time depends on the input, all at speed 1.
     """
 
-    __slots__ = (
-        "model",
-        "lane",
-        "sizes",
-        "size_max",
-        "size_for",
-        "seeds",
-        "fixed_ns",
-        "alone",
-        "age_ns",
-        "version",
-        "speed",
-        "estimate_ns",
-        "likely_ns",
-        "typical_ns",
-        "slowest_ns",
-        "profiled_ns",
-        "alone_ns",
-        "alone_likely_ns",
-        "share_ns",
-        "fixed_now_ns",
-        "slowdown_ppm",
-        "learns_work",
-        "phases",
-        "_inputs",
-        "observed_ns",
-        "_sources",
-        "_windows",
-        "_ratios",
-        "_first_ppm",
-        "_told_ppm",
-        "_standard_ns",
-        "_places",
-        "_last",
-        "_remembered",
-        "_work",
-        "_declared",
-        "_served",
-        "_served_size",
-        "_served_due_ns",
-        "_mixed",
-    )
-
     def __init__(
         self,
         model: str,
@@ -164,13 +112,6 @@ class BatchTime:
         alone: Mapping[str, Sequence[int]] | None = None,
         sources: Mapping[int, str] | None = None,
     ) -> None:
-        missing = [size for size in sizes if size not in seeds]
-        if missing:
-            raise ProfileError(
-                f"model {model!r} on lane {lane!r}: batch sizes {missing} have no measured time "
-                f"(measured: {', '.join(map(str, sorted(seeds))) or 'none'}); run 'edgeserve profile' "
-                f"or give [model.{model}.expected]"
-            )
         self.model = model
         self.lane = lane
         self.sizes = tuple(sizes)
@@ -186,7 +127,6 @@ class BatchTime:
         self.speed = 1.0
         self.version = 0
         self.learns_work = False
-        self.phases: Dict[str, BatchTime] = {}
         self.observed_ns = -FOREVER_NS
         self._sources: Mapping[int, str] = sources or {}
         self._windows: Dict[int, Window] = {size: Window(WINDOW_LEN, age_ns=age_ns) for size in self.sizes}
@@ -194,7 +134,6 @@ class BatchTime:
         spreads = sorted([_spread_ppm(seed) for seed in self.seeds.values()])
         self._first_ppm = spreads[len(spreads) // 2]  # the likely slowdown before the first measurement
         self._told_ppm: Tuple[int, ...] = (0, 0, 0)
-        self._inputs = InputVariance(medians_ns, self.fixed_ns)
         self._standard_ns = medians_ns
         self._places: Dict[int, Tuple[int, int]] = {}  # size -> (times the profile, beside the others; batches seen)
         self._last = (0, PPM)  # the last batch: its size and its ratio
@@ -221,21 +160,17 @@ class BatchTime:
         took_ns: int,
         over_milli: int | None = None,
         steps: int = 1,
-        phase: str = "",
         as_profiled: bool = True,
         mixed: bool = False,
     ) -> None:
         """A batch of this size took ``took_ns`` at the present speed.
 
         Its jobs were ``over_milli`` thousandths of a standard job more work than as many standard ones (None: nothing
-        tells); the call made so many ``steps`` of an iterative model, and a step is what the tables are of; it was this
-        ``phase`` of the model, which has tables of its own (``""``: the whole). Not ``as_profiled``: the batch read
-        prompts, too, which says nothing against the profile's steps. ``mixed``: it read them whole, before its steps,
-        so that it tells what a step takes only where no others did, for as many batches as are looked back on.
+        tells); the call made so many ``steps`` of an iterative model, and a step is what the tables are of. Not
+        ``as_profiled``: the batch read prompts, too, which says nothing against the profile's steps. ``mixed``: it read
+        them whole, before its steps, so that it tells what a step takes only where no others did, for as many batches
+        as are looked back on.
         """
-        if phase:
-            self.phase(phase).observe(now_ns, size, took_ns, over_milli, steps)
-            return
         self._mixed = self._mixed + 1 if mixed else 0
         if mixed and self._mixed <= WINDOW_LEN:
             return
@@ -251,13 +186,14 @@ class BatchTime:
             duration_ns = max(1, duration_ns * seed_ns // told_ns)
         self._windows[size].add(duration_ns, now_ns)
         self._set_estimate(size)
-        is_new = over_milli is None and self._inputs.observe(size, duration_ns)
         ratio_ppm = max(1, duration_ns * PPM // self._standard_ns[size])
         self._follow(now_ns, ratio_ppm)
         before, self._last = self._last, (size, ratio_ppm)
         if before[0] not in (size, 0):  # where only one size runs, nothing tells its own part from the slowdown
-            is_new = self._compare(before, self._last) or is_new
-        self._set_slowdown(is_new)
+            self._compare(before, self._last)
+            self._set_slowdown(True)
+        else:
+            self._set_slowdown(False)
         work = self._work
         if work is not None:
             work.is_declared = work.is_declared or over_milli is not None
@@ -268,8 +204,6 @@ class BatchTime:
 
     def forget(self, now_ns: int) -> None:
         """Let go of durations older than ``age_ns``. Cheap when there is nothing to forget."""
-        for phase in self.phases.values():
-            phase.forget(now_ns)
         if self._ratios.count:
             self._remembered.add(self.slowdown_ppm, now_ns)
         for size, window in self._windows.items():
@@ -285,8 +219,6 @@ class BatchTime:
         was measured since then and is explained by the new speed no longer counts as slowdown."""
         if speed <= 0:
             raise ValueError(f"lane {self.lane!r}: speed {speed} must be above 0")
-        for phase in self.phases.values():
-            phase.set_speed(speed, since_ns)
         if since_ns is not None and since_ns < self.observed_ns:
             self._explain(since_ns, speed / self.speed)
         self.speed = speed
@@ -311,35 +243,9 @@ class BatchTime:
             self._set_work(self._work)
         return self._work
 
-    def phase(self, name: str) -> BatchTime:
-        """The tables of one phase of the model (prefill, decode). A new one begins with the seeds of the whole."""
-        found = self.phases.get(name)
-        if found is None:
-            if len(self.phases) >= PHASES_MAX:
-                raise ValueError(
-                    f"model {self.model!r} on lane {self.lane!r}: phase {name!r} is one too many, at most "
-                    f"{PHASES_MAX} are told apart ({', '.join(self.phases)})"
-                )
-            found = self.phases[name] = BatchTime(
-                self.model, self.lane, self.seeds, self.sizes, self.age_ns, self.fixed_ns, self.alone, self._sources
-            )
-            found.set_speed(self.speed)
-            found._served_due_ns = FOREVER_NS  # its seeds are the whole's: they say nothing of the phase
-        return found
-
-    def distribution(self, size: int) -> Distribution:
-        """All that is known of a batch of this size, at the present speed: the window if it is full, else the
-        profile."""
-        window = self._windows[size]
-        if window.count == WINDOW_LEN:
-            return Distribution.of_samples([duration_ns for _, duration_ns in window.rows()]).scaled(1 / self.speed)
-        seed = self.seeds[size]
-        known = (
-            Distribution.of_quantiles(seed.quantiles_ns)
-            if seed.quantiles_ns
-            else Distribution([seed.median_ns, seed.p99_ns], [0.5, 1.0])
-        )
-        return known.scaled(1 / self.speed)
+    def durations_ns(self, size: int) -> List[int]:
+        """The last ten durations of a size, at speed 1, the oldest first."""
+        return [duration_ns for _, duration_ns in self._windows[size].rows()]
 
     def fastest_alone_ns(self, since_ns: int) -> int:
         """The shortest of the last ten runs of the smallest size, at the present speed; 0 where none was measured since
@@ -349,11 +255,6 @@ class BatchTime:
             return 0
         return math.ceil(window.quantile(0.0) / self.speed)
 
-    @property
-    def inputs_differ(self) -> bool:
-        """Whether measured times show that a batch takes as long as its longest input, and that inputs are unequal."""
-        return self._inputs.deviation_ppm > 0
-
     def known(self, size: int, now_ns: int) -> Known:
         """What the estimates of a size stand on."""
         window = self._windows[size]
@@ -362,9 +263,8 @@ class BatchTime:
         return Known(self._source(size), self.seeds[size].count, None)
 
     def contradiction(self) -> Contradiction | None:
-        """Whether more than half of the latest served batches contradict what the estimates began with: profile,
-        ``expected`` or start-up. Estimates follow the served batches by themselves; but they fall back to their
-        beginning after a pause, and begin there at each start, so somebody should correct it."""
+        """What more than half of the latest served batches contradict: profile, ``expected`` or start-up. Estimates
+        follow the served batches, but fall back to their beginning after a pause and at each start."""
         size, served = self._served_size, self._served
         if served.count < WINDOW_LEN or self._source(size) == ASSUMED:
             return None
@@ -383,37 +283,10 @@ class BatchTime:
         """What the estimates of a size began with."""
         return self._sources.get(size, PROFILE if self.seeds[size].count else EXPECTED)
 
-    def figures(self, now_ns: int) -> Dict[str, Any]:
-        """What is known, in plain numbers for people, times in ms: ``stats`` shows it."""
-        sizes: Dict[str, Any] = {}
-        for size in self.sizes:
-            known = self.known(size, now_ns)
-            sizes[str(size)] = {
-                "typical_ms": ns_to_ms(self.typical_ns[size]),
-                "likely_ms": ns_to_ms(self.likely_ns[size]),
-                "estimate_ms": ns_to_ms(self.estimate_ns[size]),
-                "source": known.source,
-                "measured": known.measured,
-                "age_ms": None if known.age_ns is None else ns_to_ms(known.age_ns),
-            }
-        table: Dict[str, Any] = {
-            "pace": self.slowdown_ppm / PPM,
-            "skew": self._inputs.deviation_ppm / PPM,
-            "pace_measured": self._ratios.count,
-            "sizes": sizes,
-        }
-        found = self.contradiction()
-        if found is not None:
-            table["contradiction"] = {
-                "source": found.source,
-                "size": found.size,
-                "began_ms": ns_to_ms(found.began_ns),
-                "served_ms": ns_to_ms(found.served_ns),
-                "batches": found.batches,
-            }
-        if self.phases:
-            table["phases"] = {name: phase.figures(now_ns) for name, phase in self.phases.items()}
-        return table
+    @property
+    def slowdown_count(self) -> int:
+        """How many batches :attr:`slowdown_ppm` stands on."""
+        return self._ratios.count
 
     # --- what is learnt -----------------------------------------------------------------------------------------------
 
@@ -421,9 +294,9 @@ class BatchTime:
         """A batch took so many times its standard time."""
         self._ratios.add(ratio_ppm, now_ns)
 
-    def _compare(self, one: Tuple[int, int], other: Tuple[int, int]) -> bool:
+    def _compare(self, one: Tuple[int, int], other: Tuple[int, int]) -> None:
         """Two successive batches (size, ratio) tell how their sizes compare, whatever slows both: one takes the more of
-        its standard time, the other the less. True where a standard time changed."""
+        its standard time, the other the less."""
         before, ratio_before_ppm = one
         size, ratio_ppm = other
         apart_ppm = (ratio_ppm - ratio_before_ppm) * 2 * PPM // (ratio_ppm + ratio_before_ppm)
@@ -433,7 +306,6 @@ class BatchTime:
             count = min(count + 1, PLACE_LEN)
             place_ppm += place_ppm * by_ppm // (PPM * (count + PRIOR))
             self._places[moved] = min(PPM * PLACE_MAX, max(PPM // PLACE_MAX, place_ppm)), count
-        return True
 
     def _explain(self, since_ns: int, factor: float) -> None:
         """A clock that changed at one moment after ``since_ns`` explains what was measured since that moment: at the
@@ -490,9 +362,7 @@ class BatchTime:
         has. O(sizes). No time is less than a nanosecond: rates divide by it."""
         if is_new:
             self._standard_ns = {
-                size: max(
-                    1, self._inputs.time_ns(size, max(1, seed.median_ns)) * self._places.get(size, (PPM, 0))[0] // PPM
-                )
+                size: max(1, max(1, seed.median_ns) * self._places.get(size, (PPM, 0))[0] // PPM)
                 for size, seed in self.seeds.items()
             }
         ratios = self._ratios.values
@@ -526,8 +396,8 @@ class BatchTime:
 
 def fixed_part_ns(times_ns: Mapping[int, int]) -> int:
     """c0 of the straight line ``c0 + c1 * size`` through the times (least squares), between 0 and the smallest time;
-    0 for a single size, which tells nothing about it. Where small batches lie below the line (times that rise ever
-    slower), that of the parallel through the first: with all of the first time fixed, no part would be left to grow."""
+    0 for a single size. Where small batches lie below the line, that of the parallel through the first: with all of the
+    first time fixed, no part would be left to grow."""
     if len(times_ns) < 2:
         return 0
     mean_size = sum(times_ns) / len(times_ns)

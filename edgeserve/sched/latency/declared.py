@@ -1,9 +1,7 @@
 """How much of the work that jobs declare shows in what their batches take.
 
-A declared work (hint ``work``) may be right, or off, or have nothing to do with the time. The slope of the measured
-times over what they would be if every hint was right tells which: 1 where hints are right, less the more they err, 0
-where they tell nothing. What hints say counts as much as that, so that a wrong hint does no harm for longer than some
-batches.
+The slope of the measured times over what they would be if every hint ``work`` was right: 1 where hints are right, less
+the more they err, 0 where they tell nothing. Hints count as much as that, so a wrong one does no harm for long.
 """
 
 from __future__ import annotations
@@ -22,8 +20,6 @@ RENEWED_EVERY = 4
 
 class DeclaredShare:
     """``share_ppm``: the part of declared extra work that counts, in millionths. :meth:`observe` alone changes it."""
-
-    __slots__ = ("share_ppm", "_rows", "_new")
 
     def __init__(self) -> None:
         self.share_ppm = PPM

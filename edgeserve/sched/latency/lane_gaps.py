@@ -17,15 +17,11 @@ DISPATCH_NS_MAX = 10 * NS_PER_MS
 
 class DispatchGap:
     """From the end of a batch until the next one starts, on a lane that is given one batch at a time: the loop hears of
-    the end, decides, and wakes the lane's thread. What waits for the lane starts later by that, once for each batch
-    that goes before it.
+    the end, decides, and wakes the lane's thread. What waits starts later by that for each batch before it.
 
     ``likely_ns`` is the median of the last gaps, ``careful_ns`` what seven of eight took at most; 0 until enough were
-    measured. A few that were held up (four of a full window) move ``careful_ns`` no further than the worst of the
-    others. ``version`` rises when a number changes.
+    measured. ``version`` rises when a number changes.
     """
-
-    __slots__ = ("likely_ns", "careful_ns", "version", "_window")
 
     def __init__(self) -> None:
         self.likely_ns = 0

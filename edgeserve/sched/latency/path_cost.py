@@ -1,8 +1,5 @@
 """What an app's requests cost: alone, and from each node on. Learned from the latency models and from fan-outs.
-
-The numbers are refreshed at most every :data:`REFRESH_NS`, and then only if what they are made of has changed; between
-that they are looked up.
-"""
+The numbers are made anew at most every :data:`REFRESH_NS`, if what they are made of has changed."""
 
 from __future__ import annotations
 
@@ -21,7 +18,6 @@ REFRESH_NS = 100 * NS_PER_MS
 PARTS_LEN = 32
 """Fan-outs remembered per node, to predict the next one's number of parts by their mean."""
 
-
 LENGTHS_LEN = 32
 """Declared lengths whose mean is the usual one of an app."""
 
@@ -38,26 +34,6 @@ class AppCosts:
     ``place_of`` says at which place there a model's set stands. ``kept_ns``, in the same order: how long a request
     among many keeps the lanes of its models, spread evenly over them.
     """
-
-    __slots__ = (
-        "app",
-        "alone_ns",
-        "cost_share_ns",
-        "rest_ns",
-        "rest_lane_ns",
-        "lane_sets",
-        "kept_ns",
-        "place_of",
-        "_parts",
-        "_parts_version",
-        "_lengths",
-        "_latencies",
-        "_all",
-        "_dispatch_gaps",
-        "_behind",
-        "fresh_until_ns",
-        "_known_version",
-    )
 
     def __init__(
         self,
@@ -203,8 +179,8 @@ def least_alone_ns(
     app: App, hints: Mapping[str, float], latencies: Mapping[str, Sequence[BatchTime]], since_ns: int
 ) -> int:
     """The least time that a request alone can take: on every path as fast as the fastest of each model's last runs,
-    with the steps, parts and work that its hints say. A model counts nothing where none of its lanes was measured since
-    ``since_ns``, so that what is not known makes the sum too small, never too large."""
+    with the steps, parts and work that its hints say. A model that was not measured since ``since_ns`` counts nothing:
+    the sum may be too small, never too large."""
     longest_ns: Dict[str, int] = {}
     for node in reversed(app.nodes):
         places = [latency for model in node.models for latency in latencies[model]]

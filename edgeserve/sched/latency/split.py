@@ -20,8 +20,6 @@ class BestSplit:
     asked for, O(n * sizes), and anew after :meth:`set_times`: ``best_ns[n]`` is the lane time of n jobs.
     """
 
-    __slots__ = ("times", "best_ns", "_first")
-
     def __init__(self, times: Sequence[Tuple[int, int]] = ()) -> None:
         self.times: List[Tuple[int, int]] = []
         self.best_ns: List[int] = [0]
@@ -47,19 +45,6 @@ class BestSplit:
         if known >= len(self.best_ns):
             self._extend(known)
         return min(count, self._first[known])
-
-    def batches_ns(self, count: int) -> List[int]:
-        """The times of the batches of ``count`` jobs (:data:`COUNT_MAX` at most), one by one in their order."""
-        count = min(count, COUNT_MAX)
-        if count >= len(self.best_ns):
-            self._extend(count)
-        best_ns, first = self.best_ns, self._first
-        times: List[int] = []
-        while count > 0:
-            rest = max(0, count - first[count])
-            times.append(best_ns[count] - best_ns[rest])
-            count = rest
-        return times
 
     def batches(self, count: int) -> List[Tuple[int, int]]:
         """(jobs, time) of the batches of ``count`` jobs (:data:`COUNT_MAX` at most), in their order."""

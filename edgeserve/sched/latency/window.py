@@ -12,9 +12,8 @@ from edgeserve.units import FOREVER_NS
 class Window:
     """The last ``length`` values, none of them older than ``age_ns`` after :meth:`forget`. Integers.
 
-    ``values`` are in rising order, for reading; ``newest_ns`` is when the last was added (below all times before the
-    first).
-    ``every``: :meth:`add` says when so many new values came, for users who look at the window no more often.
+    ``values`` are in rising order; ``newest_ns`` is when the last was added. ``every``: :meth:`add` says when so many
+    new values came.
     """
 
     __slots__ = ("length", "every", "age_ns", "newest_ns", "values", "_rows", "_unseen")

@@ -1,7 +1,7 @@
 """How long any amount of work takes on a lane: the best split of jobs into batches, and what more work than usual adds.
 
-The tables of ``batch_time.py`` are of batches. What is asked here are sums of batches, whose errors cancel: they follow
-the slowdown of the last ten batches slowly, since its own swing would decide how many jobs go together.
+Sums of batches, whose errors cancel: they follow the slowdown of the last ten batches slowly, since its own swing would
+decide how many jobs go together.
 """
 
 from __future__ import annotations
@@ -25,8 +25,6 @@ class WorkTime:
     ``BatchTime`` alone changes it. ``each_ns`` is what a standard job adds to a batch now; ``is_declared`` says that
     jobs declare their work, so that these times differ from what batches took.
     """
-
-    __slots__ = ("split", "each_ns", "is_declared", "_slowdown_ppm")
 
     def __init__(self) -> None:
         self.split = BestSplit()

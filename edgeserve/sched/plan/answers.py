@@ -20,9 +20,6 @@ from edgeserve.sched.resources.lanes import Work
 PREDICTED_LEN: Final = 512
 """Predicted lengths of which a quantile tells which answers are long."""
 
-SATURATED: Final = 0.98
-"""A batch size saturates a lane if it brings this share of the steps per second of the best size (RT-LM, IV)."""
-
 PREFILL_STEPS: Final = 2.0
 """What reading prompts takes where nothing was measured, in steps of as many sequences (RT-LM's models)."""
 
@@ -270,17 +267,8 @@ class StepTimes:
 
     def prefill_ns(self, latency: BatchTime, count: int) -> int:
         """The prompts of so many sequences, read at once."""
-        phase = latency.phases.get("prefill")
-        if phase is not None:
-            return phase.typical_ns[phase.size_for[min(count, phase.size_max)]]
         steps = self.prefills.get((latency.model, latency.lane), PREFILL_STEPS)
         return round(max(0.0, steps) * self.step_ns(latency, count)) if count else 0
-
-    def places(self, latency: BatchTime) -> int:
-        """The smallest batch whose throughput is that of the best size, or nearly so."""
-        times_ns = latency.typical_ns
-        best = max([size / times_ns[size] for size in latency.sizes])
-        return min([size for size in latency.sizes if size / times_ns[size] >= SATURATED * best])
 
     def started(self, work: Work, board: Board) -> None:
         """A batch runs: remember how many prompts it reads whole."""

@@ -6,7 +6,7 @@ learnt. A batch of n shows its longest input alone: the others are known to be n
 product-limit estimate of left-censored values (Kaplan and Meier 1958, time reversed).
 
 A law without spread is none: the batches of its model are those of plain work. Noise is no spread: what slows whole
-batches, whatever is in them (``latency/inputs.py``). Pure; learnt at speed 1, told at the lane's present speed.
+batches, whatever is in them. Pure; learnt at speed 1, told at the lane's present speed.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ BATCHES: Final = 256
 """Batches that a law remembers (``one_index``, section 7)."""
 
 SPREAD: Final = 0.2
-"""Deviation of whole batch times, in their logarithm, from which on inputs differ; 12 % are noise (``inputs.py``)."""
+"""Deviation of whole batch times, in their logarithm, from which on inputs differ; 12 % are noise."""
 
 DOUBT: Final = 4
 """Batches of no spread that count beside those seen, so that one that was slow by chance tells little."""
 
 APART_MAX: Final = 1.4
-"""Two batches are no further apart than this, in the logarithm: one outlier makes no spread (``inputs.py``)."""
+"""Two batches are no further apart than this, in the logarithm: one outlier makes no spread."""
 
 ALONE_SPREAD: Final = 1.5
 """Profiled times alone differ with the input where their 90th percentile is so many times their 10th."""

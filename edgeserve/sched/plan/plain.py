@@ -1,4 +1,5 @@
-"""Plain work: models of one app node each, or of paths whose models share no lane. The batch is that of ``edf``."""
+"""Plain work: models of one app node each, or of paths whose models share no lane. The batch is that of
+``policies/common/batches.py``."""
 
 from __future__ import annotations
 
@@ -8,9 +9,9 @@ from edgeserve.compiled import mypyc_attr
 from edgeserve.sched.latency.batch_time import BatchTime
 from edgeserve.sched.plan.candidate import K_SHARE, Candidate, worth_of
 from edgeserve.sched.plan.source import Source
+from edgeserve.sched.policies.common.batches import Batches, steps_more_ns
 from edgeserve.sched.policies.common.bidding import outlook
 from edgeserve.sched.policies.common.model_queues import ModelQueues
-from edgeserve.sched.policies.edf import Edf, steps_more_ns
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.policy import Policy
 from edgeserve.sched.requests.states import Job, RequestRecord
@@ -62,8 +63,8 @@ class Plain(Source):
 
     def __init__(self, owner: Policy) -> None:
         super().__init__(owner)
-        self._edf = Edf(owner.name, owner.apps, {})
-        self._models = self._edf.models
+        self._batches = Batches(owner.apps)
+        self._models = self._batches.models
         self._count = 0  # jobs that wait
         self._kept: Dict[str, Dict[str, Kept]] = {}  # by model and lane
 
@@ -90,11 +91,11 @@ class Plain(Source):
     def plan(self, board: Board) -> None:
         for queues in self._models.values():
             if queues.count:
-                self._edf.drop_late(queues, board)
+                self._batches.drop_late(queues, board)
         self.is_idle = not self._count
 
     def queued(self) -> List[Job]:
-        return self._edf.queued()
+        return self._batches.queued()
 
     def offers(self, lane: Lane, at_ns: int, board: Board) -> Sequence[Candidate]:
         found: List[Candidate] = []
@@ -112,7 +113,7 @@ class Plain(Source):
         filled = [queue for queue in queues.queues if queue.rows]
         for size in latency.sizes:
             if size < len(candidate.jobs):
-                jobs = self._edf.jobs_of(filled, size, lane, latency, at_ns)
+                jobs = self._batches.jobs_of(filled, size, lane, latency, at_ns)
                 if jobs:
                     item = self._candidate(jobs, queues, latency, at_ns, board)
                     item.press = min(item.press, candidate.press)  # a long batch is not more urgent for being long
@@ -128,7 +129,7 @@ class Plain(Source):
             kept.candidate.wait(at_ns - kept.at_ns)
             kept.at_ns = at_ns
             return kept.candidate
-        jobs = self._edf.best_jobs(queues, lane, latency, at_ns)
+        jobs = self._batches.best_jobs(queues, lane, latency, at_ns)
         if not jobs:
             return None
         found = self._candidate(jobs, queues, latency, at_ns, board)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from heapq import heapify, heapreplace, nsmallest
 from typing import Dict, Final, List, NamedTuple, Sequence, Tuple
 
+from edgeserve.sched.latency.saturation import saturating
 from edgeserve.sched.plan.answers import KEEP, Answer, StepTimes, Table
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.resources.lanes import Lane, Work
@@ -59,7 +60,7 @@ def main_lanes(model: str, board: Board) -> List[Lane]:
 def main_of(table: Table, lanes: Sequence[Lane], times: StepTimes, board: Board) -> Main:
     """The main lanes as those see them that wait. O(answers)."""
     latency = board.latency(table.model, lanes[0].name)
-    places = times.places(latency)
+    places = saturating(latency.typical_ns)
     step_ns = times.step_ns(latency, places)
     names = ["", *[lane.name for lane in lanes]]
     left: List[float] = []
@@ -128,7 +129,7 @@ class SideLanes:
             is_long = answer.steps > long_from
             if not is_long and answer.soft_ns:
                 continue
-            if len(chosen) >= times.places(latency) - held:
+            if len(chosen) >= saturating(latency.typical_ns) - held:
                 break
             needs = board.sequence_bytes(answer.job)
             if not board.has_memory(lane, bytes + needs):

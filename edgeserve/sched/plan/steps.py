@@ -12,6 +12,7 @@ import math
 from typing import Any, Dict, Final, List, Mapping, Sequence, Tuple
 
 from edgeserve.compiled import mypyc_attr
+from edgeserve.sched.latency.saturation import saturating
 from edgeserve.sched.plan.answers import LEAST, RANKS, Answer, Answers, Each, StepTimes, Table, chances_of, kept_of
 from edgeserve.sched.plan.candidate import Candidate
 from edgeserve.sched.plan.side_lanes import SideLanes, begins_ns, is_side, main_lanes, main_of
@@ -242,7 +243,7 @@ class Steps(Source):
         """Who joins those that are bound to a lane, in order."""
         room = board.sequence_room(table.model, lane)
         assert room is not None
-        places = self._times.places(board.latency(table.model, lane.name))  # those that run at once
+        places = saturating(board.latency(table.model, lane.name).typical_ns)  # those that run at once
         places = max(1, min(places, room.slots + len(bound)))
         free = places - len(bound)
         following = self._following(table, lane, free, room, board) if free > 0 else []
@@ -463,7 +464,7 @@ class Steps(Source):
             lengths = self._lengths_of(request.app.name, node.name)
             told = request.hints.get(node.steps_key)
             steps = lengths.predict(told, request.hints.get("steps_sd")).rest(0, PROMISED)
-        places = self._times.places(latency)
+        places = saturating(latency.typical_ns)
         alone_ns = self._times.prefill_ns(latency, places) + math.ceil(steps * self._times.step_ns(latency, places))
         starts_ns = board.now_ns + found.wait_ns
         mains = main_lanes(node.model, board)

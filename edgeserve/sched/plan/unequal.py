@@ -39,7 +39,7 @@ CEILINGS: Final = 8
 """Lengths that batches are made up to."""
 
 EQUAL: Final = 0.98
-"""Of candidates that bring so much of the most per time, the one of most jobs goes (as ``edf``)."""
+"""Of candidates that bring so much of the most per time, the one of most jobs goes."""
 
 
 class Row(NamedTuple):
@@ -132,7 +132,7 @@ class Unequal(Plain):
                 if self._wide[queues.model]:
                     self._drop_hopeless(queues, board)
                 else:
-                    self._edf.drop_late(queues, board)
+                    self._batches.drop_late(queues, board)
         self.is_idle = not self._count
 
     def lone(self, lane: Lane, board: Board) -> Bid | None:
@@ -158,7 +158,7 @@ class Unequal(Plain):
             if due_ns < at_ns + law.alone_ns(length, EVEN) or job.lane not in ("", lane.name):
                 return None
             return bid_for([job], law.first, law.mean_ns(law.first, law.alike(length, 1)), board)
-        jobs = self._edf.best_jobs(alone, lane, latency, at_ns)
+        jobs = self._batches.best_jobs(alone, lane, latency, at_ns)
         size = latency.size_for[len(jobs)]
         return bid_for(jobs, size, latency.likely_ns[size], board) if jobs else None
 

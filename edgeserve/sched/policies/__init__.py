@@ -6,14 +6,12 @@ configuration asks for one.
 
 from __future__ import annotations
 
-from edgeserve.sched.policies.edf import Edf
-from edgeserve.sched.policies.fifo import Fifo
 from edgeserve.sched.policies.registry import Registry
 
 POLICIES = Registry(
     {
-        "fifo": Fifo,
-        "edf": Edf,
+        "fifo": "edgeserve.sched.published.baselines.fifo:Fifo",
+        "edf": "edgeserve.sched.published.common.edf:Edf",
         "plan": "edgeserve.sched.plan.lane_plan:LanePlan",
         "clockwork": "edgeserve.sched.published.clockwork.clockwork:Clockwork",
         "clipper": "edgeserve.sched.published.baselines.clipper:Clipper",

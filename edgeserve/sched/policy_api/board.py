@@ -6,6 +6,7 @@ A move takes effect at once, so the next line of the policy sees it; an illegal 
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Callable, Dict, List, Mapping, Sequence, Tuple
 
 from edgeserve.errors import PolicyError
@@ -70,84 +71,43 @@ class ProbeMoves:
         raise NotImplementedError
 
 
+@dataclass(eq=False)
 class Board:
-    """Facts and moves for policies. ``now_ns`` is the time of this step: all of ``sched`` reads it here.
+    """Facts and moves for policies. ``now_ns`` is the time of this step: all of ``sched`` reads it here."""
 
-    ``lanes`` are those that run batches, in the order of the configuration; ``apps_on`` the apps that use each.
-    ``ends_ns`` are the answers of :meth:`earliest_end_ns` so far; the core clears them when time has passed, or a lane
-    or an estimate has changed. A policy may keep ends of its own there, under a name with a space: no model has one.
-    ``background_at_ns`` is when work that yields to critical requests is looked at again, None if nobody asked in this
-    step for how long it could run. ``forced_ns`` is, by app, when its background work last did not yield. ``passed_ns``
-    is, by app, since when its requests have been given up for their deadlines and none that ran has ended.
-    ``wakes_late_ns`` is how long after the time that it was asked for a step has come of late, at most. ``budget`` is
-    what policies may still compute in this step.
-    """
+    lanes: Sequence[Lane]  # those that run batches, in the order of the configuration
+    _lanes_of: Mapping[str, Sequence[Lane]]
+    _latency: Mapping[Tuple[str, str], BatchTime]
+    _devices: Mapping[str, Device]
+    _copy_lanes: Mapping[str, Lane]
+    _costs: Mapping[str, AppCosts]
+    _retained: Mapping[int, Job]
+    _critical: CriticalArrivals
+    _apps: Mapping[str, App]
+    _sequences: Sequences
+    _recent: Mapping[str, AppArrivals]
+    _cpu_shares: Mapping[str, CpuShare]
+    now_ns: int = -1
+    ends_ns: Dict[str, int | None] = field(default_factory=dict)
+    """What :meth:`earliest_end_ns` has answered; the core clears it when time has passed, or a lane or an estimate has
+    changed. A policy may keep ends of its own there, under a name with a space: no model has one."""
+    background_at_ns: int | None = None  # when work that yields is looked at again, if any was in this step
+    forced_ns: Dict[str, int] = field(default_factory=dict)  # by app, when its background work last did not yield
+    passed_ns: Dict[str, int] = field(default_factory=dict)
+    """By app, since when its requests have been given up for their deadlines and none that ran has ended."""
+    wakes_late_ns: int = 0  # how long after the time that it was asked for a step has come of late, at most
+    budget: Budget = field(default_factory=Budget)  # what policies may still compute in this step
+    _request_moves: RequestMoves = field(default_factory=RequestMoves)
+    _probe_moves: ProbeMoves = field(default_factory=ProbeMoves)
 
-    __slots__ = (
-        "now_ns",
-        "lanes",
-        "_lanes_of",
-        "_latency",
-        "_devices",
-        "_copy_lanes",
-        "_costs",
-        "_retained",
-        "_critical",
-        "_sequences",
-        "_recent",
-        "_cpu_shares",
-        "apps_on",
-        "background_at_ns",
-        "forced_ns",
-        "passed_ns",
-        "wakes_late_ns",
-        "_places",
-        "ends_ns",
-        "_request_moves",
-        "_probe_moves",
-        "budget",
-    )
-
-    def __init__(
-        self,
-        lanes: Sequence[Lane],
-        lanes_of: Mapping[str, Sequence[Lane]],
-        latency: Mapping[Tuple[str, str], BatchTime],
-        devices: Mapping[str, Device],
-        copy_lanes: Mapping[str, Lane],
-        costs: Mapping[str, AppCosts],
-        retained: Mapping[int, Job],
-        critical: CriticalArrivals,
-        apps: Mapping[str, App],
-        sequences: Sequences,
-        recent: Mapping[str, AppArrivals],
-        cpu_shares: Mapping[str, CpuShare],
-    ) -> None:
-        self.now_ns = -1
-        self.lanes = lanes
-        self._lanes_of = lanes_of
-        self._latency = latency
-        self._devices = devices
-        self._copy_lanes = copy_lanes
-        self._costs = costs
-        self._retained = retained
-        self._critical = critical
-        self._sequences = sequences
-        self._recent = recent
-        self._cpu_shares = cpu_shares
-        self.background_at_ns: int | None = None
-        self.forced_ns: Dict[str, int] = {}
-        self.passed_ns: Dict[str, int] = {}
-        self.wakes_late_ns = 0
-        self.apps_on = {lane.name: apps_on(apps, lane.models) for lane in lanes}
+    def __post_init__(self) -> None:
+        self.apps_on = {lane.name: apps_on(self._apps, lane.models) for lane in self.lanes}  # the apps that use a lane
         self._places: Dict[str, List[Tuple[Lane, BatchTime, Placement]]] = {
-            model: [(lane, latency[model, lane.name], devices[lane.device].placements[model]) for lane in places]
-            for model, places in lanes_of.items()
+            model: [
+                (lane, self._latency[model, lane.name], self._devices[lane.device].placements[model]) for lane in here
+            ]
+            for model, here in self._lanes_of.items()
         }
-        self.ends_ns: Dict[str, int | None] = {}
-        self.budget = Budget()
-        self._request_moves = RequestMoves()
-        self._probe_moves = ProbeMoves()
 
     def connect(self, request_moves: RequestMoves, probe_moves: ProbeMoves) -> None:
         """Say who carries out the moves."""

@@ -1,8 +1,7 @@
 """How much a policy may compute in one step: counted operations, since the scheduler has no clock.
 
-A decision whose cost depends on what requests declare (steps, parts) charges what it does, and looks at what is left
-before it does more. When nothing is left it takes the best that it has found, or a simple rule, and says so. Counted
-operations make that the same on every machine and in every replay.
+A decision whose cost depends on what requests declare (steps, parts) charges what it does. When nothing is left it
+takes the best that it has found, or a simple rule. So it is the same on every machine and in every replay.
 """
 
 from __future__ import annotations
@@ -13,8 +12,6 @@ OPERATIONS_MAX = 200_000
 
 class Budget:
     """The operations of one step, for all policies together. The core renews it with each step."""
-
-    __slots__ = ("left",)
 
     def __init__(self) -> None:
         self.left = OPERATIONS_MAX

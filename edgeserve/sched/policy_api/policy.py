@@ -6,6 +6,7 @@ thread and no I/O, and never changes a request or a job itself. ``docs/guide/wri
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, FrozenSet, List, Mapping, Protocol, Sequence, Tuple, Type
 
 from edgeserve.compiled import mypyc_attr
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
 Options = Mapping[str, object]
 """The keys of ``[policy.NAME]`` except ``kind``, with their values."""
-
 
 CANNOT_MAKE_DEADLINE = "cannot_make_deadline"
 """Reason of a request that no lane could finish in time: refused at arrival, or dropped later (predicted miss)."""
@@ -39,12 +39,10 @@ class Bid:
 
     ``jobs`` of one ``model`` run as a batch of ``size`` in ``expected_ns``; the lane refuses to start after
     ``start_before_ns``. ``utility`` gives the value delivered as a function of the start time; ``remaining_ns`` is the
-    lane time that still has to be spent until that value is delivered. ``latest_start_ns`` is set on a continuation (a
-    cohort's next stage, the next decode step): others cut in only if they end before it. ``drops`` end, with that
-    reason, if and only if the bid wins. ``steps_max`` bounds the steps of an iterative model: ``expected_ns`` is then
+    lane time that still has to be spent until that value is delivered. ``drops`` end, with that reason, if and only if
+    the bid wins. ``steps_max`` bounds the steps of an iterative model: ``expected_ns`` is then
     the time of all of them, while estimates are of one step. ``whole_ns`` is the time until what ``utility`` counts is
-    done, where the batch comes back before; 0: ``expected_ns``. ``variant`` names the engine's way to run the model, or
-    the phase of it, whose times the latency model keeps apart (``latency.phase(variant)``).
+    done, where the batch comes back before; 0: ``expected_ns``. ``variant`` names the engine's way to run the model.
     """
 
     __slots__ = (
@@ -55,7 +53,6 @@ class Bid:
         "utility",
         "remaining_ns",
         "start_before_ns",
-        "latest_start_ns",
         "drops",
         "steps_max",
         "probe",
@@ -65,7 +62,6 @@ class Bid:
         "variant",
         "whole_ns",
         "open_steps",
-        "spread_ns",
     )
 
     def __init__(
@@ -77,7 +73,6 @@ class Bid:
         utility: UtilityOfStart,
         remaining_ns: int,
         start_before_ns: int = START_ANY_TIME_NS,
-        latest_start_ns: int | None = None,
         drops: Sequence[Tuple[RequestRecord, str]] = (),
         steps_max: int | None = None,
         probe: bool = False,
@@ -92,7 +87,6 @@ class Bid:
         self.utility = utility
         self.remaining_ns = remaining_ns
         self.start_before_ns = start_before_ns
-        self.latest_start_ns = latest_start_ns
         self.drops = drops
         self.steps_max = steps_max
         self.probe = probe
@@ -101,42 +95,42 @@ class Bid:
         self.variant = variant
         self.whole_ns = whole_ns
         self.policy: Policy | None = None  # filled in by the scheduler
-        self.spread_ns = 0  # by the scheduler: how much longer the work may take than expected
         self.open_steps = False  # the scheduler filled in steps_max
+
+    def resized(self, jobs: Sequence[Job], size: int, expected_ns: int, steps_max: int | None) -> Bid:
+        """The same bid for fewer jobs or steps."""
+        found = Bid(
+            self.model,
+            jobs,
+            size,
+            expected_ns,
+            self.utility,
+            self.remaining_ns,
+            self.start_before_ns,
+            self.drops,
+            steps_max,
+            klass=self.klass,
+            variant=self.variant,
+        )
+        found.policy = self.policy
+        return found
 
     def __repr__(self) -> str:
         return f"Bid({self.model} x{len(self.jobs)} in {self.size}, {self.expected_ns} ns)"
 
 
+@dataclass(eq=False)
 class Change:
-    """What changed of a lane (``lane``) or of a device (``device``); what is None stayed as it was.
+    """What changed of a lane (``lane``) or of a device (``device``); what is None stayed as it was."""
 
-    ``up``: a lane came back (True), or went down or hangs (False). ``speed``: of a lane, 1.0 as profiled.
-    ``memory_free_bytes``, ``heat`` (0..1 of its limit), ``power_w`` and ``pressure`` (0, 1 soft, 2 hard) are a
-    device's.
-    """
-
-    __slots__ = ("lane", "device", "up", "speed", "memory_free_bytes", "heat", "power_w", "pressure")
-
-    def __init__(
-        self,
-        lane: str = "",
-        device: str = "",
-        up: bool | None = None,
-        speed: float | None = None,
-        memory_free_bytes: int | None = None,
-        heat: float | None = None,
-        power_w: float | None = None,
-        pressure: int | None = None,
-    ) -> None:
-        self.lane = lane
-        self.device = device
-        self.up = up
-        self.speed = speed
-        self.memory_free_bytes = memory_free_bytes
-        self.heat = heat
-        self.power_w = power_w
-        self.pressure = pressure
+    lane: str = ""
+    device: str = ""
+    up: bool | None = None  # the lane came back (True), or went down or hangs (False)
+    speed: float | None = None  # of the lane, 1.0 as profiled
+    memory_free_bytes: int | None = None
+    heat: float | None = None  # 0..1 of the device's limit
+    power_w: float | None = None
+    pressure: int | None = None  # 0, 1 (soft) or 2 (hard)
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -220,9 +214,8 @@ class Policy:
 
     def expected_end(self, request: RequestRecord, job: Job | None, board: Board) -> ExpectedEnd | None:
         """When a request would end that you are refusing or giving up (because of ``job``, where one is named): the
-        numbers in the error that its client reads, if they show that it cannot make its deadline. By default those of
-        the shared estimate, by which ``refusal`` and ``board.earliest_end_ns`` judge; a policy that judges otherwise
-        says here what it judges by. Also asked once per app at start, for a new request. Changes nothing."""
+        numbers in the error that its client reads. By default those of the shared estimate; a policy that judges
+        otherwise says here by what. Also asked once per app at start, for a new request. Changes nothing."""
         return expected_end(request, job, board)
 
     def figures(self) -> Mapping[str, Any]:

@@ -6,7 +6,7 @@ A work (batch, load, eviction) has an id; the world answers each with exactly on
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final, Mapping, NamedTuple, Optional, Tuple, Union
+from typing import Final, Mapping, NamedTuple, Optional, Tuple, Union, get_args
 
 from edgeserve.sched.protocol.events import JobId
 from edgeserve.units import format_duration
@@ -200,22 +200,7 @@ Action = Union[
     FinishRequest,
 ]
 
-ACTION_KINDS: Mapping[str, type] = {
-    kind.__name__: kind
-    for kind in (
-        RunBatch,
-        CutBatch,
-        LoadModel,
-        EvictModel,
-        DropState,
-        ReleaseState,
-        LeaveOut,
-        KeepWritten,
-        RetainInputs,
-        ReleaseInputs,
-        FinishRequest,
-    )
-}
+ACTION_KINDS: Mapping[str, type] = {kind.__name__: kind for kind in get_args(Action)}
 
 START_ANY_TIME_NS = 2**62
 """A ``start_before_ns`` that never passes."""

@@ -6,7 +6,7 @@ The live world and the simulator produce exactly these; a recorded run is a list
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Mapping, NamedTuple, Optional, Tuple, Union
+from typing import Any, ClassVar, Mapping, NamedTuple, Optional, Tuple, Union, get_args
 
 CLASSES = ("critical", "normal", "background")
 """Classes bound the auction; the order is from most to least urgent."""
@@ -279,16 +279,4 @@ Event = Union[
 ]
 """Everything :meth:`edgeserve.sched.core.scheduler.Scheduler.step` accepts."""
 
-EVENT_KINDS: Mapping[str, Any] = {
-    kind.__name__: kind
-    for kind in (
-        RequestArrived,
-        RequestCancelled,
-        BatchProgress,
-        WorkFinished,
-        WorkRefused,
-        LaneChanged,
-        DeviceChanged,
-        DrainRequested,
-    )
-}
+EVENT_KINDS: Mapping[str, Any] = {kind.__name__: kind for kind in get_args(Event)}

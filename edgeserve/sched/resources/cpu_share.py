@@ -1,9 +1,8 @@
 """How much of the processor time that a lane's threads would use is left to them, by what a monitor reports.
 
-The load that a monitor reads counts every thread. What the lanes of the device used of it is known from their works, so
-that a lane does not take its own work for a busy processor. Other lanes (host functions above all) keep all that they
-use, and a lane that does not yield to them (``nice`` 0) gets nothing unless its threads fit beside theirs. Of what
-other programs use, a lane gets what fair scheduling gives it. Knows no policy, no file and no clock.
+What the lanes of the device used of the reported load is known from their works. Other lanes (host functions above all)
+keep all that they use, and a lane that does not yield to them (``nice`` 0) gets nothing unless its threads fit beside
+theirs. Of what other programs use, a lane gets what fair scheduling gives it.
 """
 
 from __future__ import annotations
@@ -39,8 +38,6 @@ def weight_of(nice: int) -> float:
 
 class CpuShare:
     """One device whose lanes are threads of a processor. :meth:`reported` alone changes it."""
-
-    __slots__ = ("_lanes", "_worked_ns", "_used", "_others", "_cores", "_told_ns", "_gap_ns", "_known")
 
     def __init__(self, lanes: Sequence[Lane]) -> None:
         self._lanes: List[Lane] = list(lanes)

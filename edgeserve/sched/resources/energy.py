@@ -1,8 +1,7 @@
 """Who used a device's energy: the reported power over time, charged to apps by the time that their batches ran.
 
 Between two reports all energy goes to the apps whose batches ended meanwhile, in proportion to the lane time of these,
-what the device draws when idle included: without the apps it could have been off. Where no batch ended nobody is
-charged. Floats, since no decision depends on them. Knows no clock.
+what the device draws when idle included. Floats, since no decision depends on them.
 """
 
 from __future__ import annotations
@@ -15,8 +14,6 @@ from edgeserve.units import NS_PER_S
 class EnergyMeter:
     """The energy of one device in joules: in all, per app, and of times in which nothing ran. ``is_on``: some power was
     reported."""
-
-    __slots__ = ("is_on", "total_j", "idle_j", "by_app_j", "_power_w", "_since_ns", "_busy_ns")
 
     def __init__(self) -> None:
         self.is_on = False

@@ -7,6 +7,7 @@ Knows no engine, no thread and no clock.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
+from dataclasses import dataclass, field
 from typing import Any, Deque, Dict, List, Tuple
 
 from edgeserve.errors import PolicyError
@@ -26,7 +27,6 @@ LOST_KEPT = 1024
 
 RUN, LOAD, EVICT = "run", "load", "evict"
 
-
 NO_JOBS: Dict[int, Job] = {}
 """Of most works no job is over before the work is. Nobody writes into it."""
 
@@ -39,35 +39,7 @@ class Work:
     ``failed`` is set when the lane is back: every job of the batch failed (it may never have run), or the probe was
     not done. A batch of which some jobs failed did run, so what it took counts. ``steps`` is set then too: how many
     steps of an iterative model the call made, and ``turns``, where the model bounds its turns (else 0).
-    ``over`` are the jobs that were over before the batch (by ``seq``), ``cut_ns`` is when it was told to end after its
-    present step (None: it was not), ``steps_max`` and ``variant`` are what it was asked for. ``reads``: it began with
-    prompts of sequences, which are no steps.
     """
-
-    __slots__ = (
-        "id",
-        "kind",
-        "lane",
-        "model",
-        "jobs",
-        "size",
-        "launched_ns",
-        "expected_ns",
-        "starts_ns",
-        "policy",
-        "lost",
-        "probe",
-        "failed",
-        "steps",
-        "turns",
-        "over",
-        "cut_ns",
-        "steps_max",
-        "variant",
-        "step_ns",
-        "at_once",
-        "reads",
-    )
 
     def __init__(
         self,
@@ -98,12 +70,11 @@ class Work:
         self.failed = False
         self.steps = 1
         self.turns = 0
-        self.over: Dict[int, Job] = NO_JOBS
-        self.cut_ns: int | None = None
+        self.over: Dict[int, Job] = NO_JOBS  # the jobs that were over before the batch, by ``seq``
+        self.cut_ns: int | None = None  # when it was told to end after its present step
         self.steps_max: int | None = None
-        self.variant = ""
         self.step_ns = 0  # it can be cut after a step or turn, which takes so long; 0: it cannot be cut
-        self.reads = False
+        self.reads = False  # it began with prompts of sequences, which are no steps
         self.at_once = False  # it may start as soon as its lane has it, which had nothing else
 
     def left(self) -> Tuple[Job, ...]:
@@ -111,70 +82,31 @@ class Work:
         return tuple([job for job in self.jobs if job.seq not in self.over]) if self.over else self.jobs
 
 
+@dataclass(eq=False)
 class Lane:
     """One lane's state. It is asked for its next work ``ahead_ns`` before it is free; without, as soon as it has fewer
     than ``depth`` works. :class:`Works` gives it works and takes them back, and the scheduler says what else changes.
-
-    ``free_at_ns`` is when the works on it are expected to be over (in the past when idle). ``models`` are those that
-    may run here. ``waits``: it may wait for clients that were just answered (``sched/core/holds.py``). ``threads`` is
-    how many threads of a processor run its batches, ``nice`` how far they yield to all others. ``dispatch_gap`` is what
-    lies between two of its batches, learnt where it is given one at a time, else 0. ``busy_ns`` is how long its batches
-    took so far, ``served_ns`` the same by model, with what lay between them.
     """
 
-    __slots__ = (
-        "name",
-        "device",
-        "copy",
-        "ahead_ns",
-        "depth",
-        "hang_ns",
-        "works",
-        "free_at_ns",
-        "head_due_ns",
-        "waits",
-        "up",
-        "hung",
-        "speed",
-        "models",
-        "busy_ns",
-        "served_ns",
-        "threads",
-        "nice",
-        "dispatch_gap",
-    )
-
-    def __init__(
-        self,
-        name: str,
-        device: str,
-        ahead_ns: int = 0,
-        hang_ns: int = 30_000 * NS_PER_MS,
-        copy: bool = False,
-        depth: int = 1,
-        waits: bool = True,
-        threads: int = 1,
-        nice: int = 0,
-    ) -> None:
-        self.name = name
-        self.device = device
-        self.copy = copy
-        self.ahead_ns = ahead_ns
-        self.depth = depth
-        self.hang_ns = hang_ns
-        self.waits = waits
-        self.threads = threads
-        self.nice = nice
-        self.works: Deque[Work] = deque()
-        self.free_at_ns = 0
-        self.head_due_ns = 0  # when the work at the head is expected to end
-        self.up = True
-        self.hung = False
-        self.speed = 1.0
-        self.models: Dict[str, Any] = {}
-        self.busy_ns = 0
-        self.served_ns: Dict[str, int] = {}
-        self.dispatch_gap = DispatchGap()
+    name: str
+    device: str
+    ahead_ns: int = 0
+    hang_ns: int = 30_000 * NS_PER_MS
+    copy: bool = False
+    depth: int = 1
+    waits: bool = True  # it may wait for clients that were just answered (``sched/core/holds.py``)
+    threads: int = 1  # of a processor, which run its batches
+    nice: int = 0  # how far they yield to all others
+    works: Deque[Work] = field(default_factory=deque)
+    free_at_ns: int = 0  # when the works on it are expected to be over (in the past when idle)
+    head_due_ns: int = 0  # when the work at the head is expected to end
+    up: bool = True
+    hung: bool = False
+    speed: float = 1.0
+    models: Dict[str, Any] = field(default_factory=dict)  # that may run here
+    busy_ns: int = 0  # how long its batches took so far
+    served_ns: Dict[str, int] = field(default_factory=dict)  # the same by model, with what lay between them
+    dispatch_gap: DispatchGap = field(default_factory=DispatchGap)  # between two batches, given one at a time; else 0
 
     def accepts(self, now_ns: int) -> bool:
         """Whether a work may be given to this lane now."""
@@ -233,8 +165,6 @@ class Works:
     A work whose lane went down is forgotten but recognised (for the last :data:`LOST_KEPT`), should an answer still
     come.
     """
-
-    __slots__ = ("by_id", "_last_id", "_lost")
 
     def __init__(self) -> None:
         self.by_id: Dict[int, Work] = {}

@@ -1,22 +1,18 @@
 """Which models are in a device's memory: what waits for them, what is asked for, budget, and least recently used.
 
 Clockwork (section 5) loads the model of the highest unfulfilled demand, the estimated execution time of its outstanding
-jobs less what resident copies on other devices can serve (ours: nothing of jobs that only this device can serve, since
-one of its lanes holds their state), and evicts the least recently used. Ours counts in values of the auction, by class,
-and counts what comes beside what waits (``sched/resources/model_worth.py``): a model takes the place of others only
-where its jobs and those to come are worth more than what is lost while the others are away. So a pipeline that is asked
-for all the time stays whole. (A model whose requests are all refused since it is not there is loaded for a trial.)
-A request that is answered however late waits for that until its deadline, and then for what waits alone.
-Of models that are worth nothing now the least recently used goes first. A model that jobs are bound to is spared where
-their states would leave it no room to return, a model with work in flight is never evicted, nor one that was loaded for
-jobs that have not run yet.
-
-Knows no policy and no clock; emits no action: it answers questions, and the scheduler tells it what was done.
+jobs less what resident copies on other devices can serve, and evicts the least recently used. Ours counts in worth, by
+class, and counts what comes beside what waits (``sched/resources/model_worth.py``): a model takes the place of others
+only where its jobs and those to come are worth more than what is lost while the others are away. So a pipeline that is
+asked for all the time stays whole. A request that is answered however late waits for that until its deadline, and then
+for what waits alone. A model that jobs are bound to is spared where their states would leave it no room to return; one
+with work in flight is never evicted, nor one that was loaded for jobs that have not run yet. Emits no action.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass, field
 from typing import AbstractSet, Deque, Dict, Iterable, List, Sequence, Tuple
 
 from edgeserve.errors import ConfigError
@@ -73,51 +69,29 @@ that of 32 arrivals, whose noise is a fifth of it, and each load keeps the memor
 ABSENT, LOADING, RESIDENT, EVICTING = "absent", "loading", "resident", "evicting"
 
 
+@dataclass(eq=False)
 class Placement:
     """One model on one device. ``bytes`` counts its weights and the working memory of its largest batch."""
 
-    __slots__ = (
-        "model",
-        "device",
-        "bytes",
-        "load_ns",
-        "pinned",
-        "state",
-        "since_ns",
-        "in_flight",
-        "demand_ns",
-        "bound_ns",
-        "waiting",
-        "late",
-        "used",
-        "failures",
-        "retry_at_ns",
-        "due_ns",
-        "loads_ns",
-        "used_ns",
-        "gap_ns",
-    )
-
-    def __init__(self, model: str, device: str, bytes: int, load_ns: int, pinned: bool = False) -> None:
-        self.model = model
-        self.device = device
-        self.bytes = bytes
-        self.load_ns = load_ns
-        self.pinned = pinned
-        self.state = ABSENT
-        self.since_ns = 0  # resident since
-        self.due_ns = 0  # loading: expected to be resident at
-        self.in_flight = 0  # batches launched and not answered
-        self.demand_ns = 0  # estimated execution time of the ready jobs that could run here
-        self.bound_ns = 0  # of that, of jobs that can run nowhere else: a lane of this device holds their state
-        self.waiting = [0] * len(CLASSES)  # what the requests of these jobs are worth, by class
-        self.late: List[Tuple[int, int]] = []  # (deadline, job) of those that are answered however late, in order
-        self.used = True  # has run since it was loaded
-        self.failures = 0
-        self.retry_at_ns = 0
-        self.loads_ns: Deque[int] = deque(maxlen=10)
-        self.used_ns = -FOREVER_NS  # when it was launched last
-        self.gap_ns = 0  # a usual time between two launches, of the longer ones
+    model: str
+    device: str
+    bytes: int
+    load_ns: int
+    pinned: bool = False
+    state: str = ABSENT
+    since_ns: int = 0  # resident since
+    due_ns: int = 0  # loading: expected to be resident at
+    in_flight: int = 0  # batches launched and not answered
+    demand_ns: int = 0  # estimated execution time of the ready jobs that could run here
+    bound_ns: int = 0  # of that, of jobs that can run nowhere else: a lane of this device holds their state
+    waiting: List[int] = field(default_factory=lambda: [0] * len(CLASSES))  # what these jobs are worth, by class
+    late: List[Tuple[int, int]] = field(default_factory=list)  # (deadline, job) of those answered however late, sorted
+    used: bool = True  # has run since it was loaded
+    failures: int = 0
+    retry_at_ns: int = 0
+    loads_ns: Deque[int] = field(default_factory=lambda: deque(maxlen=10))
+    used_ns: int = -FOREVER_NS  # when it was launched last
+    gap_ns: int = 0  # a usual time between two launches, of the longer ones
 
     def is_working(self, now_ns: int) -> bool:
         """Whether it ran lately, or is about to run again as it usually does."""
@@ -135,53 +109,31 @@ class Placement:
         return f"Placement({self.model} on {self.device}: {self.state}, {format_size(self.bytes)})"
 
 
+@dataclass(eq=False)
 class Device:
     """One device's memory: its placements in order of last use (least recent first), and the bytes they take.
 
-    ``budget_bytes`` 0 means no budget. ``used_bytes`` counts what is resident or loading,
-    ``state_bytes`` the states of streams. ``headroom_bytes`` of what the monitor reports as free stay free: loads wait,
-    and models that are not at work go (0: only what :data:`PRESSURE_SHARE` says). ``thermal`` and ``power`` are the
-    levels of :data:`~edgeserve.sched.protocol.events.LEVELS`.
+    ``headroom_bytes`` of what the monitor reports as free stay free: loads wait, and models that are not at work go (0:
+    only what :data:`PRESSURE_SHARE` says).
     """
 
-    __slots__ = (
-        "name",
-        "budget_bytes",
-        "placements",
-        "used_bytes",
-        "state_bytes",
-        "free_bytes",
-        "heat",
-        "power_w",
-        "headroom_bytes",
-        "falling_bytes",
-        "falling_until_ns",
-        "block_bytes",
-        "pressure",
-        "thermal",
-        "power",
-        "reported_ns",
-        "worth",
-    )
-
-    def __init__(self, name: str, budget_bytes: int = 0, headroom_bytes: int = 0) -> None:
-        self.name = name
-        self.budget_bytes = budget_bytes
-        self.headroom_bytes = headroom_bytes
-        self.placements: Dict[str, Placement] = {}
-        self.used_bytes = 0
-        self.state_bytes = 0
-        self.free_bytes: int | None = None  # as the monitor last reported
-        self.reported_ns = -FOREVER_NS  # when that was, whether it had changed or not
-        self.heat: float | None = None
-        self.power_w: float | None = None
-        self.falling_bytes = 0  # what other programs took between the last two reports,
-        self.falling_until_ns = 0  # and until when they are expected to take as much again
-        self.block_bytes: int | None = None  # the largest free block, as the monitor last reported
-        self.pressure = 0  # how near it is to a limit of heat or power: 0, 1 (soft: save) or 2 (hard)
-        self.thermal = LEVELS[0]
-        self.power = LEVELS[0]
-        self.worth = ModelWorth((), {}, {})
+    name: str
+    budget_bytes: int = 0  # 0: no budget
+    headroom_bytes: int = 0
+    placements: Dict[str, Placement] = field(default_factory=dict)
+    used_bytes: int = 0  # of what is resident or loading
+    state_bytes: int = 0  # of the states of jobs and streams
+    free_bytes: int | None = None  # as the monitor last reported
+    reported_ns: int = -FOREVER_NS  # when that was, whether it had changed or not
+    heat: float | None = None
+    power_w: float | None = None
+    falling_bytes: int = 0  # what other programs took between the last two reports,
+    falling_until_ns: int = 0  # and until when they are expected to take as much again
+    block_bytes: int | None = None  # the largest free block, as the monitor last reported
+    pressure: int = 0  # how near it is to a limit of heat or power: 0, 1 (soft: save) or 2 (hard)
+    thermal: str = LEVELS[0]
+    power: str = LEVELS[0]
+    worth: ModelWorth = field(default_factory=lambda: ModelWorth((), {}, {}))
 
     def limited(self, thermal: str | None, power: str | None) -> None:
         """It is so near to a limit of heat, and to one of power (None: as near as before)."""

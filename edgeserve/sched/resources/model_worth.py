@@ -1,11 +1,9 @@
 """What it is worth that a model stays in memory: what its apps are asked for, and would lose while it is away.
 
-An app that comes at some rate loses, while one of its models is away, the requests that cannot wait for as long: all
-of its models together are worth that, and some of them at most half of it, so that an app becomes whole rather than
-several become halves. An ensemble answers with some of its members: each that is away costs its part alone. Of a
-model with variants the best that is there counts with its quality. Values are those of the lanes
-(``requests/worth.py``), by class: memory and lanes are shared by one rule. Knows no device: which
-models can run now, here or elsewhere, is what the methods are told (``here``).
+An app loses, while one of its models is away, the requests that cannot wait for as long: all of its models together are
+worth that, and some of them at most half of it, so that an app becomes whole rather than several become halves. Of an
+ensemble each member that is away costs its part alone; of a model with variants the best that is there counts with its
+quality. Worth is that of the lanes (``requests/worth.py``), by class. ``here``: the models that can run now.
 """
 
 from __future__ import annotations

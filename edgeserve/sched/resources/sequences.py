@@ -75,8 +75,6 @@ class Sequences:
     ``job.state_bytes`` on ``job.state_device``, which the device counts.
     """
 
-    __slots__ = ("models", "working", "holders", "_devices", "_reserved", "_usual_milli", "_cached_milli")
-
     def __init__(
         self, models: Mapping[str, SequenceModel], devices: Mapping[str, Device], lanes: Sequence[Lane]
     ) -> None:

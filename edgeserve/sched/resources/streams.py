@@ -24,8 +24,6 @@ OWNER_MARK = ": "
 class Stream:
     """One stream of one app. ``active`` holds the stream until none of its jobs runs any more."""
 
-    __slots__ = ("active", "held", "state_bytes", "device", "silent_since_ns")
-
     def __init__(self) -> None:
         self.active: RequestRecord | None = None
         self.held: Deque[RequestRecord] = deque()
@@ -39,8 +37,6 @@ class Streams:
 
     ``due_ns`` is when the state of the stream that is silent longest may be forgotten, or None.
     """
-
-    __slots__ = ("streams", "due_ns", "_devices", "_ttl_ns")
 
     def __init__(self, devices: Mapping[str, Device], ttl_ns: Mapping[str, int]) -> None:
         self.streams: Dict[StreamKey, Stream] = {}

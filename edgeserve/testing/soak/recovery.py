@@ -16,7 +16,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 from edgeserve.config.profiles import LaneProfile, Profile
 from edgeserve.loop.drive import drive
 from edgeserve.sched.core.build import build_scheduler
-from edgeserve.sched.latency.distribution import timing_of
+from edgeserve.sched.latency.timings import timing_of
 from edgeserve.sched.policies import POLICIES
 from edgeserve.sim.run import make_world, setting_of
 from edgeserve.sim.scenario import Scenario, parse_scenario

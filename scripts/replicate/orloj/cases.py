@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Sequence, Tuple
 
 from edgeserve.config.profiles import LaneProfile, Profile, Timing
-from edgeserve.sched.latency.distribution import timing_of
+from edgeserve.sched.latency.timings import timing_of
 from edgeserve.sched.protocol.events import Request
 from edgeserve.units import NS_PER_S, ms_to_ns
 

@@ -106,7 +106,7 @@ class Costs:
                     first_ns += each_ns
                 continue
             begun = True
-            batches = split.batches_ns(jobs)
+            batches = [took_ns for _, took_ns in split.batches(jobs)]
             free_ns = max(free_ns + sum(batches), at_ns + batches[-1])
             first_ns = max(first_ns + batches[0], free_ns - sum(batches[1:]))
             at_ns = free_ns
@@ -124,7 +124,8 @@ class Costs:
     def groups(self, count: int) -> List[Tuple[int, int]]:
         """For each batch of the last module: its first member, and how long before the cohort's end it is over."""
         stage, found, member = self.stages[-1], [], 0
-        batches, size = self._splits[-1].batches_ns(count * stage.parts), count * stage.parts
+        size = count * stage.parts
+        batches = [took_ns for _, took_ns in self._splits[-1].batches(size)]
         left_ns = sum(batches)
         for batch_ns in batches:
             left_ns -= batch_ns

@@ -19,8 +19,8 @@ from edgeserve.live.stats import (
     figures_of,
     percentiles_ms,
 )
-from edgeserve.sched.policies.fifo import Fifo
 from edgeserve.sched.protocol.actions import LatencyBreakdown, Outcome
+from edgeserve.sched.published.baselines.fifo import Fifo
 
 
 def test_the_energy_of_an_app_over_all_devices_and_per_answer_in_time() -> None:

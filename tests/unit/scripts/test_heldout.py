@@ -12,13 +12,13 @@ from lib.heldout_mixes import MIXES, draw_mix
 from lib.heldout_worlds import WORLDS, draw_any
 
 from edgeserve.lognormal import Lognormal
-from edgeserve.sched.policies.fifo import Fifo
+from edgeserve.sched.published.baselines.fifo import Fifo
 from edgeserve.sim.run import sequences_of
 from edgeserve.sim.scenario import CONTINUOUS
 from edgeserve.sim.truth import TrueResults
 from edgeserve.sim.workload import Workload
 
-OWN = "edgeserve.sched.policies.fifo:Fifo"
+OWN = "edgeserve.sched.published.baselines.fifo:Fifo"
 NAMES = sorted([*MIXES, *WORLDS])
 SEEDS = range(1, 6)
 

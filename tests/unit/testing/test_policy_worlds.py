@@ -12,9 +12,9 @@ from edgeserve.errors import ConfigError
 from edgeserve.sched.core.build import build_scheduler
 from edgeserve.sched.policies import POLICIES
 from edgeserve.sched.policies.common.bidding import bid_for
-from edgeserve.sched.policies.fifo import Fifo
 from edgeserve.sched.protocol.actions import FinishRequest, Outcome, RunBatch
 from edgeserve.sched.protocol.events import Request, RequestArrived
+from edgeserve.sched.published.baselines.fifo import Fifo
 from edgeserve.testing.invariants import check_invariants
 from edgeserve.testing.policy_conformance import Plain, PolicyConformance, finished, imported
 from edgeserve.testing.policy_worlds import MARKS, draw_world, run_elsewhere, run_world
@@ -340,7 +340,7 @@ def test_a_settled_join_runs_and_its_waiting_branch_leaves(monkeypatch):
 
 def test_a_policy_is_named_by_its_module(monkeypatch):
     class Suite(PolicyConformance):
-        kind = "edgeserve.sched.policies.fifo:Fifo"
+        kind = "edgeserve.sched.published.baselines.fifo:Fifo"
         world_seeds = (1,)
 
     monkeypatch.setitem(POLICIES, Suite.kind, Fifo)  # the table is the process's: it is forgotten afterwards

@@ -8,8 +8,8 @@ import pytest
 
 from edgeserve.sched.policies import POLICIES
 from edgeserve.sched.policies.common.bidding import refusal
-from edgeserve.sched.policies.edf import Edf
 from edgeserve.sched.policy_api.expected_end import expected_end
+from edgeserve.sched.published.common.edf import Edf
 from edgeserve.testing.policy_conformance import PolicyConformance
 
 

@@ -5,10 +5,8 @@ Pure: they read the board and change nothing.
 
 from __future__ import annotations
 
-import math
-from typing import TYPE_CHECKING, Iterable, List, Mapping, Sequence, Tuple
+from typing import TYPE_CHECKING, List, Mapping, Sequence, Tuple
 
-from edgeserve.sched.latency.distribution import Distribution
 from edgeserve.sched.policies.common.job_queue import JobQueue
 from edgeserve.sched.policy_api.policy import CANNOT_MAKE_DEADLINE, Bid
 from edgeserve.sched.protocol.actions import START_ANY_TIME_NS
@@ -152,55 +150,6 @@ def bid_to_measure(job: Job, lane: Lane, board: Board, probe: bool = False) -> B
     return Bid(job.node.model, (job,), latency.sizes[0], alone_ns, nothing, alone_ns, probe=probe, klass=klass)
 
 
-class LikelyUtility:
-    """What a bid of uncertain length is expected to deliver: each request counts with its chance to be in time.
-
-    Like :class:`Utility` otherwise; ``after_ns`` is what follows the bid's own work.
-    """
-
-    __slots__ = ("rows", "after_ns", "_known", "_begin_by_ns")
-
-    def __init__(
-        self, jobs: Iterable[Job], known: Distribution, after_ns: int, now_ns: int = START_ANY_TIME_NS
-    ) -> None:
-        self.after_ns = after_ns
-        self._known = known
-        self.rows: List[Tuple[int, float, int]] = []
-        self._begin_by_ns: List[int] = []  # by row: a later start is worth nothing
-        rest: List[Job] = []
-        for job in jobs:
-            begin_by_ns = job.request.begin_by_ns(now_ns) if job.request.successor_ns is not None else None
-            if begin_by_ns is None:
-                rest.append(job)
-            else:
-                self.rows += Utility((job,), after_ns).rows
-                self._begin_by_ns.append(begin_by_ns)
-        self.rows += Utility(rest, after_ns).rows
-
-    def value(self, start_ns: int) -> float:
-        """The value expected if the work starts at ``start_ns``, in nanoseconds of lane time."""
-        starts_ns = start_ns + self.after_ns
-        total = 0.0
-        for index, (deadline_ns, worth, soft_ns) in enumerate(self.rows):
-            if index < len(self._begin_by_ns) and start_ns > self._begin_by_ns[index]:
-                continue
-            chance = self._known.p_by(deadline_ns - starts_ns)
-            total += worth * chance
-            if soft_ns and chance < 1.0:
-                late_ns = max(0.0, starts_ns + self._known.mean_ns() - deadline_ns)
-                total += (1.0 - chance) * worth * soft_ns / (soft_ns + late_ns)
-        return total
-
-
-def likely_bid(jobs: Sequence[Job], size: int, known: Distribution, board: Board) -> Bid:
-    """The bid to run ``jobs`` as a batch whose time has this distribution."""
-    expected_ns = math.ceil(known.mean_ns())
-    bid = bid_for(jobs, size, expected_ns, board)
-    after_ns = max([board.rest_ns(job.request.app, job.node) for job in jobs])
-    bid.utility = LikelyUtility(jobs, known, after_ns, board.now_ns)
-    return bid
-
-
 def refusal(request: RequestRecord, board: Board, alone_ns: AloneTime | None = None) -> str | None:
     """Why a request should be refused at arrival, or None: each of its first nodes must be able to end, on some lane,
     early enough for the rest (times as in :meth:`Board.earliest_end_ns`). Requests that are answered late anyway are
@@ -259,23 +208,6 @@ def look_at_bound(queue: JobQueue, ends_ns: Mapping[str, int], board: Board) -> 
             board.abandon_branch(job, CANNOT_MAKE_DEADLINE)
         else:
             postpone(queue, job, ends_ns[job.lane])
-
-
-def must_yield(jobs: Iterable[Job], lane: Lane, board: Board) -> bool:
-    """Whether jobs of one model are background work that may not start on a lane now, not even as the smallest batch:
-    it could make a critical request late, and none of them has waited for too long."""
-    waiting: List[Job] = []
-    for job in jobs:
-        if job.request.klass != "background":
-            return False  # of a long queue nearly always the first one
-        waiting.append(job)
-    if not waiting:
-        return False
-    latency = board.latency(waiting[0].node.model, lane.name)
-    smallest = latency.sizes[0]
-    if board.spares_critical(lane, max(latency.slowest_ns[smallest], latency.estimate_ns[smallest])):
-        return False
-    return not any(board.has_waited(job) for job in waiting)
 
 
 def best_class(jobs: Sequence[Job]) -> str:

@@ -1,8 +1,7 @@
 """The requests of ensembles that a policy holds: which of their models have answered, run, wait, and what they add.
 
-An *ensemble* is an app with one join behind several models. A request's models are bits of one number: of its own
-ensemble's models in their order. An app whose model has variants counts as one, too: exactly one of them answers, and
-its quality is what the answer is worth. Changes nothing outside; the policy tells it what happened.
+An *ensemble* is an app with one join behind several models; a request's models are bits of one number, in their order.
+An app whose model has variants counts as one, too: one of them answers, and its quality is what the answer is worth.
 """
 
 from __future__ import annotations
@@ -25,21 +24,6 @@ class Ensemble:
     ``profile`` is None where nothing was fitted: then each model counts alike. ``one_of``: the models are variants, in
     the place of one node, which is the ``join`` as well. ``batch_ns``: batches that take longer do not tell what a
     request costs: of variants, those that leave no time to wait for such a one before."""
-
-    __slots__ = (
-        "app",
-        "nodes",
-        "join",
-        "bits",
-        "leads",
-        "helpers",
-        "before",
-        "profile",
-        "score",
-        "mean",
-        "one_of",
-        "batch_ns",
-    )
 
     def __init__(self, app: App, nodes: Sequence[Node], join: Node) -> None:
         self.app = app
@@ -211,10 +195,6 @@ class Query:
         if self.observed is not None and subset & self.answered == self.answered:
             return self.observed[subset]
         return self.row[subset]
-
-    def is_useful(self) -> bool:
-        """Whether the models that have answered are enough for an answer."""
-        return self.worth(self.answered) >= self.request.quality_min
 
     def gain(self, subset: int) -> float:
         """What more models add to those that have begun; nothing where the answer would still be of no use."""

@@ -1,9 +1,7 @@
 """The queue of ready jobs: ordered by an integer key, cheap at both ends, cuttable by key in O(log n).
 
-A sorted list of ``(key, seq, job)`` rows. Searching is a bisection (O(log n) comparisons); inserting and deleting move
-pointers in one ``memmove`` (10,000 rows are 80 kB: a few microseconds), which beats every tree written in Python at
-the lengths that a device can serve. ``tests/unit/sched/policies/common/test_job_queue.py`` holds the queue against a
-naive list.
+A sorted list of ``(key, seq, job)`` rows: searching is a bisection; inserting and deleting are one ``memmove`` (10,000
+rows are 80 kB), which beats every tree written in Python at the lengths that a device can serve.
 """
 
 from __future__ import annotations
@@ -63,11 +61,6 @@ class JobQueue:
     def head(self) -> Job | None:
         """The job of the smallest key, or None."""
         return self.rows[0][2] if self.rows else None
-
-    def oldest_of_largest(self) -> Job | None:
-        """The job of the largest key, the oldest of several with that key, or None. O(log n)."""
-        rows = self.rows
-        return rows[bisect_left(rows, (rows[-1][0],))][2] if rows else None
 
     def position(self, key: int) -> int:
         """How many jobs have a smaller key: ``len(queue) - position(t)`` jobs are due at ``t`` or later. O(log n)."""

@@ -2,8 +2,7 @@
 
 A length is lognormal: ``log_mean`` and ``sigma`` of its logarithm. The correction is a straight line from the logarithm
 of the declared length to that of the real one, fitted to the last answers and held back by a prior that believes what
-was declared. A constant factor moves the line; hints that say nothing flatten it, so that all predictions become equal
-and the order falls back to that of arrival. Knows no clock and no policy.
+was declared. Hints that say nothing flatten the line: the order falls back to that of arrival.
 """
 
 from __future__ import annotations
@@ -43,20 +42,6 @@ GIVEN_UP_MAX: Final = 8
 class Lengths:
     """What the finished answers of one app say of the next. ``corrects``: whether declared lengths are corrected;
     without, they are believed."""
-
-    __slots__ = (
-        "given_up",
-        "_corrects",
-        "_default",
-        "_told",
-        "_all",
-        "_centre",
-        "_level",
-        "_slope",
-        "_sigma",
-        "_log_mean",
-        "_spread",
-    )
 
     def __init__(self, corrects: bool, default_steps: float) -> None:
         self.given_up = 0  # for their length, since an answer was seen

@@ -55,17 +55,15 @@ class WorthQueue(JobQueue):
 class ModelQueues:
     """The ready jobs of one model: a queue for each class and value, each in deadline order.
 
-    Iterative jobs that have begun (their state occupies memory, their steps are spent) stand before those of their
-    class that are fresh: otherwise they would take turns, and all would end late. So do jobs that were promised their
-    deadline: it is later than that of others, which would take their place time and again.
+    Iterative jobs that have begun stand before the fresh ones of their class: otherwise they would take turns, and
+    all would end late. So do jobs that were promised their deadline: it is later than that of others, which would take
+    their place time and again.
 
     ``queues`` is in serving order, ``count`` the number of jobs in all of them. ``takes_steps``: some of its jobs are
     more than one step of work. ``lost`` counts the jobs that were given up since a batch of the model started last,
     ``loss`` is the share of those that were given up lately. ``version`` rises with all that changes these, or what
     waits.
     """
-
-    __slots__ = ("model", "count", "queues", "takes_steps", "lost", "loss", "version", "_by_rank", "_queue_of")
 
     def __init__(self, model: str) -> None:
         self.model = model
@@ -133,9 +131,9 @@ def worthiest(queues: Sequence[JobQueue], room: int, size: int, ends_ns: int, st
 
     Jobs of equal length are a matroid: taken by falling worth, each into the latest batch that is free and ends by its
     deadline, they bring the most. A job finds one as long as, for the end of each batch, no more jobs that are due
-    before it are taken than had room in the batches before it. The batch that ends at ``ends_ns`` has ``room``, those
-    behind it have ``size`` and end ``step_ns`` apart. ``queues`` are in order of falling worth, none is empty; jobs
-    that are bound to another lane than ``lane`` are left out. O(queues * log n * log n).
+    before it are taken than had room before it. The batch that ends at ``ends_ns`` has ``room``, those behind it have
+    ``size`` and end ``step_ns`` apart. ``queues`` are in order of falling worth, none is empty. Jobs that are bound to
+    another lane are left out. O(queues * log n * log n).
     """
     last_ns = max([queue.rows[-1][0] for queue in queues])
     waiting = sum([len(queue.rows) for queue in queues])

@@ -1,13 +1,13 @@
 """Which requests of an ensemble have all their models run, for the history that ``edgeserve fit`` learns from.
 
-Requests are drawn when their models become ready, before anything is known of them. The world keeps the inputs of each
-model (``sched/core/experiments.py``); what the request itself does not run is run later, alone, as a probe: where a
-lane idles and no deadline of an app on it could suffer. What the models say is written down by the world
-(``live/history_recorder.py``). A policy owns one :class:`RecordDraws` and calls it from its hooks.
+Requests are drawn when their models become ready. The world keeps the inputs of each model
+(``sched/core/experiments.py``); what the request itself does not run is run later, alone, as a probe. The world writes
+down what the models say (``live/history_recorder.py``). A policy calls :class:`RecordDraws` from its hooks.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Dict, List, Sequence
 from zlib import crc32
 
@@ -27,14 +27,12 @@ WAIT_NS = 10 * NS_PER_S
 """After so long a kept request makes room for another: a model of it may never be in memory."""
 
 
+@dataclass(eq=False)
 class RecordedRequest:
     """A drawn request. ``jobs`` are those of its models that have not said anything yet."""
 
-    __slots__ = ("drawn_ns", "jobs")
-
-    def __init__(self, drawn_ns: int) -> None:
-        self.drawn_ns = drawn_ns
-        self.jobs: List[Job] = []
+    drawn_ns: int
+    jobs: List[Job] = field(default_factory=list)
 
 
 class RecordDraws:

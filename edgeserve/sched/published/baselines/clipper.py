@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from typing import ClassVar, Dict, List, Sequence, Tuple, Type
 
 from edgeserve.compiled import mypyc_attr
-from edgeserve.sched.policies.common.arrival_order import InOrder
 from edgeserve.sched.policies.common.bidding import bid_for
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.options import PolicyOptions, option
 from edgeserve.sched.policy_api.policy import Bid, Options, Policy
+from edgeserve.sched.published.baselines.arrival_order import InOrder
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import Job
 from edgeserve.sched.resources.lanes import Lane, Work

@@ -16,12 +16,12 @@ from typing import ClassVar, Dict, List, Sequence, Tuple, Type
 
 from edgeserve.compiled import mypyc_attr
 from edgeserve.sched.latency.batch_time import BatchTime
-from edgeserve.sched.policies.common.arrival_order import InOrder
 from edgeserve.sched.policies.common.bidding import bid_for, droppable
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.expected_end import ExpectedEnd, expected_end
 from edgeserve.sched.policy_api.options import PolicyOptions, option
 from edgeserve.sched.policy_api.policy import CANNOT_MAKE_DEADLINE, Bid, Options, Policy
+from edgeserve.sched.published.baselines.arrival_order import InOrder
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import Job, RequestRecord
 from edgeserve.sched.resources.lanes import Lane, Work

@@ -21,7 +21,6 @@ from edgeserve.sched.latency.batch_time import BatchTime
 from edgeserve.sched.policies.common.bidding import (
     bid_for,
     droppable,
-    must_yield,
     refusal,
     take,
 )
@@ -30,6 +29,7 @@ from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.expected_end import ExpectedEnd, expected_end
 from edgeserve.sched.policy_api.options import Number, PolicyOptions, option
 from edgeserve.sched.policy_api.policy import CANNOT_MAKE_DEADLINE, Bid, Options, Policy
+from edgeserve.sched.published.common.background import must_yield
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import READY, Job, RequestRecord
 from edgeserve.sched.resources.lanes import Lane, Work

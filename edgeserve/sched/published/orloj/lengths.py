@@ -20,7 +20,7 @@ import numpy as np
 
 from edgeserve.compiled import mypyc_attr
 from edgeserve.sched.latency.batch_time import BatchTime
-from edgeserve.sched.latency.distribution import Distribution
+from edgeserve.sched.published.orloj.distribution import Distribution, known_of
 
 BINS = 50
 """Bins of a class's histogram: with 40 to 60 the expected maximum of 16 is right within 0.1 % (specification, 2)."""
@@ -180,7 +180,7 @@ def lengths_of(
         if window.samples
     }
     if not edges:
-        known = latency.distribution(latency.sizes[0])
+        known = known_of(latency, latency.sizes[0])
         points = np.array([max(0.0, time_ns - fixed) for time_ns in known.times_ns])
         points = _rising(points)
         return Lengths(fixed, _factors(latency, corrections), points, {}, np.array(known.shares))

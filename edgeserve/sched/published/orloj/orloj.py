@@ -23,14 +23,15 @@ from typing import Any, ClassVar, Dict, List, Mapping, Sequence, Tuple, Type
 
 from edgeserve.compiled import mypyc_attr
 from edgeserve.errors import ConfigError
-from edgeserve.sched.policies.common.bidding import give_up_late, likely_bid, look_at_bound
+from edgeserve.sched.policies.common.bidding import give_up_late, look_at_bound
 from edgeserve.sched.policies.common.job_queue import JobQueue
-from edgeserve.sched.policy_api import arbiter
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.expected_end import ExpectedEnd
 from edgeserve.sched.policy_api.options import Number, PolicyOptions, option
 from edgeserve.sched.policy_api.policy import Bid, Change, Options, Policy
+from edgeserve.sched.published.common.orders import choose
 from edgeserve.sched.published.orloj.lengths import Lengths
+from edgeserve.sched.published.orloj.likely import likely_bid
 from edgeserve.sched.published.orloj.model import DynamicModel, QueueKey
 from edgeserve.sched.published.orloj.sampler import Sampler
 from edgeserve.sched.published.orloj.slack import SlackScore, score_of, top
@@ -192,7 +193,7 @@ class Orloj(Policy):
                 if bid is not None:
                     bids.append(bid)
         if len(bids) > 1:
-            return arbiter.choose(bids, lane.available_ns(board.now_ns), lane.dispatch_gap.careful_ns)
+            return choose(bids, lane.available_ns(board.now_ns), lane.dispatch_gap.careful_ns)
         return bids[0] if bids else self._sampler.offer(lane, board)
 
     def expected_end(self, request: RequestRecord, job: Job | None, board: Board) -> ExpectedEnd | None:

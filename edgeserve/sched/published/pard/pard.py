@@ -18,11 +18,13 @@ from heapq import heappop, heappush
 from typing import ClassVar, Dict, FrozenSet, List, Sequence, Tuple, Type
 
 from edgeserve.compiled import mypyc_attr
-from edgeserve.sched.policies.common.bidding import bid_for, droppable, must_yield
+from edgeserve.sched.policies.common.bidding import bid_for, droppable
+from edgeserve.sched.policies.common.job_queue import JobQueue
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.expected_end import ExpectedEnd
 from edgeserve.sched.policy_api.options import Number, PolicyOptions, option, other_default
 from edgeserve.sched.policy_api.policy import Bid, Change, Options, Policy
+from edgeserve.sched.published.common.background import must_yield
 from edgeserve.sched.published.pard import rules
 from edgeserve.sched.published.pard.judge import Judge
 from edgeserve.sched.published.pard.plan import plan_sizes
@@ -367,7 +369,7 @@ class Pard(Policy):
         if self._rule.scan:
             self._scan(worker, starts_ns, size - len(forming), board)
         while len(forming) < size:
-            job = queue.oldest_of_largest() if high else queue.head()
+            job = _oldest_of_largest(queue) if high else queue.head()
             if job is None:
                 break
             if self._rule.test != NEVER and not self._rule.scan and self._judge.refuses(job, worker, starts_ns, board):
@@ -496,3 +498,9 @@ class PardPlus(Pard):
     the latest of their request, and the work that requests declare (section 9.2)."""
 
     options_type: ClassVar[Type[PolicyOptions]] = PardPlusOptions
+
+
+def _oldest_of_largest(queue: JobQueue) -> Job | None:
+    """The job of the largest key, the oldest of several with that key, or None. O(log n)."""
+    rows = queue.rows
+    return rows[queue.position(rows[-1][0])][2] if rows else None

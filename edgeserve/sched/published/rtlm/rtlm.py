@@ -20,11 +20,11 @@ from edgeserve.sched.latency.batch_time import BatchTime
 from edgeserve.sched.latency.saturation import saturating
 from edgeserve.sched.policies.common.bidding import best_class, refusal
 from edgeserve.sched.policies.common.lengths import HOPELESS
-from edgeserve.sched.policy_api import arbiter
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.expected_end import ExpectedEnd
 from edgeserve.sched.policy_api.options import Number, PolicyOptions, option
 from edgeserve.sched.policy_api.policy import CANNOT_MAKE_DEADLINE, Bid, Options, Policy
+from edgeserve.sched.published.common.orders import choose
 from edgeserve.sched.published.rtlm.consolidation import RULES, consolidate, window_len
 from edgeserve.sched.published.rtlm.offload import Crowd, Main, Side, goes_off, slowed_ns
 from edgeserve.sched.published.rtlm.priority import BY_ORDER, METHODS, ORDERS, Key, PriorityParameters
@@ -346,7 +346,7 @@ class Rtlm(Policy):
                     bids.append(bid)
         if len(bids) < 2:
             return bids[0] if bids else None
-        return arbiter.choose(bids, lane.available_ns(board.now_ns), lane.dispatch_gap.careful_ns)
+        return choose(bids, lane.available_ns(board.now_ns), lane.dispatch_gap.careful_ns)
 
     def _batch(self, tasks: ModelTasks, lane: Lane, board: Board) -> Bid | None:
         """The best batch of one model on a lane, or None. Changes nothing."""
@@ -378,9 +378,6 @@ class Rtlm(Policy):
 
     def _prefill_ns(self, latency: BatchTime, count: int) -> int:
         """The prefill of so many tasks at once."""
-        phase = latency.phases.get("prefill")
-        if phase is not None:
-            return phase.typical_ns[phase.size_for[min(count, phase.size_max)]]
         return round(self._prefill_milli * self._step_ns(latency, count) / 1000)
 
     def _loose_for(self, tasks: ModelTasks, lane: Lane, board: Board) -> List[Waiting]:

@@ -16,11 +16,11 @@ from edgeserve.sched.policies.common.bidding import bid_for, droppable, take
 from edgeserve.sched.policies.common.ensembles import Ensemble, Query, ensemble_of
 from edgeserve.sched.policies.common.job_queue import JobQueue
 from edgeserve.sched.policies.common.records import RecordDraws
-from edgeserve.sched.policies.edf import Edf
-from edgeserve.sched.policy_api import arbiter
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.options import PolicyOptions, option
 from edgeserve.sched.policy_api.policy import CANNOT_MAKE_DEADLINE, Bid, Change, Options, Policy
+from edgeserve.sched.published.common.edf import Edf
+from edgeserve.sched.published.common.orders import choose
 from edgeserve.sched.published.schemble.lanes import Places, places_of
 from edgeserve.sched.published.schemble.planner import BOUNDED
 from edgeserve.sched.published.schemble.problem import REWARD_UNIT, Asked, Lanes, Option, Plan
@@ -469,7 +469,7 @@ class EnsemblePolicy(Policy):
             bids.append(mine)
         if not bids:
             return self._records.offer(lane, board)
-        return bids[0] if len(bids) == 1 else arbiter.choose(bids, lane.available_ns(board.now_ns))
+        return bids[0] if len(bids) == 1 else choose(bids, lane.available_ns(board.now_ns))
 
     def _lead_bid(self, queue: JobQueue, lane: Lane, board: Board) -> Bid | None:
         latency = board.latency(queue.rows[0][2].node.model, lane.name)

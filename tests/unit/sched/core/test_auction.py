@@ -10,9 +10,9 @@ from hand_world import MS, Driver, ran
 from edgeserve.errors import PolicyError
 from edgeserve.sched.latency.lane_gaps import DISPATCH_EVERY as LEARNT_MIN
 from edgeserve.sched.policies import POLICIES
-from edgeserve.sched.policies.fifo import Fifo
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.policy import Bid
+from edgeserve.sched.published.baselines.fifo import Fifo
 from edgeserve.sched.resources.lanes import Lane
 
 BATCHES = {1: 10, 2: 12, 4: 16, 8: 24}
@@ -180,30 +180,6 @@ def test_background_work_that_has_to_yield_keeps_no_shorter_work_of_another_poli
         world.arrive("b1")
         world.finish(at=10)
         assert [work.model for work in world.on_lane.values()] == ["short"]
-
-
-# --- critical requests of policies that bid for something else --------------------------------------------------------
-
-
-@pytest.mark.parametrize(("slo", "first"), [(60, "long"), (44, "long"), (43.9, "short")])
-def test_what_would_make_a_critical_request_late_waits_also_where_its_policy_bids_for_another(slo, first):
-    """A pipeline's critical request, 10 ms long, can wait for a short batch of its policy, of 4 ms, which bids for
-    that one; not for one of 20 ms of another policy, which is worth more."""
-    world = Driver(
-        {"busy": {1: 14}, "m": {1: 10}, "short": {1: 4}, "long": {1: 20}},
-        {
-            "busy": {"model": "busy", "slo": "9s", "policy": "p1"},
-            "c": {"model": "m", "slo": f"{slo}ms", "class": "critical", "policy": "p0"},
-            "short": {"model": "short", "slo": "20ms", "policy": "p0"},
-            "long": {"model": "long", "slo": "36ms", "policy": "p1", "value": 100.0},
-        },
-        {"p0": {"kind": "plan"}, "p1": {"kind": "edf"}},
-    )
-    world.arrive("busy")
-    for app in ("c", "short", "long"):
-        world.arrive(app)
-    world.finish(at=14)
-    assert [work.model for work in world.on_lane.values()] == [first]
 
 
 class WrongSize(Fifo):

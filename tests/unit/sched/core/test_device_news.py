@@ -7,9 +7,9 @@ import pytest
 from hand_world import MS, Driver, like, ran
 
 from edgeserve.sched.policies import POLICIES
-from edgeserve.sched.policies.edf import Edf
 from edgeserve.sched.protocol.actions import EvictModel, LoadModel
 from edgeserve.sched.protocol.events import DeviceChanged, DrainRequested, LaneChanged
+from edgeserve.sched.published.common.edf import Edf
 
 MB = 10**6
 MODELS = {"m": {1: 10, 2: 12, 4: 16}}

@@ -7,7 +7,6 @@ from hand_world import MS, Driver, ended, ids, like, ran
 
 from edgeserve.errors import PolicyError
 from edgeserve.sched.policies import POLICIES
-from edgeserve.sched.policies.fifo import Fifo
 from edgeserve.sched.protocol.actions import (
     DropState,
     EvictModel,
@@ -18,6 +17,7 @@ from edgeserve.sched.protocol.actions import (
     RunBatch,
 )
 from edgeserve.sched.protocol.events import DeviceChanged, JobId, JobResult, LaneChanged, WorkFinished, WorkRefused
+from edgeserve.sched.published.baselines.fifo import Fifo
 from edgeserve.sched.requests.critical import MEMORY_NS
 from edgeserve.sched.resources.model_cache import LOAD_RETRY_NS
 

@@ -7,9 +7,9 @@ from hand_world import MS, Driver, ended, ids, like, ran
 
 from edgeserve.errors import PolicyError
 from edgeserve.sched.policies import POLICIES
-from edgeserve.sched.policies.fifo import Fifo
 from edgeserve.sched.protocol.actions import CutBatch, DropState, ReleaseState, RunBatch
 from edgeserve.sched.protocol.events import BatchProgress, JobId, JobResult
+from edgeserve.sched.published.baselines.fifo import Fifo
 
 LM = {"lm": {1: 10, 2: 10, 4: 10, 8: 10}}
 CONTEXT, TOKEN_BYTES, SLOTS = 100, 10, 4

@@ -6,7 +6,7 @@ import pytest
 
 from edgeserve.config.profiles import Timing
 from edgeserve.sched.latency.batch_time import ASSUMED, EXPECTED, PROFILE, START, BatchTime, Contradiction
-from edgeserve.sched.latency.distribution import timing_constant
+from edgeserve.sched.latency.timings import timing_constant
 from edgeserve.units import NS_PER_MS as MS
 
 SERVED_EVERY_NS = 100 * MS

@@ -6,9 +6,9 @@ import pytest
 from hand_world import MS, app_of
 
 from edgeserve.sched.latency.batch_time import BatchTime
-from edgeserve.sched.latency.distribution import timing_constant
 from edgeserve.sched.latency.lane_gaps import DispatchGap
 from edgeserve.sched.latency.path_cost import AppCosts, least_alone_ns
+from edgeserve.sched.latency.timings import timing_constant
 
 PARTS_LEN = 32
 TIMES = {"cut": 1, "read": 2, "sum": 3}

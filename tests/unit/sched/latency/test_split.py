@@ -58,12 +58,6 @@ def test_the_batches_hold_all_jobs_and_take_what_the_split_says(times, counts):
             assert size is not None and first in (size, left)  # only the last one has room left
             batches.append(dict(times)[size])
             left -= first
-        assert split.batches_ns(count) == batches
         assert split.time_ns(count) == sum(batches)
         assert [time_ns for _, time_ns in split.batches(count)] == batches
         assert sum(taken for taken, _ in split.batches(count)) == count
-
-
-@given(tables, st.integers(0, 14))
-def test_the_times_of_the_batches_are_told_whatever_was_asked_before(times, count):
-    assert BestSplit(times).batches_ns(count) == [time_ns for _, time_ns in BestSplit(times).batches(count)]

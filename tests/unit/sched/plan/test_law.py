@@ -8,7 +8,7 @@ import pytest
 from hand_world import app_of, job
 
 from edgeserve.sched.latency.batch_time import BatchTime
-from edgeserve.sched.latency.distribution import timing_constant
+from edgeserve.sched.latency.timings import timing_constant
 from edgeserve.sched.plan.law import EVEN, OWN, Law, declared
 
 MS = 1_000_000

@@ -7,7 +7,7 @@ from hand_world import MS, Driver, ended, ran
 
 from edgeserve.errors import PolicyError
 from edgeserve.sched.policies import POLICIES
-from edgeserve.sched.policies.fifo import Fifo
+from edgeserve.sched.published.baselines.fifo import Fifo
 from edgeserve.testing.invariants import check_invariants
 
 VOTE = [

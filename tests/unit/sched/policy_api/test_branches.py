@@ -9,8 +9,8 @@ from hand_world import Driver, ended, like, ran
 from edgeserve.errors import PolicyError
 from edgeserve.sched.policies import POLICIES
 from edgeserve.sched.policies.common.bidding import Utility, bid_for
-from edgeserve.sched.policies.fifo import Fifo
 from edgeserve.sched.protocol.actions import FinishRequest, LeaveOut, LoadModel
+from edgeserve.sched.published.baselines.fifo import Fifo
 from edgeserve.testing.invariants import check_invariants
 
 LANES = {"la": {}, "lb": {}, "lc": {}, "lv": {}}

@@ -5,13 +5,10 @@ from __future__ import annotations
 import pytest
 from hand_world import MS, Driver, app_of, job
 
-from edgeserve.sched.latency.distribution import Distribution
 from edgeserve.sched.policies.common.bidding import (
-    LikelyUtility,
     Utility,
     best_class,
     bid_for,
-    likely_bid,
     take,
 )
 from edgeserve.sched.policies.common.job_queue import JobQueue
@@ -38,27 +35,6 @@ def test_what_is_answered_late_keeps_less_the_later_it_comes():
     assert worth.value(390 * MS) == pytest.approx(2.5 * MS)
 
 
-def test_of_uncertain_length_each_request_counts_with_its_chance():
-    known = Distribution([10 * MS, 20 * MS], [0.0, 1.0])
-    worth = LikelyUtility([job(1, APP, deadline=100, worth=10), job(2, APP, deadline=105, worth=4)], known, 0)
-    assert [worth.value(start * MS) for start in (80, 85, 90, 95)] == pytest.approx([14 * MS, 9 * MS, 2 * MS, 0])
-    later = LikelyUtility([job(1, APP, deadline=100, worth=10)], known, 5 * MS)
-    assert later.value(80 * MS) == pytest.approx(5 * MS)
-
-
-def test_a_bid_of_uncertain_length_counts_the_rest_of_the_pipeline_behind_it():
-    world = Driver(PIPE_MODELS, PIPE)
-    app = world.scheduler.state.apps["a"]
-    bid = likely_bid(
-        [job(1, app, node="x", deadline=50, worth=35), job(2, app, node="z", deadline=50, worth=35)],
-        1,
-        Distribution([10 * MS, 20 * MS], [0.0, 1.0]),
-        world.scheduler.state.board,
-    )
-    assert (bid.expected_ns, bid.remaining_ns) == (15 * MS, 40 * MS)
-    assert bid.utility.value(10 * MS) == pytest.approx(35 * MS)  # 25 follow: half a chance for each
-
-
 def test_several_parts_of_a_request_count_it_once():
     parts = [job(seq, APP, id=1, part=[seq], worth=10) for seq in (1, 2, 3)]
     assert Utility([*parts, job(4, APP, id=2, part=[0], worth=7)], 0).value(0) == 17 * MS
@@ -73,33 +49,30 @@ def frame(**fields):
     return made
 
 
-LONG = Distribution([20.0 * MS, 40.0 * MS], [0.5, 1.0])
-UTILITIES = [lambda jobs, *now: Utility(jobs, 20 * MS, *now), lambda jobs, *now: LikelyUtility(jobs, LONG, 0, *now)]
+def utility(jobs, *now):
+    """What a batch of 20 ms delivers."""
+    return Utility(jobs, 20 * MS, *now)
 
 
-@pytest.mark.parametrize("utility", UTILITIES)
-def test_a_frame_counts_if_it_begins_before_the_next_one_comes(utility):
+def test_a_frame_counts_if_it_begins_before_the_next_one_comes():
     worth = utility([frame()], 0)
     assert worth.value(60 * MS) == 10 * MS  # whatever it takes
     assert worth.value(60 * MS + 1) == 0
 
 
-@pytest.mark.parametrize("utility", UTILITIES)
-def test_when_the_next_frame_is_late_the_latest_counts_and_then_the_deadline(utility):
+def test_when_the_next_frame_is_late_the_latest_counts_and_then_the_deadline():
     assert utility([frame()], 60 * MS + 1).value(66 * MS) == 10 * MS
     assert utility([frame()], 60 * MS + 1).value(66 * MS + 1) == 0
     assert utility([frame()], 66 * MS + 1).value(160 * MS) == 10 * MS
     assert utility([frame()], 66 * MS + 1).value(200 * MS) == 0
 
 
-@pytest.mark.parametrize("utility", UTILITIES)
 @pytest.mark.parametrize("begun", [{"running": 1}, {"breakdown": LatencyBreakdown(execute_ns=1)}])
-def test_the_next_frame_does_not_end_one_that_has_begun(utility, begun):
+def test_the_next_frame_does_not_end_one_that_has_begun(begun):
     assert utility([frame(**begun)], 0).value(160 * MS) == 10 * MS
 
 
-@pytest.mark.parametrize("utility", UTILITIES)
-def test_a_deadline_before_the_next_frame_stays_and_others_in_the_batch_keep_theirs(utility):
+def test_a_deadline_before_the_next_frame_stays_and_others_in_the_batch_keep_theirs():
     assert utility([frame(deadline=30)], 0).value(30 * MS) == 0
     both = utility([job(2, APP, deadline=200, worth=7), frame()], 0)
     assert both.value(60 * MS) == 17 * MS

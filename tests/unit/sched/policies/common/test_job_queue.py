@@ -37,7 +37,6 @@ def test_a_queue_is_a_sorted_list_of_key_and_seq(ops, cut):
         assert len(queue) == len(naive)
     assert list(queue) == [row[2] for row in naive]
     assert queue.head() is (naive[0][2] if naive else None)
-    assert queue.oldest_of_largest() is (min(naive, key=lambda row: (-row[0], row[1]))[2] if naive else None)
     assert queue.position(cut) == sum(row[0] < cut for row in naive)
     assert queue.slice(1, 4) == [row[2] for row in naive[1:4]]
     assert all(row[2] in queue and row[2].key == row[0] for row in naive)

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from edgeserve.sched.latency.batch_time import BatchTime
-from edgeserve.sched.latency.distribution import timing_constant
+from edgeserve.sched.latency.timings import timing_constant
 from edgeserve.sched.published.orloj.calibration import HITS_LEN, Calibration
 from edgeserve.sched.published.orloj.lengths import BIAS_LEN_MIN, POINTS_MAX, LengthWindow, SizeBias, lengths_of
 

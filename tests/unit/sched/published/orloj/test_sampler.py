@@ -10,11 +10,11 @@ from hand_world import MS, Driver, ended, ids, like, ran
 from edgeserve.errors import PolicyError
 from edgeserve.sched.policies import POLICIES
 from edgeserve.sched.policies.common.bidding import Utility
-from edgeserve.sched.policies.edf import Edf, EdfOptions
 from edgeserve.sched.policy_api.options import option
 from edgeserve.sched.policy_api.policy import Bid
 from edgeserve.sched.protocol.actions import EvictModel, ReleaseInputs, RetainInputs
 from edgeserve.sched.protocol.events import JobId
+from edgeserve.sched.published.common.edf import Edf, EdfOptions
 from edgeserve.sched.published.orloj.sampler import Sample, Sampler
 from edgeserve.testing.invariants import check_invariants
 

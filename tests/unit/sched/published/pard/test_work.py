@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hand_world import Driver
+from hand_world import MS, Driver
 
 from edgeserve.sched.protocol.events import RequestArrived
 
@@ -84,16 +84,14 @@ def test_a_dear_one_is_judged_again_when_its_batch_starts(ends_at, outcome):
 
 
 @pytest.mark.parametrize(
-    ("policy", "hints", "listens"),
-    [("pard+", {"work": 1.0}, True), ("pard+", {}, False), ("pard", {"work": 1.0}, False)],
+    ("policy", "hints", "usual"), [("pard+", {"work": 2.0}, 10), ("pard+", {}, 14), ("pard", {"work": 2.0}, 14)]
 )
-def test_inputs_that_are_unequal_as_declared_surprise_only_who_does_not_listen(policy, hints, listens):
+def test_declared_work_is_taken_out_of_what_is_usual_only_where_the_policy_listens(policy, hints, usual):
     world = graph(policy=policy)
     for step in range(40):
         world.now_ms = 1000 * step
         world.step(RequestArrived(world.request("app", 500, hints=hints)))
-        world.finish("a", at=1000 * step + (9, 40)[step % 2])
+        world.finish("a", at=1000 * step + 14)
         for after, name in ((60, "b"), (90, "c")):
             world.finish(name, at=1000 * step + after)
-    skew = world.scheduler.state.latency["a", "a"].figures(0)["skew"]
-    assert (skew == 0.0) == listens
+    assert world.scheduler.state.latency["a", "a"].typical_ns[1] == pytest.approx(usual * MS, rel=0.01)

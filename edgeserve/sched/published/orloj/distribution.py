@@ -1,9 +1,5 @@
-"""Distributions of durations: quantiles, ``P(finish by)``, the maximum of independent draws; and the summaries of
-measured durations that profiles and start-up give.
-
-Floats live here and are rounded up on the way out. What policies ask many times a step are the integer tables of
-``model.py``.
-"""
+"""Distributions of durations: quantiles, ``P(finish by)``, the maximum of independent draws. Floats, rounded up on the
+way out."""
 
 from __future__ import annotations
 
@@ -11,8 +7,8 @@ import math
 from bisect import bisect_left
 from typing import Iterable, List, Sequence
 
-from edgeserve.config.profiles import QUANTILES, Timing
-from edgeserve.errors import ConfigError
+from edgeserve.config.profiles import QUANTILES
+from edgeserve.sched.latency.batch_time import WINDOW_LEN, BatchTime
 
 
 class Distribution:
@@ -99,24 +95,14 @@ class Distribution:
         return Distribution(times, [math.prod(part.p_by(time) for part in parts) for time in times])
 
 
-def timing_of(samples_ns: Sequence[int]) -> Timing:
-    """Summarise measured durations as a profile's timing."""
-    if not samples_ns:
-        raise ConfigError("a timing needs at least one measured duration")
-    times = sorted(samples_ns)
-    mean = sum(times) / len(times)
-    spread = math.sqrt(sum((time - mean) ** 2 for time in times) / len(times))
-    empirical = Distribution.of_samples(times)
-    return Timing(
-        count=len(times),
-        median_ns=empirical.quantile_ns(0.5),
-        p99_ns=empirical.quantile_ns(0.99),
-        mean_ns=math.ceil(mean),
-        sd_ns=math.ceil(spread),
-        quantiles_ns=tuple(empirical.quantile_ns(share) for share in QUANTILES),
-    )
-
-
-def timing_constant(time_ns: int) -> Timing:
-    """A timing that says one time: a configured expectation, not a measurement (``count`` 0)."""
-    return Timing(count=0, median_ns=time_ns, p99_ns=time_ns, mean_ns=time_ns, sd_ns=0)
+def known_of(latency: BatchTime, size: int) -> Distribution:
+    """All that is known of a batch of this size, at the present speed: its last durations if there are enough, else the
+    profile."""
+    seed, durations_ns = latency.seeds[size], latency.durations_ns(size)
+    if len(durations_ns) == WINDOW_LEN:
+        known = Distribution.of_samples(durations_ns)
+    elif seed.quantiles_ns:
+        known = Distribution.of_quantiles(seed.quantiles_ns)
+    else:
+        known = Distribution([seed.median_ns, seed.p99_ns], [0.5, 1.0])
+    return known.scaled(1 / latency.speed)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hand_world import Driver, app_of, job
 
-from edgeserve.sched.policies.common.arrival_order import InOrder
+from edgeserve.sched.published.baselines.arrival_order import InOrder
 
 APPS = {name: app_of(name, f"app of {name}") for name in ("m", "n")}
 SEVERAL = {"m": {1: 10, "lanes": ["l0", "l1"]}, "n": {1: 10, "lanes": ["l1"]}}

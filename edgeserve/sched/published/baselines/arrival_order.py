@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from typing import Dict, Iterator, List
 
-from edgeserve.sched.policies.common.bidding import must_yield, take
+from edgeserve.sched.policies.common.bidding import take
 from edgeserve.sched.policies.common.job_queue import JobQueue
 from edgeserve.sched.policy_api.board import Board
+from edgeserve.sched.published.common.background import must_yield
 from edgeserve.sched.requests.states import Job
 from edgeserve.sched.resources.lanes import Lane, Work
 
 
 class InOrder:
     """One queue per model, the job that has been ready longest first. Knows no deadline and no batch size."""
-
-    __slots__ = ("queues",)
 
     def __init__(self) -> None:
         self.queues: Dict[str, JobQueue] = {}

@@ -1,40 +1,25 @@
-"""Earliest deadline first where all are worth the same, with the batch that saves most: the default policy.
+"""The batch of a model whose batches take about the same time whatever is in them: that which saves most.
 
-Requests that cannot make their deadline are refused at arrival or dropped as soon as that is certain. For each batch
-size, those jobs that would still be in time at its end are counted; the size that saves most worth per lane time runs.
-(Cutting the batch to what its tightest member allows collapses under overload: the head never has slack, so every batch
-shrinks, and the queue grows until nobody is in time.) Critical jobs go into the batch first, and a size that loses
-fewer of them is preferred before anything else is compared. Where not all can be served, value decides who is
-(``common/model_queues.py``), and among several models a tentative schedule decides who starts
-(``common/lane_schedule.py``). The policy never waits for a fuller batch (``sched/core/holds.py`` may, for every
-policy).
+Requests that cannot make their deadline are dropped as soon as that is certain. For each batch size, those jobs that
+would still be in time at its end are counted; the size that saves most worth per lane time runs. (Cutting the batch to
+what its tightest member allows collapses under overload: the head never has slack, so every batch shrinks, and the
+queue grows until nobody is in time.) Critical jobs go into the batch first, and a size that loses fewer of them is
+preferred before anything else is compared. Where not all can be served, value decides who is (``model_queues.py``).
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass
-from typing import ClassVar, Dict, Final, List, Sequence, Type
+from typing import Dict, Final, Iterable, List, Sequence
 
-from edgeserve.compiled import mypyc_attr
 from edgeserve.sched.latency.batch_time import BatchTime
-from edgeserve.sched.policies.common.bidding import (
-    bid_for,
-    give_up_late,
-    look_at_bound,
-    refusal,
-    take,
-)
+from edgeserve.sched.policies.common.bidding import give_up_late, look_at_bound, take
 from edgeserve.sched.policies.common.job_queue import JobQueue
-from edgeserve.sched.policies.common.lane_schedule import first_of
 from edgeserve.sched.policies.common.model_queues import CRITICAL_TIERS, ModelQueues, WorthQueue, worthiest
-from edgeserve.sched.policy_api import arbiter
 from edgeserve.sched.policy_api.board import Board
-from edgeserve.sched.policy_api.options import PolicyOptions, option
-from edgeserve.sched.policy_api.policy import Bid, Options, Policy
 from edgeserve.sched.requests.graph import App
-from edgeserve.sched.requests.states import Job, RequestRecord, steps_left
-from edgeserve.sched.resources.lanes import Lane, Work
+from edgeserve.sched.requests.states import Job, steps_left
+from edgeserve.sched.resources.lanes import Lane
 
 EQUAL: Final = 0.98
 """What two batches save is compared to this precision: where times rise evenly all splits are equal but for the noise
@@ -44,45 +29,17 @@ ALMOST: Final = 0.95
 """Batches that serve all who wait are taken for so much of the worth per time of the best batch that gives some up."""
 
 
-@mypyc_attr(allow_interpreted_subclasses=True)
-@dataclass(frozen=True)
-class EdfOptions(PolicyOptions):
-    """Options of ``edf``."""
+class Batches:
+    """The ready jobs of all models of some apps, and the batches to make of them. ``batch_max``: the largest; 0: the
+    largest profiled size."""
 
-    admit: bool = option(True, "refuse at arrival what no lane can finish in time")
-    batch_max: int = option(0, "the largest batch; 0: the largest profiled size", low=0)
-
-
-@mypyc_attr(allow_interpreted_subclasses=True)
-class Edf(Policy):
-    """The earliest deadline first, in the batch that saves most per lane time."""
-
-    options_type: ClassVar[Type[PolicyOptions]] = EdfOptions
-    lets_urgent_first: ClassVar[bool] = True
-
-    def __init__(self, name: str, apps: Sequence[App], options: Options) -> None:
-        super().__init__(name, apps, options)
-        own = self.options
-        assert isinstance(own, EdfOptions)
-        self._admit = own.admit
-        self._batch_max = own.batch_max or 2**31
+    def __init__(self, apps: Iterable[App], batch_max: int = 0) -> None:
+        self._batch_max = batch_max or 2**31
         self.models: Dict[str, ModelQueues] = {
-            node.model: ModelQueues(node.model) for app in self.apps for node in app.nodes
+            node.model: ModelQueues(node.model) for app in apps for node in app.nodes
         }
 
-    def on_request(self, request: RequestRecord, board: Board) -> str | None:
-        return refusal(request, board) if self._admit else None
-
-    def on_ready(self, job: Job, board: Board) -> None:
-        self.models[job.node.model].add(job)
-
-    def on_gone(self, job: Job, board: Board) -> None:
-        self.models[job.node.model].remove(job)
-
-    def on_started(self, work: Work, board: Board) -> None:
-        self.models[work.model].started(work.jobs)
-
-    def plan(self, board: Board) -> None:
+    def drop_all_late(self, board: Board) -> None:
         """Drop what can no longer be in time; what is answered late anyway gets one more SLO to be worth something."""
         for queues in self.models.values():
             if queues.count:
@@ -98,33 +55,8 @@ class Edf(Policy):
             if queue.rows and not queue.tier % 2:
                 look_at_bound(queue, board.ends_by_lane(queues.model), board)
 
-    def bid(self, lane: Lane, board: Board) -> Bid | None:
-        bids: List[Bid] = []
-        lost: List[int] = []
-        at_ns = lane.available_ns(board.now_ns)
-        for queues in self.models.values():
-            if queues.count and queues.model in lane.models and board.is_resident(queues.model, lane):
-                latency = board.latency(queues.model, lane.name)
-                jobs = self.best_jobs(queues, lane, latency, at_ns)
-                if jobs:
-                    size = latency.size_for[len(jobs)]
-                    bids.append(bid_for(jobs, size, latency.likely_ns[size], board))
-                    lost.append(queues.lost)
-        if not bids:
-            return None
-        if len(bids) == 1:
-            return bids[0]
-        gap_ns = lane.dispatch_gap.careful_ns
-        first = first_of(bids, lost, at_ns, gap_ns)
-        if not board.passed_ns:
-            return first
-        return arbiter.overdue(bids, board.passed_ns, first, board.now_ns, at_ns + gap_ns)
-
-    def holds(self, model: str) -> bool:
-        """Whether jobs of a model wait here."""
-        return self.models[model].count > 0
-
     def queued(self) -> List[Job]:
+        """All jobs that wait."""
         return [job for queues in self.models.values() for queue in queues.queues for job in queue]
 
     def best_jobs(self, queues: ModelQueues, lane: Lane, latency: BatchTime, starts_ns: int) -> List[Job]:

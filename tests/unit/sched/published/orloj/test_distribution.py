@@ -1,4 +1,4 @@
-"""Distributions of durations: closed forms, and what a profile keeps of measured ones."""
+"""Distributions of durations: closed forms."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgeserve.config.profiles import QUANTILES, Timing
-from edgeserve.errors import ConfigError
-from edgeserve.sched.latency.distribution import Distribution, timing_constant, timing_of
+from edgeserve.sched.published.orloj.distribution import Distribution
 
 A = Distribution([10, 20], [0.0, 1.0])  # uniform(10, 20)
 B = Distribution([15, 35], [0.0, 1.0])  # uniform(15, 35)
@@ -52,13 +50,3 @@ def test_shares_rise_from_nothing_to_all(samples):
     assert shares == sorted(shares)
     assert known.p_by(samples[0] - 1) == 0.0
     assert known.p_by(samples[-1]) == 1.0
-
-
-def test_measured_durations_become_a_timing():
-    timing = timing_of([4, 1, 3, 2, 5])
-    assert (timing.count, timing.median_ns, timing.p99_ns, timing.mean_ns, timing.sd_ns) == (5, 3, 5, 3, 2)
-    assert len(timing.quantiles_ns) == len(QUANTILES)
-    assert (timing.quantiles_ns[0], timing.quantiles_ns[-1]) == (1, 5)
-    assert timing_constant(7) == Timing(0, 7, 7, 7, 0)
-    with pytest.raises(ConfigError, match="at least one measured duration"):
-        timing_of([])

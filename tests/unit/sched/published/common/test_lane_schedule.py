@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgeserve.sched.policies.common.bidding import Utility
-from edgeserve.sched.policies.common.lane_schedule import PATIENT, RISE
-from edgeserve.sched.policies.common.lane_schedule import first_of as first_of_all
 from edgeserve.sched.policy_api.policy import Bid
+from edgeserve.sched.published.common.lane_schedule import PATIENT, RISE
+from edgeserve.sched.published.common.lane_schedule import first_of as first_of_all
 
 APP = app_of("m")
 

@@ -1,0 +1,1 @@
+"""What several of these policies share and nothing else needs."""
