@@ -46,7 +46,7 @@ class Service:
         if size < 0:
             raise BadInput("a negative size")
         return InferResponse(
-            request.model, request.id, {}, [OutputTensor("y", "UINT8", [size], {}, np.zeros(size, np.uint8))]
+            request.model, request.id, {}, [OutputTensor("y", "UINT8", [size], np.zeros(size, np.uint8))]
         )
 
     async def stream(self, request, origin):

@@ -80,6 +80,7 @@ def test_ctrl_c_while_modules_are_imported_ends_quietly(at):
     verb, home = ("init", at) if at == "edgeserve.cli" else (at, cli.VERBS[at][0])
     code = f"""
 import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it for what it starts behind itself
 class Interrupts:
     def find_spec(self, name, path=None, target=None):
         if name == {home!r}:
