@@ -138,7 +138,7 @@ BUGS: Tuple[Bug, ...] = (
     Bug("speed-is-ignored", "core/scheduler.py", "self.state.set_speeds(lane, event.since_ns)", "pass"),
     Bug("a-clock-that-fell-counts-twice", "latency/batch_time.py", "self._explain(since_ns, speed / self.speed)", "pass",
         unit("latency/batch_times")),
-    Bug("jitter-is-news", "../device/filter.py", "SPEED_BAND = 0.12", "SPEED_BAND = 0.04",
+    Bug("clock-noise-is-news", "../device/filter.py", "SPEED_BAND = 0.12", "SPEED_BAND = 0.04",
         ("tests/unit/device/test_filter.py",)),
     Bug("heat-has-no-hysteresis", "../device/filter.py", "HYSTERESIS_C = 3.0", "HYSTERESIS_C = 0.0",
         ("tests/unit/device/test_filter.py",)),
