@@ -116,7 +116,7 @@ def _mend_of(text: str, error: str) -> str:
 
 def parse_config(table: Mapping[str, Any], directory: str = ".", source: str = "(built in Python)") -> Config:
     """A parsed TOML table to a checked :class:`Config`. Sections that are left out get the defaults: one device
-    ``cpu``, one lane ``cpu0`` on it, the policy ``auto``."""
+    ``cpu``, one lane ``cpu0`` on it, the policy ``plan``."""
     known = ("server", "device", "lane", "model", "policy", "app", "monitor", "http")
     for key in table:
         if key not in known:

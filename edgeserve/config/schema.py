@@ -180,7 +180,7 @@ class AppConfig:
 
     name: str
     nodes: Tuple[NodeConfig, ...] = ()
-    policy: str = entry(string, "")  # which [policy.NAME] decides, or auto; "" = the only one, or auto
+    policy: str = entry(string, "")  # which [policy.NAME] decides, or plan; "" = the only one, or plan
     slo_ns: int = entry(duration, 10**9, key="slo")  # default deadline after arrival
     klass: str = entry(one_of(*CLASS_NAMES), "normal", key="class")  # goes before or after others
     value: float = entry(number(0.0), 1.0)  # multiplies what a request is worth

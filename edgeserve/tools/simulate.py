@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="KIND",
-        help="put every app under this policy, or auto; several times to compare on the same arrivals",
+        help="put every app under this policy; several times to compare on the same arrivals",
     )
     parser.add_argument("--seeds", type=int, default=0, help="how many seeds (default: the scenario's)")
     parser.add_argument("--seed", type=int, default=None, help="the first seed (default: the scenario's)")

@@ -138,7 +138,7 @@ BUGS: Tuple[Bug, ...] = (
     Bug("speed-is-ignored", "core/scheduler.py", "self.state.set_speeds(lane, event.since_ns)", "pass"),
     Bug("a-clock-that-fell-counts-twice", "latency/batch_time.py", "self._explain(since_ns, speed / self.speed)", "pass",
         unit("latency/batch_times")),
-    Bug("jitter-is-news", "../device/filter.py", "SPEED_BAND = 0.12", "SPEED_BAND = 0.04",
+    Bug("clock-noise-is-news", "../device/filter.py", "SPEED_BAND = 0.12", "SPEED_BAND = 0.04",
         ("tests/unit/device/test_filter.py",)),
     Bug("heat-has-no-hysteresis", "../device/filter.py", "HYSTERESIS_C = 3.0", "HYSTERESIS_C = 0.0",
         ("tests/unit/device/test_filter.py",)),
@@ -512,6 +512,9 @@ BUGS: Tuple[Bug, ...] = (
     # --- plan
     Bug("a-kept-batch-has-who-is-gone", "plan/plain.py", "self._versions != (queues.version, ", "self._versions != (self._versions[0], ", unit("plan/kept")),
     Bug("what-is-in-flight-ends-as-before", "plan/companies.py", "{request: at_ns + later_ns for", "{request: at_ns for", unit("plan/kept")),
+    Bug("a-late-request-is-kept", "plan/plain.py", "if job.key != job.deadline_ns]", "if False]", unit("plan/kept")),
+    Bug("an-ensemble-leaves-its-vote-no-slack", "plan/members.py", "made.stages = jobs[0].node.stages", "pass", unit("plan/members")),
+    Bug("an-answer-leaves-what-follows-no-slack", "plan/steps.py", "turn.stages = chosen[0].job.node.stages", "pass", unit("plan/steps")),
     Bug("the-least-index-goes-first", "plan/choose.py", "[(-index, place, wait_ns, item)", "[(index, place, wait_ns, item)", unit("plan/choose")),
     Bug("plan-makes-others-late", "plan/choose.py", "not _in_time(schedule, None, gap_ns)", "False", unit("plan/choose")),
     Bug("critical-requests-are-not-guarded", "plan/choose.py", "        gain -= guard * late", "        gain -= 0.0 * late", unit("plan/choose")),

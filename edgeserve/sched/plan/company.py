@@ -155,9 +155,11 @@ class Standing:
         return place.lane is self._lane
 
     def is_as(self, before: Standing | None) -> bool:
-        """Whether nothing but the time is another one than before."""
+        """Whether nothing is another one than before but the time, which is later. (What would be late then may be in
+        time where the lane is free sooner.)"""
         return (
             before is not None
+            and self.from_ns >= before.from_ns
             and self._lane is before._lane
             and self._each_ns == before._each_ns
             and not [one for one, other in zip(self._tables, before._tables) if one is not other]

@@ -137,6 +137,7 @@ class Plain(Source):
             not queues.takes_steps
             and len([queue for queue in queues.queues if queue.rows]) == 1
             and not [job for job in jobs if job.node.succs or job.request.successor_ns is not None]
+            and not [job for job in jobs if job.key != job.deadline_ns]  # what is late counts less all the time
         ):
             self._kept.setdefault(queues.model, {})[lane.name] = Kept(found, queues, latency, lane, at_ns)
         return found

@@ -67,7 +67,7 @@ class RunBatch:
     ``size`` is the batch size that was profiled and that the engine pads to (``len(jobs) <= size``). The lane waits
     until ``start_after_ns`` and refuses to start after ``start_before_ns``. ``expected_ns`` is the predicted
     execution time. ``steps_max`` bounds the steps of an iterative model before it returns ``unfinished`` jobs.
-    ``variant`` names the engine's way to run the model, or the phase of it, ``""`` for its own choice.
+    ``variant`` names the engine's way to run the model, ``""`` for its own choice.
     ``probe`` marks work that nobody waits for (the online profiler): its one job's inputs were kept
     (:class:`RetainInputs`), this batch takes them, and its result is thrown away.
     """

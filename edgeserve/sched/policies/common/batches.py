@@ -39,14 +39,8 @@ class Batches:
             node.model: ModelQueues(node.model) for app in apps for node in app.nodes
         }
 
-    def drop_all_late(self, board: Board) -> None:
-        """Drop what can no longer be in time; what is answered late anyway gets one more SLO to be worth something."""
-        for queues in self.models.values():
-            if queues.count:
-                self.drop_late(queues, board)
-
     def drop_late(self, queues: ModelQueues, board: Board) -> None:
-        """The same for one model."""
+        """Drop what of a model can no longer be in time; what is answered late anyway gets one more SLO."""
         ends_ns = board.earliest_end_ns(queues.model)
         for queue in [queue for queue in queues.queues if queue.rows]:  # giving up may make other jobs ready
             if ends_ns is not None and queue.rows and queue.rows[0][0] < ends_ns:

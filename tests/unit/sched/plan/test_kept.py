@@ -68,3 +68,24 @@ def test_a_batch_that_was_kept_has_nobody_who_left():
     driver.step(RequestCancelled(2))
     driver.finish()
     assert [job.request_id for job in driver.work().jobs] == [3, 4, 5]
+
+
+@pytest.mark.parametrize(("hard", "winner"), [(1.5, "soft"), (1.7, "hard")])
+def test_a_batch_that_was_kept_counts_less_the_later_its_late_request_is(hard, winner):
+    """At 175 ms what the late request keeps of its worth is 100 / (100 + 85); when its batch was made, at 110 ms, it
+    was 100 / (100 + 20)."""
+    apps = {
+        "first": {"model": "first", "slo": "1s"},
+        "dear": {"model": "dear", "value": 10.0},
+        "soft": {"model": "soft", "on_late": "answer"},
+        "hard": {"model": "hard", "value": hard},
+    }
+    driver = Driver({name: {1: 10, 2: 10} for name in apps}, apps, policy="plan")
+    driver.arrive("first")
+    driver.arrive("soft")
+    for app in ("dear", "soft", "hard"):
+        driver.arrive(app, at=100)
+    driver.finish(at=110)
+    assert driver.work().model == "dear"
+    driver.finish(at=175)
+    assert driver.work().model == winner

@@ -216,6 +216,18 @@ def test_before_a_critical_request_as_many_jobs_go_as_fit():
     assert (world.work().model, len(world.work().jobs)) == ("a", 1)
 
 
+@pytest.mark.parametrize(("takes", "first"), [(30, "dense"), (60, "a")])
+def test_the_models_of_a_critical_ensemble_leave_the_vote_its_part_of_the_slack(takes, first):
+    models = {**{name: {1: 5} for name in ("begun", "a", "b", "vote")}, "dense": {1: takes}}
+    critical = {"node": [*NODES[:2], {"name": "vote", "after": ["a", "b"], "join": "policy"}], "class": "critical"}
+    apps = {"begun": "begun", "q": critical, "dense": {"model": "dense", "value": 10.0}}
+    world = Driver(models, apps, policy="plan")
+    for app in apps:
+        world.arrive(app)
+    world.finish(at=5)
+    assert world.work().model == first
+
+
 def test_an_answer_of_too_little_quality_is_not_planned():
     world = make()
     world.arrive("q", hints={"difficulty": 0.9}, quality_min=0.9, slo=80)

@@ -476,3 +476,15 @@ def test_the_deadline_that_would_do_counts_the_wait_for_a_place():
     world.arrive("chat", at=3, slo=lacked(world, 7), hints=known)
     world.finish(at=400, steps=40)
     assert 8 in batch_of(world)
+
+
+@pytest.mark.parametrize(("takes", "first"), [(30, "dense"), (60, "lm")])
+def test_a_critical_answer_leaves_the_node_behind_it_its_part_of_the_slack(takes, first):
+    models = {"begun": {1: 5}, "lm": {1: 5}, "check": {1: 5}, "dense": {1: takes}}
+    critical = {"node": [{"name": "lm"}, {"name": "check", "after": ["lm"]}], "class": "critical"}
+    apps = {"begun": "begun", "chat": critical, "dense": {"model": "dense", "value": 10.0}}
+    world = Driver(models, apps, policy="plan", sequences={"lm": (1000, TOKEN_BYTES, 4)})
+    for app in apps:
+        world.arrive(app, hints={"lm.steps": 1.0} if app == "chat" else {})
+    world.finish(at=5)
+    assert world.work().model == first
