@@ -103,8 +103,14 @@ def from_json(name: str, datatype: Any, shape: Tuple[int, ...], data: Any) -> An
     """A tensor's ``data``, as JSON (:class:`msgspec.Raw`) or the list that it is, as an array or a text."""
     text = bytes(data) if isinstance(data, Raw) else b""
     try:
-        if text[:1] == b"[" and len(text) > PIECE_BYTES and datatype != TEXT:
-            return _of_pieces(name, datatype, text.translate(None, SPACES)).reshape(shape)
+        if len(text) > PIECE_BYTES and text[:1] != b"[":
+            raise ValueError(f"{text[:20]!r}..., expected a list")
+        if len(text) > PIECE_BYTES and datatype != TEXT:
+            text = text.translate(None, SPACES)
+            depth = len(text) - len(text.lstrip(b"["))
+            if depth > RANK_MAX:
+                raise ValueError(f"lists within {depth - 1} lists, expected at most {RANK_MAX - 1}")
+            return _of_pieces(name, datatype, text, depth).reshape(shape)
         return _of_list(name, datatype, shape, _ANYTHING.decode(text) if text else data)
     except (DecodeError, RecursionError) as error:
         raise Malformed(f"tensor {name!r}: data is not JSON: {error}") from None
@@ -112,11 +118,13 @@ def from_json(name: str, datatype: Any, shape: Tuple[int, ...], data: Any) -> An
         raise BadInput(f"tensor {name!r}: data is no {datatype} {list(shape)}: {error}") from None
 
 
-def _of_pieces(name: str, datatype: Any, text: bytes) -> NDArray[Any]:
-    """Numbers in much JSON without spaces, flat or nested, in pieces of whole rows: other threads run between two."""
-    depth = len(text) - len(text.lstrip(b"["))
-    if len(text) <= PIECE_BYTES or not depth:
+def _of_pieces(name: str, datatype: Any, text: bytes, depth: int) -> NDArray[Any]:
+    """Numbers in much JSON without spaces, lists of ``depth``, in pieces of whole rows: other threads run between
+    two."""
+    if len(text) <= PIECE_BYTES:
         return _numbers(name, datatype, _ANYTHING.decode(text))
+    if not text.startswith(b"[" * depth):
+        raise ValueError("rows of different depths, expected lists of one shape")
     between = b"]" * (depth - 1) + b","  # two rows
     found: List[NDArray[Any]] = []
     at, end = 1, len(text) - 1
@@ -127,7 +135,7 @@ def _of_pieces(name: str, datatype: Any, text: bytes) -> NDArray[Any]:
             to = text.find(between, at)
         cut = end if to < 0 else to + depth - 1
         if is_long and depth > 1:
-            found.append(_of_pieces(name, datatype, text[at:cut])[None])
+            found.append(_of_pieces(name, datatype, text[at:cut], depth - 1)[None])
         else:
             found.append(_numbers(name, datatype, _ANYTHING.decode(b"[" + text[at:cut] + b"]")))
         at = cut + 1
