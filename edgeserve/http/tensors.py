@@ -105,7 +105,11 @@ def from_json(name: str, datatype: Any, shape: Tuple[int, ...], data: Any) -> An
     try:
         if len(text) > PIECE_BYTES and text[:1] != b"[":
             raise ValueError(f"{text[:20]!r}..., expected a list")
-        if len(text) > PIECE_BYTES and datatype != TEXT:
+        if len(text) > PIECE_BYTES and datatype == TEXT:
+            # Between two texts of a list stands '","', which at most the end of each text may hold, too.
+            if text.translate(None, SPACES + b"[]").count(b'","') >= 2 * texts.ELEMENTS_MAX:
+                raise too_many_texts(name, f"over {texts.ELEMENTS_MAX}")
+        elif len(text) > PIECE_BYTES:
             text = text.translate(None, SPACES)
             depth = len(text) - len(text.lstrip(b"["))
             if depth > RANK_MAX:
@@ -180,12 +184,17 @@ def _whole(name: str, datatype: str, dtype: np.dtype[Any], values: NDArray[Any])
     return np.array(flat, dtype)
 
 
+def too_many_texts(name: str, count: str) -> TooLarge:
+    """The refusal of a tensor with so many."""
+    return TooLarge(f"tensor {name!r}: {count} texts, at most {texts.ELEMENTS_MAX} travel in one tensor")
+
+
 def shaped_texts(name: str, shape: Tuple[int, ...], found: Sequence[str]) -> Any:
     """The texts of a ``BYTES`` tensor: a text where there is one, else an array of texts."""
     if len(found) == 1 and all(size == 1 for size in shape):
         return found[0]
     if len(found) > texts.ELEMENTS_MAX:
-        raise TooLarge(f"tensor {name!r}: {len(found)} texts, at most {texts.ELEMENTS_MAX} travel in one tensor")
+        raise too_many_texts(name, str(len(found)))
     try:
         return texts.shaped(found, shape)
     except ValueError:

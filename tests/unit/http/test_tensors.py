@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -48,6 +49,19 @@ def test_json_comes_back_flat_and_nested(case):
     for data in (tensors.to_json(array), array.tolist()):
         again = tensors.from_json("x", datatype, array.shape, data)
         assert again.dtype == array.dtype and (again == array).all() and again.shape == array.shape
+
+
+def test_many_texts_are_counted_before_they_are_read():
+    text = b"[" + b'["", ""],' * 500_000 + b'[""]]'
+    tracemalloc.start()
+    try:
+        with pytest.raises(TooLarge, match="over 16384 texts"):
+            tensors.from_json("x", "BYTES", (1,), Raw(text))
+        assert tracemalloc.get_traced_memory()[1] < 3 * len(text)  # lists of them take more
+    finally:
+        tracemalloc.stop()
+    ends = ['",'] * 16_384  # each has what stands between two texts
+    assert tensors.from_json("x", "BYTES", (16_384,), Raw(json.dumps(ends).encode())).tolist() == ends
 
 
 @pytest.mark.parametrize("spaces", ["", " ", "\n\t"])
