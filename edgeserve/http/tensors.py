@@ -36,6 +36,9 @@ DTYPES: Dict[str, np.dtype[Any]] = {
 PIECE_BYTES, PIECE_COUNT = 64 * 1024, 16 * 1024
 """Numbers in JSON that one call reads, and that one writes: a few milliseconds, in which no other thread runs."""
 
+SHOWN_CHARS = 120
+"""Of what a client sent, in an error."""
+
 SPACES = b" \t\r\n"
 _ANYTHING = Decoder()
 
@@ -63,7 +66,9 @@ def check_shape(name: str, shape: Any) -> Tuple[int, ...]:
         or len(shape) > RANK_MAX
         or not all(type(size) is int and size >= 0 for size in shape)
     ):
-        raise BadInput(f"tensor {name!r}: shape {shape!r}, expected a list of at most {RANK_MAX} whole numbers from 0")
+        raise BadInput(
+            f"tensor {name!r}: shape {_shown(shape)}, expected a list of at most {RANK_MAX} whole numbers from 0"
+        )
     count = 1
     for size in shape:
         count *= size
@@ -72,11 +77,15 @@ def check_shape(name: str, shape: Any) -> Tuple[int, ...]:
     return tuple(shape)
 
 
+def _shown(value: Any) -> str:
+    return repr(value)[:SHOWN_CHARS]
+
+
 def _dtype(name: str, datatype: Any) -> np.dtype[Any]:
     dtype = DTYPES.get(datatype) if isinstance(datatype, str) else None
     if dtype is None:
         raise BadInput(
-            f"tensor {name!r}: datatype {datatype!r} is not served{nearest(str(datatype)[:64], [*DTYPES, TEXT])}"
+            f"tensor {name!r}: datatype {_shown(datatype)} is not served{nearest(str(datatype)[:64], [*DTYPES, TEXT])}"
         )
     return dtype
 
@@ -119,7 +128,8 @@ def from_json(name: str, datatype: Any, shape: Tuple[int, ...], data: Any) -> An
     except (DecodeError, RecursionError) as error:
         raise Malformed(f"tensor {name!r}: data is not JSON: {error}") from None
     except (TypeError, ValueError, OverflowError) as error:
-        raise BadInput(f"tensor {name!r}: data is no {datatype} {list(shape)}: {error}") from None
+        why = str(error)[:SHOWN_CHARS]
+        raise BadInput(f"tensor {name!r}: data is no {str(datatype)[:SHOWN_CHARS]} {list(shape)}: {why}") from None
 
 
 def _of_pieces(name: str, datatype: Any, text: bytes, depth: int) -> NDArray[Any]:
@@ -174,7 +184,7 @@ def _whole(name: str, datatype: str, dtype: np.dtype[Any], values: NDArray[Any])
     flat: List[Any] = values.ravel().tolist()
     for value in flat:
         if type(value) is not whole:
-            raise BadInput(f"tensor {name!r}: data has {value!r}, expected {datatype}")
+            raise BadInput(f"tensor {name!r}: data has {_shown(value)}, expected {datatype}")
     if dtype.kind != "b" and flat:
         bounds = np.iinfo(dtype)
         if min(flat) < bounds.min or max(flat) > bounds.max:

@@ -51,6 +51,22 @@ def test_json_comes_back_flat_and_nested(case):
         assert again.dtype == array.dtype and (again == array).all() and again.shape == array.shape
 
 
+@pytest.mark.parametrize(
+    ("datatype", "shape", "data"),
+    [
+        ("INT8", [1], ["x" * 100_000]),
+        ("FP32", [1], ["x" * 100_000]),
+        ("FP32", [0] * 100_000, []),
+        ("F" * 100_000, [1], [1]),
+        ("BYTES", [1], [1] * 100_000),
+    ],
+)
+def test_an_error_tells_little_of_what_was_sent(datatype, shape, data):
+    with pytest.raises(BadInput) as caught:
+        tensors.from_json("x", datatype, tensors.check_shape("x", shape), Raw(json.dumps(data).encode()))
+    assert "'x'" in str(caught.value) and len(str(caught.value)) < 1000
+
+
 def test_many_texts_are_counted_before_they_are_read():
     text = b"[" + b'["", ""],' * 500_000 + b'[""]]'
     tracemalloc.start()
