@@ -65,6 +65,11 @@ class Source(Protocol):
         where trying again is of no use."""
 
 
+def is_device(text: str) -> bool:
+    """Whether it names a device, there or not: files may lie in ``/dev/shm``."""
+    return text.startswith(DEVICE) and not os.path.isfile(text)
+
+
 def source_of(text: str, clock_s: Callable[[], float], rate: float, library: str) -> Source:
     """``test``, ``test:480x640``, a device, an address, a pipeline of GStreamer (it has a ``!``), or a file.
     ``library``: ``gstreamer``, ``av``, or empty for GStreamer where it is there. Raises :class:`ConfigError`."""
@@ -76,8 +81,8 @@ def source_of(text: str, clock_s: Callable[[], float], rate: float, library: str
         _check(text, *size)
         return Pattern(size, rate or TEST_RATE, clock_s)
     is_pipeline = " ! " in text
-    is_live = is_pipeline or text.startswith((DEVICE, *PROTOCOLS))
-    if text.startswith(DEVICE) and not is_pipeline and not os.path.exists(text):
+    is_live = is_pipeline or text.startswith(PROTOCOLS) or is_device(text)
+    if is_device(text) and not is_pipeline and not os.path.exists(text):
         found = ", ".join(sorted(glob.glob(f"{DEVICE}video*"))) or "none"
         raise ConfigError(f"source {text!r}: there is no such device; cameras of this machine: {found}")
     if not is_live and not os.path.isfile(text):
@@ -146,7 +151,7 @@ class PyAv:
         import av
 
         options: Dict[str, Any] = {"timeout": WAIT_S} if self.is_live else {}
-        if self.name.startswith(DEVICE):
+        if is_device(self.name):
             options = {"format": "v4l2"}
         elif self.name.startswith("rtsp"):
             options["options"] = {"rtsp_transport": "tcp", "fpsprobesize": "0"}  # no wait for a rate that nobody asks
@@ -208,7 +213,7 @@ class GStreamer:
         """The whole pipeline. Where NVIDIA's converter is (Jetson), frames may lie in the decoder's memory."""
         if self._is_pipeline:
             head = self.name
-        elif self.name.startswith(DEVICE):
+        elif is_device(self.name):
             head = f'v4l2src device="{self.name}" ! decodebin'
         elif self.name.startswith("rtsp"):
             head = f'rtspsrc location="{self.name}" protocols=tcp latency={JITTER_MS} ! {RTP_VIDEO} ! decodebin'

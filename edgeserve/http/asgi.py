@@ -83,7 +83,7 @@ class Call:
         self.bounds = bounds
         self.begun = False  # the answer's status has been sent
         self.tokens: Optional[Tokens] = None
-        self.token_name = ""
+        self.token_name: Optional[str] = None
         self.held_bytes = 0
         self.read = scope["method"] == "GET"  # the body has come whole, so that another request may follow it
 
@@ -98,7 +98,7 @@ class Call:
     def origin(self) -> str:
         """Whose request it is, for the server's shares among clients."""
         client = self.scope.get("client")
-        return origin_of(self.token_name, str(client[0]) if client else "")
+        return origin_of(self.token_name or "", str(client[0]) if client else "")
 
     def check_token(self) -> None:
         """Raises :class:`Unauthorized` without a token, where there are tokens; later, too: one may be taken back."""
@@ -109,7 +109,8 @@ class Call:
             raise Unauthorized(
                 "this front needs the header 'Authorization: Bearer TOKEN' with a token of its token_file"
             )
-        self.token_name = name
+        if self.token_name is None:  # a token that is renamed meanwhile: what the request holds is of its first name
+            self.token_name = name
 
     def path(self, name: str) -> str:
         """A part of the path."""

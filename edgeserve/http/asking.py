@@ -180,7 +180,7 @@ async def send_stream(
                 if not call.begun or isinstance(error, ClientGone):
                     raise
                 await _write(call, failed(error))
-            await call.send({"type": "http.response.body", "body": b""})
+            await _write(call, b"", more=False)
     finally:
         if coming is not None:
             await _end([coming])
@@ -194,9 +194,9 @@ async def _send(call: Call, headers: Headers, part: bytes) -> None:
     await _write(call, part)
 
 
-async def _write(call: Call, part: bytes) -> None:
+async def _write(call: Call, part: bytes, more: bool = True) -> None:
     try:
-        message = {"type": "http.response.body", "body": part, "more_body": True}
+        message = {"type": "http.response.body", "body": part, "more_body": more}
         await asyncio.wait_for(call.send(message), call.bounds.body_s_max)
     except asyncio.TimeoutError:
         raise ClientGone("the client does not read its stream") from None

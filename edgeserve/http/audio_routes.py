@@ -25,7 +25,7 @@ from edgeserve.http.chat_routes import EVENT_STREAM
 from edgeserve.http.completion import error_body
 from edgeserve.http.forms import form_fields
 from edgeserve.http.origins import Tokens
-from edgeserve.http.sound import RATE_HZ, BadSound, Wav, count_at_16_khz, one_channel, resampled, wav_of
+from edgeserve.http.sound import FLOATS, RATE_HZ, BadSound, Wav, count_at_16_khz, one_channel, resampled, wav_of
 
 FORMATS = ("json", "text", "verbose_json", "srt", "vtt")
 
@@ -150,7 +150,9 @@ def bytes_to_read(data: bytes) -> int:
     """What reading a WAV file will take. Raises :class:`BadField`."""
     wav = _opened(data)
     count = len(wav.data) // wav.frame_bytes
-    return SAMPLE_BYTES * (count + count_at_16_khz(count, wav.rate))
+    grows = wav.coding == FLOATS or wav.width == 3  # before its channels are mixed
+    read = count * wav.channels if grows else count
+    return SAMPLE_BYTES * (read + count_at_16_khz(count, wav.rate))
 
 
 def sound_of(data: bytes) -> NDArray[Any]:

@@ -198,6 +198,7 @@ class OpenInference:
                     outputs = self._outputs(_of_those(request.wishes, piece), piece, has_batch)
                     yield InferResponse(request.model, request.id, {FINAL: False}, outputs)
                     continue
+                self._outputs(request.wishes, {**told, **piece.outputs}, has_batch)  # raises for a wish for nothing
                 rest = _rest(piece.outputs, told)
                 outputs = self._outputs(_of_those(request.wishes, rest) if told else request.wishes, rest, has_batch)
                 if outputs or _boolean(EMPTY_FINAL, request.parameters.get(EMPTY_FINAL, False)):

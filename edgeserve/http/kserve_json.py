@@ -34,44 +34,37 @@ def split_body(body: bytes, header_length: str) -> Tuple[Mapping[str, Any], memo
         if not 0 <= length <= len(body):
             raise Malformed(f"inference-header-content-length = {header_length[:20]!r}, the body has {len(body)} bytes")
     try:
-        table = _opened(view[:length], "inputs") if length else None
-        if not isinstance(table, dict):
+        table = _parts(_TABLE, view[:length])
+        if table is None:
             raise Malformed(
                 "the body is no JSON object with 'inputs'; send an image with its content-type (image/jpeg), "
                 "files as a multipart form"
             )
-        if "inputs" in table:
-            table["inputs"] = _inputs(table["inputs"], length)
+        inputs = _parts(_TABLES, table["inputs"]) if "inputs" in table else None
+        rest = length - sum([len(memoryview(item["data"])) for item in inputs or () if "data" in item])
+        if rest > REST_BYTES_MAX:
+            raise TooLarge(
+                f"the body has {rest} bytes of JSON besides its inputs' data, at most {REST_BYTES_MAX} are allowed"
+            )
+        header = _values(table, "" if inputs is None else "inputs")
+        if inputs is not None:
+            header["inputs"] = [_values(item, "data") for item in inputs]
     except (DecodeError, RecursionError) as error:
         raise Malformed(f"the body is not JSON: {error}") from None
-    return table, view[length:]
+    return header, view[length:]
 
 
-def _opened(text: Any, kept: str) -> Any:
-    """JSON as values; what an object has under the key ``kept`` stays JSON."""
+def _parts(decoder: Any, text: Any) -> Any:
+    """What a decoder makes of JSON, each value in it still text; None of JSON of another form."""
     try:
-        table = _TABLE.decode(text)
-    except ValidationError:  # no object
-        return _ANYTHING.decode(text)
-    return _values(table, kept)
+        return decoder.decode(text) if len(memoryview(text)) else None
+    except ValidationError:
+        return None
 
 
 def _values(table: Mapping[str, Raw], kept: str) -> Dict[str, Any]:
+    """JSON as values; what stands under the key ``kept`` stays JSON."""
     return {key: value if key == kept else _ANYTHING.decode(value) for key, value in table.items()}
-
-
-def _inputs(text: Raw, length: int) -> Any:
-    """The inputs in JSON of so many bytes, the data of each still text."""
-    try:
-        inputs = _TABLES.decode(text)
-    except ValidationError:  # no list of objects
-        return _ANYTHING.decode(text)
-    data = sum([len(memoryview(item["data"])) for item in inputs if "data" in item])
-    if length - data > REST_BYTES_MAX:
-        raise TooLarge(
-            f"the body has {length - data} bytes of JSON besides its inputs' data, at most {REST_BYTES_MAX} are allowed"
-        )
-    return [_values(item, "data") for item in inputs]
 
 
 def read_inputs(inputs: Any, binary: memoryview) -> List[InputTensor]:

@@ -94,6 +94,8 @@ def chat_body(body: Mapping[str, Any]) -> Dict[str, Any]:
 def generate_body(body: Mapping[str, Any]) -> Dict[str, Any]:
     """The body of ``/api/generate``: as ``/v1/completions`` has it where ``raw`` is true, else as a conversation."""
     if body.get("raw") is True:
+        if not isinstance(body.get("prompt"), str):
+            raise BadField("prompt", ": expected a text")
         return {**_common({**body, "raw": False}, {"prompt"}), "prompt": body.get("prompt")}
     system = body.get("system")
     messages = [{"role": "system", "content": system}] if system else []

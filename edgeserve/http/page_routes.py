@@ -134,16 +134,21 @@ class PageRoutes:
                 await call.start(200, [*EVENT_STREAM, *HEADERS[1:2]])
                 async for piece in pieces:
                     call.check_token()
-                    message = {"type": "http.response.body", "body": piece, "more_body": True}
-                    await asyncio.wait_for(call.send(message), call.bounds.body_s_max)
-            await call.send({"type": "http.response.body", "body": b""})
-        except asyncio.TimeoutError:
-            raise ClientGone("the viewer does not read its stream") from None
+                    await _write(call, piece, more=True)
+            await _write(call, b"")
         except Unauthorized as error:
             told = event("failed", {"code": error.code, "error": str(error)})
-            await call.send({"type": "http.response.body", "body": told})  # and this is its end
+            await _write(call, told)  # and this is its end
         finally:
             await pieces.aclose()
+
+
+async def _write(call: Call, piece: bytes, more: bool = False) -> None:
+    message = {"type": "http.response.body", "body": piece, "more_body": more}
+    try:
+        await asyncio.wait_for(call.send(message), call.bounds.body_s_max)
+    except asyncio.TimeoutError:
+        raise ClientGone("the viewer does not read its stream") from None
 
 
 class _File:

@@ -10,6 +10,7 @@ from typing import Any, Dict, List, Mapping, Tuple
 
 from edgeserve.answers import Answer
 from edgeserve.http.chat import EXTENSIONS, BadField, ChatRequest, read_request
+from edgeserve.http.chat import READ as OF_CONVERSATIONS
 from edgeserve.http.completion import calls_of, finish_of, text_of, usage_of
 
 SAME = (
@@ -52,7 +53,8 @@ READ = {
     "include",
     "stream_options",
 }
-"""Fields that are read here; any other is refused by ``chat.py``."""
+"""Fields that are read here. Those of a conversation's body that this one has not are refused; so is, by ``chat.py``,
+what neither has."""
 
 
 def read_response(body: Any, inputs: Mapping[str, Any]) -> ChatRequest:
@@ -61,8 +63,11 @@ def read_response(body: Any, inputs: Mapping[str, Any]) -> ChatRequest:
     for field, (neutral, instead) in NEUTRAL.items():
         if field in given and not any(value == given[field] for value in neutral):
             raise BadField(field, f" is not served: {instead}")
+    for field in given:
+        if field in OF_CONVERSATIONS and field not in SAME and field not in READ:
+            raise BadField(field, ": a response has no such field, it is of /v1/chat/completions; leave it out")
     asked = {field: value for field, value in given.items() if field in SAME or field not in READ}
-    asked["messages"] = _messages(given.get("instructions"), given.get("input"))
+    asked["messages"], places = _messages(given.get("instructions"), given.get("input"))
     if "max_output_tokens" in given:
         asked["max_completion_tokens"] = given["max_output_tokens"]
     if "tools" in given:
@@ -78,18 +83,23 @@ def read_response(body: Any, inputs: Mapping[str, Any]) -> ChatRequest:
     try:
         return read_request(asked, inputs)
     except BadField as error:
-        names = {"messages": "input", "max_tokens": "max_output_tokens", "response_format": "text.format"}
-        old = error.param.partition("[")[0]
+        names = {
+            **{f"messages[{index}]": place for index, place in enumerate(places)},
+            **{"messages": "input", "max_tokens": "max_output_tokens", "response_format": "text.format"},
+        }
+        old = error.param.partition(".")[0]
         raise BadField(error.param.replace(old, names.get(old, old), 1), str(error)[len(error.param) :]) from None
 
 
-def _messages(instructions: Any, given: Any) -> List[Any]:
-    """The conversation: calls that follow each other are of one message."""
+def _messages(instructions: Any, given: Any) -> Tuple[List[Any], List[str]]:
+    """The conversation, and where each of its messages stood: calls that follow each other are of one message."""
     found: List[Any] = []
+    places: List[str] = []
     if instructions is not None:
         found.append({"role": "system", "content": instructions})
+        places.append("instructions")
     if isinstance(given, str):
-        return [*found, {"role": "user", "content": given}]
+        return [*found, {"role": "user", "content": given}], [*places, "input"]
     if not isinstance(given, list) or not given:
         raise BadField("input", ": expected a text, or a list of at least one item")
     for place, item in enumerate(given):
@@ -109,7 +119,8 @@ def _messages(instructions: Any, given: Any) -> List[Any]:
             raise BadField(
                 where, ": expected an object of type message, function_call, function_call_output or reasoning"
             )
-    return found
+        places += [where] * (len(found) - len(places))
+    return found, places
 
 
 def _tools(tools: Any) -> Any:
@@ -131,7 +142,7 @@ def _choice(choice: Mapping[str, Any]) -> Dict[str, Any]:
         return {"type": "function", "function": {"name": choice.get("name")}}
     if choice.get("type") != "allowed_tools":
         raise BadField("tool_choice", ": expected a text, a function, or allowed_tools")
-    tools = _tools([{**tool} if isinstance(tool, dict) else tool for tool in choice.get("tools") or []])
+    tools = _tools(choice.get("tools") or [])
     return {"type": "allowed_tools", "allowed_tools": {"mode": choice.get("mode"), "tools": tools}}
 
 

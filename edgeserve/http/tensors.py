@@ -36,6 +36,9 @@ DTYPES: Dict[str, np.dtype[Any]] = {
 PIECE_BYTES, PIECE_COUNT = 64 * 1024, 16 * 1024
 """Numbers in JSON that one call reads, and that one writes: a few milliseconds, in which no other thread runs."""
 
+SHOWN_CHARS = 120
+"""Of what a client sent, in an error."""
+
 SPACES = b" \t\r\n"
 _ANYTHING = Decoder()
 
@@ -63,7 +66,9 @@ def check_shape(name: str, shape: Any) -> Tuple[int, ...]:
         or len(shape) > RANK_MAX
         or not all(type(size) is int and size >= 0 for size in shape)
     ):
-        raise BadInput(f"tensor {name!r}: shape {shape!r}, expected a list of at most {RANK_MAX} whole numbers from 0")
+        raise BadInput(
+            f"tensor {name!r}: shape {_shown(shape)}, expected a list of at most {RANK_MAX} whole numbers from 0"
+        )
     count = 1
     for size in shape:
         count *= size
@@ -72,11 +77,15 @@ def check_shape(name: str, shape: Any) -> Tuple[int, ...]:
     return tuple(shape)
 
 
+def _shown(value: Any) -> str:
+    return repr(value)[:SHOWN_CHARS]
+
+
 def _dtype(name: str, datatype: Any) -> np.dtype[Any]:
     dtype = DTYPES.get(datatype) if isinstance(datatype, str) else None
     if dtype is None:
         raise BadInput(
-            f"tensor {name!r}: datatype {datatype!r} is not served{nearest(str(datatype)[:64], [*DTYPES, TEXT])}"
+            f"tensor {name!r}: datatype {_shown(datatype)} is not served{nearest(str(datatype)[:64], [*DTYPES, TEXT])}"
         )
     return dtype
 
@@ -103,20 +112,33 @@ def from_json(name: str, datatype: Any, shape: Tuple[int, ...], data: Any) -> An
     """A tensor's ``data``, as JSON (:class:`msgspec.Raw`) or the list that it is, as an array or a text."""
     text = bytes(data) if isinstance(data, Raw) else b""
     try:
-        if text[:1] == b"[" and len(text) > PIECE_BYTES and datatype != TEXT:
-            return _of_pieces(name, datatype, text.translate(None, SPACES)).reshape(shape)
+        if len(text) > PIECE_BYTES and text[:1] != b"[":
+            raise ValueError(f"{text[:20]!r}..., expected a list")
+        if len(text) > PIECE_BYTES and datatype == TEXT:
+            # Between two texts of a list stands '","', which at most the end of each text may hold, too.
+            if text.translate(None, SPACES + b"[]").count(b'","') >= 2 * texts.ELEMENTS_MAX:
+                raise too_many_texts(name, f"over {texts.ELEMENTS_MAX}")
+        elif len(text) > PIECE_BYTES:
+            text = text.translate(None, SPACES)
+            depth = len(text) - len(text.lstrip(b"["))
+            if depth > RANK_MAX:
+                raise ValueError(f"lists within {depth - 1} lists, expected at most {RANK_MAX - 1}")
+            return _of_pieces(name, datatype, text, depth).reshape(shape)
         return _of_list(name, datatype, shape, _ANYTHING.decode(text) if text else data)
     except (DecodeError, RecursionError) as error:
         raise Malformed(f"tensor {name!r}: data is not JSON: {error}") from None
     except (TypeError, ValueError, OverflowError) as error:
-        raise BadInput(f"tensor {name!r}: data is no {datatype} {list(shape)}: {error}") from None
+        why = str(error)[:SHOWN_CHARS]
+        raise BadInput(f"tensor {name!r}: data is no {str(datatype)[:SHOWN_CHARS]} {list(shape)}: {why}") from None
 
 
-def _of_pieces(name: str, datatype: Any, text: bytes) -> NDArray[Any]:
-    """Numbers in much JSON without spaces, flat or nested, in pieces of whole rows: other threads run between two."""
-    depth = len(text) - len(text.lstrip(b"["))
-    if len(text) <= PIECE_BYTES or not depth:
+def _of_pieces(name: str, datatype: Any, text: bytes, depth: int) -> NDArray[Any]:
+    """Numbers in much JSON without spaces, lists of ``depth``, in pieces of whole rows: other threads run between
+    two."""
+    if len(text) <= PIECE_BYTES:
         return _numbers(name, datatype, _ANYTHING.decode(text))
+    if not text.startswith(b"[" * depth):
+        raise ValueError("rows of different depths, expected lists of one shape")
     between = b"]" * (depth - 1) + b","  # two rows
     found: List[NDArray[Any]] = []
     at, end = 1, len(text) - 1
@@ -127,7 +149,7 @@ def _of_pieces(name: str, datatype: Any, text: bytes) -> NDArray[Any]:
             to = text.find(between, at)
         cut = end if to < 0 else to + depth - 1
         if is_long and depth > 1:
-            found.append(_of_pieces(name, datatype, text[at:cut])[None])
+            found.append(_of_pieces(name, datatype, text[at:cut], depth - 1)[None])
         else:
             found.append(_numbers(name, datatype, _ANYTHING.decode(b"[" + text[at:cut] + b"]")))
         at = cut + 1
@@ -162,7 +184,7 @@ def _whole(name: str, datatype: str, dtype: np.dtype[Any], values: NDArray[Any])
     flat: List[Any] = values.ravel().tolist()
     for value in flat:
         if type(value) is not whole:
-            raise BadInput(f"tensor {name!r}: data has {value!r}, expected {datatype}")
+            raise BadInput(f"tensor {name!r}: data has {_shown(value)}, expected {datatype}")
     if dtype.kind != "b" and flat:
         bounds = np.iinfo(dtype)
         if min(flat) < bounds.min or max(flat) > bounds.max:
@@ -172,12 +194,17 @@ def _whole(name: str, datatype: str, dtype: np.dtype[Any], values: NDArray[Any])
     return np.array(flat, dtype)
 
 
+def too_many_texts(name: str, count: str) -> TooLarge:
+    """The refusal of a tensor with so many."""
+    return TooLarge(f"tensor {name!r}: {count} texts, at most {texts.ELEMENTS_MAX} travel in one tensor")
+
+
 def shaped_texts(name: str, shape: Tuple[int, ...], found: Sequence[str]) -> Any:
     """The texts of a ``BYTES`` tensor: a text where there is one, else an array of texts."""
     if len(found) == 1 and all(size == 1 for size in shape):
         return found[0]
     if len(found) > texts.ELEMENTS_MAX:
-        raise TooLarge(f"tensor {name!r}: {len(found)} texts, at most {texts.ELEMENTS_MAX} travel in one tensor")
+        raise too_many_texts(name, str(len(found)))
     try:
         return texts.shaped(found, shape)
     except ValueError:

@@ -428,11 +428,11 @@ class Bus:
                     key = None if kind == "cancel" else named
                     return self._read_other(peer, kind, named, fields, buffers, is_req, news, refusal)
                 named = fields.pop("id", None)
-                if peer.memory is not None and refusal is None:
-                    total += peer.memory.find(fields, buffers)
             key = named if type(named) is int and 0 <= named < 2**63 else wire.check_key(named)
             if refusal is not None:
                 raise refusal
+            if peer.memory is not None and type(fields) is dict:  # the other form has no places
+                total += peer.memory.find(fields, buffers)
             if self._surplus is not None:
                 raise _too_many_frames()
             self._peers.check(peer, key, total)

@@ -331,7 +331,7 @@ def test_what_an_attacker_says_of_its_memory_is_checked(server, by_hand):
     assert by_hand.claim().error.code == "malformed", "one has it already"
     for offset, nbytes in ((by_hand.bytes - MIB + 1, MIB), (2**62, MIB), (0, MIB - 1), (-1, MIB)):
         reply = by_hand.ask(kind="infer", id=2, app="echo", tensors=[["x", "uint8", [MIB], offset, nbytes]])
-        assert reply.error.code == "malformed", (offset, nbytes)
+        assert (reply.error.code, reply.key) == ("malformed", 2), (offset, nbytes)
     assert by_hand.ask(kind="infer", id=2, app="echo", tensors=table, room=[1, by_hand.bytes]).error.code == "malformed"
     assert by_hand.ask(b"more", kind="infer", id=2, app="echo", tensors=table).error.code == "malformed"
     os.pwrite(by_hand.file, b"\2" * 10, 0)

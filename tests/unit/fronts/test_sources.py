@@ -6,6 +6,8 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import itertools
+import os
+import tempfile
 import threading
 import time
 
@@ -14,7 +16,7 @@ import pytest
 from rtsp_camera import RtspCamera, packets_of
 
 from edgeserve.errors import ConfigError
-from edgeserve.fronts.sources import Pattern, SourceEnded, source_of
+from edgeserve.fronts.sources import Pattern, SourceEnded, is_device, source_of
 
 needs_av = pytest.mark.skipif(importlib.util.find_spec("av") is None, reason="PyAV is not installed")
 needs_gstreamer = pytest.mark.skipif(importlib.util.find_spec("gi") is None, reason="PyGObject is not installed")
@@ -133,6 +135,13 @@ def test_gstreamer_reads_files(tmp_path):
 def test_what_is_no_source_is_said_at_once(text, says):
     with pytest.raises(ConfigError, match=says):
         source_of(text, time.monotonic, 0.0, "")
+
+
+@pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="there is no /dev/shm to write to")
+def test_a_file_in_shared_memory_is_no_device():
+    with tempfile.NamedTemporaryFile(dir="/dev/shm", suffix=".mp4") as file:
+        assert not is_device(file.name)
+    assert is_device(file.name) and is_device(os.devnull) and not is_device("clip.mp4")
 
 
 @needs_av

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import struct
+import tracemalloc
 import wave
 
 import numpy as np
@@ -64,6 +65,22 @@ def test_a_rate_that_is_none_is_refused_before_anything_is_made_of_it(rate, read
 def test_what_resampling_takes_is_known_beforehand():
     fast, slow = (bytes_to_read(wav(np.zeros(1000, "u1"), rate)) for rate in (16_000, 4_000))
     assert slow > 2 * fast
+
+
+@pytest.mark.parametrize(("coding", "bits"), [(1, 24), (3, 32), (3, 64)])
+@pytest.mark.parametrize("channels", [1, 64])
+def test_what_reading_takes_is_known_beforehand(coding, bits, channels):
+    data = bytes(64 * 2000 * bits // 8)
+    frame = channels * bits // 8
+    form = struct.pack("<HHIIHH", coding, channels, 16_000, 16_000 * frame, frame, bits)
+    chunks = b"WAVE" + b"".join([n + struct.pack("<I", len(c)) + c for n, c in ((b"fmt ", form), (b"data", data))])
+    file = b"RIFF" + struct.pack("<I", len(chunks)) + chunks
+    tracemalloc.start()
+    try:
+        sound_of(file)
+        assert tracemalloc.get_traced_memory()[1] < bytes_to_read(file)
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("rate", [4_000, 8_000, 22_050, 44_100, 48_000, 384_000])

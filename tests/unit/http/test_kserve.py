@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import tracemalloc
+
 import numpy as np
 import pytest
 
-from edgeserve.errors import BadInput, Failed, Malformed
+from edgeserve.answers import Answer
+from edgeserve.errors import BadInput, Failed, Malformed, TooLarge
 from edgeserve.http import kserve, kserve_json
 
 
@@ -111,6 +115,26 @@ def test_a_body_that_is_none_is_malformed(body, length):
         kserve_json.split_body(body, length)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"id": [%s]}',
+        '{"parameters": [%s], "inputs": []}',
+        '{"inputs": [1, [%s]]}',
+        '{"inputs": [{"name": "a", "shape": [%s], "data": []}]}',
+    ],
+)
+def test_what_is_not_read_in_pieces_has_a_bound_that_counts_before_it_is_read(text):
+    body = (text % ("1," * 600_000 + "1")).encode()
+    tracemalloc.start()
+    try:
+        with pytest.raises(TooLarge, match="besides its inputs' data, at most 1048576"):
+            kserve_json.read_body(body, "")
+        assert tracemalloc.get_traced_memory()[1] < 4 * len(body)  # a list of the numbers takes more
+    finally:
+        tracemalloc.stop()
+
+
 def test_binary_inputs_get_their_parts_in_order():
     inputs = [
         {"name": "a", "shape": [1], "datatype": "INT8", "parameters": {"binary_data_size": 1}},
@@ -173,6 +197,27 @@ def test_what_json_has_no_word_for_is_said():
     with pytest.raises(Failed, match="ask for binary data"):
         written(response(y=np.float32([np.nan])), {})
     assert written(response(y=np.float32([np.nan])), {"parameters": {"binary_data_output": True}})[1]
+
+
+@pytest.mark.parametrize("wish", ["text", "txet"])
+def test_a_wish_for_what_no_piece_and_no_answer_has_is_refused(wish):
+    class Backend:
+        async def apps(self):
+            return {"m": {"pieces": True, "inputs": {}}}
+
+        async def stream(self, app, inputs, options, origin):
+            yield {"text": "word"}
+            yield Answer({"text": "word"})
+
+    async def asked():
+        request = kserve.InferRequest("m", "", "", [], {}, [kserve.OutputWish(wish, {})])
+        return [response async for response in kserve.OpenInference(Backend()).stream(request)]
+
+    if wish == "text":
+        assert [output.value for response in asyncio.run(asked()) for output in response.outputs] == ["word"]
+    else:
+        with pytest.raises(BadInput, match="no output 'txet'"):
+            asyncio.run(asked())
 
 
 def test_form_fields_are_texts_or_json(routes):

@@ -11,7 +11,7 @@ import pytest
 from edgeserve.answers import Answer
 from edgeserve.errors import BadInput, Dropped, Failed, Rejected, RequestError, ServerGone, TimedOut
 from edgeserve.http.backend import Places
-from edgeserve.http.origins import Tokens
+from edgeserve.http.origins import Tokens, read_tokens
 
 
 def test_a_stream_that_nobody_reads_ends():
@@ -47,6 +47,68 @@ def test_a_stream_that_nobody_reads_ends():
     scope = {"method": "POST", "path": "/v1/chat/completions", "headers": []}
     asyncio.run(asyncio.wait_for(Endpoint(handler, bounds)(scope, receive, send), 30))
     assert closed == ["m"]
+
+
+@pytest.mark.parametrize("by", ["its end", "another viewer", "its token"])
+def test_the_end_of_a_stream_waits_no_longer_for_its_reader(by, tmp_path):
+    pytest.importorskip("starlette", reason="starlette is not installed: there is no HTTP front")
+    from edgeserve.http.asgi import Bounds, Endpoint
+    from edgeserve.http.asking import send_stream
+    from edgeserve.http.page_routes import PageRoutes
+
+    (tmp_path / "token").write_text("one 0123456789abcdef")
+    bounds = Bounds(1000, 0.05, 1000, Places(10**6), None)
+    tokens = read_tokens(str(tmp_path / "token"))
+    page = PageRoutes(object(), bounds, tokens)
+
+    class View:
+        async def pieces(self):
+            yield b"one"
+            if by == "its token":
+                (tmp_path / "token").write_text("one 0123456789abcdef0")
+                yield b"two"
+            page._seats._end_oldest("token:one")
+            await asyncio.Event().wait()
+
+    async def one():
+        yield b"one"
+
+    async def send(message):
+        if message["type"] == "http.response.body" and message.get("body") != b"one":
+            await asyncio.Event().wait()
+
+    async def receive():
+        await asyncio.Event().wait()
+
+    page._view = View()
+    handler = page.stream if by != "its end" else lambda call: send_stream(call, [], one(), lambda error: b"")
+    headers = [(b"authorization", b"Bearer 0123456789abcdef")]
+    scope = {"method": "GET", "path": "/", "headers": headers}
+    asyncio.run(asyncio.wait_for(Endpoint(handler, bounds, tokens)(scope, receive, send), 30))
+
+
+def test_what_a_request_holds_is_given_back_when_its_token_has_another_name(tmp_path):
+    pytest.importorskip("starlette", reason="starlette is not installed: there is no HTTP front")
+    from edgeserve.http.asgi import Bounds, Endpoint
+
+    path = tmp_path / "token"
+    path.write_text("kitchen 0123456789abcdef")
+    places = Places(1000)
+
+    async def handler(call):
+        call.hold(10)
+        path.write_text("living-room 0123456789abcdef")
+        call.check_token()
+        await call.answer({})
+
+    async def send(message):
+        pass
+
+    endpoint = Endpoint(handler, Bounds(1000, 1.0, 1000, places, None), read_tokens(str(path)))
+    scope = {"method": "GET", "path": "/", "headers": [(b"authorization", b"Bearer 0123456789abcdef")]}
+    asyncio.run(endpoint(scope, None, send))
+    assert places.count == 0
+    places.enter("token:kitchen", 1000)  # nothing is left of it
 
 
 class Scripted:

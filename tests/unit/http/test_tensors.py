@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -50,6 +51,35 @@ def test_json_comes_back_flat_and_nested(case):
         assert again.dtype == array.dtype and (again == array).all() and again.shape == array.shape
 
 
+@pytest.mark.parametrize(
+    ("datatype", "shape", "data"),
+    [
+        ("INT8", [1], ["x" * 100_000]),
+        ("FP32", [1], ["x" * 100_000]),
+        ("FP32", [0] * 100_000, []),
+        ("F" * 100_000, [1], [1]),
+        ("BYTES", [1], [1] * 100_000),
+    ],
+)
+def test_an_error_tells_little_of_what_was_sent(datatype, shape, data):
+    with pytest.raises(BadInput) as caught:
+        tensors.from_json("x", datatype, tensors.check_shape("x", shape), Raw(json.dumps(data).encode()))
+    assert "'x'" in str(caught.value) and len(str(caught.value)) < 1000
+
+
+def test_many_texts_are_counted_before_they_are_read():
+    text = b"[" + b'["", ""],' * 500_000 + b'[""]]'
+    tracemalloc.start()
+    try:
+        with pytest.raises(TooLarge, match="over 16384 texts"):
+            tensors.from_json("x", "BYTES", (1,), Raw(text))
+        assert tracemalloc.get_traced_memory()[1] < 3 * len(text)  # lists of them take more
+    finally:
+        tracemalloc.stop()
+    ends = ['",'] * 16_384  # each has what stands between two texts
+    assert tensors.from_json("x", "BYTES", (16_384,), Raw(json.dumps(ends).encode())).tolist() == ends
+
+
 @pytest.mark.parametrize("spaces", ["", " ", "\n\t"])
 @pytest.mark.parametrize("shape", [(30_000,), (3, 10_000), (10_000, 3), (2, 5, 3_000)])
 @pytest.mark.parametrize("datatype", ["FP32", "INT64"])
@@ -71,7 +101,10 @@ def test_much_json_is_read_in_pieces_as_it_is_whole(datatype, shape, spaces):
         ("INT8", "[" + "1," * 50_000 + "1.5]", BadInput, "1.5"),
         ("FP32", "[" + "1," * 50_000 + '"a,b"]', BadInput, "FP32 [3]"),
         ("FP32", "[" + '"' + "a," * 50_000 + '"]', Malformed, "not JSON"),
-        ("FP32", '"' + "x" * 100_000 + '"', BadInput, "data is str"),
+        ("FP32", '"' + "x" * 100_000 + '"', BadInput, "expected a list"),
+        ("BYTES", '{"a": [' + "1," * 50_000 + "1]}", BadInput, "expected a list"),
+        ("FP32", "[" * 9 + "1," * 50_000 + "1" + "]" * 9, BadInput, "within 8 lists, expected at most 7"),
+        ("FP32", "[[" + "1," * 50_000 + '1],"' + "x" * 100_000 + '"]', BadInput, "different depths"),
         ("FP32", "1", BadInput, "data is int"),
         ("BYTES", "[" + '"a",' * 50_000 + '"a"]', TooLarge, "texts"),
     ],
