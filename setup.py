@@ -49,7 +49,8 @@ def translate(files, library):
         raise SystemExit(f"EDGESERVE_COMPILE=1 needs {MYPY}: install it, or leave out --no-build-isolation") from None
     # What is installed beside it must not decide whether it compiles: types of other packages are left to `make lint`.
     # No cache: mypyc leaves the C files of what it finds there out of the library, silently.
-    options = ["--config-file=", "--no-site-packages", "--ignore-missing-imports", "--cache-dir=" + os.devnull]
+    options = ["--config-file=", "--no-site-packages", "--ignore-missing-imports", "--follow-imports=silent"]
+    options.append("--cache-dir=" + os.devnull)
     extensions = mypycify(
         [*options, *files],
         separate=[(files, library)],
