@@ -835,17 +835,18 @@ class RequestManager(RequestMoves):
         self._ended[request.id] = request
         if len(self._ended) > STORIES_KEPT:
             self._ended.popitem(last=False)
-        self._note_passed(request, reason)
+        self._note_passed(request, reason, shortfall is None or shortfall.expected_ns <= shortfall.left_ns)
         if request.rank > 1.0:
             self._state.promises.ended(request.app.name, False)
         self._promise(request, shortfall)
         self._state.actions.append(FinishRequest(request.id, request.state, reason, request.breakdown, shortfall))
 
-    def _note_passed(self, request: RequestRecord, reason: str) -> None:
-        """Since when an app's requests have been given up for their deadlines and none that ran has ended."""
+    def _note_passed(self, request: RequestRecord, reason: str, had_time: bool = True) -> None:
+        """Since when an app's requests have been given up for their deadlines and none that ran has ended. A critical
+        one that no free lane could have served (not ``had_time``) says nothing of the room that critical ones need."""
         board, name = self._board, request.app.name
         if reason == EXPIRED or reason in request.policy.by_estimate:
-            if request.klass == "critical":
+            if request.klass == "critical" and had_time:
                 self._state.critical.ended(name, False)
             board.passed_ns.setdefault(name, board.now_ns)
         if name in board.passed_ns and (
