@@ -157,7 +157,7 @@ class Bus:
         self._surplus_frames = self._surplus_since_ns = 0
         self._quiet = False  # the last wait heard nothing of connections
         self._paths: Dict[str, int] = {}  # socket files of ours, by their inode
-        self.refused: Callable[[RequestError, str], None] = lambda error, owner: None  # what is refused here, and whose
+        self.refused: Callable[[RequestError, str], None] = lambda error, owner: None  # a refusal and its owner
         self.costly: List[Account] = []  # whose messages were refused, or are questions, since the last receive began
         self._read_unlooked = 0  # messages read since unfinished ones were looked for, while others waited
         self._read_count = 0  # messages that it read

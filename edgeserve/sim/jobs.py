@@ -212,7 +212,7 @@ class Jobs:
         job = running.action.jobs[place]
         in_turns = self.times.turn_tokens(running.action.model) > 0
         entry, steps = self.open.get(job.request_id), max(0 if in_turns else 1, run.made[place])
-        if entry is None:  # nobody waits for it
+        if entry is None:  # its request has ended
             return JobResult(job, steps=max(1, steps))
         self._progress(entry, job).unread = run.unread[place]
         result = self._outcome(now_ns, entry, job, lane, steps, False, is_last)

@@ -240,7 +240,7 @@ def profiles_to_simulate(config: Config, directory: str = "") -> List[Profile]:
 
 
 def no_workload(scenario: Scenario) -> str:
-    """The text on the entry that a scenario without requests lacks."""
+    """The error text for a scenario without requests, with an entry to add."""
     source, app = scenario.config.source, next(iter(scenario.config.apps), "NAME")
     return (
         f"{source} has no [workload.NAME]: nobody asks anything, so there is nothing to simulate. Say who asks "
