@@ -50,7 +50,7 @@ LOOK_UNEQUAL: Final = 32
 """The same where they differ in work or worth: the choice is quadratic in them."""
 
 FAR: Final = 4
-"""What is due later than so many times its path alone is not asked whether it is late: a bound on work."""
+"""The multiple of its path alone beyond which a request's deadline is not checked: a bound on work."""
 
 Row = Tuple[int, int, int, Member]
 """The class of a request (0 is the most urgent), when it is due, its number, and the request."""
@@ -238,7 +238,7 @@ class Companies(Source):
         self.is_idle = not self._members
 
     def _look_again(self, company: Company, board: Board) -> None:
-        """While a member would be late with what is left of all, the tightest of these waits again."""
+        """Return members to the queue, the tightest first, while one would be late with the rest of all."""
         while board.budget.left > 0:
             if self._moved:
                 self._see(board)
@@ -253,8 +253,9 @@ class Companies(Source):
     def _drop_late(
         self, rows: List[Row], pipeline: Pipeline, known: Dict[Tuple[int, ...], int | None], board: Board
     ) -> None:
-        """Drop those that wait at a node and could not be in time even alone; those that are answered all the same get
-        more time, by the SLO of their app where their own is shorter. ``known``: when those of a kind would end."""
+        """Drop the requests that wait at a node and could not be in time even alone; the ones that are answered all the
+        same get more time, by the SLO of their app where their own is shorter. ``known``: the ends by kind of
+        request."""
         if PLAIN not in known:
             known[PLAIN] = self._alone_left_ns(pipeline, pipeline.template, NO_STEPS, board)
         far_ns = board.now_ns + FAR * ((known[PLAIN] or board.now_ns) - board.now_ns)
@@ -290,7 +291,7 @@ class Companies(Source):
                     board.abandon_branch(job, CANNOT_MAKE_DEADLINE)
 
     def _alone_ns(self, member: Member, board: Board) -> int | None:
-        """When a request that waits would end at the earliest, with nothing but what is on the lanes before it."""
+        """The earliest end of a waiting request, behind the lanes' present batches alone."""
         return self._alone_left_ns(member.pipeline, member.left(), member.steps(), board)
 
     def _alone_left_ns(self, pipeline: Pipeline, left: Left, steps: Steps, board: Board) -> int | None:
@@ -329,8 +330,8 @@ class Companies(Source):
             self._seen = standing
 
     def _standing(self, board: Board) -> Standing | None:
-        """What the forecast depends on but for the time; None where something in flight runs, or needs several lanes:
-        what begins later can end later by more than that then."""
+        """The state that the forecast depends on beside the time; None where a company in flight runs, or needs several
+        lanes: a later start can then delay an end by more."""
         found = Standing()
         for company in self._companies:
             if any(company.running) or not any(company.left.jobs) or company.is_stuck(board):
@@ -342,7 +343,7 @@ class Companies(Source):
         return found
 
     def _flights_of(self, companies: Sequence[Company], board: Board) -> List[Flight]:
-        """Set when the members of these companies are answered; the flights of those that run or could."""
+        """Set when the members of these companies are answered; the flights of the ones that run or could."""
         able: List[Company] = []
         schedules: List[Schedule] = []
         for company in companies:
@@ -367,7 +368,7 @@ class Companies(Source):
         return found
 
     def _stages(self, company: Company, route: Route, board: Board) -> List[Stage]:
-        """What a company has still to run, behind what it has on lanes."""
+        """The stages that a company has still to run, behind its batches on lanes."""
         running: List[Running] = [NOT_RUNNING] * len(company.running)
         if any(company.running):
             for member in company.members:
@@ -452,8 +453,8 @@ class Companies(Source):
     def _ahead(
         self, pipeline: Pipeline, node: Node, rows: Sequence[Row], lane: Lane, at_ns: int, board: Board
     ) -> Candidate | None:
-        """What requests that wait for a company run before it on a lane that is not its home: the first batch of the
-        best split, of the most urgent class, the tightest first."""
+        """The batch that requests waiting for a company run before it on a lane that is not its home: the first batch
+        of the best split, of the most urgent class, the tightest first."""
         home = self._paths.homes(pipeline, board)[0]
         if not self._paths.serves(lane, node.model, home, board):
             return None
@@ -560,7 +561,7 @@ class Companies(Source):
             limit_ns = tightest.due_ns
             able = sorted([row for row in rows if row[2].due_ns >= limit_ns])
             if sum([row[3] for row in able]) < best_worth:
-                break  # those that are left are worth less together
+                break  # the rest is worth less together
             taken: List[Member] = []
             total, value = Left([0] * size, [0] * size), 0.0
             for _, _, member, worth in able:

@@ -1,4 +1,4 @@
-"""Where the stages of a pipeline run, how long they take, and when requests that go through it together are answered.
+"""The lanes of a pipeline's stages, their times, and the ends of requests that go through it together.
 
 A company has a *home*, the lane that runs the heaviest model of its pipeline. Its other stages run there too where they
 may; host functions, and models that home may not run, go to the fastest lane that is up. Makes no choice.
@@ -182,7 +182,7 @@ def repeated(batches: Sequence[Tuple[int, int]], repeats: int) -> List[Tuple[int
 
 
 class Place(NamedTuple):
-    """Where a stage runs, the model's times there, and its place in the memory of the lane's device."""
+    """The lane of a stage, the model's times there, and its place in the memory of the lane's device."""
 
     lane: Lane
     usual: WorkTime
@@ -190,7 +190,7 @@ class Place(NamedTuple):
 
 
 class Route:
-    """Where the stages of a pipeline run for companies of one home, as things stand now, and what they take.
+    """The present lanes and times of a pipeline's stages for companies of one home.
 
     ``places`` and ``starts_ns`` (when a batch could begin: what runs on the lane is over, the model in memory) are by
     node; a place is None where no lane is up. ``lane`` is the lane of all stages, None where they have several.
@@ -254,7 +254,7 @@ class Route:
         return found
 
     def lane_times(self, left: Left, steps: Steps) -> Dict[str, int]:
-        """How long what is left needs each lane."""
+        """The lane time, by lane, that the rest of the work needs."""
         found: Dict[str, int] = {}
         for index, milli in enumerate(left.jobs):
             place = self.places[index]
@@ -309,7 +309,7 @@ class Paths:
         self._key = f"{name} routes"
 
     def usual(self, model: str, lane: str, board: Board) -> WorkTime:
-        """How a model on a lane serves any number of jobs."""
+        """The times of a model on a lane for any number of jobs."""
         found = self._usual.get((model, lane))
         if found is None:
             found = self._usual[model, lane] = board.latency(model, lane).work()
@@ -380,5 +380,5 @@ class Paths:
 
 
 def _alone_ns(place: Place) -> int:
-    """What a single job takes there."""
+    """The time of a single job there."""
     return place.usual.time_ns(MILLI)
