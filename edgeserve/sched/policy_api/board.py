@@ -75,7 +75,7 @@ class ProbeMoves:
 class Board:
     """Facts and moves for policies. ``now_ns`` is the time of this step: all of ``sched`` reads it here."""
 
-    lanes: Sequence[Lane]  # those that run batches, in the order of the configuration
+    lanes: Sequence[Lane]  # lanes that run batches, in the order of the configuration
     _lanes_of: Mapping[str, Sequence[Lane]]
     _latency: Mapping[Tuple[str, str], BatchTime]
     _devices: Mapping[str, Device]
