@@ -58,7 +58,7 @@ class Client:
     own keys (``NAME.key_secret``), where that server lets only some clients in. A client does not survive ``fork``:
     make one in each process. ``shared_memory``: large tensors go through memory shared with a server on this host that
     gives some (``[server] shared_memory``), instead of its socket. Then an answer's large arrays keep their part of it
-    for as long as they live; copy arrays that you keep for long.
+    for as long as they live; copy those that you keep for long.
     """
 
     def __init__(
