@@ -28,7 +28,7 @@ COMPILE_NS_MAX = 250 * NS_PER_MS
 """Processor time for one form. The schemas of common tools take 1 to 5 ms, one of 1,900 properties takes 500."""
 
 COMPILE_WAIT_S = 5.0
-"""Seconds of waiting in which that processor time must come on a busy machine."""
+"""The longest wait for a trial, in seconds, which a busy machine slows."""
 
 TRIAL_NICE = 5
 """Lanes go before trials: a third of the weight in the system's scheduler."""
@@ -149,7 +149,7 @@ def _try_and_end(tokens: Any, grammar: str, write: int) -> None:
 
 
 def _read_for(read: int, wait_s: float) -> bytes:
-    """The bytes that come within ``wait_s``, up to their end."""
+    """The bytes that come within ``wait_s``; empty without any."""
     with open(read, "rb", buffering=0) as file:
         ready, _, _ = select.select([file], [], [], wait_s)
         return file.read(65536) or b"" if ready else b""
