@@ -26,7 +26,7 @@ AGAIN_SHARE = 16
 AGAIN_NS_MAX = 2_000_000
 """The longest time for which new requests of clients just answered are read together although a lane is idle: a part of
 the last batch's expected time, at most this. For clients that the scheduler knows, it decides how long the lane waits
-(``sched/core/holds.py``); this saves it a step per message, and helps those that it does not know yet."""
+(``sched/core/holds.py``); this saves it a step per message, and helps clients that it does not know yet."""
 
 EARLY_SHARE = 3
 """While every lane is busy, messages are also read within this part of a batch's time after answers, as many as there

@@ -87,8 +87,8 @@ def charged(scenario: Scenario, measured: Optional[Measured] = None) -> Charged:
 
 class Machine:
     """The draws of one run. Each kind has a generator of its own, so that more of one moves nothing in another.
-    ``lags``: the recorded delays of each lane, in place of wake-ups. ``is_planned``: deadlines are those that a
-    scheduler was told already, less what answers take."""
+    ``lags``: the recorded delays of each lane, in place of wake-ups. ``is_planned``: deadlines are already a
+    scheduler's, less the time of answers."""
 
     def __init__(
         self,

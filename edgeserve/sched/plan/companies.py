@@ -478,9 +478,9 @@ class Companies(Source):
     # --- new companies ------------------------------------------------------------------------------------------------
 
     def _new(self, pipeline: Pipeline, rows: Sequence[Row], lane: Lane, at_ns: int, board: Board) -> Company | None:
-        """The company that should begin of those that wait at a node, of the most urgent class alone: the most worth
-        per lane time of all that is left, of those numbers that are answered in time and make no company in flight
-        late."""
+        """The company that should begin among the requests that wait at a node, of the most urgent class alone: the
+        most worth per lane time of all that is left, of the numbers that are answered in time and make no company in
+        flight late."""
         rank = rows[0][0]
         members = [
             row[3]
@@ -507,8 +507,8 @@ class Companies(Source):
         return company
 
     def _alike(self, members: List[Member], choice: Choice, board: Board) -> List[Member]:
-        """Of requests that all have the same left and are worth the same: the number that brings most per time of those
-        that can be in time, the tightest that make it."""
+        """The members of a company among requests of equal remaining work and worth: the number that brings most per
+        time of the ones that can be in time, the tightest that make it."""
         each = members[0].left()
         best = self._best_counts(choice, each, len(members))
         high = best[len(members)]
@@ -525,7 +525,7 @@ class Companies(Source):
         return choice.tightest(members, each, best[low]) if low else []
 
     def _best_counts(self, choice: Choice, each: Left, count: int) -> List[int]:
-        """By number of requests that wait with so much left each, how many should go: kept until a time of their path
+        """The best number to go, by number of requests that wait with ``each`` left: kept until a time of their path
         changes."""
         route = choice.route
         times = [place.usual.split.best_ns for place in route.places if place is not None]
@@ -547,9 +547,9 @@ class Companies(Source):
         return best
 
     def _unlike(self, members: List[Member], choice: Choice, board: Board) -> List[Member]:
-        """Of requests that differ in work or worth: for each as the tightest, those due no earlier join as long as all
-        are in time, those of most worth per cost first; the set of most worth goes, of equal ones the quickest.
-        O(members^2) forecasts."""
+        """The members of a company among requests that differ in work or worth: for each as the tightest, requests due
+        no earlier join as long as all are in time, the ones of most worth per cost first; the set of most worth goes,
+        of equal ones the quickest. O(members^2) forecasts."""
         rows = [
             (choice.route.cost_ns(member.left(), member.steps()) / max(1e-9, worth), index, member, worth)
             for index, (member, worth) in enumerate([(member, worth_of(member.request)) for member in members])
@@ -577,8 +577,9 @@ class Companies(Source):
         return sorted(found, key=_by_due)
 
     def _gathered(self, candidate: Candidate, company: Company, lane: Lane, board: Board) -> Candidate:
-        """The batch of those that wait for a new company, where they join this one and catch up with it before it goes
-        on: if both together need less time of the lane, and no member and no company in flight is late for it."""
+        """The batch of the requests that wait for a new company, where they join this one and catch up with it before
+        it goes on: if both together need less time of the lane, and no member and no company in flight is late for
+        it."""
         at_ns, here = lane.available_ns(board.now_ns), candidate.jobs[0].node.index
         line = self._line_of[company.members[0].request.app.name]
         for node in line.pipeline.nodes[here::-1]:
