@@ -43,7 +43,7 @@ class Connection(Protocol):
         """A wake word."""
 
     async def voice_began(self, now_ms: int) -> None:
-        """Take the beginning of speech."""
+        """The beginning of speech."""
 
     async def voice_ended(self, now_ms: int) -> None:
         """A pause of the speaker."""

@@ -483,7 +483,7 @@ class Connection:
         await self.send(Detection(name, now_ms))
 
     async def voice_began(self, now_ms: int) -> None:
-        """Take the beginning of speech."""
+        """The beginning of speech."""
         await self.send(VoiceStarted(now_ms))
 
     async def voice_ended(self, now_ms: int) -> None:

@@ -1,4 +1,4 @@
-"""How requests end: their answers are sent when all lanes have their works, since lanes run meanwhile.
+"""The ends of requests: their answers are sent when all lanes have their works, since lanes run meanwhile.
 
 Counts what ended and learns what an answer takes beside its lane. Belongs to the loop's thread.
 """
@@ -86,8 +86,8 @@ class Endings:
         request.responder.refuse(request, refusal(request.app, action.outcome, action.reason, request.id, shortfall))
 
     def _as_asked(self, shortfall: Optional[Shortfall]) -> Optional[Shortfall]:
-        """The shortfall with the smallest deadline as a client counts it, until the answer's arrival. None where no
-        request may ask for so much."""
+        """The shortfall with the smallest deadline as a client counts it, until the answer's arrival; that is None
+        where no request may ask for so much."""
         if shortfall is None or shortfall.slo_ns_min is None:
             return shortfall
         slo_ns = self.overhead.slo_ns(shortfall.slo_ns_min)

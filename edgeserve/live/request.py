@@ -145,10 +145,10 @@ def request_of_call(
 
 
 HOST_TYPES = (np.ndarray, str, bytes, int, float, list)
-"""Of most inputs: nothing else need be asked of them."""
+"""The types of most inputs: they need no further check."""
 
 NUMBERS = (np.generic, bool, int, float)
-"""The shape of a value that has no axes where an array is declared."""
+"""The types of values that have no axes where an array is declared."""
 
 HINT_LIKENESS = 0.8
 """The least similarity (``difflib``'s ratio) to a known hint at which an unknown one counts as misspelt."""
@@ -164,7 +164,7 @@ NO_VALUES: Mapping[Any, Any] = {}
 
 
 class InputRule:
-    """What one declared input must be."""
+    """The rule for one declared input."""
 
     __slots__ = ("name", "dtype", "kinds", "shape", "exact", "optional", "texts")
 

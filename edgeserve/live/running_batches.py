@@ -88,7 +88,7 @@ class RunningBatch(BatchControl):
         self._stop = True
 
     def drop(self, index: int) -> None:
-        """Stop sending an item: its request has ended."""
+        """Drop an item: its request has ended."""
         self._dropped[index] = 1
 
 
@@ -213,14 +213,14 @@ class RunningBatches:
             batch.cut()
 
     def drop(self, request_id: int) -> None:
-        """Stop sending a request: it has ended."""
+        """Drop the items of a request that has ended."""
         for batch in self.by_id.values():
             for index, job in enumerate(batch.action.jobs):
                 if job.request_id == request_id:
                     batch.drop(index)
 
     def leave_out(self, action: Union[LeaveOut, KeepWritten]) -> None:
-        """Stop sending one job, or keep only what it has written."""
+        """Drop the item of one job: its further output is not used."""
         for batch in self.by_id.values():
             if action.job in batch.action.jobs:
                 batch.drop(batch.action.jobs.index(action.job))
