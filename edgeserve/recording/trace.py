@@ -207,7 +207,7 @@ def _table(item: Any) -> Dict[str, Any]:
 
 _WRITTEN = object()
 _FIELDS: Dict[type, Sequence[Tuple[str, Any]]] = {}
-"""Kind -> the fields that are written: always (:data:`_WRITTEN`), or where somebody set them, with their defaults."""
+"""Kind -> the fields that are written: always (:data:`_WRITTEN`), or where they were set, with their defaults."""
 
 
 def _fields_of(kind: type) -> Sequence[Tuple[str, Any]]:

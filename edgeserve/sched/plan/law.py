@@ -334,7 +334,7 @@ class Law:
         return self._told_ns(size, longest, share)
 
     def alone_ns(self, length: Length, share: float) -> int:
-        """What an input of this length takes alone in such a share of all cases."""
+        """The time that an input of this length does not exceed alone in ``share`` of all cases."""
         return self.within_ns(self.first, self.alike(length, 1), share)
 
     def chance(self, size: int, members: Members, within_ns: int) -> float:

@@ -26,7 +26,7 @@ SAVES_PERCENT: Final = 90
 
 
 class Running(NamedTuple):
-    """What runs of a company at a node: how many jobs, how much more work than usual (in thousandths of a job), and
+    """The running jobs of a company at a node: how many, how much more work than usual (in thousandths of a job), and
     until when."""
 
     jobs: int
@@ -35,10 +35,10 @@ class Running(NamedTuple):
 
 
 class Stage(NamedTuple):
-    """What a company has left at one node: the batches that have not begun, as (jobs, time), how many of their jobs are
-    ``ready``, and how many jobs run now, until ``running_ns``. ``preds`` are positions in the same list. A batch begins
-    as soon as its jobs are there: those of a batch of the node before, in their order; of a stepped stage (an iterative
-    model), when all jobs are there."""
+    """The remaining work of a company at one node: the batches that have not begun, as (jobs, time), how many of their
+    jobs are ``ready``, and how many jobs run now, until ``running_ns``. ``preds`` are positions in the same list. A
+    batch begins as soon as its jobs are there: those of a batch of the node before, in their order; of a stepped stage
+    (an iterative model), when all jobs are there."""
 
     lane: str
     batches: Sequence[Tuple[int, int]]
@@ -171,8 +171,8 @@ class LaneSchedule:
 
 def repeated(batches: Sequence[Tuple[int, int]], repeats: int) -> List[Tuple[int, int]]:
     """The batches of an iterative node, (jobs, time), once per step. Where these would be more than
-    :data:`ENTRIES_MAX`, equal numbers of steps are put together, so that the list stays short whatever number a request
-    declared."""
+    :data:`ENTRIES_MAX`, equal numbers of steps are put together, so that the list stays short for any declared
+    number."""
     if repeats * len(batches) <= ENTRIES_MAX or repeats == 1:
         return list(batches) * repeats
     jobs, time_ns = sum([count for count, _ in batches]), sum([batch_ns for _, batch_ns in batches])
@@ -270,8 +270,8 @@ class Route:
     def stages(
         self, left: Left, steps: Steps, ready: Sequence[int] = (), running: Sequence[Running] = ()
     ) -> List[Stage]:
-        """What a company has to run, batch by batch, where every stage has a lane. By node: how many of its jobs are
-        ``ready``, and what is ``running`` (empty: it is new)."""
+        """The stages that a company has to run, batch by batch, where every stage has a lane. By node: how many of its
+        jobs are ``ready``, and what is ``running`` (empty: it is new)."""
         found: List[Stage] = []
         at: Dict[int, int] = {}
         for node, place in zip(self._pipeline.nodes, self.places):
@@ -352,7 +352,7 @@ class Paths:
         return min(up, key=_alone_ns) if len(up) > 1 else up[0] if up else None
 
     def homes(self, pipeline: Pipeline, board: Board) -> List[str]:
-        """The lanes that may be a company's home: those that run the heaviest of the pipeline's models whose batches
+        """The lanes that may be a company's home: lanes that run the heaviest of the pipeline's models whose batches
         save time (of all, where none does) and are up, or any that is up when none of them is (what is left of a
         request may not need them)."""
         found = self._homes.get(id(pipeline))

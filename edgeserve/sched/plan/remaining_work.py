@@ -144,7 +144,7 @@ class Pipeline:
         return total if tells else None
 
     def times(self, count: int, each: Left | None = None) -> Left:
-        """What so many requests with ``each`` left (None: which have not begun) have left."""
+        """The remaining work of ``count`` requests with ``each`` left (None: they have not begun)."""
         left = self.template if each is None else each
         if count == 1:
             return left

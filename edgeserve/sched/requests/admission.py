@@ -33,8 +33,8 @@ ACTIVE_NS = 1_000_000_000
 """A client wants lane time if it has a request pending, or one came so lately."""
 
 ROOM_PERCENT = 66
-"""Of the time until a deadline that may be pending on its lanes where somebody wants more than its part: what runs,
-batches that are not full and requests that come meanwhile take the rest."""
+"""The percentage of the time until a deadline that may be pending on its lanes where a client wants more than its part:
+running batches, batches that are not full and requests that come meanwhile take the rest."""
 
 REFRESH_NS = 10_000_000
 """The time for which the set of competing clients is reused."""

@@ -64,7 +64,7 @@ NEVER_NS = 2**61
 deadline."""
 
 SURELY = 2.0
-"""What is expected to come for a model that is here counts so many times beside what comes for a newcomer: a rate is
+"""The factor on the expected worth of requests for a resident model, compared with a newcomer's: a rate is
 that of 32 arrivals, whose noise is a fifth of it, and each load keeps the memory from serving any request."""
 
 ABSENT, LOADING, RESIDENT, EVICTING = "absent", "loading", "resident", "evicting"

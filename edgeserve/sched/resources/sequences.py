@@ -260,7 +260,7 @@ class Sequences:
 
     def kept(self, job: Job, bytes: int) -> None:
         """A job came back unfinished with a state of so many bytes: more than it reserved is reserved now, and more
-        than its tokens had input nobody told of."""
+        than its tokens had undeclared input."""
         per_token = self.models[job.node.model].bytes_per_token
         if per_token:
             job.tokens_in = max(job.tokens_in, bytes // per_token - job.steps)
