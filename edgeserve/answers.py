@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     import asyncio
 
 BREAKDOWN_KEYS = ("queue", "load", "batch", "execute", "other")
-"""Where a request's time went: waiting in the queue, waiting for its model to be loaded, launched but behind other
-work on the lane, running, and what remains of the total: transport, checks, decisions, hand-over."""
+"""The keys of an answer's breakdown of its time: waiting in the queue, waiting for its model to be loaded, launched but
+behind other work on the lane, running, and what remains of the total: transport, checks, decisions, hand-over."""
 
 
 class Answer(Mapping[str, Any]):
@@ -162,11 +162,11 @@ class PendingAnswer(_AnyFuture):
 PIECES = "an answer in pieces"
 BY_CALLER = "the request was cancelled by its caller"
 LAST_S = 0.1
-"""How long who waits no longer waits for what was written until then, or to hear that it was nothing."""
+"""Seconds that an ended wait still allows for the partial answer, or for the reply that there is none."""
 
 
 def _end_early(pending: Future[Any]) -> None:
-    """Ask for what is written; of an answer that can only be whole, for nothing more."""
+    """Request the partial answer; cancel a request whose answer can only be whole."""
     if isinstance(pending, PendingAnswer):
         pending.end_early()
     else:
@@ -206,7 +206,7 @@ def answer_within(pending: Future[Any], timeout_ms: Optional[float], what: str) 
 
 
 async def answer_awaited(pending: Future[Any], timeout_ms: Optional[float], what: str) -> Any:
-    """As :func:`answer_within`. Cancelling the task that waits cancels the request."""
+    """Await what :func:`answer_within` waits for. Cancelling the awaiting task cancels the request."""
     import asyncio
 
     future = asyncio.wrap_future(pending)
@@ -234,8 +234,8 @@ class AnswerStream(Iterator[Dict[str, Any]]):
     request that did not complete then raises its :class:`~edgeserve.errors.RequestError`. :meth:`answer` is the whole.
 
     A wait for the next piece takes ``timeout_ms`` at most (None: no bound); then the answer ends with what is written.
-    Use it as a context manager, or call :meth:`cancel`: what nobody reads any more is not worked out any more. One
-    thread reads it.
+    Use it as a context manager, or call :meth:`cancel`: the server stops computing an answer whose stream is closed.
+    One thread reads it.
     """
 
     def __init__(self, timeout_ms: float | None = None) -> None:
@@ -246,7 +246,7 @@ class AnswerStream(Iterator[Dict[str, Any]]):
         self._future: Future[Answer]
 
     def follow(self, future: Future[Answer]) -> AnswerStream:
-        """Belong to the request that this future is the answer of. Called once, by whoever makes the stream."""
+        """Attach the stream to the request whose answer is ``future``. Called once, by the stream's creator."""
         self._future = future
         future.add_done_callback(lambda _: self.end())
         return self
@@ -302,7 +302,7 @@ class AnswerStream(Iterator[Dict[str, Any]]):
             raise Cancelled(BY_CALLER) from None
 
     def cancel(self) -> None:
-        """Nobody wants the rest. Does nothing when the request has ended."""
+        """Cancel the rest of the answer. Does nothing when the request has ended."""
         self._future.cancel()
 
     def __enter__(self) -> AnswerStream:
@@ -347,7 +347,7 @@ class AsyncAnswerStream:
     def _hand_over(self, piece: Optional[Dict[str, Any]]) -> bool:
         try:
             self._loop.call_soon_threadsafe(self._pieces.put_nowait, piece)
-        except RuntimeError:  # the event loop is closed: nobody reads any more
+        except RuntimeError:  # the event loop is closed, and with it the stream's reader
             return False
         return True
 
@@ -401,7 +401,7 @@ class AsyncAnswerStream:
         raise _timed_out(PIECES, self._timeout_ms, self._pending)
 
     def end_early(self) -> None:
-        """Have it end now, with what is written."""
+        """End the request now, with its partial answer."""
         _end_early(self._pending)
 
     def _give_up(self) -> None:
@@ -410,7 +410,7 @@ class AsyncAnswerStream:
             self.end_early()
 
     def cancel(self) -> None:
-        """Nobody wants the rest. Does nothing when the request has ended."""
+        """Cancel the rest of the answer. Does nothing when the request has ended."""
         self._pending.cancel()
 
     async def __aenter__(self) -> AsyncAnswerStream:

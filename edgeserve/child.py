@@ -17,7 +17,7 @@ from typing import Deque, Dict, List, Mapping, Optional, Sequence
 from edgeserve.interpreter import stays_with_parent
 
 GOODBYE_S = 1.0
-"""How long a child may take to end by itself before it is killed."""
+"""Seconds that a child may take to end by itself before it is killed."""
 
 
 class Child:
@@ -135,7 +135,7 @@ def how_it_ended(status: int) -> str:
 
 def safe_environment() -> Dict[str, str]:
     """The environment with which a child finds what this process finds, except by its working directory: a program that
-    writes there must not have a say in what is imported. ``PYTHONPATH`` counts where it was set, the directory
+    writes there must not change which modules are imported. ``PYTHONPATH`` counts where it was set, the directory
     included."""
     named = {os.path.abspath(path) for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path}
     home = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -149,7 +149,7 @@ def safe_environment() -> Dict[str, str]:
 
 
 def take_lifeline() -> int:
-    """In a child: the lifeline, in whose place nothing is to be read from the standard input."""
+    """The lifeline's file descriptor, in a child; the standard input is empty from then on."""
     lifeline = os.dup(0)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
@@ -158,7 +158,7 @@ def take_lifeline() -> int:
 
 
 def end_with(lifeline: int) -> None:
-    """In a child: let the system end this process as soon as its parent closes the lifeline or dies, even while a
+    """Let the system end this child process as soon as its parent closes the lifeline or dies, even while a
     function holds the interpreter lock: a signal with its default action needs no interpreter. Where the system has no
     such signal, nothing happens."""
     import fcntl

@@ -108,7 +108,7 @@ def _ending_at_once() -> Iterator[None]:
     handler for another error, or print it."""
     before = signal.getsignal(signal.SIGINT)
     if before is not signal.default_int_handler or threading.current_thread() is not threading.main_thread():
-        yield  # somebody else handles it
+        yield  # another context handles it
         return
     signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
     try:
@@ -119,7 +119,7 @@ def _ending_at_once() -> Iterator[None]:
 
 @contextmanager
 def _plain_outputs() -> Iterator[None]:
-    """What is printed holds no control sequences of others: names in model files, answers, paths."""
+    """Print without the control sequences that names in model files, answers or paths may hold."""
     before = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = (PlainOutput(stream) for stream in before)
     try:
@@ -129,7 +129,7 @@ def _plain_outputs() -> Iterator[None]:
 
 
 def _has_no_reader() -> bool:
-    """Whether the output's reader has gone, as ``head`` goes. What is left to print is then thrown away."""
+    """True if the output's reader has gone, as ``head`` goes. The rest of the output is then discarded."""
     output = sys.stdout.fileno()
     look = select.poll()
     look.register(output, 0)
@@ -140,7 +140,7 @@ def _has_no_reader() -> bool:
 
 
 def _throw_rest_away() -> None:
-    """Python writes at its end what is still to be printed; where that cannot be, it must not be said twice."""
+    """Discard the buffered output: Python flushes it at exit, and a failure of that would be reported twice."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

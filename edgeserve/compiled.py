@@ -32,12 +32,12 @@ LIBRARY = "_core_"
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 CHOICE = "EDGESERVE_CORE"
-"""Environment variable: ``interpreted`` ignores what is compiled, ``compiled`` refuses to do without."""
+"""Environment variable: ``interpreted`` ignores compiled modules, ``compiled`` refuses to run without them."""
 
 
 class Core(NamedTuple):
-    """What runs: ``kind`` is ``compiled``, ``interpreted`` or ``mixed``; ``of`` is the number of modules that can be
-    compiled, ``compiled`` how many of them are."""
+    """The sources in use: ``kind`` is ``compiled``, ``interpreted`` or ``mixed``; ``of`` is the number of modules that
+    can be compiled, ``compiled`` how many of them are."""
 
     kind: str
     compiled: int
@@ -81,7 +81,7 @@ def running() -> Core:
 
 
 def is_stale() -> bool:
-    """Whether the loaded library was compiled from other sources than those that lie here now."""
+    """True if the loaded library was compiled from other sources than the present ones."""
     libraries = [name for name in sys.modules if name.startswith(f"edgeserve.{LIBRARY}")]
     return bool(libraries) and any(digest() not in name for name in libraries)
 

@@ -1,9 +1,9 @@
-"""What an engine of your own imports, and what a host function may return.
+"""The names that an engine of your own imports, and that a host function may return.
 
 Begin with the contract: subclass :class:`Engine`, and subclass
 ``edgeserve.testing.engine_conformance.EngineConformance`` in a test file, whose ``make`` calls :func:`make_engine` with
-a :class:`ModelConfig` of ``engine = "my_module:MyEngine"``. Pytest then says what is missing. A configuration names the
-class in ``[model.NAME] engine``, in the same form. The page on engines is the tutorial and the reference.
+a :class:`ModelConfig` of ``engine = "my_module:MyEngine"``. Pytest then reports each missing part. A configuration
+names the class in ``[model.NAME] engine``, in the same form. The page on engines is the tutorial and the reference.
 
 * An engine that runs a batch to its end: :class:`Engine`, :class:`Batch`, :class:`Result`, :class:`Footprint`,
   :class:`OutputType`, :class:`RowFacts`, :data:`Values`.
@@ -11,7 +11,7 @@ class in ``[model.NAME] engine``, in the same form. The page on engines is the t
 * An engine of sequences: :class:`SequenceInfo`, :class:`BatchControl`, :data:`ANSWERED`, :class:`Written`.
 * Helpers: :class:`Options` reads ``[model.NAME] options``; :class:`Ports` with :class:`Port` and :data:`PORT_OPTIONS`
   turns items into arrays and back; :func:`resolve_path` finds a model's file; :func:`own_failure` is the error of one
-  item for whatever it raised, and :func:`with_failures` puts failed items between the results of the others.
+  item for any exception that it raised, and :func:`with_failures` puts failed items between the results of the others.
 * Errors: :class:`EngineError`, :class:`WrongInput`, :class:`WrongRows`, :class:`DeviceLost`, :class:`ExampleUnknown`.
 * A host function (``engine = "python"``) returns a dict, a :class:`Result`, :class:`Parts` of a fan-out, or a
   :class:`Route`.

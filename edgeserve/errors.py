@@ -302,8 +302,8 @@ SENT_MAX = 8
 
 
 def sent_instead(missing: str, sent: Iterable[str], known: Iterable[str]) -> str:
-    """What was sent where ``missing`` was expected: a name that is like it and that nobody takes, else what was sent at
-    all. For the end of a message that says what is missing."""
+    """The names sent where ``missing`` was expected: an unknown name that is like it, else all names sent. The text
+    ends a message that reports a missing value."""
     names: Sequence[str] = sorted(str(name)[:128] for name in sent)
     strangers = sorted(set(names) - set(known))[:SENT_MAX]
     close = difflib.get_close_matches(missing, strangers, n=1) or (strangers if len(strangers) == 1 else [])
@@ -314,7 +314,7 @@ def sent_instead(missing: str, sent: Iterable[str], known: Iterable[str]) -> str
 
 
 def said(error: BaseException) -> str:
-    """An exception's own words. Somebody's class may fail to say them."""
+    """The text of an exception; a replacement where its class fails to give one."""
     try:
         return str(error)
     except Exception:  # noqa: BLE001 the message is about something else
@@ -322,7 +322,8 @@ def said(error: BaseException) -> str:
 
 
 def told(error: BaseException, where: str = "") -> str:
-    """An exception of somebody's code in a message: its type and text. Of a ``KeyError`` the text is only the key."""
+    """An exception of the user's code as text for a message: its type and text. Of a ``KeyError`` the text is only the
+    key."""
     if type(error) is KeyError and len(error.args) == 1:
         key = error.args[0]
         if isinstance(key, str):
@@ -331,14 +332,14 @@ def told(error: BaseException, where: str = "") -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """``"; did you mean 'x'?"`` when something known is close to ``name``, else a full stop. For messages that go on
-    with what is known."""
+    """``"; did you mean 'x'?"`` when something known is close to ``name``, else a full stop. The text ends a message
+    that goes on with the known names."""
     close = difflib.get_close_matches(name, sorted(known), n=1)
     return f"; did you mean {close[0]!r}?" if close else "."
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """``"; did you mean 'x'?"`` when something known is close to ``name``, else the list of what is known."""
+    """``"; did you mean 'x'?"`` when something known is close to ``name``, else the list of known names."""
     names = sorted(known)
     close = difflib.get_close_matches(name, names, n=1)
     if close:

@@ -1,8 +1,7 @@
-"""What the interpreter does to a program that answers requests: forks, waits on the thread that answers, collections of
-garbage.
+"""Effects of the interpreter on a program that answers requests: forks, waits on the answering thread, garbage
+collections.
 
-A fork copies memory and no thread. What waits in the child for a thread of the parent waits for ever, so it is told at
-once that the answer will not come.
+A fork copies memory and no thread. A wait in the child for a thread of the parent would never end, so it fails at once.
 """
 
 from __future__ import annotations
@@ -82,7 +81,8 @@ _frozen_before = 0
 
 
 def settle_memory(owner: object = None) -> None:
-    """Take what is alive now out of every later collection, until :func:`unsettle_memory` is called with each owner.
+    """Exclude the objects alive now from every later collection, until :func:`unsettle_memory` is called with each
+    owner.
 
     A full collection looks at each object, and no thread runs meanwhile: 15 to 30 ms for the 28,000 objects of
     onnxruntime, 140 to 290 ms with torch.

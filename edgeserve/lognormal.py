@@ -19,7 +19,7 @@ TAIL: Final = 1e-9
 the number itself is the only evidence then."""
 
 FLAT: Final = 1e-6
-"""With a smaller ``sigma`` all numbers are equal."""
+"""The smallest ``sigma`` of a spread: with a smaller one all numbers count as equal."""
 
 _NORMAL: Final = NormalDist()
 SQRT2: Final = math.sqrt(2.0)
@@ -49,7 +49,7 @@ class Lognormal(NamedTuple):
         return self.quantile(uniform)
 
     def remaining(self, done: int) -> float:
-        """How much more is expected of a number that is above ``done`` already, at least 1."""
+        """The expected remainder of a number that is above ``done`` already, at least 1."""
         if done <= 0:
             return max(1.0, self.mean())
         if self.sigma < FLAT:
@@ -61,8 +61,7 @@ class Lognormal(NamedTuple):
         return max(1.0, min(self.most, self._mean() * _above(z - self.sigma) / above) - done)
 
     def rest(self, done: int, share: float) -> float:
-        """What comes on top of a number that is above ``done`` already and is not exceeded by ``share`` of them, at
-        least 1."""
+        """The ``share`` quantile of the remainder of a number that is above ``done`` already, at least 1."""
         if done <= 0 or self.sigma < FLAT:
             return max(1.0, self.quantile(share) - done)
         above = _above((math.log(done) - self.log_mean) / self.sigma)

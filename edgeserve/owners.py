@@ -1,4 +1,4 @@
-"""Whose share of the server a connection and its requests use: first a user's, then a process's.
+"""The owner whose share of the server a connection and its requests use: first a user, then a process.
 
 The bus names an owner as the transport tells: ``uid:1000/pid:77`` on this host (``pid:0`` over TCP, which does not tell
 the process), ``key:robot`` or ``address:192.0.2.7`` beyond it. A request's client is ``[NAME@]OWNER #CONNECTION``; NAME
@@ -11,10 +11,10 @@ from __future__ import annotations
 from typing import Callable, Dict, List, Mapping, Optional
 
 CONNECTION_MARK = " #"
-"""In the name of a request's client: before it whose connection it is, behind it which."""
+"""The separator in the name of a request's client: the owner stands before it, the connection's number behind it."""
 
 NAME_MARK = "@"
-"""Before it what the client calls itself, for its weight; behind it whose connection it is."""
+"""The separator between the client's own name, which selects its weight, and the owner of its connection."""
 
 _PROCESS_MARK = "/pid:"
 
@@ -47,9 +47,9 @@ def by_user(owners: Mapping[str, object]) -> Dict[str, List[str]]:
 def who_makes_room(
     counts: Mapping[str, int], own: str, weight_of: Callable[[str], float] = lambda owner: 1.0
 ) -> Optional[str]:
-    """Whose place one more of ``own`` may take: of the user with the most for its weight (the greatest of its
-    processes), the process with the most; of its own user's processes where no user has more; None where nobody has
-    more than ``own`` would have then. ``counts``: places by owner."""
+    """The owner that loses a place to one more of ``own``: of the user with the most for its weight (the greatest of
+    its processes), the process with the most; of its own user's processes where no user has more; None where no owner
+    has more than ``own`` would have then. ``counts``: places by owner."""
     users = by_user(counts)
 
     def use(owners: List[str], more: int = 0) -> float:

@@ -1,9 +1,9 @@
-"""What a policy of your own imports.
+"""The names that a policy of your own imports.
 
 Begin with the contract: subclass :class:`Policy`, and subclass
 ``edgeserve.testing.policy_conformance.PolicyConformance`` in a test file with ``kind = "my_module:MyPolicy"``. Pytest
-then says what is missing. A configuration names the class in ``[policy.NAME] kind``, in the same form.
-The page *Write a policy* is the tutorial, *The interface of a policy* the reference.
+then reports each missing part. A configuration names the class in ``[policy.NAME] kind``, in the same form. The page
+*Write a policy* is the tutorial, *The interface of a policy* the reference.
 
 * :class:`Policy` with the hooks, :class:`Bid` as what ``bid`` returns, :class:`ExpectedEnd` as what ``expected_end``
   returns, :class:`PolicyOptions` with :func:`option` for the keys of its section, :data:`POLICIES` as the registry by

@@ -1,4 +1,4 @@
-"""What a request may say beside its app and its inputs: the keyword arguments that every way to ask has in common."""
+"""The options of a request beside its app and its inputs: keyword arguments that all ways to send one share."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ ConfigSource = Union[str, "os.PathLike[str]", Config]
 """A configuration, or the path of its file."""
 
 CALL_S_MAX = 10.0
-"""How long ``stats`` waits for the loop, which answers within a step."""
+"""The longest wait, in seconds, of ``stats`` for the loop, which answers within a step."""
 
 STOP_GRACE_S = 5.0
 """Beyond the drain: for the last answers, the lanes' threads and the engines' memory."""
@@ -328,7 +328,7 @@ class Runtime:
 
     def check(self) -> None:
         """Assert the scheduler's invariants, on its own thread."""
-        from edgeserve.testing.invariants import check_invariants  # of tests: nobody who serves needs it
+        from edgeserve.testing.invariants import check_invariants  # for tests alone
 
         self._ask(lambda core: check_invariants(core.scheduler.state))
 

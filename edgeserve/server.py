@@ -1,7 +1,7 @@
 """``edgeserve serve``: a runtime with the bus in front, until a signal asks it to stop.
 
-SIGTERM and SIGINT drain within ``[server] drain``; a second signal cancels what is left, a third ends the process. A
-service manager that listens (systemd, ``Type=notify``) hears when the apps can be asked, and the loop's heartbeat.
+SIGTERM and SIGINT drain within ``[server] drain``; a second signal cancels the open requests, a third ends the process.
+A service manager that listens (systemd, ``Type=notify``) hears when the apps can be asked, and the loop's heartbeat.
 Wiring only.
 """
 
@@ -38,7 +38,7 @@ log = logging.getLogger("edgeserve")
 LOG_FORMAT = "%(asctime)s %(levelname).1s %(message)s"
 
 LOOK_S = 3600.0
-"""How long one wait for the loop's end lasts. Signals interrupt it; the bound only keeps the wait interruptible."""
+"""Seconds of one wait for the loop's end: bounded, so that signals can interrupt it."""
 
 
 DEVICE_LOST_STATUS = 75
@@ -202,7 +202,7 @@ def front_of(config: Config) -> Optional[FrontProcess]:
 
 
 def metrics_of(runtime: Runtime, config: Config) -> Optional[MetricsEndpoint]:
-    """Where Prometheus scrapes ``runtime``, if ``[server] metrics`` says so."""
+    """The endpoint at which Prometheus scrapes ``runtime``, if ``[server] metrics`` names one."""
     if not config.server.metrics:
         return None
     try:

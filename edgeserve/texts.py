@@ -27,7 +27,7 @@ def is_text(value: Any) -> bool:
 
 def text_array(value: Any) -> NDArray[Any]:
     """A text, a nested list of texts or an array of them as an array of Python strings, not copied where it is one.
-    ``ValueError`` says what is none."""
+    Raises ``ValueError`` for any other value."""
     array: NDArray[Any] = value
     if not isinstance(value, np.ndarray):
         array = np.array(value, dtype=object)

@@ -67,8 +67,8 @@ def parse_size_bytes(text: str) -> int:
 
 
 def format_duration(value_ns: int, round_up: bool = False) -> str:
-    """The shortest reading with three significant digits: ``"12.3ms"``, ``"850us"``, ``"2s"``. ``round_up``: what is
-    read is never less than the value (of a value from 0 on), as a bound that is recommended must be."""
+    """The shortest reading with three significant digits: ``"12.3ms"``, ``"850us"``, ``"2s"``. ``round_up``: the result
+    is never less than the value (from 0 on), as a recommended bound must be."""
     size_ns = abs(value_ns)
     for unit, unit_ns, least_ns in _READ_AS:
         if size_ns >= least_ns:

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 NPY = b"\x93NUMPY"
 
 ARCHIVE_BYTES_MAX = 1024**3
-"""Of all arrays of an archive together: a history of a million requests to five models of fifty classes."""
+"""The most bytes of all arrays of an archive together: a history of a million requests to five models of fifty
+classes."""
 
 MEMBERS_MAX = 4096
 

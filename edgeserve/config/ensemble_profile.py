@@ -1,4 +1,4 @@
-"""What is known of an ensemble from its history: how often each subset of its models agrees with all of them.
+"""The profile of an ensemble, from its history: how often each subset of its models agrees with all of them.
 
 One JSON file per ensemble, plain numbers that people can read and compare. ``edgeserve fit`` writes the file, the
 policies of ensembles (``sched/policies/ensemble``) plan with it. This module holds the record, its checks, its reading
@@ -30,7 +30,7 @@ MODELS_MAX = 10
 BINS_MAX = 100
 
 ROUNDING = 1e-9
-"""By how much a number may miss its bound, since decimals were rounded."""
+"""The most by which a number may miss its bound, since decimals were rounded."""
 
 Row = Tuple[float, ...]
 """One number per subset of the models."""
@@ -38,7 +38,7 @@ Row = Tuple[float, ...]
 
 @dataclass(frozen=True)
 class ObservedTable:
-    """What finished models' outputs say of the rest: the tables of one set of models that have answered.
+    """The expected agreement given finished models' outputs: the tables of one set of models that have answered.
 
     ``edges`` divide the lead of the winning label (:func:`lead_of`) into bins, rising. ``agreement[lead][score]`` is a
     row: for each subset that holds the set, the chance that the subset's answer is that of all models; other subsets
@@ -109,9 +109,9 @@ class EnsembleProfile:
 
 
 def lead_of(votes: Sequence[Tuple[float, float, float]]) -> float:
-    """By how much the winning label leads, from 0 to 1: ``votes`` are (label, margin, weight) of each model that has
+    """The lead of the winning label, from 0 to 1: ``votes`` are (label, margin, weight) of each model that has
     answered. A model supports its label with its margin (the distance of its two largest probabilities) times its
-    weight; the lead is what the winner has more than the next, over all weights. Ties go to the smaller label."""
+    weight; the lead is the winner's support less the next one's, over all weights. Ties go to the smaller label."""
     support: Dict[float, float] = {}
     total = 0.0
     for label, margin, weight in votes:
@@ -140,7 +140,7 @@ def monotone(row: Sequence[float]) -> Row:
 
 
 def read_ensemble(path: str) -> Optional[EnsembleProfile]:
-    """The profile of a file, None where there is no such file. :class:`ConfigError` says what is wrong with it."""
+    """The profile of a file, None where there is no such file. Raises :class:`ConfigError` for a faulty one."""
     table = read_fit(path)
     return None if table is None else parse_ensemble(table.get("profile"), path)
 
@@ -258,7 +258,7 @@ def _lines(value: Any, indent: str) -> str:
 
 
 def join_of(profile: EnsembleProfile, after: Mapping[str, Sequence[str]]) -> str:
-    """The node that joins the models of a profile, of an app whose nodes stand behind those that ``after`` names; ""
+    """The node that joins the models of a profile, of an app whose nodes stand behind the ones in ``after``; ""
     where there is none, or where several do and the profile names none of them."""
     joins = [name for name, before in after.items() if set(profile.models) <= set(before)]
     return profile.join if profile.join in joins else joins[0] if len(joins) == 1 and not profile.join else ""
@@ -283,7 +283,7 @@ def check_nodes(profile: EnsembleProfile, after: Mapping[str, Sequence[str]], wh
 
 
 def _check(profile: EnsembleProfile) -> None:
-    """What a plan relies on; raises :class:`ConfigError`."""
+    """Check the facts that a plan relies on; raises :class:`ConfigError`."""
     count, subsets = len(profile.models), 1 << len(profile.models)
     if not 1 <= count <= MODELS_MAX or len(set(profile.models)) != count:
         raise ConfigError(f"models = {list(profile.models)}: expected 1 to {MODELS_MAX} different nodes")

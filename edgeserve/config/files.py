@@ -1,4 +1,5 @@
-"""Where a file lies: relative to the configuration's directory, or in the asset cache; and what identifies its content.
+"""The places of files: relative to the configuration's directory, or in the asset cache; and the identity of their
+content.
 
 Fetching assets is a script's business, reading a model's file is the engine's.
 """
@@ -52,8 +53,8 @@ Stamp = Tuple[int, ...]
 
 
 def stamp(path: str) -> Stamp:
-    """What changes whenever a file is changed or replaced, its size and its modification time kept or not: no program
-    sets the time at which an inode changed."""
+    """A value that changes whenever a file is changed or replaced, its size and its modification time kept or not: no
+    program sets the time at which an inode changed."""
     try:
         about = os.stat(path)
     except (OSError, ValueError):  # a name with a null in it
@@ -62,7 +63,7 @@ def stamp(path: str) -> Stamp:
 
 
 class Remembered(Generic[Found]):
-    """What a function finds in a file, remembered for as long as the file stays as it is. Any thread may ask."""
+    """The result of a function on a file, remembered for as long as the file stays as it is. Any thread may ask."""
 
     def __init__(self, find: Callable[[str], Found]) -> None:
         self._find = find

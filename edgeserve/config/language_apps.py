@@ -1,5 +1,5 @@
-"""What an app of a language model has without a line in its file: the inputs that clients of OpenAI's and Ollama's APIs
-send, and what becomes of an answer that has begun at its deadline."""
+"""The defaults of an app of a language model: the inputs that clients of OpenAI's and Ollama's APIs send, and the
+handling of an answer that has begun at its deadline."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ OPTIONS = (
     "logprobs",
     "ignore_eos",
 )
-"""What an item may have besides (``edgeserve/engines/lm/generation.py`` reads them)."""
+"""The further inputs that an item may have (``edgeserve/engines/lm/generation.py`` reads them)."""
 
 
 def completed(app: AppConfig, section: Mapping[str, Any], models: Mapping[str, ModelConfig]) -> AppConfig:

@@ -1,4 +1,4 @@
-"""What one request may bring: the same bounds for requests over the bus and for callers in this process.
+"""The bounds on one request: the same for requests over the bus and for callers in this process.
 
 ``docs/reference/protocol.md`` names them. The bounds of a message as bytes (header, tensors, frames) are ``ipc/``'s.
 """

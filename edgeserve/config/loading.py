@@ -1,6 +1,6 @@
-"""From a TOML file to a checked :class:`~edgeserve.config.schema.Config`.
+"""Reads a TOML file into a checked :class:`~edgeserve.config.schema.Config`.
 
-What is wrong raises :class:`ConfigError` with the file, the key, the value and what was expected.
+A fault raises :class:`ConfigError` with the file, the key, the value and what was expected.
 """
 
 from __future__ import annotations
@@ -174,8 +174,8 @@ def _listed(names: Mapping[str, Any]) -> str:
 
 
 def read_table(kind: Type[T], table: Any, where: str, also: Sequence[str] = (), **given: Any) -> T:
-    """One TOML table to one dataclass; unknown keys are refused with the nearest name. ``also``: keys that
-    somebody else has read."""
+    """One TOML table to one dataclass; unknown keys are refused with the nearest name. ``also``: keys that another
+    reader has read."""
     if not isinstance(table, Mapping):
         raise ConfigError(f"{where} = {table!r}: expected a table")
     refuse_gone(where, table)

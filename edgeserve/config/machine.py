@@ -1,4 +1,4 @@
-"""What this machine is called: the board or CPU, and its directory of profiles. Reads, decides nothing."""
+"""The name of this machine: the board or CPU, and its directory of profiles. Reads, decides nothing."""
 
 from __future__ import annotations
 

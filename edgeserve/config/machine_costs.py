@@ -24,7 +24,8 @@ FORMAT = 1
 """Version of the file; one of another version is refused with that reason."""
 
 FILE = "machine.toml"
-"""Beside the profiles of the device's models, which are ``.json``: no model's name can collide with it."""
+"""The file's name: it lies beside the profiles of the device's models, which are ``.json``, so that no model's name can
+collide with it."""
 
 USUAL = "edf"
 """The policy of the server whose loop is measured: its decisions are part of ``event``."""
@@ -84,12 +85,12 @@ class MachineCosts:
     circumstances: Dict[str, Any] = entry(table_of(anything), factory=dict)  # date, device, versions, load
 
     def lock_of(self, model: str) -> LockUse:
-        """How a model's host function uses the lock; one that was not measured counts as pure Python."""
+        """The use of the lock by a model's host function; one that was not measured counts as pure Python."""
         return self.lock.get(model) or LockUse(1.0, self.lock_wait_ns)
 
     def decision_ns(self, kind: str, count: int) -> int:
-        """What a policy takes per request with so many open, beyond what ``event`` has of ``edf`` with the fewest: on a
-        line between the measured numbers; 0 where it was not measured."""
+        """The time that a policy takes per request with ``count`` open, beyond the time in ``event``, of ``edf`` with
+        the fewest: on a line between the measured numbers; 0 where it was not measured."""
         known, usual = self.decide.get(kind), self.decide.get(USUAL)
         if not known or not usual:
             return 0
@@ -124,13 +125,13 @@ ASSUMED = MachineCosts(
     lock_factor=2.0,
     lock_wait_ns=_typical(0, 5000, 5200, 6000, 10_000),
 )
-"""What is charged where nothing was measured: about 0.7 ms for a lone request. Processor times are those of ``edgeserve
-profile`` on two cores of an Intel Xeon with Python 3.11; waits are the lower half of what was measured there, since
-other programs ran. The lock's are two functions in turn, and the interpreter's switch interval of 5 ms."""
+"""The costs charged where nothing was measured: about 0.7 ms for a lone request. Processor times are those of
+``edgeserve profile`` on two cores of an Intel Xeon with Python 3.11; waits are the lower half of the measured ones,
+since other programs ran. The lock's are two functions in turn, and the interpreter's switch interval of 5 ms."""
 
 
 def machine_path(directory: str, device: str) -> str:
-    """Where the costs of a device lie below a profiles directory."""
+    """The path of a device's costs below a profiles directory."""
     return os.path.join(directory, device, FILE)
 
 

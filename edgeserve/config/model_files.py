@@ -1,6 +1,6 @@
-"""The files of a model: the one that the configuration names, and those that belong to it.
+"""The files of a model: the one that the configuration names, and the files that belong to it.
 
-One answer for all who ask what a model is: its sha256, its profile, its plans and caches, its memory, and whether it
+The one source for the identity of a model: its sha256, its profile, its plans and caches, its memory, and whether it
 has changed. To a graph belong the weights that it names, to a language model its tokenizer, to a part of a GGUF model
 the other parts. Reading them is the engine's business.
 """
@@ -41,11 +41,12 @@ HEARING = (
     "vocabulary.json",
     "vocabulary.txt",
 )
-"""What ``ctranslate2`` reads beside ``model.bin``."""
+"""The files that ``ctranslate2`` reads beside ``model.bin``."""
 
 SAVED_TEXTS = (".json", ".txt", ".model", ".jinja", ".tiktoken")
 SAVED_WEIGHTS = (".safetensors", ".bin")
-"""How the names of files in a folder that ``transformers`` saved end; of both kinds of weights it reads the first."""
+"""The endings of files of weights in a folder that ``transformers`` saved; of both kinds of weights it reads the
+first."""
 
 INDEX = ".index.json"
 """Ends the name of the table that tells which of several files each weight is in."""
@@ -105,7 +106,7 @@ def _in_order(parts: Sequence[Part]) -> List[Part]:
 
 
 def own_parts(path: str) -> List[Part]:
-    """A file, and those that it names itself: which, its name's ending tells."""
+    """A file, and the files that it names itself: the ending of its name tells its kind."""
     if path.lower().endswith(ONNX):
         return graph_parts(path)
     return [Part(os.path.basename(path), path), *gguf_parts(path)]
@@ -127,7 +128,7 @@ def is_later_part(name: str) -> bool:
 
 
 def _beside(model: ModelConfig, path: str, directory: str) -> List[Part]:
-    """What the engine reads beside a model's own files."""
+    """The files that the engine reads beside a model's own."""
     folder, name = os.path.split(path)
     if model.engine == "whisper":
         return _present(folder, HEARING)
@@ -147,14 +148,14 @@ def _beside(model: ModelConfig, path: str, directory: str) -> List[Part]:
 
 
 def _present(folder: str, names: Sequence[Any]) -> List[Part]:
-    """Those that are there."""
+    """The present ones of the files."""
     parts = [Part(name, os.path.join(folder, name)) for name in names if isinstance(name, str) and name]
     return [part for part in parts if os.path.isfile(part.path)]
 
 
 def _saved(folder: str) -> List[Part]:
-    """The files of a folder that ``transformers`` saved: texts, and weights of one kind, in one file or in those that
-    an index tells."""
+    """The files of a folder that ``transformers`` saved: texts, and weights of one kind, in one file or in the files of
+    an index."""
     try:
         names = sorted(os.listdir(folder))
     except OSError:
@@ -174,7 +175,7 @@ def _saved(folder: str) -> List[Part]:
 
 
 def _table(path: str) -> Dict[str, Any]:
-    """A JSON file's table; of what is none, nothing, and its engine says so."""
+    """A JSON file's table; empty for a file without one, which its engine reports."""
     try:
         found = read_json(path)
     except (OSError, ValueError):
@@ -217,7 +218,7 @@ def model_path(model: ModelConfig, directory: str) -> str:
 
 
 def fault(part: Part) -> str:
-    """What is wrong with a file of a model, and what to do; ``""`` where nothing evidently is."""
+    """The fault of a file of a model, and the fix; ``""`` without an evident one."""
     if part.wrong:
         return f"{part.path} is not read: {part.wrong}"
     if not part.by:
@@ -258,7 +259,7 @@ def _leads_out(part: Part) -> bool:
 
 
 def no_model_file(path: str) -> str:
-    """What a file evidently is instead of a model, and what to do; ``""`` where that is not known."""
+    """The evident kind of a file that is no model, and the fix; ``""`` where that is not known."""
     with open(path, "rb") as file:
         start = file.read(128).lstrip().lower()
     if start.startswith(b"version https://git-lfs"):
@@ -281,8 +282,8 @@ def content_sha256(parts: Sequence[Part]) -> str:
 
 
 def stamps(parts: Sequence[Part], lasting: bool = False) -> Stamps:
-    """What changes with every change of a file of the model; nothing is read. ``lasting``: to compare with later ones,
-    equal to none of them where a file has just changed (:func:`~edgeserve.config.files.is_settled`)."""
+    """Values that change with every change of a file of the model; nothing is read. ``lasting``: to compare with later
+    ones, equal to none of them where a file has just changed (:func:`~edgeserve.config.files.is_settled`)."""
     found = [(part.path, stamp(part.path)) for part in parts]
     if lasting and not all(is_settled(about) for _, about in found if about):
         found.append(("", (next(_count),)))

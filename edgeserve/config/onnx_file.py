@@ -1,4 +1,4 @@
-"""What an ONNX file says: its outputs, the files beside it (of weights and of ``EPContext`` engines), single numbers,
+"""Facts of an ONNX file: its outputs, the files beside it (of weights and of ``EPContext`` engines), single numbers,
 and whether it draws some by chance.
 
 The graph is a protocol buffer message (onnx.proto). It is walked where it lies, without a library, past all weights; a
@@ -62,7 +62,7 @@ NODE_BYTES_MAX = 65_536
 """A longer node has weights in it, which are not copied to look at it."""
 
 FIELDS_MAX = 20_000_000
-"""Of the messages that are walked: some ten seconds. A graph of 20,000 nodes has 300,000."""
+"""The most fields of the messages that are walked: some ten seconds. A graph of 20,000 nodes has 300,000."""
 
 
 class _Damaged(Exception):
@@ -156,7 +156,7 @@ def _opened(path: str) -> Iterator[Data]:
 
 
 def _parts(data: Data, message: Tuple[int, int], field: int) -> Iterator[Tuple[int, int]]:
-    """Where the fields of one number lie in a message, those that have a length."""
+    """The places of the fields of one number in a message, where they have a length."""
     return ((at, to) for number, at, to in _fields(data, *message) if number == field and to >= at)
 
 

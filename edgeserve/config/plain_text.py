@@ -62,7 +62,7 @@ def toml_value(value: Any) -> str:
 
 
 def toml_file(lines: Iterable[str]) -> str:
-    """A file of these lines, each of which stays one, whatever its comment says."""
+    """A file of these lines, each of which stays one, for any text of its comment."""
     return "".join(f"{one_line(line)}\n" for line in lines)
 
 
@@ -76,7 +76,7 @@ def _escaped_in_toml(found: re.Match[str]) -> str:
 
 
 class PlainLog(logging.Formatter):
-    """A format of log records whose messages stay on one line each, whatever a client or a model says in them."""
+    """A format of log records whose messages stay on one line each, also with texts of a client or a model in them."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 the base class's name
         """See :class:`logging.Formatter`."""

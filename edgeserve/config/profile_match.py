@@ -30,7 +30,7 @@ UNTIMED_OPTIONS = ("process_timeout", "process_restarts_max")
 """Options of every engine that change no time."""
 
 MEASURED, EXPECTED, AT_START = "measured", "expected", "measured at start"
-"""Where the times of a model come from before anything ran: its profile, ``[model.NAME.expected]``, start-up."""
+"""The sources of a model's times before its first batch: its profile, ``[model.NAME.expected]``, start-up."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,8 @@ class ProfileMatch:
 
 
 def identity(model: ModelConfig, directory: str, versions: Mapping[str, str]) -> Dict[str, Any]:
-    """What a model's times depend on, beside its lane, as a profile stores it: engine, content of its files, settings,
-    ``versions`` (library -> version). A file that cannot be read is left out."""
+    """The facts that a model's times depend on, beside its lane, as a profile stores it: engine, content of its files,
+    settings, ``versions`` (library -> version). A file that cannot be read is left out."""
     sources = {
         f"file {part.name}" if place else "file": (part.name if place else model.file, part.path)
         for place, part in enumerate(parts_of(model, directory))
@@ -79,7 +79,7 @@ def identity(model: ModelConfig, directory: str, versions: Mapping[str, str]) ->
 
 
 def lane_settings(config: Config, lane: str) -> Dict[str, Any]:
-    """What times depend on of a lane, as a profile stores it."""
+    """The settings of a lane that times depend on, as a profile stores them."""
     settings = config.lanes[lane]
     unusual = {} if settings.flush_denormals else {"flush_denormals": False}
     return {
@@ -165,7 +165,7 @@ def match_profile(
 
 
 def times_from(config: Config, model: ModelConfig, usable: Profile | None) -> str:
-    """Where a model's times come from when the server starts: one of the three constants above, the weakest of all its
+    """The source of a model's times when the server starts: one of the three constants above, the weakest of all its
     lanes and batch sizes."""
     lanes = usable.lanes if usable is not None else {}
     missing = {
@@ -208,7 +208,7 @@ def _shown(value: Any) -> str:
 
 
 def _flat(settings: Mapping[str, Any]) -> Dict[str, Any]:
-    """``{"options": {"threads": 2}}`` as ``{"options.threads": 2}``; what is empty counts as not set."""
+    """``{"options": {"threads": 2}}`` as ``{"options.threads": 2}``; an empty value counts as not set."""
     flat: Dict[str, Any] = {}
     for key, value in settings.items():
         if isinstance(value, Mapping):
@@ -266,8 +266,8 @@ def _number(value: Any) -> float:
 
 
 def _other_inputs(config: Config, model: ModelConfig, inputs: Mapping[str, Any]) -> List[str]:
-    """Where requests of an app enter the model with another type or shape than the example that was measured. Axes of
-    any length and values that are no arrays are not compared."""
+    """The inputs that enter the model, from requests of an app, with another type or shape than the measured example.
+    Axes of any length and values that are no arrays are not compared."""
     found = []
     for app in config.apps.values():
         for node in app.nodes:

@@ -1,4 +1,4 @@
-"""What a profile file must look like: a JSON Schema, what it says of a table, and what no schema can say.
+"""The form of a profile file: a JSON Schema, its check of a table, and the rules that no schema can express.
 
 ``edgeserve profile --schema`` prints :data:`SCHEMA`, ``profiles/profile.schema.json`` is a copy for editors and other
 programs. :func:`problems_of` interprets the few keywords that the schema uses, so reading a profile needs no library.
@@ -146,7 +146,7 @@ _TYPES = {"object": dict, "array": list, "string": str}
 
 
 def _violations(value: Any, schema: Mapping[str, Any], key: str) -> List[ProfileProblem]:
-    """By the keywords that :data:`SCHEMA` has, and by no others."""
+    """The violations by the keywords that :data:`SCHEMA` has, and by no others."""
     if "const" in schema:
         return [] if value == schema["const"] else [ProfileProblem(key, value, repr(schema["const"]))]
     kind = schema["type"]

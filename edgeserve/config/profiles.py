@@ -22,7 +22,7 @@ MODE_FOLDER = "mode-"
 """Below a device's directory: profiles of one of its power modes lie in ``mode-<name>/``, others beside them."""
 
 SCHEMA_ENDING = ".schema.json"
-"""What lies among profiles and is none: the schema, for editors."""
+"""The ending of the JSON Schema file: it lies in the profiles folder and is not a profile."""
 
 
 class InvalidProfile(ProfileError):
@@ -78,7 +78,7 @@ class Profile:
 
 
 def profile_path(directory: str, device: str, model: str, mode: str = "") -> str:
-    """Where the profile of a model on a device lies below a profiles directory; ``mode`` is the power mode in which it
+    """The path of the profile of a model on a device below a profiles directory; ``mode`` is the power mode in which it
     was measured, of a device that has some."""
     return os.path.join(directory, device, *([mode_folder(mode)] if mode else []), f"{model}.json")
 
@@ -104,7 +104,7 @@ def profile_text(profile: Profile) -> str:
 
 
 def read_profile(path: str) -> Profile:
-    """Read one file. Raises :class:`ProfileError` naming the file and what is wrong with it; :class:`InvalidProfile`
+    """Read one file. Raises :class:`ProfileError` naming the file and its fault; :class:`InvalidProfile`
     where that is a value."""
     try:
         table = read_json(path)
@@ -136,7 +136,7 @@ def read_profiles(directory: str) -> List[Profile]:
 
 
 def read_profiles_here(directory: str, mode: str = "") -> Tuple[List[Profile], List[ProfileError]]:
-    """The profiles of this machine below a directory of profiles, and what is wrong with the files that cannot be read:
+    """The profiles of this machine below a directory of profiles, and the errors of the files that cannot be read:
     a server starts without those. Of each model the one of the present power ``mode`` counts, else one that was
     measured without any."""
     profiles, errors = [], []
@@ -186,7 +186,7 @@ Parts = Dict[Tuple[str, str], Tuple[str, ...]]
 
 
 def parts_of(profiles: Sequence[Profile]) -> Parts:
-    """What the profiles have times of."""
+    """The parts that the profiles have times of."""
     return {(profile.model, name): tuple(lane.alone) for profile in profiles for name, lane in profile.lanes.items()}
 
 

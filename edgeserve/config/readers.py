@@ -134,7 +134,7 @@ def one_of(*names: str) -> Reader:
 
 @takes(type="number", exclusiveMinimum=0, maximum=1)
 def quality_number(value: Any, where: str) -> float:
-    """What an answer is worth beside a whole one."""
+    """The worth of an answer as a share of a whole one's."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0.0 < value <= 1.0:
         raise ConfigError(f"{where} = {value!r}: expected a quality above 0, 1 at most")
     return float(value)

@@ -273,7 +273,7 @@ class Config:
 
     @property
     def curve_secret_key_path(self) -> str:
-        """Where the server's key lies, ``""`` for a bus without keys."""
+        """The path of the server's key, ``""`` for a bus without keys."""
         file = self.server.curve_secret_key_file
         return os.path.join(self.directory, file) if file else ""
 

@@ -17,8 +17,8 @@ TEXT_BYTES_MAX = 64 * 1024**2
 
 
 def read_text(path: str, bytes_max: int = TEXT_BYTES_MAX) -> str:
-    """The text of a file that others may have written. ``OSError`` for what is no file (a pipe would be waited for) or
-    too large, ``ValueError`` for what is no text."""
+    """The text of a file that others may have written. Raises ``OSError`` for a path that is no file (a pipe would be
+    waited for) or too large, ``ValueError`` for bytes that are no text."""
     number = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     with os.fdopen(number, "rb") as file:
         about = os.fstat(number)
@@ -63,7 +63,7 @@ def write_whole(path: str, text: str) -> None:
 
 def write_whole_bytes(path: str, content: bytes, mode: Optional[int] = None) -> None:
     """The same of bytes. ``mode`` is the file's; left out, as the process's umask says."""
-    import tempfile  # a megabyte with what it imports, for those that write
+    import tempfile  # a megabyte with its own imports, for callers that write
 
     folder = os.path.dirname(path) or "."
     number, part = tempfile.mkstemp(prefix=f".{os.path.basename(path)[:64]}-", suffix=".part", dir=folder)
@@ -82,8 +82,8 @@ def write_whole_bytes(path: str, content: bytes, mode: Optional[int] = None) -> 
 
 
 def write_file(path: str, content: Union[str, bytes]) -> None:
-    """Write the file that a user named, whole or not at all: what was there stays where the disk is full. A link is
-    followed, a file keeps its mode, and what is no file (a pipe, ``/dev/stdout``) is written to as it is.
+    """Write the file that a user named, whole or not at all: the old content stays where the disk is full. A link is
+    followed, a file keeps its mode, and a path that is no file (a pipe, ``/dev/stdout``) is written to as it is.
     :class:`ConfigError` where that is not possible."""
     data = content.encode("utf-8") if isinstance(content, str) else content
     try:

@@ -1,4 +1,4 @@
-"""What the sensors of a device say, and which of it is news for the scheduler.
+"""The values of a device's sensors, and their news for the scheduler.
 
 :class:`DeviceFilter` turns readings into typed events: quantised, with hysteresis, so that a clock that jitters, a
 temperature at its limit and memory that flutters bring no event each time they are read. The live monitor and the
@@ -231,7 +231,7 @@ class DeviceFilter:
 
     def _thermal_level(self, readings: Readings) -> Tuple[str, Optional[float]]:
         """The level of heat, and heat as a share of the hard limit. A device that throttles because of heat is beyond
-        its soft limit at least, whatever its sensors say."""
+        its soft limit at least, for any values of its sensors."""
         heat_c = readings.heat_c
         soft_c = self.limits.heat_soft_c or readings.heat_soft_c or HEAT_SOFT_C
         hard_c = max(soft_c, self.limits.heat_hard_c or readings.heat_hard_c or HEAT_HARD_C)

@@ -39,7 +39,7 @@ HELD = "gpu_clock:held"
 
 
 class GpuClockSource:
-    """The integrated GPU by its devfreq folder, whatever the release calls it, and the memory controller."""
+    """The integrated GPU by its devfreq folder, under any release's name, and the memory controller."""
 
     name = "gpu devfreq"
     every_ns = FAST_NS

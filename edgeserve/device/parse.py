@@ -1,7 +1,7 @@
 """One line of tegrastats to tokens, by the class of each token and never by its position or the board: a pure function.
 
 The order, the names and the presence of tokens differ between boards, releases and users, so nothing is looked for.
-What has the form of a class is data, under whatever name; what has none is named in ``unparsed``. Every character of a
+What has the form of a class is data, under any name; the rest is named in ``unparsed``. Every character of a
 line that is no space belongs to one token or one unparsed word. Nothing raises. What a token means for a device (which
 rails add up, which zones count) is not known here: see :mod:`edgeserve.device.readings`.
 

@@ -43,7 +43,7 @@ class TegrastatsSource:
 
     A missing program, one that ends and one that falls silent all read as None, never as zero. It is started again
     after a pause that doubles from 1 s to 60 s and begins anew after a line. Only our own child is ended:
-    ``tegrastats --stop`` would end everybody's.
+    ``tegrastats --stop`` would end all users'.
     """
 
     name = "tegrastats"

@@ -123,7 +123,7 @@ def check_streams(config: Config, model: ModelConfig, engine: Engine) -> None:
 
 
 def _factory(model: ModelConfig, directory: str) -> EngineFactory:
-    """What makes the engine that a model names."""
+    """The factory of the engine that a model names."""
     if ":" in model.engine:
         from edgeserve.engines.python import import_function  # only where it is needed
 
@@ -145,14 +145,14 @@ def _factory(model: ModelConfig, directory: str) -> EngineFactory:
 
 
 def _split_options(model: ModelConfig) -> Tuple[ModelConfig, Options]:
-    """The model with the options of its engine, and those that say where the engine runs."""
+    """The model with the options of its engine, and the options that say where the engine runs."""
     own = {key: value for key, value in model.options.items() if key in PROCESS_OPTIONS}
     inner = {key: value for key, value in model.options.items() if key not in PROCESS_OPTIONS}
     return replace(model, options=inner), Options(replace(model, options=own), PROCESS_OPTIONS)
 
 
 def lane_info(config: Config, lane: str) -> LaneInfo:
-    """What an engine is told of the lane of that name."""
+    """The description of a lane for an engine."""
     if lane not in config.lanes:
         raise ConfigError(f"lane {lane!r} does not exist{nearest(lane, config.lanes)}")
     settings = config.lanes[lane]

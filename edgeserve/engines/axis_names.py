@@ -1,4 +1,4 @@
-"""What a model's file tells about the batch by the names and lengths of axes: whether an output can have a row for each
+"""Signs of the batch in a model's file, by the names and lengths of axes: whether an output can have a row for each
 item. Names are only a sign: exporters make them up, and people give wrong ones. A run tells more
 (:mod:`edgeserve.engines.row_check`)."""
 
@@ -8,16 +8,16 @@ import re
 from typing import Optional, Protocol, Sequence, Tuple
 
 BATCH_NAMES = re.compile(r"batch|sample|^(n|b|bs|bsz|rows?|examples?)$", re.IGNORECASE)
-"""What exporters and people call the axis of a batch."""
+"""Names that exporters and people give the axis of a batch."""
 
 IMAGE_NAMES = re.compile(r"height|channel|^(h|c)$", re.IGNORECASE)
-"""What the first axis of a single image is called."""
+"""Names of the first axis of a single image."""
 
 SERIES_NAMES = re.compile(r"sample|time|length", re.IGNORECASE)
-"""What the only axis of a sound or a series is called."""
+"""Names of the only axis of a sound or a series."""
 
 VALUES_NAME = re.compile(r"u\d+")
-"""What torch calls a length that depends on values."""
+"""Names that torch gives a length that depends on values."""
 
 
 class Named(Protocol):
@@ -34,7 +34,7 @@ class Named(Protocol):
 
 
 def batch_elsewhere(inputs: Sequence[Named]) -> str:
-    """Why the first axis of ``inputs``, those that a request brings, is no batch by its name; ``""`` where it may be
+    """The reason why the first axis of ``inputs`` (the request's ones) is no batch by its name; ``""`` where it may be
     one."""
     for port in inputs:
         if any(map(_is_batch, port.axes[1:])) and not _is_batch(_first(port)):
@@ -50,8 +50,8 @@ def batch_elsewhere(inputs: Sequence[Named]) -> str:
 
 
 def length_of_another(inputs: Sequence[Named], outputs: Sequence[Named]) -> str:
-    """Why an output cannot have a row for each item, since the file fixes other lengths; ``""`` where it may.
-    ``outputs`` are those that are no states."""
+    """The reason why an output cannot have a row for each item, since the file fixes other lengths; ``""`` where it
+    may. ``outputs``: without states."""
     fixed = {port.dims[0] for port in inputs if port.dims}
     for port in outputs:
         if port.dims and None not in (port.dims[0], *fixed) and port.dims[0] not in fixed:
@@ -61,8 +61,8 @@ def length_of_another(inputs: Sequence[Named], outputs: Sequence[Named]) -> str:
 
 
 def name_of_another(inputs: Sequence[Named], outputs: Sequence[Named]) -> str:
-    """Which output's first axis has a name that none of the inputs' has, and that somebody chose; ``""`` where none. A
-    sign, and not always right: an exporter's user may have called a batch ``time``."""
+    """The output whose first axis has a name that none of the inputs' has, and that a person chose; ``""`` where none.
+    A sign, and not always right: an exporter's user may have called a batch ``time``."""
     firsts = {_first(port) for port in inputs} - {""}
     if not firsts and any(port.dims and port.dims[0] is None for port in inputs):
         return ""
@@ -82,7 +82,7 @@ def _is_batch(name: str) -> bool:
 
 
 def _was_chosen(name: str) -> bool:
-    """Whether somebody chose the name. Converters make up names by counting, another for each tensor: ``unk__7``,
+    """True if a person chose the name. Converters make up names by counting, another for each tensor: ``unk__7``,
     ``output_dim_0``, ``s0``, ``p2o.DynamicDimension.3``."""
     words = any(map(str.isalpha, name)) and not any(map(str.isdigit, name)) and name != "None"
     return words or VALUES_NAME.fullmatch(name) is not None

@@ -32,7 +32,7 @@ Values = Dict[str, Any]
 """Named values of one item (no batch dimension): numpy arrays, or any object for host functions."""
 
 PREPARED: Final = "(prepared)"
-"""Under this name an item has what :meth:`Engine.prepare` made of it."""
+"""The name under which an item has the result of :meth:`Engine.prepare`."""
 
 WAIT_S_MAX = 0.05
 """The longest single wait for a batch, so that a thread that waits also notices that it is to give up."""
@@ -46,10 +46,10 @@ class LaneInfo(NamedTuple):
     puts on it (0: not known). ``priority``: of its streams on a GPU, from 0. ``flush``: denormal numbers count as 0 on
     its threads (:mod:`edgeserve.engines.denormals`).
 
-    ``open`` is told two more: the clock that :meth:`Pending.times` is read on (nanoseconds; ``None`` where nobody asks
-    for times), and ``common``, where the sessions of one lane, of whatever model, keep what they share by name: a
-    lane's batches run one after the other, so its sessions use one stream. What there has a ``close`` is closed
-    when the lane ends.
+    ``open`` is told two more: the clock that :meth:`Pending.times` is read on (nanoseconds; ``None`` where times are
+    not used), and ``common``, where the sessions of one lane, of any model, keep shared objects by name: a lane's
+    batches run one after the other, so its sessions use one stream. Objects there with a ``close`` are closed when the
+    lane ends.
     """
 
     device_kind: str = "cpu"
@@ -68,11 +68,11 @@ class LaneInfo(NamedTuple):
 
 
 class SequenceInfo(NamedTuple):
-    """What the scheduler must know of a model whose items are sequences that grow step by step: how many tokens one
+    """The facts for the scheduler of a model whose items are sequences that grow step by step: how many tokens one
     sequence may have in all (``context_tokens``), the bytes of device memory that each token of its state occupies, how
     many sequences one lane can hold at once (``slots``), and how many tokens of prompts one turn reads at most
-    (``prefill_tokens``; 0: a prompt is read whole before the first step, and nothing interrupts that). A turn is what
-    runs between two looks at :attr:`BatchControl.stop`: a step of all, or a part of a prompt."""
+    (``prefill_tokens``; 0: a prompt is read whole before the first step, and nothing interrupts that). A turn is the
+    run between two looks at :attr:`BatchControl.stop`: a step of all, or a part of a prompt."""
 
     context_tokens: int
     bytes_per_token: int
@@ -81,9 +81,9 @@ class SequenceInfo(NamedTuple):
 
 
 class BatchControl:
-    """What an engine may ask and tell while its batch runs, between two steps. The lane implements it; its methods may
-    be called from any thread, and cost about a microsecond where nothing is to be told. Items are named by their place
-    in the batch."""
+    """The questions and reports of an engine while its batch runs, between two steps. The lane implements it; its
+    methods may be called from any thread, and cost about a microsecond where nothing is to be told. Items are named by
+    their place in the batch."""
 
     def emit(self, index: int, result: Result) -> None:
         """Tell of one item before the batch is over.
@@ -104,22 +104,22 @@ class BatchControl:
         raise NotImplementedError
 
     def dropped(self, index: int) -> bool:
-        """Whether nobody waits for an item any more. The engine makes no further step for it, frees what it holds and
+        """True if an item's request has ended. The engine makes no further step for it, frees what it holds and
         returns it with ``done=True`` and no outputs. Stays true."""
         raise NotImplementedError
 
 
 class Batch(NamedTuple):
-    """What ``launch`` and ``run`` get. ``items[i]`` are the values of job i; ``size >= len(items)`` is the size to pad
-    to.
+    """The argument of ``launch`` and ``run``. ``items[i]`` are the values of job i; ``size >= len(items)`` is the size
+    to pad to.
 
-    ``states[i]`` is what job i's last result left behind (``None`` at the start of a stream or sequence).
+    ``states[i]`` is the state of job i's last result (``None`` at the start of a stream or sequence).
     ``steps_max`` bounds the steps of an iterative model in this call; ``None`` leaves the number to the engine.
     ``variant`` is one of the engine's ``variants``, or ``""`` for its own choice: a way to run the model, or one phase
     of a model that has phases. ``control`` is for models that make several steps per call; ``None`` in warm-up and
-    measurements, where nobody listens. ``owners[i]`` says who asked for job i, for engines that use what they have of
-    one item for another: only of the same owner, since times tell. Left out, as in measurements, nothing is kept and
-    nothing reused.
+    measurements, which have no listener. ``owners[i]`` is the owner of job i, for engines that reuse one item's memory
+    for another: only of the same owner, since times would tell others. Left out, as in measurements, nothing is kept
+    and nothing reused.
     """
 
     items: Sequence[Values]
@@ -162,7 +162,7 @@ class _ControlOfSome(BatchControl):
 
 
 class Result:
-    """What a batch returns for one item.
+    """The result of a batch for one item.
 
     ``outputs`` the named values; ``parts`` (fan-out nodes only) a list of named values, one per part, ``outputs`` then
     holds what all parts share; ``route`` the successor taken; ``hints`` numbers for the scheduler, which count for the
@@ -171,7 +171,7 @@ class Result:
     its ``hints`` re-estimate what is left (``{"answer.steps": 37}``: steps that node ``answer`` still needs).
     ``steps`` are the steps that the call made for this item where ``batch.steps_max`` bounds them: the scheduler learns
     the time of one step. A call without that bound counts as one step, as a profile measures it. An item that is not
-    done may have made none: a part of its prompt was read. ``turns`` are those that the call made until this result,
+    done may have made none: a part of its prompt was read. ``turns`` counts the call's turns until this result,
     for models whose ``SequenceInfo`` bounds turns: the time of one is then what is learnt and profiled (0: as many as
     steps). ``cached`` are the tokens of the item's input that were in memory before it began.
     ``error`` says that this item failed, and why; nothing else of the result is looked at then, and the state that the
@@ -232,29 +232,30 @@ def release_state(state: Any) -> None:
 
 
 class Prepared(Protocol):
-    """What an engine made of an item beforehand. ``took_ns``: the processor time of that, charged to its owner."""
+    """The result of an engine's preparation of an item. ``took_ns``: the processor time of that, charged to its
+    owner."""
 
     took_ns: int
 
 
 class Written(NamedTuple):
-    """What an item that is not over has written: the outputs of an answer that ends here, and how much that is, for
-    people (``"19 tokens"``)."""
+    """The partial answer of an unfinished item: the outputs of an answer that ends here, and its amount, for people
+    (``"19 tokens"``)."""
 
     outputs: Values
     amount: str
 
 
 def written_of(state: Any) -> Optional[Written]:
-    """What the item of a state has written (the state's ``written`` method), ``None`` for nothing, or where its engine
-    does not keep that. Asked on any thread, while the lane may go on with the item."""
+    """The partial answer of the item of a state (the state's ``written`` method), ``None`` for nothing, or where its
+    engine does not keep that. Asked on any thread, while the lane may go on with the item."""
     written = getattr(state, "written", None)
     found: Optional[Written] = None if written is None else written()
     return found
 
 
 CONTEXT_BYTES_MAX = 1 << 30
-"""At most so much of what is gone after a load, and is not the model, counts as the model's: the first one brings
+"""The most memory, gone after a load beside the model's own, that counts as the model's: the first one brings
 CUDA's context and the libraries, 300 to 900 MB (gh:wang-xinyu/tensorrtx#1145). More is other programs'."""
 
 
@@ -274,7 +275,7 @@ class OutputType(NamedTuple):
 
 
 class RowFacts(NamedTuple):
-    """What an engine knows of the rows of a batch, for the check that a start makes (``engines/row_check.py``).
+    """An engine's facts on the rows of a batch, for the check that a start makes (``engines/row_check.py``).
 
     ``checked``: false where items are computed one by one, so that none can change the answer of another. ``lacking``:
     why the model's file says that its outputs have not one row per item, ``""`` where it does not. ``open_axes``: input
@@ -322,7 +323,7 @@ class Pending:
         return None
 
     def abort(self) -> bool:
-        """End the batch now, since nobody waits for it any more. Whether that was possible: then it is done soon,
+        """End the batch now: all its requests have ended. True if that was possible: then it is done soon,
         and ``result`` raises an :class:`~edgeserve.errors.EngineError`. ``False``: it is over, or goes on to its
         end."""
         return False
@@ -373,12 +374,12 @@ class Engine:
     """One model on one device. Subclasses implement ``load``, ``unload``, ``example`` and either ``run`` or ``open``.
 
     Life: ``load`` -> ``open`` once per lane -> batches... -> ``unload`` -> ``load`` again. ``load`` and ``unload`` are
-    idempotent and may be called on another thread than the lanes'; nobody has a batch launched then.
-    Every failure is an :class:`edgeserve.errors.EngineError` whose text names the model and the mend. What is wrong
-    with one item (an input that is missing, of another dtype or shape; a value that the model does not take) is the
-    ``error`` of its result, and the others run: a batch holds the requests of several clients. What ``launch``,
-    ``result`` or ``run`` raises, whatever it is, fails the whole batch and nothing else: its lane time was planned for
-    one run, so nobody runs the rest of it again. :class:`~edgeserve.errors.DeviceLost` takes the lane down besides.
+    idempotent and may be called on another thread than the lanes'; no batch is launched then.
+    Every failure is an :class:`edgeserve.errors.EngineError` whose text names the model and the mend. A fault of one
+    item (an input that is missing, of another dtype or shape; a value that the model does not take) is the ``error`` of
+    its result, and the others run: a batch holds the requests of several clients. Any exception of ``launch``,
+    ``result`` or ``run`` fails the whole batch and nothing else: its lane time was planned for one run, so the rest of
+    it is not run again. :class:`~edgeserve.errors.DeviceLost` takes the lane down besides.
     """
 
     variants: Tuple[str, ...] = ()
@@ -386,11 +387,11 @@ class Engine:
     that it may ask for alone (``"prefill"``, ``"decode"``)."""
 
     def sequence(self) -> Optional[SequenceInfo]:
-        """What the scheduler must know of a model whose items are sequences, asked after ``load``; ``None`` for any
-        other. A model of sequences listens to :class:`BatchControl`, and its states have a ``release`` method: it
-        drops what the state holds on its device. Given a released state, or one that another session made, a session
-        computes that part again. They may have a ``written`` method (:func:`written_of`): then an item that has begun
-        ends at its deadline, or with its lane, with what it has written."""
+        """The facts for the scheduler of a model whose items are sequences, asked after ``load``; ``None`` for any
+        other. A model of sequences listens to :class:`BatchControl`, and its states have a ``release`` method: it drops
+        what the state holds on its device. Given a released state, or one that another session made, a session computes
+        that part again. They may have a ``written`` method (:func:`written_of`): then an item that has begun ends at
+        its deadline, or with its lane, with what it has written."""
         return None
 
     makes_sequences = False
@@ -416,8 +417,9 @@ class Engine:
     """Whether the model runs in a process of its own where ``options.process`` does not say."""
 
     def use_processes(self, start: Callable[..., Any], always: bool) -> bool:
-        """Of an engine of sequences, which keeps them itself: have ``start`` make its processes, as
-        ``edgeserve/engines/lm/remote.py`` says. ``always``: to run the model, not only to try it. Whether it can."""
+        """Let ``start`` make the processes of an engine of sequences, which keeps them itself, as
+        ``edgeserve/engines/lm/remote.py`` says. ``always``: to run the model, not only to try it. True if the engine
+        can."""
         return False
 
     ends_calls = False
@@ -429,8 +431,8 @@ class Engine:
         return ""
 
     def progress(self) -> str:
-        """How far a ``load`` is that takes minutes, in a few words; a text that stays the same is no progress. ``""``
-        where nothing is known. Asked from any thread, at any time; returns at once."""
+        """The progress of a ``load`` that takes minutes, in a few words; a text that stays the same is no progress.
+        ``""`` where it is not known. Asked from any thread, at any time; returns at once."""
         return ""
 
     def check(self) -> None:
@@ -451,12 +453,12 @@ class Engine:
         raise NotImplementedError
 
     def outputs(self) -> Mapping[str, OutputType]:
-        """What one item's outputs are as far as the model's file tells, asked after ``load``. For those who ask what
-        an app answers; of other outputs the warm-up tells the dtype."""
+        """The types of one item's outputs as far as the model's file has them, asked after ``load``, for the
+        description of apps; the warm-up finds the dtype of other outputs."""
         return {}
 
     def rows(self) -> RowFacts:
-        """What is known of the rows of its batches, asked after ``load``. An engine that computes one item after the
+        """The facts on the rows of its batches, asked after ``load``. An engine that computes one item after the
         other says ``RowFacts(checked=False)``: its models are not run on drawn items at start."""
         return RowFacts()
 
@@ -484,9 +486,9 @@ class Engine:
 
 
 def own_failure(name: str, error: BaseException) -> EngineError:
-    """The error of one item of model ``name``, for whatever was raised while that item alone was worked on: its inputs
-    were read, its state, its result made. The others of its batch belong to other clients and run on. What says that
-    the device or the process is gone is raised again: it is no item's."""
+    """The error of one item of model ``name``, for any error raised while that item alone was processed: its inputs
+    were read, its state, its result made. The others of its batch belong to other clients and run on. An error of a
+    lost device or process is raised again: it is no item's."""
     if isinstance(error, (DeviceLost, ProcessEnded, KeyboardInterrupt, GeneratorExit)):
         raise error
     if isinstance(error, EngineError):
@@ -524,8 +526,9 @@ def run_batch(session: Session, batch: Batch) -> Tuple[List[Result], Optional[Tu
 
 
 def run_whole(session: Session, batch: Batch) -> Tuple[List[Result], Optional[Tuple[int, int]]]:
-    """As :func:`run_batch`, for callers that have no use for a part of it (warm-up, measurements): the first item's
-    failure is raised. A state that is lost is none: numbers that were drawn may be none that the model expects."""
+    """Run a batch as :func:`run_batch`, for callers that have no use for a part of it (warm-up, measurements): the
+    first item's failure is raised. A state that is lost is none: numbers that were drawn may be none that the model
+    expects."""
     results, times = run_batch(session, batch)
     for result in results:
         if result.error is not None and not isinstance(result.error, StateLost):

@@ -2,7 +2,7 @@
 
 An input is described by a :class:`Slot`. Items are checked one by one (:func:`fit`) and against each other
 (:func:`odd_shapes`), brought to one shape (:func:`common_shape`),
-stacked with zero rows up to the batch size (:func:`stack`) and, where a model wants to know what is padding, described
+stacked with zero rows up to the batch size (:func:`stack`) and, where a model needs to know the padding, described
 by a mask (:func:`mask`). Sequence outputs are cut to each item's own length (:func:`crop`).
 """
 
@@ -105,8 +105,8 @@ def dims_text(dims: Sequence[Optional[int]]) -> str:
 
 
 def odd_shapes(slot: Slot, shapes: Sequence[Shape]) -> Dict[int, EngineError]:
-    """Without ``pad`` only items of one shape can share a batch: the places of those that have another than most
-    (than the first of those that are equally many), and why each cannot run."""
+    """The places of items that cannot share a batch without ``pad``, since their shape is not the most frequent one (of
+    equally frequent ones the first), and why each cannot run."""
     if slot.pad is not None or all(shape == shapes[0] for shape in shapes):
         return {}
     usual = max(shapes, key=shapes.count)
@@ -161,7 +161,7 @@ def stack(
 def mask(shapes: Sequence[Shape], shape: Shape, size: int, axes: int, dtype: Any) -> NDArray[Any]:
     """Ones where items have values, zeros in their padding, over the first ``axes`` axes of an item.
 
-    Absent rows are all ones: a row of zeros makes attention divide zero by zero, and nobody reads those rows.
+    Absent rows are all ones: a row of zeros makes attention divide zero by zero, and those rows are not read.
     """
     batch: NDArray[Any] = np.ones((size, *shape[:axes]), dtype=dtype)
     for row, own in enumerate(shapes):

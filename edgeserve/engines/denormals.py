@@ -2,8 +2,8 @@
 flush_denormals``. Processors compute with such numbers up to a hundred times as slowly, and a recurrent model whose
 stream goes silent makes them step after step.
 
-The setting is a register of each thread, and a thread hands it on to those that it makes. The C library's ``fenv``
-reads and writes that register; Python code of other threads is not touched.
+The setting is a register of each thread, and a thread hands it on to the threads that it makes. The C library's
+``fenv`` reads and writes that register; Python code of other threads is not touched.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ ROOM_BYTES = 64
 
 
 class Register(NamedTuple):
-    """Where the register is in ``fenv_t``, and its bits that turn denormal results, and denormal operands, into 0."""
+    """The place of the register in ``fenv_t``, and its bits that turn denormal results, and denormal operands, into
+    0."""
 
     offset: int
     bits: int
@@ -28,8 +29,8 @@ REGISTERS = {
     "x86_64": Register(28, 0x8040),
     "aarch64": Register(0, 1 << 24),
 }
-"""By machine: MXCSR's FTZ and DAZ (Intel SDM 1, 10.2.3) behind the 28 bytes of the x87; FPCR's FZ, which does both (Arm
-ARM, FPCR). glibc and musl have them in the same place."""
+"""The registers by machine: MXCSR's FTZ and DAZ (Intel SDM 1, 10.2.3) behind the 28 bytes of the x87; FPCR's FZ, which
+does both (Arm ARM, FPCR). glibc and musl have them in the same place."""
 
 
 def flush_to_zero(on: bool = True) -> str:
@@ -47,8 +48,8 @@ def flush_to_zero(on: bool = True) -> str:
 
 @contextlib.contextmanager
 def flushing(on: bool) -> Iterator[None]:
-    """Threads that are made within have the setting; the calling one is afterwards as it was before, whatever a library
-    did to it."""
+    """Threads that are made within have the setting; the calling one is afterwards as it was before, even where a
+    library changed it."""
     library = _library()
     before = _now(library) if library is not None else None
     if on:

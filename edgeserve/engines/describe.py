@@ -1,4 +1,4 @@
-"""What a model's file says of itself: the engine that runs it, its inputs and outputs, and what its metadata tells.
+"""The description of a model's file: the engine that runs it, its inputs and outputs, and its metadata.
 
 For commands that write a configuration; an engine reads its own file again when it is loaded. Each kind's reader is
 imported only when a file of that kind is described.

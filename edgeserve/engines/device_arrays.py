@@ -32,7 +32,7 @@ class DeviceArray:
 
     @property
     def ndim(self) -> int:
-        """How many axes it has."""
+        """The number of its axes."""
         return len(self.shape)
 
     @property
@@ -42,7 +42,7 @@ class DeviceArray:
 
     @property
     def __cuda_array_interface__(self) -> Any:
-        """For host functions that hand it on to a library of theirs."""
+        """The array's interface for host functions that hand it on to a library of theirs."""
         about = {"shape": self.shape, "typestr": self.dtype.str, "data": (self.pointer, False), "version": 3}
         return {**about, "strides": None, "stream": self.stream}
 

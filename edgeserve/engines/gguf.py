@@ -79,13 +79,13 @@ BLOCKS = {
 package). Sizes of other types are not checked."""
 
 TEMPLATE = "tokenizer.chat_template"
-"""How a conversation is written for the model; a model without it continues texts."""
+"""The key of the template for conversations; a model without it continues texts."""
 
 ENCODERS = ("t5", "t5encoder")
 """Architectures with an encoder (``llama_model_has_encoder``): llama.cpp ends the process where it decodes alone."""
 
 CAUSAL = "attention.causal"
-"""Key below the architecture's name: false where a token also sees those that follow it, as in BERT."""
+"""Key below the architecture's name: false where a token also sees the tokens behind it, as in BERT."""
 
 POOLING = "pooling_type"
 """Key below the architecture's name: how the vectors of tokens become one of a text. A model that writes has none."""
@@ -115,7 +115,7 @@ class Gguf(NamedTuple):
 
 
 def describe(path: str) -> FileDescription:
-    """What the header says. ``facts`` has ``architecture``, ``name`` and those of :data:`FACTS` that are there,
+    """The description by the header. ``facts`` has ``architecture``, ``name`` and the present ones of :data:`FACTS`,
     and ``chat`` where the file has a template for conversations."""
     kind, header = kind_of(path), read_header(path)
     architecture = header["general.architecture"]
@@ -172,7 +172,7 @@ def check_kind(path: str, wanted: str, model: str) -> None:
 
 
 def _no_model(path: str, found: Gguf) -> str:
-    """What a file is that has another purpose than to be run, and the file to take; ``""`` of a model."""
+    """The kind of a file that is not made to be run, and the file to take instead, as text; ``""`` for a model."""
     header, others = found.entries, _others(path)
     architecture, kind = header.get("general.architecture"), str(header.get("general.type", "model"))
     part, count = header.get("split.no", 0), header.get("split.count", 0)
@@ -221,7 +221,7 @@ def _others(path: str) -> str:
 
 
 def _not_whole(path: str, found: Gguf) -> str:
-    """What a model lacks; ``""`` where nothing is known to be missing."""
+    """The missing parts of a model, as text; ``""`` where none is known to be missing."""
     missing = next(filter(None, map(fault, gguf_parts(path))), "")
     if missing:
         return f"is one part of a model: {missing}"
@@ -235,8 +235,9 @@ def _not_whole(path: str, found: Gguf) -> str:
 
 
 def kept_per_token(header: Mapping[str, Any]) -> Tuple[int, int]:
-    """How many numbers a model keeps of each token, keys and values, of all layers together; 0 where the header does
-    not say it. The size of a head is a fact of its own: with Qwen3 and Gemma it is twice the embedding's part."""
+    """The count of numbers that a model keeps of each token, keys and values, of all layers together; 0 where the
+    header does not say it. The size of a head is a fact of its own: with Qwen3 and Gemma it is twice the embedding's
+    part."""
     below = f"{header.get('general.architecture')}."
     heads = header.get(below + "attention.head_count", 0)
     kept = header.get(below + "attention.head_count_kv", heads)
@@ -316,7 +317,7 @@ class _HeaderReader:
 
     @property
     def at(self) -> int:
-        """How far it is read."""
+        """The number of bytes read."""
         return self._size - self._left
 
     def take(self, count: int) -> bytes:
@@ -336,7 +337,7 @@ class _HeaderReader:
         return self.take(count).decode("utf-8", "replace")
 
     def tensor(self) -> int:
-        """Where a tensor ends, in bytes behind the header; 0 where that is not known."""
+        """The end of a tensor, in bytes behind the header; 0 where that is not known."""
         self.text(NAME_BYTES_MAX)
         count = self.number("<I")
         lengths = [self.number("<Q") for _ in range(self._counted(count, 8))]

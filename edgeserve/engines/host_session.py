@@ -10,11 +10,12 @@ from edgeserve.engines.worker import Worker
 from edgeserve.errors import DeviceLost, EngineError, OutOfMemory, ProcessEnded
 
 DEVICE_TROUBLE = (DeviceLost, OutOfMemory, ProcessEnded)
-"""What no item brought about."""
+"""Errors that no item caused."""
 
 
 class HostEngine(Protocol):
-    """What such a session needs of its engine. ``threads`` is the engine's own word for a lane's threads."""
+    """The methods that such a session needs of its engine. ``threads`` is the engine's own word for a lane's
+    threads."""
 
     def loaded_ports(self) -> Ports:
         """The ports of the model; raises ``EngineError`` where it is not loaded."""

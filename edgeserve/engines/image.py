@@ -24,7 +24,7 @@ FORMATS: Dict[str, str] = {
     "yuyv": "[height, width, 2]: Y U Y V",
     "uyvy": "[height, width, 2]: U Y V Y",
 }
-"""How frames come, uint8, and their shape."""
+"""The formats of frames, uint8, and their shapes."""
 
 LUMA = {"bt601": (0.299, 0.114), "bt709": (0.2126, 0.0722)}
 """Shares of red and blue in Y (ITU-R BT.601-7 and BT.709-6)."""
@@ -59,7 +59,7 @@ class ImageForm(NamedTuple):
 
     @property
     def image_bytes(self) -> int:
-        """Of one image as the network takes it, in float32, once its size is known."""
+        """The bytes of one image as the network takes it, in float32, once its size is known."""
         return 12 * self.size[0] * self.size[1]
 
 
@@ -174,7 +174,7 @@ def fitted(form: ImageForm, inputs: Sequence[Tuple[str, Any, Sequence[Optional[i
 
 
 def _layouts(form: ImageForm, dims: Sequence[Optional[int]]) -> Sequence[str]:
-    """In which order an input of these axes may be."""
+    """The orders in which an input of these axes may be."""
     may = [layout for layout, axis in (("nchw", 1), ("nhwc", 3)) if dims[axis] == 3]
     if not may and dims[1] is None and None in dims[2:]:
         may = ["nchw"]  # all open: the order of nearly all exporters
@@ -182,8 +182,8 @@ def _layouts(form: ImageForm, dims: Sequence[Optional[int]]) -> Sequence[str]:
 
 
 def inside(form: ImageForm, frame: Size) -> Tuple[int, int, int, int]:
-    """Where a frame of that size lies in the network's image: its height and width there, rows above it, columns to the
-    left of it. A letterboxed frame keeps its aspect and lies in the middle."""
+    """The place of a frame of that size in the network's image: its height and width there, rows above it, columns to
+    the left of it. A letterboxed frame keeps its aspect and lies in the middle."""
     height, width = form.size
     if form.border < 0:
         return height, width, 0, 0

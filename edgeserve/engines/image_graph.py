@@ -14,7 +14,7 @@ from edgeserve.engines.image import ImageForm, fitted, frame_shape, inside, to_r
 from edgeserve.errors import EngineError
 
 PREFIX = "edgeserve.image/"
-"""Of the names of nodes and values, which no exporter's network has."""
+"""The prefix of the names of nodes and values, which no exporter's network has."""
 
 OPSET_MIN = 11
 """The first whose Resize says where a pixel's centre is."""
@@ -24,10 +24,10 @@ SHRINKS_MIN = 5
 time, 6.3 ms widened first; 720p to 640x640 6.7 and 4.3 ms (ONNX Runtime 1.32 on x86-64, one thread)."""
 
 IR_VERSION = 8
-"""Of the preparation alone: what the oldest supported ONNX Runtime reads."""
+"""The IR version of the preparation alone: the oldest supported ONNX Runtime reads it."""
 
 BYTES_MAX = (1 << 31) - 1
-"""Of a protobuf message. A network for images is far smaller."""
+"""The most bytes of a protobuf message. A network for images is far smaller."""
 
 
 def with_image(path: str, form: ImageForm, where: str, on_cpu: bool = False) -> Tuple[bytes, ImageForm]:
@@ -115,7 +115,7 @@ class _Graph:
 
 
 def _prepare(graph: _Graph, form: ImageForm, on_cpu: bool, to: str, kind: int) -> None:
-    """From frames to what the network takes."""
+    """Add the nodes that turn frames into the network's input."""
     late = on_cpu and _widens_late(form)
     frames = form.input if late else graph.add("Cast", form.input, to=TensorProto.FLOAT)
     value, pads = _resized_from(graph, form, frames) if form.frame_size else _resized_any(graph, form, frames)
@@ -149,8 +149,8 @@ def _prepare(graph: _Graph, form: ImageForm, on_cpu: bool, to: str, kind: int) -
 
 
 def _widens_late(form: ImageForm) -> bool:
-    """Whether frames are widened last: those of the network's size, where it always pays, and those that become so much
-    smaller that widening what is left pays more than uint8's slower Resize costs."""
+    """True if frames are widened to floats last: frames of the network's size, where it always pays, and frames that
+    become so much smaller that this saves more than uint8's slower Resize costs."""
     if form.is_yuv or not form.frame_size:
         return False
     height, width = form.frame_size
@@ -165,7 +165,7 @@ def _is_exact(form: ImageForm) -> bool:
 
 
 def _per_colour(values: Any) -> Any:
-    """Of one value for all colours a number, which costs less."""
+    """The values per colour; one value for all colours as a number, which costs less."""
     wide = values.astype(np.float32)
     return wide[0] if (wide == wide[0]).all() else wide.reshape(1, 3, 1, 1)
 

@@ -31,7 +31,8 @@ def yield_to_others(nice: int) -> str:
 
 
 def made_yielding(nice: int, make: Callable[[], Made]) -> Made:
-    """What ``make()`` returns, with all threads that it makes as nice as that. The calling thread stays as it is."""
+    """The result of ``make()``, with all threads that it makes at niceness ``nice``. The calling thread stays as it
+    is."""
     if not nice:
         return make()
     with ThreadPoolExecutor(1, initializer=lambda: yield_to_others(nice)) as pool:

@@ -1,8 +1,8 @@
 """The ``onnx`` engine: ONNX Runtime on a CPU, CUDA or TensorRT provider.
 
-ONNX Runtime falls back to the CPU without an error when a provider cannot start; this engine compares what it got with
-what was asked and refuses. Padding and stacking are :mod:`edgeserve.engines.collate`'s; what a model's inputs mean is
-:mod:`edgeserve.engines.ports`'; this module owns ONNX Runtime's sessions. Options:
+ONNX Runtime falls back to the CPU without an error when a provider cannot start; this engine compares the session's
+providers with the configured ones and refuses. Padding and stacking are :mod:`edgeserve.engines.collate`'s; what a
+model's inputs mean is :mod:`edgeserve.engines.ports`'; this module owns ONNX Runtime's sessions. Options:
 
 On a GPU a lane has a session of its own, bound to the device's memory and to a stream
 (:mod:`edgeserve.engines.onnx_binding`), where cuda-bindings is installed; else ONNX Runtime copies and waits
@@ -11,7 +11,7 @@ by itself.
 ``providers`` (``"cpu"``, ``"cuda"``, ``"tensorrt"`` or full names), ``provider_options`` (a table per provider),
 ``cuda`` (the library for streams and memory: ``auto``, ``cuda-bindings``, ``none``),
 ``threads`` (default: the lane's), ``spin`` (default false: waiting threads sleep instead of burning the other lanes'
-cores), ``leave_out`` (outputs that nobody wants), ``session``, ``optimization_level``, ``custom_ops`` and ``shrink``
+cores), ``leave_out`` (unused outputs), ``session``, ``optimization_level``, ``custom_ops`` and ``shrink``
 (:mod:`edgeserve.engines.onnx_settings`), ``example`` (``"module:function"``, where zeros of ``shapes`` would mislead),
 ``image`` (:mod:`edgeserve.engines.image`), ``batch_axis``, ``settings`` and the others of
 :mod:`edgeserve.engines.ports`.
@@ -217,7 +217,7 @@ class OnnxEngine(Engine):
         return ports
 
     def _served(self, session: Any) -> List[Port]:
-        """The outputs but for those that the configuration leaves out."""
+        """The outputs without the ones that the configuration leaves out."""
         outputs = _ports_of(session, "output", self._name)
         names = [node.name for node in session.get_outputs()]
         for name in self._left_out:
@@ -306,7 +306,7 @@ class OnnxEngine(Engine):
         return tuple(self._sessions[self._threads[0]].get_providers()) if self._sessions else ()
 
     def loaded_ports(self) -> Ports:
-        """What packs and unpacks the model's batches."""
+        """The ports that pack and unpack the model's batches."""
         ports = self._ports
         if ports is None:
             raise EngineError(f"model {self._name!r} is not loaded; call load() before it is used")
@@ -433,7 +433,7 @@ def asked_providers(options: Options, lane: LaneInfo) -> List[Tuple[str, Dict[st
 
 
 def describe(path: str) -> FileDescription:
-    """What an ONNX file says of itself. Raises :class:`EngineError` when ONNX Runtime cannot read it."""
+    """The description of an ONNX file. Raises :class:`EngineError` when ONNX Runtime cannot read it."""
     settings = onnxruntime.SessionOptions()
     settings.log_severity_level = LOG_FATAL_ONLY
     try:
@@ -451,8 +451,8 @@ def describe(path: str) -> FileDescription:
 
 
 def prepared_frame(path: str, form: ImageForm, frame: NDArray[Any]) -> NDArray[Any]:
-    """What the network of ``path`` would be given for one frame, by a form that says its input, size and layout; the
-    network itself runs once, behind its preparation. Raises :class:`EngineError` where it does not."""
+    """The input that the network of ``path`` would get for one frame, by a form that says its input, size and layout;
+    the network itself runs once, behind its preparation. Raises :class:`EngineError` where it does not."""
     data, _ = prepared_model(path, form, path, on_cpu=True)
     from edgeserve.engines.image_graph import alone  # the onnx package is there
 
@@ -513,7 +513,7 @@ _DTYPES = {
 
 
 def lengths_that_differ(inputs: Sequence[Any], feeds: Mapping[str, Any]) -> str:
-    """Which two inputs disagree about an axis that has the same name in both, or ``""``. Asked where a run failed: not
+    """The two inputs that disagree about an axis of the same name, as text, or ``""``. Asked where a run failed: not
     every exporter means that lengths are equal where names are."""
     first: Dict[str, Tuple[str, int]] = {}
     for node in inputs:

@@ -2,7 +2,7 @@
 EdgeServe's.
 
 ONNX Runtime takes a stream when a session is made (``user_compute_stream``), so each lane has a session, made while
-the model loads, and a stream for it. A lane's sessions, of whatever engine, take turns by events: a batch waits for the
+the model loads, and a stream for it. A lane's sessions, of any engine, take turns by events: a batch waits for the
 end of the one before it on the lane's stream. The inputs of the next batch are copied meanwhile. This module imports no
 ONNX Runtime; :mod:`edgeserve.engines.onnx` hands its objects in.
 """
@@ -64,7 +64,7 @@ class BoundModel:
         return self._events.pop() if self._events else self.device.event(timing=False)
 
     def give_back(self, inputs: Sequence[Staged], results: Sequence[PinnedBuffer], events: Sequence[Event]) -> None:
-        """What a batch used and the device is done with."""
+        """Take back the memory and events of a batch that the device is done with."""
         for staged in inputs:
             self._inputs[staged.size].append(staged)
         for pinned in results:
@@ -133,7 +133,7 @@ class BoundSession(Session):
 
 
 class Flight:
-    """What one batch holds from its launch to its results."""
+    """The memory and events that one batch holds from its launch to its results."""
 
     def __init__(self, model: BoundModel) -> None:
         self.model = model

@@ -1,4 +1,4 @@
-"""Where ONNX Runtime's providers keep what they build: a folder for each content.
+"""The folders where ONNX Runtime's providers keep built engines: one for each content.
 
 TensorRT's provider names an engine by the model's file name, by names within the graph, by versions, precision and
 compute capability. Weights, constants, shapes, the builder's other settings and the rest of the GPU are not in that
@@ -34,7 +34,7 @@ ENGINES, TIMINGS, CALIBRATION = "trt_engine_cache_path", "trt_timing_cache_path"
 EXPORTS, EXPORT_PATH = "trt_dump_ep_context_model", "trt_ep_context_file_path"
 
 PLACE_ENDINGS = ("cachepath", "cachedir", "cachedirectory")
-"""How providers call a setting that names a folder for what they build (``nv_runtime_cache_path``, OpenVINO's
+"""The providers' names of a setting that names a folder for built engines (``nv_runtime_cache_path``, OpenVINO's
 ``cache_dir``), without ``_``."""
 
 OF_ONE_RUN = ("device_id", "user_compute_stream")
@@ -42,14 +42,14 @@ OF_ONE_RUN = ("device_id", "user_compute_stream")
 
 
 def tensorrt_cache(root: str = "/") -> str:
-    """Where the TensorRT provider's folders lie: apart for each system release and power mode, for people to see."""
+    """The place of the TensorRT provider's folders: apart for each system release and power mode, for people to see."""
     about = f"{l4t_release(root)} {power_mode(root)}".strip()
     return os.path.join(cache_directory(), "onnxruntime-tensorrt", slug(about) if about else "")
 
 
 def machine(index: int, cuda: str, version: str, root: str = "/") -> Dict[str, Any]:
-    """What a built engine depends on beside the model: libraries, GPU, system release, power mode. ``index`` is CUDA's
-    number of the device, ``cuda`` the library that is asked, ``version`` ONNX Runtime's."""
+    """The facts that a built engine depends on beside the model: libraries, GPU, system release, power mode. ``index``
+    is CUDA's number of the device, ``cuda`` the library that is asked, ``version`` ONNX Runtime's."""
     try:
         device = device_facts(device_info(open_driver("auto" if cuda == "none" else cuda), index))
     except EngineError:

@@ -1,7 +1,7 @@
-"""What ONNX Runtime's errors mean, in a sentence that says what to do; its own text stands behind it.
+"""The meaning of ONNX Runtime's errors, in a sentence that says what to do; its own text stands behind it.
 
-ONNX Runtime tells kinds of failures by texts alone, which name source files and types of its own. Those that users meet
-are in two tables, by what the texts have had in common since version 1.16.
+ONNX Runtime tells kinds of failures by texts alone, which name source files and types of its own. The ones that users
+meet are in two tables, by the common parts of the texts since version 1.16.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from edgeserve.engines.cuda.status import error_of
 from edgeserve.errors import EngineError, OutOfMemory, WrongInput
 
 TEXT_CHARS_MAX = 1000
-"""Of ONNX Runtime's own words; some texts hold a whole graph."""
+"""The most characters of ONNX Runtime's own words; some texts hold a whole graph."""
 
 PROTOBUF_BYTES_MAX = 2**31 - 1
 """No file of a protocol buffer message is larger."""
@@ -141,7 +141,7 @@ BEGINNINGS: Sequence[Tuple[int, bytes, str]] = (
     (8, b"{", "a file of safetensors, which has weights and no graph: export the model to ONNX"),
     (0, b"{", "JSON"),
 )
-"""How files begin that are no ONNX: (place, bytes, what they are)."""
+"""The beginnings of files that are no ONNX: (place, bytes, description)."""
 
 
 def not_loaded(path: str, error: Exception) -> str:
@@ -157,7 +157,7 @@ def not_loaded(path: str, error: Exception) -> str:
 
 
 def _of_bytes(path: str) -> str:
-    """What is wrong with a file that is no ONNX message."""
+    """The fault of a file that is no ONNX message."""
     size = os.path.getsize(path)
     with open(path, "rb") as file:
         start = file.read(64)
@@ -175,7 +175,7 @@ def _of_bytes(path: str) -> str:
 
 
 def failed_on(model: str, error: Exception, feeds: Mapping[str, NDArray[Any]], items: int = 0) -> EngineError:
-    """What a run of ONNX Runtime raised, as the error of ``model``; what the values of the only item brought about is
+    """The error of ``model`` for an exception of a run of ONNX Runtime; one that the values of the only item caused is
     a :class:`WrongInput`. Its texts carry CUDA's codes and the bytes asked."""
     text = str(error)
     shown = ", ".join(f"{name} {value.dtype}{list(value.shape)}" for name, value in feeds.items())

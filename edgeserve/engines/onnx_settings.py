@@ -1,4 +1,4 @@
-"""What a session of ONNX Runtime is told: threads, optimisation, entries of its own configuration, custom operators.
+"""The settings of a session of ONNX Runtime: threads, optimisation, entries of its own configuration, custom operators.
 
 For every engine that runs ONNX Runtime. Making the session is theirs, within :func:`making`.
 """
@@ -63,7 +63,7 @@ class OnnxThreads(NamedTuple):
 
 
 class SessionForm(NamedTuple):
-    """What a configuration says of a model's sessions. ``custom_ops`` are paths of libraries; ``shrinks``: memory goes
+    """The configuration of a model's sessions. ``custom_ops`` are paths of libraries; ``shrinks``: memory goes
     back to the system after inputs that are unusually large."""
 
     spin: bool = False
@@ -73,7 +73,7 @@ class SessionForm(NamedTuple):
     shrinks: bool = True
 
     def content(self) -> Dict[str, Any]:
-        """What changes the graph that is computed, for caches of what providers build from it."""
+        """The settings that change the computed graph, for caches of engines that providers build from it."""
         return {"level": self.level, "entries": self.entries, "custom_ops": list(map(file_sha256, self.custom_ops))}
 
 
@@ -185,7 +185,7 @@ def session_options(threads: OnnxThreads, form: SessionForm = DEFAULT_FORM) -> A
 
 
 def making(threads: OnnxThreads, make: Callable[[], Made]) -> Made:
-    """What ``make()`` returns: a session, whose own threads yield and flush as told. ONNX Runtime also sets the thread
+    """The result of ``make()``: a session, whose own threads yield and flush as told. ONNX Runtime also sets the thread
     that makes its first session to flush; that one is as it was."""
     with flushing(threads.flush):
         return made_yielding(threads.nice, make)
@@ -201,7 +201,7 @@ def thread_affinities(threads: int, cores: Tuple[int, ...]) -> str:
 
 
 RUNS_KEPT = 32
-"""Of so many runs the sizes are remembered."""
+"""The number of runs whose sizes are remembered."""
 
 USUAL_RUNS = 3
 """A size is usual that so many of them have, or exceed."""

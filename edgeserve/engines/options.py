@@ -24,7 +24,7 @@ from edgeserve.errors import ConfigError, nearest
 
 
 def of_name(value: Union[int, Mapping[str, int]], name: str) -> int:
-    """What stands for one name where a whole number stands for all, or one by name; 0 for a name that is not there."""
+    """The number for one name where a whole number stands for all, or one by name; 0 for a name that is not there."""
     return value.get(name, 0) if isinstance(value, Mapping) else value
 
 
@@ -52,7 +52,7 @@ class Options:
         return key in self._known
 
     def where(self, key: str) -> str:
-        """How messages name the option."""
+        """The option's name in messages."""
         return f"[model.{self._model.name}] options.{key}"
 
     def boolean(self, key: str, default: bool) -> bool:

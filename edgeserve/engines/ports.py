@@ -1,5 +1,5 @@
-"""What the inputs and outputs of a tensor model mean: batched, constant, mask or recurrent state; and, from that, the
-way from a batch of items to the model's arrays and back. Knows shapes and dtypes, no runtime; every tensor engine
+"""The roles of the inputs and outputs of a tensor model: batched, constant, mask or recurrent state; and, from that,
+the way from a batch of items to the model's arrays and back. Knows shapes and dtypes, no runtime; every tensor engine
 (ONNX Runtime, TensorRT) can use it.
 
 From the configuration: ``shapes`` (per item, for the example), ``pad`` (inputs padded to a common shape), ``state``
@@ -86,11 +86,11 @@ class HintOf(NamedTuple):
 READS = ("value", "argmax", "margin")
 
 HALF_ROUNDING = 0.03
-"""As :class:`RowFacts` has it, where numbers may have 10 bits: float16, bfloat16, and TF32, with which a GPU computes
-float32 unless it is told otherwise."""
+"""The ``rounding`` of :class:`RowFacts` where numbers may have 10 bits: float16, bfloat16, and TF32, with which a GPU
+computes float32 unless it is told otherwise."""
 
 NUMBERS_MAX = 63
-"""As :class:`RowFacts` has it: places that most tables have."""
+"""The ``numbers_max`` of :class:`RowFacts`: places that most tables have."""
 
 Shapes = Dict[str, Tuple[List[Shape], Shape]]
 """Padded input -> (the items' own shapes, the common shape)."""
@@ -98,8 +98,8 @@ Shapes = Dict[str, Tuple[List[Shape], Shape]]
 
 class PackedBatch(NamedTuple):
     """A batch as the model takes it: ``feeds`` hold the items that can run (``rows`` of them; without any there are no
-    feeds) and fill up the batch to ``size`` rows; ``failed`` says of the others, by their places in the batch, what is
-    wrong with each."""
+    feeds) and fill up the batch to ``size`` rows; ``failed`` has the errors of the others, by their places in the
+    batch."""
 
     feeds: Dict[str, NDArray[Any]]
     shapes: Shapes
@@ -137,7 +137,7 @@ def cast_exactly(value: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
 
 
 def _strange(array: NDArray[Any]) -> str:
-    """What of an array is no finite number."""
+    """The values of an array that are no finite numbers, as text."""
     return "NaN" if np.isnan(array).any() else "infinite numbers"
 
 
@@ -209,7 +209,7 @@ class Ports:
         self._state_shapes = {port.name: self._state_shape(port) for port in self._state_ports}
 
     def outputs(self) -> Dict[str, OutputType]:
-        """What an item's outputs are: the model's without the batch axis, recurrent states left out."""
+        """The types of an item's outputs: the model's without the batch axis, recurrent states left out."""
         states, found = set(self._states.values()), {}
         for port in self._declared:
             if port.name in states or not port.dims:
@@ -247,7 +247,8 @@ class Ports:
         return wrong
 
     def rows(self, device_kind: str) -> RowFacts:
-        """For an engine on such a device. Inputs that are padded and have no open axis are filled up along the last."""
+        """The facts on rows for an engine on such a device. Inputs that are padded and have no open axis are filled up
+        along the last."""
         open_axes = {
             slot.name: tuple(axis for axis, dim in enumerate(slot.dims) if dim is None) or (len(slot.dims) - 1,)
             for slot in self._slots
@@ -283,7 +284,7 @@ class Ports:
             )
         try:
             return self._packed(batch, {}, room)  # nearly always: all at once costs half as much as one by one
-        except BaseException:  # whatever an item's values raise
+        except BaseException:  # any error that an item's values raise
             failed = self._wrong_items(batch)
             if not failed:
                 raise
@@ -371,8 +372,8 @@ class Ports:
             )
 
     def _new_state(self, arrays: Mapping[str, NDArray[Any]], index: int) -> Dict[str, NDArray[Any]]:
-        """What an item leaves behind for the next of its stream. :class:`StateLost` where nothing can go on from it,
-        :class:`GrowingState` where it could not of any."""
+        """The state of an item for the next of its stream. Raises :class:`StateLost` where nothing can go on from it,
+        :class:`GrowingState` where nothing could from any item's."""
         state = {}
         for name, output in self._states.items():
             # Copied, so that a stream keeps its own state alive and not the whole batch's.

@@ -3,13 +3,13 @@
 ``function = "module:name"`` is looked for beside the configuration file first. It is called per item with a dict of
 named values and returns a dict, a list of dicts or :class:`Parts` (a fan-out), :class:`Route` (which successor) or a
 full :class:`~edgeserve.engines.base.Result`, as one does that has outputs and hints: ``Result({"x": x}, hints={...})``.
-What it raises for an item fails that item only.
+An exception that it raises for an item fails that item only.
 
 Options: ``batched = true`` calls it once with the list of items; an exception in the list that it returns fails the
-item at that place, what it raises fails the batch, since then nobody knows which item was wrong. ``stateful = true``
-adds the state as a second argument and expects ``(returned, new state)``; the state of an item that fails stays as it
-was. ``example = "module:name"`` gives one item for warm-up and profiling; ``process = true`` runs it in a process of
-its own (``edgeserve.offload.process``).
+item at that place, an exception that it raises fails the batch, since the faulty item is not known then. ``stateful =
+true`` adds the state as a second argument and expects ``(returned, new state)``; the state of an item that fails stays
+as it was. ``example = "module:name"`` gives one item for warm-up and profiling; ``process = true`` runs it in a process
+of its own (``edgeserve.offload.process``).
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ from edgeserve.errors import ConfigError, EngineError, ExampleUnknown, told
 KNOWN_OPTIONS = ("batched", "stateful", "example")
 
 NOMINAL_BYTES = 1 << 20
-"""What a function counts as when ``memory`` is not set: an imported module with its code and small tables."""
+"""The bytes that a function counts as when ``memory`` is not set: an imported module with its code and small tables."""
 
 COPIED_BYTES_MAX = 1 << 14
 """Copying an array of as many took 1 us on an AMD EPYC, of twice as many 26 us."""
 
 STATE_DEPTH_MAX = 8
-"""How deep nested containers are followed when the bytes of a state are counted."""
+"""The depth to which nested containers are followed when the bytes of a state are counted."""
 
 Function = Callable[..., Any]
 
 
 class Parts(NamedTuple):
-    """What a fan-out function returns: named values per part, what all parts ``shared``, and ``hints``: numbers for the
-    scheduler, which count for all parts alike."""
+    """The result of a fan-out function: named values per part, the values ``shared`` by all parts, and ``hints``:
+    numbers for the scheduler, which count for all parts alike."""
 
     items: Sequence[Values]
     shared: Optional[Values] = None
@@ -57,7 +57,7 @@ class Parts(NamedTuple):
 
 
 class Route(NamedTuple):
-    """What a function of a node with ``route = "one"`` returns: the successor's ``name``, and its outputs."""
+    """The result of a function of a node with ``route = "one"``: the successor's ``name``, and its outputs."""
 
     name: str
     outputs: Values
@@ -167,7 +167,7 @@ class PythonEngine(Engine):
             return Result({}, error=own_failure(self._name, error))
 
     def _result(self, returned: Any, index: int) -> Result:
-        """What the function returned for one item, checked."""
+        """The function's result for one item, checked."""
         if isinstance(returned, BaseException):
             raise EngineError(
                 f"model {self._name!r}: {self._spec} raised {told(returned, f' on item {index}')} ({_place(returned)})"
@@ -338,7 +338,7 @@ def _written_keys(value: Optional[ast.AST]) -> Set[str]:
 
 
 _MAKERS = {"Parts": 2, "Route": 2, "Result": 2}
-"""What makes a result, and how many of its first arguments may hold named values."""
+"""The names of the classes that make a result, and how many of their first arguments may hold named values."""
 
 
 # --- small helpers ----------------------------------------------------------------------------------------------------
@@ -371,7 +371,7 @@ _CONTAINERS = (list, dict, set, bytearray)
 
 
 def _references(array: NDArray[Any]) -> Tuple[int, int]:
-    """Of an array, and of what it is a view of."""
+    """The numbers of references to an array, and to the array that it is a view of."""
     base = array.base
     return sys.getrefcount(array), 0 if base is None else sys.getrefcount(base)
 

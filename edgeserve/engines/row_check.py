@@ -1,4 +1,4 @@
-"""Whether a model keeps the items of a batch apart: whether row i of each output is what item i gets alone.
+"""The check that a model keeps the items of a batch apart: row i of each output must equal item i's output alone.
 
 No file says so. One list for the whole batch, a mean over the first axis, time as the first axis, a batch norm exported
 in training mode, a range taken over the batch: each gives a client something of another. So before a model serves in
@@ -8,12 +8,12 @@ whose values are no numbers. Two questions are asked of every row:
 
 * Does it stay as it is when its neighbours change? At one batch size the same kernels run, so that nearly the same bits
   are expected: :data:`STRICT`.
-* Is it what the item gets alone? Other kernels may add up in another order: :attr:`RowFacts.rounding`. Where rounding
-  turns a decision inside the model (the order of two boxes), the same values in another order will do.
+* Does it equal the item's output alone? Other kernels may add up in another order: :attr:`RowFacts.rounding`. Where
+  rounding turns a decision inside the model (the order of two boxes), the same values in another order will do.
 
-The first size that fails is the end of the sizes. A size costs four runs, those that do not hold all drawn items six,
-and the items alone twenty at most: about as much as the warm-up that follows. Knows sessions and values, no lane and
-no clock.
+The first size that fails is the end of the sizes. A size costs four runs, a size that does not hold all drawn items
+six, and the items alone twenty at most: about as much as the warm-up that follows. Knows sessions and values, no lane
+and no clock.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from edgeserve.engines.base import Batch, Engine, Result, RowFacts, Session, Val
 from edgeserve.errors import DeviceLost, EngineError, OutOfMemory, ProcessEnded, WrongRows
 
 SEED = 3
-"""Of the drawn items: the same at every start."""
+"""The seed of the drawn items: the same at every start."""
 
 STRICT = 1e-4
-"""How far an output may move, as a share of its value, when only the neighbours change. The same kernels run then, so
-that this is room for a few sums that threads add up in the order in which they end."""
+"""The greatest change of an output, as a share of its value, when only the neighbours change. The same kernels run
+then, so that this is room for a few sums that threads add up in the order in which they end."""
 
 STRICT_HALF = 4e-3
 """The same of a float16: four of its steps."""
@@ -47,7 +47,7 @@ NOISE_FACTOR = 4.0
 """So much more than from run to run may an output move when neighbours change."""
 
 FLIPS_MAX = 1e-3
-"""As which share of the values of an output whole numbers may be others, where there are so many: each pixel of a mask
+"""The share of an output's whole numbers that may differ, where there are many: each pixel of a mask
 is a decision, and rounding turns some."""
 
 SPARSE = 5
@@ -55,8 +55,8 @@ STRANGE = 6
 """An item of no numbers and of the largest: what such a neighbour leaves of a value times 0, of a maximum, of a sum."""
 
 DOUBTFUL_ITEMS = 8
-"""Where names say that an output has no rows of the batch, so many more items are run alone: mostly zeros, as a scene
-with a few things in it."""
+"""The number of further items that are run alone where names say that an output has no rows of the batch: mostly zeros,
+as a scene with a few things in it."""
 
 CUTS = (0.5, 0.75, 1.0, 0.25)
 """Lengths of the drawn items along open axes, as shares of the example's."""
@@ -80,10 +80,10 @@ OWN_ITEMS_MAX = 4
 
 
 class Bounds(NamedTuple):
-    """What counts as a difference: more than a ``share`` of a float's value, or more than the user's ``tolerance`` of
-    anything. ``small``: the share of an output's largest value that smaller values are compared with. Not ``in_order``:
-    the same values in another order are no difference. ``flips``: as which share of many whole numbers may be
-    others."""
+    """The bounds beyond which results differ: more than a ``share`` of a float's value, or more than the user's
+    ``tolerance`` of anything. ``small``: the share of an output's largest value that smaller values are compared with.
+    Not ``in_order``: the same values in another order are no difference. ``flips``: the share of many whole numbers
+    that may differ."""
 
     share: float
     small: float
@@ -92,15 +92,15 @@ class Bounds(NamedTuple):
     flips: float = FLIPS_MAX
 
     def limit(self, kind: str, values: int) -> float:
-        """For so many values of a kind (:class:`Difference`)."""
+        """The bound for ``values`` values of a kind (:class:`Difference`)."""
         if kind == "count":
             return max(self.flips if values * self.flips >= 1 else 0.0, self.tolerance)
         return max(self.share, STRICT_HALF if kind == "half" else 0.0, self.tolerance)
 
 
 class Difference(NamedTuple):
-    """The worst difference of two results: how many times what is allowed it is, as which ``share`` of ``what``.
-    ``kind``: ``"float"``, ``"half"`` of a float16, ``"count"`` of the values that are others."""
+    """The worst difference of two results: its multiple of the bound, and its ``share`` of ``what``.
+    ``kind``: ``"float"``, ``"half"`` of a float16, ``"count"`` of the values that differ."""
 
     over: float
     share: float
@@ -109,7 +109,7 @@ class Difference(NamedTuple):
 
     @property
     def text(self) -> str:
-        """For a message: ``output 'y' differs by 12 % of its value``."""
+        """The difference for a message: ``output 'y' differs by 12 % of its value``."""
         if self.share == OTHER:
             return f"{self.what} differs"
         if self.kind == "count":
@@ -132,8 +132,8 @@ def _is_asked_for(model: ModelConfig, engine: Engine) -> bool:
 
 
 def row_check_of(model: ModelConfig, engine: Engine) -> Optional[RowCheck]:
-    """What looks at a loaded model, its batch sizes and whether it remembers; ``None`` where there is nothing to look
-    at."""
+    """The check of a loaded model, its batch sizes and whether it remembers; ``None`` where there is nothing to
+    check."""
     if not _is_asked_for(model, engine):
         return None
     facts = engine.rows()
@@ -186,7 +186,7 @@ class RowCheck:
         return self._ends[min(self._ends)] if self._ends else ""
 
     def order(self) -> Tuple[int, ...]:
-        """In which order to look at the sizes: the smallest first, since a model that mixes two items mixes more, then
+        """The order of the sizes to check: the smallest first, since a model that mixes two items mixes more, then
         from the largest down, so that memory grows once. Where the smallest fails the others need no look."""
         several = [size for size in self._sizes if size > 1]
         return (*several[:1], *several[:0:-1])
@@ -287,7 +287,7 @@ class RowCheck:
         return True
 
     def _alone(self, item: Values, state: Any) -> Result:
-        """In a batch of one; of a model that takes none, in the smallest batch without other items."""
+        """The result of an item alone: in a batch of one, or where the model takes none, in the smallest batch."""
         return self._run([item], [state], 1 if self._takes_one else self._sizes[0])[0]
 
     def _depends(self, error: WrongRows) -> None:
@@ -397,14 +397,14 @@ class RowCheck:
         return self._run(items, [*(case.state for case in cases), *[None] * rest], size)[: len(cases)]
 
     def _places(self, size: int) -> Tuple[List[int], List[int]]:
-        """Which item stands where in a batch, and another that takes its place: of the other end, whose values are the
+        """The item at each place of a batch, and another that takes its place: of the other end, whose values are the
         widest."""
         count = len(self._cases)
         whole = [place % count for place in range(size)]
         return whole, [count - 1 - place if 2 * place + 1 != count else 0 for place in whole]
 
     def _more_places(self, size: int) -> List[List[int]]:
-        """Of a batch that does not hold all items: those of zeros and of wide values side by side, too."""
+        """More places for a batch that does not hold all items: items of zeros and of wide values side by side."""
         count = len(self._cases)
         return [[(begin + place) % count for place in range(size)] for begin in range(2, count - 1) if size < count]
 
@@ -418,7 +418,7 @@ class RowCheck:
         return found
 
     def _padding(self) -> str:
-        """What may help where inputs are padded to the longest item."""
+        """Advice for a model whose inputs are padded to the longest item."""
         return (
             "; its inputs are padded to the longest item of a batch: options.mask and options.crop_outputs keep the "
             "padding out where the model can"
@@ -450,7 +450,7 @@ def items_of_numbers(example: Values, numbers: Sequence[int]) -> List[Values]:
 
 
 def _filled(value: Any, numbers: Sequence[int]) -> Any:
-    """An array of the form of ``value`` with the first of these numbers, those that its type can hold."""
+    """An array of the form of ``value`` with the first of these numbers that its type can hold."""
     held = np.minimum(np.array(numbers, np.int64), np.iinfo(value.dtype).max)
     return np.resize(held, value.shape).astype(value.dtype)
 
@@ -511,7 +511,7 @@ def _told(result: Result) -> Dict[str, Any]:
 
 
 def _leaves(value: Any, name: str = "") -> Iterator[Tuple[str, NDArray[Any]]]:
-    """The arrays, numbers and texts in a value, by how a message calls them. What is none of them is not compared."""
+    """The arrays, numbers and texts in a value, by their names in messages. Other values are not compared."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
             yield from _leaves(inner, f"{name} {key!r}" if name else str(key))

@@ -62,13 +62,13 @@ KNOWN_OPTIONS = (
 )
 
 NOMINAL_BYTES = 1 << 20
-"""What a synthetic model occupies when ``memory`` is not set."""
+"""The bytes of a synthetic model when ``memory`` is not set."""
 
 STATE_BYTES = 64
-"""What the state of an unfinished item is said to occupy: it is one counter."""
+"""The reported bytes of an unfinished item's state: it is one counter."""
 
 HANG_NS = 3600 * NS_PER_S
-"""How long a hang lasts unless ``options.hang`` says: longer than any lane waits."""
+"""The default of ``options.hang``: longer than any lane waits."""
 
 Sleep = Callable[[float], Any]
 
@@ -153,7 +153,7 @@ class SyntheticEngine(Engine):
         return {name: np.zeros(shape, np.float32) for name, shape in self._shapes.items()}
 
     def open(self, lane: LaneInfo) -> Session:
-        """Of the device that works by itself with ``options.pack``, else one that blocks."""
+        """A session of a device that works by itself with ``options.pack``, else one that blocks."""
         self._must_be_loaded()
         if self._sequence is not None:
             return SequenceSession(self, self._sequence)
@@ -169,7 +169,7 @@ class SyntheticEngine(Engine):
         return self.finish(planned)
 
     def pack(self) -> None:
-        """What the lane's thread does for a batch before the device can run it."""
+        """Do the work of the lane's thread for a batch before the device can run it."""
         if self._pack_ns:
             self._sleep(self._pack_ns / NS_PER_S)
 
@@ -220,7 +220,7 @@ class SyntheticEngine(Engine):
         return with_failures(results, planned.failed)
 
     def aborted(self, planned: _Planned) -> EngineError:
-        """How an aborted batch ends."""
+        """The error of an aborted batch."""
         return EngineError(f"model {self._name!r}: batch {planned.number} was aborted")
 
     def _trouble(self, number: int, hangs: bool) -> Optional[EngineError]:
@@ -365,7 +365,7 @@ class SyntheticPending(Pending):
 
 
 class SyntheticState:
-    """Where an item stands: steps made and still to make, and which session holds what it computed (None: no one)."""
+    """The progress of an item: steps made and still to make, and the session that holds its results (None: no one)."""
 
     __slots__ = ("item", "made", "left", "holder")
 
@@ -456,7 +456,7 @@ class SequenceSession(Session):
 
 
 def _told(control: Optional[BatchControl], index: int, result: Result) -> Result:
-    """An item is over: tell of it now where somebody listens. What stands at its place in the results."""
+    """Report an ended item now where the batch has a listener. Returns the entry at its place in the results."""
     if control is None:
         return result
     control.emit(index, result)

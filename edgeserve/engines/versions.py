@@ -1,4 +1,5 @@
-"""Which versions of which libraries run a model: for profiles, and for people. Nothing is imported to find out."""
+"""The libraries that run a model, with their versions: for profiles, and for people. Nothing is imported to find
+out."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ _BUILDS_OF = {
 
 
 def installed(names: Iterable[str]) -> Dict[str, str]:
-    """Those packages that are installed, with their versions."""
+    """The installed ones of the packages, with their versions."""
     from importlib import metadata  # a megabyte that a server without profiles spares
 
     found = {}

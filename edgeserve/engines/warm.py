@@ -55,7 +55,7 @@ def batch_to_time(item: Values, size: int, sequences: bool) -> Batch:
 def time_run_ns(
     session: Session, batch: Batch, clock_ns: Callable[[], int], seen: Optional[Dict[str, Any]] = None
 ) -> int:
-    """How long one batch took: on the device where it can say, else from launch to result. Of a model of sequences
+    """The time of one batch: on the device where it can say, else from launch to result. Of a model of sequences
     that counts its turns, how long one of them took. A batch that ``steps_max`` leaves unfinished goes on to its end,
     and how long a turn or step took from then on counts."""
     started_ns = clock_ns()

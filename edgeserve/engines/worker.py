@@ -14,7 +14,7 @@ from typing import Any, Callable, List, Optional, Tuple
 from edgeserve.engines.base import LaneInfo, Pending, Result
 
 NAME = "worker"
-"""Where the lane's sessions find the worker in ``LaneInfo.common``."""
+"""The key of the lane's worker in ``LaneInfo.common``."""
 
 
 class Worker:

@@ -1,8 +1,8 @@
 """A recorded bag of ROS through an app of a running server, at the bag's own times; its answers to another bag.
 
-Each message is sent when it was recorded, as its topic's stream where the app has streams: what is superseded, refused
-or late, the server says. A message is read and made an array before it is due, so that only the app is measured. An
-answer is written with its message's header, at its message's time in the bag: players show both together.
+Each message is sent when it was recorded, as its topic's stream where the app has streams: the server decides which
+ones are superseded, refused or late. A message is read and made an array before it is due, so that only the app is
+measured. An answer is written with its message's header, at its message's time in the bag: players show both together.
 
 Bags of ROS 2 (``mcap``, ``sqlite3``) and of ROS 1 are read by the package ``rosbags``, without ROS.
 """

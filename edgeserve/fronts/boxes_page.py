@@ -1,8 +1,8 @@
 """A page with a camera's newest frame and the boxes in it: ``/`` for a browser, ``/stream`` (MJPEG) and ``/frame.jpg``
 for others, such as Home Assistant.
 
-Nothing is drawn while nobody looks. There is no password: it listens where only this machine reaches it, unless told
-otherwise; requests that name another host are then refused, so that no foreign page reads the pictures.
+Nothing is drawn while no viewer is connected. There is no password: it listens where only this machine reaches it,
+unless told otherwise; requests that name another host are then refused, so that no foreign page reads the pictures.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ VIEWERS_MAX = 8
 
 HEAD_BYTES_MAX = 8192
 WAIT_S = 10.0
-"""How long a viewer may take to ask, or to take a picture."""
+"""Seconds that a viewer may take to send its request, or to read a picture."""
 
 QUALITY = 80
 
@@ -103,7 +103,7 @@ class BoxesPage:
             await self._stream(reader, writer)
 
     async def _stream(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Until the viewer goes, also where no frame comes."""
+        """Send frames until the viewer disconnects, also where no frame comes."""
         writer.write(_head("200 OK", f"multipart/x-mixed-replace; boundary={PART}"))
         going = asyncio.ensure_future(reader.read(1))
         try:

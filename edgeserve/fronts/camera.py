@@ -1,4 +1,4 @@
-"""Frames of a camera, a stream, a file or a test pattern to an app of a running server; its boxes to whoever looks.
+"""Frames of a camera, a stream, a file or a test pattern to an app of a running server; its boxes to viewers.
 
 A thread of its own reads the source; of frames that wait only the newest stays. A frame's deadline is the app's, from
 when the frame was there. A camera or a stream that ends is opened again after a pause that grows.
@@ -38,7 +38,7 @@ class Seen(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """How a frame ended: with ``boxes``, or without an answer for a ``reason``."""
+    """The end of a frame: with ``boxes``, or without an answer for a ``reason``."""
 
     seen: Seen
     boxes: List[Box]
@@ -49,7 +49,7 @@ class Ended(NamedTuple):
 
 class Camera:
     """One source, asked about until it ends or ``stopped`` is set. ``look`` is called with every frame that ended; not
-    with those that a newer one replaced. ``clock_ns`` is the host's monotonic clock."""
+    with a frame that a newer one replaced. ``clock_ns`` is the host's monotonic clock."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What detectors answer, as rows of class, score and box: the forms in which networks for cameras bring their boxes.
+"""Detectors' answers as rows of class, score and box: the forms in which networks for cameras return their boxes.
 
 Pure. Boxes in the result are shares of the image, from 0 to 1, in the order top, left, bottom, right.
 """
@@ -23,7 +23,8 @@ MODEL_TYPES = {"yologeneric": "yolo", "yolonas": "yolonas", "yolox": "yolox", "s
 """Frigate's names of model types -> the form."""
 
 OVERLAP_MAX = 0.4
-"""Of two boxes of one class that share more (intersection over union), the one with the smaller score goes."""
+"""The greatest overlap (intersection over union) of two boxes of one class: beyond it, the one with the smaller score
+is dropped."""
 
 STRIDES = (8, 16, 32)
 
@@ -176,7 +177,8 @@ def _rfdetr(arrays: Sequence[NDArray[Any]]) -> Boxes:
 
 
 def _ssd(outputs: Mapping[str, NDArray[Any]]) -> Boxes:
-    """By name where the names say it, else in the usual order: boxes, classes, scores, count."""
+    """The boxes of an SSD's outputs: by name where the names say it, else in the usual order: boxes, classes, scores,
+    count."""
     found = {
         kind: next((array for name, array in outputs.items() if kind in name.lower()), None)
         for kind in ("box", "class", "score")

@@ -2,8 +2,8 @@
 
 Frigate sends a message of two frames, a header (JSON: ``shape``, ``dtype``, ``model_type``) and an image's bytes, over
 a REQ socket, and takes one frame of 20 x 6 float32 (class, score, top, left, bottom, right), zeros where there is
-nothing. It waits 200 ms, then it makes another socket. So a request's deadline is that time, and whatever is refused or
-late is answered as an empty image. A socket of Frigate is a stream of its own where the app keeps streams.
+nothing. It waits 200 ms, then it makes another socket. So a request's deadline is that time, and a refused or late
+request is answered as an empty image. A socket of Frigate is a stream of its own where the app keeps streams.
 
 From 0.17 on it first asks, with a header alone, whether the detector has its model, and would send the file. The app
 has its own: the answer is yes, and no file is ever taken.
@@ -38,7 +38,7 @@ TOGETHER_MAX = 64
 """Requests that are open at once; a Frigate has one per detector."""
 
 OF_ONE_MAX = 2
-"""Of them of one socket: Frigate's asks one at a time, and gives up before it asks again."""
+"""The most of them of one socket: Frigate's asks one at a time, and gives up before it asks again."""
 
 FRAMES_MAX = 4
 """The sender's name, an empty frame, a header and an image."""
@@ -148,7 +148,7 @@ class FrigateFront:
 
     async def _answer(self, socket: Any, frames: List[bytes]) -> None:
         if len(frames) < 3 or frames[1]:
-            return  # no REQ socket: nobody waits
+            return  # no REQ socket: it waits for no answer
         about = _model_question(frames[2])
         if about:
             self._troubles.tell(about, f"{about}: Frigate's model is not used; app {self._app!r} answers with its own")
@@ -197,7 +197,7 @@ class FrigateFront:
 
 
 def _model_question(head: bytes) -> str:
-    """Which model a header asks for, or brings; empty for an image's."""
+    """The model that a header asks for, or brings; empty for an image's header."""
     try:
         header = json.loads(head) if len(head) <= HEADER_BYTES_MAX else {}
     except (ValueError, RecursionError):

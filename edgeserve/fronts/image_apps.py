@@ -50,7 +50,7 @@ IN_FLIGHT_MAX = 2
 """Frames of one source without an answer: one runs, and one is there when it ends."""
 
 IN_FLIGHT_STREAM_MAX = 4
-"""The same where the app's own stream gives up what waits for what is newer."""
+"""The same where the app's own stream drops a waiting frame for a newer one."""
 
 
 class AppInput(NamedTuple):
@@ -76,8 +76,8 @@ def of_image(about: Mapping[str, Any]) -> bool:
 async def the_input(
     client: AsyncClient, app: str, sender: str, fits: Callable[[Mapping[str, Any]], bool] = of_image
 ) -> AppInput:
-    """What an app of the server declares. ``sender``: who sends one image, or what else ``fits``. Raises
-    :class:`EdgeServeError` where there is no such app, or it takes something else."""
+    """The declared input of an app of the server. ``sender``: the sender of one image, or of another input that
+    ``fits``. Raises :class:`EdgeServeError` where there is no such app, or it takes something else."""
     apps = await client.apps()
     example = 'image = { dtype = "uint8", shape = [320, 320, 3] }'
     found = app_for(apps, app, f"one image: {sender} sends no more", fits, example)
@@ -87,7 +87,7 @@ async def the_input(
 class Detector:
     """An app that is asked about frames. ``form``, one of :data:`~edgeserve.fronts.detections.FORMS`, says how it
     answers (empty: outputs named boxes and scores, else ``yolo``); ``size`` is the height and width of the network's
-    image where the server resizes; ``letterbox``: whoever resizes keeps the aspect. ``labels`` are the classes' names.
+    image where the server resizes; ``letterbox``: resizing keeps the aspect. ``labels`` are the classes' names.
     """
 
     def __init__(
@@ -195,14 +195,14 @@ def _fitted(array: NDArray[np.uint8], form: ImageForm) -> NDArray[np.uint8]:
 
 
 def reason_of(error: BaseException) -> str:
-    """What a frame without an answer is counted as."""
+    """The reason under which a frame without an answer is counted."""
     if isinstance(error, (Rejected, Dropped)):
         return f"{error.code}: {error.reason}"
     return error.code if isinstance(error, EdgeServeError) else "error"
 
 
 class Tally:
-    """How the frames of a run ended; the newest latencies alone are kept."""
+    """The outcomes of a run's frames, counted; the newest latencies alone are kept."""
 
     def __init__(self) -> None:
         self.sent = 0
@@ -233,7 +233,7 @@ Frame = TypeVar("Frame")
 
 
 class NewestWins(Generic[Frame]):
-    """Frames of one source on their way: at most ``in_flight_max`` are asked at once, and of those that wait for a
+    """Frames of one source on their way: at most ``in_flight_max`` are asked at once, and of the frames that wait for a
     place only the newest stays. ``ask`` asks about one and returns when it has ended; it raises nothing."""
 
     def __init__(self, ask: Callable[[Frame], Awaitable[None]], in_flight_max: int, reasons: Counter[str]) -> None:
@@ -262,7 +262,7 @@ class NewestWins(Generic[Frame]):
             self._start(self._waiting.pop())
 
     async def ended(self) -> None:
-        """Until all that were offered have ended."""
+        """Wait until all offered frames have ended."""
         while self._open:
             await asyncio.wait(self._open)
 

@@ -1,4 +1,4 @@
-"""What listens to the sound of one voice connection: for wake words, and for whether somebody speaks.
+"""Detectors on the sound of one voice connection: of wake words, and of speech.
 
 Sound is 16-bit integers at 16 kHz, mono; apps take float32 from -1 to 1, or integers.
 """
@@ -24,11 +24,11 @@ FRAMES_WAITING_MAX = 64
 
 VOICE_SCORE = 0.5
 SILENCE_S = {"default": 0.7, "relaxed": 1.25, "aggressive": 0.25}
-"""By the protocol's sensitivity: how long a pause ends a command (Home Assistant's own figures)."""
+"""Seconds of the pause that ends a command, by the protocol's sensitivity (Home Assistant's own figures)."""
 
 
 class Connection(Protocol):
-    """What asks for the one who listens, and is told what was heard."""
+    """The connection that asks for a detector, and is told the events."""
 
     async def ask(self, role: str, values: Mapping[str, Any]) -> Answer:
         """Ask the app of a role. Raises :class:`EdgeServeError`."""
@@ -43,16 +43,16 @@ class Connection(Protocol):
         """A wake word."""
 
     async def voice_began(self, now_ms: int) -> None:
-        """Somebody speaks."""
+        """The beginning of speech."""
 
     async def voice_ended(self, now_ms: int) -> None:
         """A pause of the speaker."""
 
 
 class WakeWords:
-    """The last seconds of one connection's sound, shown to the wake app every so often. One look at a time; what came
-    meanwhile is in the next. ``words``: those that may be heard; none: any, told by the app's name. ``is_unit``: floats
-    go from -1 to 1."""
+    """The last seconds of one connection's sound, shown to the wake app every so often. One look at a time; the sound
+    meanwhile is in the next. ``words``: the ones to detect; none: any, told by the app's name. ``is_unit``: floats go
+    from -1 to 1."""
 
     def __init__(
         self, connection: Connection, app: ServedApp, words: Sequence[str], every_ms: float, is_unit: bool
@@ -115,11 +115,11 @@ class VoiceActivity:
 
     @property
     def was_heard_lately(self) -> bool:
-        """Whether somebody spoke in the last two seconds."""
+        """True if speech was detected in the last two seconds."""
         return any(self._lately)
 
     def begin(self, pause_s: Optional[float]) -> None:
-        """Hear anew; a pause of ``pause_s`` ends what is said."""
+        """Begin anew; a pause of ``pause_s`` ends the speech."""
         self._rest = np.zeros(self._length - self._hop, np.int16)
         self._pause = round((pause_s or SILENCE_S["default"]) * RATE / self._hop)
         self._speaking, self._silent = False, 0

@@ -43,13 +43,13 @@ log = logging.getLogger("edgeserve")
 
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 PAUSE_S_MIN, PAUSE_S_MAX = 1.0, 60.0
-"""Before the broker is tried again: doubled from the one to the other."""
+"""Seconds before the broker is tried again: doubled from the first to the second."""
 
 STEADY_S = 60.0
 """A connection that lasted so long was none that another front took at once: the pause is the shortest again."""
 
 END_S = 0.5
-"""How long a front that ends may take to say so to its broker."""
+"""Seconds that a stopping gateway may take to report so to its broker."""
 
 TOGETHER_MAX = 64
 """Questions without an answer; one more is refused. One asker has three quarters at most, and a quarter while others
@@ -59,13 +59,13 @@ MESSAGES_WAITING_MAX = 256
 PAYLOAD_BYTES_MAX = 16 * 1024**2
 DETECTIONS_MAX = 20
 STATE_CHARS_MAX = 255
-"""What Home Assistant takes as a state."""
+"""The most characters of a state in Home Assistant."""
 
 STALE_S = 60
-"""Without a new picture for so long, what a camera showed is not known."""
+"""Seconds without a new picture after which a camera's state is unknown."""
 
 ANY = "object"
-"""What is watched for where no label is named."""
+"""The label of objects of any kind, watched for where no label is named."""
 
 READINGS = {
     "temperature_c": ("Temperature", "temperature", "°C", 1.0),
@@ -81,7 +81,7 @@ READINGS = {
 
 @dataclass(frozen=True)
 class Mqtt:
-    """Where the broker is, and what it is told and asks."""
+    """The broker's address, and the topics that it gets and asks."""
 
     host: str = "127.0.0.1"
     port: int = 1883
@@ -145,7 +145,7 @@ class MqttFront:
             self._detector = app_for(self._apps, self._options.detect, "pictures", of_image, example)
 
     async def serve(self, stopped: asyncio.Event, ready: Callable[[str], None]) -> None:
-        """Until ``stopped``, and at most :data:`END_S` more. A broker that is not there, or goes, is tried again;
+        """Serve until ``stopped``, and at most :data:`END_S` more. A broker that is not there, or goes, is tried again;
         ``ready(place)`` is called at each connection."""
         serving = asyncio.ensure_future(self._serve(stopped, ready))
         stopping = asyncio.ensure_future(stopped.wait())
@@ -251,7 +251,8 @@ class MqttFront:
                             begin(self._look_at(broker, camera))
 
     def _hear_of(self, instance: str, is_retained: bool) -> None:
-        """Who has this front's name on the broker. What is retained at the first connection is an earlier run."""
+        """Take the instance that has this gateway's name on the broker. A name retained at the first connection is an
+        earlier run's."""
         if instance not in ("", self._self) and (self._is_known or not is_retained):
             self.counts["takeovers"] += 1
             self._troubles.tell(
@@ -261,8 +262,8 @@ class MqttFront:
             )
 
     def _origin(self, who: str) -> str:
-        """Whose share a question uses. The last level of its topic is the asker's own word, unless the broker keeps
-        it for one user: any other name gives no share of its own."""
+        """The owner whose share a question uses. The last level of its topic is the asker's own word, unless the broker
+        keeps it for one user: any other name gives no share of its own."""
         return f"mqtt:{who}" if who in self._options.askers else "mqtt"
 
     async def _answer(self, broker: aiomqtt.Client, topic: str, payload: bytes) -> None:
@@ -270,7 +271,7 @@ class MqttFront:
         place = f"{self._base}/answer/{topic[len(self._base) + len('/ask/') :]}"
         app = next((each for each in self._options.ask if topic_part(each) == level), None)
         if app is None:
-            return  # nobody said that it may be asked
+            return  # the configuration does not allow it
         try:
             origin = self._origin(who)
             self._check_room(origin)
@@ -388,7 +389,7 @@ class MqttFront:
             await self._tell(broker)
 
     async def _tell(self, broker: aiomqtt.Client) -> None:
-        """The server's state, after the configuration of what is new in it."""
+        """The server's state, after the configuration of its new entities."""
         try:
             is_ready = bool((await self._client.health())["ready"])
             stats: Mapping[str, Any] = await self._client.stats()
@@ -407,7 +408,7 @@ class MqttFront:
             await broker.publish(f"{self._base}/apps/{topic_part(app)}", json.dumps(_app_of(row)), retain=True)
 
     def _entities(self, stats: Mapping[str, Any], device: Mapping[str, Any]) -> Dict[str, str]:
-        """What Home Assistant is to show: topic -> configuration."""
+        """The entities that Home Assistant shows: topic -> configuration."""
         options, base = self._options, self._base
         found: Dict[str, str] = {}
         common = {
@@ -513,7 +514,7 @@ def _app_of(row: Mapping[str, Any]) -> Dict[str, Any]:
 
 
 async def _first_of(*works: Awaitable[Any]) -> None:
-    """Until one of them ends; the others are cancelled. Raises what the first to end raised."""
+    """Wait until one of them ends, and cancel the others. Raises the error of the first to end."""
     tasks = [asyncio.ensure_future(work) for work in works]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -45,7 +45,7 @@ POINT_KINDS = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 8:
 AXES = ("x", "y", "z")
 
 FIELDS_MAX = 64
-"""Of a cloud's point: lidars have about ten."""
+"""The most fields of a cloud's point: lidars have about ten."""
 
 COMPRESSED_FORMATS = ("JPEG", "PNG")
 
@@ -201,8 +201,8 @@ def stamp_ns(message: Any) -> int:
 
 
 def left_ms(message: Any, now_ns: int, slo_ms: float) -> Tuple[float, bool]:
-    """How long the answer may still take, and whether the message's stamp said so. A stamp that is missing, lies in the
-    future or more than :data:`CLOCKS_APART_NS` back (another clock) counts as now."""
+    """The milliseconds left for the answer, and whether the message's stamp set them. A stamp that is missing, lies in
+    the future or more than :data:`CLOCKS_APART_NS` back (another clock) counts as now."""
     taken_ns = stamp_ns(message)
     if not 0 < taken_ns <= now_ns <= taken_ns + CLOCKS_APART_NS:
         return slo_ms, False

@@ -16,14 +16,14 @@ log = logging.getLogger("edgeserve")
 
 STREAMS = ("in_order", "newest_wins")
 ELEMENTS_MAX = 4096
-"""Of an array in JSON; a larger one is told by its dtype and shape."""
+"""The most elements of an array in JSON; a larger one is reported by its dtype and shape."""
 
 TOLD_MAX = 64
 """Kinds of trouble that a front logs: who connects can make new ones at will."""
 
 
 class Troubles:
-    """What goes wrong, logged once each: a camera would fill a log."""
+    """Logs each failure once: a camera would fill a log."""
 
     def __init__(self, front: str) -> None:
         self._front = front
@@ -104,7 +104,7 @@ def inputs_from_json(app: str, declared: Mapping[str, Any], payload: bytes) -> D
 
 
 def as_json(value: Any) -> Any:
-    """An output's value as JSON has it: lists for arrays, no bytes, null for what is no number."""
+    """An output's value as JSON has it: lists for arrays, no bytes, null for a number that is not finite."""
     if isinstance(value, np.ndarray):
         if value.size > ELEMENTS_MAX or (value.dtype.hasobject and not is_text(value)):
             return {"dtype": value.dtype.name, "shape": list(value.shape)}

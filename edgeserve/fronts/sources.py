@@ -1,4 +1,4 @@
-"""Where frames come from: a test pattern, PyAV, or GStreamer. Each is an iterator of (seconds, uint8 [height, width,
+"""The sources of frames: a test pattern, PyAV, or GStreamer. Each is an iterator of (seconds, uint8 [height, width,
 3]) for a thread of its own.
 
 Files come at their own times, live sources as they come. Times are the source's own.
@@ -27,10 +27,10 @@ log = logging.getLogger("edgeserve")
 TEST, DEVICE = "test", "/dev/"
 PROTOCOLS = ("rtsp://", "rtsps://", "rtmp://", "http://", "https://", "udp://", "rtp://", "tcp://")
 WAIT_S = 5.0
-"""How long a stream may say nothing, when it is opened and between two frames."""
+"""Seconds that a stream may be silent, when it is opened and between two frames."""
 
 JITTER_MS = 50
-"""How long GStreamer holds packets of a stream to put them in order; over TCP they are."""
+"""Milliseconds that GStreamer holds packets of a stream to put them in order; over TCP they are in order."""
 
 RTP_VIDEO = "application/x-rtp,media=video"
 
@@ -122,7 +122,7 @@ class Pattern:
         self._clock_s = clock_s
 
     def frames(self, ending: threading.Event) -> Frames:
-        """Without an end."""
+        """Yield frames without an end."""
         height, width = self._size
         side = max(1, min(TEST_SQUARE, height // 2, width // 2))
         ground = np.zeros((height, width, 3), np.uint8)
@@ -154,7 +154,7 @@ class PyAv:
         if is_device(self.name):
             options = {"format": "v4l2"}
         elif self.name.startswith("rtsp"):
-            options["options"] = {"rtsp_transport": "tcp", "fpsprobesize": "0"}  # no wait for a rate that nobody asks
+            options["options"] = {"rtsp_transport": "tcp", "fpsprobesize": "0"}  # no wait for an unused rate
         try:
             with av.open(self.name, **options) as container:
                 if not container.streams.video:

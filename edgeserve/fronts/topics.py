@@ -7,7 +7,7 @@ import re
 _NO_PART = re.compile(r"[+#/%]")
 _LABEL = re.compile(r"[^A-Za-z0-9-]|-(?=[0-9a-f]+[^A-Za-z0-9])")
 _KEY = re.compile(r"[^A-Za-z0-9_-]|-(?=[0-9a-f]+[^A-Za-z0-9_])")
-"""What a key cannot hold, and a dash that would begin an escape such as ``-2e-``."""
+"""The characters that a key cannot hold, and a dash that would begin an escape such as ``-2e-``."""
 
 
 def topic_part(name: str) -> str:

@@ -1,9 +1,9 @@
 """Home Assistant's voice protocol, Wyoming, answered by apps of a running server.
 
 One listener for all that Home Assistant and satellites ask: which services there are, wake words, voice activity,
-speech to text, intents, text to speech. A connection is a satellite, or a question of Home Assistant's; whose share it
-uses goes by its address. What is refused or late is answered as the protocol's empty answer, and an error before it:
-older clients wait for the former alone.
+speech to text, intents, text to speech. A connection is a satellite, or a question of Home Assistant's; its address
+decides whose share it uses. A refused or late request is answered as the protocol's empty answer, and an error before
+it: older clients wait for the former alone.
 
 Sound comes as 16-bit integers, is brought to 16 kHz mono, and goes to apps of float32 from -1 to 1 (or of int16). The
 protocol has no password.
@@ -66,20 +66,20 @@ WIDTH = 2
 
 CONNECTIONS_MAX = 128
 CONNECTIONS_OF_ONE_MAX = 64
-"""Of one address, or one user of this machine: Home Assistant asks for all of its satellites."""
+"""The most connections of one address, or one user of this machine: Home Assistant asks for all of its satellites."""
 
 PART_BYTES_MAX = 4 * 1024**2
-"""Of an event's data, and of its sound: two minutes."""
+"""The most bytes of an event's data, and of its sound: two minutes."""
 
 SOUND_S_MAX = 60
-"""Of one command: nobody speaks for longer, and every connection may hold as much."""
+"""The longest command, in seconds: spoken commands are shorter, and every connection may hold as much."""
 
 TEXT_CHARS_MAX = 64 * 1024
 SOUND_STEP = 2_048
 """Samples of an event of speech."""
 
 ODD = (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
-"""What the package's events raise for data of another form."""
+"""The errors that the package's events raise for data of another form."""
 
 SERVICE = "_wyoming._tcp.local."
 SENTENCE_END = re.compile(r"(?<=[.!?;:])\s+|\n+")
@@ -91,12 +91,12 @@ ROLES = {
     "intent": ("text", of_text, 'text = { dtype = "text" }'),
     "tts": ("text", of_text, 'text = { dtype = "text" }'),
 }
-"""What an app can be asked for -> what it is brought, which inputs fit, an example."""
+"""The roles of an app -> the text for its input, the check that an input fits, an example."""
 
 
 @dataclass(frozen=True)
 class Voice:
-    """Which app answers what (``apps``: role of :data:`ROLES` -> app), and how."""
+    """The apps by role (``apps``: role of :data:`ROLES` -> app), and their settings."""
 
     apps: Mapping[str, str]
     languages: Tuple[str, ...] = ("en",)
@@ -150,7 +150,7 @@ class WyomingFront:
         self.troubles.tell(f"{role}: {error.code}", f"{role}: {error.code}: {error}")
 
     def info(self) -> Info:
-        """What a client is told that asks which services there are."""
+        """The answer to a client that asks which services there are."""
         languages = list(self.voice.languages)
 
         def about(name: str, what: str) -> Dict[str, Any]:
@@ -237,7 +237,7 @@ class Sentences:
 
     @property
     def rest(self) -> str:
-        """What is no whole sentence yet."""
+        """The text that is no whole sentence yet."""
         return "".join(self._parts)
 
     def add(self, text: str) -> List[str]:
@@ -263,8 +263,8 @@ class OddEvent(ValueError):
 
 
 async def read_event(reader: asyncio.StreamReader) -> Optional[Event]:
-    """The next event, None at the end. The sender says how many bytes follow a line: raises :class:`OddEvent` where
-    what is there is no event, and ``ValueError`` where nobody knows where the next one begins."""
+    """The next event, None at the end. The sender says how many bytes follow a line: raises :class:`OddEvent` where the
+    bytes are no event, and ``ValueError`` where the beginning of the next one is unknown."""
     line = await reader.readline()  # bounded by the stream itself
     if not line:
         return None
@@ -332,7 +332,8 @@ class Connection:
         self._voice = VoiceActivity(self, front.apps["vad"]) if "vad" in front.apps else None
 
     async def run(self) -> None:
-        """Until the client goes. An odd event is answered by an error; one without a known end ends the connection."""
+        """Serve until the client disconnects. An odd event is answered by an error; one without a known end ends the
+        connection."""
         try:
             while True:
                 try:
@@ -442,7 +443,7 @@ class Connection:
         self._answering = self.begin(work)
 
     def _usual(self) -> str:
-        """What sound is for that comes without a question."""
+        """The role of sound that comes without a question."""
         return next((role for role in ("vad", "asr", "wake") if role in self._front.apps), "done")
 
     def _listen(self, mode: str, asked: Dict[str, Any]) -> None:
@@ -482,7 +483,7 @@ class Connection:
         await self.send(Detection(name, now_ms))
 
     async def voice_began(self, now_ms: int) -> None:
-        """Somebody speaks."""
+        """The beginning of speech."""
         await self.send(VoiceStarted(now_ms))
 
     async def voice_ended(self, now_ms: int) -> None:

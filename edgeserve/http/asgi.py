@@ -1,4 +1,5 @@
-"""What every route does with ASGI's messages: bodies within bounds, answers, errors, and clients that go away."""
+"""The handling of ASGI's messages that all routes share: bodies within bounds, answers, errors, clients that
+disconnect."""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ ErrorBody = Callable[[BaseException], Dict[str, Any]]
 
 JSON = b"application/json"
 RETRY_AFTER_S = b"1"
-"""How long a client that was refused because of load has to wait at least: the header's smallest number."""
+"""Seconds that a client refused because of load must wait at least: the header's smallest number."""
 
 DISCARDED = 4
 """So many times the bound of a body is read and thrown away: a client that still sends would not see its answer."""
@@ -61,7 +62,7 @@ JSON_COST = 8
 
 
 class Bounds(NamedTuple):
-    """Of one request's body, and of all (``bodies``: bytes by origin)."""
+    """The bounds on one request's body, and on all together (``bodies``: bytes by origin)."""
 
     body_bytes_max: int
     body_s_max: float  # how long it may take to arrive
@@ -96,7 +97,7 @@ class Call:
 
     @property
     def origin(self) -> str:
-        """Whose request it is, for the server's shares among clients."""
+        """The owner of the request, for the server's shares among clients."""
         client = self.scope.get("client")
         return origin_of(self.token_name or "", str(client[0]) if client else "")
 

@@ -24,7 +24,7 @@ QUIET_S = 2.0
 """Silence on a stream after which its client is told that the request lives: proxies end silent connections."""
 
 COMMENT = b": waiting\n\n"
-"""What event streams hold for that, and clients pass over."""
+"""The comment that event streams send for that; clients ignore it."""
 
 MISTAKES = (Malformed, TooLarge, BadInput, UnknownApp)
 """Errors of one choice that end them all: the request itself is wrong."""
@@ -66,8 +66,8 @@ async def texts_to(backend: Backend, call: Call, app: Mapping[str, Any], request
 
 async def pieces_of(backend: Backend, request: ChatRequest, origin: str) -> AsyncGenerator[Tuple[int, Any], None]:
     """The choices' pieces as they come: the choice's number with a table of values, and last with its
-    :class:`Answer`. An error ends a choice with what was written of it; it is raised where no choice has anything to
-    tell. Closing the iterator cancels what is open."""
+    :class:`Answer`. An error ends a choice with its partial text; it is raised where no choice has any text. Closing
+    the iterator cancels what is open."""
     streams = [kept(backend.stream(request.model, inputs, request.options, origin)) for inputs in request.asks]
     if len(streams) == 1:
         try:
@@ -101,7 +101,7 @@ async def pieces_of(backend: Backend, request: ChatRequest, origin: str) -> Asyn
 
 
 class Written:
-    """What has come of one text."""
+    """The part of one text that has come so far."""
 
     def __init__(self) -> None:
         self.text = ""

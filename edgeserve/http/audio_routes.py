@@ -30,8 +30,8 @@ from edgeserve.http.sound import FLOATS, RATE_HZ, BadSound, Wav, count_at_16_khz
 FORMATS = ("json", "text", "verbose_json", "srt", "vtt")
 
 SAMPLE_BYTES = 32
-"""What a sample of a file takes at most while it is read, and again each of those at 16 kHz that it becomes: floats of
-8 bytes, as they are, scaled, and as frequencies before and after."""
+"""The most bytes that a sample of a file takes while it is read, and again each sample at 16 kHz that it becomes:
+floats of 8 bytes, as they are, scaled, and as frequencies before and after."""
 
 READ = ("file", "model", "language", "response_format", "stream", "deadline_ms")
 NEUTRAL: Dict[str, Tuple[str, ...]] = {
@@ -73,7 +73,7 @@ class AudioRoutes:
         return [Route("/v1/audio/transcriptions", endpoint, methods=["POST"])]
 
     async def transcribe(self, call: Call) -> None:
-        """What is said in a file."""
+        """Answer with the text spoken in a file."""
         fields = dict(await form_fields(call, await call.body()))
         apps = {name: app for name, app in (await self._backend.apps()).items() if can_transcribe(app)}
         name = fields.get("model", "")
@@ -116,7 +116,7 @@ def _event(data: Mapping[str, Any]) -> bytes:
 
 
 def read_fields(name: str, fields: Mapping[str, Any], inputs: Mapping[str, Any]) -> Transcription:
-    """A form's fields as a request of an app with these ``inputs``. What is not served is refused by its name."""
+    """A form's fields as a request of an app with these ``inputs``. An unserved field is refused by its name."""
     for field, value in fields.items():
         if field not in READ and value not in NEUTRAL.get(field, ()):
             served = NEUTRAL.get(field)
@@ -147,7 +147,7 @@ def read_fields(name: str, fields: Mapping[str, Any], inputs: Mapping[str, Any])
 
 
 def bytes_to_read(data: bytes) -> int:
-    """What reading a WAV file will take. Raises :class:`BadField`."""
+    """The bytes that reading a WAV file will take. Raises :class:`BadField`."""
     wav = _opened(data)
     count = len(wav.data) // wav.frame_bytes
     grows = wav.coding == FLOATS or wav.width == 3  # before its channels are mixed

@@ -17,7 +17,7 @@ from edgeserve.http.tensors import described
 from edgeserve.request_options import TRACEPARENT
 
 APPS_FRESH_S = 1.0
-"""For how long what apps there are is not asked again: a server may be given another configuration."""
+"""Seconds for which the list of apps is reused: a server may be given another configuration."""
 
 Shown = Dict[str, Tuple[str, List[int]]]
 """Outputs by name: datatype and shape, -1 where answers differed."""
@@ -29,22 +29,22 @@ _PARENT: ContextVar[Optional[str]] = ContextVar("traceparent", default=None)
 
 
 def note_parent(headers: Iterable[Tuple[Any, Any]], key: Any) -> None:
-    """Keep the ``traceparent`` of the request at hand, from its headers (HTTP) or metadata (gRPC), for what is asked on
-    its behalf. One of another form counts as none, as W3C wants it."""
+    """Keep the ``traceparent`` of the request at hand, from its headers (HTTP) or metadata (gRPC), for the requests
+    made on its behalf. One of another form is ignored, as W3C requires."""
     shown = next((value for name, value in headers if name == key), "")
     text = shown.decode("latin-1") if isinstance(shown, bytes) else shown
     _PARENT.set(text if text and TRACEPARENT.match(text) else None)
 
 
 LOOK_AFTER_S = 0.02
-"""How long a request waits before its client's connection is watched: most have their answer by then."""
+"""Seconds that a request waits before its client's connection is watched: most have their answer by then."""
 
 
 class Places:
-    """What the front keeps for its clients, counted by origin: requests without an answer, or ``what``. The last
-    quarter of the places is for origins that have less than an equal part of them: one of several clients cannot keep
-    the others out. ``lasting``: clients keep their places as long as they like, so that one that is alone has three
-    quarters at most. ``key``: the bound's name in ``[http]``."""
+    """The places that the gateway keeps for its clients, counted by origin: requests without an answer, or ``what``.
+    The last quarter of the places is for origins that have less than an equal part of them: one of several clients
+    cannot keep the others out. ``lasting``: clients keep their places as long as they like, so that one that is alone
+    has three quarters at most. ``key``: the bound's name in ``[http]``."""
 
     def __init__(
         self,
@@ -196,12 +196,12 @@ class Backend:
             del pending  # it holds the error, whose traceback holds this frame: such a cycle keeps the inputs for long
 
     def end_early(self) -> None:
-        """Have all requests end now, with what is written of their answers: the front stops."""
+        """End all requests now, with their partial answers: the gateway stops."""
         for each in list(self._open):
             each.end_early()
 
     def _learn(self, app: str, answer: Answer) -> None:
-        """Which outputs an app gives: the configuration names them at most."""
+        """Note the outputs that an app gives: the configuration names them at most."""
         seen = self.seen.setdefault(app, {})
         for name, value in answer.outputs.items():
             known = seen.get(name)

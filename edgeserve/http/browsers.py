@@ -16,7 +16,7 @@ EXPOSED = b"inference-header-content-length, retry-after, www-authenticate"
 """Headers of answers that a page may read besides the usual ones."""
 
 PREFLIGHT_S = b"600"
-"""How long a browser may remember the answer to a preflight: what the most forgetful one does at most."""
+"""Seconds that a browser may remember the answer to a preflight: the shortest maximum among browsers."""
 
 
 def ahead_of(app: Any, origins: Collection[str]) -> Any:

@@ -136,7 +136,7 @@ ROLES = {
     "tool": "tool",
     "function": "tool",
 }
-"""Roles of messages, the older ones too -> those that apps are told."""
+"""Roles of messages, the older ones too -> the ones that apps get."""
 
 TEXT_PARTS = {"text": "text", "refusal": "refusal", "input_text": "text", "output_text": "text"}
 """Types of a message's parts that are texts -> where they have it."""
@@ -257,7 +257,7 @@ def _options(given: Mapping[str, Any]) -> Dict[str, Any]:
 
 
 def _request(given: Mapping[str, Any], inputs: Mapping[str, Any], asked: List[Dict[str, Any]]) -> ChatRequest:
-    """What conversations and prompts have in common. ``asked``: what stands before the answer, per prompt."""
+    """Read the fields that conversations and prompts share. ``asked``: the inputs before the answer, per prompt."""
     stream, with_usage = given.get("stream", False), given.get("stream_options", {})
     if not isinstance(stream, bool):
         raise BadField("stream", f" = {_brief(stream)}: expected true or false")
@@ -281,7 +281,8 @@ def _request(given: Mapping[str, Any], inputs: Mapping[str, Any], asked: List[Di
 
 
 def _own_seed(values: Mapping[str, Any], place: int) -> Dict[str, Any]:
-    """Of several choices each draws for itself: the seed and those that follow it, the smallest after the largest."""
+    """The seed of one of several choices, each of which draws for itself: ``seed`` plus the choice's number, wrapped
+    around at the largest."""
     if not place or "seed" not in values:
         return {}
     with np.errstate(over="ignore"):
@@ -368,7 +369,7 @@ def _message(where: str, message: Any) -> Dict[str, Any]:
 
 
 def _part(part: Any) -> Any:
-    """The text of a part of a message; what is no text where it is of another type."""
+    """The text of a part of a message; 0, which is no text, for a part of another type."""
     kind = part.get("type") if isinstance(part, dict) else None
     text = part.get(TEXT_PARTS[kind]) if isinstance(kind, str) and kind in TEXT_PARTS else 0
     return "" if text is None else text

@@ -113,7 +113,7 @@ class ChatRoutes:
             await pieces.aclose()
 
     async def unserved(self, call: Call) -> None:
-        """What OpenAI has and this server has not."""
+        """Refuse a route that OpenAI has and this server does not serve."""
         path = call.path("rest")[:80]
         if path.startswith("responses/"):
             raise NotServed(f"/v1/{path}: {WHOLE_CONVERSATION} of POST /v1/responses, or of /v1/chat/completions")

@@ -18,7 +18,7 @@ from edgeserve.http.failures import details_of, message_of, status_of
 
 
 class _Choice:
-    """What has been sent of one choice."""
+    """The part of one choice that was sent."""
 
     __slots__ = ("text", "chances", "begun")
 
@@ -85,7 +85,7 @@ class Completion:
         return chunks
 
     def ended(self, index: int, answer: Answer) -> List[Dict[str, Any]]:
-        """As :meth:`last`; a late answer, or one that is not whole, says so."""
+        """The last events of a choice, as :meth:`last`; a late answer, or one that is not whole, is marked so."""
         chunks = self.last(index, answer.outputs)
         if answer.late or answer.reason:
             chunks[-1]["edgeserve"] = _about([answer])
@@ -149,7 +149,7 @@ class Completion:
 
 
 def _about(answers: Sequence[Answer]) -> Dict[str, Any]:
-    """What OpenAI's form has no word for: whether an answer is late, and why one is not whole."""
+    """Facts that OpenAI's form has no field for: whether an answer is late, and why one is not whole."""
     reasons = [answer.reason for answer in answers if answer.reason]
     return {"late": any(answer.late for answer in answers), **({"reason": "; ".join(reasons)} if reasons else {})}
 
@@ -203,7 +203,7 @@ def usage_of(outputs: Mapping[str, Any]) -> Dict[str, Any]:
 
 
 def count_of(tokens: Any) -> int:
-    """How many tokens: a number says it, a list of tokens has them."""
+    """The number of tokens, given as a number or as a list of tokens."""
     if tokens is None or isinstance(tokens, str):
         return 0
     array = np.asarray(tokens)

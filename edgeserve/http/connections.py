@@ -13,16 +13,16 @@ from uvicorn.protocols.http.auto import AutoHTTPProtocol
 from edgeserve.http.origins import user_at
 
 HEAD_S = 10.0
-"""How long the head of a request may take to arrive, and a new connection to begin one."""
+"""Seconds that the head of a request may take to arrive, and a new connection to begin one."""
 
 FILES_KEPT = 128
 """Descriptors that connections leave to everything else."""
 
 
 class Connections:
-    """Those that are open. When they are as many as there may be, a new one takes the place of the one that has been
-    idle longest, first of those that have asked nothing yet; where each serves a request, it is ended itself. For the
-    event loop's thread."""
+    """The open connections. At their greatest number, a new one takes the place of the one that has been idle longest,
+    first among connections without a request yet; where each serves a request, the new one is ended. For the event
+    loop's thread."""
 
     def __init__(self, count_max: int) -> None:
         files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]

@@ -1,4 +1,4 @@
-"""How a request that ended without an answer is told over HTTP and gRPC: status codes, and the error as plain values.
+"""The report of a request that ended without an answer over HTTP and gRPC: status codes, and the error as plain values.
 
 Pure functions of the typed errors in :mod:`edgeserve.errors`.
 """
@@ -57,7 +57,7 @@ GRPC_OF_HTTP = {
 }
 
 UNKNOWN_MODEL = "Request for unknown model: "
-"""How the message of an unknown app begins: existing clients look for these words."""
+"""The first words of the message of an unknown app: existing clients look for them."""
 
 
 class NotServed(RequestError):
@@ -73,14 +73,14 @@ class Unauthorized(RequestError):
 
 
 class Forbidden(RequestError):
-    """A page in a browser asked, which nobody allowed (any page may send requests to this machine's own ports), or one
-    client of several asked for what may be another's."""
+    """A page in a browser that is not allowed sent the request (any page may send requests to this machine's own
+    ports), or one client of several asked for data that may be another's."""
 
     code = "forbidden"
 
 
 class ClientGone(Cancelled):
-    """The client closed its connection: nobody is left to be told."""
+    """The client closed its connection: the error has no receiver."""
 
 
 def status_of(error: BaseException) -> int:
@@ -99,7 +99,8 @@ def message_of(error: BaseException) -> str:
 
 
 def details_of(error: BaseException) -> Dict[str, Any]:
-    """What programs read: ``code``, and of a refusal ``reason`` and the numbers that say how much time was missing."""
+    """The details for programs: ``code``, and of a refusal ``reason`` and the numbers that say how much time was
+    missing."""
     if not isinstance(error, EdgeServeError):
         return {"code": "failed"}
     details: Dict[str, Any] = {"code": error.code}

@@ -15,8 +15,8 @@ FORM_PARTS_MAX = 64
 
 
 async def form_fields(call: Call, body: bytes) -> List[Tuple[str, Union[str, bytes]]]:
-    """The fields of a multipart form: texts, and files as bytes. Raises :class:`Malformed` for what is none: the parser
-    has an error of its own for most, and Python's for a character set that is none or does not fit."""
+    """The fields of a multipart form: texts, and files as bytes. Raises :class:`Malformed` for any other body: the
+    parser has an error of its own for most faults, and Python's for a character set that is unknown or does not fit."""
 
     async def receive() -> Dict[str, Any]:
         return {"type": "http.request", "body": body, "more_body": False}

@@ -31,7 +31,7 @@ BACKLOG = 1024
 
 
 def check_extra(packages: Tuple[str, ...], extra: str) -> None:
-    """Raise :class:`ConfigError` with the command that installs what is missing."""
+    """Raise :class:`ConfigError` with the command that installs the missing packages."""
     missing = [name for name in packages if importlib.util.find_spec(name) is None]
     if missing:
         raise ConfigError(f"the front needs {', '.join(missing)}: pip install 'edgeserve-runtime[{extra}]'")

@@ -40,7 +40,7 @@ from edgeserve.units import ns_to_s
 log = logging.getLogger("edgeserve")
 
 METADATA = "edgeserve-"
-"""What a failed call says for programs, in its trailing metadata: ``edgeserve-code``, ``edgeserve-reason``, ..."""
+"""The prefix of a failed call's trailing metadata for programs: ``edgeserve-code``, ``edgeserve-reason``, ..."""
 
 ON_ONE_STREAM_MAX = 256
 """Requests of one ``ModelStreamInfer`` call whose answers are not written; more are read when some are."""
@@ -67,7 +67,7 @@ CONTENTS = {
 }
 
 Verb = Callable[[Any, str], Awaitable[Any]]
-"""What a request asks, and whose it is -> the answer's message."""
+"""A handler: the request's message and its owner -> the answer's message."""
 
 Answers = Callable[[InferRequest, str], AsyncIterator[InferResponse]]
 """The same -> its responses on a stream; the last one alone is :data:`~edgeserve.http.kserve.FINAL`."""
@@ -233,7 +233,7 @@ def write_response(response: InferResponse) -> Any:
 
 
 class Held:
-    """What one call has of the places of all calls; :meth:`close` gives everything back."""
+    """The places that one call holds among all calls'; :meth:`close` gives everything back."""
 
     def __init__(self, places: Places, origin: str) -> None:
         self.count = 0
@@ -303,8 +303,7 @@ class AtOnce:
                 of_one.room.release()
 
     async def step(self, nbytes: int) -> None:
-        """Before something is done with so many bytes: a turn of the event loop that does so with no other large
-        message."""
+        """Wait, before work on so many bytes, for a turn of the event loop without another large message."""
         if nbytes >= LARGE_BYTES:
             async with self._one:
                 await asyncio.sleep(0)
@@ -342,8 +341,8 @@ class Stream:
         self._count = 0
 
     async def run(self, read: Callable[[], Awaitable[Any]], write: Callable[[bytes], Awaitable[None]]) -> None:
-        """Until the client sends no more and its last answer is written. ``write`` is to return when the transport has
-        sent the message: with gRPC, when all of it was within the client's window."""
+        """Run until the client sends no more and its last answer is written. ``write`` must return when the transport
+        has sent the message: with gRPC, when all of it was within the client's window."""
         self._look()
         reading = asyncio.ensure_future(self._read(read))
         try:
@@ -456,7 +455,7 @@ class _Calls:
         self._bytes = Places(
             config.grpc_bytes_max, "bytes of requests and unread answers over gRPC", "grpc_bytes_max", lasting=True
         )
-        # What is on its way is not counted before it is complete.
+        # A message on its way is not counted before it is complete.
         self._requests = Turns(min(config.grpc_receive_max, max(2, config.grpc_bytes_max // config.grpc_message_max)))
         self._questions = Turns(QUESTIONS_AT_ONCE_MAX)
         self._at_once = AtOnce(config.grpc_message_max)
@@ -536,7 +535,8 @@ class _Calls:
         return bytes(data)
 
     def _origin(self, context: Any) -> str:
-        """Whose call it is, below which span. Raises :class:`Unauthorized` without a token, where there are tokens."""
+        """The owner of a call; notes its parent span. Raises :class:`Unauthorized` without a token, where there are
+        tokens."""
         name: Optional[str] = ""
         metadata = context.invocation_metadata() or ()
         note_parent(metadata, "traceparent")
@@ -550,7 +550,7 @@ class _Calls:
         return origin_of(name, "") if name else self._user(context.peer())
 
     def _user(self, peer: str) -> str:
-        """Whose connection gRPC's name of a peer means."""
+        """The owner of the connection that gRPC's name of a peer means."""
         now_s = asyncio.get_running_loop().time()
         user, until_s = self._users.get(peer, ("", 0.0))
         if now_s < until_s:

@@ -21,25 +21,26 @@ from edgeserve.http.failures import NotServed
 
 COLOURS = 3
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP")
-"""What Pillow may open: it knows 40 more, some of which start other programs or were written for files of one's own."""
+"""The formats that Pillow may open: it knows 40 more, some of which start other programs or were written for files of
+one's own."""
 
 DECODED_BYTES = 7
 """Per pixel, at most: four as it is decoded, three when it is converted."""
 
 DECODED_PARTS = 4
-"""Of the bound of a body, what one image may take meanwhile."""
+"""The most bytes that decoding one image may take, in multiples of the bound of a body."""
 
 PIXELS_MAX = 64 * 1024**2
-"""Of a camera's picture: twice an 8K frame, 256 MiB while it is decoded."""
+"""The most pixels of a camera's picture: twice an 8K frame, 256 MiB while it is decoded."""
 
 DTYPES = ("uint8", "float16", "float32", "float64")
 
 ERROR_CHARS = 200
-"""Of a library's own words about a file, which may repeat the file."""
+"""The most characters of a library's own words about a file, which may repeat the file."""
 
 
 class Form(NamedTuple):
-    """How an input holds an image. A size of -1 is the image's."""
+    """The form in which an input holds an image. A size of -1 is the image's."""
 
     dtype: str
     height: int
@@ -107,8 +108,8 @@ def _pixels(name: str, data: bytes, form: Form, bytes_max: int) -> NDArray[Any]:
 
 
 def bytes_to_decode(name: str, data: bytes, tensor: Mapping[str, Any], bytes_max: int) -> int:
-    """What decoding a file will take besides the file, as far as its head says; 0 for one that is copied as it is.
-    Raises what :func:`decode_file` does where that is too much."""
+    """The bytes that decoding a file will take besides the file, as far as its head says; 0 for one that is copied as
+    it is. Raises as :func:`decode_file` does where that is too much."""
     form = form_of(tensor)
     if form is None or data[: len(NPY)] == NPY:
         return 0

@@ -269,7 +269,7 @@ class OpenInference:
     # --- questions ----------------------------------------------------------------------------------------------------
 
     def server(self) -> Dict[str, Any]:
-        """What this server is."""
+        """The name, version and extensions of this server."""
         return {"name": self._server_name, "version": __version__, "extensions": list(EXTENSIONS)}
 
     async def ready(self) -> bool:
@@ -277,7 +277,7 @@ class OpenInference:
         return bool((await self._health()).get("ready"))
 
     async def _health(self) -> Dict[str, Any]:
-        """What the server says of itself; nothing when it is gone or hangs."""
+        """The server's health; empty when it is gone or hangs."""
         try:
             return dict(await self.backend.ask("health"))
         except (ServerGone, TimedOut):
@@ -370,7 +370,7 @@ def _of_those(wishes: Optional[Sequence[OutputWish]], outputs: Mapping[str, Any]
 
 
 def _rest(outputs: Mapping[str, Any], told: Mapping[str, Any]) -> Dict[str, Any]:
-    """What of an answer its pieces did not bring; a text of theirs is empty there, so that clients may add it."""
+    """The rest of an answer behind its pieces; a text that they brought is empty, so that clients may append it."""
     rest = {name: value for name, value in outputs.items() if name not in told}
     empty = {name: "" for name, value in outputs.items() if name in told and isinstance(value, str)}
     return {**empty, **rest} if rest else {}
@@ -382,7 +382,7 @@ def data_type(datatype: str) -> str:
 
 
 def how_it_went(answer: Answer) -> Dict[str, Any]:
-    """What an answer says besides its outputs, as parameters of the response."""
+    """The facts of an answer besides its outputs, as parameters of the response."""
     table: Dict[str, Any] = {"request_id": answer.id, "late": answer.late, "total_ms": answer.total_ms}
     table.update((key + "_ms", value) for key, value in answer.breakdown_ms.items())
     if answer.reason:

@@ -20,7 +20,7 @@ _TABLE, _TABLES, _ANYTHING = Decoder(Dict[str, Raw]), Decoder(List[Dict[str, Raw
 
 
 def read_body(body: bytes, header_length: str) -> Tuple[Mapping[str, Any], List[InputTensor]]:
-    """A request's JSON, and its inputs with what is theirs of the binary tensors behind it."""
+    """A request's JSON, and its inputs with their parts of the binary tensors behind it."""
     header, binary = split_body(body, header_length)
     return header, read_inputs(header.get("inputs", []), binary)
 
@@ -128,7 +128,7 @@ def written(response: InferResponse, binary: Sequence[str]) -> Tuple[bytes, Opti
 
 
 def list_of(items: Any) -> Sequence[Any]:
-    """What ``inputs`` and ``outputs`` must be."""
+    """The value of ``inputs`` or ``outputs``, checked to be a list."""
     if not isinstance(items, list):
         raise Malformed(f"inputs and outputs are lists, not {type(items).__name__}")
     return items

@@ -81,7 +81,7 @@ class KServeRoutes:
         return application
 
     async def of_model(self, call: Call) -> None:
-        """What concerns the model that the path names."""
+        """Serve a route of the model that the path names."""
         verbs = {
             "infer": ("POST", self.infer),
             "": ("GET", self.model),
@@ -137,7 +137,7 @@ class KServeRoutes:
             await call.answer(data, headers=[(b"content-type", OCTETS), (HEADER_LENGTH, str(json_length).encode())])
 
     async def _done(self, function: Callable[..., Found], *given: Any, is_large: bool) -> Found:
-        """What a function returns: by a thread where that takes longer than the event loop may wait."""
+        """The result of a function, run by a thread where it takes longer than the event loop may wait."""
         if not is_large:
             return function(*given)
         return await asyncio.get_running_loop().run_in_executor(self._decoders, function, *given)
@@ -244,7 +244,7 @@ class KServeRoutes:
         await call.answer(await self._service.index(bool(isinstance(wish, dict) and wish.get("ready"))))
 
     async def nothing(self, call: Call) -> None:
-        """What the protocol or Triton has and this server has not."""
+        """Refuse a route that the protocol or Triton has and this server does not serve."""
         path = call.scope["path"]
         if path.startswith("/v2/systemsharedmemory"):
             raise NotServed(f"{path} is not served any more; {GONE[REGION]}")

@@ -58,7 +58,7 @@ OF_MIROSTAT = {"mirostat_tau", "mirostat_eta"}
 
 SAME = {"tools", "logprobs", "top_logprobs", *EXTENSIONS}
 PASSED = {"keep_alive", "truncate", "shift"}
-"""Fields of a request that mean the same in OpenAI's protocol, and those that are passed over: all models stay loaded,
+"""Fields of a request that mean the same in OpenAI's protocol, and fields that are ignored: all models stay loaded,
 and the model's configuration says what becomes of a conversation that is too long."""
 
 NONE = {
@@ -104,7 +104,7 @@ def generate_body(body: Mapping[str, Any]) -> Dict[str, Any]:
 
 
 def passed_over(body: Mapping[str, Any]) -> List[str]:
-    """What a request says that changes nothing here: how Ollama loads a model is the configuration's."""
+    """The fields of a request that are ignored here: the configuration decides how a model is loaded."""
     options = body.get("options")
     named = [f"options.{key}" for key in options if key in OF_THE_SERVER] if isinstance(options, dict) else []
     return [*named, *[key for key in body if key in PASSED]]
@@ -161,7 +161,7 @@ def _options(options: Any) -> Dict[str, Any]:
 
 
 def _message(place: int, message: Any) -> Any:
-    """A message as OpenAI has it: the arguments of its calls are JSON text there. What is wrong is found later."""
+    """A message as OpenAI has it: the arguments of its calls are JSON text there. Faults are found later."""
     if not isinstance(message, dict):
         return message
     if message.get("images"):
@@ -280,7 +280,7 @@ DETAILS = {
 
 
 def about_model(app: Mapping[str, Any]) -> Dict[str, Any]:
-    """What clients read of a model's file: the length of its context, where the server knows it."""
+    """The facts of a model's file that clients read: the length of its context, where the server knows it."""
     about: Dict[str, Any] = {"general.architecture": "edgeserve"}
     if "context_tokens" in app:
         about["edgeserve.context_length"] = app["context_tokens"]
@@ -288,7 +288,7 @@ def about_model(app: Mapping[str, Any]) -> Dict[str, Any]:
 
 
 def capabilities_of(app: Mapping[str, Any]) -> List[str]:
-    """What an app can, in Ollama's words."""
+    """The capabilities of an app, in Ollama's words."""
     chats = can_chat(app)
     tools = chats and (not app["inputs"] or "tools" in app["inputs"])
     able = {"completion": chats, "tools": tools, "embedding": can_embed(app)}

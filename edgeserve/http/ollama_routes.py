@@ -40,7 +40,7 @@ log = logging.getLogger("edgeserve")
 
 NDJSON = [(b"content-type", b"application/x-ndjson")]
 FOR_EVER_S = 100 * 365 * 86400
-"""Until when a model stays loaded, as clients hear: Ollama's would go after minutes."""
+"""Seconds that a model stays loaded, as reported to clients: Ollama unloads models after minutes."""
 
 
 class OllamaRoutes:
@@ -87,7 +87,7 @@ class OllamaRoutes:
         await call.answer({"models": [{**model, "expires_at": until, "size_vram": 0} for model in models]})
 
     async def show(self, call: Call) -> None:
-        """What an app can."""
+        """Answer with the details of an app."""
         body = await _body(call)
         _, app = await self._named(body.get("model") or body.get("name"), lambda app: can_chat(app) or can_embed(app))
         await call.answer(
@@ -187,7 +187,7 @@ class OllamaRoutes:
                 )
 
     async def unserved(self, call: Call) -> None:
-        """What manages Ollama's models: the configuration does here."""
+        """Refuse the routes that manage Ollama's models: the configuration does so here."""
         raise NotServed(
             f"/api/{call.path('rest')[:40]} is not served: the server's configuration says which models are"
         )

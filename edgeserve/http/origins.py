@@ -1,5 +1,5 @@
-"""Who asks the front: the tokens that let clients in, and the name under which the server shares places and lane time
-among them.
+"""The origin of a request to the gateway: the tokens that let clients in, and the name under which the server shares
+places and lane time among them.
 
 An origin is ``token:NAME`` where the client showed a token with a name; else ``uid:N`` for a process of this machine
 (``ipc/other_end.py``), and ``address:IP`` for any other.
@@ -25,15 +25,15 @@ log = logging.getLogger("edgeserve")
 
 TOKEN_CHARS_MIN = 16
 TOKENS_MAX = 256
-"""Of one file: every request is compared with each of them."""
+"""The most tokens of one file: every request is compared with each of them."""
 
 USER = "uid:"
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}\Z")
 
 
 class Tokens:
-    """The tokens of a front: token -> name, ``""`` for one without a name. Empty: everybody is let in. With a ``path``
-    they are those of the file at any time; while it cannot be read, those of before."""
+    """The tokens of a front: token -> name, ``""`` for one without a name. Empty: every client is let in. With a
+    ``path`` they are the file's at any time; while it cannot be read, the last ones stay."""
 
     def __init__(self, names: Optional[Mapping[str, str]] = None, path: str = "") -> None:
         self._names = [(token.encode(), name) for token, name in (names or {}).items()]
@@ -98,7 +98,7 @@ def read_tokens(path: str) -> Tokens:
 
 
 def _stamp_of(path: str) -> Any:
-    """What changes with a file; None where there is none."""
+    """A value that changes with a file; None without a file."""
     try:
         about = os.stat(path) if path else None
     except OSError:
@@ -118,11 +118,11 @@ class Seats:
 
     @property
     def count(self) -> int:
-        """How many are taken."""
+        """The number of places taken."""
         return sum(map(len, self._of.values()))
 
     def take(self, origin: str, end: Callable[[], None]) -> object:
-        """A place until :meth:`leave`, or until ``end`` is called. What is returned names it."""
+        """Take a place until :meth:`leave`, or until ``end`` is called. Returns the place's key."""
         own = self._of.get(origin, {})
         if len(own) >= self._of_one_max:
             self._end_oldest(origin)
@@ -167,16 +167,16 @@ async def seated(seats: Seats, origin: str) -> AsyncIterator[None]:
 
 
 def origin_of(token_name: str, address: str) -> str:
-    """Whose request it is. ``address``: of the other end of the connection, or its user as :func:`user_at` tells it;
-    ``""`` where neither is known."""
+    """The origin of a request. ``address``: of the other end of the connection, or its user as :func:`user_at` tells
+    it; ``""`` where neither is known."""
     if token_name:
         return f"token:{token_name}"
     return address if address.startswith(USER) else _of_address(address)
 
 
 def user_at(connection: Any) -> str:
-    """Whose connection a front has accepted (asyncio's transport or writer): ``uid:N`` of this machine's users, else
-    ``address:IP``."""
+    """The owner of a connection that a gateway has accepted (asyncio's transport or writer): ``uid:N`` of this
+    machine's users, else ``address:IP``."""
     peer, own = connection.get_extra_info("peername"), connection.get_extra_info("sockname")
     if isinstance(peer, tuple) and isinstance(own, tuple):
         return user_of_address(str(peer[0]), int(peer[1]), [own])

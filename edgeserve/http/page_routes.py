@@ -1,6 +1,6 @@
-"""The page at ``/``: its files, and one stream of what the server does, shared among all who look.
+"""The page at ``/``: its files, and one stream of the server's events, shared among all viewers.
 
-The stream asks the server only while somebody looks: ``stats`` once a second, and the steps of ``trace`` as many as a
+The stream asks the server only while it has a viewer: ``stats`` once a second, and the steps of ``trace`` as many as a
 bound on their bytes allows, so that a busy server is sampled and not slowed down.
 """
 
@@ -43,11 +43,11 @@ HEADERS = [
 
 LOOK_S = 1.0
 LOOKS_KEPT = 60
-"""A minute, which somebody who comes later sees too."""
+"""The number of looks kept, one per second: a later viewer sees the last minute too."""
 
 STEPS_S = 0.5
 STEPS_BYTES_PER_S = 24 * 1024
-"""Of recorded steps that are read on average: about 30 small requests a second are shown without a gap."""
+"""The average rate at which recorded steps are read: about 30 small requests a second are shown without a gap."""
 
 REST_S_MIN = 4.0
 """A shorter pause of the steps is no pause: they are read without a gap."""
@@ -56,10 +56,10 @@ NO_STEP = 2**62
 """Asked for behind this one, the server keeps no more steps: keeping them costs every request some of its time."""
 
 VIEWERS_MAX, VIEWERS_OF_ONE_MAX = 64, 8
-"""In all, and of one origin: each costs the bytes of every look."""
+"""The most viewers in all, and of one origin: each costs the bytes of every look."""
 
 VIEW_PIECES_MAX = 16
-"""Pieces that wait for somebody who reads slowly; further ones are left out for that viewer."""
+"""The most pieces that wait for a slow viewer; further ones are dropped for it."""
 
 HIDDEN = "this front has several tokens, and single requests may be those of another client; use 'edgeserve top --web'"
 
@@ -103,7 +103,7 @@ class PageRoutes:
         return HIDDEN if len(self._tokens) > 1 else ""
 
     async def apps(self, call: Call) -> None:
-        """What "try it" needs to know of each app."""
+        """Answer with the facts of each app that "try it" needs."""
         apps = await self._backend.apps()
         await call.answer(
             {
@@ -116,7 +116,7 @@ class PageRoutes:
         )
 
     async def story(self, call: Call) -> None:
-        """What happened to one request."""
+        """Answer with the story of one request."""
         if self._why_hidden():
             raise Forbidden(self._why_hidden())
         number = whole_of(call.path("id"))
@@ -166,8 +166,8 @@ class _File:
 
 
 class View:
-    """What viewers see, as server-sent events: all but single requests while ``hidden`` says why not. Asks the server
-    while there is a viewer. For the event loop's thread."""
+    """The events that viewers see, as server-sent events: all but single requests while ``hidden`` says why not. Asks
+    the server while there is a viewer. For the event loop's thread."""
 
     def __init__(self, backend: Backend, hidden: Callable[[], str]) -> None:
         self._backend = backend
@@ -179,7 +179,7 @@ class View:
         self._started_anew = False  # another server answers: its steps are counted from the first
 
     async def pieces(self) -> AsyncGenerator[bytes, None]:
-        """The events for one viewer: what is known of the last minute, then what comes."""
+        """The events for one viewer: the last minute's, then the new ones."""
         queue: asyncio.Queue[bytes] = asyncio.Queue(VIEW_PIECES_MAX)
         self._history = self._history or event("looks", list(self._looks))
         queue.put_nowait(self._history)
@@ -249,7 +249,7 @@ class View:
             await asyncio.sleep(rests_s if rests else STEPS_S)
 
     def _steps(self, timeline: Timeline, after: int) -> Tuple[List[Mapping[str, Any]], Dict[str, Any], int]:
-        """On another thread: a page of steps as entries of a timeline, and the bytes that were read."""
+        """A page of steps as entries of a timeline, and the bytes that were read; runs on another thread."""
         page = self._backend.client.trace(after)
         for line in page["lines"]:
             timeline.add(*step_of(line))
@@ -257,7 +257,7 @@ class View:
 
 
 def look_of(stats: Mapping[str, Any]) -> Dict[str, Any]:
-    """What the page shows of ``stats``."""
+    """The part of ``stats`` that the page shows."""
     return {
         "uptime_s": stats["uptime_s"],
         "open": stats["open"],

@@ -18,7 +18,7 @@ from edgeserve.http.front import bind, check_http
 log = logging.getLogger("edgeserve")
 
 RESTART_S = 1.0
-"""How long after a crash the front is started again."""
+"""Seconds after a crash until the gateway is started again."""
 
 END_S = 2.0
 """Beyond ``[http] drain``: how long the front may take to end before it is killed."""

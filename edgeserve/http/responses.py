@@ -40,7 +40,7 @@ NEUTRAL: Dict[str, Tuple[Tuple[Any, ...], str]] = {
 """Fields that would change the answer -> values with which they change nothing, and what to use instead."""
 
 INCLUDED = ("reasoning.encrypted_content", "message.output_text.logprobs")
-"""What clients ask to be included by habit, where there is none."""
+"""The fields that clients ask for by habit and that no answer has."""
 
 READ = {
     *NEUTRAL,

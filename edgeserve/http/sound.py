@@ -31,11 +31,11 @@ EXTENSIBLE = 0xFFFE
 """WAV's number of a coding that the first two bytes of a GUID tell."""
 
 CHUNKS_MAX = 64
-"""Of a WAV file, before its sound."""
+"""The most chunks of a WAV file before its sound."""
 
 
 class BadSound(ValueError):
-    """What a sound says of itself cannot be."""
+    """The header of a sound is impossible."""
 
 
 def check_form(rate: Any, width: Any, channels: Any, coding: int = WHOLE) -> None:
@@ -58,7 +58,7 @@ def _shown(value: Any) -> str:
 
 
 def count_at_16_khz(count: int, rate: int) -> int:
-    """How many samples so many become."""
+    """The number of samples at 16 kHz of ``count`` samples at ``rate``."""
     return max(1, round(count * RATE_HZ / rate))
 
 
@@ -73,7 +73,7 @@ class Wav(NamedTuple):
 
     @property
     def frame_bytes(self) -> int:
-        """Of one sample of each channel."""
+        """The bytes of one sample of all channels."""
         return self.width * self.channels
 
 

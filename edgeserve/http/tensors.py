@@ -2,7 +2,7 @@
 
 Pure functions. A tensor comes as JSON numbers (nested or flat, row-major), as raw little-endian bytes (the binary
 extension, gRPC's ``raw_input_contents``), or, for ``BYTES``, as elements that each have their length in
-four bytes before them. What is wrong raises :class:`~edgeserve.errors.BadInput` naming the tensor.
+four bytes before them. A fault raises :class:`~edgeserve.errors.BadInput` naming the tensor.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The server's side of the bus: one ROUTER socket that the loop's thread owns.
 
-It turns messages into plain records and answers into messages; what cannot be read it answers itself with a typed
-error. Who is at the other end and what is in flight is known to ``peers.py``. It does not know apps,
-deadlines or the scheduler, has no thread, and is handed its clock.
+It turns messages into plain records and answers into messages; an unreadable message it answers itself with a typed
+error. ``peers.py`` keeps the clients and the requests in flight. It does not know apps, deadlines or the scheduler, has
+no thread, and is handed its clock.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ SEND_MESSAGES_MAX = 4096  # answers per client that it has not read; one more an
 CLOSE_LINGER_MS = 250  # answers given just before closing still go out, if their clients read
 
 HANDSHAKE_MS = 5000
-"""How long a handshake may take; then the connection ends, and the client's library tries again."""
+"""Milliseconds that a handshake may take; then the connection ends, and the client's library tries again."""
 
 BYTES_MAX = 2**62
-"""Where no bound was given."""
+"""The bound on bytes where none was given."""
 
 SLICE_FRAMES = 2048
 """Frames of an oversized message that are dropped at a time, one to two milliseconds: the loop has others to serve."""
@@ -74,8 +74,8 @@ DROP_MAX = 256
 """Messages of connections that are over which one receive drops, about a millisecond."""
 
 PROBE_MESSAGES_MAX = 2
-"""Before each of so many messages of a burst the socket is asked whether one waits; then messages are read until none
-is there. The exception that an empty socket raises costs as much as three questions."""
+"""The number of messages of a burst before each of which the socket is asked whether one waits; then messages are read
+until none is there. The exception that an empty socket raises costs as much as three questions."""
 
 POLL_NS_MIN = 2 * NS_PER_MS
 """Shorter waits use ``select``, which counts microseconds; ``zmq_poll`` counts milliseconds."""
@@ -88,7 +88,7 @@ _POLLIN = int(zmq.POLLIN)
 
 
 class Cancel:
-    """A client no longer wants the answer to one request in flight, or (``keeps``) only what is written of it. The
+    """A client no longer wants the answer to one request in flight, or (``keeps``) only its partial answer. The
     request still gets its one reply."""
 
     __slots__ = ("ask", "keeps")
@@ -157,7 +157,7 @@ class Bus:
         self._surplus_frames = self._surplus_since_ns = 0
         self._quiet = False  # the last wait heard nothing of connections
         self._paths: Dict[str, int] = {}  # socket files of ours, by their inode
-        self.refused: Callable[[RequestError, str], None] = lambda error, owner: None  # what is refused here, and whose
+        self.refused: Callable[[RequestError, str], None] = lambda error, owner: None  # a refusal and its owner
         self.costly: List[Account] = []  # whose messages were refused, or are questions, since the last receive began
         self._read_unlooked = 0  # messages read since unfinished ones were looked for, while others waited
         self._read_count = 0  # messages that it read
@@ -210,8 +210,8 @@ class Bus:
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # an answer that cannot go out is an error here, not silence
         socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
         socket.setsockopt(zmq.RCVHWM, 0)  # see peers.Flood
-        # Nobody who chooses a routing id is served. But without this libzmq keeps all that a second connection of one
-        # id sends, for ever (docs/develop/libzmq.md).
+        # A client that chooses a routing id is not served. But without this libzmq keeps all that a second connection
+        # of one id sends, for ever (docs/develop/libzmq.md).
         socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
         socket.setsockopt(zmq.SNDHWM, SEND_MESSAGES_MAX)
         # Somewhat over the bound still gets a typed error; far over, libzmq closes the connection unread.
@@ -315,7 +315,7 @@ class Bus:
         self._poll = poll.poll
 
     def receive(self, count_max: int = 64) -> List[News]:
-        """What waits, at most about ``count_max`` at a time; never blocks."""
+        """The waiting messages, at most about ``count_max`` at a time; never blocks."""
         now_ns, peers = self._clock_ns(), self._peers
         if now_ns - peers.received_ns > AWAY_CHECKS * peers.check_ns:
             peers.was_away(now_ns)
@@ -480,14 +480,14 @@ class Bus:
         return is_over
 
     def charge(self, now_ns: int) -> None:
-        """What the last :meth:`receive` read has been dealt with: charge who made work of it."""
+        """Charge the owners of the messages that the last :meth:`receive` read; call it when they are dealt with."""
         cost_ns = (now_ns - self._peers.received_ns) // max(self._read_count, len(self.costly), 1)
         for account in self.costly:
             account.charge(cost_ns, now_ns)
         self.costly.clear()
 
     def _drop_surplus(self, peer: Peer) -> None:
-        """Some more of the frames that a message has too many, or that nobody waits for."""
+        """Drop some more surplus frames: of a message with too many, or of a connection that is over."""
         recv: Any = self._recv
         if not self._surplus_frames:
             self._surplus_since_ns = self._clock_ns()
@@ -710,7 +710,7 @@ class Bus:
 
 
 def _wait_readable(files: Sequence[int], timeout_ns: int) -> Sequence[int]:
-    """Those of ``files`` that can be read, none after the time."""
+    """The readable ones of ``files``; none after ``timeout_ns``."""
     if max(files) < FD_SELECT_MAX:
         return select.select(files, (), (), timeout_ns / NS_PER_S)[0]
     poll = select.poll()

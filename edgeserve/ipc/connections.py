@@ -71,8 +71,8 @@ class Connection:
 
 class Connections:
     """Open connections by their file, as libzmq's monitor tells. ``count_max`` bounds them; ``is_idle(file)`` says
-    whether a connection has nothing in flight. ``accepted`` counts all there ever were. ``stuck`` are those that libzmq
-    does not close. ``waiting(0)`` tells the connections at which bytes wait that libzmq has not read yet."""
+    whether a connection has nothing in flight. ``accepted`` counts all there ever were. ``stuck`` are the ones that
+    libzmq does not close. ``waiting(0)`` tells the connections at which bytes wait that libzmq has not read yet."""
 
     def __init__(self, count_max: int, is_idle: Callable[[int], bool]) -> None:
         self.count_max = count_max
@@ -125,7 +125,7 @@ class Connections:
         return True
 
     def processes_of(self, user: str) -> int:
-        """How many processes of a user have connections."""
+        """The number of a user's processes that have connections."""
         return sum([user_of(owner) == user for owner in self._owners])
 
     def _count_refused(self, owner: str) -> None:
@@ -150,7 +150,7 @@ class Connections:
 
     def look_for_stuck(self) -> List[str]:
         """Call it about once a second. libzmq may keep a connection open that its client has closed, until the socket
-        closes (docs/develop/libzmq.md): those that are so at two looks are counted apart. Returns the offenders that
+        closes (docs/develop/libzmq.md): connections found so at two looks are counted apart. Returns the offenders that
         have too many of them."""
         poll = select.poll()
         for file in self.by_file:
@@ -180,15 +180,15 @@ class Connections:
 
 
 def offender(owner: str) -> str:
-    """Who is kept out for what a connection of ``owner`` did: a process of the server's own user or root; of any other
-    user all that it has, since it could come back as another process."""
+    """The owner to keep out for the behaviour of a connection of ``owner``: a process, of the server's own user or
+    root; any other user as a whole, since it could come back as another process."""
     user = user_of(owner)
     return owner if user in (f"uid:{os.geteuid()}", "uid:0") else user
 
 
 def culprit(whose: str, connection: Optional[Connection]) -> str:
-    """Who of an :func:`offender` is kept out for what came by a connection: over TCP its process is looked for. ``""``
-    where nobody can be told from others."""
+    """The owner to keep out for the messages of a connection of an :func:`offender`: over TCP its process is looked
+    for. ``""`` where no owner can be identified."""
     if whose == user_of(whose) or pid_of(whose):
         return whose if is_told(whose) else ""
     end = None if connection is None else connection.end
@@ -217,7 +217,7 @@ def borrowed(file: int, same_host: bool) -> Optional[socket.socket]:
 
 
 def owner_of(file: int, same_host: bool) -> str:
-    """Whose connection it is."""
+    """The owner of a connection."""
     return _asked(file, same_host, told_owner) or UNKNOWN
 
 
@@ -230,7 +230,7 @@ def place_of(one: socket.socket) -> str:
 
 
 def _asked(file: int, same_host: bool, question: Callable[[socket.socket], _Told]) -> Optional[_Told]:
-    """What a connection's socket says; ``None`` where it closed meanwhile."""
+    """The answer of a connection's socket to ``question``; ``None`` where it closed meanwhile."""
     one = borrowed(file, same_host)
     if one is None:
         return None
@@ -281,7 +281,8 @@ def raise_file_limit() -> int:
 
 
 def files_needed(clients_max: int) -> int:
-    """How many open files a server of so many clients needs: fewer, and a burst of connections may end its process."""
+    """The number of open files that a server of ``clients_max`` needs: with fewer, a burst of connections may end its
+    process."""
     return FILES_KEPT + FILES_OPEN + clients_max
 
 
@@ -297,13 +298,13 @@ def check_files(files: int, clients_max: int) -> None:
 
 
 def connections_below(files: int, in_use: int = 0) -> int:
-    """How many connections fit below a limit of open files, of which so many are open already."""
+    """The number of connections that fit below a limit of open files, of which ``in_use`` are open already."""
     return max(8, files - max(in_use, FILES_OPEN) - min(FILES_KEPT, files // 4))
 
 
 def connections_max(clients_max: int) -> int:
-    """How many connections the limit of open files allows: twice the clients, so that old ones may still close while
-    new ones come, and less where files are few."""
+    """The number of connections that the limit of open files allows: twice the clients, so that old ones may still
+    close while new ones come, and less where files are few."""
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     files = FILES_MAX if files == resource.RLIM_INFINITY else files
     in_use = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0

@@ -45,7 +45,7 @@ class Pending(PendingAnswer):
         if not super().cancel():
             return False
         if self.courier.forget(self):
-            self.set_running_or_notify_cancel()  # those who wait for several futures learn it only this way
+            self.set_running_or_notify_cancel()  # a wait for several futures learns it only this way
         return True
 
     def end_early(self) -> None:
@@ -96,7 +96,7 @@ class Courier:
         self.stands.set()
 
     def memory(self) -> Optional[Slab]:
-        """What is shared with the server; waits for it the first time. ``None``: nothing is."""
+        """The memory shared with the server; waits for it the first time. ``None`` without any."""
         if self.slab is None and not self.closed:
             check_may_wait("the first buffer()")
             self._wants_memory = True
@@ -192,7 +192,7 @@ class Courier:
                 context.term()
 
     def _serve(self, link: Link | None) -> None:
-        """Until the link is lost, the first mail makes one necessary, or the client is closed."""
+        """Serve until the link is lost, the first mail makes one necessary, or the client is closed."""
         poll = select.poll()
         poll.register(self._wake_read, select.POLLIN)
         if link is not None:
@@ -281,7 +281,7 @@ class Courier:
         return True
 
     def _learn(self, reply: Reply, link: Link) -> None:
-        """What an answer was like, for the next one of its app; what its request borrowed is given back."""
+        """Note an answer's size for the next request of its app, and give back the memory that its request borrowed."""
         lease = None if link.memory is None else link.memory.lent.pop(reply.key, None)
         if lease is not None:
             lease.end()

@@ -1,6 +1,6 @@
-"""Who a connection is: its credential, what it may ask for, and which client keys a server lets in.
+"""The credential of a connection, its rights, and the client keys that a server lets in.
 
-A credential is what the transport itself vouches for, never what a message says: the user id of an ``ipc`` peer as the
+A credential is vouched for by the transport, never by a message: the user id of an ``ipc`` peer as the
 system tells (``SO_PEERCRED``, by way of libzmq), or the client's key on TCP with CURVE. Streams, and the stories of
 requests, belong to it; where a connection has none they belong to the connection.
 """
@@ -21,10 +21,10 @@ from edgeserve.owners import process_owner
 from edgeserve.units import NS_PER_S
 
 KEY_SUFFIX = ".key"
-"""What the files of public keys end in, as those of pyzmq do."""
+"""The ending of files of public keys, as pyzmq writes them."""
 
 LOOK_NS = NS_PER_S
-"""How old the list of allowed keys may be when a client connects."""
+"""The greatest age of the list of allowed keys when a client connects."""
 
 KEYS_MAX = 4096
 """Files that are read of a folder of keys."""
@@ -36,8 +36,8 @@ _PEER = re.compile(r"[^:]*:(\d+):\d+:(\d+)\Z")
 
 
 class Credential(NamedTuple):
-    """``owner`` is who streams and stories belong to: one connection, or all connections with one key.
-    ``may_control``: whether it may ask for what changes the server for everybody. ``trusted``: whether the class and
+    """``owner`` is the owner of streams and stories: one connection, or all connections with one key.
+    ``may_control``: whether it may change the server for all clients. ``trusted``: whether the class and
     value that it asks with count beside those of other owners, which takes a key: every program of the server's user
     may control it."""
 
@@ -47,7 +47,7 @@ class Credential(NamedTuple):
 
 
 NOBODY = Credential("", False)
-"""Of a connection that is refused before anything of it is looked at."""
+"""The credential of a connection that is refused before its first message is read."""
 
 
 class AllowedKeys:
@@ -93,7 +93,7 @@ class AllowedKeys:
                     if entry.name.endswith(KEY_SUFFIX) and entry.is_file() and len(found) < KEYS_MAX:
                         about = entry.stat()
                         found.append((entry.name, about.st_mtime_ns, about.st_size))
-        except OSError:  # the folder is gone: nobody is let in
+        except OSError:  # the folder is gone: no client is let in
             return ()
         return tuple(sorted(found))
 
@@ -103,7 +103,7 @@ class AllowedKeys:
             try:
                 key = read_certificate(os.path.join(self._folder, file))[0]
             except ConfigError:
-                continue  # half copied, or something else: it lets nobody in
+                continue  # half copied, or something else: it lets no client in
             names[key.decode("ascii")] = file[: -len(KEY_SUFFIX)]
         return names
 
@@ -155,7 +155,7 @@ class Credentials:
         return _PEER.match(address) is None or owner == peer_owner(address)
 
     def owner_of(self, frame: Any) -> str:
-        """Whose connection a message came by, also where that is over."""
+        """The owner of the connection by which a message came, also where that is over."""
         return peer_owner(_property(frame, "Peer-Address"))
 
     def is_allowed(self, key: str) -> bool:
@@ -177,7 +177,7 @@ def uid_of(address: str) -> Optional[int]:
 
 
 def peer_owner(address: str) -> str:
-    """Whose connection it is, from libzmq's address of a peer."""
+    """The owner of a connection, from libzmq's address of a peer."""
     match = _PEER.match(address)
     return process_owner(int(match.group(1)), int(match.group(2))) if match else address_owner(address)
 
@@ -201,7 +201,7 @@ class Authenticator:
         self._thread.configure_curve_callback(domain=ZAP_DOMAIN, credentials_provider=allowed)
 
     def stop(self) -> None:
-        """End the thread; sockets that ask for it let nobody in from now on."""
+        """End the thread; sockets that use it let no client in from now on."""
         self._thread.stop()
 
 
@@ -212,5 +212,5 @@ def refuse_old_greetings(socket: zmq.Socket[Any]) -> None:
 
 
 def require_keys(socket: zmq.Socket[Any]) -> None:
-    """The binds of ``socket`` that follow let only those in whom the authenticator knows; nobody without one."""
+    """Let the later binds of ``socket`` admit only clients whose keys the authenticator knows; without one, none."""
     socket.setsockopt(getattr(zmq, "ZAP_ENFORCE_DOMAIN", 93), 1)

@@ -1,4 +1,4 @@
-"""Where the bus listens: the default path, what makes an endpoint safe to bind, and the keys of TCP.
+"""The endpoints of the bus: the default path, the conditions for a safe bind, and the keys of TCP.
 
 Looks at files and addresses before a socket is made; binding is ``bus``'s, connecting is ``link``'s.
 """
@@ -196,8 +196,8 @@ def _check_port(endpoint: str) -> None:
 
 
 def socket_mode(path: str) -> int:
-    """Who may open the bus's socket: its user; the group too where the directory is for the group, and for nobody
-    else (mode 0750)."""
+    """The mode of the bus's socket file: its user may open it; the group too where the directory is open to the group
+    and to no other user (mode 0750)."""
     mode = stat.S_IMODE(os.stat(os.path.dirname(path) or ".").st_mode)
     return 0o660 if mode & 0o010 and not mode & 0o007 else 0o600
 
@@ -226,7 +226,7 @@ def remove_socket(path: str, inode: int) -> None:
         if os.lstat(path).st_ino == inode:
             os.unlink(path)
     except FileNotFoundError:
-        pass  # somebody cleaned up already
+        pass  # another process cleaned up already
 
 
 def remove_sockets(endpoints: Sequence[str]) -> None:
@@ -260,8 +260,8 @@ def has_ipv6(endpoint: str) -> bool:
 
 
 def notice_gone_peers(zmq_socket: zmq.Socket[Any]) -> None:
-    """For the connections that follow: a TCP peer that is gone without a word (a cable, a power cut) is noticed, by the
-    system. ZMTP's own heartbeats are not used: with them a peer can make libzmq abort (docs/develop/libzmq.md)."""
+    """Let the system notice, for later connections, a TCP peer that vanished (a cable, a power cut). ZMTP's own
+    heartbeats are not used: with them a peer can make libzmq abort (docs/develop/libzmq.md)."""
     zmq_socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
     zmq_socket.setsockopt(zmq.TCP_KEEPALIVE_IDLE, KEEPALIVE_S)
     zmq_socket.setsockopt(zmq.TCP_KEEPALIVE_INTVL, KEEPALIVE_S)
@@ -298,7 +298,7 @@ def readable(zmq_socket: zmq.Socket[Any]) -> bool:
 
 
 def last_endpoint(zmq_socket: zmq.Socket[Any]) -> str:
-    """Where the last ``bind`` really listens: a wildcard port resolved."""
+    """The endpoint of the last ``bind``, with a wildcard port resolved."""
     endpoint = zmq_socket.getsockopt(zmq.LAST_ENDPOINT)
     assert isinstance(endpoint, bytes), endpoint
     return endpoint.rstrip(b"\0").decode()

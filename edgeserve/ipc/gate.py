@@ -30,13 +30,13 @@ BURST = 2
 """New connections of a user that are let in before the server has read all that waits."""
 
 NEXT_NS = NS_PER_S
-"""After them one more each: others wait, in the order in which they came, until it has."""
+"""The time after which one more each may come in: others wait, in the order in which they came."""
 
 WAITING_MAX = 1024
 """Handshakes of a user that wait; of more the oldest are forgotten."""
 
 LOOK_MS = 5
-"""How often it is looked whether one that waits may come in."""
+"""Milliseconds between two looks at whether a waiting client may come in."""
 
 USERS_MAX = 1024
 """Users whose connections are counted; they are forgotten beyond that, all together."""
@@ -136,5 +136,5 @@ class Gate:
 
 
 def _owner_of(request: List[bytes]) -> str:
-    """Of routing id, empty, version, request id, domain, address, ..."""
+    """The owner that a request names: routing id, empty, version, request id, domain, address, ..."""
     return peer_owner(request[5].decode("latin-1"))

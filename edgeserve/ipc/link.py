@@ -111,7 +111,8 @@ class Link:
         self.monitor_fileno = int(self._monitor.getsockopt(zmq.FD))
 
     def filenos(self) -> List[int]:
-        """To wait on. Edge-triggered, as libzmq's are: call :meth:`receive` until it returns nothing, then wait."""
+        """The file descriptors to wait on. Edge-triggered, as libzmq's are: call :meth:`receive` until it returns
+        nothing, then wait."""
         return [int(self.socket.getsockopt(zmq.FD)), self.monitor_fileno]
 
     def send(self, frames: Sequence[Any]) -> None:
@@ -122,7 +123,7 @@ class Link:
             send(frame, _MORE if index < last else _NOBLOCK, type(frame) is bytes)
 
     def check_size(self, frames: Sequence[Any]) -> int:
-        """How many bytes a message has. Raises :class:`TooLarge` for what the server would refuse unread."""
+        """The number of bytes of a message. Raises :class:`TooLarge` for one that the server would refuse unread."""
         total = sum(frame.nbytes if type(frame) is memoryview else len(frame) for frame in frames)
         if total > self.message_bytes_max:
             raise TooLarge(
@@ -165,7 +166,7 @@ class Link:
         """Large tensors travel here: ask the server for shared memory, once. Until it is there they go in frames."""
         if self._may_wish:
             self._may_wish = False
-            with contextlib.suppress(OSError):  # nobody gives any there: an older server, or one that has it off
+            with contextlib.suppress(OSError):  # no memory is offered there: an older server, or one that has it off
                 self._wish = Wish(self._endpoint)
                 self.due_ns = self._clock_ns()
                 self._wish_until_ns = self.due_ns + MEMORY_NS_MAX
@@ -251,7 +252,7 @@ class Link:
         )
 
     def _watch(self) -> None:
-        """What libzmq's monitor tells of the connection."""
+        """Follow the connection's state by libzmq's monitor."""
         monitor = self._monitor
         while readable(monitor):
             kind = _EVENT.unpack(monitor.recv_multipart(_NOBLOCK)[0])[0]

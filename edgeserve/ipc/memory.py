@@ -1,6 +1,6 @@
-"""What memory the process has, and giving back what it does not use any more.
+"""The memory of the process, and the return of unused memory to the system.
 
-The C library keeps what was freed for later: after a flood of messages that may be a multiple of what the server needs.
+The C library keeps freed memory for later: after a flood of messages that may be a multiple of the server's need.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ SLACK_BYTES = 16 * 1024**2
 
 FIRST_NS = 2 * NS_PER_S
 LATEST_NS = 3600 * NS_PER_S
-"""Times between two attempts: twice as long after each, since what is in use (models) cannot be given back, and an
-attempt delays whoever allocates meanwhile. Where memory has grown by ``SLACK_BYTES`` since, the pause is the first."""
+"""Times between two attempts: twice as long after each, since memory in use (models) cannot be given back, and an
+attempt delays other threads' allocations. Where memory has grown by ``SLACK_BYTES`` since, the pause is the first."""
 
 CALM_NS = 60 * NS_PER_S
 """The least time between two attempts after connections were ended, however little they left. The first is after

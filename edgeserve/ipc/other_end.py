@@ -1,4 +1,4 @@
-"""Whose connection it is: what the system says of the other end, never what a message says.
+"""The owner of a connection: by the system's knowledge of the other end, never by a message.
 
 A Unix socket tells the user and the process. A TCP connection within this host, over any of its addresses, belongs to
 the user of the other end's own socket, which the system is asked for by its addresses and ports (``sock_diag``: what
@@ -22,7 +22,7 @@ UNKNOWN = "unknown"
 
 LOOPBACK = "address:127.0.0.1"
 """The owner of a connection over any address of loopback whose other end is not known: it closed, or the system does
-not say. Nobody else is meant by what such a connection does."""
+not say. The behaviour of such a connection is charged to no other owner."""
 
 SOME_PROCESS = 0
 """Stands for the process of a TCP connection: the system tells its user alone."""
@@ -46,19 +46,19 @@ _TOLD_AT = _HEADER.size + 4 + 48 + 12
 
 
 def is_told(owner: str) -> bool:
-    """Whether an owner is somebody whom the system tells from others, and not what a connection left open."""
+    """True if the system identified the owner, and the connection did not leave it open."""
     return owner not in (LOOPBACK, UNKNOWN)
 
 
 class TcpEnd(NamedTuple):
-    """Whose socket the other end of a connection is, and its inode."""
+    """The owner and the inode of the socket at a connection's other end."""
 
     uid: int
     inode: int
 
 
 def owner_of(one: socket.socket) -> str:
-    """Whose connection it is (``edgeserve.owners``): ``uid:N/pid:P``, ``address:IP``, :data:`LOOPBACK` or
+    """The owner of a connection (``edgeserve.owners``): ``uid:N/pid:P``, ``address:IP``, :data:`LOOPBACK` or
     :data:`UNKNOWN`."""
     try:
         if one.family == socket.AF_UNIX:
@@ -70,7 +70,7 @@ def owner_of(one: socket.socket) -> str:
 
 
 def owner_of_tcp(peer: Tuple[Any, ...], own: Tuple[Any, ...]) -> str:
-    """Whose TCP connection it is, by the (address, port, ...) of both ends."""
+    """The owner of a TCP connection, by the (address, port, ...) of both ends."""
     end = tcp_end(peer, own)
     return address_owner(str(peer[0])) if end is None else process_owner(end.uid, SOME_PROCESS)
 
@@ -85,7 +85,7 @@ def end_of(one: socket.socket) -> Optional[TcpEnd]:
 
 @lru_cache(maxsize=1024)
 def address_owner(address: str) -> str:
-    """Who all that comes from an address belongs to; ``address:unknown`` for what is none."""
+    """The owner of all connections from an address; ``address:unknown`` for a text that is no address."""
     found = _address(address)
     if found is None:
         return "address:unknown"
@@ -107,7 +107,7 @@ def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 def tcp_end(peer: Tuple[Any, ...], own: Tuple[Any, ...]) -> Optional[TcpEnd]:
     """The other end's socket; ``None`` where it is not of this host (or of another network namespace), has closed, or
-    the system does not say. A socket that nobody holds any more would be told as root's."""
+    the system does not say. A socket that no process holds any more would be reported as root's."""
     there, here = _address(str(peer[0])), _address(str(own[0]))
     if there is None or here is None or there.version != here.version or not hasattr(socket, "AF_NETLINK"):
         return None
@@ -132,7 +132,7 @@ def tcp_end(peer: Tuple[Any, ...], own: Tuple[Any, ...]) -> Optional[TcpEnd]:
 
 
 def process_of(end: TcpEnd) -> Optional[int]:
-    """A process that holds the socket; ``None`` where none is found among those that may be looked at."""
+    """A process that holds the socket; ``None`` where none is found among the processes that may be read."""
     left = FILES_MAX
     for name in _numbers("/proc")[:PROCESSES_MAX]:
         try:

@@ -1,9 +1,9 @@
-"""Who is at the other end of the bus: the clients, whose they are, what they have in flight and have not read, and
-when one counts as gone.
+"""The clients of the bus: their owners, their requests in flight, their unread answers, and the rule by which one
+counts as gone.
 
 A client is gone when its connection closed, when it was silent for too long with requests in flight, or when it is cut
-off: it floods the server, sends a message without end, or leaves its answers unread. What it had in flight is news then
-(:class:`ClientGone`). ``connections.py`` counts the connections, ``unfinished.py`` judges messages without end by
+off: it floods the server, sends a message without end, or leaves its answers unread. Its requests in flight are news
+then (:class:`ClientGone`). ``connections.py`` counts the connections, ``unfinished.py`` judges messages without end by
 numbers; this module asks them and acts. It reads and writes no message.
 """
 
@@ -52,21 +52,21 @@ NAMES_MAX = 4096
 """Owners whose name is remembered."""
 
 STUCK_PENALTY_NS = 600 * NS_PER_S
-"""How long an owner of connections that libzmq does not close may not connect."""
+"""The time for which an owner of connections that libzmq does not close may not connect."""
 
 AWAY_CHECKS = 2
-"""Where nothing was read for so many times the time between two checks for silent clients, the server itself was away
-(stopped, or busy), and every client has its full time again."""
+"""The number of intervals between checks for silent clients without a read after which the server itself was away
+(stopped, or busy): every client then has its full time again."""
 
 DEAD = RequestError("the connection is closed")
-"""Refuses what a connection sent that is over: nobody is there to be told."""
+"""Refuses a message of a connection that is over: the error has no receiver."""
 
 MARK_BYTES = 256 * 1024
 """A mark per so many bytes: fewer are never counted, and lending costs more than copying."""
 
 FLOOD_LOOK_NS = 10 * NS_PER_MS
 GROWTH_BYTES_MAX = 64 * 1024**2
-"""Of the process, while messages are always waiting."""
+"""The growth of the process, in bytes, while messages are always waiting, from which a flood is ended."""
 
 CLIENT_MESSAGES_MIN = 8192
 """Read of one client meanwhile: twice the requests that a connection may have in flight. Fewer may be a burst."""
@@ -78,10 +78,10 @@ MESSAGES_MIN = 1024
 """Read of all meanwhile: fewer are no flood, and the memory is something else's."""
 
 MOST_SHARE = 0.9
-"""Of the messages of whoever sent most: who has as many is meant, too."""
+"""The share of the most messages sent by one client from which a client is ended with it."""
 
 PENALTY_NS = 2 * NS_PER_S
-"""How long an owner who flooded may not connect: what it had sent must be dropped first."""
+"""The time for which an owner that flooded may not connect: its messages must be dropped first."""
 
 DROP_SHARE = 30
 """The same, besides, for a message with too many frames: so many times as long as it took to drop it."""
@@ -105,7 +105,7 @@ ACCOUNTS_MAX = 4096
 
 
 class Account:
-    """What an owner's refused messages and questions have cost of the loop's time, less its share since. A process has
+    """The loop's time that an owner's refused messages and questions have cost, less its share since. A process has
     the account of its ``user``, too, of which it is one of ``processes``."""
 
     __slots__ = ("user", "processes", "_owed_ns", "_at_ns")
@@ -113,7 +113,7 @@ class Account:
     def __init__(self, user: Account | None = None, now_ns: int = 0) -> None:
         self.user = user
         self.processes = 1
-        # Who is over begins no new account by a new process.
+        # An owner over its limit begins no new account by a new process.
         self._owed_ns = COST_NS_MAX if user is not None and user.is_over(now_ns) else 0
         self._at_ns = now_ns
 
@@ -137,7 +137,7 @@ class Account:
 
 
 class ClientGone:
-    """A client vanished with requests in flight: ``asks``. Nobody waits for them; replies to them are ignored."""
+    """A client vanished with requests in flight: ``asks``. Replies to them are ignored."""
 
     __slots__ = ("client", "asks", "reason")
 
@@ -148,7 +148,7 @@ class ClientGone:
 
 
 class Unread:
-    """How many bytes of answers a client has not read yet, as far as libzmq holds them.
+    """The bytes of answers that a client has not read yet, as far as libzmq holds them.
 
     libzmq bounds a client's answers in messages and does not say how many wait. But it tells when it has let go of a
     buffer that it was lent. So once in a while an answer's frame is lent instead of copied, as a mark: answers go out
@@ -170,7 +170,7 @@ class Unread:
         self.fresh = 0
 
     def look(self) -> int:
-        """How many bytes wait, without the fresh ones."""
+        """The number of waiting bytes, without the fresh ones."""
         marks = self._marks
         while marks and marks[0][0].done:
             self.total -= marks.popleft()[1]
@@ -178,11 +178,11 @@ class Unread:
 
 
 class Peer:
-    """What is known of one connection. ``open`` holds its requests and control questions in flight, ``bytes`` what
-    their messages have together. ``owner`` is whose it is (:class:`Connection`), ``name`` what its requests carry as
-    their client. ``key`` is its public key, where keys are allowed. ``patient``: one request came from a REQ socket,
+    """The state of one connection. ``open`` holds its requests and control questions in flight, ``bytes`` what
+    their messages have together. ``owner`` is its owner's name (:class:`Connection`), ``name`` what its requests carry
+    as their client. ``key`` is its public key, where keys are allowed. ``patient``: one request came from a REQ socket,
     which cannot send heartbeats while it waits. ``memory``: what its connection shares with this process. ``account``
-    is its owner's. ``culprit``: who is kept out for what it did, once that was looked for."""
+    is its owner's. ``culprit``: the owner to keep out for its behaviour, once that was looked for."""
 
     __slots__ = (
         "client",
@@ -221,7 +221,8 @@ class Peer:
 
 
 def name_for(peer: Peer, ask: Ask) -> str:
-    """Whose request it is where a front asks for others. Only who may control the server is believed."""
+    """The client's name of a request, also where a gateway asks for others: only an owner that may control the server
+    can name another."""
     if not peer.credential.may_control:
         ask.origin = ""
         return peer.name
@@ -229,14 +230,14 @@ def name_for(peer: Peer, ask: Ask) -> str:
 
 
 class Flood:
-    """A time in which messages always waited: who sends faster than the server reads?
+    """A period in which messages always waited; it finds the clients that send faster than the server reads.
 
     libzmq's bound on the messages that wait per client is not used: where it stops reading from a client that then
     closes its connection, it may abort the process (docs/develop/libzmq.md). While messages come faster than they are
     read, the server's memory grows. When it has grown by :data:`GROWTH_BYTES_MAX`, the connections that sent most are
-    ended, if they sent more than a client of ours may have in flight: libzmq reads its clients in turn, so those that
+    ended, if they sent more than a client of ours may have in flight: libzmq reads its clients in turn, so clients that
     always have a message waiting have sent equally much, and more than any other. ``counts``: how many of each client
-    were read; ``refused``: who sent and is no client. The bus adds to both."""
+    were read; ``refused``: senders that are no clients. The bus adds to both."""
 
     __slots__ = ("counts", "refused", "_memory_bytes", "_look_ns")
 
@@ -470,7 +471,7 @@ class Peers:
         return (int.from_bytes(client[1:], "big") - self._first_id) & 0xFFFFFFFF
 
     def take_name(self, peer: Peer, name: str) -> None:
-        """What a client of this host calls itself counts for its weight, but one owner has one name: the first."""
+        """Take the name that a client of this host gives itself, for its weight; an owner keeps its first name."""
         if peer.owner not in self._names and peer.same_host:
             if len(self._names) >= NAMES_MAX:
                 self._names.clear()
@@ -485,7 +486,7 @@ class Peers:
         return bool(idle)
 
     def _make_room(self, owner: str) -> bool:
-        """End the newest connection of whoever has the most, if ``owner`` has fewer."""
+        """End the newest connection of the owner with the most, if ``owner`` has fewer."""
         counts: Dict[str, int] = {}
         for peer in self.by_id.values():
             counts[peer.owner] = counts.get(peer.owner, 0) + 1
@@ -584,7 +585,7 @@ class Peers:
     # --- what happens to connections ----------------------------------------------------------------------------------
 
     def was_away(self, now_ns: int) -> None:
-        """Nothing was read for a while: nobody's silence counts before now."""
+        """Restart every client's time of silence: the server read nothing for a while."""
         self._awake_ns = now_ns
         self.unfinished.forget()
 
@@ -672,7 +673,7 @@ class Peers:
                 self.cut(peer, "it sends faster than the server reads")
 
     def _culprit(self, peer: Peer) -> str:
-        """Who is kept out for what a client did; ``""`` where nobody can be told from others."""
+        """The owner to keep out for a client's behaviour; ``""`` where no owner can be identified."""
         if peer.culprit is None:
             connection = self.connections.by_file.get(peer.file) if peer.file is not None else None
             peer.culprit = culprit(offender(peer.owner), connection)
@@ -695,8 +696,8 @@ class Peers:
 
     def penalise(self, peer: Peer, spent_ns: int, reason: str) -> None:
         """Another slice of frames was dropped of a message with too many, all of them in this time. All connections of
-        the offender end (each could hold up the others as long), and no new one is let in for a while; where nobody can
-        be told from others, the connection ends alone."""
+        the offender end (each could hold up the others as long), and no new one is let in for a while; where no owner
+        can be identified, the connection ends alone."""
         whose = self._culprit(peer)
         self._keep_out(whose, self._clock_ns() + PENALTY_NS + DROP_SHARE * spent_ns, reason)
         self.cut(peer, reason)

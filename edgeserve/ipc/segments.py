@@ -41,17 +41,17 @@ SUFFIX = ".memory"
 """The socket that segments are passed over lies beside that of the bus, with this at the end of its name."""
 
 OFFER = struct.Struct("<16sQ")
-"""What goes with a descriptor: the token, the segment's bytes."""
+"""The data sent with a descriptor: the token, the segment's bytes."""
 
 TOKEN_BYTES = 16
 OFFERS_MAX = 64  # passed and not claimed, at a time
-FILES_SHARE = 32  # an offer has two descriptors: offers may have a sixteenth of those that may be open
+FILES_SHARE = 32  # an offer has two descriptors: offers may have a sixteenth of the files that may be open
 OFFER_NS_MAX = 10 * NS_PER_S  # a client claims in milliseconds
-LOOK_MS = 1000  # how often offers that nobody claimed are looked for, while there are any
+LOOK_MS = 1000  # time between two looks for unclaimed offers, while there are any
 BACKLOG = 64
 ACCEPT_PAUSE_S = 0.01
 ALIGN = 64
-"""Where a tensor of an answer may begin: at multiples of a cache line."""
+"""The alignment of an answer's tensors, in bytes: a cache line."""
 
 _PEER = struct.Struct("3i")
 _SEALS = ("F_SEAL_SHRINK", "F_SEAL_GROW", "F_SEAL_SEAL")
@@ -118,7 +118,7 @@ class Segment:
                 buffers[index] = self._copies.of(self._map[place.offset : place.offset + place.nbytes])
 
     def room(self, place: Sequence[int]) -> Optional[Room]:
-        """Where tensors of an answer may be put."""
+        """The part of the segment at ``place``, for the tensors of an answer."""
         return None if self._map is None else Room(self._map, place[0], place[0] + place[1])
 
 
@@ -219,7 +219,7 @@ class Offers:
         self._offers_max = OFFERS_MAX if files < 0 else min(OFFERS_MAX, files // FILES_SHARE)
         self._clock_ns = clock_ns
         self._uids = frozenset(uids or (os.getuid(),))
-        self._offers: Dict[bytes, _Offer] = {}  # shared: whoever pops a token has its segment
+        self._offers: Dict[bytes, _Offer] = {}  # shared: the thread that pops a token has its segment
         self._open: Dict[int, Tuple[socket.socket, bytes, int]] = {}  # the thread's: file -> connection, token, until
         self._segments: weakref.WeakSet[Segment] = weakref.WeakSet()
         self._wake_read, self._wake_write = os.pipe()
@@ -332,7 +332,7 @@ class Offers:
 def offers_for(
     endpoints: Sequence[str], segment_bytes: int, bytes_max: int, clock_ns: Callable[[], int]
 ) -> Optional[Offers]:
-    """What passes segments beside the first ``ipc`` endpoint; ``None`` where it is off or this system cannot."""
+    """The server of segments beside the first ``ipc`` endpoint; ``None`` where it is off or the system has none."""
     local = [endpoint for endpoint in endpoints if endpoint.startswith("ipc://")]
     if not segment_bytes or not local or not is_supported():
         return None

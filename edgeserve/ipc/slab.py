@@ -1,8 +1,8 @@
-"""Shared memory for large tensors, a client's side: getting it, and which part of it is whose.
+"""Shared memory for large tensors, on a client's side: its request, and the share of each request in it.
 
-The client alone says what lies where: each request borrows one block for its large inputs, and its answer may be put
+The client alone places the tensors: each request borrows one block for its large inputs, and its answer may be put
 into the same block, since the server has copied the inputs by then. It gives the block back when its one reply has come
-and nobody holds the answer's arrays any more. Arrays that lie in the memory already (``Slab.buffer``, answers) are not
+and the answer's arrays are gone. Arrays that lie in the memory already (``Slab.buffer``, answers) are not
 copied. Where no room is left a tensor travels in a frame. How the memory gets here: ``segments``.
 """
 
@@ -29,7 +29,7 @@ from edgeserve.ipc.segments import OFFER, SUFFIX, is_supported
 from edgeserve.ipc.tensors import LARGE_BYTES, Place, call_when_gone
 
 PAGE = 4096
-"""What places are multiples of, so that few sizes of holes come about."""
+"""The bytes that sizes of blocks are multiples of, so that few sizes of holes come about."""
 
 
 class Slab:
@@ -89,13 +89,13 @@ class Slab:
         return None if offset is None else np.ndarray(shape, dtype, self.lend_block(offset, nbytes))
 
     def offset_of(self, value: NDArray[Any]) -> Optional[int]:
-        """Where an array lies in this memory; ``None`` where it does not, or not in one piece."""
+        """The offset of an array in this memory; ``None`` where it lies elsewhere, or not in one piece."""
         offset = address_of(value) - self._address
         inside = 0 <= offset <= self.bytes - value.nbytes
         return offset if inside and value.flags.c_contiguous else None
 
     def free_bytes(self) -> int:
-        """How much is not borrowed."""
+        """The bytes that are not borrowed."""
         with self._lock:
             while self._back:
                 self._insert(*self._back.popleft())
@@ -114,7 +114,7 @@ class Slab:
 
 
 class Lease:
-    """What one request has borrowed of a slab: one block, for its large inputs and then for its answer."""
+    """The memory that one request has borrowed of a slab: one block, for its large inputs and then for its answer."""
 
     __slots__ = ("slab", "room", "_begin", "_next", "_end", "_held", "_block")
 
@@ -131,7 +131,7 @@ class Lease:
 
     def borrow(self, inputs: Mapping[str, Any], answer_bytes: int, stays: bool = False) -> None:
         """Borrow for the large arrays among ``inputs`` and for an answer of so many bytes, as far as there is room.
-        ``stays``: the inputs do not change until the reply, so that those that lie in the memory are not copied."""
+        ``stays``: the inputs do not change until the reply, so that inputs in the memory are not copied."""
         needed = 0
         for value in inputs.values():
             if type(value) is np.ndarray and value.nbytes >= LARGE_BYTES:
@@ -175,7 +175,7 @@ class Lease:
         return self._block.data[place.offset - begin : place.offset - begin + place.nbytes].toreadonly()
 
     def end(self) -> None:
-        """The reply has come, or nobody will send one. Idempotent."""
+        """Give the block back: the reply has come, or none will. Idempotent."""
         begin = self._begin
         if self._block is not None and self.room is not None:  # its arrays give the room back
             begin += rounded(self.room[1])
@@ -236,7 +236,7 @@ def may_share(endpoint: str) -> bool:
 
 
 def large_bytes(values: Dict[str, Any]) -> int:
-    """What the large arrays among named values need of a slab, each rounded up."""
+    """The bytes that the large arrays among named values need of a slab, each rounded up."""
     total = 0
     for value in values.values():
         if type(value) is np.ndarray and value.nbytes >= LARGE_BYTES:
@@ -250,6 +250,6 @@ def rounded(nbytes: int) -> int:
 
 
 def address_of(value: NDArray[Any]) -> int:
-    """Where an array's first element lies in this process."""
+    """The address of an array's first element in this process."""
     address: int = value.__array_interface__["data"][0]
     return address

@@ -1,10 +1,10 @@
 """Messages whose last frame does not come.
 
-libzmq keeps the frames of a message until its last one, tells nobody of them, and bounds each of them alone
+libzmq keeps the frames of a message until its last one, reports none of them, and bounds each of them alone
 (docs/develop/libzmq.md). So it is looked at a few times a second at which connections bytes arrive while they finish no
 message. The growth of the process is put down, in equal parts, to the connections at which bytes were seen to wait
 since they finished a message. A Unix socket tells nothing more. Over TCP the system tells how many bytes came by a
-connection: they are the least that it has, and what they are as empty frames is the most. Knows no socket.
+connection: they are the least that it has, and their number as empty frames is the most. Knows no socket.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from edgeserve.units import NS_PER_MS, NS_PER_S
 
 LOOK_NS = 250 * NS_PER_MS
 LATE_NS = LOOK_NS
-"""Where messages always wait to be read, and not one of every connection could be, looks are as late."""
+"""The delay of a look where messages always wait and not every connection had one read."""
 
 SOON_NS = 20 * NS_PER_MS
 """Time to the next look while bytes arrive: a message that is only large is finished by then, or soon."""
 
 SLACK_BYTES = 64 * 1024**2
-"""Of one message, beyond twice the largest that is allowed: what else grew meanwhile."""
+"""The bytes allowed to one message beyond twice the largest allowed: other growth of the process meanwhile."""
 
 SUSPECT_BYTES = 16 * 1024**2
-"""Of one message: from here on every look is soon."""
+"""The bytes of one message from which every look is soon."""
 
 HITS_MIN = 3
 """Looks at which bytes waited, before a connection is ended whose bytes are not counted."""
 
 UNFINISHED_NS_MAX = 30 * NS_PER_S
-"""How long a message may arrive on this host, where no line is slow."""
+"""The longest time that a message may take to arrive on this host, where no line is slow."""
 
 FORGET_NS = 300 * NS_PER_S
 """A message that did not arrive for so long counts as none: bytes that are no message, such as pings, are seen too."""
@@ -43,8 +43,8 @@ NEVER_NS = 2**62
 
 class Sample(NamedTuple):
     """A connection at a look. ``mark`` is another one after each message that it finished; ``arrives``: bytes of it
-    wait to be read; ``received``: the bytes that came by it so far, -1 where nobody tells; ``whose``: who is ended with
-    all its connections where all have too much together."""
+    wait to be read; ``received``: the bytes that came by it so far, -1 where they are not known; ``whose``: the owner
+    that is ended with all its connections where all have too much together."""
 
     file: int
     mark: Tuple[int, int]
@@ -54,7 +54,7 @@ class Sample(NamedTuple):
 
 
 class _Arrival:
-    """What came of a connection since its last finished message. ``hits``: at so many looks bytes waited, first at
+    """The bytes of a connection since its last finished message. ``hits``: at so many looks bytes waited, first at
     ``since_ns``, last at ``last_ns``."""
 
     __slots__ = ("mark", "since_ns", "last_ns", "hits", "from_bytes", "grown_bytes", "bytes", "whose")
@@ -94,7 +94,7 @@ class Unfinished:
             self.look_at_ns = now_ns + LOOK_NS
 
     def forget(self) -> None:
-        """Nobody looked for a while: what was known says nothing any more."""
+        """Drop all samples: they are too old after a while without a look."""
         self._arrivals.clear()
         self.watches = False
 
@@ -139,8 +139,8 @@ class Unfinished:
         return is_soon
 
     def _too_much(self, now_ns: int) -> List[int]:
-        """Who has sent more of one message than a message may have, or takes too long; and where all together have too
-        much, all connections of whoever has most."""
+        """The connections that have sent more of one message than a message may have, or take too long; where all
+        together have too much, all connections of the owner with the most."""
         sure = {file: one for file, one in self._arrivals.items() if one.from_bytes >= 0 or one.hits >= HITS_MIN}
         over = [
             file

@@ -5,7 +5,7 @@ Pure functions: no socket, no clock, no thread; ``bus`` and ``link`` move what i
 
 A message is a header frame (one version byte, then a msgpack map) and one raw frame per tensor. Nothing is ever
 unpickled. Every count, size, dtype and shape is checked against a bound before anything of that size is allocated,
-and whatever is wrong with a message becomes a typed error that names the key, the value and what was expected.
+and any fault of a message becomes a typed error that names the key, the value and what was expected.
 """
 
 from __future__ import annotations
@@ -64,18 +64,18 @@ Key = Union[int, bytes]
 
 
 class Ask:
-    """What one request asks for. The bus makes one from a message that it checked for form only: whether the app
+    """The content of one request. The bus makes one from a message that it checked for form only: whether the app
     exists, and what the options mean, is checked where the request is accepted.
 
     ``inputs`` are read-only views of what was received (or strings). ``sent_ns`` is ``None`` where it is unknown, or by
     the clock of another host. An option of ``None`` (``slo_ms``, ``klass``, ...) means: as the app says.
     ``pieces``: it wants pieces of the answer as they come. ``bytes`` is how many its message has, with its tensors in
     shared memory. ``room``: where in that memory (offset, bytes) large tensors of the answer may be put.
-    ``client`` is what the client calls itself; the bus replaces it by whose connection it is, and which. ``origin`` is
-    for whom a front asks, empty where it asks for itself. ``peer``,
-    ``key`` and ``is_req`` are the bus's: the connection, the client's own id of the request, and whether a REQ socket
-    sent it. ``id`` is the server's number of the request, 0 until it gives one. The live side extends this class, so
-    that a request is one record from its message to its answer.
+    ``client`` is the client's own name; the bus replaces it by the owner and number of its connection. ``origin`` is
+    the client for which a gateway asks, empty where it asks for itself. ``peer``, ``key`` and ``is_req`` are the bus's:
+    the connection, the client's own id of the request, and whether a REQ socket sent it. ``id`` is the server's number
+    of the request, 0 until it gives one. The live side extends this class, so that a request is one record from its
+    message to its answer.
     """
 
     fields: ClassVar[Tuple[str, ...]] = (
@@ -236,7 +236,7 @@ def take_kind(fields: Dict[str, Any], known: Sequence[str] = REQUEST_KINDS) -> s
 
 
 def refuse_rest(fields: Mapping[Any, Any], known: Sequence[str], where: str) -> None:
-    """Keys that nobody took are unknown: refuse them with the nearest name."""
+    """Refuse the keys that are left: they are unknown. The error names the nearest known one."""
     if fields:
         key = next(iter(fields))
         error = Malformed(f"{where} has no key {show(key)}")
@@ -318,7 +318,7 @@ def _number_of_numpy(value: Any) -> Any:
 
 def read_infer(header: Buffer) -> Optional[Infer]:
     """The header of most requests; ``None`` for any other message: :func:`unpack_header` reads it within bounds, or
-    says what is wrong."""
+    raises an error."""
     if not 1 < len(header) <= INFER_BYTES_MAX or header[0] != VERSION:
         return None
     try:
@@ -436,7 +436,7 @@ def _text(text: Any, where: str) -> str:
 
 
 class _Answer(msgspec.Struct, gc=False):
-    """The header of an answer; what is not set does not travel."""
+    """The header of an answer; fields that are not set do not travel."""
 
     kind: str
     outcome: str
@@ -540,7 +540,7 @@ def encode_error(key: Key | None, error: RequestError) -> bytes:
 
 
 def _sendable(text: str) -> str:
-    """Without halves of characters, as names of files may have them: UTF-8 has no bytes for those."""
+    """The text without lone surrogates, as names of files may have them: UTF-8 has no bytes for those."""
     return text if text.isascii() else text.encode(errors="replace").decode()
 
 
@@ -570,7 +570,7 @@ def encode_story(key: Key, request_id: int) -> bytes:
 
 
 def encode_trace(key: Key, after: int) -> bytes:
-    """The question which steps followed step ``after``, of those that the server keeps."""
+    """The question which steps followed step ``after``, among the steps that the server keeps."""
     return pack_header({"kind": "trace", "id": key, "after": after})
 
 
@@ -590,7 +590,7 @@ def take_model(fields: Dict[str, Any]) -> str:
 
 
 def take_token(fields: Dict[str, Any]) -> bytes:
-    """What came with the shared memory that a connection claims, removed from the fields of a ``memory`` header."""
+    """The token of the shared memory that a connection claims, removed from the fields of a ``memory`` header."""
     token = fields.pop("token", None)
     if type(token) is not bytes or len(token) > ID_BYTES_MAX:
         raise Malformed(f"token = {show(token)}: expected the bytes that came with the shared memory")
@@ -603,12 +603,12 @@ def encode_memory(key: Key, token: bytes) -> bytes:
 
 
 def encode_cancel(key: Key, keeps: bool = False) -> bytes:
-    """An answer is not wanted any more; with ``keeps`` what is written of it is."""
+    """The message that cancels a request; with ``keeps``, it asks for the partial answer."""
     return pack_header({"kind": "cancel", "id": key, **({"keeps": True} if keeps else {})})
 
 
 def take_keeps(fields: Dict[str, Any]) -> bool:
-    """Whether what is written is wanted, removed from the fields of a ``cancel`` header."""
+    """True if the partial answer is wanted; removed from the fields of a ``cancel`` header."""
     keeps = fields.pop("keeps", False)
     if type(keeps) is not bool:
         raise Malformed(f"keeps = {show(keeps)}: expected true or false")
@@ -640,7 +640,7 @@ class Windows(Protocol):
     """The room in shared memory that a client kept free for an answer."""
 
     def window(self, place: Place) -> memoryview:
-        """What lies at a place of it; raises :class:`Malformed` for one outside."""
+        """The memory at a place of it; raises :class:`Malformed` for one outside."""
 
 
 NO_WINDOWS: Mapping[Any, Windows] = {}
@@ -649,7 +649,7 @@ NO_WINDOWS: Mapping[Any, Windows] = {}
 def decode_reply(
     frames: Sequence[Buffer], message_bytes_max: int, windows: Mapping[Any, Windows] = NO_WINDOWS
 ) -> Reply:
-    """What a client got. Raises :class:`Malformed` (or its kin) when a server sent something that is no reply.
+    """The reply that a client received. Raises :class:`Malformed` (or a subclass) for a message that is no reply.
 
     Keys that this version does not know are passed over: a newer server may say more. ``windows``: by the id of a
     request, the room that its answer may lie in."""
@@ -720,7 +720,7 @@ def _read_outputs(fields: Dict[str, Any], buffers: Sequence[Buffer], message_byt
 
 
 def _read_quality(fields: Dict[str, Any], reply: Reply) -> None:
-    """What an ensemble's answer is worth, and which branches took part in one of a join."""
+    """Read the quality of an ensemble's answer, and the branches that took part in a join's."""
     quality, branches = fields.pop("quality", None), fields.pop("branches", ())
     if quality is not None and (type(quality) not in (int, float) or not 0.0 <= quality <= 1.0):
         raise Malformed(f"quality = {show(quality)}: expected a number from 0 to 1")

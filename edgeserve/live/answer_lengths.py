@@ -1,4 +1,4 @@
-"""How long the answers of a language model will be, where its app does not predict that itself (``predict/length.py``).
+"""Predicted lengths of a language model's answers, where its app does not predict them itself (``predict/length.py``).
 
 With ``learn_lengths`` the model goes on learning from the answers that the server gives: on the thread that predicts,
 in memory, without keeping a text. Nothing is written, and what was learnt ends with the configuration.
@@ -66,8 +66,8 @@ class AnswerLengths:
 
 
 def answer_lengths(app: AppConfig, model: Optional[ModelConfig], config: Config) -> Optional[AnswerLengths]:
-    """For an app of one language ``model`` that does not predict its own steps, under a policy that orders by them.
-    Raises ``ConfigError`` where ``answer_lengths`` or ``learn_lengths`` can have no effect."""
+    """The length predictor of an app of one language ``model`` that does not predict its own steps, under a policy that
+    orders by them. Raises ``ConfigError`` where ``answer_lengths`` or ``learn_lengths`` can have no effect."""
     kind = config.policies[policy_of(config, app)].kind
     if model is not None and "steps" not in app.predict and kind in ORDERED_BY_LENGTH:
         from edgeserve.engines.lm.lm_engine import MAX_TOKENS

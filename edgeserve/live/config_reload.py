@@ -1,6 +1,6 @@
 """A changed configuration for a server that runs: apps, policies and models, without losing an accepted request.
 
-New and changed models are loaded and warmed beside the old ones, on a thread of whoever asks; batches of others go
+New and changed models are loaded and warmed beside the old ones, on the caller's thread; batches of others go
 between. Then the loop holds what arrives, for as long as the accepted requests need to end under the old scheduler, and
 goes on with a new scheduler and world; what was held is accepted there. If the accepted requests do not end in time,
 nothing changes. Lanes, devices, the bus and the times learnt of unchanged models stay.
@@ -24,7 +24,7 @@ from edgeserve.offload.lane_thread import LaneWork
 from edgeserve.sched.protocol.actions import START_ANY_TIME_NS
 
 LOOK_S = 0.2
-"""How often a thread that waits for a lane looks whether the lane and the server are still there."""
+"""Seconds between two checks, by a thread that waits for a lane, that the lane and the server still run."""
 
 Key = Tuple[str, str]
 """(model, device)."""
@@ -53,7 +53,7 @@ class RunningStarter(Starter):
 
     @property
     def begun(self) -> Started:
-        """What was made so far."""
+        """The engines and estimates made so far."""
         return self._started
 
     def _call(
@@ -111,7 +111,7 @@ def compatible(old: Config, new: Config) -> Config:
 
 
 def kept_models(old: Config, new: Config, engines: Mapping[Key, Engine]) -> Set[str]:
-    """Models that are the same in both, and whose files are those that the running engines were made from."""
+    """Models that are the same in both, and whose files the running engines were made from."""
     same = {
         name for name, model in new.models.items() if old.models.get(name) == model and old.directory == new.directory
     }
@@ -131,8 +131,8 @@ def prepare(
     validators: Mapping[str, RequestValidator],
     make_starter: Callable[..., RunningStarter],
 ) -> Prepared:
-    """Check ``new``, then load and warm what is new in it. Raises what makes it impossible; nothing has changed then.
-    ``engines`` are those of the running server."""
+    """Check ``new``, then load and warm its new and changed models. Raises the error that prevents it; nothing has
+    changed then. ``engines``: the running server's."""
     config = compatible(old, new)
     kept = kept_models(old, config, engines)
     ids = next((validator.ids for validator in validators.values()), None)
@@ -150,7 +150,7 @@ def prepare(
 def merged(
     running: Started, prepared: Prepared, engines: Mapping[Key, Engine], resident: Mapping[str, Sequence[str]]
 ) -> Started:
-    """What the new scheduler and world are made of: of the models that stay, what is there now."""
+    """The parts of the new scheduler and world; models that stay keep their present engines."""
     new, kept = prepared.started, prepared.kept
     return Started(
         {**{key: engine for key, engine in engines.items() if key[0] in kept}, **new.engines},

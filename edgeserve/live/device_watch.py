@@ -1,4 +1,5 @@
-"""The device while serving: monitors on threads of their own, and what is news for the scheduler as mail for the loop.
+"""The device while serving: monitors on threads of their own, whose important changes reach the scheduler as mail for
+the loop.
 
 One monitor per GPU that the configuration names; a device of kind ``cpu`` is told of by the first. What changes enough
 to matter (``device/changes.py``) becomes events; the rest is shown by ``stats()`` alone.
@@ -110,7 +111,7 @@ class DeviceWatch:
 
 
 def bus_id_of(index: int) -> str:
-    """Where CUDA's device lies on the PCI bus; ``""`` where no binding of CUDA tells."""
+    """The PCI bus id of CUDA's device; ``""`` where no binding of CUDA reports it."""
     try:
         return open_driver().bus_id(index)
     except EngineError:
@@ -118,7 +119,7 @@ def bus_id_of(index: int) -> str:
 
 
 def card_free_bytes(index: int) -> Optional[int]:
-    """What is free of the memory of CUDA's device, asked without a context of CUDA's. ``None`` on a board, whose memory
+    """The free bytes of a CUDA device's memory, read without a CUDA context. ``None`` on a board, whose memory
     is the host's, and where NVML does not tell."""
     bus_id = "" if detect_board().is_jetson else bus_id_of(index)
     if not bus_id:
@@ -131,7 +132,7 @@ def card_free_bytes(index: int) -> Optional[int]:
 
 
 class _Listener:
-    """What one monitor's states mean for the devices of the configuration; on the monitor's thread."""
+    """Translates one monitor's states for the devices of the configuration; runs on the monitor's thread."""
 
     def __init__(self, devices: DeviceEvents, post: Callable[[Any], None]) -> None:
         self._devices = devices
@@ -148,7 +149,7 @@ class _Listener:
 
 
 def _log_changes(report: Report) -> None:
-    """What people want to know of later: throttling and its end, and the power mode."""
+    """Log changes worth a record: throttling and its end, and the power mode."""
     state = report.state
     if "throttles" in report.changed and state.throttles:
         log.warning("device: throttled by %s", ", ".join(state.throttles))

@@ -1,4 +1,4 @@
-"""How requests end: their answers are sent when all lanes have their works, since lanes run meanwhile.
+"""The ends of requests: their answers are sent when all lanes have their works, since lanes run meanwhile.
 
 Counts what ended and learns what an answer takes beside its lane. Belongs to the loop's thread.
 """
@@ -21,7 +21,7 @@ from edgeserve.units import ms_to_ns
 
 
 class Endings:
-    """``waiting``: ends that the scheduler decided and nobody was told of yet. ``overhead_from_ns``: when the last
+    """``waiting``: ends that the scheduler decided and that were not sent yet. ``overhead_from_ns``: when the last
     answer would have been ready if handing over to the lane, and back, took no time. ``counts`` are by app.
     ``teach``: by app, what hears of inputs and outputs of completed requests."""
 
@@ -37,7 +37,7 @@ class Endings:
         self._batches = batches
 
     def tell(self) -> int:
-        """Tell those who wait; how many."""
+        """Notify all waiting callers and return their number."""
         ending, self.waiting[:] = list(self.waiting), ()
         values, has_answered = self._values, False
         for action in ending:
@@ -86,8 +86,8 @@ class Endings:
         request.responder.refuse(request, refusal(request.app, action.outcome, action.reason, request.id, shortfall))
 
     def _as_asked(self, shortfall: Optional[Shortfall]) -> Optional[Shortfall]:
-        """With the smallest deadline as a client counts it: the answer must have arrived by then. None where no request
-        may ask for so much."""
+        """The shortfall with the smallest deadline as a client counts it, until the answer's arrival; that is None
+        where no request may ask for so much."""
         if shortfall is None or shortfall.slo_ns_min is None:
             return shortfall
         slo_ns = self.overhead.slo_ns(shortfall.slo_ns_min)

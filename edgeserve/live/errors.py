@@ -1,4 +1,4 @@
-"""What people are told of what went wrong: the typed error of a request that ended without an answer, the reason and
+"""Reports of failures: the typed error of a request that ended without an answer, the reason and
 the log line of a work or an item that failed, and the story of a request that the scheduler never knew
 (:class:`EarlyRefusals`).
 """
@@ -59,7 +59,7 @@ ENDED_EARLY: Dict[str, str] = {
 """Reason -> why an answer that had begun ends, for people. A reason that is not here speaks for itself."""
 
 CLIENT_GONE = "its client is gone: "
-"""How the reason of a request begins whose client vanished."""
+"""The first words of the reason of a request whose client disconnected."""
 
 STOPPING = "the server is shutting down"
 """The reason of a request that a stop cut off."""
@@ -68,28 +68,28 @@ LOST_WRITTEN = "its model cannot say what the answer was that it had begun; look
 """The reason of a request whose engine broke its word (:func:`~edgeserve.engines.base.written_of`)."""
 
 QUARANTINED = "quarantined: "
-"""How an engine's reason begins that refuses an input which ended its process before."""
+"""The first words of an engine's reason to refuse an input that ended its process before."""
 
 STATE_LOST = "state lost: "
-"""How the reason begins of a request after which its stream begins anew."""
+"""The first words of the reason of a request after which its stream begins anew."""
 
 WRONG_INPUT = "wrong input: "
-"""How a failure's reason begins that is the client's own."""
+"""The first words of the reason of a failure that the client caused."""
 
 REASON_CHARS_MAX = 2048
-"""What of an engine's or a function's own words goes to the asker, into the log and into a story."""
+"""The most characters of an engine's or a function's own words in an answer, the log and a story."""
 
 TRACE_CHARS_MAX = 8192
-"""What of a traceback goes into the log: an exception's text may be as long as its input."""
+"""The most characters of a traceback in the log: an exception's text may be as long as its input."""
 
 OTHER_LABEL = "other"
 _LABEL = re.compile(r"[a-z][a-z0-9_ ]{0,47}\Z")
 
 
 def label(outcome: str, reason: str) -> str:
-    """Under which word a request that did not complete is counted. Statistics are for everybody who may connect, so
-    they hold no text of an engine, an exception or a client: those of failures and cancellations are of a closed set,
-    those of refusals are what the scheduler and the policies say, as far as it has the form of a code."""
+    """The word under which a request that did not complete is counted. Every client that may connect reads statistics,
+    so they hold no text of an engine, an exception or a client: words of failures and cancellations are of a closed
+    set, words of refusals are the scheduler's and the policies' where they have the form of a code."""
     if outcome == Outcome.FAILED:
         if reason.startswith("lane "):
             return "lane_lost"
@@ -214,7 +214,7 @@ EARLY_KEPT = 1024
 """Refusals that are remembered."""
 
 TEXT_CHARS_MAX = 1024
-"""Of a message: its sender has it whole."""
+"""The most characters kept of a message: its sender has it whole."""
 
 
 class EarlyRefusals:
@@ -242,7 +242,7 @@ class EarlyRefusals:
         )
 
     def story(self, request_id: int) -> List[str]:
-        """What happened to a request; no line when it is not among these."""
+        """The story of a request, line by line; no line when the request is not among these."""
         kept = self._kept[request_id % EARLY_KEPT]
         if kept is None or kept[0] != request_id:
             return []
@@ -253,6 +253,6 @@ class EarlyRefusals:
         ]
 
     def owner(self, request_id: int) -> Optional[str]:
-        """Whose request it was; None when it is not among these."""
+        """The owner of a request; None when it is not among these."""
         kept = self._kept[request_id % EARLY_KEPT]
         return kept[4] if kept is not None and kept[0] == request_id else None

@@ -1,4 +1,4 @@
-"""What the estimates of models mean for people: whether an app can be in time at all, and where served batches
+"""Reports from the estimates of models: whether an app can be in time at all, and where served batches
 contradict what an estimate began with."""
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ log = logging.getLogger("edgeserve")
 
 
 class AppFit(NamedTuple):
-    """What a lone request of an app is expected to take, on ``lane`` first; ``alone_ns`` of None: no lane could run it.
+    """The expected time of a lone request of an app, on ``lane`` first; ``alone_ns`` of None: no lane could run it.
     ``wait_ns``: until its first models are loaded. ``needs_ns``: the deadline that its policy would want then. Of an
     app of one model of sequences: ``steps`` of a usual answer, and how long one takes (``step_ns``)."""
 
@@ -40,12 +40,12 @@ class AppFit(NamedTuple):
         return self.alone_ns is None or self.needs_ns <= self.slo_ns
 
     def table(self) -> Dict[str, Any]:
-        """For people and for the bus."""
+        """The fit as plain values, for logs and for the bus."""
         expected_ms = None if self.alone_ns is None else ns_to_ms(self.alone_ns)
         return {"slo_ms": ns_to_ms(self.slo_ns), "expected_ms": expected_ms, "expected_on": self.lane}
 
     def prospect(self, since_ns: int = 0) -> Dict[str, Any]:
-        """What a request could expect that arrived ``since_ns`` after this was worked out."""
+        """The expected times of a request that arrived ``since_ns`` after this was computed."""
         wait_ns = max(0, self.wait_ns - since_ns)
         known = self.alone_ns is not None
         return {
@@ -69,7 +69,7 @@ def expected_of_app(state: State, app: App, by_policy: bool = False) -> Expected
 
 
 def app_fit(state: State, app: App, by_policy: bool = False) -> AppFit:
-    """What is believed of an app now: by the shared estimate, or by what its policy judges by."""
+    """The present estimate for an app: the shared one, or the one that its policy uses."""
     expected = expected_of_app(state, app, by_policy)
     if expected is None:
         return AppFit(app.name, app.slo_ns)
@@ -85,7 +85,7 @@ def app_fit(state: State, app: App, by_policy: bool = False) -> AppFit:
 
 
 def times_table(latency: BatchTime, now_ns: int) -> Dict[str, Any]:
-    """What is known of a model on a lane, in plain numbers for people, times in ms: ``stats`` shows it."""
+    """The estimates of a model on a lane as plain numbers, times in ms: ``stats`` shows them."""
     sizes: Dict[str, Any] = {}
     for size in latency.sizes:
         known = latency.known(size, now_ns)
@@ -115,7 +115,7 @@ def times_table(latency: BatchTime, now_ns: int) -> Dict[str, Any]:
 
 
 def expected_text(fit: AppFit) -> str:
-    """What a lone request is expected to take, and where."""
+    """The expected time of a lone request and its lane, as text."""
     assert fit.alone_ns is not None, "asked where it is known"
     load = f", after {format_duration(fit.wait_ns)} of loading" if fit.wait_ns > 0 else ""
     answer = ""
@@ -125,7 +125,7 @@ def expected_text(fit: AppFit) -> str:
 
 
 def parts_text(costs: AppCosts) -> str:
-    """For how many parts of its fan-outs an app's time is expected, and what one part takes; nothing without any."""
+    """The expected number of parts of an app's fan-outs and the time of one part, as text; empty without fan-outs."""
     told = []
     for node in costs.app.nodes:
         if node.fan_out:
@@ -138,7 +138,7 @@ def parts_text(costs: AppCosts) -> str:
 
 
 def alone_too_slow(fit: AppFit) -> str:
-    """That a lone request cannot make its deadline."""
+    """The warning that a lone request cannot make its deadline."""
     return (
         f"app {fit.app}: {expected_text(fit)}, more than its slo of {format_duration(fit.slo_ns)} allows: unless "
         "it turns out faster, no request of it can be in time"
@@ -161,8 +161,8 @@ def too_slow(fit: AppFit, on_late: str = "") -> str:
 
 
 def log_fits(state: State, told: Collection[str] = ()) -> None:
-    """At start: each app's expected time beside its deadline, a line each; a warning where a request cannot make it
-    even alone, unless it was ``told`` before."""
+    """Log each app's expected time beside its deadline at the start, a line each; a warning where a request cannot make
+    it even alone, unless it was ``told`` before."""
     for app in state.apps.values():
         fit = app_fit(state, app, by_policy=True)
         if fit.alone_ns is None:
@@ -177,7 +177,7 @@ def log_fits(state: State, told: Collection[str] = ()) -> None:
 
 
 LOOK_NS = 5 * NS_PER_S
-"""How often the latency models are asked, at the end of a work."""
+"""The time between two looks at the latency models, taken at the end of a batch."""
 
 
 class ContradictionLog:

@@ -33,14 +33,14 @@ TELL_GONE_NS = NS_PER_S
 """Clients that vanish with requests in flight are told in the log so often at most."""
 
 OWNERS_KEPT = 1024
-"""Requests whose askers are remembered, beside those that may be open: more than the scheduler remembers stories of."""
+"""The number of ended requests whose owners are remembered: more than the scheduler remembers stories of."""
 
 KEPT_KINDS = ("apps", "health", "models", "stats")
 KEPT_NS = 100 * NS_PER_MS
 """An owner who asks these all the time gets an answer of this age at most: making one may take a millisecond."""
 
 OWNERS_KINDS = ("drain", "reload", "trace")
-"""Questions that change the server for everybody, or tell what others asked."""
+"""Control questions that change the server for all clients, or show other clients' requests."""
 
 _FOR_THE_OWNER = (
     "is for the server's owner: ask over ipc as the user that runs the server (or root), or with a key "
@@ -136,11 +136,11 @@ class Gateway:
 
     @property
     def endpoints(self) -> List[str]:
-        """Where the bus listens."""
+        """The endpoints on which the bus listens."""
         return list(self.bus.endpoints)
 
     def close(self) -> None:
-        """Nobody can come in any more; no socket file stays behind."""
+        """Close the bus to all clients; no socket file stays behind."""
         self.bus.close()
 
     def _take_other(self, message: News, events: List[Event]) -> None:
@@ -154,7 +154,7 @@ class Gateway:
 
     @staticmethod
     def _stream_of(request: LiveRequest) -> str:
-        """A stream with its owner: nobody continues or reads the stream of another."""
+        """A stream's key with its owner, so that no client continues or reads another's stream."""
         owner = request.peer.credential.owner
         owner = f"{owner} for {request.origin}" if request.origin else owner
         return f"{owner}{OWNER_MARK}{request.stream}"
@@ -195,8 +195,8 @@ class Gateway:
             self.bus.refuse(control, self.bus.expected(error))
 
     def _kept_answer(self, kind: str, is_over: bool, now_ns: int) -> bytes:
-        """The answer to a question that everybody may ask: made once per burst, and not every time for an owner who has
-        had more than its share."""
+        """The answer to a question that every client may ask: made once per burst, and not every time for an owner who
+        has had more than its share."""
         burst, until_ns, packed = self._kept.get(kind, (0, 0, b""))
         if burst != self._bursts and not (is_over and now_ns < until_ns):
             packed = pack_info(self._questions.ask(kind))
@@ -204,7 +204,7 @@ class Gateway:
         return packed
 
     def _owner_of(self, number: int) -> Optional[str]:
-        """Who sent a request; None when it is not remembered."""
+        """The owner that sent a request; None when it is not remembered."""
         kept, owner = self._owners[number % len(self._owners)]
         return owner if kept == number else self._early.owner(number)
 

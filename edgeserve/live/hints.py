@@ -1,9 +1,9 @@
-"""Hints that come from outside or from users' code: what counts as one, and what happens where it does not.
+"""Hints from clients or from users' code: their check, and the handling of unusable ones.
 
 A request's own hints are checked when it is asked (``request.py``), predicted ones when a function returned them
-(``predictors.py``), and those of results here. A hint is a help, never a condition: where what is predicted or said
-cannot be used, the request goes on without it, people are told once, and it is counted. Which hints mean something is
-``edgeserve/config/hints.py``'s; what a policy makes of them is the policy's.
+(``predictors.py``), and those of results here. A hint is a help, never a condition: where a prediction or a sent value
+cannot be used, the request goes on without it, a warning is logged once, and it is counted. Which hints mean something
+is ``edgeserve/config/hints.py``'s; what a policy makes of them is the policy's.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ALL_HINTS = "(all)"
 NAMELESS = "(no name)"
 
 SHOWN_CHARS_MAX = 200
-"""Of a value in a message."""
+"""The most characters of a value in a message."""
 
 _brief = reprlib.Repr()  # a list of a million numbers is not written out first and cut then: the loop would wait
 _brief.maxstring = _brief.maxother = SHOWN_CHARS_MAX
@@ -70,10 +70,10 @@ class ResultHints:
     __slots__ = ("_ignored",)
 
     def __init__(self) -> None:
-        self._ignored: Dict[str, IgnoredHints] = {}  # by model, of those that said something wrong
+        self._ignored: Dict[str, IgnoredHints] = {}  # by model, where one gave a wrong hint
 
     def of(self, model: str, said: Any) -> Optional[Dict[str, float]]:
-        """What can be used of the ``hints`` of a result, in a table of its own: the function that returned them may
+        """The usable ``hints`` of a result, in a table of its own: the function that returned them may
         change its own later. ``None`` when nothing can be used. Never raises."""
         found: Dict[str, float] = {}
         try:
@@ -119,7 +119,7 @@ def is_name(name: Any) -> bool:
 
 
 def number_of(value: Any) -> Optional[float]:
-    """A hint's number as Python's own (numpy's could not be recorded), or ``None`` for what is none: no number, a
+    """A hint's number as Python's own (numpy's could not be recorded), or ``None`` for any other value: no number, a
     truth value, not finite, beyond ``NUMBER_MAX``."""
     if isinstance(value, (int, np.integer)) and not isinstance(value, bool):
         number: int | float = int(value)

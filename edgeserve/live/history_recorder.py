@@ -43,14 +43,14 @@ QUIET_S = 30.0
 """New records that nothing follows are written after so long."""
 
 CLOSE_S = 5.0
-"""How long closing waits for the last write."""
+"""Seconds that closing waits for the last write."""
 
 WAITING_MAX = 1024
 """Records that wait for the writing thread; what comes on top is left out."""
 
 
 class AppRecords:
-    """What is recorded of one app. The loop's thread adds records, the writing thread takes them."""
+    """The recorded requests of one app. The loop's thread adds records, the writing thread takes them."""
 
     def __init__(self, config: AppConfig, app: App, ensemble: Ensemble, directory: str) -> None:
         from edgeserve.predict.recorded import RecordedHistory  # a megabyte that a server without histories spares
@@ -136,7 +136,7 @@ class HistoryRecorder:
         self.thread.start()
 
     def begin(self, job: JobId, request: LiveRequest) -> bool:
-        """Whether a job's inputs are worth keeping. Those of apps that are not recorded are somebody else's."""
+        """True if a job's inputs must be kept for the record. Jobs of apps that are not recorded are ignored."""
         records = self._apps.get(request.app)
         return records is None or records.begin(job, request)
 
@@ -156,7 +156,7 @@ class HistoryRecorder:
                         records.left_out += 1
 
     def table(self, app: str) -> Mapping[str, Any]:
-        """What ``stats`` tells of an app's history; nothing where none is recorded."""
+        """The figures of an app's history for ``stats``; empty where none is recorded."""
         records = self._apps.get(app)
         if records is None:
             return {}
@@ -170,7 +170,7 @@ class HistoryRecorder:
         }
 
     def close(self, wait: bool = True) -> None:
-        """Write what is not written yet; with ``wait`` until that is done."""
+        """Write the remaining records; with ``wait``, return when they are written."""
         self._closing = True
         try:
             self._queue.put_nowait(None)
@@ -225,7 +225,7 @@ class HistoryRecorder:
 
 
 def recorded_apps(config: Config) -> Dict[str, AppRecords]:
-    """What is to be recorded, by app. Raises ``ConfigError`` where that is impossible."""
+    """The recorders by app. Raises ``ConfigError`` where an app cannot be recorded."""
     apps: Dict[str, AppRecords] = {}
     for item in config.apps.values():
         if item.history and item.history_share > 0.0:

@@ -1,4 +1,4 @@
-"""What lanes were given and have not answered, which lanes hang for good, and the threads that take their places.
+"""The batches that lanes have not answered, the lanes that hang for good, and the threads that replace them.
 
 A lane whose work does not return within its bound is hung to the scheduler; it may still come back by itself, or abort.
 After a grace it counts as lost, and another thread takes its place. The server's own pauses (a debugger, SIGSTOP, a
@@ -137,8 +137,9 @@ class LaneWorks:
         return found
 
     def replace(self, name: str) -> List[Any]:
-        """Put another thread in the place of a lane that hangs; the actions that it had not answered: what it says of
-        them later is ignored. Nobody can end the thread that hangs, so there is a bound: none, where it is reached."""
+        """Put another thread in the place of a lane that hangs; the actions that it had not answered: its later answers
+        to them are ignored. A thread that hangs cannot be ended, so their number is bounded: no actions where the bound
+        is reached."""
         self._replaced = [lane for lane in self._replaced if not lane.join(0.0)]
         counts = self.counts[name]
         if len(self._replaced) >= HUNG_THREADS_MAX:

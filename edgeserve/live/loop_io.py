@@ -1,4 +1,4 @@
-"""What the loop waits for: mail from other threads and messages from outside, in one sleep.
+"""The loop's wait for mail from other threads and messages from clients, in one sleep.
 
 Any thread posts to the mailbox, the loop takes. It has no lock and wakes a sleeping loop only; the wake-up is a byte in
 a pipe, so that the loop can wait for it and for sockets in one call. :class:`LoopIO` decides when to sleep and when to
@@ -81,7 +81,7 @@ class Mailbox:
         return True
 
     def awake(self) -> None:
-        """The loop is up again: no more bytes, and those that came are read."""
+        """The loop is up again: stop the wake-up bytes, and read the present ones."""
         self.asleep = False
         try:
             os.read(self._read_fd, 4096)
@@ -96,7 +96,7 @@ class Mailbox:
 
 
 class MessageSource(Protocol):
-    """Where messages come from: the gateway, as the loop sees it."""
+    """The source of clients' messages: the gateway, as the loop sees it."""
 
     def receive(self, events: List[Event]) -> None:
         """Take what has come, a burst at most."""
@@ -110,10 +110,10 @@ class MessageSource(Protocol):
 
     @property
     def endpoints(self) -> List[str]:
-        """Where it listens."""
+        """The endpoints on which it listens."""
 
     def close(self) -> None:
-        """Nobody can come in any more."""
+        """Close the source to all clients."""
 
 
 class IdleLanes(Protocol):
@@ -124,7 +124,7 @@ class IdleLanes(Protocol):
 
 class LoopIO:
     """Mail and messages of one loop. While no lane of ``lanes`` is idle, nothing that comes can start, and reading
-    waits as ``coalescing`` says. ``looks_ahead``: works are given to lanes before those are free, so what is due is not
+    waits as ``coalescing`` says. ``looks_ahead``: works are given to lanes before those are free, so due events are not
     put off."""
 
     __slots__ = ("mailbox", "source", "coalescing", "_lanes", "_handlers", "_looks_ahead", "_bell")
@@ -163,7 +163,7 @@ class LoopIO:
             if source is not None and not lanes.idle and now_ns < coalescing.look_at_ns:
                 held_until_ns = coalescing.look_at_ns
                 if not self._looks_ahead or held_until_ns < wake_ns:
-                    # What is due waits as messages do (a deadline that passed is told a little later), unless works are
+                    # A due event waits as messages do (a deadline that passed is told a little later), unless works are
                     # given to lanes before they are free.
                     wake_ns = min(held_until_ns, latest_ns)
             mailbox.asleep = True  # now a post rings; what was posted before is looked for after that
@@ -210,7 +210,7 @@ class LoopIO:
             handlers[type(item)](item, events)
 
     def _let_come(self, source: MessageSource, events: List[Event], before: int) -> None:
-        """Some messages were read: let those who are expected come too."""
+        """Wait, after some messages were read, for the others that are expected."""
         coalescing = self.coalescing
         if not self._lanes.idle:
             coalescing.received(clock_ns(), len(events) - before)

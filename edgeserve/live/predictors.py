@@ -1,4 +1,4 @@
-"""What an app's functions say of a request before it is accepted: hints predicted from its inputs.
+"""Hints that an app's functions predict from a request's inputs before it is accepted.
 
 ``[app.NAME.predict]`` names a function per hint. A prediction is a help, never a condition: where a function raises,
 returns no number or takes too long, the request goes on without that hint, and people are told once. Which hints mean
@@ -65,7 +65,7 @@ class Predictors:
     def complete(
         self, hints: Optional[Mapping[str, float]], inputs: Mapping[str, Any], clock_ns: Callable[[], int]
     ) -> Optional[Dict[str, float]]:
-        """``hints`` and what is predicted besides (``None`` for nothing at all); what the request says of itself stays.
+        """``hints`` with the predicted ones (``None`` without any); the request's own hints take precedence.
         Never raises."""
         began_ns = clock_ns()
         found = dict(hints or {})
@@ -101,11 +101,12 @@ class Predictors:
         )
 
     def failed(self) -> Dict[str, int]:
-        """How many requests went without a hint since start, because its predictor failed."""
+        """The number of requests since start that lack a hint because its predictor failed, by hint."""
         return self._ignored.counts()
 
     def table(self) -> Dict[str, Any]:
-        """How many requests were predicted for, how long that took on average, and how many did not wait for it."""
+        """The number of predicted requests, the average time of a prediction, and the number of requests that did not
+        wait."""
         with self._lock:
             return {
                 "count": self._count,
@@ -135,7 +136,7 @@ def language_model(app: AppConfig, config: Config) -> Optional[ModelConfig]:
 
 
 def prompt_counter(model: ModelConfig, app: AppConfig, config: Config) -> Predictor:
-    """What counts the tokens of a request's prompt (hint ``tokens``) by the tokenizer of the app's language model. An
+    """The predictor of hint ``tokens``: it counts a prompt's tokens with the tokenizer of the app's language model. An
     engine is made for that, and never loaded."""
     lanes = [lane_info(config, name) for name in model.lanes or config.lanes]
     engine: Any = make_engine(model, lanes[:1], config.directory)
@@ -160,7 +161,7 @@ def load_predictors(app: AppConfig, directory: str) -> List[Predictor]:
 
 class Prediction:
     """One request that waits for its prediction; posted to the loop when it is over. ``due_ns``: when the request goes
-    on without. ``abandoned``: nobody waits for it any more. ``hints`` are the result."""
+    on without. ``abandoned``: its request no longer waits for it. ``hints`` are the result."""
 
     __slots__ = ("request", "asked_ns", "due_ns", "abandoned", "hints")
 
@@ -190,7 +191,7 @@ class PredictionWorker:
         self._running_since_ns = 0  # written by the thread; 0: nothing runs
 
     def requests(self) -> List[Any]:
-        """Those that wait, oldest first."""
+        """The waiting requests, oldest first."""
         return [prediction.request for prediction in self.waiting.values()]
 
     def due_ns(self) -> int:
@@ -226,12 +227,12 @@ class PredictionWorker:
             self._worker_thread = thread
 
     def teach(self, lesson: Callable[[], None]) -> None:
-        """What an answer teaches the predictors; left out where the thread has no time for it."""
+        """Queue a lesson of an answer for the predictors; skipped where the thread is too busy."""
         if self._inbox.qsize() < WAITING_MAX:
             self._inbox.put(lesson)
 
     def finish(self, prediction: Prediction, now_ns: int) -> bool:
-        """A prediction is here. Whether somebody still waits for it: then its request goes on."""
+        """Take a prediction. True if its request still waits for it, and so goes on."""
         if prediction.abandoned:
             return False
         prediction.request.hints = prediction.hints
@@ -252,7 +253,7 @@ class PredictionWorker:
         return gone
 
     def release_all(self, now_ns: int) -> List[Any]:
-        """Everybody goes on without: the server stops."""
+        """Let all requests go on without predictions: the server stops."""
         released = list(self.waiting.values())
         for prediction in released:
             self._leave(prediction, now_ns)
@@ -283,7 +284,7 @@ class PredictionWorker:
         )
 
     def _release_stream(self, request: Any, now_ns: int, why: str = "a later one of its stream goes on") -> List[Any]:
-        """Those of the stream of ``request`` that came before it and still wait."""
+        """Release the earlier requests of the stream of ``request`` that still wait."""
         released: List[Any] = []
         if request.stream is None:
             return released

@@ -1,4 +1,4 @@
-"""What can be known of a configuration before the first model is loaded: a mistake is said at once and not after
+"""Checks of a configuration before the first model is loaded: a mistake is reported at once and not after
 minutes of loading. ``edgeserve serve`` and ``edgeserve doctor`` ask the same questions.
 
 A :class:`Problem` that ``stops`` would stop the server; the others are said and it goes on.
@@ -25,12 +25,12 @@ from edgeserve.sched.policy_api.policy import Policy
 from edgeserve.units import NS_PER_MS, counted
 
 FILE_ENGINES = ("onnx", "tensorrt", "torch", "combine", "lm", "sentence", "whisper")
-"""Engines whose ``file`` is one file; what an engine of somebody's own makes of the key is not known."""
+"""Engines whose ``file`` is one file; the meaning of the key in users' own engines is not known."""
 
 
 class Problem(NamedTuple):
-    """What is wrong: what it is about, a sentence that names the value and the mend, and whether serving is impossible.
-    ``app``: the app that a deadline is too short for, and its ``fit``. ``error``: what was raised."""
+    """A problem of a configuration: its subject, a sentence with the value and the fix, and whether it stops the
+    server. ``app``: the app that a deadline is too short for, and its ``fit``. ``error``: the raised exception."""
 
     subject: str
     text: str

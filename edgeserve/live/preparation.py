@@ -1,8 +1,8 @@
-"""What engines work out of requests before these are accepted: an answer's form is compiled here, on no lane.
+"""Work of engines on requests before these are accepted: an answer's form is compiled here, on no lane.
 
-One thread works for all clients, in turns by the time that each has taken: who asks for much waits for itself. What
-it took is charged to its owner's share of the lanes besides (``Request.charged_ns``), with its next request where this
-one came to nothing.
+One thread works for all clients, in turns by the time that each has taken: a client that asks for much delays only
+itself. What it took is charged to its owner's share of the lanes besides (``Request.charged_ns``), with its next
+request where this one came to nothing.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class _Place(NamedTuple):
 
 
 class Preparer:
-    """What is prepared of the requests of one app. Changes nothing after it was made."""
+    """Prepares the requests of one app. Immutable once made."""
 
     __slots__ = ("_places",)
 
@@ -62,7 +62,7 @@ class Preparer:
         return any(inputs.get(theirs) is not None for place in self._places for theirs in place.inputs.values())
 
     def prepare(self, inputs: Mapping[str, Any], owner: str, engine_of: FindEngine) -> Tuple[Dict[str, Any], int]:
-        """What was made for each node, and the processor time of that. Raises what the engine raises."""
+        """The prepared value of each node, and the processor time spent. Raises what the engine raises."""
         made: Dict[str, Any] = {}
         took_ns = 0
         for place in self._places:
@@ -110,7 +110,7 @@ class PreparationWorker:
         self._next_ns: Dict[str, int] = {}
 
     def requests(self) -> List[Any]:
-        """Those that wait, oldest first."""
+        """The waiting requests, oldest first."""
         return [each.request for each in self.waiting.values()]
 
     def due_ns(self) -> int:
@@ -201,7 +201,7 @@ class PreparationWorker:
 
 
 def _error_of(app: str, error: BaseException) -> RequestError:
-    """What the asker is told."""
+    """The error that the client receives."""
     if isinstance(error, RequestError):
         return error
     if isinstance(error, WrongInput):

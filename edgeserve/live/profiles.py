@@ -1,7 +1,7 @@
-"""Which profiles a server begins with: those that were measured with what is configured now, on this machine.
+"""The profiles that a server begins with: measured with the present configuration, on this machine.
 
-What cannot be used is said once per model, and its times are measured at start or taken from ``expected``, as without a
-profile.
+An unusable profile is reported once per model, and its times are measured at start or taken from ``expected``, as
+without a profile.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ def matched_profiles(config: Config) -> Tuple[List[ProfileMatch], List[ProfileEr
 
 
 def usable_profiles(config: Config) -> List[Profile]:
-    """The profiles to begin with, as far as they match. The log says what is not used, and what may be off."""
+    """The profiles to begin with, as far as they match. The log reports unused profiles, and estimates that may be
+    off."""
     matches, errors = matched_profiles(config)
     for error in errors:
         log.warning("%s. The server starts without this file", error)
@@ -72,7 +73,7 @@ def _report_modes(config: Config) -> None:
 
 
 def instead(config: Config, match: ProfileMatch) -> str:
-    """What a model begins with where its profile does not say all of it."""
+    """The source of a model's first estimates where its profile is incomplete, as text."""
     name = match.profile.model
     source = times_from(config, config.models[name], match.usable)
     if source == MEASURED:

@@ -1,4 +1,4 @@
-"""New engines in place of old ones while the server runs: when somebody asks for it, and where a lane hangs.
+"""New engines in place of old ones while the server runs: on request, and where a lane hangs.
 
 The new engine is made and loaded on the device's copy lane, and warmed on the lanes that will run it, beside the old
 one; then the old one's place is its own, and the old one is unloaded as soon as no lane can have a batch of it. Until
@@ -156,7 +156,7 @@ class Reloads:
         return replace(self._config.models[model], batch=self._sizes_of(model))
 
     def _make(self, reload: Reload) -> Engine:
-        """On the copy lane's thread."""
+        """Make and load the new engine, on the copy lane's thread."""
         config = self._config
         model = config.models[reload.model]
         lanes = [name for name in model_lanes(config, model) if config.lanes[name].device == reload.device]
@@ -188,7 +188,7 @@ class Reloads:
 
     def _unload(self, retired: _Retired) -> None:
         """No lane has a batch of an old engine any more. Where a call hangs inside it, its memory is not given back:
-        nobody may pull it from under that call."""
+        freeing it would pull it from under that call."""
         if not retired.stuck or retired.engine.ends_calls:
             self._on_copy_lane(retired.device, lambda _: retired.engine.unload())
 

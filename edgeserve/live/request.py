@@ -49,11 +49,11 @@ ValueKey = Tuple[str, Part]
 
 class LiveRequest(Ask):
     """One request from its message or call to its answer: what was asked (the slots of :class:`Ask`, options resolved
-    by :meth:`RequestValidator.check`), its values, and who is told.
+    by :meth:`RequestValidator.check`), its values, and the receiver of its answer.
 
     ``id`` is 0 until the request was checked. ``asked_ns`` is when it was sent, as far as is known: its deadline and
     the total time that its asker reads count from there. ``arrival_ns`` is what the scheduler and the statistics count
-    from (:data:`STAMP_BEHIND_NS_MAX`). ``predictors``: those that have still to be asked. ``predicted_ns`` is
+    from (:data:`STAMP_BEHIND_NS_MAX`). ``predictors``: the ones still to be asked. ``predicted_ns`` is
     how long that took, waiting included. ``running`` counts its jobs on lanes; ``outputs`` is what the last node of a
     plain app returned, ``values`` what the other nodes did.
     """
@@ -97,7 +97,7 @@ class LiveRequest(Ask):
     values: Dict[ValueKey, Values]
     parts: Dict[ValueKey, int]  # fan-out node and its own part -> number of parts
     states: Dict[ValueKey, Any]  # of unfinished jobs
-    left_out: Tuple[ValueKey, ...]  # jobs whose results are for nobody
+    left_out: Tuple[ValueKey, ...]  # jobs whose results are not used
     stream_state: Any  # what its stream keeps, from when it was accepted; unset where it names none
     begun: Tuple[ValueKey, ...]  # sequences that have written something, as the scheduler knows
     told: Dict[ValueKey, List[Values]]  # the pieces of each that were sent
@@ -145,13 +145,13 @@ def request_of_call(
 
 
 HOST_TYPES = (np.ndarray, str, bytes, int, float, list)
-"""Of most inputs: nothing else need be asked of them."""
+"""The types of most inputs: they need no further check."""
 
 NUMBERS = (np.generic, bool, int, float)
-"""What is an array without axes where one is declared."""
+"""The types of values that have no axes where an array is declared."""
 
 HINT_LIKENESS = 0.8
-"""From here on (``difflib``'s ratio) a hint that nobody reads counts as a misspelt one."""
+"""The least similarity (``difflib``'s ratio) to a known hint at which an unknown one counts as misspelt."""
 
 STRANGE_HINTS_MAX = 64
 """Names per app that need not be compared again."""
@@ -164,7 +164,7 @@ NO_VALUES: Mapping[Any, Any] = {}
 
 
 class InputRule:
-    """What one declared input must be."""
+    """The rule for one declared input."""
 
     __slots__ = ("name", "dtype", "kinds", "shape", "exact", "optional", "texts")
 
@@ -242,8 +242,8 @@ class InputRule:
 
 class RequestValidator:
     """All that is checked of a request to one app, prepared once. ``predictors`` of ``None``: the app predicts
-    nothing. ``hints`` are those that its policy reads: a name that is nearly one of them is refused as misspelt, any
-    other is let through (none given: the policy is somebody's own). ``ids`` numbers the requests that were found
+    nothing. ``hints`` are the ones that its policy reads: a name that is nearly one of them is refused as misspelt, any
+    other is let through (none given: the policy is the user's own). ``ids`` numbers the requests that were found
     good; all apps of a server share one (asked from any thread: counting is one step of the interpreter).
     ``stateful``: the model of which each request must say what stream it continues."""
 
@@ -274,7 +274,7 @@ class RequestValidator:
         self.plan = plan
         self.stateful = stateful
         self._hints = frozenset(hints)
-        self._strange: Set[str] = set()  # hints that nobody reads and that are like none that somebody does
+        self._strange: Set[str] = set()  # unknown hints that resemble no known one
         self._ids = itertools.count(1) if ids is None else ids
         self.config: AppConfig = plan.config
         self.inputs = {name: InputRule(self.config.name, name, tensor) for name, tensor in self.config.inputs.items()}
@@ -287,7 +287,7 @@ class RequestValidator:
 
     @property
     def ids(self) -> Iterator[int]:
-        """What numbers the requests."""
+        """The counter that numbers the requests."""
         return self._ids
 
     def adopt(self, request: LiveRequest) -> None:
@@ -363,7 +363,7 @@ class RequestValidator:
         request.values = request.parts = request.states = request.told = request.branches = tables
 
     def _check_inputs(self, inputs: Any) -> None:
-        """Raises :class:`BadInput` for what is missing, unknown or of the wrong form."""
+        """Raise :class:`BadInput` for an input that is missing, unknown or of the wrong form."""
         app = self.config.name
         if not isinstance(inputs, dict):
             raise BadInput(f"app {app!r}: inputs are {type(inputs).__name__}, expected a dict of named values")
@@ -493,7 +493,7 @@ class RequestValidator:
             self._strange.add(name)
 
     def _where(self, hint: str) -> str:
-        """Where the bound of a hint stands in the configuration."""
+        """The place of a hint's bound in the configuration."""
         what = hint.rpartition(".")[2]
         return f"parts_max of node {hint[:-6]!r}" if what == "parts" else f"[app.{self.config.name}] {what}_max"
 

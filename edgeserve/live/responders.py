@@ -1,4 +1,4 @@
-"""Who is told the one end of a request: a client on the bus, or a caller in this process that holds a future.
+"""The receivers of a request's one end: a client on the bus, or a caller in this process that holds a future.
 
 Only the loop's thread tells them.
 """

@@ -20,7 +20,7 @@ KEPT_BYTES_MAX = 64 * 2**20
 boards. An input that does not fit is not kept, and its probe is refused."""
 
 DEPTH_MAX = 8
-"""How deep nested lists of values are looked into to count their bytes."""
+"""The depth of nested lists to which the bytes of values are counted."""
 
 
 class RetainedInputs:
@@ -66,7 +66,7 @@ class RetainedInputs:
         return inputs, None
 
     def returned(self, job: JobId, result: Optional[Result], reason: str = "") -> JobResult:
-        """What the scheduler may know of a probe's result; nobody else does."""
+        """The part of a probe's result that the scheduler uses; the rest is dropped."""
         if result is None:
             return JobResult(job, "failed", reason=reason)
         return JobResult(job, "done" if result.done else "unfinished")
@@ -90,7 +90,7 @@ def bytes_of(value: Any, depth: int = 0) -> int:
 
 
 def _may_change(value: Any, given: Set[int]) -> bool:
-    """Whether a value is a writable array that looks into one of those that were ``given`` (by their ids)."""
+    """True if a value is a writable array that shares memory with one of the arrays ``given`` (by their ids)."""
     if not getattr(getattr(value, "flags", None), "writeable", False):
         return False
     below = value
@@ -100,4 +100,4 @@ def _may_change(value: Any, given: Set[int]) -> bool:
 
 
 def _nothing(_: Any) -> None:
-    """What a probe without inputs would run; its lane never sees it."""
+    """The action of a probe without inputs; its lane never sees it."""

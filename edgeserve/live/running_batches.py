@@ -76,7 +76,7 @@ class RunningBatch(BatchControl):
     # --- the loop's side ----------------------------------------------------------------------------------------------
 
     def take(self) -> List[Tuple[int, Result]]:
-        """What was emitted since the last call, in order."""
+        """The pieces emitted since the last call, in order."""
         self._told = False  # before the queue is read: what comes later is told anew
         emitted, taken = self._emitted, []
         while emitted:
@@ -88,7 +88,7 @@ class RunningBatch(BatchControl):
         self._stop = True
 
     def drop(self, index: int) -> None:
-        """Nobody waits for an item any more."""
+        """Drop an item: its request has ended."""
         self._dropped[index] = 1
 
 
@@ -120,7 +120,7 @@ class RunningBatches:
         return batch
 
     def look(self, batch: RunningBatch, events: List[Event]) -> None:
-        """Send on the pieces that a batch emitted, tell of items that have begun, and answer those that are over."""
+        """Send on the pieces that a batch emitted, report items that have begun, and answer the ended ones."""
         over: List[JobResult] = []
         begun: List[JobId] = []
         for index, result in batch.take():
@@ -180,7 +180,8 @@ class RunningBatches:
             self._values.keep_emitted(job, state)
 
     def state_of(self, job: JobId) -> Any:
-        """From where a job that runs could go on, by its last piece; None where it does not run, or told nothing."""
+        """The state from which a running job could go on, by its last piece; None where it does not run, or reported
+        none."""
         for batch in self.by_id.values():
             if job in batch.action.jobs and job.request_id in self._values.requests:
                 index = batch.action.jobs.index(job)
@@ -212,14 +213,14 @@ class RunningBatches:
             batch.cut()
 
     def drop(self, request_id: int) -> None:
-        """Nobody waits for a request any more."""
+        """Drop the items of a request that has ended."""
         for batch in self.by_id.values():
             for index, job in enumerate(batch.action.jobs):
                 if job.request_id == request_id:
                     batch.drop(index)
 
     def leave_out(self, action: Union[LeaveOut, KeepWritten]) -> None:
-        """Nobody waits for one job any more."""
+        """Drop the item of one job: its further output is not used."""
         for batch in self.by_id.values():
             if action.job in batch.action.jobs:
                 batch.drop(batch.action.jobs.index(action.job))

@@ -53,10 +53,10 @@ from edgeserve.units import ns_to_s
 log = logging.getLogger("edgeserve")
 
 LANES_END_S = 2.0
-"""How long closing waits for works that still run, all lanes together; then they are aborted where the engine can."""
+"""Seconds that closing waits for running batches, all lanes together; then they are aborted where the engine can."""
 
 LANES_GIVE_UP_S = 0.2
-"""How long a lane may take to abort its works; then its thread is abandoned."""
+"""Seconds that a lane may take to abort its batches; then its thread is abandoned."""
 
 
 class RuntimeCore:
@@ -206,7 +206,7 @@ class RuntimeCore:
         held, old.held = old.held or [], None
         try:
             scheduler, world, started = self._successors(prepared)
-        except Exception as error:  # noqa: BLE001 the old ones go on, and whoever asked is told
+        except Exception as error:  # noqa: BLE001 the old ones go on, and the caller gets the error
             for request in held:
                 self.mailbox.post(request)
             told(error)
@@ -278,7 +278,7 @@ class RuntimeCore:
 
     @staticmethod
     def _tell_usual(scheduler: Scheduler, validators: Mapping[str, RequestValidator]) -> None:
-        """What is predicted of a usual request of each app whose answers' lengths are."""
+        """Give the scheduler the hints of a usual request of each app with predicted answer lengths."""
         for name, validator in validators.items():
             if validator.lengths is not None:
                 lengths = validator.lengths
@@ -318,7 +318,7 @@ class RuntimeCore:
             self._lanes[copy_lane_name(device)].give(LaneWork(0, 0, START_ANY_TIME_NS, _unload_engine, engine))
 
     def prepare(self, config: Config) -> Prepared:
-        """Check another configuration, then load and warm what is new in it. For any thread but the loop's."""
+        """Check another configuration, then load and warm its new and changed models. For any thread but the loop's."""
         recorded_apps(config)
         starters: List[RunningStarter] = []
 
@@ -348,12 +348,12 @@ class RuntimeCore:
         self._unload(started.engines)
 
     def measured(self) -> Dict[Tuple[str, str], Dict[int, List[int]]]:
-        """What the models without a profile took at start, by (model, lane)."""
+        """The times, measured at start, of models without a profile, by (model, lane)."""
         assert self._started is not None, "asked when it has started"
         return self._started.measured
 
     def endpoints(self) -> List[str]:
-        """Where the bus listens; none without a front gateway."""
+        """The endpoints on which the bus listens; none without a gateway."""
         source = self.world.io.source
         return source.endpoints if source is not None else []
 
@@ -369,7 +369,7 @@ class RuntimeCore:
                 self.world.stopped = False
 
     def close(self, error: RequestError) -> None:
-        """Tell everybody who still waits, then give everything back. Never raises: it runs on the way out."""
+        """Notify all waiting callers, then release everything. Never raises: it runs on the way out."""
         world: Optional[LiveWorld] = getattr(self, "world", None)
         if world is not None:
             world.predictions.close()
@@ -413,7 +413,7 @@ class RuntimeCore:
                 log.warning("model %s on device %s could not be unloaded: %s", model, device, error)
 
     def sweep(self, error: RequestError) -> None:
-        """Refuse the requests that nobody will take from the mailbox any more."""
+        """Refuse the requests that stay in the mailbox: the loop takes no more."""
         for item in self.mailbox.take():
             if isinstance(item, LiveRequest):
                 item.responder.refuse(item, error_for(item.id, error))
@@ -439,7 +439,7 @@ class RuntimeCore:
         return answers[kind]()
 
     def story(self, request_id: int) -> List[str]:
-        """What happened to a request, a line each; no line when it is not remembered."""
+        """The story of a request, line by line; no line when it is not remembered."""
         lines = story_of(self.scheduler, request_id) or self.early.story(request_id)
         if lines:
             return lines
@@ -526,7 +526,7 @@ class RuntimeCore:
         failed = {}
         try:
             self.reload_file()
-        except Exception as error:  # noqa: BLE001 whoever asked is told
+        except Exception as error:  # noqa: BLE001 the caller gets the error
             failed["configuration"] = str(error)
         apps = list(self.config.apps)
         self.mailbox.post(
@@ -581,7 +581,7 @@ class RuntimeCore:
         return {"policy": known.policy, **fit.table()}
 
     def _cached(self, app: str) -> Dict[str, Any]:
-        """Which part of the prompts of an app's language models was in memory before they were read."""
+        """The part of the prompts of an app's language models that was in memory before they were read."""
         sequences = self.scheduler.state.sequences
         nodes = [node for node in self.scheduler.state.apps[app].nodes if node.model in sequences.models]
         shares = {node.name: sequences.cached_milli(app, node.name) / 1000 for node in nodes}
@@ -601,7 +601,7 @@ class RuntimeCore:
         }
 
     def _latency(self, model: str) -> Dict[str, Any]:
-        """What is believed of a model's times, per lane, and what that stands on."""
+        """The estimates of a model's times, per lane, and their basis."""
         now_ns, state = clock_ns(), self.scheduler.state
         return {lane.name: times_table(state.latency[model, lane.name], now_ns) for lane in state.lanes_of[model]}
 
@@ -621,7 +621,7 @@ class RuntimeCore:
         }
 
     def models(self) -> Dict[str, Any]:
-        """What can run, where, in which batch sizes, and whether it is in memory."""
+        """The models: lanes, batch sizes, and whether each is in memory."""
         return {
             model.name: {
                 "engine": model.engine,
@@ -638,7 +638,7 @@ class RuntimeCore:
         }
 
     def apps(self) -> Dict[str, Any]:
-        """What can be asked: inputs, outputs, deadline."""
+        """The apps: inputs, outputs, deadline."""
         return {
             app.name: {
                 "nodes": [node.name for node in app.nodes],
@@ -684,5 +684,5 @@ class RuntimeCore:
 
 
 def _unload_engine(engine: Engine) -> None:
-    """On a copy lane's thread."""
+    """Unload an engine, on a copy lane's thread."""
     engine.unload()

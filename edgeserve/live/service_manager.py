@@ -1,7 +1,7 @@
-"""What the service manager that started this process is told: systemd's notification protocol (``sd_notify(3)``).
+"""Messages to the service manager that started this process: systemd's notification protocol (``sd_notify(3)``).
 
 One datagram of ``NAME=value`` lines to the socket that ``NOTIFY_SOCKET`` names. Without that variable everything here
-does nothing. When to say what is the server's; that a heartbeat is sent by the loop, and by nobody else, is what makes
+does nothing. The server decides when to send which; that the loop alone sends heartbeats is what makes
 the watchdog notice a loop that is stuck.
 """
 
@@ -17,11 +17,11 @@ from edgeserve.units import counted, ns_to_s
 log = logging.getLogger("edgeserve")
 
 STATUS_S = 10.0
-"""How often the status is renewed where no watchdog asks for heartbeats more often."""
+"""Seconds between two updates of the status where no watchdog needs heartbeats more often."""
 
 STEP_S = 900.0
-"""What a step of a start may take before the service manager gives the start up: one model loaded, one lane warmed up.
-While a plan is built, something is said more often."""
+"""Seconds that a step of a start may take before the service manager gives the start up: one model loaded, one lane
+warmed up. While a plan is built, something is said more often."""
 
 WATCHDOG_SHARE = 3
 """Heartbeats in one watchdog time: systemd advises two, and one may come late on a busy board."""
@@ -57,16 +57,16 @@ class ServiceManager:
 
     @property
     def listens(self) -> bool:
-        """Whether there is somebody to tell."""
+        """True if a service manager listens."""
         return bool(self._address)
 
     @property
     def interval_s(self) -> float:
-        """How often :meth:`alive` wants to be called, in seconds."""
+        """The interval at which :meth:`alive` must be called, in seconds."""
         return min(STATUS_S, ns_to_s(self.watchdog_ns) / WATCHDOG_SHARE) if self.watchdog_ns else STATUS_S
 
     def starting(self, status: str) -> None:
-        """What takes so long before :meth:`ready`."""
+        """Report the step of the start that runs now, before :meth:`ready`."""
         self._send(_status(status))
 
     def loading(self, status: str) -> None:

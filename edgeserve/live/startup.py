@@ -35,10 +35,10 @@ from edgeserve.units import NS_PER_MS, format_duration, format_size
 log = logging.getLogger("edgeserve")
 
 LOOK_S = 5.0
-"""How often a load is asked how far it is."""
+"""Seconds between two looks at the progress of a load."""
 
 MEASURE_NS = 100 * NS_PER_MS
-"""What each batch size may take at start to be measured better than by the least number of runs."""
+"""The time per batch size, at start, to measure it better than by the least number of runs."""
 
 
 Progress = Callable[[str], None]
@@ -51,8 +51,7 @@ class StartInterrupted(EngineError):
 
 @contextlib.contextmanager
 def naming_file(source: str) -> Iterator[None]:
-    """What is wrong with a model, a policy or a profile is said with the configuration's file, as what is wrong with
-    the file itself is."""
+    """Errors of a model, a policy or a profile name the configuration's file, as errors of the file itself do."""
     try:
         yield
     except StartInterrupted:
@@ -75,7 +74,7 @@ class _Made(NamedTuple):
 
 
 class Started(NamedTuple):
-    """What start-up leaves behind: the engines by (model, device), and what the scheduler is built from."""
+    """The result of a start: the engines by (model, device), and what the scheduler is built from."""
 
     engines: Dict[Tuple[str, str], Engine]
     footprints: Dict[Tuple[str, str], Footprint]
@@ -126,8 +125,8 @@ class Starter:
     """Loads and warms, one model after the other, so that no measurement disturbs another.
 
     Knows no request. ``called_off()`` is asked between models; other mail that arrives meanwhile stays for the loop.
-    ``progress`` is told of each step, and how far a long one is. ``card_free_bytes(index)``: what is free of the memory
-    of a card, ``None`` where nothing tells.
+    ``progress`` hears of each step, and how far a long one is. ``card_free_bytes(index)``: the free memory of a card,
+    ``None`` where nothing tells.
     """
 
     def __init__(
@@ -171,8 +170,8 @@ class Starter:
         return self._started
 
     def _start_device(self, device: str) -> None:
-        """Pinned models first, then the order of the file; what does not fit the budget stays out until wanted. What is
-        known to stay out is tried in batches before the others come, while there is room."""
+        """Load pinned models first, then the others in the order of the file; a model beyond the budget stays out until
+        a request needs it. Its batches are tried before the others come, while there is room."""
         config = self._config
         budget = config.devices[device].memory_bytes
         left = budget or 2**62
@@ -198,7 +197,7 @@ class Starter:
             left = self._start_model(item.model, device, item.engine, item.lanes, item.missing, left, budget)
 
     def _made_for(self, model: ModelConfig, device: str) -> _Made | None:
-        """The engine of a model on a device, and what is known of it; ``None`` where no lane there may run it."""
+        """The engine of a model on a device with its measurements; ``None`` where no lane there may run it."""
         config = self._config
         lanes = [name for name in model_lanes(config, model) if config.lanes[name].device == device]
         if not lanes:
@@ -296,7 +295,7 @@ class Starter:
         return left - needed
 
     def _free_before(self, device: str) -> int | None:
-        """What is free on a card before the first model of all is loaded there."""
+        """The free bytes of a card before its first model is loaded."""
         config = self._config.devices[device]
         if config.kind != "cuda" or config.index in self._with_context:
             return None
@@ -409,7 +408,8 @@ def _called(model: ModelConfig, app: AppConfig) -> str:
 
 
 def output_types(outputs: Mapping[str, Any]) -> Dict[str, OutputType]:
-    """What outputs that were seen once tell of all: their sizes may vary. Left out is what the bus has no type for."""
+    """The types of outputs that were seen once: their sizes may vary. Outputs without a type on the bus are left
+    out."""
     found = {}
     for name, value in outputs.items():
         if isinstance(value, str) or isinstance(value, list) and all(isinstance(text, str) for text in value):
@@ -421,10 +421,10 @@ def output_types(outputs: Mapping[str, Any]) -> Dict[str, OutputType]:
 
 
 def steadied(times: Mapping[int, List[int]]) -> Dict[int, List[int]]:
-    """Durations by batch size, freed of what else the machine did meanwhile.
+    """Durations by batch size, without the disturbance by other programs.
 
     How the sizes compare is taken from each one's fastest run, since disturbances only ever add; how long runs take,
-    from what is typical over all sizes. And fewer jobs take no longer than more. A size that is thought too slow is
+    from the typical excess over all sizes. And fewer jobs take no longer than more. A size that is thought too slow is
     never chosen, so its error would last: of a network that is fastest in batches of 12, three typical runs of each
     size on a busy machine made the scheduler run batches of 6 from then on.
     """

@@ -170,7 +170,7 @@ class LaneCounts:
         return not self.up or self.oldest_ns(now_ns) > hang_ns
 
     def oldest_ns(self, now_ns: int) -> int:
-        """For how long the oldest work has been on the lane; 0 without one."""
+        """The time that the oldest batch has been on the lane; 0 without one."""
         return now_ns - next(iter(self.in_flight.values()))[0] if self.in_flight else 0
 
     def table(self, now_ns: int, started_ns: int, hang_ns: int) -> Dict[str, Any]:
@@ -217,7 +217,7 @@ def percentiles_ms(values_ns: Iterable[int], percentiles: Sequence[int] = PERCEN
 
 
 def figures_of(policies: Sequence[Policy]) -> Dict[str, Any]:
-    """What each policy says it has learnt, whatever it says: as plain values that travel, with bounds. A policy whose
+    """The figures that each policy reports, as plain values that the bus can carry, within bounds. A policy whose
     ``figures`` raises has the error in their place."""
     bytes_max = FIGURES_BYTES_MAX // max(1, len(policies))
     return {policy.name: _figures(policy, bytes_max) for policy in policies}
@@ -275,10 +275,10 @@ class _Plain:
 
 
 def _text(value: Any) -> str:
-    """As text that travels, within bounds."""
+    """The text of a value, within bounds and encodable."""
     try:
         text = value if isinstance(value, str) else str(value)
-    except Exception:  # noqa: BLE001 somebody's own __str__, or a whole number of too many digits
+    except Exception:  # noqa: BLE001 a user's own __str__, or a whole number of too many digits
         text = f"({type(value).__name__})"
     if len(text) > FIGURE_CHARS_MAX:
         text = text[: FIGURE_CHARS_MAX - len(MORE)] + MORE

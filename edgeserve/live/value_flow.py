@@ -1,4 +1,4 @@
-"""How values flow through one app: which values each node needs and which a request returns.
+"""The value flow of one app: the values that each node needs and that a request returns.
 
 Pure and made once per app at start-up, so that the loop only looks things up. It holds no request and no value; the
 graph itself comes from ``sched/requests/graph.py``, the names in ``inputs`` and ``outputs`` are checked here.
@@ -16,7 +16,7 @@ from edgeserve.sched.requests.graph import App, Node
 
 
 class Source(NamedTuple):
-    """Where one argument comes from: output ``name`` of ``node``; ``node`` of ``None``: the request's own input."""
+    """The source of one argument: output ``name`` of ``node``; ``node`` of ``None``: the request's own input."""
 
     argument: str
     node: Optional[str]
@@ -63,8 +63,8 @@ class NodePlan:
 
 class AppPlan:
     """The value flow of one app. ``outputs`` of ``()`` means everything that the last nodes (``exits``) return;
-    ``plain_exit`` is the one node that brings just that, outside of any fan-out (or ``""``). ``names`` is what is known
-    of the names that nodes return, ``None`` for an app of one node: nothing meets there. ``has_joins``: some node has
+    ``plain_exit`` is the one node that brings just that, outside of any fan-out (or ``""``). ``names`` is the record of
+    the names that nodes return, ``None`` for an app of one node: nothing meets there. ``has_joins``: some node has
     several predecessors."""
 
     __slots__ = ("config", "nodes", "outputs", "exits", "plain_exit", "names", "has_joins")
@@ -92,8 +92,8 @@ class AppPlan:
         self.has_joins = any(node.is_join for node in self.nodes.values())
 
     def piece(self, node: str, outputs: Values) -> Values:
-        """What of a last node's piece belongs into the answer, under its names there. A piece of the only last node may
-        say more than the answer does."""
+        """The values of a last node's piece that belong to the answer, under their names there. A piece of the only
+        last node may hold more than the answer does."""
         if not self.outputs:
             return outputs
         named = {source.name: source.argument for source in self.outputs if source.node in (None, node)}
@@ -114,7 +114,7 @@ class AppPlan:
 
 
 def name_clashes(plan: AppPlan, returned: Mapping[str, Collection[str]]) -> List[str]:
-    """What is wrong with the names of an app's values, in sentences. ``returned``: the names of the outputs of each
+    """The clashes of names among an app's values, in sentences. ``returned``: the names of the outputs of each
     model, as far as they are known."""
     if plan.names is None:
         return _unlike(plan.config, returned)
@@ -139,7 +139,7 @@ def _unlike(app: AppConfig, returned: Mapping[str, Collection[str]]) -> List[str
 
 
 def output_types(plan: AppPlan, by_model: Mapping[str, Mapping[str, OutputType]]) -> Dict[str, OutputType]:
-    """What an app's answers hold, as far as it is known of its models; what comes in parts is left out."""
+    """The output types of an app's answers, as far as its models' are known; values that come in parts are left out."""
     model_of = {node.name: node.model for node in plan.config.nodes}
     whole = {name: by_model.get(model_of[name], {}) for name, node in plan.nodes.items() if not node.value_openers}
     if not plan.outputs:
@@ -208,7 +208,7 @@ def _check_scopes(owner: Node, node: Node, where: str) -> None:
 
 
 def _outputs(config: AppConfig, app: App) -> Tuple[Source, ...]:
-    """What an answer holds, under which name: ``outputs`` as a list of ``"NODE.NAME"`` and plain names of what last
+    """The values of an answer and their names: ``outputs`` as a list of ``"NODE.NAME"`` and plain names of what last
     nodes return, or as a table that gives each its name in the answer."""
     where = f"[app.{config.name}] outputs"
     if not isinstance(config.outputs, tuple):

@@ -1,15 +1,15 @@
-"""Where values of several sources meet in one app, and which names would get lost or be mistaken there.
+"""Clashes of names where values of several sources meet in one app: one would replace or stand in for another.
 
-A node without ``inputs`` is given values by their names alone: those of the request, and those that its predecessors
-returned. Two sources of one name meet where one of the values would replace the other, or stand in for it when the
-other is missing. Such names are refused, with the key that tells them apart. Allowed are
+A node without ``inputs`` is given values by their names alone: the request's inputs, and its predecessors' outputs. Two
+sources of one name meet where one of the values would replace the other, or stand in for it when the other is missing.
+Such names are refused, with the key that tells them apart. Allowed are
 
 * a node with one predecessor, whose output replaces the request's input of the same name,
 * branches of a route of which one at most is taken,
 * a join of one: it is given what its first predecessor returned, and nothing of the others.
 
 Names are learnt: from the configuration and the models' files before anything runs, from the warm-up, and from every
-result (:meth:`NameBook.learn`). What is learnt stays, so an answer never depends on which results came before it.
+result (:meth:`NameBook.learn`). Learnt names stay, so an answer never depends on which results came before it.
 Belongs to the loop's thread; other threads may read ``input_clashes``.
 """
 
@@ -71,7 +71,7 @@ class NameBook:
             self._find()
 
     def told(self, inputs: Collection[str] = ()) -> List[str]:
-        """What is wrong by all that is known, in sentences. ``inputs``: the names that a request may bring."""
+        """The clashes by all known names, in sentences. ``inputs``: the names that a request may bring."""
         found = [text for table in self.clashes.values() for text in table.values()]
         found += [text for name, text in self.input_clashes.items() if name in inputs]
         return list(dict.fromkeys(found))

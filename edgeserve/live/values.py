@@ -34,8 +34,8 @@ NO_STREAM = (
 
 
 class StreamState:
-    """What a stream's requests leave behind for each other, by node. A request holds the one that was its stream's when
-    it was accepted: where a stream begins anew, the requests before go on with theirs."""
+    """The state that a stream's requests leave for the next ones, by node. A request holds the one that was its
+    stream's when it was accepted: where a stream begins anew, the requests before go on with theirs."""
 
     __slots__ = ("states", "__weakref__")
 
@@ -58,7 +58,7 @@ class RequestValues:
         self.open_count = 0  # requests that have not ended
 
     def open_requests(self) -> List[LiveRequest]:
-        """Those that have not ended, oldest first."""
+        """The requests that have not ended, oldest first."""
         return [request for request in self.requests.values() if not request.ended]
 
     def state_count(self) -> int:
@@ -78,7 +78,7 @@ class RequestValues:
         request.stream_state = state
 
     def begin_anew(self, key: StreamKey) -> None:
-        """What comes from now on in a stream goes on from nothing that was before."""
+        """Let later requests of a stream begin without the state of the earlier ones."""
         self._kept.pop(key, None)
         self._streams.pop(key, None)
 
@@ -116,7 +116,8 @@ class RequestValues:
 
     @staticmethod
     def owner_of(request: LiveRequest) -> str:
-        """Who asked: a client's user or key, and for whom, where it asks for others; empty for this process."""
+        """The owner of a request: a client's user or key, and the one for whom it asks, if any; empty for this
+        process."""
         owner: str = "" if request.peer is None else request.peer.credential.owner
         return f"{owner} for {request.origin}" if request.origin else owner
 
@@ -169,8 +170,8 @@ class RequestValues:
         )
 
     def fault(self, job: JobId, error: Exception) -> Exception:
-        """An item's error. Inputs that another node made are not the client's mistake, whatever the engine says. A
-        state that cannot be gone on from is forgotten."""
+        """The error of an item. Inputs that another node made are not the client's mistake, also where the engine says
+        so. An unusable state is forgotten."""
         request = self.requests.get(job.request_id)
         if isinstance(error, StateLost) and request is not None:
             self._lose_state(request, (job.node, job.part))
@@ -179,7 +180,7 @@ class RequestValues:
         return error
 
     def leave_out(self, job: JobId) -> None:
-        """What this job returns, should it run on a lane, is for nobody."""
+        """Drop the result of this job, should it run on a lane."""
         request = self.requests.get(job.request_id)
         if request is not None:
             request.left_out = (*request.left_out, (job.node, job.part))
@@ -306,7 +307,7 @@ class RequestValues:
         return tuple([name for name in request.plan.nodes if name in taken])
 
     def outputs(self, request: LiveRequest) -> Values:
-        """What a completed request returns; names of ``outputs`` that nothing brought (a branch not taken) are left
+        """The outputs of a completed request; names of ``outputs`` that nothing brought (a branch not taken) are left
         out."""
         plan = request.plan
         if plan.plain_exit:
@@ -366,7 +367,7 @@ def item_error(model: str, result: Any) -> Optional[Exception]:
 
 
 def _wrong_field(result: Result) -> str:
-    """Which field of a result cannot be what it is, and what was expected, or ``""``. Hints are checked elsewhere: a
+    """The wrong field of a result and the expected value, as text, or ``""``. Hints are checked elsewhere: a
     wrong one costs nothing but itself."""
     if result.error is not None:
         return f"error = {show(result.error)}, expected an exception, or None where the item did not fail"
@@ -401,8 +402,8 @@ def are_values(values: Any) -> bool:
 
 
 def rest_of(outputs: Values, told: Sequence[Values]) -> Values:
-    """What of an answer no piece has brought: the ends of those texts and lists of numbers that its pieces are parts
-    of. An answer without pieces so far is one piece."""
+    """The rest of an answer behind its pieces: the ends of the texts and lists of numbers that its pieces are parts of.
+    An answer without pieces so far is one piece."""
     rest: Values = {}
     for name, value in outputs.items():
         before = [piece[name] for piece in told if name in piece]
@@ -452,7 +453,7 @@ def _unusable(node: NodePlan, result: Result) -> str:
         if name in result.outputs:
             continue
         if not result.parts and node.fan_out:
-            continue  # no part, so nobody asks
+            continue  # no part, so no job asks
         if result.parts and all(name in part for part in result.parts):
             continue
         known = sorted(set(result.outputs).union(*(result.parts or ({},))))
@@ -486,7 +487,7 @@ def _uneven(node: NodePlan, shared: Values, parts: Sequence[Values]) -> str:
 
 def _check_names(request: LiveRequest, names: NameBook, job: JobId, node: NodePlan, result: Result) -> None:
     """Note why a result cannot be used: a value of the same name, of another node or of the request, meets it. The
-    request then fails, whatever else becomes of it: what its other jobs return is for nothing, too."""
+    request then fails, and the results of its other jobs are dropped."""
     returned = result.outputs.keys() if not result.parts else result.outputs.keys() | result.parts[0].keys()
     if not names.knows(node.name, returned):
         names.learn(node.name, returned)
@@ -514,7 +515,7 @@ def _check_names(request: LiveRequest, names: NameBook, job: JobId, node: NodePl
 
 
 def _note_branches(request: LiveRequest, join: NodePlan) -> None:
-    """Which predecessors' values a join is given now."""
+    """Note the predecessors whose values a join is given now."""
     if request.branches is NO_VALUES:
         request.branches = {}
     if join.takes_first:
@@ -553,7 +554,7 @@ def _keep_values(request: LiveRequest, node: NodePlan, part: Part, result: Resul
 
 
 def _inputs(request: LiveRequest, node: NodePlan, part: Part) -> Values:
-    """What a job of ``node`` runs on."""
+    """The inputs of a job of ``node``."""
     if node.is_plain_entry:
         return dict(request.inputs)
     if node.sources is not None:

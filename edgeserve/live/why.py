@@ -1,6 +1,6 @@
-"""Why a request took so long: the last lines of its story, made of its own log and those of the requests beside it.
+"""The reasons for a request's time: the last lines of its story, from its own log and those of the requests beside it.
 
-Nothing is kept for this. What is remembered anyway is looked through when somebody asks.
+Nothing is kept for this: the scheduler's records are searched on request.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ MEANS = {
 
 
 def story_of(scheduler: Scheduler, request_id: int) -> List[str]:
-    """What happened to a request, and where its time went; empty where the scheduler does not remember it."""
+    """The events of a request and its breakdown of time, line by line; empty where the scheduler does not remember
+    it."""
     request = scheduler.request(request_id)
     return request.story() + why(request, scheduler.remembered()) if request is not None else []
 
@@ -49,7 +50,7 @@ def why(request: RequestRecord, others: Sequence[RequestRecord]) -> List[str]:
 
 
 def _parts(request: RequestRecord, ended_ns: int) -> Dict[str, int]:
-    """Where the time went, in the order of a life; together from its sending to its end."""
+    """The breakdown of a request's time, in the order of its life; the sum is the time from its sending to its end."""
     arrived_ns = request.log[0][0]
     queue_ns, load_ns, batch_ns, execute_ns = request.spent
     parts = {

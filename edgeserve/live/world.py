@@ -70,7 +70,7 @@ away."""
 
 
 class CancelAsked:
-    """A caller in this process no longer wants its answer, or (``keeps``) only what is written of it."""
+    """A caller in this process no longer wants its answer, or (``keeps``) only its partial answer."""
 
     __slots__ = ("request", "keeps")
 
@@ -140,9 +140,9 @@ class LiveWorld:
     """Values, lanes, engines and the clock of one running server or embedded runtime.
 
     ``engines`` are by (model, device), ``lanes`` by name, copy lanes included; ``sequences`` are the models whose items
-    are sequences, ``sizes`` the batch sizes of those that run in fewer than are configured. Everything it keeps is
-    bounded by ``[server] pending_max``, the lanes' inboxes and ``streams_max`` of the apps. ``io`` is what it waits
-    for: the mailbox, and for a server the gateway. ``make_lane`` makes another lane of a name, for one that hangs.
+    are sequences, ``sizes`` the batch sizes of models that run in fewer than are configured. Everything it keeps is
+    bounded by ``[server] pending_max``, the lanes' inboxes and ``streams_max`` of the apps. ``io`` holds its sources of
+    work: the mailbox, and for a server the gateway. ``make_lane`` makes another lane of a name, for one that hangs.
     """
 
     def __init__(
@@ -344,8 +344,8 @@ class LiveWorld:
         elif count >= limit and (
             request.predictors is not None or count > self.values.open_count or count >= limit + ARRIVING_MAX
         ):
-            # Else the scheduler decides, which may give it another client's place: it does not know of those that wait
-            # for their prediction or preparation.
+            # Else the scheduler decides, which may give it another client's place: it does not know the requests that
+            # wait for their prediction or preparation.
             self._turn_away(
                 request,
                 Rejected(
@@ -404,7 +404,7 @@ class LiveWorld:
             self._arrive(prediction.request, events)
 
     def _prepared(self, preparation: Preparation, events: List[Event]) -> None:
-        """What takes long of a request is worked out: it is accepted, or cannot be served."""
+        """The preparation of a request is over: accept the request, or refuse it."""
         request = preparation.request
         if not self.preparations.finish(preparation):
             return
@@ -419,7 +419,7 @@ class LiveWorld:
             self._refuse_early(request, error)
 
     def _engine_of(self, model: str) -> Optional[Engine]:
-        """An engine of a model, on whatever device. Any thread."""
+        """An engine of a model, on any device. Any thread."""
         return next((engine for (name, _), engine in dict(self._engines).items() if name == model), None)
 
     def _turn_away(self, request: LiveRequest, error: RequestError) -> None:
@@ -441,7 +441,7 @@ class LiveWorld:
         request.responder.refuse(request, error)
 
     def cancel(self, request: LiveRequest, events: List[Event], reason: str = CANCELLED, keeps: bool = False) -> None:
-        """The answer to a request is not wanted any more; with ``keeps`` what is written of it is."""
+        """Cancel a request; with ``keeps``, answer it with its partial answer."""
         if self.held is not None and request in self.held:
             self.held.remove(request)
             self._refuse_early(request, refusal(request.app, Outcome.CANCELLED, reason, request.id))
@@ -611,7 +611,7 @@ class LiveWorld:
         events.append(WorkFinished(action.work_id, load.mail.started_ns, clock_ns(), (), failed))
 
     def sizes_of(self, model: str) -> Tuple[int, ...]:
-        """The batch sizes that a model runs in: as configured, or those that its start has left."""
+        """The batch sizes that a model runs in: as configured, or the ones that its start has left."""
         return self._sizes.get(model, self.config.models[model].batch)
 
     def engine(self, model: str, device: str) -> Optional[Engine]:
@@ -738,5 +738,5 @@ class LiveWorld:
 
 
 def _take_news(news: DeviceNews, events: List[Event]) -> None:
-    """What a device's monitor reports."""
+    """Turn the report of a device's monitor into events."""
     events.extend(news.events)

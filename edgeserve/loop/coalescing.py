@@ -24,9 +24,9 @@ lane is back. Earlier than at the end, since a loop with a core of its own then 
 
 AGAIN_SHARE = 16
 AGAIN_NS_MAX = 2_000_000
-"""For how long those who were just answered and ask again are read together although a lane is idle: a part of what the
-last batch was expected to take, at most this. For clients that the scheduler knows, it decides how long the lane waits
-(``sched/core/holds.py``); this saves it a step per message, and helps those that it does not know yet."""
+"""The longest time for which new requests of clients just answered are read together although a lane is idle: a part of
+the last batch's expected time, at most this. For clients that the scheduler knows, it decides how long the lane waits
+(``sched/core/holds.py``); this saves it a step per message, and helps clients that it does not know yet."""
 
 EARLY_SHARE = 3
 """While every lane is busy, messages are also read within this part of a batch's time after answers, as many as there
@@ -36,8 +36,9 @@ LOOK_SHARE = 8
 """The first such look is after this part of the batch's time, the next ones half as long after something came."""
 
 MISSES_MAX = 4
-"""Where less than half as many as were answered came early, the next 1, 3, 7, 15 answers are not followed by early
-looks: they take time from the lanes where these share cores with the loop."""
+"""The most misses in a row that lengthen the pause: where less than half of the answered clients came early, the next
+1, 3, 7, 15 answers are not followed by early looks: they take time from the lanes where these share cores with the
+loop."""
 
 AGAIN_PAUSE_NS = 200_000
 """One look after the other while they do: four to eight requests of one busy client; none in that time is the end."""
@@ -49,7 +50,8 @@ def lane_threads(config: Config) -> int:
 
 
 class ReceiveCoalescing:
-    """What was launched and answered last, and how long reading may wait therefore. Belongs to the loop's thread.
+    """The last launch and the last answers, and the time for which reading may wait after them. Belongs to the loop's
+    thread.
 
     ``shares_cores``: the lanes' threads leave the loop no core of its own, so reading early takes the lanes' time and
     saves nothing. ``hold_ns`` is how long reading waits after a batch was launched, ``look_at_ns`` until when it
@@ -102,7 +104,8 @@ class ReceiveCoalescing:
         self.look_at_ns = now_ns + nap_ns
 
     def receive_at_ns(self, now_ns: int) -> int | None:
-        """Until when the gateway need not be looked at while every lane is busy; ``None``: it may be at once."""
+        """The time until which the gateway need not be looked at while every lane is busy; ``None``: it may be at
+        once."""
         return self.look_at_ns if now_ns < self.look_at_ns else None
 
     def received(self, now_ns: int, count: int) -> None:

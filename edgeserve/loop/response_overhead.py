@@ -1,8 +1,8 @@
-"""What an answer takes beside the time on its lane, learnt so that deadlines can allow for it.
+"""The time of an answer beside its lane's, learnt so that deadlines can allow for it.
 
 The scheduler plans from giving a work to a lane until the lane is done with it; the client counts until the answer is
-there. What comes on top (waking the lane's thread, then the loop; encoding; the other answers of the batch that go
-first) is taken off the deadline that the scheduler is told.
+there. The time on top (waking the lane's thread, then the loop; encoding; the other answers of the batch that go
+first) is taken off the deadline that the scheduler gets.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from edgeserve.sched.latency.window import Window
 WINDOW_LEN = 32
 REFRESH_EVERY = 8
 SHARE_MAX = 8
-"""At most an eighth of the time until a deadline is taken off it: a stall must not make everything look hopeless."""
+"""The divisor of the most that is taken off a deadline: an eighth of its time, so that a stall does not make every
+request look late."""
 
 
 class ResponseOverhead:

@@ -1,1 +1,1 @@
-"""Prometheus metrics of a runtime: made of ``stats()`` when somebody asks, so that serving pays nothing for them."""
+"""Prometheus metrics of a runtime: made of ``stats()`` at each scrape, so that serving pays nothing for them."""

@@ -111,7 +111,7 @@ class MetricsEndpoint:
                         selector.modify(one.socket, one.wants)
                     else:
                         _end(selector, connections, one)
-                if not ready:  # who is silent ages; who is not makes room for newer ones
+                if not ready:  # silent connections age; while others send, new ones replace them
                     for one in list(connections.values()):
                         one.left_s -= LOOK_S
                         if one.left_s <= 0:

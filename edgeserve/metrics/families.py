@@ -1,4 +1,4 @@
-"""What ``stats()`` says, as Prometheus metric families.
+"""The numbers of ``stats()`` as Prometheus metric families.
 
 Names follow the conventions of Prometheus: base units (seconds, bytes, joules, celsius), ``_total`` on counters. Every
 label comes from the configuration or from a bounded table (outcomes, reasons, sensors): no client's name, stream or

@@ -56,7 +56,7 @@ def provider_for(address: str, version: str) -> Any:
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
     resource = Resource.create()
-    if str(resource.attributes.get("service.name", "unknown_service")).startswith("unknown_service"):  # nobody named it
+    if str(resource.attributes.get("service.name", "unknown_service")).startswith("unknown_service"):  # it has no name
         resource = resource.merge(Resource({"service.name": "edgeserve", "service.version": version}))
     provider = trace.TracerProvider(resource=resource, shutdown_on_exit=False)
     path = f"{address.rstrip('/')}/v1/traces" if address else None
@@ -92,7 +92,7 @@ class SpanExport:
         self._thread.start()
 
     def tap(self, now_ns: int, events: Sequence[Event], actions: Sequence[Action]) -> None:
-        """One step of the scheduler, which nobody changes any more."""
+        """Take one step of the scheduler, which does not change any more."""
         if len(self._steps) >= STEPS_MAX:
             self._lost = True
             return

@@ -53,8 +53,8 @@ class Channel:
 
     def receive(self, timeout_s: float | None = None) -> Any:
         """The next value. Raises ``EOFError`` or ``OSError`` when the other end is gone, ``socket.timeout`` when
-        nothing comes for ``timeout_s``, and ``UnpicklingError`` when a child sends what is not plain. Arrays in it are
-        writable and own their memory."""
+        nothing comes for ``timeout_s``, and ``UnpicklingError`` when a child sends values that are not plain. Arrays in
+        it are writable and own their memory."""
         self._socket.settimeout(timeout_s)
         (count,) = _COUNT.unpack(self._exactly(_COUNT.size))
         if count > BLOCKS_MAX:

@@ -17,7 +17,7 @@ from edgeserve.errors import DeviceLost, EngineError
 from edgeserve.units import NS_PER_MS, NS_PER_S, NS_PER_US
 
 HANG_NS = 30_000 * NS_PER_MS
-"""How much longer than expected a batch may take before the lane tries to abort it, unless the lane says."""
+"""The time beyond the expected one after which a lane aborts a batch, unless the lane sets its own."""
 
 LOOK_NS_MIN = 100 * NS_PER_US
 LOOK_NS_MAX = 2 * NS_PER_MS
@@ -26,8 +26,8 @@ of the time that the oldest is expected to need. A look costs about 10 us."""
 
 
 class LaneWork:
-    """What a lane is given: a batch (``argument``) for ``engine``, or ``call(argument)`` on the lane's thread, which
-    starts when the batches before it are over. ``tag`` is the poster's own."""
+    """An item of a lane's inbox: a batch (``argument``) for ``engine``, or ``call(argument)`` on the lane's thread,
+    which starts when the batches before it are over. ``tag`` is the poster's own."""
 
     __slots__ = ("work_id", "start_after_ns", "start_before_ns", "expected_ns", "engine", "call", "argument", "tag")
 
@@ -111,13 +111,13 @@ class _Launched:
             return True
         try:
             return self.pending.wait(wait_s) if wait_s else self.pending.done()
-        except BaseException as error:  # noqa: BLE001 the lane's boundary: whatever an engine raises becomes mail
+        except BaseException as error:  # noqa: BLE001 the lane's boundary: any error of an engine becomes mail
             self.error = error
             return True
 
 
 def _to_nobody(mail: LaneMail) -> None:
-    """Where the mail of an abandoned lane goes."""
+    """Drop the mail of an abandoned lane."""
 
 
 class _End:
@@ -177,11 +177,11 @@ class LaneThread:
         self._inbox.put(_END)
 
     def give_up(self) -> None:
-        """After ``stop``: wait for launched batches no longer, abort those that can be."""
+        """Abort launched batches, after ``stop``, instead of waiting for them, where the engine can."""
         self._given_up.set()
 
     def abandon(self) -> None:
-        """The lane hangs and another takes its place: whatever its thread still says is for nobody."""
+        """Drop all later mail of a lane that hangs: another takes its place."""
         self._post = _to_nobody
         self.stop()
         self.give_up()
@@ -245,7 +245,7 @@ class LaneThread:
         return True
 
     def _starts_in_ns(self, work: LaneWork, now_ns: int) -> Optional[int]:
-        """How long until a work is started or refused; ``None``: not before a batch is over."""
+        """The time until a batch is started or refused; ``None``: not before another is over."""
         flight = self._flight
         if self._down_reason or self._stopping.is_set():
             return 0
@@ -302,7 +302,7 @@ class LaneThread:
         try:
             if work.call is not None:
                 value = work.call(work.argument)
-        except BaseException as error:  # noqa: BLE001 the lane's boundary: whatever is raised becomes mail
+        except BaseException as error:  # noqa: BLE001 the lane's boundary: any error becomes mail
             raised = error
         self._answer(work, started_ns, self._clock_ns(), value, raised)
 
@@ -311,7 +311,7 @@ class LaneThread:
             known = self._sessions.get(id(engine))
             session = known[1] if known is not None else self.open(engine)
             pending = session.launch(work.argument)
-        except BaseException as error:  # noqa: BLE001 the lane's boundary: whatever an engine raises becomes mail
+        except BaseException as error:  # noqa: BLE001 the lane's boundary: any error of an engine becomes mail
             self._answer(work, now_ns, self._clock_ns(), None, error)
             return
         flight = self._flight
@@ -331,7 +331,7 @@ class LaneThread:
             if raised is None:
                 times = launched.pending.times()
                 value = launched.pending.result()
-        except BaseException as error:  # noqa: BLE001 the lane's boundary: whatever an engine raises becomes mail
+        except BaseException as error:  # noqa: BLE001 the lane's boundary: any error of an engine becomes mail
             raised = error
         now_ns = self._clock_ns()
         if times is None:
@@ -343,9 +343,9 @@ class LaneThread:
     def _answer(
         self, work: LaneWork, started_ns: int, finished_ns: int, value: Any, raised: Optional[BaseException]
     ) -> None:
-        """Post what became of a work that was started. News that the lane is lost go first, so that nobody gives it
-        another work for this one. SystemExit and its like are a failure as any other: an engine's code, or an input
-        that makes it call ``sys.exit``, has no say in whether the lane goes on."""
+        """Post the outcome of a batch that was started. The news that the lane is lost goes first, so that the loop
+        gives it no other batch. SystemExit and its like are a failure as any other: an engine's code, or an input that
+        makes it call ``sys.exit``, has no say in whether the lane goes on."""
         lost = isinstance(raised, DeviceLost)
         if lost and not self._down_reason:
             self._go_down(str(raised), lost=True)

@@ -1,7 +1,8 @@
-"""What may come out of a child process: arrays, numbers, texts, their containers, and the answers of engines.
+"""The values that may come out of a child process: arrays, numbers, texts, their containers, and the answers of
+engines.
 
-The parent makes objects of these classes and of no others, so whatever a model or a function in a child does, nothing
-of it runs in the parent. A state that a child leaves for its next call is one block of bytes to the parent.
+The parent makes objects of these classes and of no others, so no code of a model or a function in a child runs in the
+parent. A state that a child leaves for its next call is one block of bytes to the parent.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class KeptState:
         return None if state is None else cls(np.frombuffer(pickle.dumps(state, protocol=5), np.uint8))
 
     def state(self) -> Any:
-        """In the child that made it, or its successor."""
+        """The state itself, in the child that made it, or its successor."""
         return pickle.loads(self.data.data)
 
 
@@ -104,14 +105,14 @@ def _filled(kind: Callable[..., Any], content: Any = (), *more: Any) -> Any:
 
 
 def plain_dumps(value: Any, buffer_callback: Callable[[pickle.PickleBuffer], Any]) -> bytes:
-    """As ``pickle.dumps``, of plain values alone. Raises ``PicklingError`` naming what is none."""
+    """Pickle plain values alone, as ``pickle.dumps``. Raises ``PicklingError`` naming any other value."""
     file = io.BytesIO()
     _PlainPickler(file, protocol=5, buffer_callback=buffer_callback).dump(value)
     return file.getvalue()
 
 
 def plain_loads(data: Any, buffers: Iterable[Any]) -> Any:
-    """As ``pickle.loads``, of plain values alone. Raises ``UnpicklingError`` naming what is none."""
+    """Unpickle plain values alone, as ``pickle.loads``. Raises ``UnpicklingError`` naming any other class."""
     try:
         return _PlainUnpickler(io.BytesIO(data), buffers=buffers).load()
     except pickle.UnpicklingError:

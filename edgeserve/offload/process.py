@@ -1,10 +1,10 @@
-"""An engine, or what a language model computes with, in a process of its own, for ``options.process = true``.
+"""An engine, or a language model's backend, in a process of its own, for ``options.process = true``.
 
 A host function that holds the interpreter lock for 50 ms stalls the loop and every other lane for 50 ms; in its own
-process it stalls nobody. Each lane has its own child, which makes the very same engine and answers one call at a time
-over a socket pair. A child is started with a fresh interpreter (never a fork: the parent has threads and sockets), and
-it ends with its parent. What a child serves is a *host*: named by module and class, made with what the parent sends,
-loaded once, and asked.
+process it stalls no other lane. Each lane has its own child, which makes the very same engine and answers one call at a
+time over a socket pair. A child is started with a fresh interpreter (never a fork: the parent has threads and sockets),
+and it ends with its parent. What a child serves is a *host*: named by module and class, made with what the parent
+sends, loaded once, and asked.
 
 Values are copied both ways, so this pays for functions that run for milliseconds, not for microseconds. A child gets
 pickles; what it answers is plain (``plain.py``): nothing that it sends runs here.
@@ -57,10 +57,10 @@ from edgeserve.units import NS_PER_S, format_duration
 log = logging.getLogger("edgeserve")
 
 TIMEOUT_NS = 30 * NS_PER_S
-"""How long one call may take: as long as a lane's default ``hang``."""
+"""The longest time of one call: a lane's default ``hang``."""
 
 LOAD_TIMEOUT_NS = 600 * NS_PER_S
-"""How long a language model may take to be read from a slow disk."""
+"""The longest time to read a language model from a slow disk."""
 
 RESTARTS_MAX = 3
 """A function that kills its process every time must not start a new interpreter per request for ever."""
@@ -70,7 +70,7 @@ PAUSE_S_MAX = 30.0
 """The first pause before another start, and the longest."""
 
 LINES_KEPT = 5
-"""Of what a child wrote to its standard error during a call: the end, which says why it ended."""
+"""The number of last lines kept of a child's standard error during a call: they say why it ended."""
 
 ENGINE_HOST = "edgeserve.offload.process:EngineHost"
 
@@ -81,9 +81,9 @@ def make(model: ModelConfig, lanes: Sequence[LaneInfo], directory: str, timeout_
 
 
 def starter(timeout_ns: int, restarts_max: int) -> Callable[..., Remote]:
-    """What makes the process of a language model: ``start(host, model, lane, *more)``, whose host is made with
-    ``(model, [lane], *more)``. Where other models share the lane, a call does not wait until a process
-    that ended is back."""
+    """The function that makes the process of a language model: ``start(host, model, lane, *more)``, whose host is made
+    with ``(model, [lane], *more)``. Where other models share the lane, a call does not wait until a process that ended
+    is back."""
 
     def start(host: str, model: ModelConfig, lane: LaneInfo, *more: Any) -> Remote:
         waits = lane.models <= 1
@@ -227,7 +227,7 @@ class Remote:
         child = self._child
         if child is not None:
             child.end()
-        with self._lock:  # after the call that was running, so that nobody reads from what is closed here
+        with self._lock:  # after the call that was running, so that no call reads from a channel closed here
             self._forget()
 
     def must_be_loaded(self, verb: str) -> None:
@@ -263,7 +263,7 @@ class Remote:
     def _be_there(self, verb: str) -> None:
         """A child that is alive, the lock held."""
         self.must_be_loaded(verb)
-        if self._child is not None and self._child.has_ended:  # between two calls: nobody's input did it
+        if self._child is not None and self._child.has_ended:  # between two calls: no input caused it
             self._forget()
             if not self._waits:
                 self._ended("its process ended between two calls")
@@ -282,7 +282,7 @@ class Remote:
             self._start()
         except EngineError as error:
             self._ended(str(error))
-            raise EngineError(str(error)) from None  # whatever ended it, the call did not
+            raise EngineError(str(error)) from None  # the call did not end it
 
     def _start(self) -> None:
         self._child = _Asked()
@@ -329,7 +329,7 @@ class Remote:
             self._child = None
 
     def _ask(self, verb: str, argument: Any) -> Any:
-        """One question to the child. Whatever goes wrong with the process itself ends it."""
+        """Ask the child one question. Any failure of the process itself ends it."""
         child = self._child
         assert child is not None, "the callers start it"
         timeout_ns = self._load_timeout_ns if verb == "load" else self._timeout_ns
@@ -380,7 +380,7 @@ class Remote:
 
 
 class _EngineRemote(Remote):
-    """A whole engine in a child process, with what is known of its inputs."""
+    """A whole engine in a child process, with the known facts of its inputs."""
 
     def __init__(self, quarantine: Quarantine, *settings: Any) -> None:
         super().__init__(*settings)
@@ -455,8 +455,8 @@ _START = (
     "import sys; sys.path[:1] = [path for path in sys.path[:1] if path]; "
     "from edgeserve.offload.process import serve_child; serve_child()",
 )
-"""How a child begins: ``-c`` and ``-m`` put the working directory first on the path of imports, and the first thing
-that the child does is take it off (``-P`` does the same, from Python 3.11 on)."""
+"""The first arguments of a child: ``-c`` and ``-m`` put the working directory first on the path of imports, and the
+first thing that the child does is take it off (``-P`` does the same, from Python 3.11 on)."""
 
 
 class _Asked:
@@ -501,7 +501,7 @@ class _Asked:
         return answer
 
     def last_lines(self) -> str:
-        """What the child wrote to its standard error since it was asked, for the end of a message; it has ended."""
+        """The last lines of an ended child's standard error since it was asked, for the end of a message."""
         lines = self._child.last_lines()
         return f". It wrote: {'; '.join(lines)}" if lines else ""
 
@@ -515,7 +515,7 @@ class _Asked:
 
 
 class Host(Protocol):
-    """What a child serves. Raises :class:`EngineError` where it cannot."""
+    """The object that a child serves. Raises :class:`EngineError` where it cannot be made."""
 
     def load(self) -> Any:
         """Make it ready; what the parent is told of it."""

@@ -17,7 +17,7 @@ from typing import Any, List, Tuple
 from edgeserve.errors import EngineError
 
 STRIKES_MAX = 2
-"""How often a process may end with an input before the input is refused."""
+"""The number of ends of a process with an input from which the input is refused."""
 
 SUSPECTS_MAX = 1024
 """Inputs that are remembered; beyond it the one that was seen longest ago is forgotten."""
@@ -42,11 +42,11 @@ class Quarantine:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is suspected: then nobody need be looked up."""
+        """True if no input is suspected: then none need be looked up."""
         return not self._strikes
 
     def strikes(self, item: Any) -> int:
-        """How often a process ended with this input."""
+        """The number of times that a process ended with this input."""
         blocks = _blocks(item)
         length = _length(blocks)
         with self._lock:
@@ -82,7 +82,7 @@ class Quarantine:
                 self._drop(key)
 
     def clear(self) -> None:
-        """The model was loaded anew: everybody gets another chance."""
+        """Forget all strikes: the model was loaded anew."""
         with self._lock:
             self._strikes.clear()
             self._lengths.clear()

@@ -1,5 +1,5 @@
-"""What a text says of the length of its answer; what a history of outputs says of an ensemble, and how outputs of some
-of its models become an answer.
+"""Predictions: the length of an answer from its text, an ensemble's accuracy from a history of outputs, and an answer
+from the outputs of some of its models.
 
 Plain numpy, no engine and no scheduler. Predictors (``[app.NAME.predict]``), the ``combine`` engine and ``edgeserve
 fit`` use this room; the policies of ``sched/policies/schemble`` plan with an ensemble's profile.

@@ -76,8 +76,8 @@ def observed_tables(
     score_edges: Sequence[float],
     tolerance: float,
 ) -> Dict[int, ObservedTable]:
-    """What the answers of finished models say of the rest, for each set of models (classification, few models; empty
-    otherwise)."""
+    """The expected agreement given the answers of finished models, for each set of models (classification, few models;
+    empty otherwise)."""
     models = len(combiner.weights)
     if combiner.task != "classification" or models > WHOLE_MODELS_MAX:
         return {}

@@ -1,4 +1,4 @@
-"""How the outputs of some or all models of an ensemble become one answer (Schemble, sections II and VI).
+"""The combination of the outputs of some or all models of an ensemble into one answer (Schemble, sections II and VI).
 
 Votes and averages leave missing models out and share their weight. Stacking fills missing outputs from the nearest full
 records of the history, then applies its small fitted model.
@@ -103,7 +103,7 @@ class Combiner:
 
 
 def combiner_of(table: Any, where: str) -> Combiner:
-    """A combiner of plain values. Raises ``ConfigError`` that names what is wrong."""
+    """A combiner of plain values. Raises ``ConfigError`` that names the fault."""
     if not isinstance(table, Mapping):
         raise ConfigError(f"{where}: combiner = {table!r}: expected a table; make the file with 'edgeserve fit'")
     try:
@@ -146,7 +146,8 @@ def _stacking(combiner: Combiner, arrays: Mapping[str, Optional[NDArray[Any]]]) 
 
 
 def stacking_inputs(outputs: NDArray[Any], task: str) -> NDArray[Any]:
-    """What the stacked model reads, shape (records, models * values): logarithms of probabilities, or plain values."""
+    """The inputs of the stacked model, shape (records, models * values): logarithms of probabilities, or plain
+    values."""
     flat = outputs.reshape(len(outputs), -1)
     inputs: NDArray[Any] = np.log(np.clip(flat, SMALLEST, None)) if task == "classification" else flat
     return inputs

@@ -1,4 +1,4 @@
-"""How much the models of an ensemble disagree about a request: the discrepancy score (Schemble, section IV, Eq. 1).
+"""The disagreement of an ensemble's models about a request: the discrepancy score (Schemble, section IV, Eq. 1).
 
 Classification compares temperature-scaled distributions by the Jensen-Shannon divergence, regression compares vectors
 by the Euclidean distance. Each model's distance to the ensemble is divided by its mean over the history, so that a
@@ -21,7 +21,7 @@ SCORE_QUANTILE = 0.99
 
 @dataclass(frozen=True)
 class Discrepancy:
-    """What the score needs to know: a temperature and a mean distance per model, and the score that counts as 1."""
+    """The parameters of the score: a temperature and a mean distance per model, and the score that counts as 1."""
 
     task: str
     temperatures: Tuple[float, ...]

@@ -4,7 +4,7 @@ A linear model of the logarithm of the length: hashed words and pairs of neighbo
 the number of words (``rules.py``; RT-LM, Section III-B). What is left of the logarithms on kinds of questions that were
 held out makes a prediction a distribution: a mean for ordering, quantiles for reserving memory. The model that comes
 with the package was fitted to answers of SmolLM2-135M-Instruct; ``edgeserve fit`` fits one to recorded answers, and
-:class:`LearningModel` goes on learning from those that are given. One model is one ``.npz`` file.
+:class:`LearningModel` goes on learning from new answers. One model is one ``.npz`` file.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ VERSION = 2
 PACKAGED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "answer_lengths.npz")
 
 BUCKETS = 4096
-"""Of the hashed words and pairs. A word cannot be read back from its bucket."""
+"""The number of buckets of hashed words and pairs. A word cannot be read back from its bucket."""
 
 RULES = len(Scores._fields)
 WEIGHTS = BUCKETS + RULES
@@ -59,7 +59,7 @@ NOISE_MIN = 0.1
 
 
 FILE_BYTES_MAX = 64 * 1024**2
-"""Of a model's arrays: the one that comes with the package has less than one."""
+"""The most bytes of a model's arrays: the one that comes with the package has less than one."""
 
 
 class Prediction(NamedTuple):
@@ -115,7 +115,7 @@ class LengthModel:
             raise ValueError(problem)
 
     def features(self, text: str) -> Features:
-        """What the model reads of a text."""
+        """The features that the model reads of a text."""
         return Features(buckets(text), standard(rule_logs(text, self._scorer), self.shift, self.scale))
 
     def predict(self, text: str) -> Prediction:
@@ -252,7 +252,7 @@ def packaged() -> LengthModel:
 
 
 def load_length_model(path: str) -> LengthModel:
-    """The model of a file. Raises ``ConfigError`` that names the file and what is wrong with it."""
+    """The model of a file. Raises ``ConfigError`` that names the file and its fault."""
     try:
         stored = read_npz(path, FILE_BYTES_MAX)
         header = json.loads(bytes(stored["header"]).decode())

@@ -19,7 +19,8 @@ from edgeserve.errors import ConfigError
 from edgeserve.predict.history import TASKS, are_probabilities, read_arrays
 
 BYTES_MAX = 64 * 2**20
-"""Of the numbers of all records together, whatever ``records_max`` says: they are held in memory to be written."""
+"""The most bytes of the numbers of all records together, for any ``records_max``: they are held in memory to be
+written."""
 
 Record = Tuple[NDArray[Any], Optional[NDArray[Any]]]
 """Outputs, float32 (models, values); features, float32 (features,), or None."""

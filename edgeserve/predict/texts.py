@@ -19,14 +19,14 @@ SURE_MIN, SURE_MAX = 0.01, 0.99
 """No model is taken to know nothing, or everything."""
 
 Said = Optional[Tuple[str, float]]
-"""What one model read, and how sure it is of it, from 0 to 1; None where it did not run."""
+"""The text that one model read, and its certainty, from 0 to 1; None where it did not run."""
 
 
 def classes(said: Sequence[Said]) -> Tuple[List[str], NDArray[Any]]:
     """The different texts, and the models' probabilities of them: float32 (models, models + 1).
 
-    A model gives its own text what it is sure of, and shares the rest evenly among the other columns; the last one is
-    for texts that nobody said. Rows of models that did not run are 0. Raises ``ValueError`` where no model ran."""
+    A model gives its own text its certainty, and shares the rest evenly among the other columns; the last one is
+    for texts that no model read. Rows of models that did not run are 0. Raises ``ValueError`` where no model ran."""
     texts = list(dict.fromkeys(item[0] for item in said if item is not None))
     if not texts:
         raise ValueError("no model said anything")

@@ -1,4 +1,4 @@
-"""What a recording says of the past: requests with their ends, batches with their durations, what nodes returned.
+"""The history in a recording: requests with their ends, batches with their durations, results of nodes.
 
 Reads the steps of a recording and draws no conclusions; :mod:`edgeserve.sim.recorded` makes a world of it.
 """
@@ -27,7 +27,7 @@ from edgeserve.sched.protocol.events import (
 
 
 class Told:
-    """What a node returned for one job. ``status`` is that of its last run; ``steps`` is the sum over its ``runs``;
+    """The result of a node for one job. ``status`` is that of its last run; ``steps`` is the sum over its ``runs``;
     ``bounded`` says that the scheduler bounded the steps of a run."""
 
     __slots__ = ("status", "parts", "route", "hints", "state_bytes", "steps", "runs", "bounded")

@@ -1,4 +1,4 @@
-"""The last steps of a running scheduler, kept in memory while somebody asks for them, or always."""
+"""The last steps of a running scheduler, kept in memory while a client asks for them, or always."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ time."""
 
 
 ASKED_STEPS_MAX = 65_536
-"""Steps kept while somebody asks, about a kilobyte each."""
+"""The most steps kept while a client asks, about a kilobyte each."""
 
 ASKED_NS = 5 * NS_PER_S
 """A client that asks again within this time misses no step."""
 
 KEPT_NS = 4 * ASKED_NS
-"""Older steps are forgotten: whoever asks has them, or is further behind than it can read."""
+"""The greatest age of kept steps: a client that asks has older ones, or is further behind than it can read."""
 
 
 class Page(NamedTuple):
@@ -35,7 +35,7 @@ class Page(NamedTuple):
 
 
 Taps = List[Callable[[int, Sequence[Event], Sequence[Action]], None]]
-"""Those that the loop tells of every step (``loop/drive.py``)."""
+"""The functions that the loop calls with every step (``loop/drive.py``)."""
 
 
 class LastSteps:

@@ -12,7 +12,8 @@ from edgeserve.sched.protocol.actions import Action
 
 
 class Difference(NamedTuple):
-    """Where a replay first decided otherwise. ``step_index`` counts steps from 0; a missing action is ``None``."""
+    """The first place where a replay decided otherwise. ``step_index`` counts steps from 0; a missing action is
+    ``None``."""
 
     step_index: int
     now_ns: int

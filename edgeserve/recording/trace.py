@@ -20,7 +20,7 @@ from edgeserve.sched.protocol.events import EVENT_KINDS, Event, JobId, JobResult
 log = logging.getLogger("edgeserve")
 
 LINE_BYTES_MAX = 1 << 20
-"""How far back the end of the last whole line is looked for."""
+"""The bytes from the end in which the end of the last whole line is looked for."""
 
 FORMAT = 1
 """Version of the recording's format; the first line of a recording says it."""
@@ -46,9 +46,9 @@ def _private(path: str, flags: int) -> int:
 
 
 class Recorder:
-    """Writes a recording. Where that fails, a full disk above all, it says so once and records no more: what is served
-    goes on. ``start`` is kept in its first line: all that is needed to build the same scheduler again
-    (``footprints``, ``resident``, ``measured`` as given to ``build_scheduler``, or a configuration's text)."""
+    """Writes a recording. Where that fails, a full disk above all, it says so once and records no more: serving goes
+    on. ``start`` is kept in its first line: all that is needed to build the same scheduler again (``footprints``,
+    ``resident``, ``measured`` as given to ``build_scheduler``, or a configuration's text)."""
 
     def __init__(self, path: str, start: Mapping[str, Any] | None = None) -> None:
         self._path = path
@@ -67,7 +67,7 @@ class Recorder:
             self._give_up(error)
 
     def close(self) -> None:
-        """Write what is buffered and close the file; further calls do nothing."""
+        """Write the buffer and close the file; further calls do nothing."""
         try:
             self._file.close()
         except OSError as error:
@@ -143,7 +143,7 @@ def build_inputs(start: Mapping[str, Any]) -> Dict[str, Any]:
 
 
 UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError)
-"""What a line of another form raises."""
+"""The errors that a line of another form raises."""
 
 
 def read_recording(path: str) -> Recording:
@@ -207,7 +207,7 @@ def _table(item: Any) -> Dict[str, Any]:
 
 _WRITTEN = object()
 _FIELDS: Dict[type, Sequence[Tuple[str, Any]]] = {}
-"""Kind -> the fields that are written: always (:data:`_WRITTEN`), or where somebody set them, with their defaults."""
+"""Kind -> the fields that are written: always (:data:`_WRITTEN`), or where they were set, with their defaults."""
 
 
 def _fields_of(kind: type) -> Sequence[Tuple[str, Any]]:

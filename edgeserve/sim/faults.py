@@ -26,8 +26,7 @@ class Happening(NamedTuple):
 
 
 class Trouble:
-    """The draws of one run, and what is known to happen besides (``also``). After ``heals_ns`` nothing goes wrong any
-    more."""
+    """The draws of one run, and the planned faults besides (``also``). After ``heals_ns`` there are no more faults."""
 
     def __init__(self, config: FaultsConfig, seed: Any, heals_ns: int, also: Sequence[Happening] = ()) -> None:
         self.config = config
@@ -66,7 +65,7 @@ class Trouble:
         return times < self.config.unfinished_max and self._happens(self._jobs, self.config.unfinished, now_ns)
 
     def cancel_delays_ns(self, now_ns: int, slo_ns: int) -> List[int]:
-        """How long after its arrival a request is cancelled: mostly never, at times twice."""
+        """The times from its arrival at which a request is cancelled: mostly none, at times two."""
         if not self._happens(self._cancels, self.config.cancel, now_ns):
             return []
         delays = [self._cancels.randrange(1, 2 * slo_ns + 2)]

@@ -60,7 +60,7 @@ class ThermalConfig:
 
     @property
     def released_below_c(self) -> float:
-        """Where the hardware speeds up again."""
+        """The temperature below which the hardware speeds up again."""
         return self.release_c if self.release_c > -273.0 else self.trip_c - 5.0
 
 
@@ -77,7 +77,7 @@ class PowerConfig:
 
 @dataclass(frozen=True)
 class MemoryConfig:
-    """``[hardware.DEVICE.memory]``: what is shared with other programs."""
+    """``[hardware.DEVICE.memory]``: the memory shared with other programs."""
 
     total_bytes: int = entry(size, key="total")
     others_bytes: int = entry(size, 0, key="others")  # other programs at the start
@@ -122,7 +122,7 @@ class HardwareConfig:
 
 
 def check_hardware(hardware: HardwareConfig) -> None:
-    """What one key alone does not show."""
+    """Check the rules that concern several keys."""
     where = f"[hardware.{hardware.device}]"
     if list(hardware.clocks) != sorted(set(hardware.clocks)) or not hardware.clocks:
         raise ConfigError(
@@ -138,10 +138,11 @@ def check_hardware(hardware: HardwareConfig) -> None:
 
 
 POLL_NS = 100 * NS_PER_MS
-"""How often the hardware looks at its heat and power, and moves its clock by at most one step because of them."""
+"""The time between two looks of the hardware at its heat and power, and moves its clock by at most one step because of
+them."""
 
 JITTER_NS = NS_PER_S
-"""How often a clock that jitters is drawn anew."""
+"""The time between two draws of a clock that jitters."""
 
 SOFT_BELOW_C, HARD_BELOW_C = 7.0, 2.0
 """The limits of heat that the sensors give, below the temperature at which the hardware slows down."""
@@ -217,7 +218,7 @@ class SimHardware:
 
     @property
     def pace(self) -> float:
-        """How many times longer than at the highest clock a batch takes now."""
+        """The present time of a batch, as a multiple of its time at the highest clock."""
         share = self.config.compute
         return share * self.top_mhz / self.clock_mhz() + 1.0 - share
 
@@ -235,7 +236,7 @@ class SimHardware:
         return clocks[step]
 
     def power_w(self) -> float:
-        """What it draws now."""
+        """The present power, in watts."""
         power = self.config.power
         scale: float = (self.clock_mhz() / self.top_mhz) ** power.exponent
         return power.static_w + power.dynamic_w * scale * self._load
@@ -286,7 +287,7 @@ class SimHardware:
                 self._throttled = ""
 
     def _would_draw_w(self) -> float:
-        """At the next step up."""
+        """The power at the next step up of the clock, in watts."""
         power = self.config.power
         scale: float = (self.config.clocks[self._limit + 1] / self.top_mhz) ** power.exponent
         return power.static_w + power.dynamic_w * scale * self._load
@@ -319,7 +320,8 @@ class SimHardware:
     # --- processor ----------------------------------------------------------------------------------------------------
 
     def pace_of(self, lane: str) -> float:
-        """How many times longer a batch of a lane takes now: for the clock, and for the cores that its threads get."""
+        """The present time of a lane's batch as a multiple of its usual time, by the clock and the cores that its
+        threads get."""
         got = self._cores().get(lane) if self.config.processor is not None else None
         return self.pace if got is None else self.pace * self._threads[lane].cores / got
 
@@ -345,7 +347,7 @@ class SimHardware:
     # --- memory -------------------------------------------------------------------------------------------------------
 
     def others_bytes(self) -> int:
-        """What other programs have taken."""
+        """The bytes that other programs have taken."""
         memory = self.config.memory
         if memory is None or self.healed:
             return 0
@@ -370,12 +372,12 @@ class SimHardware:
     # --- what the scheduler is told -----------------------------------------------------------------------------------
 
     def read(self, now_ns: int, used_bytes: int) -> List[Event]:
-        """What is news since the last reading, as a monitor tells it."""
+        """The news since the last reading, as a monitor reports it."""
         self._advance(now_ns)
         return self.filter.events(now_ns, self.readings(used_bytes)) if self.config.monitor else []
 
     def readings(self, used_bytes: int) -> Readings:
-        """What the sensors say; power and load are means since the last reading."""
+        """The values of the sensors; power and load are means since the last reading."""
         passed_ns = self._now_ns - self._read_ns
         watts = (self.energy_j - self._read_j) * NS_PER_S / passed_ns if passed_ns > 0 else self.power_w()
         load = min(1.0, self._busy_ns / passed_ns) if passed_ns > 0 else 0.0

@@ -1,4 +1,4 @@
-"""What the machine costs in a simulated run: the loop's turns, wake-ups, stalls, and the interpreter lock
+"""The costs of the machine in a simulated run: the loop's turns, wake-ups, stalls, and the interpreter lock
 (:class:`Machine`), the threads that share it and the cores (:class:`HostThreads`), and messages that wait for the loop
 (:class:`Messages`).
 
@@ -26,19 +26,20 @@ HOST_ENGINE = "python"
 
 
 WAKE_TAKES, READ_TAKES, ANSWER_TAKES, START_TAKES, RETURN_TAKES = 2, 2, 1, 1, 2
-"""How often a thread takes the interpreter lock, and may have to wait for it each time, since calls of the system let
-go of it: the loop that wakes up (its sleep, emptying its bell), per request that it reads (two frames), per answer that
-it sends; a lane's thread that is given a work, and one that comes back from its device and rings the loop's bell."""
+"""The number of times that a thread takes the interpreter lock, and may have to wait for it each time, since calls of
+the system let go of it: the loop that wakes up (its sleep, emptying its bell), per request that it reads (two frames),
+per answer that it sends; a lane's thread that is given a work, and one that comes back from its device and rings the
+loop's bell."""
 
 LONGEST = 0.99
-"""Of the waits for a function, at which quantile those are that lasted as long as it kept the lock."""
+"""The quantile of the waits for a function that counts as the time for which it kept the lock."""
 
 Function = Tuple[str, int]
 """A host function that runs: its model, and how long it goes on."""
 
 
 class Lags(NamedTuple):
-    """What was recorded of one lane, in nanoseconds: from a decision to the start of its work on the idle lane, and
+    """The recorded delays of one lane, in nanoseconds: from a decision to the start of its work on the idle lane, and
     from the end of a work to the step that was told."""
 
     start_ns: Sequence[int]
@@ -46,7 +47,7 @@ class Lags(NamedTuple):
 
 
 class Charged(NamedTuple):
-    """What a run is charged, and where that comes from, for people."""
+    """The costs that a run is charged, and their source, for people."""
 
     step_ns: int
     event_ns: int
@@ -60,13 +61,14 @@ Measured = Tuple[str, MachineCosts]
 NOT_MEASURED: Measured = ("assumed, since none were measured here: run 'edgeserve profile'", ASSUMED)
 
 STEP_NS, EVENT_NS = 20_000, 15_000
-"""What thinking costs where no machine is charged: one wake-up of the loop, and half of a cycle of 30 us."""
+"""The costs of a step and an event where no machine is charged: one wake-up of the loop, and half of a cycle of 30
+us."""
 
 
 def charged(scenario: Scenario, measured: Optional[Measured] = None) -> Charged:
-    """What a scenario is charged. With ``[run] step_cost`` or ``event_cost``, or where neither ``measured`` nor a
-    section ``[machine]`` says what a machine costs: so much per step and event, and nothing else. Else all costs of the
-    machine, with what ``[machine]`` says in their place."""
+    """The costs that a scenario is charged. With ``[run] step_cost`` or ``event_cost``, or where neither ``measured``
+    nor a section ``[machine]`` says what a machine costs: so much per step and event, and nothing else. Else all costs
+    of the machine, with what ``[machine]`` says in their place."""
     run: RunConfig = scenario.run
     stated = run.step_cost_ns >= 0 or run.event_cost_ns >= 0
     if stated or (measured is None and not scenario.machine):
@@ -85,8 +87,8 @@ def charged(scenario: Scenario, measured: Optional[Measured] = None) -> Charged:
 
 class Machine:
     """The draws of one run. Each kind has a generator of its own, so that more of one moves nothing in another.
-    ``lags``: what was recorded of each lane, in place of wake-ups. ``is_planned``: deadlines are those that a scheduler
-    was told already, less what answers take."""
+    ``lags``: the recorded delays of each lane, in place of wake-ups. ``is_planned``: deadlines are already a
+    scheduler's, less the time of answers."""
 
     def __init__(
         self,
@@ -119,38 +121,39 @@ class Machine:
         return use.share if use is not None else 0.0
 
     def send_ns(self) -> int:
-        """From a client's stamp until the loop has news of the request."""
+        """The time from a client's stamp until the loop has news of the request."""
         return _drawn(self.costs.send_ns, self._send)
 
     def wake_ns(self, running: Sequence[Function]) -> int:
-        """From news for the sleeping loop until it runs, while functions of ``running`` models run."""
+        """The time from news for the sleeping loop until it runs, while functions of ``running`` models run."""
         return _drawn(self.costs.wake_ns, self._wake) + self.lock_wait_ns(running, WAKE_TAKES)
 
     def start_ns(self, running: Sequence[Function]) -> int:
-        """From giving an idle lane a work until its thread starts it."""
+        """The time from giving an idle lane a batch until its thread starts it."""
         return _drawn(self.costs.start_ns, self._start) + self.lock_wait_ns(running, START_TAKES)
 
     def start_lag_ns(self, lane: str) -> int:
-        """From giving an idle lane a work until it starts, as recorded of this lane; 0 where nothing was."""
+        """The time from giving an idle lane a batch until it starts, as recorded of this lane; 0 without records."""
         return self._recorded(self._lags[lane].start_ns) if lane in self._lags else 0
 
     def news_lag_ns(self, lane: str) -> int:
-        """From the end of a lane's work until the loop is told, as recorded of this lane; 0 where nothing was."""
+        """The time from the end of a lane's batch until the loop hears of it, as recorded of this lane; 0 without
+        records."""
         return self._recorded(self._lags[lane].news_ns) if lane in self._lags else 0
 
     def _recorded(self, samples: Sequence[int]) -> int:
         return samples[self._lag.randrange(len(samples))] if samples else 0
 
     def lock_wait_ns(self, running: Sequence[Function], takes: int) -> int:
-        """How long a thread waits that takes the lock so often; no function keeps it waiting beyond its own end."""
+        """The wait of a thread that takes the lock ``takes`` times; no function keeps it waiting beyond its own end."""
         return sum(
             min(left_ns, sum(_drawn(self._locks[model].wait_ns, self._lock) for _ in range(takes)))
             for model, left_ns in running
         )
 
     def behind_ns(self, starting: Sequence[Function]) -> int:
-        """How long a thread waits that needs the lock while functions start that get it first: as long as a function
-        keeps it, which the interpreter bounds."""
+        """The wait of a thread that needs the lock while functions start that get it first: as long as a function keeps
+        it, which the interpreter bounds."""
         return max(
             [
                 min(left_ns, _longest(self._locks[model].wait_ns))
@@ -161,8 +164,8 @@ class Machine:
         )
 
     def beside(self, is_function: bool, others: Sequence[bool]) -> float:
-        """How many times longer a batch takes on cores beside others; each says whether it is a host function, of which
-        the interpreter lock lets one run at a time."""
+        """The multiple of its time that a batch takes on cores beside others; each says whether it is a host function,
+        of which the interpreter lock lets one run at a time."""
         functions = sum(others)
         beside = len(others) - functions + (functions > 0 and not is_function)
         return 1.0 + beside * (self.costs.contention - 1.0)
@@ -180,7 +183,7 @@ class Machine:
         return self._stalled(self.costs.step_ns + self.costs.event_ns * events + more_ns)
 
     def stalls_ns(self, running_ns: int) -> int:
-        """How long a thread that runs for so long is held up meanwhile."""
+        """The stalls of a thread that runs for ``running_ns``."""
         every_ns, held_ns, left_ns = self.costs.stall_every_ns, 0, float(running_ns)
         while every_ns:
             left_ns -= self._stall.expovariate(1.0 / every_ns)
@@ -194,8 +197,8 @@ class Machine:
 
 
 def slowed_by_lock(share: float, others: Iterable[float], factor: float) -> float:
-    """How many times longer a function takes that needs the lock for ``share`` of its time, beside others that need it
-    for theirs: with shares of 1 each other one adds what it adds to pure Python."""
+    """The multiple of its time that a function takes that needs the lock for ``share`` of it, beside others with shares
+    of their own: with shares of 1 each other one adds what it adds to pure Python."""
     return 1.0 + share * sum(others) * (factor - 1.0)
 
 
@@ -247,7 +250,7 @@ class HostThreads:
         ]
 
     def start_ns(self, lane: SimLane, action: Any, now_ns: int, acts_ns: int) -> int:
-        """From giving an idle lane a work until its thread starts it."""
+        """The time from giving an idle lane a batch until its thread starts it."""
         lag_ns = self._machine.start_ns(self.functions(now_ns)) + self._machine.start_lag_ns(lane.name)
         if not self._machine.share(getattr(action, "model", "")):
             lag_ns += self._machine.behind_ns(self._starting_beside(lane.name, now_ns, acts_ns))
@@ -259,7 +262,7 @@ class HostThreads:
         return behind_ns + self._machine.answer_ns(self.functions(at_ns + behind_ns))
 
     def return_wait_ns(self, now_ns: int) -> int:
-        """How long a thread waits that comes back from its device."""
+        """The wait of a thread that comes back from its device."""
         return self._machine.lock_wait_ns(self.functions(now_ns), RETURN_TAKES)
 
     def shares_cores(self, lane: SimLane, is_measured: bool) -> bool:
@@ -268,7 +271,7 @@ class HostThreads:
         return is_measured and lane.device in self._contended
 
     def pace(self, lane: SimLane) -> float:
-        """How many times longer what a lane runs takes for the lock and the cores that it shares."""
+        """The multiple of its time that a lane's batch takes for the lock and the cores that it shares."""
         here = lane.running
         assert here is not None
         others = [other.running for other in self._lanes.values() if other is not lane and other.running is not None]
@@ -283,8 +286,8 @@ class HostThreads:
 
 
 class Messages:
-    """What came over the bus and was not read. ``cores``: those that the server may use; 0 where nobody knows: the loop
-    then counts as having one of its own. Belongs to one world."""
+    """Unread messages of the bus. ``cores``: the number that the server may use; 0 where it is not known: the loop then
+    counts as having one of its own. Belongs to one world."""
 
     def __init__(self, config: Config, cores: int) -> None:
         self.waiting: List[Event] = []
@@ -316,11 +319,11 @@ class Messages:
                 if lane:
                     self._given[lane] -= 1
             elif isinstance(event, LaneChanged) and event.up is False and event.lane in self._given:
-                self._given[event.lane] = 0  # what it had is answered by nobody
+                self._given[event.lane] = 0  # its batches get no answer
                 self._lanes = {work: lane for work, lane in self._lanes.items() if lane != event.lane}
 
     def held_until_ns(self, now_ns: int) -> Optional[int]:
-        """Until when the loop does not look for messages; ``None``: it looks."""
+        """The time until which the loop does not look for messages; ``None``: it looks."""
         return self._rule.receive_at_ns(now_ns) if self.is_busy else None
 
     def lets_more_come(self, now_ns: int) -> bool:
@@ -352,7 +355,7 @@ class Messages:
             self._rule.received(now_ns, count)
 
     def expects_more(self, now_ns: int, count: int) -> bool:
-        """Whether an idle lane waits a moment for those who were just answered, ``count`` events having come."""
+        """True if an idle lane waits a moment for clients just answered, ``count`` events having come."""
         return not self.is_busy and self._rule.answers > 1 and self._rule.expects_more(now_ns, count)
 
     def answered(self, now_ns: int, count: int) -> None:

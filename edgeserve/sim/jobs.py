@@ -17,8 +17,8 @@ RAISED = "the engine raised"
 
 
 class JobProgress:
-    """How far a job of several steps is: how many it needs and has done, how often a fault left it unfinished, the lane
-    that holds its state (``""``: none), and in how many turns that lane reads the rest of its prompt."""
+    """The progress of a job of several steps: how many it needs and has done, how often a fault left it unfinished, the
+    lane that holds its state (``""``: none), and in how many turns that lane reads the rest of its prompt."""
 
     __slots__ = ("needed", "done", "faults", "lane", "unread")
 
@@ -36,8 +36,8 @@ class JobProgress:
 
 
 class OpenRequest(NamedTuple):
-    """``request`` has its true hints, whatever the scheduler is told; ``source`` is None where nobody waits for its
-    end. ``begun``: its sequences that have written something, as the scheduler was told."""
+    """``request`` has its true hints, also where the scheduler gets others; ``source`` is None where no client waits
+    for its end. ``begun``: its sequences that have written something, as the scheduler was told."""
 
     request: Request
     source: Optional[Workload]
@@ -60,15 +60,15 @@ class Jobs:
         self._trouble = trouble
 
     def progress(self, job: JobId) -> JobProgress:
-        """Of a job whose request is open."""
+        """The progress of a job whose request is open."""
         return self._progress(self.open[job.request_id], job)
 
     def left(self, job: JobId) -> int:
-        """Steps that a job still needs; 0 where nobody waits for it."""
+        """The steps that a job still needs; 0 where its request has ended."""
         return self.progress(job).left if job.request_id in self.open else 0
 
     def silent(self, jobs: Sequence[JobId]) -> List[int]:
-        """The places of those that the scheduler is to be told of as soon as they have written something."""
+        """The places of sequences to report to the scheduler as soon as they have written something."""
         return [
             place
             for place, job in enumerate(jobs)
@@ -78,7 +78,7 @@ class Jobs:
         ]
 
     def begin(self, jobs: Sequence[JobId]) -> Tuple[JobId, ...]:
-        """These have written something: those that the scheduler does not know to have."""
+        """Note that these have written something. Returns the ones that are news for the scheduler."""
         found = tuple([jobs[place] for place in self.silent(jobs)])
         for job in found:
             self.open[job.request_id].begun.add(job)
@@ -102,7 +102,7 @@ class Jobs:
     # --- how much work a batch is -------------------------------------------------------------------------------------
 
     def duration_ns(self, lane: str, action: Any) -> int:
-        """How long a work takes on an idle device at full speed, its prompts read first."""
+        """The time of a batch on an idle device at full speed, its prompts read first."""
         if isinstance(action, EvictModel):
             return 1
         if isinstance(action, LoadModel):
@@ -117,7 +117,7 @@ class Jobs:
         return takes_ns + prefill_ns
 
     def reads(self, lane: str, action: RunBatch) -> Tuple[List[int], int]:
-        """In how many turns each job's prompt is read, as far as it is not, and how long such a turn is; 0 where
+        """The number of turns that read each job's remaining prompt, and the time of such a turn; 0 where
         prompts are read whole. A turn takes what its tokens take of a prompt of their own."""
         part = self.times.turn_tokens(action.model)
         if not part:
@@ -151,7 +151,7 @@ class Jobs:
     def _steps(self, action: RunBatch) -> int:
         """Steps that a batch of an iterative model runs: to the end of its longest job, within its bounds."""
         longest, bound = 1, action.steps_max or 0
-        if action.probe:  # from its beginning, whatever the request's own job had behind it
+        if action.probe:  # from its beginning, without the progress of the request's own job
             app, job = self.probed[action.work_id].request.app, action.jobs[0]
             longest = self._results.steps(
                 app, self.probed[action.work_id].place, job, self.probed[action.work_id].request.hints
@@ -175,7 +175,7 @@ class Jobs:
         return entry.steps[job]
 
     def held_bytes(self, job: JobId, made: int) -> int:
-        """What the state of a job occupies that runs and has made so many steps."""
+        """The bytes of the state of a running job that has made ``made`` steps."""
         entry = self.open.get(job.request_id)
         if entry is None:
             return 0
@@ -185,7 +185,7 @@ class Jobs:
     # --- what it returns ----------------------------------------------------------------------------------------------
 
     def results(self, now_ns: int, lane: str, running: Running) -> Tuple[JobResult, ...]:
-        """What the jobs of a batch return that is over, but those that were told of before."""
+        """The results of the jobs of an ended batch, without the ones reported before."""
         action, run = running.action, running.sequences
         broken = self._trouble is not None and not action.probe and self._trouble.batch_fails(now_ns)
         if run is not None:
@@ -208,11 +208,11 @@ class Jobs:
     def sequence_result(
         self, now_ns: int, lane: str, running: Running, run: SequenceRun, place: int, is_last: bool
     ) -> JobResult:
-        """What one sequence of a batch returns, before the batch is over or with it (``is_last``)."""
+        """The result of one sequence of a batch, before the batch is over or with it (``is_last``)."""
         job = running.action.jobs[place]
         in_turns = self.times.turn_tokens(running.action.model) > 0
         entry, steps = self.open.get(job.request_id), max(0 if in_turns else 1, run.made[place])
-        if entry is None:  # nobody waits for it
+        if entry is None:  # its request has ended
             return JobResult(job, steps=max(1, steps))
         self._progress(entry, job).unread = run.unread[place]
         result = self._outcome(now_ns, entry, job, lane, steps, False, is_last)
@@ -220,10 +220,10 @@ class Jobs:
         return result
 
     def _result(self, now_ns: int, job: JobId, lane: str, steps: int, broken: bool, bounded: bool) -> JobResult:
-        """What a job returns of a batch that made so many ``steps``. Sequences say how many were their own, others the
+        """The result of a job of a batch that made ``steps`` steps. Sequences say how many were their own, others the
         batch's where it was ``bounded``."""
         entry = self.open.get(job.request_id)
-        if entry is None:  # its request has ended; whatever it says is ignored
+        if entry is None:  # its request has ended; its result is ignored
             return JobResult(job, steps=steps if bounded else 1)
         if self._results.is_sequence(entry.request.app, job.node):
             progress = self._progress(entry, job)
@@ -260,7 +260,7 @@ class Jobs:
         )
 
     def _probe_result(self, now_ns: int, action: RunBatch, steps: int) -> JobResult:
-        """What the model returns to a probe: nobody uses it."""
+        """The model's result for a probe: it is not used."""
         entry, job = self.probed.pop(action.work_id), action.jobs[0]
         app, trouble = entry.request.app, self._trouble
         if self._results.fails(app, entry.place, job) or (trouble and trouble.job_fails(now_ns)):

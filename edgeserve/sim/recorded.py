@@ -1,8 +1,8 @@
 """A recording as a world: the same requests at the same times, or closer together, under any configuration.
 
 Arrivals with what they declared, cancellations and changes of lanes are those of the recording; how long batches take
-is learnt from it (:mod:`edgeserve.sim.recorded_times`). What nodes returned is as recorded for each request that got so
-far, else drawn from what they returned to others. Clients are replayed as they came: nobody waits for an answer.
+is learnt from it (:mod:`edgeserve.sim.recorded_times`). Results of nodes are as recorded for each request that got so
+far, else drawn from other requests' results. Clients are replayed as they came: none waits for an answer.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from edgeserve.sim.world import SimWorld
 from edgeserve.sim.worth import worths_ns
 
 LAGS_MIN = 20
-"""With fewer recorded starts or ends of works, what the loop and the lanes' threads cost counts as nothing."""
+"""The least recorded starts or ends of batches from which the loop's and the lanes' threads' costs are charged."""
 
 
 class RecordingError(EdgeServeError):
@@ -55,8 +55,8 @@ class Counted(NamedTuple):
 
 
 class RecordedTruth(NamedTuple):
-    """What a recording teaches: :func:`run_recorded` makes runs of it. ``costs`` and ``lags`` are those of the loop and
-    of the lanes' threads."""
+    """The truth learnt from a recording: :func:`run_recorded` makes runs of it. ``costs`` and ``lags`` are the loop's
+    and the lanes' threads'."""
 
     history: RecordedHistory
     times: TimesModel
@@ -67,7 +67,7 @@ class RecordedTruth(NamedTuple):
 
 
 def learn(config: Config, recording: Recording, profiles: Sequence[Profile], source: str) -> RecordedTruth:
-    """The truth of a recording of ``config``. ``profiles`` are those that the recorded run used. Raises
+    """The truth of a recording of ``config``. ``profiles`` are the ones that the recorded run used. Raises
     :class:`RecordingError`, which names the recording by ``source``, where they do not belong together."""
     history = read_history(recording.steps, recording.start.get("sequences", {}))
     check_belongs(config, recording, history, source)
@@ -144,7 +144,7 @@ def run_recorded(
 
 
 def place_of(request_id: int) -> int:
-    """Which recorded request it is: the world counts its requests from 1, in the order of the recording."""
+    """The place of a request in the recording: the world counts its requests from 1, in the order of the recording."""
     return request_id - 1
 
 
@@ -163,7 +163,7 @@ class RunAxis:
 
 class RecordedWorkload:
     """Every recorded request, in place of :class:`~edgeserve.sim.workload.Workload`. Deadlines, and how long after its
-    arrival each was cancelled, stay as recorded whatever the load."""
+    arrival each was cancelled, stay as recorded at any load."""
 
     def __init__(self, requests: Sequence[Past], places: RunAxis) -> None:
         self.config = WorkloadConfig(name="recorded", kind="trace")
@@ -187,7 +187,7 @@ class RecordedWorkload:
         return Arrival(self._places.at_ns(past.seen_ns), 0, None, cancelled_ns)
 
     def next_closed(self, now_ns: int, app_index: int, answered: bool) -> Optional[Arrival]:
-        """``None``: nobody waits for an answer."""
+        """``None``: no client waits for an answer."""
         return None
 
     def request(self, request_id: int, arrival: Arrival, client: str) -> Request:
@@ -206,7 +206,7 @@ class RecordedWorkload:
 
 
 class RecordedResults:
-    """What each job returns, in place of :class:`~edgeserve.sim.truth.TrueResults`: as recorded where the request got
+    """The result of each job, in place of :class:`~edgeserve.sim.truth.TrueResults`: as recorded where the request got
     to that node, else as one of the recorded jobs of the node, drawn by seed and place."""
 
     def __init__(
@@ -255,7 +255,7 @@ class RecordedResults:
         return (told.hints or None) if told is not None else None
 
     def steps(self, app: str, place: str, job: JobId, hints: Mapping[str, float]) -> int:
-        """How many steps the job needs in all; of a model that came back by itself, how many runs."""
+        """The number of steps that the job needs in all; of a model that came back by itself, how many runs."""
         told = self._told(app, job)
         if told is None:
             return 1
@@ -269,11 +269,11 @@ class RecordedResults:
         return told.parts if told is not None and told.parts is not None else 1
 
     def parts_mean(self, app: str, node: str, hints: Mapping[str, float]) -> float:
-        """How many parts a node makes on average; 1 for a node that does not fan out."""
+        """The number of parts that a node makes on average; 1 for a node that does not fan out."""
         return self._parts_means.get((app, node), 1.0) if self._nodes[app, node].fan_out else 1.0
 
     def route(self, app: str, place: str, job: JobId) -> Optional[str]:
-        """Which successor was taken; ``None`` for a node that takes all."""
+        """The successor that was taken; ``None`` for a node that takes all."""
         if self._nodes[app, job.node].route != "one":
             return None
         told = self._told(app, job)
@@ -292,11 +292,11 @@ class RecordedResults:
         return self._nodes[app, node].model in self._sequences
 
     def tokens(self, app: str, job: JobId, hints: Mapping[str, float]) -> int:
-        """How many tokens the job's prompt had, as far as its request declared them."""
+        """The number of tokens of the job's prompt, as far as its request declared them."""
         return max(0, int(hints.get(self._tokens[app, job.node], 0)))
 
     def state_bytes(self, app: str, job: JobId, tokens: int = 0) -> int:
-        """What the state of the job's stream or sequence occupies, which has so many tokens."""
+        """The bytes of the state of the job's stream or sequence, which has ``tokens`` tokens."""
         facts = self._sequences.get(self._nodes[app, job.node].model)
         if facts is not None:
             return tokens * facts[1]
@@ -327,7 +327,7 @@ def _step_ns(history: RecordedHistory) -> int:
 
 
 def _lags(history: RecordedHistory, step_ns: int) -> Dict[str, Lags]:
-    """What starts and ends of works cost on each lane beside the decision."""
+    """The delays of starts and ends of batches on each lane beside the decision."""
     return {
         lane: Lags([max(0, item - step_ns) for item in history.starts_ns[lane]], history.news_ns[lane])
         for lane in sorted(history.news_ns)
@@ -356,7 +356,7 @@ def _happenings(truth: RecordedTruth, load: float, until_ns: int, budgets: Mappi
 
 
 def _differences(config: Config, start: Mapping[str, Any], history: RecordedHistory) -> List[str]:
-    """In what the recording cannot be one of this configuration."""
+    """The differences by which the recording cannot be one of this configuration."""
     found = []
     for row in start.get("footprints", ()):
         if row[0] not in config.models:

@@ -1,9 +1,9 @@
-"""How long batches take in a world made of a recording.
+"""The times of batches in a world made of a recording.
 
 Per model and lane each batch size has a base: the median of its recorded durations, or, for a size that hardly ran, the
-shape of the profile (or of ``expected``) times the pace of the sizes that ran. A batch takes the base, times what hints
-or the app explain of the durations (where they explain enough), times the deviation of a batch that was recorded at
-about that time: a device that throttles, or a machine that is busy with something else, is so for a while.
+shape of the profile (or of ``expected``) times the pace of the sizes that ran. A batch takes the base, times the factor
+that hints or the app explain (where they explain enough), times the deviation of a batch that was recorded at about
+that time: a device that throttles, or a machine that is busy with something else, is so for a while.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ RUNS_MIN = 5
 """A batch size with fewer recorded runs takes its base from the shape and the pace."""
 
 NEAR = 40
-"""Deviations are drawn from so many batches of the model and lane: those that began nearest in time."""
+"""The number of batches of the model and lane, nearest in time, from which deviations are drawn."""
 
 PACE_EVERY = 10
 """Batches of a lane that count as equally slow while bases are fitted."""
@@ -42,11 +42,11 @@ ROUNDS = 3
 """
 
 APP = "app"
-"""In place of a hint's name: apps that share a model and take differently long."""
+"""The name, in place of a hint's, for apps that share a model and take differently long."""
 
 
 class Key(NamedTuple):
-    """Where a duration was measured."""
+    """The place where a duration was measured."""
 
     model: str
     lane: str
@@ -54,15 +54,15 @@ class Key(NamedTuple):
 
 
 class Deviation(NamedTuple):
-    """How many times its base and its explained work a batch took, and when."""
+    """The time of a batch, as a multiple of its base and its explained work, and its beginning."""
 
     at_ns: int
     ratio: float
 
 
 class Explanation(NamedTuple):
-    """What tells a batch's work beside a usual one: ``offset + slope * x``, where x is the ``hint`` of the batch's jobs
-    (the largest, or the mean where not ``largest``) over ``usual``, its mean. With ``hint`` = :data:`APP` x is the
+    """The rule for a batch's work beside a usual one: ``offset + slope * x``, where x is the ``hint`` of the batch's
+    jobs (the largest, or the mean where not ``largest``) over ``usual``, its mean. With ``hint`` = :data:`APP` x is the
     app's own factor of ``apps``. ``share`` is how much of the variance it explains."""
 
     hint: str
@@ -82,9 +82,9 @@ class Explanation(NamedTuple):
 
 
 class TimesModel:
-    """What a recording teaches of the times. Knows no seed: :meth:`drawn` makes the times of one run.
+    """The times learnt from a recording. Knows no seed: :meth:`drawn` makes the times of one run.
 
-    ``notes`` says for people what is not known from the recording.
+    ``notes`` lists, for people, the gaps of the recording.
     """
 
     def __init__(
@@ -207,7 +207,7 @@ class TimesModel:
                 self.bases[Key(model, lane, size)] = known[size] if size in known else max(1.0, seeds[size][0] * pace)
 
     def _paces(self, model: str, batches: Sequence[Ran], factors: Sequence[float]) -> List[float]:
-        """For each batch, how slow its lane was about then: the middle of the deviations nearest in time."""
+        """The pace of its lane at each batch's time: the middle of the deviations nearest in time."""
         paces = [1.0] * len(batches)
         for lane in sorted({item.lane for item in batches}):
             here = sorted((item.started_ns, index) for index, item in enumerate(batches) if item.lane == lane)
@@ -225,7 +225,7 @@ class TimesModel:
         return paces
 
     def _pace(self, model: str, runs: Sequence[Tuple[str, int, float]]) -> float:
-        """How many times the seeds' times recorded batches took; 0 where none ran."""
+        """The recorded time of batches as a multiple of the seeds' times; 0 where none ran."""
         ratios = [
             value / self._seeds[model, lane][size][0]
             for lane, size, value in runs
@@ -234,7 +234,7 @@ class TimesModel:
         return median(ratios) if ratios else 0.0
 
     def _candidates(self, model: str, batches: Sequence[Ran]) -> List[Tuple[str, Mapping[str, float]]]:
-        """What might explain a model's durations: hints that nearly all its jobs have, and the apps."""
+        """The candidates that might explain a model's durations: hints that nearly all its jobs have, and the apps."""
         counts: DefaultDict[str, int] = defaultdict(int)
         total = 0
         by_app: DefaultDict[str, List[float]] = defaultdict(list)
@@ -337,11 +337,11 @@ class RecordedTimes:
         return max(1, round(self._model.base_ns(model, lane, count)))
 
     def pace(self, model: str) -> float:
-        """How many times the usual the steps of one batch take, as one of the recorded batches did."""
+        """The time of one batch's steps as a multiple of the usual one, drawn from the recorded batches."""
         return self._model.deviation(model, "", (), self._draw.random())
 
     def prefill_ns(self, model: str, lane: str, tokens: Sequence[int]) -> int:
-        """What it takes to read the prompts of so many sequences, as usually; 0 for any other model: recorded durations
+        """The time to read the prompts of these sequences, as usually; 0 for any other model: recorded durations
         have it in them."""
         return self._model.prefills_ns.get((model, lane), 0) * len(tokens)
 
@@ -372,7 +372,7 @@ class RecordedTimes:
 
 
 def _hints_of(past: Past) -> Dict[str, float]:
-    """What is known of a request: declared, and said by its nodes (the mean over its parts)."""
+    """The hints of a request: declared, and given by its nodes (the mean over its parts)."""
     said: DefaultDict[str, List[float]] = defaultdict(list)
     for told in past.told.values():
         for name, value in told.hints.items():

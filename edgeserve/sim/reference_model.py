@@ -36,7 +36,7 @@ LOST = "its lane was lost"
 """Reason of a job whose lane died under it: it failed if it had started, else it may run again."""
 
 LATE_NS_MAX = 1_000_000
-"""How much later than its deadline a waiting request may be given up: one step, whatever it costs."""
+"""The longest time after its deadline at which a waiting request may be given up: one step at any cost."""
 
 
 class ReferenceModelError(AssertionError):
@@ -44,8 +44,8 @@ class ReferenceModelError(AssertionError):
 
 
 class _Entry:
-    """One request: what ran of it, what is out on a lane, and the lanes that hold the states of unfinished jobs.
-    ``begun`` are its sequences that have written something, ``kept`` those of them that ended with that."""
+    """One request: its ended jobs, its jobs on lanes, and the lanes that hold the states of unfinished jobs.
+    ``begun`` are its sequences that have written something, ``kept`` the ones of them that ended with that."""
 
     __slots__ = ("request", "done", "bound", "out", "free_since_ns", "finished", "started", "begun", "kept")
 
@@ -116,7 +116,7 @@ class ReferenceModel:
         return len(self._retained)
 
     def used_bytes(self, device: str) -> int:
-        """What the models that are resident, or loading, take of a device."""
+        """The bytes of a device that resident or loading models take."""
         return sum(sum(self._footprints.get((model, device), (0, 0))) for model in sorted(self._resident[device]))
 
     def draining(self) -> None:
@@ -229,7 +229,8 @@ class ReferenceModel:
         self._learn(action, results)
 
     def ran(self, now_ns: int, action: RunBatch, jobs: Sequence[JobId]) -> None:
-        """The device of a lane begins with these sequences of a batch; nobody waits for the others any more."""
+        """Note that the device of a lane begins with these sequences of a batch; the requests of the others have
+        ended."""
         broken = self.sequences.begins(action.model, action.lane, jobs)
         if broken:
             self._broken(now_ns, broken)
@@ -283,7 +284,7 @@ class ReferenceModel:
                 entry.done[result.job.node, result.job.part] = result
 
     def stepped(self, now_ns: int) -> None:
-        """All actions of a step were given: nobody may be left waiting past a deadline, nothing is retained while it
+        """Check the end of a step: no request waits past its deadline, no inputs are retained while the server
         drains."""
         if self._draining and self._retained:
             self._broken(now_ns, f"{list(self._retained)[:3]} are retained while it drains")
@@ -413,7 +414,7 @@ class ReferenceModel:
         self._retained[job] = self._apps[entry.request.app].models.get(job.node, ("",))[0]
 
     def _order_probe(self, now_ns: int, action: RunBatch) -> None:
-        """A probe takes inputs that were retained, on a lane that has nothing else and that nobody waits for."""
+        """Check a probe: it takes retained inputs, on a lane that has nothing else and that no request waits for."""
         self.marks["probe"] += 1
         if len(action.jobs) != 1 or self._retained.pop(action.jobs[0], None) != action.model:
             self._broken(now_ns, f"{action} is no probe of one job that was retained for this model")
@@ -439,7 +440,7 @@ class ReferenceModel:
         )
 
     def _with_hanging(self, now_ns: int, entry: _Entry) -> Dict[Tuple[str, Part], JobResult]:
-        """What is known of a request, with its jobs on a hanging lane counted as failed."""
+        """The results of a request, with its jobs on a hanging lane counted as failed."""
         known = dict(entry.done)
         hanging = {
             lane for lane, since_ns in self._running.values() if now_ns - since_ns >= self._hang_ns.get(lane, 2**62)
@@ -526,7 +527,7 @@ class ReferenceModel:
 
 
 class _ReferenceGraph:
-    """What may run after what, worked out from the results alone (not with the scheduler's tokens)."""
+    """The order of a request's jobs, worked out from the results alone (not with the scheduler's tokens)."""
 
     def __init__(self, app: AppConfig) -> None:
         self.stream = app.stream

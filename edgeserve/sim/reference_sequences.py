@@ -1,4 +1,4 @@
-"""What sequences really hold in the simulated world: slots of their lane and bytes of its device.
+"""The memory that sequences really hold in the simulated world: slots of their lane and bytes of its device.
 
 Part of the reference model: a rule that is broken is said in words, and the reference model raises.
 """

@@ -1,7 +1,7 @@
-"""What a run achieved: per app and in all, as a record and as JSON.
+"""The outcomes of a run: per app and in all, as a record and as JSON.
 
 Only requests that arrived after the warm-up count. ``finish rate`` is the share that was completed by its deadline;
-``value share`` weighs each request by what it counts (``sim/worth.py``), and each answer by its quality.
+``value share`` weighs each request by its worth (``sim/worth.py``), and each answer by its quality.
 Lane time is lost when it was spent on a request that was not answered in time.
 """
 
@@ -57,7 +57,7 @@ class AppReport:
 
     @property
     def finish_rate(self) -> float:
-        """In time over offered; 1.0 when nothing was offered."""
+        """The share of offered requests that ended in time; 1.0 when none was offered."""
         return self.in_time / self.offered if self.offered else 1.0
 
     @property
@@ -108,7 +108,7 @@ class Report:
         return self.total.in_time / (self.counted_s * self.seeds) if self.counted_s else 0.0
 
     def lanes_kept(self, of: AppReport) -> float:
-        """How many lanes its requests kept busy on average."""
+        """The number of lanes that its requests kept busy on average."""
         whole_ms = self.counted_s * self.seeds * NS_PER_S / NS_PER_MS
         return of.lane_time_ms / whole_ms if whole_ms else 0.0
 
@@ -186,8 +186,7 @@ def report_of(worlds: Sequence[SimWorld], warmup_ns: int, duration_ns: int) -> R
 
 
 def _energy_by(worlds: Sequence[SimWorld], of: Callable[[Request], str]) -> Dict[str, float]:
-    """What each app's or client's requests used of the energy of simulated devices: by lane time, what idling takes
-    included."""
+    """The energy of simulated devices that each app's or client's requests used: by lane time, idle power included."""
     found: DefaultDict[str, float] = defaultdict(float)
     for world in worlds:
         for device in world.hardware.values():

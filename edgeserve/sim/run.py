@@ -34,7 +34,7 @@ TOLD_RUNS = 20
 
 
 class Setting(NamedTuple):
-    """What is known of the models before the first request: what they occupy, and which are resident."""
+    """The state of the models before the first request: their bytes, and which are resident."""
 
     footprints: Footprints
     resident: Dict[str, List[str]]
@@ -132,10 +132,10 @@ def simulate(
     measured: Optional[Measured] = None,
 ) -> Run:
     """Run a scenario to its end: every request has ended and the reference model agrees, or
-    :class:`ReferenceModelError` and :class:`SimError` say what went wrong.
+    :class:`ReferenceModelError` and :class:`SimError` name the fault.
 
     Without ``profiles``, those of :func:`profiles_to_simulate` count, and the costs of the machine that was measured
-    beside them, or what is assumed of one. With ``profiles``, a machine is charged only if ``measured`` gives its costs
+    beside them, or assumed ones. With ``profiles``, a machine is charged only if ``measured`` gives its costs
     (:class:`~edgeserve.config.machine_costs.MachineCosts`, and a name for people) or the scenario has ``[machine]``:
     else 20 us per step and 15 us per event. A ``scheduler`` of your own has to be made with the same profiles.
     """
@@ -169,7 +169,7 @@ def kinds_of(scenario: Scenario) -> Dict[str, str]:
 
 
 def told_times(scenario: Scenario, profiles: Sequence[Profile] = ()) -> Dict[Tuple[str, str], Dict[int, List[int]]]:
-    """What the scheduler knows of the times of models with ``[truth.MODEL] told``, by (model, lane): the true ones of
+    """The times that the scheduler knows of models with ``[truth.MODEL] told``, by (model, lane): the true ones of
     all batch sizes, as if they had been measured at start-up."""
     config = scenario.config
     told = {name: truth for name, truth in scenario.truths.items() if truth.told}
@@ -184,8 +184,8 @@ def told_times(scenario: Scenario, profiles: Sequence[Profile] = ()) -> Dict[Tup
 
 
 def sequences_of(scenario: Scenario) -> Dict[str, Tuple[int, int, int, int]]:
-    """What the engines say of models whose sequences are answered one by one: tokens of the context, bytes per token of
-    their states, as many slots per lane as the largest batch has, and the tokens of prompts that a turn reads."""
+    """The facts from engines on models whose sequences are answered one by one: tokens of the context, bytes per token
+    of their states, as many slots per lane as the largest batch has, and the tokens of prompts that a turn reads."""
     return {
         name: (truth.context, truth.state_token_bytes, scenario.config.models[name].batch[-1], truth.prefill_turn)
         for name, truth in scenario.truths.items()
@@ -195,7 +195,7 @@ def sequences_of(scenario: Scenario) -> Dict[str, Tuple[int, int, int, int]]:
 
 def machine_to_simulate(config: Config, directory: str = "") -> Measured:
     """The costs of this machine below ``directory`` (``""``: ``[server] profiles``), else those of the only device that
-    was measured, else what is assumed."""
+    was measured, else assumed ones."""
     found = find_machine(directory or config.profiles_path, elsewhere=True)
     if found is None:
         return NOT_MEASURED
@@ -240,7 +240,7 @@ def profiles_to_simulate(config: Config, directory: str = "") -> List[Profile]:
 
 
 def no_workload(scenario: Scenario) -> str:
-    """What to write into a scenario in which nobody asks anything."""
+    """The error text for a scenario without requests, with an entry to add."""
     source, app = scenario.config.source, next(iter(scenario.config.apps), "NAME")
     return (
         f"{source} has no [workload.NAME]: nobody asks anything, so there is nothing to simulate. Say who asks "

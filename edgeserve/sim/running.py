@@ -14,11 +14,11 @@ from edgeserve.sim.sequence_runs import SequenceRun
 
 
 class Running:
-    """A work that a device runs. ``left_ns`` is what it needed alone as of ``since_ns``; it takes ``pace`` times as
-    long while other lanes run beside it. ``share``: of its time it holds the interpreter lock for so much.
-    ``shares_cores``: others that do make it slower, on whatever lane. ``over``: the device is done, and its thread
-    waits for that lock. A batch of sequences goes on in the stretches of its
-    ``sequences``, each ``slow`` times as long as they say; ``left_ns`` is then what its present stretch needed."""
+    """A batch that a device runs. ``left_ns`` is the time that it needed alone as of ``since_ns``; it takes ``pace``
+    times as long while other lanes run beside it. ``share``: the part of its time for which it holds the interpreter
+    lock. ``shares_cores``: others that do make it slower, on any lane. ``over``: the device is done, and its thread
+    waits for that lock. A batch of sequences goes on in the stretches of its ``sequences``, each ``slow`` times as long
+    as they say; ``left_ns`` is then the time that its present stretch needed."""
 
     __slots__ = (
         "action",
@@ -65,13 +65,13 @@ class Running:
         return self.since_ns + round(self.left_ns * self.pace)
 
     def brought_to(self, now_ns: int) -> None:
-        """What is left now, at the pace that it had."""
+        """Bring the time left up to now, at the pace that it had."""
         if self.pace:
             self.left_ns = max(0, self.left_ns - round((now_ns - self.since_ns) / self.pace))
         self.since_ns = now_ns
 
     def passed_ns(self, now_ns: int) -> int:
-        """What of the present stretch of its sequences is over now, at their own pace."""
+        """The part of the present stretch of its sequences that is over now, at their own pace."""
         self.brought_to(now_ns)
         return round((self.stretch_ns - self.left_ns) / self.slow)
 
@@ -147,7 +147,7 @@ class SimLane:
         self.launched.append((action, self.packed_ns))
 
     def end(self, now_ns: int) -> None:
-        """What runs is over."""
+        """End the running batch."""
         if self.running is not None:
             self.busy_ns += now_ns - self.running.started_ns
         self.running = None
@@ -206,7 +206,7 @@ def held_up(lanes: Sequence[SimLane], now_ns: int, held_ns: int) -> List[Tuple[S
 
 class Usage:
     """The usage of one run. ``batches`` counts them by (model, jobs); ``spent_ns`` is each request's share of its
-    batches, by lane. Probes count for nobody."""
+    batches, by lane. Probes count for no request."""
 
     def __init__(self) -> None:
         self.batches: Counter[Tuple[str, int]] = Counter()

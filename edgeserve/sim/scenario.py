@@ -34,7 +34,7 @@ from edgeserve.units import format_duration
 
 STATIC, EARLY_EXIT, CONTINUOUS = "static", "early_exit", "continuous"
 BATCHING = (STATIC, EARLY_EXIT, CONTINUOUS)
-"""When the sequences of a batch are answered, and what those that are over still cost."""
+"""The ways in which a batch's sequences are answered, and in which ended ones still cost time."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class RunConfig:
 
 @dataclass(frozen=True)
 class ChangeConfig:
-    """``changes = [{ at = "10s", rate = 60.0 }]`` of a workload: what is different from then on, until the next one."""
+    """``changes = [{ at = "10s", rate = 60.0 }]`` of a workload: the values from then on, until the next one."""
 
     at_ns: int = entry(duration, key="at")
     rate: float = entry(number(0.0), -1.0)  # left out = as before; 0 = nobody asks

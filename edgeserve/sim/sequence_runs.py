@@ -1,5 +1,5 @@
-"""Models that answer step by step in the simulated world: how long answers are, what is predicted of them, and how a
-batch of sequences of unequal length goes on.
+"""Models that answer step by step in the simulated world: the lengths of answers, their predictions, and the run of a
+batch of sequences of unequal length.
 
 Pure: the world makes it happen, and draws nothing here but from numbers that are handed in.
 """
@@ -29,7 +29,7 @@ def steps_of(truth: TruthConfig, hints: Mapping[str, float]) -> int:
 
 
 class StepsPredictor:
-    """What is predicted of the steps of one model's requests (``[truth.MODEL.predict]``). Of the logarithm of the true
+    """The predictions of the steps of one model's requests (``[truth.MODEL.predict]``). Of the logarithm of the true
     number, whose law is normal, it sees a number that correlates with it by ``rho``, and says the mean of the numbers
     that are possible then (the RT-LM specification, section 9)."""
 
@@ -41,7 +41,7 @@ class StepsPredictor:
         self._laws = laws
 
     def says(self, hints: Mapping[str, float], workload: str, uniform: float) -> Dict[str, float]:
-        """What a request with these true hints declares; ``uniform`` is a draw in [0, 1)."""
+        """The declared hints of a request with these true ones; ``uniform`` is a draw in [0, 1)."""
         config, truth = self._config, self._truth
         law = self._laws.get((workload, truth.steps_hint))
         log_median = math.log(config.median) if config.median else law.log_mean if law is not None else 0.0
@@ -82,12 +82,12 @@ class SequenceRun:
         turn_ns: int = 0,
         silent: Sequence[int] = (),
     ) -> None:
-        self.silent = set(silent)  # places of those that have made no step, in this batch or before
+        self.silent = set(silent)  # places of sequences without a step, in this batch or before
         self.unread = list(reads) or [0] * len(needs)  # turns in which the rest of each prompt is read
         self.turns = 0  # that have passed, steps counted
         self.made = [0] * len(needs)  # steps that each has made
-        self.left = [place for place, need in enumerate(needs) if need > 0]  # those that are not over
-        self.told: List[int] = []  # those that were over and answered before the batch
+        self.left = [place for place, need in enumerate(needs) if need > 0]  # the open ones
+        self.told: List[int] = []  # the ones that ended and were answered before the batch
         self.stretch_ns = 0  # the length of the present stretch
         self._needs = list(needs)
         self._quotas = list(needs) if bound is None else [min(need, bound) for need in needs]
@@ -112,7 +112,7 @@ class SequenceRun:
         return self._measure() if computed else self._nothing()
 
     def pass_stretch(self) -> List[int]:
-        """The present stretch is over: the places of those that have just ended, which go on no more."""
+        """End the present stretch. Returns the places of the sequences that have just ended, which go on no more."""
         self._book(self._reading, self._steps)
         self._steps = self._before_ns = self._nothing()
         ended = [place for place in self.left if self.made[place] >= self._needs[place] and place not in self._dropped]
@@ -120,7 +120,7 @@ class SequenceRun:
         return ended
 
     def begun(self) -> List[int]:
-        """The places of those that were silent, and have made a step by now: said once."""
+        """The places of silent sequences that have made a step by now: each returned once."""
         begun = [place for place in sorted(self.silent) if self.made[place]]
         self.silent.difference_update(begun)
         return begun

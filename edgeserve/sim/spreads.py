@@ -1,6 +1,6 @@
 """Spreads: small distributions as scenario files write them, and draws from them.
 
-A draw is a function of one uniform number, so that the same seed gives the same values whatever else is drawn.
+A draw is a function of one uniform number, so that the same seed gives the same values beside any other draws.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from edgeserve.errors import ConfigError, nearest
 from edgeserve.lognormal import Lognormal
 
 SIGMA_MAX = 10.0
-"""Of a lognormal law: a larger one is a mistake, since draws then differ by more than a factor of e^60."""
+"""The greatest ``sigma`` of a lognormal law: a larger one is a mistake, since draws then differ by more than a factor
+of e^60."""
 
 POINTS = 1000
 """Into how many equally likely draws a lognormal law is cut where whole numbers are wanted."""
@@ -78,7 +79,7 @@ class Range(NamedTuple):
 
 
 class Chances(NamedTuple):
-    """As :class:`Spread`, of numbers that need not be whole."""
+    """A :class:`Spread` of numbers that need not be whole."""
 
     values: Tuple[float, ...]
     weights: Tuple[float, ...]
@@ -165,7 +166,7 @@ def _cumulated(weights: Mapping[str, Any], where: str) -> Tuple[float, ...]:
 
 
 def _place(uniform: float, weights: Sequence[float]) -> int:
-    """Which of the cumulated ``weights`` a draw in [0, 1) falls to."""
+    """The place among the cumulated ``weights`` that a draw in [0, 1) falls to."""
     for place, high in enumerate(weights):
         if uniform < high:
             return place

@@ -1,4 +1,4 @@
-"""How long things really take in the simulated world, and what a model really returns.
+"""The true times of the simulated world, and the true results of models.
 
 Times come from the scenario's ``[truth.*]``, else from a measured profile's quantiles, else from the configured
 expectation, each with noise. The scheduler sees none of this, only what the lanes report.
@@ -103,12 +103,12 @@ class TrueTimes:
         return max(1, timing.median_ns if timing is not None else self._base_ns(entry, lane, count, ()))
 
     def pace(self, model: str) -> float:
-        """How many times the usual the steps of one batch take: its noise."""
+        """The time of one batch's steps as a multiple of the usual one: its noise."""
         noise = self._models[model].noise
         return 1.0 + noise * deviate(self._draw) if noise else 1.0
 
     def prefill_ns(self, model: str, lane: str, tokens: Sequence[int]) -> int:
-        """What it takes to read the prompts of these sequences, of so many tokens each, before their first step."""
+        """The time to read the prompts of these sequences, of ``tokens`` each, before their first step."""
         truth = self._models[model].truth
         if not tokens:
             return 0
@@ -132,7 +132,7 @@ class TrueTimes:
         return lane in self._models[model].timings
 
     def pack_ns(self, model: str) -> int:
-        """What the lane's thread does for a batch before its device can run it."""
+        """The time that the lane's thread spends on a batch before its device can run it."""
         return self._models[model].truth.pack_ns
 
     def load_ns(self, model: str) -> int:
@@ -170,7 +170,7 @@ class TrueTimes:
 
 
 class TrueResults:
-    """What each job really returns: parts, route, steps, failure. Drawn from the seed and the request's place in its
+    """The true result of each job: parts, route, steps, failure. Drawn from the seed and the request's place in its
     workload alone, so that two policies meet the same requests."""
 
     def __init__(
@@ -197,8 +197,8 @@ class TrueResults:
         }
 
     def declared(self, request: Request, place: str) -> Request:
-        """The request as the scheduler is to see it: without the hints that only results will tell, and with what is
-        predicted of its steps."""
+        """The request as the scheduler sees it: without the hints that only results will give, and with the prediction
+        of its steps."""
         hidden = self._hidden[request.app]
         if not hidden:
             return request
@@ -209,7 +209,7 @@ class TrueResults:
         return changed(request, hints=hints)
 
     def said(self, app: str, job: JobId, hints: Mapping[str, float]) -> Optional[Mapping[str, float]]:
-        """Which of the request's true hints the job's result tells."""
+        """The true hints of the request that the job's result gives."""
         says = self._nodes[app, job.node][1].says
         return {name: hints[name] for name in says if name in hints} if says else None
 
@@ -219,11 +219,11 @@ class TrueResults:
         return bool(truth.steps_hint) or truth.batching != STATIC
 
     def tokens(self, app: str, job: JobId, hints: Mapping[str, float]) -> int:
-        """How many tokens the job's prompt has: whole ones, whatever was drawn."""
+        """The number of tokens of the job's prompt: a whole number for any draw."""
         return max(0, int(hints.get(self._tokens[app, job.node], 0)))
 
     def steps(self, app: str, place: str, job: JobId, hints: Mapping[str, float]) -> int:
-        """How many steps the job needs in all; a sequence ends where its context does."""
+        """The number of steps that the job needs in all; a sequence ends where its context does."""
         truth = self._nodes[app, job.node][1]
         needed = steps_of(truth, hints)
         if truth.steps:
@@ -240,14 +240,14 @@ class TrueResults:
         return truth.parts.pick(self._of(place, job, "parts").random()) if truth.parts else 1
 
     def parts_mean(self, app: str, node: str, hints: Mapping[str, float]) -> float:
-        """How many parts a node makes on average; 1 for a node that does not fan out."""
+        """The number of parts that a node makes on average; 1 for a node that does not fan out."""
         config, truth = self._nodes[app, node]
         if config.fan_out and truth.parts_hint:
             return max(0.0, hints.get(truth.parts_hint, 1.0))
         return truth.parts.mean() if config.fan_out and truth.parts else 1.0
 
     def route(self, app: str, place: str, job: JobId) -> Optional[str]:
-        """Which successor was taken; ``None`` for a node that takes all."""
+        """The successor that was taken; ``None`` for a node that takes all."""
         node, truth = self._nodes[app, job.node]
         if node.route != "one":
             return None
@@ -265,12 +265,12 @@ class TrueResults:
         return truth.fail > 0 and self._of(place, job, "fail").random() < truth.fail
 
     def state_bytes(self, app: str, job: JobId, tokens: int = 0) -> int:
-        """What the state of the job's stream or sequence occupies, which has so many tokens."""
+        """The bytes of the state of the job's stream or sequence, which has ``tokens`` tokens."""
         truth = self._nodes[app, job.node][1]
         return truth.state_bytes + tokens * truth.state_token_bytes
 
     def steps_per_run(self, app: str, node: str) -> int:
-        """After how many steps the model returns by itself; 0 = when it is done."""
+        """The number of steps after which the model returns by itself; 0 = when it is done."""
         return self._nodes[app, node][1].steps_per_run
 
     def _of(self, place: str, job: JobId, what: str) -> random.Random:

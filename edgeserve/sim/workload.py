@@ -1,7 +1,7 @@
-"""Workloads: when requests arrive and what they declare about themselves, drawn by seed or read from a trace.
+"""Workloads: the arrivals of requests and their declared hints, drawn by seed or read from a trace.
 
 A source knows no scheduler and no lane. Everything it draws comes from generators of its own name, so that the same
-seed gives the same arrivals whatever is compared on them.
+seed gives the same arrivals to all compared policies.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Arrival(NamedTuple):
 
 
 def owner_of(request: Request) -> str:
-    """The client whose share of places and lane time a request counts to; ``""`` where nobody's connection is known."""
+    """The client whose share of places and lane time a request counts to; ``""`` where no connection is known."""
     owner, mark, _ = request.client.partition(CONNECTION_MARK)
     return owner if mark else ""
 
@@ -173,7 +173,7 @@ def phases_of(config: WorkloadConfig) -> List[WorkloadConfig]:
 
 
 def origins(workloads: Sequence[WorkloadConfig], seed: Any, directory: str = ".") -> Dict[str, int]:
-    """Where the time of each axis begins: at the first row of all its traces, in the traces' own time. Raises
+    """The beginning of each axis of time: at the first row of all its traces, in the traces' own time. Raises
     :class:`ConfigError` when the traces of one axis do not count time alike."""
     found: Dict[str, Tuple[int, WorkloadConfig, str]] = {}
     for item in workloads:

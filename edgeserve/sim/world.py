@@ -60,7 +60,7 @@ SETTLE_NS_MAX = 3600 * NS_PER_S
 """Virtual time after the last arrival within which everything must have ended."""
 
 READS_MAX = 16
-"""How often one turn of the loop looks for requests that came while it read others."""
+"""The most times that one turn of the loop looks for requests that came while it read others."""
 
 IDLE_STEPS_MAX = 10_000
 """Steps in a row that bring no event and no action: more means that the scheduler's timer makes no progress."""
@@ -211,7 +211,7 @@ class SimWorld:
         return ready_ns, events
 
     def _decisions_ns(self, machine: Machine, events: Sequence[Event]) -> int:
-        """What the policies of those that come take for them, beyond the loop's usual time per event."""
+        """The time that policies take for the requests that come, beyond the loop's usual time per event."""
         if not machine.costs.decide:
             return 0
         kinds = [self.policies.get(event.request.app, "") for event in events if isinstance(event, RequestArrived)]
@@ -234,8 +234,9 @@ class SimWorld:
         return ready_ns, slept
 
     def _await_messages(self, messages: Messages, until_ns: Optional[int]) -> Tuple[int, bool, bool]:
-        """As a live loop sleeps: until there is mail, until it looks for messages and there are some, or until
-        ``until_ns``, which may have to wait as messages do. When that is, whether it slept, and whether it reads."""
+        """Sleep as a live loop does: until there is mail, until it looks for messages and there are some, or until
+        ``until_ns``, which may have to wait as messages do. Returns that time, whether it slept, and whether it
+        reads."""
         ready_ns, slept, was_held = self._free_ns, False, False
         while True:
             self._happen(ready_ns)
@@ -277,7 +278,7 @@ class SimWorld:
             came = sum(type(event) is RequestArrived for event in self._events)
             if came == read:
                 break
-            ready_ns = self._receive(machine, came - read, ready_ns)  # those who come meanwhile: in the same turn
+            ready_ns = self._receive(machine, came - read, ready_ns)  # messages that come meanwhile: in the same turn
             read = came
         return ready_ns
 
@@ -344,7 +345,7 @@ class SimWorld:
             self._when_acted(self._deliver, action)
 
     def _until_another_ns(self, action: Any) -> int:
-        """After which time of a work something else could start on its lane, as expected."""
+        """The expected time of a batch after which another could start on its lane."""
         if not isinstance(action, RunBatch):
             return 0
         steps = action.steps_max if self.jobs.times.batching(action.model) != STATIC else None
@@ -433,7 +434,8 @@ class SimWorld:
                 self._at(self.now_ns + delay_ns, self._emit, RequestCancelled(request.id))
 
     def _planned(self, request: Request) -> Request:
-        """With the deadline that the scheduler is told: as a server does, less what answers take beside their lane."""
+        """The request with the deadline for the scheduler: as a server does, less the time of answers beside their
+        lane."""
         if self._machine is None or self._machine.is_planned or not self._machine.overhead.margin_ns:
             return request
         due_ns = self._machine.overhead.planned_ns(request.arrival_ns, request.deadline_ns)
@@ -582,7 +584,7 @@ class SimWorld:
         self._repace(lane)
 
     def _start_sequences(self, lane: SimLane, action: RunBatch) -> None:
-        """As :meth:`_start`, of a batch whose sequences end one after the other."""
+        """Start, as :meth:`_start`, a batch whose sequences end one after the other."""
         slow, hangs_ns = self.jobs.times.pace(action.model) / lane.speed, 0
         if self._trouble is not None:
             slow *= self._trouble.slowed(self.now_ns, NS_PER_S) / NS_PER_S
@@ -615,7 +617,7 @@ class SimWorld:
         self._repace(lane)
 
     def _goes_on(self, lane: SimLane, running: Running, run: SequenceRun) -> bool:
-        """A stretch of a batch of sequences is over: tell of those that ended with it, and begin the next one. False
+        """End a stretch of a batch of sequences: report the ones that ended with it, and begin the next one. False
         where the batch is over."""
         action, computed = running.action, list(run.left)
         ended = run.pass_stretch()
@@ -659,7 +661,7 @@ class SimWorld:
             self._cut.add(action.work_id)
 
     def _drop_job(self, job: JobId) -> None:
-        """Nobody waits for a job any more: if it runs in a batch of sequences, no further step is made for it."""
+        """Drop a job whose request has ended: if it runs in a batch of sequences, no further step is made for it."""
         for lane in self.lanes.values():
             running = lane.running
             if running is None or running.sequences is None or running.over:
@@ -682,8 +684,8 @@ class SimWorld:
         )
 
     def _repace(self, changed: SimLane, over: Optional[Running] = None) -> None:
-        """A work of a lane began, or was ``over``: those that run on its device go on slower or faster, and if it holds
-        the interpreter lock or shares cores, all that do."""
+        """Set the paces anew after a batch of a lane began, or was ``over``: batches on its device go on slower or
+        faster, and if it holds the interpreter lock or shares cores, so do all others that do."""
         work = over or changed.running
         everywhere = work is not None and (work.share > 0.0 or work.shares_cores)
         groups = (
@@ -790,7 +792,7 @@ class SimWorld:
         self._advance(lane)
 
     def _is_held_back(self, lane: SimLane, running: Running) -> bool:
-        """Whether the loop is told of the work only later; its lane is not free before, since nobody gives it work."""
+        """True if the loop hears of the batch only later; its lane is not free before, since it gets no other batch."""
         lag_ns = self._machine.news_lag_ns(lane.name) if self._machine is not None and not running.done_ns else 0
         if lag_ns:
             running.over, running.done_ns = True, self.now_ns

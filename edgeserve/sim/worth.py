@@ -1,5 +1,5 @@
-"""What requests count in reports, by the rule of the scheduler (``sched/requests/worth.py``) and the true times: all of
-an app the mean of what they take, or each what it takes itself where the app says ``worth = "work"``."""
+"""The worth of requests in reports, by the rule of the scheduler (``sched/requests/worth.py``) and the true times: the
+mean time of an app's requests, or each one's own time where the app says ``worth = "work"``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from edgeserve.sim.world import Ended
 
 
 def worths_ns(config: Config, ended: Sequence[Ended]) -> List[int]:
-    """What each of the requests of one run counts if it is in time, in nanoseconds of lane time."""
+    """The worth of each request of one run if it is in time, in nanoseconds of lane time."""
     taken: Dict[str, List[int]] = {}
     for item in ended:
         taken.setdefault(item.request.app, []).append(item.expected_ns)

@@ -95,7 +95,7 @@ class Panic(BaseException):
 
 
 class Poison:
-    """A value that raises whatever is asked of it: what one item brings must fail that item alone."""
+    """A value that raises for any operation: a value of one item must fail that item alone."""
 
     def __init__(self, kind: Type[BaseException]) -> None:
         object.__setattr__(self, "_kind", kind)
@@ -152,8 +152,8 @@ class EngineConformance:
         raise NotImplementedError
 
     def poisoned_items(self) -> Dict[str, Values]:
-        """Items with which something is raised that is no error of the engine's own: each input in turn raises whatever
-        is asked of it."""
+        """Items with which something is raised that is no error of the engine's own: each input in turn raises for any
+        operation."""
         item = self.items(1)[0]
         return {
             f"{name} raises {kind.__name__}": {**item, name: Poison(kind)}
@@ -438,7 +438,7 @@ class EngineConformance:
                 self._fails_alone(engine, good, expected, item, place, why)
 
     def test_a_poisoned_item_fails_alone(self, engine: Engine) -> None:
-        """Whatever is raised while one item is worked on is that item's."""
+        """Any error raised while one item is processed is that item's."""
         size = max(self.sizes)
         good = self.items(min(size, 3) - 1)
         expected = [self._single(engine, item) for item in good]

@@ -160,7 +160,7 @@ def _check_streams(state: State) -> None:
 
 def _check_sequences(state: State) -> None:
     """Jobs of sequence models hold one place while they run or have a state, within the slots of lanes and the bytes
-    of devices, and nobody else holds any."""
+    of devices, and no other job holds any."""
     sequences = state.sequences
     held: Dict[int, str] = {}
     for name, jobs in sequences.holders.items():

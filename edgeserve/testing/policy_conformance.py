@@ -1,4 +1,4 @@
-"""What every policy is held to: subclass :class:`PolicyConformance`, name the kind, and pytest runs the rest.
+"""The contract of every policy: subclass :class:`PolicyConformance`, name the kind, and pytest runs the rest.
 
     class TestEdf(PolicyConformance):
         kind = "edf"

@@ -212,7 +212,7 @@ def run_world(
     remembered_max: int = 0,
     language: bool = False,
 ) -> WorldResult:
-    """Run one world. AssertionError, PolicyError or whatever the policy raises says which rule was broken. ``twice``:
+    """Run one world. AssertionError, PolicyError or the policy's own exception says which rule was broken. ``twice``:
     the policy is asked for each bid twice, which must change neither the bid nor anything that is decided later.
     ``remembered_max``: how many records of what has ended the policy may hold at the end. ``language``: with an app of
     a language model."""
@@ -350,7 +350,7 @@ class HookWatch:
             board.settle(request, "sum", wait_running=draw.random() < 0.5)
 
     def close(self, remembered_max: int) -> None:
-        """After the run: every batch has ended and the policy remembers nobody, or no more than it may."""
+        """After the run: every batch has ended and the policy remembers no request, or no more than it may."""
         assert not self._on_lanes, f"works {sorted(self._on_lanes)} started and never ended"
         for policy in self._scheduler.policies:
             left = leftovers(policy, self._ids)

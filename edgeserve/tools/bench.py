@@ -30,7 +30,7 @@ CAPACITY_IN_FLIGHT = 32
 CAPACITY_S = 3.0
 
 ANSWERS_S_MAX = 30.0
-"""How long the end of a run waits for the last answers."""
+"""Seconds that the end of a run waits for the last answers."""
 
 REASONS_SHOWN_MAX = 12
 
@@ -39,7 +39,7 @@ SENT_LATE_MS_MAX = 5.0
 
 
 class ResolvedOptions(NamedTuple):
-    """What every request of a run has in common."""
+    """The options that all requests of a run share."""
 
     app: str
     inputs: Mapping[str, Any]
@@ -50,7 +50,7 @@ class ResolvedOptions(NamedTuple):
 
 
 class Tally:
-    """How the requests of one run ended. Written by the client's thread and the sender's, so behind one lock."""
+    """The outcomes of one run's requests. Written by the client's thread and the sender's, so behind one lock."""
 
     def __init__(self) -> None:
         self._lock = threading.Condition()
@@ -114,7 +114,7 @@ class Tally:
             self._lock.notify_all()
 
     def wait(self) -> int:
-        """Until everything sent has ended; how many have not within the bound."""
+        """Wait until every sent request has ended. Returns the number still open at the bound."""
         with self._lock:
             self._lock.wait_for(lambda: self.ended == self.sent, ANSWERS_S_MAX)
             return self.sent - self.ended

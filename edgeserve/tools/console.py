@@ -12,7 +12,7 @@ from edgeserve.config.plain_text import printable
 
 class PlainConsole(Console):
     """A console whose colours and moves of the cursor are its own alone: what names and texts hold of such sequences is
-    shown (:func:`~edgeserve.config.plain_text.printable`). It writes to the stream itself, whatever is before it."""
+    shown (:func:`~edgeserve.config.plain_text.printable`). It writes to the stream itself, past any wrapper."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):

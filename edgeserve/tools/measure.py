@@ -40,7 +40,7 @@ class StopRule(NamedTuple):
 
 
 def quantile_bounds(ordered: Sequence[int], q: float) -> Tuple[int, int] | None:
-    """The order statistics that enclose quantile ``q`` with 95 % confidence, whatever the distribution; ``None`` when
+    """The order statistics that enclose quantile ``q`` with 95 % confidence, for any distribution; ``None`` when
     there are too few samples for an upper bound. ``ordered`` rises. O(1)."""
     count = len(ordered)
     spread = NORMAL_95 * math.sqrt(count * q * (1 - q))

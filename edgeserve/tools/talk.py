@@ -51,14 +51,14 @@ GRAPHS = {"smollm2": "cache:smollm2-135m-onnx/smollm2.onnx"}
 
 ENDINGS = (".gguf", ".onnx", "config.json")
 CONTEXT = 4096
-"""Tokens of a conversation where nobody says and the model has as many: llama.cpp reserves memory for them."""
+"""The default tokens of a conversation where the model has as many: llama.cpp reserves memory for them."""
 
 APP = "chat"
 ANSWERS = (1, 2, 4)
 """Answers that make steps together, where the page is served as well."""
 
 HANG = "10min"
-"""A step may take long where other programs use all cores: whoever talks sees it, and can end it."""
+"""A step may take long where other programs use all cores: the user sees it, and can end it."""
 
 Ask = Callable[[Mapping[str, Any]], AnswerStream]
 """Ask with these inputs."""

@@ -65,7 +65,7 @@ class StreamClock(Generic[MarkT]):
         self._last_ns = 0
 
     def begin(self, record: Callable[[MarkT], None]) -> Span[MarkT]:
-        """Before a batch is enqueued: ``record`` enqueues a mark."""
+        """Begin the span of a batch before it is enqueued: ``record`` enqueues a mark."""
         launched_ns = self._clock_ns()
         start, end = self._mark(), self._mark()
         record(start)
@@ -73,7 +73,7 @@ class StreamClock(Generic[MarkT]):
         return Span(start, end, launched_ns, self._in_flight == 1)
 
     def drop(self, span: Span[MarkT]) -> None:
-        """The batch failed: nobody will ask when it ran."""
+        """Drop the span of a failed batch: its times are not used."""
         self._in_flight -= 1
         self._failed += [span.start, span.end]
         self._forget()

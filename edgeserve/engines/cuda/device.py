@@ -21,7 +21,7 @@ from edgeserve.errors import DeviceLost, DeviceMissing, EngineError, OutOfMemory
 
 
 class DeviceInfo(NamedTuple):
-    """What a device is. ``integrated``: it shares the host's memory, as on a Jetson."""
+    """The properties of a device. ``integrated``: it shares the host's memory, as on a Jetson."""
 
     number: int
     name: str
@@ -181,11 +181,11 @@ class ForeignMemory(Buffer):
 
 
 DeviceMemory = Union[DeviceBuffer, MappedBuffer, ForeignMemory]
-"""What the device reads and writes at ``pointer``."""
+"""Memory that the device reads and writes at ``pointer``."""
 
 
 class Graph(Resource):
-    """What a stream captured, ready to be launched again and again with the same pointers."""
+    """The calls that a stream captured, ready to be launched again and again with the same pointers."""
 
     def __init__(self, device: CudaDevice, executable: int) -> None:
         super().__init__(device)
@@ -217,7 +217,7 @@ class CudaStream(Resource):
         self.device.driver.synchronize_stream(self.handle)
 
     def wait(self, event: Event) -> None:
-        """What is enqueued from now on waits for the event's last record, on the device."""
+        """Let later work of the stream wait for the event's last record, on the device."""
         self.device.driver.stream_wait(self.handle, event.handle)
 
     def to_device(self, to: DeviceMemory, source: HostBuffer, size: Optional[int] = None) -> None:
@@ -263,7 +263,7 @@ class CudaStream(Resource):
 
 
 class Captured:
-    """What :meth:`Stream.captured` gives: ``graph`` is there when the block is over."""
+    """The result of :meth:`Stream.captured`: ``graph`` is there when the block is over."""
 
     graph: Optional[Graph] = None
 
@@ -335,7 +335,7 @@ class CudaDevice:
             raise self._no_room("mapped host memory", size) from error
 
     def close(self) -> None:
-        """Free what is left, then release the context. Nothing runs any more. Idempotent."""
+        """Free the remaining memory, then release the context. Nothing runs any more. Idempotent."""
         if self._context is None:
             return
         for kind in _FREED_FIRST:
@@ -363,7 +363,7 @@ class CudaDevice:
 
 
 def device_info(driver: Driver, index: int) -> DeviceInfo:
-    """What a device is, from its attributes."""
+    """The properties of a device, from its attributes."""
 
     def ask(name: str) -> int:
         return driver.attribute(index, name)

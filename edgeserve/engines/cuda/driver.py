@@ -80,7 +80,7 @@ class Driver:
         return number // 1000, number % 1000 // 10
 
     def device_count(self) -> int:
-        """How many devices there are."""
+        """The number of devices."""
         return int(self._call("cuDeviceGetCount"))
 
     def device_name(self, index: int) -> str:
@@ -89,7 +89,7 @@ class Driver:
         return bytes(name).split(b"\0")[0].decode("utf-8", "replace")
 
     def bus_id(self, index: int) -> str:
-        """Where the device lies on the PCI bus: ``"0000:01:00.0"``."""
+        """The device's id on the PCI bus: ``"0000:01:00.0"``."""
         found = self._call("cuDeviceGetPCIBusId", NAME_LENGTH_MAX, self._device(index))
         return bytes(found).split(b"\0")[0].decode("ascii", "replace")
 
@@ -190,7 +190,7 @@ class Driver:
         return self._is_ready("cuStreamQuery", stream)
 
     def stream_wait(self, stream: int, event: int) -> None:
-        """What is enqueued from now on waits for the event's last record."""
+        """Let later work of the stream wait for the event's last record."""
         self._call("cuStreamWaitEvent", stream, event, 0)
 
     # --- events ---
@@ -223,7 +223,7 @@ class Driver:
     # --- graphs ---
 
     def begin_capture(self, stream: int) -> None:
-        """What this thread enqueues on the stream is recorded from now on and does not run. Other threads go on
+        """Record this thread's later work on the stream instead of running it. Other threads go on
         (the mode is thread-local)."""
         self._call("cuStreamBeginCapture", stream, self._thread_local)
 
@@ -256,7 +256,7 @@ class Driver:
         return self._checked(name, getattr(self._cu, name)(*arguments))
 
     def _checked(self, call: str, returned: Tuple[Any, ...]) -> Any:
-        """What a call returned besides its status: nothing, one value or a tuple."""
+        """The values that a call returned besides its status: nothing, one value or a tuple."""
         status = int(returned[0])
         if status:
             # The status has no name where this release of the library does not know it.

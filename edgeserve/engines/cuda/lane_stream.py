@@ -1,4 +1,4 @@
-"""The stream of a lane: one for all its sessions, of whatever engine: a lane's batches run one after the other."""
+"""The stream of a lane: one for all its sessions, of any engine: a lane's batches run one after the other."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from edgeserve.engines.cuda.driver import open_driver
 from edgeserve.errors import EngineError
 
 NAME = "cuda"
-"""Where the sessions of a lane find its stream in ``LaneInfo.common``."""
+"""The key of a lane's stream in ``LaneInfo.common``."""
 
 
 class LaneStream:

@@ -67,7 +67,7 @@ TEXTS: Dict[str, int] = {
     "invalid device ordinal": 101,
     "CUDA driver version is insufficient for CUDA runtime version": 35,
 }
-"""What the driver calls its codes (``cuGetErrorString``): exceptions of torch carry the text alone."""
+"""The driver's texts of its codes (``cuGetErrorString``): exceptions of torch carry the text alone."""
 
 DRIVER_MEND = (
     "check that the NVIDIA driver is installed and that this user and container may use it (edgeserve "

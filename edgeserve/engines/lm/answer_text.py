@@ -1,7 +1,7 @@
 """Tokens' bytes to text that may be sent: whole characters only, nothing that may begin a stop string, and no call.
 
 A token may end inside a character: UTF-8 writes most of the world's characters in two to four bytes. Such bytes wait
-for the next token. What is no UTF-8 at all becomes U+FFFD, as Python's ``errors="replace"`` does.
+for the next token. Bytes that are no UTF-8 become U+FFFD, as Python's ``errors="replace"`` does.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class AnswerText:
         return copy
 
     def add(self, data: bytes) -> str:
-        """What may be sent after a token's bytes."""
+        """The text that may be sent after a token's bytes."""
         if self.stopped:
             return ""
         data = self._bytes + data
@@ -50,7 +50,7 @@ class AnswerText:
         return self._release(text, last=False) if text else ""
 
     def finish(self) -> str:
-        """What is left when no token follows."""
+        """The remaining text when no token follows."""
         if self.stopped:
             return ""
         text = self._bytes.decode("utf-8", "replace")
@@ -74,14 +74,14 @@ class AnswerText:
         return text
 
     def give_up(self) -> str:
-        """What was kept is no call: it may be sent."""
+        """Release the kept text: it is no call."""
         kept, self.kept = self.kept, ""
         if kept:
             self._sent.append(kept)
         return kept
 
     def _call_begins(self, text: str) -> int:
-        """Where a call begins in the text that is to be sent: at a mark, or at the first bracket of an answer."""
+        """The place where a call begins in the text to send: at a mark, or at the first bracket of an answer."""
         places = [place for place in (text.find(mark) for mark in CALL_MARKS) if place >= 0]
         if text.lstrip()[:1] in ("{", "[") and not self.text.strip():
             places.append(0)

@@ -15,15 +15,15 @@ from edgeserve.engines.base import LaneInfo, check_count
 
 
 class Encoder(NamedTuple):
-    """Of a model whose prompts go through an encoder: how many tokens such a *source* may have, and the tokens with
-    which the decoder begins every answer (one at least)."""
+    """The encoder that a model's prompts go through: the most tokens of such a *source*, and the tokens with which the
+    decoder begins every answer (one at least)."""
 
     source_tokens: int
     begin: Tuple[int, ...]
 
 
 class ModelFacts(NamedTuple):
-    """What is known of a loaded model: the longest sequence in tokens (of a model with an encoder: of its decoder), the
+    """The facts of a loaded model: the longest sequence in tokens (of a model with an encoder: of its decoder), the
     number of different tokens, the bytes that one token of a sequence keeps in memory (of a source, too), and the bytes
     of the weights. ``reuses``: sessions can go on from the first tokens of a sequence, any number of them, and
     :meth:`BackendSession.copy` them."""
@@ -54,12 +54,12 @@ class Source(NamedTuple):
 
 
 class BackendSession(ABC):
-    """One lane's memory and way to compute, to derive from. One thread at a time calls it; the step loop sees to that.
+    """The base class of one lane's memory and computation. One thread at a time calls it; the step loop sees to that.
 
     The rows of one call are of different slots. Both calls return, per row, the scores of the token that follows its
     last one: float32 of the length of the vocabulary. They are read before the next call.
 
-    ``mixes``: one call of ``prefill`` computes all its rows in one run, whatever they begin with, so that a part of one
+    ``mixes``: one call of ``prefill`` computes all its rows in one run, for any beginnings, so that a part of one
     prompt and the next tokens of others cost about what the longest alone does. Else rows run one after the other.
     """
 
@@ -146,7 +146,7 @@ class Tokenizer(Protocol):
 
     @property
     def chat_template(self) -> str:
-        """How a conversation is written for the model: a Jinja template, ``"chatml"``, or empty where it has none."""
+        """The template for conversations with the model: a Jinja template, ``"chatml"``, or empty where it has none."""
 
     @property
     def bos_token(self) -> str:

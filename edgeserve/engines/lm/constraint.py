@@ -1,6 +1,6 @@
 """Constrained decoding: which tokens may follow, so that an answer is JSON, fits a schema, an expression or a grammar.
 
-The library ``llguidance`` compiles what is asked for and says before each token which ones may come. Compiling has
+The library ``llguidance`` compiles the requested form and gives the allowed tokens before each step. Compiling has
 bounds and happens before a request is accepted (``form_trial.py``); an answer's state is made again from its tokens
 wherever it goes on.
 """
@@ -21,15 +21,15 @@ from edgeserve.engines.lm.kept_forms import Form, Forms
 from edgeserve.errors import EngineError, WrongInput, told
 
 SOURCE_CHARS_MAX = 65_536
-"""Of a schema, an expression or a grammar: what compiling takes grows with it."""
+"""The most characters of a schema, an expression or a grammar: the cost of compiling grows with them."""
 
 JSON_OPTIONS = {"whitespace_pattern": r"( |\n[ \t]{0,16})?"}
 """White space between the parts of JSON. Without a bound a small model may write spaces until its answer is full."""
 
 LIMITS = {"step_max_items": 10_000, "max_items_in_row": 400, "step_lexer_fuel": 100_000, "max_lexer_states": 16_384}
-"""What the library may compute for one token, and keep of one answer: about 20 ms and 32 MiB. Its own limits are 2.5 s
-(of the grammar ``e: e e | e e e | /./``) and 500 MB. Tools with 300 schemas, and objects of 1,000 properties, need 300
-items in a row and 5,000 in a step."""
+"""The bounds on the library's work for one token, and its memory for one answer: about 20 ms and 32 MiB. Its own limits
+are 2.5 s (of the grammar ``e: e e | e e e | /./``) and 500 MB. Tools with 300 schemas, and objects of 1,000 properties,
+need 300 items in a row and 5,000 in a step."""
 
 TYPES = ("text", "json_object", "json_schema", "regex", "grammar")
 
@@ -88,7 +88,7 @@ def _json(schema: Any) -> str:
 
 
 def _grammar(make: Callable[[Any], str]) -> str:
-    """What the library makes of a source, which it may refuse by any exception."""
+    """The library's grammar of a source, which it may refuse by any exception."""
     library = _library()
     try:
         return make(library)
@@ -99,7 +99,7 @@ def _grammar(make: Callable[[Any], str]) -> str:
 
 
 class Grammars:
-    """What is compiled for one model, whose vocabulary ``of`` identifies. Any thread. ``attempt`` makes the trial of
+    """The compiled forms of one model, whose vocabulary ``of`` identifies. Any thread. ``attempt`` makes the trial of
     forms (:class:`~edgeserve.engines.lm.form_trial.FormTrial`) from the vocabulary, when the first is asked for;
     without it, forms are compiled however long that takes."""
 
@@ -142,7 +142,7 @@ class Grammars:
             return self._tokens
 
     def _tried(self, grammar: str) -> Any:
-        self._read()  # what is wrong with the vocabulary is no form's
+        self._read()  # a fault of the vocabulary is no form's
         with self._lock:
             if self._trial is None:
                 assert self._attempt is not None, "forms are tried where there is a way"
@@ -192,7 +192,7 @@ def compiled(where: str, tokens: Any, grammar: str) -> Any:
 
 
 class Constraint:
-    """What one answer may say next."""
+    """The tokens that one answer may have next."""
 
     __slots__ = ("_model", "_matcher")
 

@@ -1,5 +1,5 @@
-"""What compiling a form of answers takes, tried within bounds of time and memory before it is compiled where others are
-served, in a process that can be ended at any moment.
+"""The trial of a form of answers: its compilation within bounds of time and memory, in a process that can be ended at
+any moment, before the serving process compiles it.
 
 A form of 40 characters may take ten seconds and a gigabyte (``{"multipleOf": 999983}``), and none of the library's own
 limits holds that. So a process that has the model's vocabulary makes a copy of itself for each form (a fork, of a
@@ -28,7 +28,7 @@ COMPILE_NS_MAX = 250 * NS_PER_MS
 """Processor time for one form. The schemas of common tools take 1 to 5 ms, one of 1,900 properties takes 500."""
 
 COMPILE_WAIT_S = 5.0
-"""How long that time may take to come on a busy machine."""
+"""The longest wait for a trial, in seconds, which a busy machine slows."""
 
 TRIAL_NICE = 5
 """Lanes go before trials: a third of the weight in the system's scheduler."""
@@ -86,7 +86,7 @@ class FormHost:
         self._tokens = read_vocabulary(_Pieces(self._pieces, self._stops), len(self._pieces))
 
     def ask(self, verb: str, grammar: str) -> Tuple[str, int, int]:
-        """``""``, ``slow``, ``large`` or what is wrong with it; the processor time in ns, and the bytes it takes."""
+        """``""``, ``slow``, ``large`` or the fault of the form; the processor time in ns, and the bytes it takes."""
         read, write = os.pipe()
         child = os.fork()
         if not child:
@@ -139,7 +139,7 @@ def _try_and_end(tokens: Any, grammar: str, write: int) -> None:
             kept.append(compiled("", tokens, grammar))  # its memory is measured
         except MemoryError:
             problem = "large"
-        except BaseException as error:  # noqa: BLE001 whatever the library raises is about this form
+        except BaseException as error:  # noqa: BLE001 any error of the library is about this form
             problem = str(error) or type(error).__name__
         with open("/proc/self/statm", encoding="ascii") as file:
             grown = max(0, int(file.read().split()[1]) - resident) * page
@@ -149,7 +149,7 @@ def _try_and_end(tokens: Any, grammar: str, write: int) -> None:
 
 
 def _read_for(read: int, wait_s: float) -> bytes:
-    """What comes within so long, up to its end."""
+    """The bytes that come within ``wait_s``; empty without any."""
     with open(read, "rb", buffering=0) as file:
         ready, _, _ = select.select([file], [], [], wait_s)
         return file.read(65536) or b"" if ready else b""

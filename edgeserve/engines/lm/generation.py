@@ -1,7 +1,7 @@
-"""What an item asks for: the prompt's tokens, how tokens are chosen, and when the answer ends.
+"""The options of an item: the prompt's tokens, the choice of tokens, and the end of the answer.
 
 Reads the named values of an item, as an embedded caller gives them or the bus brings them (every number an array), and
-refuses what cannot be meant. Knows the model's tokenizer and its defaults; no memory, no thread.
+refuses impossible values. Knows the model's tokenizer and its defaults; no memory, no thread.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SAMPLING_BOUNDS = {
 """Numbers of :class:`Sampling` that a request and the model's options may give, the smallest and the largest."""
 
 ANSWER_PART = 0.25
-"""Of the context: what a conversation that is shortened leaves for the answer, as long as a usual one."""
+"""The share of the context that a shortened conversation leaves for the answer: the length of a usual one."""
 
 BIAS_MAX = 100.0
 BIASES_MAX = 1024
@@ -97,7 +97,7 @@ class Reader:
         self._encoder = encoder
 
     def read(self, item: Values) -> Generation:
-        """What the item asks for. Raises :class:`WrongInput` naming the model, the input and what was expected."""
+        """The options of the item. Raises :class:`WrongInput` naming the model, the input and what was expected."""
         tools = self._tools(item)
         prompt = self.tokens_of(item, tools)
         if not prompt:
@@ -143,7 +143,7 @@ class Reader:
         )
 
     def grammar(self, item: Values) -> str:
-        """What the answer to an item is to be held to, empty for nothing. Raises :class:`WrongInput`."""
+        """The grammar that the answer to an item must follow, empty for none. Raises :class:`WrongInput`."""
         return self._grammar(item, self._tools(item))
 
     def tokens_of(self, item: Values, tools: Optional[Tools] = None) -> List[int]:
@@ -246,7 +246,7 @@ class Reader:
         return self._parsed(text, "tool_choice") if isinstance(text, str) and text[:1] in ("{", '"') else text
 
     def _grammar(self, item: Values, tools: Tools) -> str:
-        """What the answer is held to: a form that was asked for, or the calls of its tools."""
+        """The grammar that the answer must follow: a requested form, or the calls of its tools."""
         try:
             asked = ""
             if _given(item, "response_format"):

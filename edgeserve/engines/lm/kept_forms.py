@@ -22,7 +22,7 @@ IN_USE_BYTES_MAX = 256 << 20
 
 
 class Cost(NamedTuple):
-    """What compiling a form took in the trial: processor time, and memory."""
+    """The cost of compiling a form in the trial: processor time, and memory."""
 
     took_ns: int
     bytes: int
@@ -93,7 +93,7 @@ class Forms:
             return self._used(form)
 
     def kept_bytes(self) -> Dict[str, int]:
-        """What is kept, by owner."""
+        """The bytes of kept forms, by owner."""
         with self._lock:
             return {owner: sum([form.bytes for form in forms.values()]) for owner, forms in self._kept.items()}
 
@@ -111,7 +111,7 @@ class Forms:
             )
 
     def _used_bytes(self, owner: str) -> Tuple[int, int]:
-        """What forms take in all, and those of one owner."""
+        """The bytes of all forms, and of one owner's."""
         with self._lock:
             forms = {id(form._matcher): form for form in self._in_use}.values()  # copies share what was compiled
             return sum([form.bytes for form in forms]), sum([form.bytes for form in forms if form.owner == owner])

@@ -78,7 +78,7 @@ class KvRows:
         self._lengths[slot] = 0
 
     def close(self) -> None:
-        """Give everything back. Arrays that somebody still looks at stay until then."""
+        """Give everything back. Arrays that are still in use stay until then."""
         self.layers = []
         self._maps = []
 

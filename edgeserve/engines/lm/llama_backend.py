@@ -47,7 +47,8 @@ KV_TYPES = {
     "q4_1": (3, 20),
     "q4_0": (2, 18),
 }
-"""How keys and values are kept: ggml's number of the type, and the bytes of :data:`BLOCK` numbers (``ggml.h``)."""
+"""The types in which keys and values are kept: ggml's number of the type, and the bytes of :data:`BLOCK` numbers
+(``ggml.h``)."""
 
 BLOCK = 32
 FLOATS = ("f32", "f16", "bf16")
@@ -64,11 +65,11 @@ ERROR = 4
 LINES_KEPT = 4
 
 _last_errors: Deque[str] = collections.deque(maxlen=LINES_KEPT)
-"""What llama.cpp said of failures, oldest first, in any thread."""
+"""The lines of llama.cpp on failures, oldest first, of any thread."""
 
 
 def _listen(level: int, text: bytes, user_data: Any) -> None:
-    """Of llama.cpp's own lines, which are for its developers, those that say why something failed are kept."""
+    """Keep the lines of llama.cpp that give the reason of a failure; the others are for its developers."""
     if level == ERROR and text.strip():
         _last_errors.append(text.decode("utf-8", "replace").strip())
 
@@ -78,7 +79,7 @@ _LOG = llama_cpp.llama_log_callback(_listen)
 
 
 def _why() -> str:
-    """What llama.cpp said of its last failure, for the end of a message; nothing is said twice."""
+    """The lines of llama.cpp on its last failure, for the end of a message; each is returned once."""
     lines = list(_last_errors)
     _last_errors.clear()
     return ". llama.cpp said: " + "; ".join(lines) if lines else ""
@@ -108,7 +109,7 @@ def make(model: ModelConfig, path: str, options: Options, lanes: Sequence[LaneIn
 
 
 class Kept(NamedTuple):
-    """How keys and values are kept, names of :data:`KV_TYPES`, and whether attention is computed in one pass."""
+    """The types of kept keys and values, names of :data:`KV_TYPES`, and whether attention is computed in one pass."""
 
     keys: str = "f16"
     values: str = "f16"
@@ -206,7 +207,7 @@ class LlamaBackend:
         context = self._context or int(llama_cpp.llama_model_n_ctx_train(self._loaded))
         settings = llama_cpp.llama_context_default_params()
         moves = self._moves()
-        numbers = slots + (moves and self._keeps and slots > 1)  # one more, for those that are kept between others
+        numbers = slots + (moves and self._keeps and slots > 1)  # one more, for kept sequences between others
         settings.n_ctx = context * numbers  # of all sequences together, each has its share
         settings.n_batch = settings.n_ubatch = BATCH_TOKENS
         settings.n_seq_max = numbers
@@ -322,7 +323,7 @@ class LlamaSession(BackendSession):
     def copy(self, source: int, target: int, count: int) -> None:
         number_of = {slot: self._numbers.of(slot) for slot in (source, target)}
         llama_cpp.llama_memory_seq_cp(self._memory, number_of[source], number_of[target], -1, -1)
-        self._lengths[target] = self._lengths[source]  # the next row forgets what is behind the first ``count``
+        self._lengths[target] = self._lengths[source]  # the next row drops the tokens behind the first ``count``
 
     def free(self, slot: int) -> None:
         self._lengths.pop(slot, None)
@@ -340,7 +341,8 @@ class LlamaSession(BackendSession):
             llama_cpp.llama_free(context)
 
     def _decode(self, given: Sequence[Tuple[int, int, int, bool]]) -> Dict[int, NDArray[Any]]:
-        """Run tokens with their positions and sequences; the scores behind those that ask for them, by sequence."""
+        """Run tokens with their positions and sequences; the scores behind the tokens that ask for them, by
+        sequence."""
         batch = self._batch
         batch.n_tokens = len(given)
         for place, (token, position, number, last) in enumerate(given):

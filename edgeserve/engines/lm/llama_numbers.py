@@ -1,9 +1,9 @@
-"""Which sequence of a llama.cpp context each slot has, by number.
+"""The numbers that slots have as sequences of a llama.cpp context.
 
 llama.cpp computes sequences together whose numbers follow each other; others run one after the other within a step, and
-each such run reads all weights. So a new sequence gets a number beside those in use, and where one that ended leaves a
-gap, one from the end of the row moves there; one that ended and is kept makes room first. Pure: the caller copies what
-is in memory.
+each such run reads all weights. So a new sequence gets a number beside the used ones, and where one that ended leaves a
+gap, one from the end of the row moves there; one that ended and is kept makes room first. Pure: the caller copies the
+memory.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Dict, List, NamedTuple, Sequence, Set
 
 
 class Move(NamedTuple):
-    """What is in memory as ``source`` is ``target`` from now on."""
+    """A move in memory: the sequence ``source`` is ``target`` from now on."""
 
     source: int
     target: int

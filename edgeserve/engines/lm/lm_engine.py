@@ -81,7 +81,7 @@ ABORTS = "llama.cpp"
 """The back end that may end its process."""
 
 _tried: Set[Tuple[Any, ...]] = set()
-"""What was opened in a process of its own without harm, in this process."""
+"""Models that opened in a process of their own without harm, as this process knows."""
 
 WENT = "onnx-encoder"
 """The back end that earlier versions had for models with an encoder."""
@@ -91,22 +91,22 @@ ENDINGS = {
     ".gguf": "llama.cpp",
     "config.json": "torch",
 }
-"""How a file's name ends -> the back end; the first that fits."""
+"""The ending of a file's name -> the back end; the first that fits."""
 
 MAX_TOKENS = 256
-"""Tokens of an answer where nobody says: a long paragraph."""
+"""The default number of an answer's tokens: a long paragraph."""
 
 CONTEXT_MIN = 8
 
 REFUSE, SHORTEN = "refuse", "shorten"
 
 TURN_NS = 100 * NS_PER_MS
-"""What a turn that reads prompts may take where nobody says and other models, which wait for it, are on the lane. A
+"""The default bound on a turn that reads prompts where other models, which wait for it, are on the lane. A
 turn of a model alone on its lanes reads :data:`PREFILL_TOKENS_MAX` tokens: short parts take longer per token."""
 
 EXAMPLE_TEXT = "The scheduler decides which model runs next on the device, and when."
 EXAMPLE_TOKENS = 4
-"""What one item of warm-up and profiling generates."""
+"""The number of tokens that one item of warm-up and profiling generates."""
 
 
 def make(model: ModelConfig, lanes: Sequence[LaneInfo], directory: str) -> Engine:
@@ -194,7 +194,7 @@ class LmEngine(Engine):
         return Footprint(facts.weights_bytes, self._prefix_bytes if facts.reuses else 0)
 
     def _forget_other_files(self) -> None:
-        """What was read of files that have changed since: weights and tokenizer must be of one content."""
+        """Drop data read from files that have changed since: weights and tokenizer must be of one content."""
         with self._lock:
             if self._files != stamps(parts_of(self._model, self._directory)):
                 self._backend, self._grammars = None, None
@@ -250,16 +250,16 @@ class LmEngine(Engine):
         return LmSession(self, StepLoop(self.language(lane.name), slots))
 
     def run(self, batch: Batch) -> List[Any]:
-        """Of a caller without a lane."""
+        """Run a batch for a caller without a lane."""
         return self.open(LaneInfo()).launch(batch).result()
 
     def count_tokens(self, item: Values) -> int:
-        """How many tokens the prompt of an item has: the hint ``NODE.tokens``. Needs no loaded model."""
+        """The number of tokens of an item's prompt: the hint ``NODE.tokens``. Needs no loaded model."""
         context = self._facts.context_tokens if self._facts is not None else self._context
         return len(self._reader(context if self._shortens and context else 2**31, 2**31).tokens_of(item))
 
     def language(self, lane: str) -> Language:
-        """What the step loop knows of the model."""
+        """The facts of the model for the step loop."""
         backend, facts = self._loaded()
         tokenizer = self._tokenizer()
         return Language(
@@ -293,7 +293,7 @@ class LmEngine(Engine):
         self._loaded()
 
     def _prefixes(self, facts: ModelFacts) -> Prefixes:
-        """What a lane keeps of sequences that ended: its share."""
+        """The lane's store of ended sequences, of its share of the bytes."""
         if not facts.reuses or not self._prefix_bytes:
             return Prefixes(0)
         reader, text = self._reader(facts.context_tokens, facts.vocabulary), self._shared_prefix
@@ -348,7 +348,7 @@ class LmEngine(Engine):
         _tried.add(key)
 
     def _trial(self) -> Tuple[Any, ...]:
-        """What is tried: a file as it is, with these options."""
+        """The key of a trial: a file as it is, with these options."""
         path = model_path(self._model, self._directory)
         options = repr(sorted(self._model.options.items()))
         files = stamps(parts_of(self._model, self._directory))

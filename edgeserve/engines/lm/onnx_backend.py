@@ -25,7 +25,7 @@ from edgeserve.engines.options import Options
 from edgeserve.errors import EngineError
 
 FORMAT = "edgeserve-lm-1"
-"""What the description beside the graph must say; another number means another set of inputs."""
+"""The format that the description beside the graph must have; another number means another set of inputs."""
 
 KNOWN_KEYS = (
     "format",
@@ -43,7 +43,7 @@ KNOWN_KEYS = (
 )
 
 CHUNKS_SINCE = (1, 20)
-"""From this version of ONNX Runtime on, several tokens may follow a sequence that is in memory; before, one."""
+"""The first version of ONNX Runtime in which several tokens may follow a sequence in memory; before, one."""
 
 
 def make(model: ModelConfig, path: str, options: Options, lanes: Sequence[LaneInfo]) -> OnnxBackend:
@@ -104,7 +104,7 @@ class OnnxBackend:
         return self._tokenizer
 
     def about(self) -> Dict[str, Any]:
-        """What the graph is; checked when it is read."""
+        """The description of the graph; checked when it is read."""
         if self._about:
             return self._about
         path = os.path.splitext(self._path)[0] + ".json"
@@ -134,7 +134,7 @@ class OnnxBackend:
 
 
 class _Bound:
-    """What one place and number of rows is bound to: made once, used for every step of such a batch."""
+    """The arrays that one place and number of rows is bound to: made once, used for every step of such a batch."""
 
     __slots__ = ("binding", "tokens", "lengths", "total", "scores", "kept")
 
@@ -144,7 +144,7 @@ class _Bound:
         self.lengths: NDArray[Any] = np.zeros(count, np.int32)
         self.total: NDArray[Any] = np.zeros((), np.int32)
         self.scores = np.zeros((count, vocabulary), np.float32)
-        self.kept: List[Any] = []  # what is bound lies in the arrays, which must live as long
+        self.kept: List[Any] = []  # bound memory lies in the arrays, which must live as long
         for name, array in (("tokens", self.tokens), ("lengths", self.lengths), ("total", self.total)):
             self.binding.bind_ortvalue_input(name, self._value(array))
         self.binding.bind_ortvalue_output("scores", self._value(self.scores))
@@ -174,7 +174,8 @@ class OnnxSession(BackendSession):
         self._chunks = is_since(CHUNKS_SINCE)
 
     def prefill(self, rows: Sequence[Row]) -> List[NDArray[Any]]:
-        """Those that begin run together, filled up to the longest; a row that goes on runs alone."""
+        """Compute rows of prompts: rows that begin run together, filled up to the longest; a row that goes on runs
+        alone."""
         scores: Dict[int, NDArray[Any]] = {}
         fresh = [row for row in rows if row.start == 0]
         if fresh:

@@ -14,7 +14,7 @@ from edgeserve.engines.onnx_settings import OnnxThreads, making, session_options
 from edgeserve.errors import EngineError
 
 SHARED_SINCE = (1, 20)
-"""From this version on, several threads may run one session at a time. With 1.19.2 two of them got about one wrong
+"""The first version in which several threads may run one session at a time. With 1.19.2 two of them got about one wrong
 answer in a thousand, with 1.20.1 and 1.32 none."""
 
 

@@ -1,6 +1,6 @@
-"""Sequences that ended and whose memory is kept: what a new sequence has in memory already, and which are dropped.
+"""Ended sequences whose memory is kept: the part that a new sequence can reuse, and the choice of which to drop.
 
-Pure: knows tokens, slots and owners. The caller keeps, copies and frees what is in memory.
+Pure: knows tokens, slots and owners. The caller keeps, copies and frees the memory.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import Dict, Iterable, List, NamedTuple, Optional, Tuple
 from typing import Sequence as Several
 
 PREFIX_CACHE_BYTES = 128 * 1024 * 1024
-"""For kept sequences where nobody says: of SmolLM2 on ONNX Runtime 2,900 tokens."""
+"""The default bytes for kept sequences: 2,900 tokens of SmolLM2 on ONNX Runtime."""
 
 PREFIX_TOKENS_MIN = 16
 """A shorter common prefix is not reused: on ONNX Runtime what follows a prefix is read in a run of its own, and reading
@@ -17,7 +17,7 @@ all weights once more takes as long as about so many tokens (SmolLM2, float32, o
 
 
 class Held(NamedTuple):
-    """What a slot has in memory: these tokens of a sequence, and whose they are."""
+    """The content of a slot: these tokens of a sequence, and their owner."""
 
     slot: int
     tokens: Several[int]
@@ -37,8 +37,9 @@ class Prefixes:
     """The ended sequences of one session, at most ``tokens_max`` tokens in all.
 
     Another owner's tokens are reused as far as one of the ``public`` beginnings goes, which the configuration declares:
-    how long an answer takes would tell what somebody else asked. Which sequence is dropped first is GreedyDual's rule
-    (Young 1994): the worth of one is the tokens that it saves beyond the worth of what was dropped before its last use.
+    the time of an answer would reveal other owners' prompts. Which sequence is dropped first is GreedyDual's rule
+    (Young 1994): the worth of one is the tokens that it saves beyond the worth of the sequence dropped last before its
+    last use.
     """
 
     def __init__(self, tokens_max: int, public: Several[Several[int]] = ()) -> None:
@@ -53,8 +54,8 @@ class Prefixes:
         return len(self._held)
 
     def keep(self, held: Held) -> List[int]:
-        """A sequence ended. The slots to free, so that what is kept stays within its bound: its own among them where it
-        alone is too long."""
+        """Keep an ended sequence. Returns the slots to free, so that the kept tokens stay within their bound: its own
+        among them where it alone is too long."""
         if not PREFIX_TOKENS_MIN <= len(held.tokens) <= self._tokens_max:
             return [held.slot]
         self._held[held.slot] = held
@@ -73,7 +74,7 @@ class Prefixes:
         return slot
 
     def leave(self, slot: int) -> None:
-        """What is kept in the slot is no longer: another sequence goes on with it, or it is gone."""
+        """Forget the kept sequence of a slot: another goes on with it, or it is gone."""
         self._tokens -= len(self._held.pop(slot).tokens)
         del self._worth[slot]
 
@@ -85,7 +86,7 @@ class Prefixes:
         return slots
 
     def match(self, tokens: Several[int], owner: str, running: Iterable[Held]) -> Optional[Match]:
-        """Where the longest prefix of a new sequence is in memory, of what is kept and of the ``running`` sequences;
+        """The longest prefix of a new sequence in memory, among the kept and the ``running`` sequences;
         ``None`` where none is long enough. Its last token is never counted: it brings the first scores. Of equal
         matches the one that is worth least, which a new sequence may take for itself."""
         best: Optional[Match] = None
@@ -101,7 +102,7 @@ class Prefixes:
         return best
 
     def used(self, match: Match) -> None:
-        """What a slot holds was copied."""
+        """Note that the content of a slot was copied."""
         if match.slot in self._worth:
             self._worth[match.slot] = max(self._worth[match.slot], self._dropped + match.tokens)
 
@@ -110,7 +111,7 @@ class Prefixes:
 
 
 def _common(one: Several[int], other: Several[int]) -> int:
-    """How many first tokens are the same. Compares in slices: a prompt has thousands of them."""
+    """The number of equal first tokens. Compares in slices: a prompt has thousands of them."""
     low, high = 0, min(len(one), len(other))
     while low < high:
         middle = (low + high + 1) // 2

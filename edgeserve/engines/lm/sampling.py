@@ -1,5 +1,5 @@
-"""How the next token is chosen from a model's scores: the best one, or drawn among the likely ones; before that, what
-the answer has said may count against a token, or the asker may weigh it.
+"""The choice of the next token from a model's scores: the best one, or drawn among the likely ones; before that, the
+tokens of the answer so far, and the request's weights, may change the scores.
 
 Pure: the draw, a number from 0 to below 1, is handed in.
 """
@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 LIKELY_FIRST = 1024
-"""How many of the best tokens are sorted before all of them are: they nearly always hold ``top_p`` of the whole."""
+"""The number of best tokens that are sorted before all of them are: they nearly always hold ``top_p`` of the whole."""
 
 LOG_CHANCE_MIN = -9999.0
-"""What OpenAI's API says of a token that cannot come: JSON has no infinity."""
+"""The logarithm that OpenAI's API gives a token that cannot come: JSON has no infinity."""
 
 
 class Sampling(NamedTuple):

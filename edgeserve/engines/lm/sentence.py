@@ -38,7 +38,7 @@ from edgeserve.errors import ConfigError, EngineError, WrongInput, nearest
 
 KNOWN_OPTIONS = ("tokenizer", "tokens_max", "truncate", "pooling", "normalize", "threads")
 TOKENS_MAX = 512
-"""What most sentence models were trained with."""
+"""The number of tokens that most sentence models were trained with."""
 
 POOLINGS = {"mean": 1, "cls": 2, "last": 3}
 """Name -> llama.cpp's ``llama_pooling_type``."""
@@ -49,10 +49,10 @@ EXAMPLE = "The scheduler decides which model runs next on the device, and when."
 
 
 class Encoder(Protocol):
-    """What computes vectors: of a text of ``tokens`` each, in one run."""
+    """The model that computes vectors: of a text of ``tokens`` each, in one run."""
 
     def tokens_of(self, text: str) -> List[int]:
-        """The tokens, those that begin and end a text among them."""
+        """The tokens of a text, with the ones that begin and end it."""
 
     def vectors(self, rows: Sequence[Sequence[int]]) -> NDArray[Any]:
         """float32 ``[rows, size]``."""
@@ -136,7 +136,7 @@ class SentenceEngine(Engine):
             raise self._lacks(error) from None
 
     def _llama_pooling(self, path: str) -> int:
-        """As the configuration says, else as the file does; of an encoder that does not say it the mean."""
+        """The pooling of the configuration, else of the file; for an encoder without either, the mean."""
         header = read_header(path)
         architecture = header.get("general.architecture")
         says = f"{architecture}.{POOLING}" in header or header.get(f"{architecture}.{CAUSAL}") is not False

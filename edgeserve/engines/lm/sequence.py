@@ -18,13 +18,13 @@ from edgeserve.units import counted
 
 
 class Sequence:
-    """One answer to an ``owner`` (``None``: it shares no memory with others). ``tokens`` are the prompt's and those
-    generated; the first ``cached`` of them are in the slot's memory. So many of the prompt's were there before it
+    """One answer to an ``owner`` (``None``: it shares no memory with others). ``tokens`` are the prompt's and the
+    generated ones; the first ``cached`` of them are in the slot's memory. So many of the prompt's were there before it
     began: ``reused``. With an encoder, the slot's memory also has what the decoder needs of the source: ``encoded``.
 
-    ``release`` gives the memory back on any thread, as long as no batch runs the sequence; what is left can go on in
-    any session of the same model, which computes the memory again. A copy through pickle is released. ``written`` may
-    be asked on any thread while a batch runs the sequence.
+    ``release`` gives the memory back on any thread, as long as no batch runs the sequence; the rest can go on in any
+    session of the same model, which computes the memory again. A copy through pickle is released. ``written`` may be
+    asked on any thread while a batch runs the sequence.
     """
 
     __slots__ = (
@@ -66,7 +66,7 @@ class Sequence:
 
     @property
     def count(self) -> int:
-        """How many tokens were generated."""
+        """The number of generated tokens."""
         return len(self.tokens) - len(self.asked.prompt)
 
     @property
@@ -76,12 +76,12 @@ class Sequence:
 
     @property
     def to_encode(self) -> int:
-        """How many tokens the encoder is to read before the next step."""
+        """The number of tokens that the encoder must read before the next step."""
         return 0 if self.encoded else len(self.asked.source)
 
     @property
     def kept_tokens(self) -> int:
-        """How many tokens are in memory, those of the source among them."""
+        """The number of tokens in memory, with the source's."""
         return self.cached + (len(self.asked.source) if self.encoded else 0)
 
     def draw(self) -> float:
@@ -89,7 +89,7 @@ class Sequence:
         return self._random.random() if self.asked.sampling.temperature > 0 else 0.0
 
     def constraint(self, grammars: Grammars) -> Optional[Constraint]:
-        """What the answer is held to, if anything. Raises :class:`WrongInput` where it cannot be compiled."""
+        """The constraint of the answer, if any. Raises :class:`WrongInput` where it cannot be compiled."""
         if self._held_to is None and self.asked.grammar:
             asked = self.asked
             self._held_to = grammars.begun(asked.form, asked.grammar, self.owner, self.generated)
@@ -151,7 +151,7 @@ class Sequence:
             self.reused = cached
 
     def end(self) -> None:
-        """The answer is over: what is in memory stays there for others of the owner, as long as there is room."""
+        """End the answer: its memory stays for other sequences of the owner, as long as there is room."""
         if self.owner is None or self._slots is None:
             self.release()
             return
@@ -208,6 +208,6 @@ class Sequence:
 
 
 def _finished(text: AnswerText, names: Several[str]) -> str:
-    """What is left of a text when no token follows; what was kept and is no call is text."""
+    """The remaining text when no token follows; kept text that is no call is part of it."""
     rest = text.finish()
     return rest if calls_of(text.kept, names) else rest + text.give_up()

@@ -1,8 +1,8 @@
-"""Which sequence holds which slot of a session's memory, and whose turn it is to use that memory.
+"""The slots of a session's memory, the sequences that hold them, and the turns to use that memory.
 
 Sequences end on any thread: a request is cancelled, the scheduler releases a state, the garbage collector takes one. A
-back end is used by one thread at a time. So whoever ends a sequence hangs its slot on a list, and the list is worked
-off at once where nobody computes, else by the thread that computes, after its present step.
+back end is used by one thread at a time. So the thread that ends a sequence puts its slot on a list, and the list is
+worked off at once where no thread computes, else by the computing thread, after its present step.
 
 A sequence whose answer is over may leave its memory behind, for others that begin with the same tokens
 (``prefixes.py``), until a sequence needs the slot.
@@ -22,7 +22,7 @@ from edgeserve.engines.lm.prefixes import Held, Prefixes
 
 class Slots:
     """The slots of one session. ``take``, ``keep`` and ``using`` belong to the lane's thread; ``give_back`` to any.
-    ``prefixes``: what is kept of sequences that ended."""
+    ``prefixes``: the kept sequences that ended."""
 
     def __init__(self, session: BackendSession, prefixes: Prefixes) -> None:
         self.session = session
@@ -53,8 +53,7 @@ class Slots:
         return slot, count
 
     def _filled(self, holder: Any) -> Tuple[int, int]:
-        """A slot that is free or kept, with what is in memory of a sequence: its own part of what is kept there, or a
-        copy."""
+        """A slot that is free or kept, and the number of a sequence's tokens in its memory: kept there, or copied."""
         with self._lock:  # nothing that is copied from is freed meanwhile
             match = None
             if holder.owner is not None:
@@ -75,7 +74,7 @@ class Slots:
             return slot, match.tokens
 
     def _running(self) -> List[Held]:
-        """What the sequences that go on have in memory."""
+        """The memory of the sequences that go on."""
         found = []
         for slot, known in list(self._holders.items()):
             sequence = known()
@@ -94,7 +93,7 @@ class Slots:
             self.give_back(slot)
 
     def forget_lost(self) -> None:
-        """Where the session's memory is gone, its sequences will be computed again."""
+        """Forget the slots where the session's memory is gone: its sequences will be computed again."""
         if self.session.lost():
             for slot in self._prefixes.clear():
                 self.give_back(slot)
@@ -117,7 +116,7 @@ class Slots:
         self.tidy()
 
     def tidy(self) -> None:
-        """Work off the list, unless somebody computes: that thread looks at the list afterwards."""
+        """Work off the list, unless a thread computes: that one looks at the list afterwards."""
         while self._returned and self._lock.acquire(blocking=False):
             try:
                 while self._returned:

@@ -2,9 +2,9 @@
 
 A turn of the loop reads some tokens of prompts (*prefill*; the last of them bring the first token of an answer), or
 makes one token for each of the others (*decode*), or both where the back end computes them in one run. An answer that
-is over leaves at once, between two turns; so does one that nobody waits for. When the batch is cut, the rest comes back
-with its state. A turn reads no more than a bounded number of tokens, so it has a bound in time, too. A source is read
-by an encoder whole, at the beginning of the turn that makes the first token of its answer.
+is over leaves at once, between two turns; so does one whose request has ended. When the batch is cut, the rest comes
+back with its state. A turn reads no more than a bounded number of tokens, so it has a bound in time, too. A source is
+read by an encoder whole, at the beginning of the turn that makes the first token of its answer.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ class BatchItem:
 
 
 class Language(NamedTuple):
-    """What the loop knows of the model: its name, tokenizer, what answers are held to, the reader of items, the bytes
-    of a token in memory, what the draws of answers without a seed of their own start from, and how many tokens of
-    prompts a turn reads at most (0: :data:`PREFILL_TOKENS_MAX`)."""
+    """The facts of the model for the loop: its name, tokenizer, grammars, the reader of items, the bytes of a token in
+    memory, the start of the draws of answers without a seed of their own, and how many tokens of prompts a turn reads
+    at most (0: :data:`PREFILL_TOKENS_MAX`)."""
 
     name: str
     tokenizer: Tokenizer
@@ -243,7 +243,7 @@ class StepLoop:
 
 
 class _Run:
-    """One batch: the jobs that are not over, the results of those that are, and the turns so far."""
+    """One batch: the open jobs, the results of the ended ones, and the turns so far."""
 
     def __init__(self, batch: Batch) -> None:
         self.batch = batch
@@ -270,7 +270,7 @@ class _Run:
                 self.control.emit(job.index, Result(piece, state=job.sequence, done=False, steps=job.steps))
 
     def over(self, index: int, result: Result) -> None:
-        """An item is over: tell now where somebody listens, else with the batch."""
+        """End an item: report it now where the batch has a listener, else with the batch."""
         if self.control is not None:
             self.control.emit(index, result)
             result = ANSWERED
@@ -278,11 +278,11 @@ class _Run:
 
 
 def parts_of(jobs: Several[BatchItem], most: int, mixes: bool) -> List[Tuple[BatchItem, int]]:
-    """Which prompts a turn reads on, and how many tokens of each: ``most`` in all, padding included.
+    """The prompts that a turn reads, and the number of tokens of each: ``most`` in all, padding included.
 
     A part ends where a multiple of ``most`` tokens is in memory, or the prompt ends: the arithmetic of an answer does
-    not depend on what else is read. Rows of one run are padded to the longest and all begin, unless the back end mixes.
-    What the encoder is to read counts with the tokens behind it; one longer than ``most`` is read alone.
+    not depend on the other prompts. Rows of one run are padded to the longest and all begin, unless the back end mixes.
+    The tokens for the encoder count with the tokens behind them; one longer than ``most`` is read alone.
     """
     parts: List[Tuple[BatchItem, int]] = []
     total = longest = 0

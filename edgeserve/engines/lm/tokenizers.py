@@ -130,7 +130,7 @@ def _from_file(
 
 
 def around(whole: List[int], inner: List[int]) -> Tuple[List[int], List[int]]:
-    """What stands before and behind some tokens in a longer list."""
+    """The tokens before and behind ``inner`` in a longer list."""
     place = next((at for at in range(len(whole)) if whole[at : at + len(inner)] == inner), 0)
     return whole[:place], whole[place + len(inner) :]
 

@@ -14,7 +14,7 @@ from edgeserve.engines.lm.constraint import json_grammar_rule, lark_grammar
 from edgeserve.errors import WrongInput
 
 TOOLS_MAX = 128
-"""Of one request, as in OpenAI's API."""
+"""The most tools of one request, as in OpenAI's API."""
 
 CHOICES = ("none", "auto", "required")
 BEGIN, END = "<tool_call>", "</tool_call>"
@@ -44,7 +44,7 @@ class Tools(NamedTuple):
 
     @property
     def names(self) -> Tuple[str, ...]:
-        """Of the functions that the answer may call."""
+        """The names of the functions that the answer may call."""
         if self.choice == "none":
             return ()
         return tuple(each["name"] for each in self.functions if self.choice in CHOICES or self.choice == each["name"])
@@ -84,7 +84,7 @@ def tools_of(tools: Any, choice: Any) -> Tools:
 
 
 def _allowed(functions: Sequence[Message], about: Any) -> Tuple[List[Message], Any]:
-    """Those of the functions that ``allowed_tools`` of a ``tool_choice`` names, and its mode."""
+    """The functions that ``allowed_tools`` of a ``tool_choice`` names, and its mode."""
     about = about if isinstance(about, dict) else {}
     listed = about["tools"] if isinstance(about.get("tools"), list) else [None]
     named = [each.get("function") if isinstance(each, dict) else None for each in listed]

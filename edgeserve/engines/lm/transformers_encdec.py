@@ -19,7 +19,7 @@ from edgeserve.errors import EngineError
 
 
 def encoder_facts(network: Any, source_tokens: int, model: str) -> Encoder:
-    """With which tokens the decoder of a saved model begins."""
+    """The tokens with which the decoder of a saved model begins."""
     settings = network.generation_config
     begin = settings.decoder_start_token_id
     begin = network.config.decoder_start_token_id if begin is None else begin
@@ -33,7 +33,8 @@ def encoder_facts(network: Any, source_tokens: int, model: str) -> Encoder:
 
 
 def decoder_bytes(config: Any, item_bytes: int) -> int:
-    """What a token keeps in memory, of an answer or of a source: keys and values of every layer of the decoder."""
+    """The bytes that a token of an answer or of a source keeps in memory: keys and values of every layer of the
+    decoder."""
     layers = getattr(config, "num_decoder_layers", None) or config.decoder_layers
     heads = getattr(config, "num_heads", None) or config.decoder_attention_heads
     size = getattr(config, "d_kv", None) or config.d_model // heads
@@ -137,8 +138,8 @@ class EncoderDecoderSession(TorchSession):
         return scores
 
     def _said_to(self, slots: Sequence[int]) -> Tuple[Any, Any]:
-        """What the encoder said, ``[rows, tokens, size]``, and how many tokens each source has. Where the decoder has
-        its keys and values of it already, only the shape counts."""
+        """The encoder's outputs, ``[rows, tokens, size]``, and the number of tokens of each source. Where the decoder
+        has its keys and values of it already, only the shape counts."""
         if slots[0] in self._said:
             rows = [self._said[slot] for slot in slots]
             lengths = torch.tensor([len(row) for row in rows], device=self._device)

@@ -1,5 +1,5 @@
-"""What the sessions on torch share: the call of the network, and keys and values of their sequences: those that run
-together as one block, the others each by itself.
+"""The code that sessions on torch share: the call of the network, and keys and values of their sequences: one block for
+the sequences that run together, the others each by itself.
 
 As long as the same sequences run, the block stays as it is; where the company changes it is laid anew.
 """
@@ -16,7 +16,7 @@ from edgeserve.engines.lm.backend import BackendSession
 from edgeserve.errors import EngineError, OutOfMemory
 
 CACHE_NAMES = ("cache", "past_key_values")
-"""What the library calls a model's keys and values; the newest name first."""
+"""The library's names for a model's keys and values; the newest name first."""
 
 Layers = List[Tuple[Any, Any]]
 """Keys and values per layer: ``[sequences, heads, tokens, head size]``."""
@@ -66,7 +66,8 @@ class TorchRows:
         self._members, self.block, self._alone, self.lengths = [], [], {}, {}
 
     def mask(self, slots: Sequence[int], more: int, device: str) -> Any:
-        """Which places of the block belong to its sequences, and ``more`` behind them: ``[sequences, places]``."""
+        """The mask of the places of the block that belong to its sequences, and ``more`` behind them: ``[sequences,
+        places]``."""
         lengths = torch.tensor([self.lengths.get(slot, 0) for slot in slots], device=device)
         longest = int(lengths.max())
         places = torch.arange(longest + more, device=device)
@@ -95,7 +96,7 @@ class TorchRows:
 
 
 def cache_name(network: Any) -> str:
-    """Which of :data:`CACHE_NAMES` a model takes."""
+    """The one of :data:`CACHE_NAMES` that a model takes."""
     known = inspect.signature(type(network).forward).parameters
     return next(name for name in CACHE_NAMES if name in known)
 

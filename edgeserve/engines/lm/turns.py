@@ -1,4 +1,4 @@
-"""How many tokens of prompts a turn may read so that it takes no longer than asked: measured when a lane opens a model.
+"""The number of tokens of prompts that a turn may read within its bound on time: measured when a lane opens a model.
 
 Pure but for the clock and the session, which are handed in.
 """
@@ -22,7 +22,7 @@ def tokens_within(
     session: BackendSession, bound_ns: int, most: int, facts: ModelFacts, clock_ns: Callable[[], int]
 ) -> int:
     """The largest power of two of tokens, up to ``most``, whose run is believed to take at most ``bound_ns``; never
-    below :data:`TOKENS_MIN`. Uses slot 0 of a session that nobody has used yet."""
+    below :data:`TOKENS_MIN`. Uses slot 0 of an unused session."""
     encodes = facts.encoder is not None
     many = min(MANY, facts.encoder.source_tokens if facts.encoder is not None else facts.context_tokens - 1)
     few = min(FEW, many - 1)

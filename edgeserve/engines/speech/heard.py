@@ -1,4 +1,4 @@
-"""What Whisper said of a window of sound, as segments with times; and where the next window begins.
+"""Whisper's answer on a window of sound, as segments with times; and the beginning of the next window.
 
 Pure: numbers of tokens in, seconds out. Tokens from ``first_time`` on are times within the window, 20 ms apart.
 """
@@ -19,7 +19,7 @@ class Segment(NamedTuple):
 
 
 class Window(NamedTuple):
-    """What was said in a window, and how much of it was heard to the end: the next one begins there."""
+    """The text of a window, and how much of it was heard to the end: the next one begins there."""
 
     segments: Tuple[Segment, ...]
     heard_s: float

@@ -73,7 +73,7 @@ def make(model: ModelConfig, lanes: Sequence[LaneInfo], directory: str) -> Engin
 
 
 class Words(NamedTuple):
-    """A vocabulary: its tokens, and the numbers of those that mean something to the engine. ``languages``: the code of
+    """A vocabulary: its tokens, and the numbers of the ones that the engine uses. ``languages``: the code of
     a language -> its token; empty where the network knows English alone."""
 
     texts: Sequence[str]
@@ -105,7 +105,7 @@ class Listened:
         self.told = (0, 0, "")
 
     def written(self) -> Optional[Written]:
-        """What was said in the windows so far, while the next one may be heard."""
+        """The text of the windows so far, while the next one may be heard."""
         at, count, text = self.told
         if not text:
             return None
@@ -179,7 +179,7 @@ class WhisperEngine(Engine):
             return WhisperSession(self, self._opened[lane.name])
 
     def run(self, batch: Batch) -> List[Result]:
-        """Of a caller without a lane."""
+        """Run a batch for a caller without a lane."""
         return self.open(LaneInfo()).launch(batch).result()
 
     def words(self) -> Words:
@@ -327,7 +327,7 @@ class WhisperSession(Session):
             )
         if audio.dtype == np.int16:
             audio = audio.astype(np.float32) / FULL_SCALE
-        elif not float(np.abs(audio).max()) <= LOUD_MAX:  # what is no number neither
+        elif not float(np.abs(audio).max()) <= LOUD_MAX:  # and NaN neither
             raise WrongInput(
                 f"model {name!r}: input 'audio' has values up to {np.abs(audio).max():g}; expected floats from -1 to 1 "
                 "(divide 16 bit samples by 32768, or send them as int16)"
@@ -385,8 +385,8 @@ ENGLISH_TOKENS = 50363
 
 
 def _item_bytes(model: str, path: str) -> int:
-    """What an item of a step keeps in memory: what the encoder says of its window, and keys and values of that in each
-    layer of the decoder."""
+    """The bytes that an item of a step keeps in memory: the encoder's output for its window, and its keys and values in
+    each layer of the decoder."""
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         layers = {int(number) for number in re.findall(rb"decoder/layer_(\d+)/", data)}
         found = re.search(rb"encoder/layer_norm/beta\0", data)

@@ -1,4 +1,4 @@
-"""What can go wrong with TensorRT, each kind with its own type and code, each message with the mend."""
+"""Errors of TensorRT, each kind with its own type and code, each message with the fix."""
 
 from __future__ import annotations
 

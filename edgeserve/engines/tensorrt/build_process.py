@@ -58,7 +58,7 @@ class Reporter:
             self._out.flush()
 
     def beat_for_ever(self) -> None:
-        """The thread that shows that the process lives, and ends it when nobody reads any more."""
+        """The thread that shows that the process lives, and ends it when its reader is gone."""
         while True:
             time.sleep(BEAT_S)
             if os.getppid() != self._parent:

@@ -26,7 +26,7 @@ from edgeserve.units import NS_PER_S, format_duration, format_size
 log = logging.getLogger("edgeserve.tensorrt")
 
 LOOK_S = 0.2
-"""How often the process's memory is looked at."""
+"""Seconds between two looks at the process's memory."""
 
 MEMORY_FLOOR_BYTES = 128 << 20
 """The host's free memory under which the build is ended: below it a board begins to kill processes of its choice."""
@@ -40,7 +40,7 @@ BUSY_SHARE = 0.2
 hundredth (a tenth, emulated), since its other thread asks for the lock two hundred times a second."""
 
 LINES_KEPT, LAST_CHARS = 20, 2000
-"""Of what the process said last: lines that are kept, and characters that are told."""
+"""The last lines of the process that are kept, and their most characters in a message."""
 
 MODULE = "edgeserve.engines.tensorrt.build_process"
 
@@ -53,8 +53,8 @@ class BuildLimits(NamedTuple):
 
 
 class BuildProgress(NamedTuple):
-    """Where a build is: ``share`` of ``phase``, 0 to 1, and the seconds since it began. It is told while the process
-    says something, or works."""
+    """The progress of a build: ``share`` of ``phase``, 0 to 1, and the seconds since it began. It is told while the
+    process says something, or works."""
 
     phase: str
     share: float
@@ -252,8 +252,8 @@ def _ended(status: int, lines: Sequence[str], where: str) -> EngineError:
 
 
 def nvmap_bytes(path: str = "/proc/meminfo") -> int:
-    """What a Jetson's kernel says that the GPU and other units have of the host's memory; 0 where it says nothing
-    (Thor, desktops)."""
+    """The bytes of the host's memory that the GPU and other units of a Jetson have, by its kernel; 0 where it reports
+    none (Thor, desktops)."""
     try:
         with open(path, encoding="ascii", errors="replace") as file:
             found = re.search(r"^NvMapMemUsed:\s+(\d+) kB", file.read(), re.MULTILINE)
@@ -263,5 +263,5 @@ def nvmap_bytes(path: str = "/proc/meminfo") -> int:
 
 
 def available_bytes() -> int:
-    """What programs of the host can still have."""
+    """The bytes that programs of the host can still have."""
     return int(psutil.virtual_memory().available)

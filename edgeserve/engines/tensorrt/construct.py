@@ -1,7 +1,7 @@
-"""From an ONNX file to a plan: parse, profiles, builder configuration, build. Runs in the process that builds.
+"""Builds a plan from an ONNX file: parse, profiles, builder configuration, build. Runs in the process that builds.
 
-Knows one TensorRT library and one :class:`BuildRequest`; no cache, no process, no clock. What TensorRT answers with
-``False`` or ``None`` becomes a typed error with the library's own words.
+Knows one TensorRT library and one :class:`BuildRequest`; no cache, no process, no clock. An answer of ``False`` or
+``None`` by TensorRT becomes a typed error with the library's own words.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MEMORY_WORDS = (
     "cudaerrormemoryallocation",
     "insufficient workspace",
 )
-"""What TensorRT's log says when memory was short; it has no code for it in Python."""
+"""The words of TensorRT's log when memory was short; it has no code for it in Python."""
 
 FP16_MEND = (
     "convert the ONNX file to float16 once (NVIDIA Model Optimizer: modelopt.onnx.autocast) and set "
@@ -98,7 +98,7 @@ def construct(library: Library, request: BuildRequest, where: str, say: Say, tim
 
 
 def parse_request(library: Library, network: Any, request: BuildRequest, where: str) -> None:
-    """Read what is asked for into ``network``: the ONNX file, with the preparation of frames in front where wanted."""
+    """Read the request into ``network``: the ONNX file, with the preparation of frames in front where wanted."""
     if not request.image:
         parse(library, network, request.file, where)
         return
@@ -283,7 +283,8 @@ def add_profiles(library: Library, builder: Any, config: Any, profiles: List[Tup
 
 
 def _watch(library: Library, config: Any, say: Say) -> Optional[Any]:
-    """Tell of the builder's phases where it reports them. The caller keeps what is returned while the builder runs."""
+    """Tell of the builder's phases where it reports them. The caller keeps the returned object while the builder
+    runs."""
     if not library.api.has("IBuilderConfig", "progress_monitor"):
         return None
     trt = library.trt

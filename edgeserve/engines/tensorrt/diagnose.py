@@ -1,4 +1,5 @@
-"""What ``edgeserve doctor`` says of TensorRT: the library, a small model built and run, and which plans are there.
+"""The findings of ``edgeserve doctor`` on TensorRT: the library, a small model built and run, and which plans are
+there.
 
 :func:`findings` is what the doctor calls. The library is looked at in a process of its own
 (``python -m edgeserve.engines.tensorrt.diagnose``): without a driver some builds of it end the process.
@@ -45,10 +46,10 @@ DOUBLING = base64.b64decode(
 
 
 def findings(config: Optional[Config]) -> List[Found]:
-    """What is right and wrong with TensorRT here, and with the plans of the configuration's models."""
+    """The findings on TensorRT here, and on the plans of the configuration's models."""
     models = [model for model in config.models.values() if model.engine == "tensorrt"] if config is not None else []
     if config is None and not is_available():
-        return []  # nobody asks for it, and there is nothing that it could run on
+        return []  # it is not configured, and there is nothing that it could run on
     choices = {str(model.options.get("library", "auto")) for model in models} or {"auto"}
     looked = {choice: look(choice) for choice in sorted(choices)} if models or config is None else {}
     found = [judge(about, bool(models)) for about in looked.values()]
@@ -58,8 +59,8 @@ def findings(config: Optional[Config]) -> List[Found]:
 
 
 def look(choice: str, limit_s: float = PROBE_S, plan: str = "") -> Dict[str, Any]:
-    """What the process that looks says of the library of ``choice``, or of a plan that was built elsewhere; ``{"error":
-    why}`` when it says nothing."""
+    """The report of a probing process on the library of ``choice``, or on a plan that was built elsewhere; ``{"error":
+    why}`` without a report."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
     try:
         done = subprocess.run(
@@ -152,7 +153,7 @@ def plan_of(config: Config, model: ModelConfig, about: Dict[str, Any]) -> Found:
 
 
 def _given(subject: str, path: str, about: Dict[str, Any]) -> Found:
-    """Of a plan that was built elsewhere: whether it runs here. It is never built again."""
+    """The finding on a plan that was built elsewhere: whether it runs here. It is never built again."""
     found = look(about["library"], plan=path)
     if found.get("error"):
         return (
@@ -166,20 +167,20 @@ def _given(subject: str, path: str, about: Dict[str, Any]) -> Found:
 
 
 def device_index_of(config: Config, model: ModelConfig) -> int:
-    """Which GPU the model's first lane has."""
+    """The index of the GPU of the model's first lane."""
     names = [name for name in model.lanes or config.lanes if name in config.lanes]
     device = config.devices.get(config.lanes[names[0]].device) if names else None
     return device.index if device is not None else 0
 
 
 def lanes_of(config: Config, model: ModelConfig) -> int:
-    """How many lanes of its first lane's device may run a model."""
+    """The number of lanes of its first lane's device that may run a model."""
     lanes = [config.lanes[name].device for name in model.lanes or config.lanes if name in config.lanes]
     return lanes.count(lanes[0]) if lanes else 1
 
 
 def main(choice: str, plan: str = "") -> Dict[str, Any]:
-    """In a process of its own: import the library, build and run a small model; or read a plan."""
+    """Import the library, build and run a small model, or read a plan; runs in a process of its own."""
     try:
         if plan:
             return {"batches": sorted(set(describe(plan, choice).batches))}
@@ -197,7 +198,7 @@ def main(choice: str, plan: str = "") -> Dict[str, Any]:
             batch=(1, 2),
             options={"plans": "plans", "library": library.name},
         )
-        lane = LaneInfo("cuda", clock_ns=lambda: 0, common={})  # nobody asks for the times
+        lane = LaneInfo("cuda", clock_ns=lambda: 0, common={})  # the times are not used
         try:
             return {**about, **_ran(TensorrtEngine(model, [lane], folder), lane, folder)}
         except EdgeServeError as error:

@@ -30,13 +30,13 @@ class Tensor(NamedTuple):
     narrowed: bool = False
 
     def port(self) -> Port:
-        """As items are checked against it."""
+        """The port against which items are checked."""
         dtype = np.dtype(np.int64) if self.narrowed else self.dtype
         return Port(self.name, dtype, tuple(None if dim < 0 else dim for dim in self.dims))
 
 
 def check_profiles(engine: Any, profiles: Sequence[Tuple[int, Profile]], where: str) -> None:
-    """Compare the plan's profiles with those that were asked for. Raises :class:`PlanRefused` where they differ."""
+    """Compare the plan's profiles with the requested ones. Raises :class:`PlanRefused` where they differ."""
     if engine.num_optimization_profiles != len(profiles):
         raise PlanRefused(
             f"{where}: the plan has {engine.num_optimization_profiles} optimisation profiles, expected {len(profiles)}"
@@ -57,7 +57,7 @@ def check_profiles(engine: Any, profiles: Sequence[Tuple[int, Profile]], where: 
 def tensors_of(
     library: Library, engine: Any, profiles: Sequence[Tuple[int, Profile]], stream: CudaStream, where: str
 ) -> List[Tensor]:
-    """The plan's tensors, inputs first. ``profiles``: numbers of optimisation profiles, with what is asked of each.
+    """The plan's tensors, inputs first. ``profiles``: numbers of optimisation profiles, with the request for each.
     Output shapes are asked of a context at each profile's largest shapes. Raises
     :class:`EngineError` for types that numpy lacks and for outputs whose shape depends on values."""
     trt, api = library.trt, library.api

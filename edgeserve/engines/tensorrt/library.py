@@ -59,7 +59,7 @@ class Library(NamedTuple):
         return context
 
     def why(self, otherwise: str) -> str:
-        """What the library said last of errors, for a message; ``otherwise`` where it said nothing."""
+        """The library's last words on errors, for a message; ``otherwise`` without any."""
         return "; ".join(self.log.take_errors()) or otherwise
 
 
@@ -98,8 +98,8 @@ def _register_plugins(library: Library) -> None:
 
 
 def _make_log(trt: Any) -> Any:
-    """A logger of the library's own type, which hands on what it is told: warnings to this package's log, errors to
-    whoever asks. TensorRT calls it from threads of its own."""
+    """A logger of the library's own type, which hands on its lines: warnings to this package's log, errors to
+    :meth:`Library.why`. TensorRT calls it from threads of its own."""
     severities = {int(getattr(trt.ILogger, name)): level for name, level in _LEVELS}
 
     class Log(trt.ILogger):  # type: ignore[misc]

@@ -63,7 +63,7 @@ def plan_bytes(path: str) -> Union[memoryview, bytes]:
 
 
 def deserialized(library: Library, path: str, where: str, dla_core: int = -1) -> Tuple[Any, Any]:
-    """What must outlive the plan (the library's runtime, and the file), and the plan as an engine. Raises
+    """The objects that must outlive the plan (the library's runtime, and the file), and the plan as an engine. Raises
     :class:`PlanRefused`."""
     runtime, data = library.trt.Runtime(library.log), plan_bytes(path)
     if dla_core >= 0:
@@ -91,7 +91,7 @@ def check_options(options: Any, path: str) -> None:
 
 
 def profiles_in(library: Library, engine: Any) -> List[Profile]:
-    """What each optimisation profile of the plan takes: input -> its shapes, batch axis included."""
+    """The shapes that each optimisation profile of the plan takes: input -> its shapes, batch axis included."""
     names = [engine.get_tensor_name(index) for index in range(engine.num_io_tensors)]
     inputs = [name for name in names if engine.get_tensor_mode(name) == library.trt.TensorIOMode.INPUT]
     return [
@@ -168,7 +168,7 @@ def item_ranges_of(chosen: Sequence[Chosen], axes: Dict[str, Optional[int]]) -> 
 
 
 def describe(path: str, choice: str = "auto") -> FileDescription:
-    """What a plan says of itself, to the library of ``choice``. It must be asked on the GPU that it was built for."""
+    """The description of a plan by the library of ``choice``. It must be asked on the GPU that it was built for."""
     try:
         library = open_library(choice)
         device = CudaDevice(open_driver("auto"), 0)

@@ -32,18 +32,18 @@ from edgeserve.errors import EngineError
 log = logging.getLogger("edgeserve.tensorrt")
 
 FORMAT = 1
-"""Of the metadata, and of the nodes that ``options.image`` puts in front of a network: raised when either changes. A
-plan of another format is built again."""
+"""The format of the metadata, and of the nodes that ``options.image`` puts in front of a network: raised when either
+changes. A plan of another format is built again."""
 
 LOCK_LOOK_S = 0.25
 HASH_CHARACTERS = 16
 
 Build = Callable[[str], Dict[str, Any]]
-"""``build(path)`` writes a plan to ``path`` and returns what is to be kept with it."""
+"""``build(path)`` writes a plan to ``path`` and returns the facts to keep with it."""
 
 
 class Identity(NamedTuple):
-    """What a plan depends on. ``device`` is empty for plans that are not of one device (TensorRT-RTX, with
+    """The facts that a plan depends on. ``device`` is empty for plans that are not of one device (TensorRT-RTX, with
     ``compute_capabilities``)."""
 
     library: str
@@ -72,7 +72,7 @@ class StoredPlan(NamedTuple):
 def identity_of(
     library: str, version: str, device: Optional[DeviceInfo], model_path: str, request: BuildRequest, root: str = "/"
 ) -> Identity:
-    """What a plan for this machine depends on. ``root`` is where the system's files lie."""
+    """The facts that a plan for this machine depends on. ``root`` is the root of the system's files."""
     return Identity(
         library,
         version,
@@ -85,7 +85,7 @@ def identity_of(
 
 
 def device_facts(device: DeviceInfo) -> Dict[str, Any]:
-    """What a built engine depends on of the GPU."""
+    """The facts of the GPU that a built engine depends on."""
     return {
         "name": device.name,
         "compute_capability": list(device.compute_capability),
@@ -96,7 +96,7 @@ def device_facts(device: DeviceInfo) -> Dict[str, Any]:
 
 def power_mode(root: str = "/") -> str:
     """The name of a Jetson's power mode, ``""`` elsewhere. By name: the numbers mean other modes on other boards. Low
-    modes take clusters of the GPU away, and kernels were timed for those that were there."""
+    modes take clusters of the GPU away, and kernels were timed for the present ones."""
     status = re.search(r"pmode:(\d+)", _text(root, "var/lib/nvpmodel/status"))
     if not status:
         return ""
@@ -120,16 +120,16 @@ class PlanCache:
         self._directory = directory
 
     def path(self, name: str, identity: Identity, ending: str = "plan") -> str:
-        """Where the plan of a model lies."""
+        """The path of a model's plan."""
         return os.path.join(self._directory, f"{slug(name)}-{identity.digest()}.{ending}")
 
     def timing_cache(self, identity: Identity) -> str:
-        """Where kernel timings lie that any model's builds share."""
+        """The path of kernel timings that all models' builds share."""
         about = json.dumps([identity.library, identity.version, identity.device, identity.power_mode], sort_keys=True)
         return os.path.join(self._directory, f"timing-{sha256_of([about.encode()])[:HASH_CHARACTERS]}.cache")
 
     def find(self, name: str, identity: Identity) -> Optional[StoredPlan]:
-        """The plan, if there is one that fits and is whole. What is wrong with one that is there goes to the log."""
+        """The plan, if there is one that fits and is whole. The fault of a present one goes to the log."""
         path = self.path(name, identity)
         if not os.path.exists(path):
             return None
@@ -173,7 +173,7 @@ class PlanCache:
                 os.unlink(path)
 
     def estimate_s(self, identity: Identity, model_bytes: int, profiles: int) -> Optional[float]:
-        """How long a build will take, from the builds that are remembered here: the last one of the same model, else
+        """The expected seconds of a build, from the builds remembered here: the last one of the same model, else
         those of the same device, by model size and number of profiles. ``None``: nothing was built here yet."""
         known = [about for about in self._all() if about.get("build_s") and about.get("model_bytes")]
         same = [about for about in known if about["identity"].get("model_sha256") == identity.model_sha256]
@@ -212,7 +212,7 @@ class PlanCache:
         return StoredPlan(path, int(metadata["plan_bytes"]), metadata, was_built=True)
 
     def _fault(self, path: str, identity: Identity) -> Tuple[str, Dict[str, Any]]:
-        """What is wrong with a plan that is there, ``""`` when nothing is; and its metadata."""
+        """The fault of a plan, ``""`` without one; and its metadata."""
         try:
             metadata = json.loads(_text("", _metadata_path(path)))
         except ValueError:

@@ -65,11 +65,11 @@ class Loaded(NamedTuple):
 
     @property
     def where(self) -> str:
-        """How messages name the model."""
+        """The model's name in messages."""
         return f"model {self.name!r}"
 
     def io_bytes(self) -> int:
-        """Of one slot's inputs and outputs."""
+        """The bytes of one slot's inputs and outputs."""
         return sum(tensor.size_bytes for tensor in self.tensors)
 
 
@@ -139,7 +139,7 @@ class ProfileContext:
         self._shapes: Dict[str, Shape] = {}
         self._outputs: Dict[str, Shape] = {}
         library.api.give_memory(context, memory.pointer, memory.size)
-        if beside:  # else TensorRT makes its own, which wait for whatever a library does on the default stream
+        if beside:  # else TensorRT makes its own, which wait for any library's work on the default stream
             context.set_aux_streams([other.handle for other in beside])
         select_profile(library, context, index, stream, loaded.where)
         inputs = [tensor.name for tensor in loaded.tensors if tensor.is_input]
@@ -205,7 +205,7 @@ class ProfileContext:
 
 
 class Collecting:
-    """A launched batch's outputs, from the slot's memory to results: once, whoever needs it first."""
+    """A launched batch's outputs, from the slot's memory to results: once, by the first thread that needs it."""
 
     def __init__(
         self,
@@ -272,7 +272,8 @@ def merged(results: Sequence[Result], failed: Mapping[int, EngineError], count: 
 
 
 class LaneContexts:
-    """What one lane has of a loaded plan. Made, used and asked on the lane's thread; freed by ``unload``'s."""
+    """The contexts and memory that one lane has of a loaded plan. Made, used and asked on the lane's thread; freed by
+    ``unload``'s."""
 
     def __init__(self, loaded: Loaded, lane: LaneInfo, stream: LaneStream, copy: int) -> None:
         """``copy``: which copy of the profiles is this lane's, where lanes cannot share them."""
@@ -301,14 +302,14 @@ class LaneContexts:
                 for _, (size, shapes) in rows:
                     self._warm(self._contexts[size], shapes)
             except BaseException:
-                with contextlib.suppress(EngineError):  # what is freed must not be in use
+                with contextlib.suppress(EngineError):  # freed memory must not be in use
                     stream.stream.synchronize()
                 self.free()
                 raise
 
     @property
     def graphs(self) -> int:
-        """How many CUDA graphs were captured."""
+        """The number of captured CUDA graphs."""
         return sum(len(context.graphs) for context in self._contexts.values())
 
     def launch(self, batch: Batch) -> Pending:
@@ -323,7 +324,7 @@ class LaneContexts:
             number, slot = self._free_slot()
             rest, there = _placed(rest, slot)
             packed = loaded.ports.pack(rest, slot.room)
-            for error in packed.failed.values():  # whoever keeps one must not keep this frame, and so the engine
+            for error in packed.failed.values():  # a kept error must not keep this frame, and so the engine
                 error.__traceback__ = error.__cause__ = error.__context__ = None
             there = [
                 placed._replace(row=placed.row - sum(place < placed.row for place in packed.failed))
@@ -349,7 +350,7 @@ class LaneContexts:
 
     def free(self) -> None:
         """Give everything back: graphs and contexts, then the memory that they use, then the slots; and let go of the
-        engine, which a session that somebody keeps must not hold. Idempotent."""
+        engine, which a session that is still referenced must not hold. Idempotent."""
         self.freed = True
         for context in self._contexts.values():
             context.free()
@@ -416,7 +417,7 @@ class LaneContexts:
                 for stream in (into, compute, out):
                     stream.synchronize()
             raise
-        name = loaded.name  # whoever keeps a batch that is over must not keep the engine
+        name = loaded.name  # a kept batch that is over must not keep the engine
         return DevicePending(
             clock, span, collecting.results, lambda error: of_model(name, error), loaded.device.current
         )
@@ -474,7 +475,7 @@ class LaneContexts:
         return failed
 
     def _why_not_there(self, name: str, value: DeviceArray) -> str:
-        """What is done to an input on the host alone, ``""`` when nothing is."""
+        """The reason why an input cannot stay on the device, ``""`` without one."""
         tensor = next((tensor for tensor in self.loaded.tensors if tensor.name == name and tensor.is_input), None)
         if tensor is None or self.loaded.ports.is_padded(name):
             return "padded or prepared"
@@ -483,7 +484,7 @@ class LaneContexts:
         return ""
 
     def _free_slot(self) -> Tuple[int, BatchMemory]:
-        """The next slot in turn. Where its batch is over and nobody asked for the result, it is collected now."""
+        """The next slot in turn. Where its batch is over and the result was not taken, it is collected now."""
         number = self._next
         slot = self._slots[number]
         held = slot.collecting
@@ -546,10 +547,10 @@ class LaneContexts:
 
 
 def _shape_of(value: Any) -> Shape:
-    """Of an array, or of what will become one; ``()`` where packing will say what is wrong with it."""
+    """The shape of an array, or of a value that will become one; ``()`` where packing will report its fault."""
     try:
         return tuple(np.shape(value))
-    except BaseException:  # noqa: BLE001 whatever it raises, packing will say of this item
+    except BaseException:  # noqa: BLE001 any error of it packing will report for this item
         return ()
 
 
@@ -565,7 +566,7 @@ class TensorrtSession(Session):
 
     @property
     def graphs(self) -> int:
-        """How many CUDA graphs were captured."""
+        """The number of captured CUDA graphs."""
         return self._contexts.graphs
 
     def launch(self, batch: Batch) -> Pending:

@@ -23,7 +23,7 @@ LIBRARIES = ("tensorrt", "tensorrt_rtx")
 PRECISIONS = ("model", "fp16")
 
 PLAN_ENDINGS = (".plan", ".engine", ".trt")
-"""Of files that are a plan already."""
+"""The endings of files that are plans already."""
 
 WORKSPACE_BYTES = 256 << 20
 """Scratch memory that one layer's kernels may use. TensorRT's own default is all of the device's memory, which on a
@@ -59,13 +59,14 @@ Range = Tuple[Tuple[int, ...], Tuple[int, ...], Tuple[int, ...]]
 
 
 class BuildRequest(NamedTuple):
-    """What a plan is built from, besides the library and the device. Lists and dicts only, so that JSON keeps it.
+    """The settings that a plan is built from, besides the library and the device. Lists and dicts only, so that JSON
+    keeps it.
 
     ``sizes`` are the batch sizes, rising, one optimisation profile each. Shapes are per item, without the batch axis:
     ``ranges`` (input -> [smallest, usual, largest]) and ``shapes`` (input -> lengths of open axes). ``states``,
     ``constants`` and ``masks`` (padded input -> its mask) are inputs whose shape follows from elsewhere.
     ``image`` has the fields of an :class:`~edgeserve.engines.image.ImageForm`, where frames are prepared in the plan.
-    ``aux_streams`` are those beside the lane's that the plan may use.
+    ``aux_streams``: the number of streams beside the lane's that the plan may use.
     ``tactic_bytes`` bounds the builder's device memory (0: it does itself); what was free then makes no other plan.
     """
 
@@ -88,7 +89,7 @@ class BuildRequest(NamedTuple):
     aux_streams: int = 0
 
     def identity(self) -> Dict[str, Any]:
-        """What two plans of one file must have in common to be the same."""
+        """The settings that two plans of one file must share to be the same."""
         return {key: value for key, value in self._asdict().items() if key not in ("file", "tactic_bytes")}
 
 

@@ -181,7 +181,7 @@ class TensorrtEngine(Engine):
 
     @property
     def build_s(self) -> float:
-        """How long the plan took to build, now or when it was built."""
+        """The seconds that the plan took to build, now or when it was built."""
         return self._build_s
 
     def example(self) -> Values:
@@ -206,7 +206,7 @@ class TensorrtEngine(Engine):
         return self._loaded
 
     def _copy_of_lane(self, loaded: Loaded) -> int:
-        """Which copy of the profiles the next lane uses: all the same, but before TensorRT 8.6."""
+        """The copy of the profiles that the next lane uses: all the same one, but before TensorRT 8.6."""
         api = loaded.library.api
         if loaded.given:
             if self._contexts and not api.profiles_always_shared:
@@ -249,7 +249,7 @@ class TensorrtEngine(Engine):
         return plan
 
     def _request(self, library: Library) -> BuildRequest:
-        """What is built: lanes count only where each needs a copy of the profiles."""
+        """The request for the build: lanes count only where each needs a copy of the profiles."""
         request = self._settings.request
         return request._replace(lanes=library.api.profile_copies(request.lanes))
 
@@ -305,7 +305,7 @@ class TensorrtEngine(Engine):
         return cache.obtain(self._name, identity, self._where, build, waits, waiting)
 
     def _bring_given(self, library: Library, device: CudaDevice, path: str) -> StoredPlan:
-        """A plan that was built elsewhere, on the device: nothing is built, whatever is wrong with it."""
+        """A plan that was built elsewhere, on the device: nothing is built, even where it is faulty."""
         check_options(self._options, path)
         runtime, engine = deserialized(library, path, self._where, self._settings.request.dla_core)
         request = self._settings.request
@@ -403,18 +403,18 @@ class TensorrtEngine(Engine):
 
 
 def free_for_tactics(device: CudaDevice) -> int:
-    """What the builder may take of the device's memory while it times kernels, as much as is free now. By itself
-    TensorRT takes up to three quarters of an integrated GPU's memory, whatever else is in it."""
+    """The bytes of the device's memory that the builder may take while it times kernels: all that is free now. By
+    itself TensorRT takes up to three quarters of an integrated GPU's memory, also where other programs use it."""
     return max(TACTIC_BYTES_MIN, free_now(device) - (MEMORY_FLOOR_BYTES if device.info.integrated else 0))
 
 
 def free_now(device: CudaDevice) -> int:
-    """What is free of the device's memory. On a board CUDA does not count as free what the kernel could reclaim."""
+    """The free bytes of the device's memory. On a board CUDA does not count as free what the kernel could reclaim."""
     return available_bytes() if device.info.integrated else device.memory().free
 
 
 def precision_text(request: BuildRequest, library: Library, types: Sequence[str]) -> str:
-    """Which precision a plan has, and what another would change. ``types``: those of the model's file."""
+    """The precision of a plan, and the effect of another, as text. ``types``: the model file's."""
     has = ", ".join(types) or "no floating type"
     if request.precision == "fp16":
         return f"built with precision = 'fp16': float16 where that is faster, else as the file has it ({has})"

@@ -1,4 +1,4 @@
-"""What differs between TensorRT 8.5 and 11 and TensorRT-RTX: one table, and the one way around each difference.
+"""The differences between TensorRT 8.5 and 11 and TensorRT-RTX: one table, and the one way around each difference.
 
 :data:`NAMES` lists every name that this package uses and that not all versions have, and the old names that it must not
 use. :class:`Api` looks once at a library for what the table lists; everything else of the package is written against
@@ -79,7 +79,8 @@ NAMES: Tuple[Name, ...] = (
 
 
 class Api:
-    """What one TensorRT library has of :data:`NAMES`. ``trt`` is the module. Never changes after it was made."""
+    """The names of :data:`NAMES` that one TensorRT library has. ``trt`` is the module. Never changes after it was
+    made."""
 
     def __init__(self, trt: Any) -> None:
         self.trt = trt
@@ -129,7 +130,7 @@ class Api:
         return self.has("ExecutionContextAllocationStrategy", "USER_MANAGED")
 
     def profile_copies(self, lanes: int) -> int:
-        """How many copies of each optimisation profile ``lanes`` need."""
+        """The number of copies of each optimisation profile that ``lanes`` need."""
         return 1 if self.profiles_shared else lanes
 
     def share_profiles(self, config: Any) -> None:
@@ -143,7 +144,7 @@ class Api:
             config.max_aux_streams = count
 
     def aux_streams(self, engine: Any) -> int:
-        """How many streams beside the lane's a plan uses."""
+        """The number of streams beside the lane's that a plan uses."""
         return int(engine.num_aux_streams) if self.has("ICudaEngine", "num_aux_streams") else 0
 
     # --- contexts ---

@@ -1,4 +1,4 @@
-"""What torch raises, as the errors of a model.
+"""Exceptions of torch as the errors of a model.
 
 On the CPU torch raises RuntimeError for nearly everything; on CUDA a type of its own where the device has no room, and
 since 2.8 one for the device's failures, whose text is the same as before.

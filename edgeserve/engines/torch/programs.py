@@ -61,10 +61,10 @@ Dims = Tuple[Optional[int], ...]
 
 
 class Program:
-    """A network, ready to be called. ``inputs`` are in the order of :meth:`call`'s arrays, ``outputs`` name what it
-    returns. ``numbers`` are inputs that take a Python number: give them as tensors on the host. ``sizes`` bounds the
-    batch, where the program does. ``holders``: what has the weights, where that is nobody else's. ``by_chance``:
-    whether it draws random numbers, ``None`` where its graph is not known."""
+    """A network, ready to be called. ``inputs`` are in the order of :meth:`call`'s arrays, ``outputs`` name its
+    results. ``numbers`` are inputs that take a Python number: give them as tensors on the host. ``sizes`` bounds the
+    batch, where the program does. ``holders``: the owners of the weights, where these have no other owner.
+    ``by_chance``: whether it draws random numbers, ``None`` where its graph is not known."""
 
     def __init__(
         self,
@@ -89,8 +89,8 @@ class Program:
         self.numbers = frozenset(numbers)
 
     def call(self, feeds: Mapping[str, torch.Tensor]) -> List[torch.Tensor]:
-        """What the network returns, in the order of ``outputs``. Raises :class:`EngineError` when that is not what was
-        declared."""
+        """The network's results, in the order of ``outputs``. Raises :class:`EngineError` when they differ from the
+        declared ones."""
         arguments: List[Any] = []
         named: Dict[str, Any] = {}
         for port in self.inputs:
@@ -390,7 +390,7 @@ def _keywords_of(program: Any, names: Sequence[str]) -> Sequence[str]:
 
 
 def describe(path: str) -> FileDescription:
-    """What a file of torch says of itself. TorchScript knows the names of its inputs and not what those hold."""
+    """The description of a file of torch. TorchScript knows the names of its inputs and not what those hold."""
     model = ModelConfig(name=os.path.basename(path), engine="torch", file=os.path.abspath(path))
     device = torch.device("cpu")
     if path.endswith(EXPORTED):
@@ -424,7 +424,7 @@ def describe(path: str) -> FileDescription:
 
 
 def _output_ports(path: str, names: Sequence[str]) -> Tuple[Port, ...]:
-    """What an exported program returns, batch axis included: a state is an input that one of these replaces."""
+    """The outputs of an exported program, batch axis included: a state is an input that one of these replaces."""
     program = torch.export.load(path)
     values = {node.name: node.meta.get("val") for node in program.graph.nodes}
     ports = []
@@ -439,7 +439,7 @@ def _names_for_outputs(path: str) -> List[str]:
     """Names for the outputs of an exported program that returns several without names; else none are needed."""
     try:
         program = torch.export.load(path)
-    except Exception:  # noqa: BLE001 read_program says what is wrong with the file
+    except Exception:  # noqa: BLE001 read_program reports the fault of the file
         return []
     spec = program.call_spec.out_spec
     if spec.type is dict or (isinstance(spec.type, type) and issubclass(spec.type, dict)):
@@ -471,5 +471,5 @@ def _tensors_of(holder: Any) -> List[torch.Tensor]:
 
 
 def storages(tensors: Iterable[torch.Tensor]) -> Set[int]:
-    """Where the tensors' bytes lie."""
+    """The addresses of the tensors' storages."""
     return {tensor.untyped_storage().data_ptr() for tensor in tensors}

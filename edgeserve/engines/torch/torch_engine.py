@@ -55,7 +55,7 @@ WORK_PER_INPUT_BYTE = 32
 """Estimated working memory per byte of the largest batch's inputs, until a profile has measured it; as for ``onnx``."""
 
 CUBLAS_WORKSPACE = ":4096:8"
-"""What cuBLAS must be told before its first use to give the same bits each time (CUDA documentation, cuBLAS, results
+"""The setting of cuBLAS, made before its first use, for the same bits each time (CUDA documentation, cuBLAS, results
 reproducibility)."""
 
 
@@ -175,7 +175,7 @@ class TorchEngine(Engine):
         return self.loaded_ports().misfits(declared)
 
     def run(self, batch: Batch) -> List[Result]:
-        """On the CPU, to its end."""
+        """Run a batch on the CPU, to its end."""
         ports = self.loaded_ports()
         packed = ports.pack(batch)
         return ports.unpack(self.arrays_of(packed, self.threads_of(self._lanes[0])), packed)
@@ -212,7 +212,7 @@ class TorchEngine(Engine):
         return [output.float() if output.dtype in (torch.bfloat16, self._precision) else output for output in outputs]
 
     def failed(self, error: Exception, feeds: Dict[str, NDArray[Any]]) -> EngineError:
-        """What was raised while the network ran, as the error of this model."""
+        """The error of this model for an exception raised while the network ran."""
         return failure_of(self._name, error, feeds, self._device)
 
     def _numbers(self) -> Container[str]:
@@ -223,7 +223,7 @@ class TorchEngine(Engine):
         return self._threads_set or lane.threads
 
     def loaded_ports(self) -> Ports:
-        """What packs and unpacks the model's batches."""
+        """The ports that pack and unpack the model's batches."""
         ports = self._ports
         if ports is None:
             raise EngineError(f"model {self._name!r} is not loaded; call load() before it is used")

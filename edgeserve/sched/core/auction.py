@@ -1,7 +1,7 @@
-"""The auction: every lane that accepts a work gets the best bid for it, checked and launched.
+"""The auction: every lane that accepts a batch gets the best bid for it, checked and launched.
 
-Which of several bids is best says ``sched/policy_api/arbiter.py``; here it is asked, held to what is legal, and put on
-the lane. Knows no policy by name.
+``sched/policy_api/arbiter.py`` chooses the best of several bids; here the choice is checked to be legal and put on the
+lane. Knows no policy by name.
 """
 
 from __future__ import annotations
@@ -98,8 +98,8 @@ class Auction:
         return None
 
     def _trial_may_run(self, trial: Bid, bids: List[Bid], lane: Lane, at_ns: int) -> bool:
-        """Whether a trial may have the lane: nobody else wants it, or who wants it can wait, and no critical request
-        could need it before the trial is believed to be over."""
+        """True if a trial may have the lane: no other bid wants it, or the others can wait, and no critical request
+        could need it before the trial's expected end."""
         trial.policy = self._trials
         others = [bid for bid in bids if not bid.probe]
         dispatch_gap_ns = lane.dispatch_gap.careful_ns
@@ -110,9 +110,9 @@ class Auction:
         return trial.klass == "critical" or self._fits(trial, trial.size, lane)
 
     def _yielding(self, bid: Bid, lane: Lane) -> Bid | None:
-        """What of background work or of a probe may run now: all of it, a smaller batch that is over before the next
-        critical request could need the lane, or nothing: near a limit of heat or power it waits until its app's
-        ``background_wait`` is over. A probe must delay nobody at all."""
+        """The part of background work or of a probe that may run now: all of it, a smaller batch that is over before
+        the next critical request could need the lane, or nothing: near a limit of heat or power it waits until its
+        app's ``background_wait`` is over. A probe must delay no request at all."""
         pauses = self._state.devices[lane.device].pressure > 0 and not self._state.draining
         if pauses and (bid.probe or not any(self._board.has_waited(job) for job in bid.jobs)):
             return None
@@ -152,9 +152,9 @@ class Auction:
         return False
 
     def _launch_sequences(self, lane: Lane, bid: Bid) -> bool:
-        """Launch what of a batch of sequences finds room on the lane: slots, and bytes for what its jobs may grow to.
-        Where there is none, those that took their places last give them up. False: nothing can run until a batch of
-        the model that runs elsewhere has ended."""
+        """Launch the part of a batch of sequences that finds room on the lane: slots, and bytes for the growth of its
+        jobs. Where there is none, the sequences that took their places last give them up. False: nothing can run until
+        a batch of the model that runs elsewhere has ended."""
         if self._illegal(lane, bid, self._state.devices[lane.device].placements.get(bid.model)):
             self.launch(lane, bid)  # which says why not
         sequences = self._state.sequences
@@ -234,7 +234,7 @@ class Auction:
             if sequence is not None:  # once they wait for the model no more, on any lane
                 work.reads = not all(job.has_state for job in work.jobs)
                 work.step_ns = max(1, bid.expected_ns // (bid.steps_max or 1))
-                if sequence.prefill_tokens:  # no turn is longer, whatever is read before the first step
+                if sequence.prefill_tokens:  # no turn is longer, for any prompt before the first step
                     work.step_ns = min(work.step_ns, state.latency[bid.model, lane.name].likely_ns[bid.size])
                 state.sequences.started(work, extra_bytes)
             if tracked:  # (a probe is no use of its model: demand decides what stays in memory)

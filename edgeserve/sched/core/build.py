@@ -1,6 +1,7 @@
-"""From a configuration and profiles to a scheduler: the one place where the pure parts are put together.
+"""Builds a scheduler from a configuration and profiles: the one place where the pure parts are put together.
 
-The live runtime and the simulator both call :func:`build_scheduler`, so that what is simulated is what serves.
+The live runtime and the simulator both call :func:`build_scheduler`, so that the simulated scheduler is the serving
+one.
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ SequenceFacts = Mapping[str, Tuple[int, ...]]
 is bounded, the tokens of prompts that one turn reads."""
 
 ASSUMED_NS = 100 * NS_PER_US
-"""What a batch is assumed to take before it ran, where nothing gave it an input to try. Too short rather than too long:
-the first run corrects it, but what is refused as too slow never runs."""
+"""The assumed time of a batch before its first run, where no input was there to try it. Too short rather than too long:
+the first run corrects it, but a batch refused as too slow never runs."""
 
 
 class Seed(NamedTuple):
-    """What is known of a batch size before anything ran, and from where (``sched/latency/batch_time.py``)."""
+    """The first estimate for a batch size, and its source (``sched/latency/batch_time.py``)."""
 
     timing: Timing
     source: str
@@ -156,7 +157,7 @@ def sequence_models(config: Config, facts: SequenceFacts) -> Dict[str, SequenceM
 def seed_timings(
     config: Config, profiles: Sequence[Profile], measured: Measured
 ) -> Dict[Tuple[str, str], Dict[int, Seed]]:
-    """For every allowed (model, lane): batch size -> the best knowledge there is before anything ran."""
+    """The best first estimates for every allowed (model, lane): batch size -> timing."""
     profiled = profiled_lanes(profiles)
     seeds: Dict[Tuple[str, str], Dict[int, Seed]] = {}
     for model in config.models.values():

@@ -1,12 +1,12 @@
-"""Experiments: jobs that run alone in order to measure, where that costs nobody anything. Two kinds of them.
+"""Experiments: jobs that run alone in order to measure, where that costs no request anything. Two kinds of them.
 
-*Trials* are requests that a policy gave up because of an estimate. What is refused never runs, so one outlier or a
+*Trials* are requests that a policy gave up because of an estimate. A refused request never runs, so one outlier or a
 wrong profile would refuse an app for good. So before a request is refused on an estimate, one request of an app at a
 time per lane, on a lane that idles, is taken from its policy and run alone: it corrects the latency model that all
-policies share. What was measured in the last second confirms an estimate if even the fastest of the last ten runs was
+policies share. A measurement of the last second confirms an estimate if even the fastest of the last ten runs was
 too slow: an app that really is too slow has one trial a second.
 
-*Probes* run inputs that the world keeps for a policy (``RetainInputs``), whatever becomes of their requests. Each is
+*Probes* run inputs that the world keeps for a policy (``RetainInputs``), however their requests end. Each is
 taken by one batch with ``probe`` or let go of (``ReleaseInputs``), never both. Nothing waits for a probe, and no job
 moves when the lane answers. The policy says which inputs are worth it; that no probe delays real work is kept here.
 """
@@ -34,14 +34,14 @@ WAITED_SHARE = 8
 """A request that has waited more than this part of its time was given up because of the load, not of an estimate."""
 
 HURT_RUNS = 16
-"""Where a trial is believed to take so long that requests of other apps would be late behind it: at most one in so many
-times what it is believed to take: what the last trial took if that was in time."""
+"""The least pause before another trial that would make requests of other apps late, in multiples of its expected time
+(the last trial's time, if that was in time)."""
 
 LATELY_NS = 1000 * NS_PER_MS
-"""What is older is not lately. A measurement confirms an estimate for so long (of a request with hints, for as long as
-it counts). A model that was not measured lately, and is believed to be too slow even alone, may have a trial although
-its lanes are busy: it waits for one that idles, or goes before a batch that can wait. Apps that were not asked lately
-are delayed by no trial."""
+"""The greatest age of a measurement that counts as recent. A measurement confirms an estimate for so long (of a request
+with hints, for as long as it counts). A model that was not measured lately, and is believed to be too slow even alone,
+may have a trial although its lanes are busy: it waits for one that idles, or goes before a batch that can wait. Apps
+that were not asked lately are delayed by no trial."""
 
 
 @dataclass(eq=False)
@@ -152,7 +152,7 @@ class Trials(Policy):
         return None
 
     def may_go_first(self, bid: Bid, other: Bid, at_ns: int) -> bool:
-        """Whether a trial goes before a batch of somebody else: the model was not measured lately, and the batch
+        """True if a trial goes before a batch of another policy: the model was not measured lately, and the batch
         delivers as much after it."""
         lately_ns = self._state.board.now_ns - LATELY_NS
         if any(latency.observed_ns > lately_ns for latency in self._state.latencies_of[bid.model]):
@@ -168,7 +168,7 @@ class Trials(Policy):
 
 
 class Probes(ProbeMoves):
-    """Which inputs the world keeps (``state.retained``), and when a probe may start."""
+    """The inputs that the world keeps (``state.retained``), and the start of probes."""
 
     def __init__(self, state: State, slack: Slack) -> None:
         self._state = state
@@ -176,7 +176,7 @@ class Probes(ProbeMoves):
         self._retained = state.retained
 
     def retain(self, job: Job) -> bool:
-        """Keep a ready job's inputs. False while draining: what nobody waits for is not begun any more."""
+        """Keep a ready job's inputs. False while draining: probes are not begun any more."""
         request = job.request
         if job.state != READY or job.steps or request.stream is not None or job.seq in self._retained:
             raise PolicyError(
@@ -231,8 +231,8 @@ class Probes(ProbeMoves):
         return self._slack.spares_arrivals(lane, self._state.latency[model, lane.name].alone_ns)
 
     def may_start(self, bid: Bid, lane: Lane, now_ns: int) -> bool:
-        """Whether a probe on this lane now delays nobody: nothing is on the lane, no ready job could run on it (also
-        one that its policy holds back), and both who may arrive and who is open would be in time after it."""
+        """True if a probe on this lane now delays no request: nothing is on the lane, no ready job could run on it
+        (also one that its policy holds back), and both expected and open requests would be in time after it."""
         if lane.works or not self.fits(bid.model, lane):
             return False
         return self._slack.spares_open(lane, now_ns + self._state.latency[bid.model, lane.name].alone_ns)

@@ -30,7 +30,8 @@ WINDOW_NS_MAX = 20 * NS_PER_MS
 """The longest window: no lane waits longer."""
 
 TRUSTED = (3, 4)
-"""Returns among what is counted of a client (answers, and arrivals that follow none), at least, before a lane waits."""
+"""The least share of returns among a client's counted answers, and arrivals that follow none, for which a lane
+waits."""
 
 COUNTED = (16, 64)
 """Answers and arrivals that must have been counted before; and when all counts are halved: the last ones decide."""
@@ -39,7 +40,7 @@ DELAYS_LEN = 8
 """Answers together whose last return is remembered: the longest of these delays is what a lane waits for."""
 
 JITTER_NS = 100 * NS_PER_US
-"""What a return may take longer than a quarter over the longest remembered delay."""
+"""The time that a return may take beyond the longest remembered delay and a quarter of it."""
 
 CLIENTS_MAX = 64
 """Clients remembered per app, those last answered. More than some batches hold have full batches without waiting."""
@@ -48,15 +49,16 @@ GAIN_MIN = 8
 """A fuller batch must save this part of the time per request, beyond the wait for clients itself."""
 
 STRIKES_MAX = 6
-"""After a wait that did not pay, the next 2, 4, 8 ... times that one would are let pass: 64 at most."""
+"""The most doublings of the pause after waits that did not pay: the next 2, 4, 8 ... chances are passed over, 64 at
+most."""
 
 PRESSURE_SHARES = (0.0, 0.5, 0.7)
-"""Of the time that a job could still wait, the part that it may, by the device's pressure (0, 1 soft, 2 hard)."""
+"""The share of the time that a job could still wait for which it may, by the device's pressure (0, 1 soft, 2 hard)."""
 
 
 @dataclass(eq=False)
 class ReturningClient:
-    """What is known of one client of one app. ``returned`` of ``counted`` answers and arrivals were returns."""
+    """The record of one client of one app. ``returned`` of ``counted`` answers and arrivals were returns."""
 
     answered_ns: int = 0
     until_ns: int = -1  # requests that follow by then are returns
@@ -70,7 +72,7 @@ class ReturningClient:
 
     def open(self, now_ns: int, window_ns: int) -> None:
         """Requests are answered now; the window before is over unless some of its returns may still come."""
-        if self.until_ns < now_ns or not self.owed:  # what is owed will not come
+        if self.until_ns < now_ns or not self.owed:  # the expected returns will not come
             self.counted += self.owed
             self.owed = 0
             if self.last_ns >= 0:
@@ -98,7 +100,7 @@ class Wait:
 
 
 class Holds:
-    """Which lanes wait. :meth:`answered` and :meth:`came` teach it, :meth:`holds` decides.
+    """Decides which lanes wait. :meth:`answered` and :meth:`came` teach it, :meth:`holds` decides.
 
     ``learns``: some lane may wait for clients. ``awaited_until_ns``: no trusted client is expected later. ``wake_ns``
     is when the first of the present step's waits ends, or None.
@@ -126,7 +128,7 @@ class Holds:
                 for model in dict.fromkeys(models):
                     self._clients_of.setdefault(model, []).append(self._known[app.name])
         self.learns = bool(self._known)
-        self._strikes: Dict[str, int] = {}  # by lane: waits in vain, less those that paid since
+        self._strikes: Dict[str, int] = {}  # by lane: waits in vain, less the ones that paid since
         self._skip: Dict[str, int] = {}  # by lane: waits still to be let pass
 
     # --- learning -----------------------------------------------------------------------------------------------------
@@ -172,7 +174,7 @@ class Holds:
     # --- deciding -----------------------------------------------------------------------------------------------------
 
     def may_hold(self, lane: Lane) -> bool:
-        """Whether :meth:`holds` is to be asked: there is pressure, or somebody is expected back."""
+        """True if :meth:`holds` must be asked: there is pressure, or a client is expected back."""
         return (
             self._state.board.now_ns < self.awaited_until_ns
             or self._state.devices[lane.device].pressure > 0
@@ -205,9 +207,9 @@ class Holds:
     # --- pressure -----------------------------------------------------------------------------------------------------
 
     def _under_pressure_ns(self, lane: Lane, bid: Bid, share: float) -> int:
-        """Until when the lane waits for the cheapest batch per job: for a ``share`` of the time for which everything
-        that waits for it could wait, model after model, as slow as the slowest lately. ``now`` where something cannot
-        wait, or a fuller batch saves too little."""
+        """The time until which the lane waits for the cheapest batch per job: for a ``share`` of the time for which all
+        jobs that wait for it could wait, model after model, as slow as the slowest lately. ``now`` where something
+        cannot wait, or a fuller batch saves too little."""
         now, takes_ns = self._state.board.now_ns, 0
         soonest: Tuple[int, int] = (2**62, now)  # the deadline that is due first, and since when its job waits
         if next(self._slack.waiting(lane, ("critical",)), None) is not None:
@@ -238,7 +240,7 @@ class Holds:
     # --- returning clients --------------------------------------------------------------------------------------------
 
     def _for_clients_ns(self, lane: Lane, bid: Bid, bids: Sequence[Bid]) -> int:
-        """Until when the lane waits for clients to return; ``now`` where it does not."""
+        """The time until which the lane waits for clients to return; ``now`` where it does not."""
         now, wait = self._state.board.now_ns, self._waits.get(lane.name)
         latency = self._state.latency[bid.model, lane.name]
         until_ns = now
@@ -260,7 +262,7 @@ class Holds:
         return until_ns
 
     def _may_wait(self, lane: Lane, bid: Bid, bids: Sequence[Bid], now: int) -> bool:
-        """Whether a wait of the lane would keep nobody waiting but the bid's own requests."""
+        """True if a wait of the lane would delay the bid's own requests alone."""
         if not lane.waits or lane.works or bid.model not in self._clients_of:
             return False
         for competing in bids:
@@ -276,7 +278,7 @@ class Holds:
         )
 
     def _pays_until_ns(self, latency: BatchTime, bid: Bid, lane: Lane, latest_ns: int) -> int:
-        """Until when a wait pays, at most ``latest_ns``; ``now`` where none does.
+        """The time until which a wait pays, at most ``latest_ns``; ``now`` where none does.
 
         What counts is the lane time per request: of the batch and the returns after it, against the two in one batch
         and the wait. If the wait lasts, every request of the batch must be in time by the careful estimate, and the

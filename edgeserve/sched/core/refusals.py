@@ -1,7 +1,7 @@
-"""What a refusal for a deadline says of itself: how long the request would have taken, and which deadline would do.
+"""The numbers in a refusal for a deadline: the time that the request would have taken, and the deadline that would do.
 
-What the estimate cannot explain (a policy had another reason) gets no numbers. The deadline that would do counts what
-waits for the lane and goes first; a request that comes back with it is ranked above its equals
+A refusal that the estimate cannot explain (a policy had another reason) gets no numbers. The deadline that would do
+counts what waits for the lane and goes first; a request that comes back with it is ranked above its equals
 (``sched/requests/promises.py``).
 """
 
@@ -23,8 +23,8 @@ NOT_BELOW = {klass: CLASSES[: index + 1] for index, klass in enumerate(CLASSES)}
 
 
 def shortfall_of(state: State, request: RequestRecord, job: Job | None) -> Shortfall | None:
-    """What a request lacks that its policy is about to give up (because of ``job``, where one is named), or None where
-    its deadline is not the reason."""
+    """The shortfall of a request that its policy is about to give up (because of ``job``, where one is named), or None
+    where its deadline is not the reason."""
     if request.ended or request.on_late == "answer":
         return None
     expected = request.policy.expected_end(request, job, state.board)
@@ -58,8 +58,8 @@ def _would_do_ns(state: State, request: RequestRecord, expected: ExpectedEnd) ->
 
 
 def _ahead_ns(state: State, request: RequestRecord, lane: Lane, due_ns: int) -> int:
-    """What stands before a request on this lane, or on the one of the others that it needs where that is longest: while
-    it waits for one, the queue of the next becomes shorter."""
+    """The time of the batches before a request on this lane, or on the one of the others that it needs where that is
+    longest: while it waits for one, the queue of the next becomes shorter."""
     ahead_ns = _ahead_on_ns(state, request, lane, due_ns)
     for node in request.app.nodes:
         lanes = state.lanes_of[node.model]

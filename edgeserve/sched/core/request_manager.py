@@ -292,8 +292,9 @@ class RequestManager(RequestMoves):
         heappush(self.timers, (at_ns, self._timer_seq, request))
 
     def _plan_to_settle(self, request: RequestRecord) -> None:
-        """When a request that is answered in part must stop waiting at its joins, and its sequences must stop writing:
-        what follows them needs the rest of the time. One that opens later than that has half of what is left."""
+        """Set the time at which a request that is answered in part must stop waiting at its joins, and its sequences
+        must stop writing: the nodes behind them need the rest of the time. One that opens later than that has half of
+        what is left."""
         rest_ns = self._state.costs[request.app.name].rest_ns
         sequences = self._state.sequences.models
         behind_ns = [rest_ns[pred.name] for node in request.app.nodes if node.is_join for pred in node.preds]
@@ -463,7 +464,7 @@ class RequestManager(RequestMoves):
         behind_ns = self._state.costs[request.app.name].rest_ns[node.name] if node.succs else 0
         job.deadline_ns = request.deadline_ns - behind_ns
         ends_anyhow = request.on_late == PARTIAL and keeps_written(job)
-        # An iterative job's next step must leave time for those behind it, unless what is written by then counts.
+        # An iterative job's next step must leave time for the ones behind it, unless its partial answer counts.
         if (job.hints or job.steps_total) and not ends_anyhow:
             job.deadline_ns -= (steps_left(job) - 1) * alone_ns
         self._ready.add(job)
@@ -756,8 +757,8 @@ class RequestManager(RequestMoves):
             self.end(request, "cancel", reason)
 
     def _expire_written(self, request: RequestRecord) -> bool:
-        """At the deadline of a request that is answered in part: its sequences end with what they have written, and
-        nothing behind them is given up any more. False: nothing was written."""
+        """End the sequences of a request that is answered in part with their partial answers, at its deadline; nothing
+        behind them is given up any more. False: nothing was written."""
         if request.on_late != PARTIAL or not _has_written(request):
             return False
         self._end_all_written(request, [job for job in request.jobs.values() if keeps_written(job)], EXPIRED)
@@ -799,7 +800,7 @@ class RequestManager(RequestMoves):
         self._proceed(request, ready, job.breakdown)
 
     def _spent(self, job: Job) -> LatencyBreakdown:
-        """Where the time of a job went, with that of the steps of its sequence in the batch that runs."""
+        """The breakdown of a job's time, with the steps of its sequence in the running batch."""
         if job.state != RUNNING or job.node.model not in self._state.sequences.models:
             return job.breakdown
         queued_ns, load_ns, behind_ns, ran_ns = job.breakdown
@@ -807,14 +808,14 @@ class RequestManager(RequestMoves):
         return LatencyBreakdown(queued_ns + job.launched_ns - job.ready_ns, load_ns, behind_ns, ran_ns)
 
     def _owe_answer(self, request: RequestRecord, has_settled: bool = False) -> None:
-        """What a request's sequences have written, or its joins have settled for, is not given up for its deadline:
-        what follows runs late, where no join can still go on with less."""
+        """Keep a request whose sequences have written, or whose joins have settled, beyond its deadline: the nodes
+        behind run late, where no join can still go on with less."""
         owes = has_settled or request.wrote
         if owes and request.on_late == PARTIAL and all(row[2] for row in (request.joins or {}).values()):
             self._answer_late(request)
 
     def _answer_late(self, request: RequestRecord) -> None:
-        """From now on a request is answered however late. What of it waits does so anew, since policies judge it
+        """Answer a request from now on however late. Its waiting jobs are queued anew, since policies judge it
         otherwise."""
         if request.ended:
             return
@@ -855,7 +856,7 @@ class RequestManager(RequestMoves):
             del board.passed_ns[name]
 
     def _promise(self, request: RequestRecord, shortfall: Shortfall | None) -> None:
-        """Whoever is told a deadline that would do may come back with it."""
+        """Note the deadline that a refusal offers, since the client may come back with it."""
         if shortfall is not None and shortfall.slo_ns_min is not None:
             key = (request.share, request.app.name, request.klass)
             asked_ns = request.deadline_ns - request.arrival_ns
@@ -911,7 +912,7 @@ class RequestManager(RequestMoves):
     # --- timers -------------------------------------------------------------------------------------------------------
 
     def run_timers(self) -> None:
-        """End what waited past its deadline, settle what is due, forget silent streams."""
+        """End the requests that waited past their deadlines, settle due joins, forget silent streams."""
         now = self._board.now_ns
         timers = self.timers
         while timers and timers[0][0] <= now:

@@ -46,14 +46,15 @@ SPEED_TOLERANCE = 0.02
 speed makes every table of the lane anew."""
 
 PENDING_MAX = 2**31
-"""Where no bound was given."""
+"""The bound on pending requests where none was given."""
 
 WAKES_LATE_NS_MAX = 5 * NS_PER_MS
-"""Of what the loop wakes late: a longer pause of the machine says nothing about the next time. On two busy cores it was
+"""The most of the loop's lateness that is learnt: a longer pause of the machine says nothing about the next time. On
+two busy cores it was
 0.3 to 4.2 ms."""
 
 FORGET_EVERY_NS = 1000 * NS_PER_MS
-"""How often old durations are let go of: a tenth of their age."""
+"""The time between two removals of old durations: a tenth of their age."""
 
 
 class Scheduler:
@@ -116,7 +117,7 @@ class Scheduler:
         board.ends_ns.clear()
         actions: List[Action] = []
         state.actions = actions
-        if now_ns >= self._forget_at_ns:  # before the events: an arrival is judged by what is still known
+        if now_ns >= self._forget_at_ns:  # before the events: an arrival is judged by present durations
             self._forget_at_ns = now_ns + FORGET_EVERY_NS
             for latency in state.latency.values():
                 latency.forget(now_ns)
@@ -178,7 +179,7 @@ class Scheduler:
         self.wake_ns = wake_ns if wake_ns is None or wake_ns > now_ns else now_ns + 1
 
     def story(self, request_id: int) -> List[str]:
-        """What happened to a request, for people and error messages; empty when it is not remembered."""
+        """The story of a request, for people and error messages; empty when it is not remembered."""
         request = self.request(request_id)
         return request.story() if request is not None else []
 
@@ -195,7 +196,7 @@ class Scheduler:
         return self._request_manager.trials.figures()
 
     def thought_ns(self) -> int:
-        """What the plans of policies since the last call took: for simulations, which charge it."""
+        """The time of the policies' plans since the last call: for simulations, which charge it."""
         return sum([policy.thought_ns() for policy in self._thinkers])
 
     def energy(self, now_ns: int) -> Mapping[str, Any]:
@@ -470,7 +471,7 @@ class Scheduler:
         self._probes.release_stranded()
 
     def _fail_jobs_of(self, model: str, reason: str) -> None:
-        """A model could not be loaded again: those that no device can serve need not wait for it."""
+        """Fail the jobs of a model that could not be loaded again, where no device can serve them."""
         for policy in (*self.state.policies, self._request_manager.trials):
             for job in policy.queued():
                 if model in job.node.models and not job.request.ended and self.state.memory.is_hopeless(job):

@@ -1,6 +1,6 @@
-"""How long a lane may be kept, busy or idle, before a request is late: asked by everything that keeps one.
+"""The time for which a lane may be kept, busy or idle, before a request is late: all code that keeps one asks here.
 
-Three kinds of requests may be delayed: those that wait (``requests/ready_jobs.py``), critical ones that are expected
+Three kinds of requests may be delayed: waiting ones (``requests/ready_jobs.py``), critical ones that are expected
 (``Board.spares_critical``), and any that arrives while the lane is kept. Reads the tables and changes nothing.
 """
 
@@ -17,7 +17,7 @@ from edgeserve.units import FOREVER_NS
 
 
 class Slack:
-    """Who would be late behind work on a lane, or behind a lane that idles."""
+    """Finds requests that would be late behind a batch on a lane, or behind a lane that idles."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -46,8 +46,8 @@ class Slack:
         return True
 
     def spares_open(self, lane: Lane, until_ns: int) -> bool:
-        """Whether no open request could be late that may still need the lane, if it is kept until then: none waits for
-        it, and what is elsewhere now, or held by its stream, has time enough afterwards."""
+        """True if no open request that may still need the lane could be late if it is kept until then: none waits for
+        it, and the ones elsewhere now, or held by their streams, have time enough afterwards."""
         if next(self.waiting(lane), None) is not None:
             return False
         state = self._state

@@ -1,9 +1,9 @@
-"""How long batches of one model take on one lane: a table per answer, made anew by what changes them.
+"""The times of batches of one model on one lane: a table per question, made anew with each change.
 
 Profile first, measured durations after. What changes from second to second (clocks, heat, other load) slows all batch
 sizes alike; so all times are the standard time of their size, which follows slowly, times one slowdown, which every
 batch moves at once. (By its own last runs alone the size would win whose few runs were lucky.) Integers, parts per
-million: decisions are the same on every Python. ``docs/guide/batch-times.md`` says which answer is for what.
+million: decisions are the same on every Python. ``docs/guide/batch-times.md`` says which table serves which question.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from edgeserve.sched.requests.work import MILLI
 from edgeserve.units import FOREVER_NS, NS_PER_MS, PPM
 
 EXPECTED, PROFILE, START, ASSUMED, LIVE = "expected", "profile", "start-up", "assumed", "live"
-"""What an estimate stands on: ``[model.NAME.expected]``, a profile, a few runs at start-up, nothing (an input to try
+"""The basis of an estimate: ``[model.NAME.expected]``, a profile, a few runs at start-up, nothing (an input to try
 the model with was missing), or batches that were served."""
 
 WINDOW_LEN = 10
@@ -27,17 +27,18 @@ WINDOW_LEN = 10
 
 WINDOW_AGE_NS = 10_000 * NS_PER_MS
 """A duration older than this no longer counts, so that a batch size whose estimate became too pessimistic is tried
-again (Clockwork's pitfall: what is never run is never re-measured)."""
+again (Clockwork's pitfall: a size that never runs is never re-measured)."""
 
 MIDDLE = 0.6
 """The quantile of :attr:`BatchTime.typical_ns`: of ten batches the upper of the two middle ones, which is nearer to
 their mean. Policies add up the times of many steps."""
 
 LIKELY = 0.8
-"""The quantile of :attr:`BatchTime.likely_ns`, of those that profiles have."""
+"""The quantile of :attr:`BatchTime.likely_ns`, one that profiles have."""
 
 PRIOR, PLACE_LEN = 8, 64
-"""How a size compares with the others is the mean of its last batches, beside so many that agreed with the profile."""
+"""The weight of the profile, in batches that agree with it, beside a size's last batches, in its comparison with the
+other sizes; and the number of these batches."""
 
 PLACE_MAX = 2
 """A size is at most so many times slower or faster beside the others than the profile says."""
@@ -56,7 +57,7 @@ CONTRADICTS_NS = NS_PER_MS // 10
 
 
 class Known(NamedTuple):
-    """What the estimates of one batch size stand on: ``source`` is :data:`LIVE` where batches of this size were
+    """The basis of the estimates of one batch size: ``source`` is :data:`LIVE` where batches of this size were
     measured lately; ``measured`` is the number of measurements, ``age_ns`` the age of the newest (None: all were taken
     before the start). Estimates do not change with it."""
 
@@ -77,7 +78,7 @@ class Contradiction(NamedTuple):
 
 
 class BatchTime:
-    """One model on one lane: how long a batch takes now.
+    """The present times of a model's batches on a lane.
 
     Tables by batch size, in nanoseconds at the lane's present speed; a table that changed may be a new object, so it is
     read from here each time. ``version`` rises when the tables of the present slowdown (typical, likely, slowest) have
@@ -88,7 +89,7 @@ class BatchTime:
     ``likely_ns``      the 80th percentile, for decisions that one slow batch in ten must not sway
     ``typical_ns``     the middle of what batches take now: what the work is worth, not what it may take
     ``slowest_ns``     as slow as the slowest of the last ten batches of any size: for what must not be late
-    ``profiled_ns``    the profile's mean, whatever was measured since: for policies that planned ahead of time
+    ``profiled_ns``    the profile's mean, without later measurements: for policies that planned ahead of time
 
     ``sizes`` are the batch sizes that have a time, and ``size_for[n]`` is the one that n jobs run as: the smallest that
     holds them. ``alone_ns`` and ``alone_likely_ns`` are the careful and the likely time of the smallest,
@@ -232,7 +233,7 @@ class BatchTime:
         """The part of declared extra work that counts, as batches have shown it, in millionths."""
         return self._declared.share_ppm
 
-    # --- what is asked less often -------------------------------------------------------------------------------------
+    # --- less frequent questions --------------------------------------------------------------------------------------
 
     def work(self) -> WorkTime:
         """The times of any amount of work, and the best split of n jobs into batches. From the first time that a policy
@@ -256,15 +257,16 @@ class BatchTime:
         return math.ceil(window.quantile(0.0) / self.speed)
 
     def known(self, size: int, now_ns: int) -> Known:
-        """What the estimates of a size stand on."""
+        """The basis of the estimates of a size."""
         window = self._windows[size]
         if window.count:
             return Known(LIVE, window.count, max(0, now_ns - window.newest_ns))
         return Known(self._source(size), self.seeds[size].count, None)
 
     def contradiction(self) -> Contradiction | None:
-        """What more than half of the latest served batches contradict: profile, ``expected`` or start-up. Estimates
-        follow the served batches, but fall back to their beginning after a pause and at each start."""
+        """The first estimate (profile, ``expected`` or start-up) that more than half of the latest served batches
+        contradict. Estimates follow the served batches, but fall back to their beginning after a pause and at each
+        start."""
         size, served = self._served_size, self._served
         if served.count < WINDOW_LEN or self._source(size) == ASSUMED:
             return None
@@ -280,22 +282,22 @@ class BatchTime:
         return Contradiction(self._source(size), size, began_ns, served_ns, WINDOW_LEN)
 
     def _source(self, size: int) -> str:
-        """What the estimates of a size began with."""
+        """The source of the first estimates of a size."""
         return self._sources.get(size, PROFILE if self.seeds[size].count else EXPECTED)
 
     @property
     def slowdown_count(self) -> int:
-        """How many batches :attr:`slowdown_ppm` stands on."""
+        """The number of batches behind :attr:`slowdown_ppm`."""
         return self._ratios.count
 
-    # --- what is learnt -----------------------------------------------------------------------------------------------
+    # --- learning -----------------------------------------------------------------------------------------------------
 
     def _follow(self, now_ns: int, ratio_ppm: int) -> None:
         """A batch took so many times its standard time."""
         self._ratios.add(ratio_ppm, now_ns)
 
     def _compare(self, one: Tuple[int, int], other: Tuple[int, int]) -> None:
-        """Two successive batches (size, ratio) tell how their sizes compare, whatever slows both: one takes the more of
+        """Compare the sizes of two successive batches (size, ratio) without the slowdown of both: one takes the more of
         its standard time, the other the less."""
         before, ratio_before_ppm = one
         size, ratio_ppm = other
@@ -345,7 +347,7 @@ class BatchTime:
         return before.quantile(MIDDLE) if before.count else PPM
 
     def _each_ns(self) -> int:
-        """What a standard job adds to a batch, as profiled."""
+        """The time that a standard job adds to a batch, as profiled."""
         first = self.sizes[0]
         return max(0, self.seeds[first].median_ns - self.fixed_ns) // first
 
@@ -410,5 +412,5 @@ def fixed_part_ns(times_ns: Mapping[int, int]) -> int:
 
 
 def _spread_ppm(seed: Timing) -> int:
-    """How many times its middle the likely time of a profiled size is."""
+    """The likely time of a profiled size, in millionths of its middle."""
     return seed.quantiles_ns[QUANTILES.index(LIKELY)] * PPM // max(1, seed.median_ns) if seed.quantiles_ns else PPM

@@ -1,4 +1,4 @@
-"""How much of the work that jobs declare shows in what their batches take.
+"""The share of declared work that shows in the times of batches.
 
 The slope of the measured times over what they would be if every hint ``work`` was right: 1 where hints are right, less
 the more they err, 0 where they tell nothing. Hints count as much as that, so a wrong one does no harm for long.

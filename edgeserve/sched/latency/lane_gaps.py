@@ -16,11 +16,11 @@ DISPATCH_NS_MAX = 10 * NS_PER_MS
 
 
 class DispatchGap:
-    """From the end of a batch until the next one starts, on a lane that is given one batch at a time: the loop hears of
-    the end, decides, and wakes the lane's thread. What waits starts later by that for each batch before it.
+    """The gap from the end of a batch until the next one starts, on a lane that is given one batch at a time: the loop
+    hears of the end, decides, and wakes the lane's thread. Waiting jobs start later by that for each batch before them.
 
-    ``likely_ns`` is the median of the last gaps, ``careful_ns`` what seven of eight took at most; 0 until enough were
-    measured. ``version`` rises when a number changes.
+    ``likely_ns`` is the median of the last gaps, ``careful_ns`` the time that seven of eight took at most; 0 until
+    enough were measured. ``version`` rises when a number changes.
     """
 
     def __init__(self) -> None:
@@ -30,7 +30,8 @@ class DispatchGap:
         self._window = Window(DISPATCH_LEN, DISPATCH_EVERY)
 
     def took(self, gap_ns: int) -> None:
-        """From the decision on a batch until the loop heard of its end, less what the batch itself took."""
+        """Note a gap: the time from the decision on a batch until the loop heard of its end, less the batch's own
+        time."""
         if self._window.add(max(0, min(DISPATCH_NS_MAX, gap_ns))):
             likely_ns, careful_ns = self._window.quantile(1 / 2), self._window.quantile(7 / 8)
             if (likely_ns, careful_ns) != (self.likely_ns, self.careful_ns):

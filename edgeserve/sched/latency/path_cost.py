@@ -1,5 +1,5 @@
-"""What an app's requests cost: alone, and from each node on. Learned from the latency models and from fan-outs.
-The numbers are made anew at most every :data:`REFRESH_NS`, if what they are made of has changed."""
+"""The cost of an app's requests: alone, and from each node on. Learned from the latency models and from fan-outs.
+The numbers are made anew at most every :data:`REFRESH_NS`, if their sources have changed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from edgeserve.sched.requests.work import MILLI, WORK_MAX, relative_milli
 from edgeserve.units import NS_PER_MS
 
 REFRESH_NS = 100 * NS_PER_MS
-"""How old the numbers may be: far shorter than the drift of a device, far longer than a decision."""
+"""The greatest age of the numbers: far shorter than the drift of a device, far longer than a decision."""
 
 PARTS_LEN = 32
 """Fan-outs remembered per node, to predict the next one's number of parts by their mean."""
@@ -76,12 +76,12 @@ class AppCosts:
         self._parts_version += 1
 
     def parts_of(self, node: Node) -> int | None:
-        """How many parts a fan-out makes: the mean of the last ones, rounded up; None while none was seen."""
+        """The number of parts that a fan-out makes: the mean of the last ones, rounded up; None while none was seen."""
         seen = self._parts[node.name]
         return -(-sum(seen) // len(seen)) if seen else None
 
     def part_ns(self, node: Node) -> Tuple[int, int]:
-        """What one part of a fan-out takes, at all nodes behind it that see it: alone, and in full batches."""
+        """The time of one part of a fan-out, at all nodes behind it that see it: alone, and in full batches."""
         alone_ns = share_ns = 0
         for inner in self.app.nodes:
             scope = inner.scope
@@ -159,8 +159,8 @@ class AppCosts:
             rest_lane_ns[node.name] = lane_ns
 
     def _jobs(self, node: Node, hints: Mapping[str, float] | None = None) -> int:
-        """How many jobs a request makes at a node: the product of the parts of the scopes around it, as ``hints``
-        declare them, or their mean, rounded up; a fan-out that was never seen counts one part."""
+        """The number of jobs that a request makes at a node: the product of the parts of the scopes around it, as
+        ``hints`` declare them, or their mean, rounded up; a fan-out that was never seen counts one part."""
         count = 1
         scope = node.scope
         while scope is not None:
@@ -196,7 +196,7 @@ def least_alone_ns(
 
 
 def _least_runs(node: Node, hints: Mapping[str, float], places: Sequence[BatchTime]) -> int:
-    """How many batches, one after the other, a request needs at a node at least, by its hints."""
+    """The least number of batches, one after the other, that a request needs at a node, by its hints."""
     jobs = 1
     scope = node.scope
     while scope is not None:

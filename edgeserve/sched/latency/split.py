@@ -40,7 +40,7 @@ class BestSplit:
         return self.best_ns[count]
 
     def first(self, count: int) -> int:
-        """Of ``count`` jobs, how many go into the first batch."""
+        """The number of ``count`` jobs that go into the first batch."""
         known = min(count, COUNT_MAX)
         if known >= len(self.best_ns):
             self._extend(known)

@@ -29,7 +29,7 @@ class Window:
 
     @property
     def count(self) -> int:
-        """How many values there are."""
+        """The number of values."""
         return len(self.values)
 
     def add(self, value: int, now_ns: int = 0) -> bool:

@@ -1,4 +1,5 @@
-"""How long any amount of work takes on a lane: the best split of jobs into batches, and what more work than usual adds.
+"""The time of any amount of work on a lane: the best split of jobs into batches, and the addition by more work than
+usual.
 
 Sums of batches, whose errors cancel: they follow the slowdown of the last ten batches slowly, since its own swing would
 decide how many jobs go together.
@@ -20,10 +21,10 @@ JUMP = 4
 
 
 class WorkTime:
-    """How one model on one lane serves any number of jobs, counted in standard ones: work of 1.0.
+    """The times in which one model on one lane serves any number of jobs, counted in standard ones: work of 1.0.
 
-    ``BatchTime`` alone changes it. ``each_ns`` is what a standard job adds to a batch now; ``is_declared`` says that
-    jobs declare their work, so that these times differ from what batches took.
+    ``BatchTime`` alone changes it. ``each_ns`` is the time that a standard job adds to a batch now; ``is_declared``
+    says that jobs declare their work, so that these times differ from the times of batches.
     """
 
     def __init__(self) -> None:

@@ -1,5 +1,5 @@
-"""What is known of answers that language models write: how long each still is, what it is worth in time, and how long
-steps and prompts take. Knows no lane's queue and makes no choice."""
+"""Estimates for answers that language models write: the length still to come, the worth in time, and the times of steps
+and prompts. Knows no lane's queue and makes no choice."""
 
 from __future__ import annotations
 
@@ -21,23 +21,24 @@ PREDICTED_LEN: Final = 512
 """Predicted lengths of which a quantile tells which answers are long."""
 
 PREFILL_STEPS: Final = 2.0
-"""What reading prompts takes where nothing was measured, in steps of as many sequences (RT-LM's models)."""
+"""The time of reading prompts where nothing was measured, in steps of as many sequences (RT-LM's models)."""
 
 PREFILL_MAX: Final = 16.0
 """Steps that reading prompts is believed to take at most: an outlier teaches no more."""
 
 KEEP: Final = 0.8
-"""Of a mean, at each new number."""
+"""The weight that a mean keeps at each new number."""
 
 LEAST: Final = 0.01
-"""An answer counts as much at least: what is believed to be late and yet not given up is run where nothing else is."""
+"""The least chance of an answer: one that is expected to be late and yet not given up runs where no other does."""
 
 RANKS: Final[Dict[str, int]] = {klass: rank for rank, klass in enumerate(CLASSES)}
 
 
 class Each:
-    """What every request of an app counts whose node writes answers, or one of an app whose ``worth`` is ``work``:
-    ``ns`` of lane time, as of the last :meth:`look`. ``told``: their steps are declared, and counted by that."""
+    """The worth of every request of an app whose node writes answers, or of one request of an app whose ``worth`` is
+    ``work``: ``ns`` of lane time, as of the last :meth:`look`. ``told``: their steps are declared, and counted by
+    that."""
 
     __slots__ = ("app", "cost_share_ns", "model", "told", "ns")
 
@@ -96,7 +97,7 @@ class Answer:
 
     @property
     def worth(self) -> float:
-        """What it counts if it is whole in time, in nanoseconds of lane time."""
+        """The worth of the answer if it is whole in time, in nanoseconds of lane time."""
         return self._each.ns * self._weight
 
     def remaining(self, more: int = 0) -> float:
@@ -112,12 +113,12 @@ class Answer:
         return self._remaining
 
     def per_step(self) -> float:
-        """What it counts, for each step that is still expected."""
+        """The worth of the answer per step that is still expected."""
         known = self.job.steps == self.written and not self.job.steps_total
         return self._each.ns * self._weight / (self._remaining if known else self.remaining())
 
     def look(self, written: int) -> None:
-        """So many steps are written: see what is to come."""
+        """Update the expected rest of the answer after ``written`` steps."""
         self.written = written
         self.above = self.length.above(written)
         self._remaining = self.length.remaining(written)
@@ -244,7 +245,7 @@ class Table:
         return self.fresh.get(job.seq) or self.begun.get(job.seq) or self.running.get(job.seq)
 
     def bound_to(self, lane: str) -> List[Answer]:
-        """Answers whose state a lane holds; ``""``: those that have begun and whose state is gone."""
+        """Answers whose state a lane holds; ``""``: the begun ones whose state is gone."""
         return [answer for answer in self.begun.values() if answer.job.lane == lane]
 
     def long_from(self, share: float) -> float:
@@ -253,7 +254,7 @@ class Table:
 
 
 class StepTimes:
-    """How long steps and prompts take. Batches that read prompts teach what reading took beyond their steps."""
+    """The times of steps and prompts. Batches that read prompts teach the time of reading beyond their steps."""
 
     __slots__ = ("prefills", "_reading")
 

@@ -13,8 +13,8 @@ from edgeserve.sched.requests.states import RequestRecord
 from edgeserve.units import FOREVER_NS
 
 EVERY_SUBSET: Final = 6
-"""Waiting models up to which every subset is looked at. Of more: single ones, pairs, and those that grow by the best
-model each, so that ten models are 65 subsets and not 1,023."""
+"""The most waiting models of which every subset is looked at. Of more: single ones, pairs, and subsets that grow by the
+best model each, so that ten models are 65 subsets and not 1,023."""
 
 
 class Asking(Query):
@@ -36,7 +36,7 @@ class Asking(Query):
 
 
 class Looked:
-    """How long what was decided about requests stands: until one is due, the price is another one, a model would end
+    """The validity of decisions about requests: until one is due, the price is another one, a model would end
     beyond a time by which it is to end (``ups``) or before one that it was beyond (``downs``), or a variant is loaded
     or evicted (``here``)."""
 
@@ -110,5 +110,5 @@ def is_here(model: str, board: Board) -> bool:
 
 
 def alone_ns(model: str, board: Board) -> int:
-    """What a job of a model takes alone, where it is fastest."""
+    """The time of a lone job of a model, where it is fastest."""
     return min([latency.alone_likely_ns for _, latency, _ in board.places_of(model)])

@@ -21,13 +21,13 @@ CRITICAL_FACTOR: Final = 2.0
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Kind:
-    """Who made a candidate: the source of one ``kind`` of work."""
+    """The maker of a candidate: the source of one ``kind`` of work."""
 
     kind = ""
 
     def wait_ns(self, candidate: Candidate) -> int:
-        """How long the start may be put off in a schedule. Sources whose batches lose their worth little by little
-        answer otherwise."""
+        """The time by which the start may be put off in a schedule. Sources whose batches lose their worth little by
+        little answer otherwise."""
         return round(candidate.slack_ns * candidate.trust)
 
 
@@ -106,11 +106,11 @@ class Candidate:
 
 
 def weight_of(request: RequestRecord) -> float:
-    """How many times what others of its app do a request counts."""
+    """The worth of a request as a multiple of its app's usual one."""
     return request.value * (CRITICAL_FACTOR if request.klass == "critical" else 1.0)
 
 
 def worth_of(request: RequestRecord) -> float:
-    """What a request counts if it is in time, in nanoseconds of lane time."""
+    """The worth of a request if it is in time, in nanoseconds of lane time."""
     factor = CRITICAL_FACTOR if request.klass == "critical" else 1.0
     return each_ns(request.app, request.cost_share_ns) * (request.value * factor)

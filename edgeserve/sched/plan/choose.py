@@ -1,9 +1,9 @@
-"""Which candidate starts on a lane: a tentative schedule of the best batch of each model, critical requests guarded by
-count.
+"""The choice of the candidate that starts on a lane: a tentative schedule of the best batch of each model, critical
+requests guarded by count.
 
-The densest candidates enter a schedule as long as all in it start in time (DASA: Clark 1990); of those that may go
-first without making another one late, the one with the largest index starts. Work that would make critical requests
-late, open or expected, counts as if it lost several requests of its own for each of them. Pure.
+The densest candidates enter a schedule as long as all in it start in time (DASA: Clark 1990); of the ones that may go
+first without making another late, the one with the largest index starts. Work that would make critical requests late,
+open or expected, counts as if it lost several requests of its own for each of them. Pure.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ PATIENT: Final = 16
 
 
 def weigh(candidate: Candidate, rooms: Rooms, gap_ns: int, price: float = 0.0) -> None:
-    """Set the worth per time of a candidate, less what critical requests lose by it, and less the ``price`` that others
-    pay for the time: of what is left, :data:`SPARED` at least."""
+    """Set the worth per time of a candidate, less the loss of critical requests, and less the ``price`` that others pay
+    for the time: at least :data:`SPARED` of the rest."""
     candidate.guarded = False
     if candidate.is_critical:
         candidate.value = candidate.gain / candidate.takes_ns

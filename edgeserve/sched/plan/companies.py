@@ -50,7 +50,7 @@ LOOK_UNEQUAL: Final = 32
 """The same where they differ in work or worth: the choice is quadratic in them."""
 
 FAR: Final = 4
-"""What is due later than so many times its path alone is not asked whether it is late: a bound on work."""
+"""The multiple of its path alone beyond which a request's deadline is not checked: a bound on work."""
 
 Row = Tuple[int, int, int, Member]
 """The class of a request (0 is the most urgent), when it is due, its number, and the request."""
@@ -238,7 +238,7 @@ class Companies(Source):
         self.is_idle = not self._members
 
     def _look_again(self, company: Company, board: Board) -> None:
-        """While a member would be late with what is left of all, the tightest of these waits again."""
+        """Return members to the queue, the tightest first, while one would be late with the rest of all."""
         while board.budget.left > 0:
             if self._moved:
                 self._see(board)
@@ -253,8 +253,9 @@ class Companies(Source):
     def _drop_late(
         self, rows: List[Row], pipeline: Pipeline, known: Dict[Tuple[int, ...], int | None], board: Board
     ) -> None:
-        """Drop those that wait at a node and could not be in time even alone; those that are answered all the same get
-        more time, by the SLO of their app where their own is shorter. ``known``: when those of a kind would end."""
+        """Drop the requests that wait at a node and could not be in time even alone; the ones that are answered all the
+        same get more time, by the SLO of their app where their own is shorter. ``known``: the ends by kind of
+        request."""
         if PLAIN not in known:
             known[PLAIN] = self._alone_left_ns(pipeline, pipeline.template, NO_STEPS, board)
         far_ns = board.now_ns + FAR * ((known[PLAIN] or board.now_ns) - board.now_ns)
@@ -290,7 +291,7 @@ class Companies(Source):
                     board.abandon_branch(job, CANNOT_MAKE_DEADLINE)
 
     def _alone_ns(self, member: Member, board: Board) -> int | None:
-        """When a request that waits would end at the earliest, with nothing but what is on the lanes before it."""
+        """The earliest end of a waiting request, behind the lanes' present batches alone."""
         return self._alone_left_ns(member.pipeline, member.left(), member.steps(), board)
 
     def _alone_left_ns(self, pipeline: Pipeline, left: Left, steps: Steps, board: Board) -> int | None:
@@ -329,8 +330,8 @@ class Companies(Source):
             self._seen = standing
 
     def _standing(self, board: Board) -> Standing | None:
-        """What the forecast depends on but for the time; None where something in flight runs, or needs several lanes:
-        what begins later can end later by more than that then."""
+        """The state that the forecast depends on beside the time; None where a company in flight runs, or needs several
+        lanes: a later start can then delay an end by more."""
         found = Standing()
         for company in self._companies:
             if any(company.running) or not any(company.left.jobs) or company.is_stuck(board):
@@ -342,7 +343,7 @@ class Companies(Source):
         return found
 
     def _flights_of(self, companies: Sequence[Company], board: Board) -> List[Flight]:
-        """Set when the members of these companies are answered; the flights of those that run or could."""
+        """Set when the members of these companies are answered; the flights of the ones that run or could."""
         able: List[Company] = []
         schedules: List[Schedule] = []
         for company in companies:
@@ -367,7 +368,7 @@ class Companies(Source):
         return found
 
     def _stages(self, company: Company, route: Route, board: Board) -> List[Stage]:
-        """What a company has still to run, behind what it has on lanes."""
+        """The stages that a company has still to run, behind its batches on lanes."""
         running: List[Running] = [NOT_RUNNING] * len(company.running)
         if any(company.running):
             for member in company.members:
@@ -452,8 +453,8 @@ class Companies(Source):
     def _ahead(
         self, pipeline: Pipeline, node: Node, rows: Sequence[Row], lane: Lane, at_ns: int, board: Board
     ) -> Candidate | None:
-        """What requests that wait for a company run before it on a lane that is not its home: the first batch of the
-        best split, of the most urgent class, the tightest first."""
+        """The batch that requests waiting for a company run before it on a lane that is not its home: the first batch
+        of the best split, of the most urgent class, the tightest first."""
         home = self._paths.homes(pipeline, board)[0]
         if not self._paths.serves(lane, node.model, home, board):
             return None
@@ -477,9 +478,9 @@ class Companies(Source):
     # --- new companies ------------------------------------------------------------------------------------------------
 
     def _new(self, pipeline: Pipeline, rows: Sequence[Row], lane: Lane, at_ns: int, board: Board) -> Company | None:
-        """The company that should begin of those that wait at a node, of the most urgent class alone: the most worth
-        per lane time of all that is left, of those numbers that are answered in time and make no company in flight
-        late."""
+        """The company that should begin among the requests that wait at a node, of the most urgent class alone: the
+        most worth per lane time of all that is left, of the numbers that are answered in time and make no company in
+        flight late."""
         rank = rows[0][0]
         members = [
             row[3]
@@ -506,8 +507,8 @@ class Companies(Source):
         return company
 
     def _alike(self, members: List[Member], choice: Choice, board: Board) -> List[Member]:
-        """Of requests that all have the same left and are worth the same: the number that brings most per time of those
-        that can be in time, the tightest that make it."""
+        """The members of a company among requests of equal remaining work and worth: the number that brings most per
+        time of the ones that can be in time, the tightest that make it."""
         each = members[0].left()
         best = self._best_counts(choice, each, len(members))
         high = best[len(members)]
@@ -524,7 +525,7 @@ class Companies(Source):
         return choice.tightest(members, each, best[low]) if low else []
 
     def _best_counts(self, choice: Choice, each: Left, count: int) -> List[int]:
-        """By number of requests that wait with so much left each, how many should go: kept until a time of their path
+        """The best number to go, by number of requests that wait with ``each`` left: kept until a time of their path
         changes."""
         route = choice.route
         times = [place.usual.split.best_ns for place in route.places if place is not None]
@@ -546,9 +547,9 @@ class Companies(Source):
         return best
 
     def _unlike(self, members: List[Member], choice: Choice, board: Board) -> List[Member]:
-        """Of requests that differ in work or worth: for each as the tightest, those due no earlier join as long as all
-        are in time, those of most worth per cost first; the set of most worth goes, of equal ones the quickest.
-        O(members^2) forecasts."""
+        """The members of a company among requests that differ in work or worth: for each as the tightest, requests due
+        no earlier join as long as all are in time, the ones of most worth per cost first; the set of most worth goes,
+        of equal ones the quickest. O(members^2) forecasts."""
         rows = [
             (choice.route.cost_ns(member.left(), member.steps()) / max(1e-9, worth), index, member, worth)
             for index, (member, worth) in enumerate([(member, worth_of(member.request)) for member in members])
@@ -560,7 +561,7 @@ class Companies(Source):
             limit_ns = tightest.due_ns
             able = sorted([row for row in rows if row[2].due_ns >= limit_ns])
             if sum([row[3] for row in able]) < best_worth:
-                break  # those that are left are worth less together
+                break  # the rest is worth less together
             taken: List[Member] = []
             total, value = Left([0] * size, [0] * size), 0.0
             for _, _, member, worth in able:
@@ -576,8 +577,9 @@ class Companies(Source):
         return sorted(found, key=_by_due)
 
     def _gathered(self, candidate: Candidate, company: Company, lane: Lane, board: Board) -> Candidate:
-        """The batch of those that wait for a new company, where they join this one and catch up with it before it goes
-        on: if both together need less time of the lane, and no member and no company in flight is late for it."""
+        """The batch of the requests that wait for a new company, where they join this one and catch up with it before
+        it goes on: if both together need less time of the lane, and no member and no company in flight is late for
+        it."""
         at_ns, here = lane.available_ns(board.now_ns), candidate.jobs[0].node.index
         line = self._line_of[company.members[0].request.app.name]
         for node in line.pipeline.nodes[here::-1]:

@@ -95,7 +95,7 @@ class Company:
 
     def answered(self, ends_ns: int, one_by_one: Sequence[int], running_ns: int) -> None:
         """Set when its members are answered, if it ends then, its jobs that have not begun at the node that answers end
-        ``one_by_one``, and those that run there at ``running_ns``: the tightest are in its first batch."""
+        ``one_by_one``, and the ones that run there at ``running_ns``: the tightest are in its first batch."""
         exit = self.pipeline.exit
         runs = exit >= 0 and self.running[exit]
         waiting: List[Tuple[int, int]] = []

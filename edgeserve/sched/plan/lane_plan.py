@@ -1,6 +1,6 @@
 """``plan``: one rule for a frame, a turn of a language model, a model of an ensemble and a stage of a pipeline.
 
-Each kind of work is a source (``plain``, ...), which queues its jobs, drops what is late and offers candidates; the
+Each kind of work is a source (``plain``, ...), which queues its jobs, drops late ones and offers candidates; the
 choice among them (``choose.py``) knows no kind. Requests go to the source of their app.
 """
 
@@ -31,7 +31,7 @@ PASSED_FACTOR: Final = 1000.0
 """Worth of a batch whose app was given up for long: it goes before others of its class, and spares critical ones."""
 
 LOOK_AGAIN_NS: Final = NS_PER_MS
-"""Where all work would make critical requests late, the lane is looked at again after this."""
+"""The time after which a lane is looked at again where all work would make critical requests late."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -45,7 +45,7 @@ class LanePlan(Policy):
         super().__init__(name, apps, options)
         check_history(apps)
         self._sources: List[Source] = []
-        self._wakers: List[Source] = []  # those that ask to look again
+        self._wakers: List[Source] = []  # sources that ask for another look
         self._source_of: Dict[str, Source] = {}  # by app: admits its requests, and says when they would end
         self._source_at: Dict[Node, Source] = {}  # decides about the jobs
         self._chosen: Dict[str, Tuple[str, float | None]] = {}  # by lane: the model of its last bid, what that brings
@@ -190,7 +190,7 @@ class LanePlan(Policy):
     def _first(self, offers: List[Candidate], lane: Lane, rooms: Rooms, at_ns: int, board: Board) -> Candidate | None:
         gap_ns = lane.dispatch_gap.careful_ns
         if rooms.opened and any(item.is_critical for item in offers):
-            rooms = rooms.of_those_to_come()  # those that wait are in the schedule
+            rooms = rooms.of_those_to_come()  # the waiting ones are in the schedule
         price = self._prices.of(lane) if self._prices.any else 0.0
         more: List[Candidate] = []
         for item in offers:
@@ -243,7 +243,7 @@ def _passed_over(candidate: Candidate, board: Board) -> bool:
 
 
 def kind_of(app: App, board: Board) -> str:
-    """Which kind of work an app is: by its models, and by the lanes that they share."""
+    """The kind of an app's work, by its models and by the lanes that they share."""
     models = list(dict.fromkeys([node.model for node in app.nodes]))
     if any(board.makes_sequences(model) for model in models):
         return "steps"

@@ -1,4 +1,4 @@
-"""What a lane's time is worth, learnt from what was given up.
+"""The price of a lane's time, learnt from given-up requests.
 
 Work of short deadlines can crowd out work that brings more per lane time and can wait: each time it is the most urgent.
 The price rises while work above it is given up, and falls while the lane runs (a dual ascent: the price at which what
@@ -25,7 +25,7 @@ FALLS: Final = 0.1
 that would have brought."""
 
 KEEP: Final = 0.9
-"""Of what batches of a model bring per time, at each new one."""
+"""The weight that a model's mean worth per time keeps at each new batch."""
 
 
 class LanePrices:

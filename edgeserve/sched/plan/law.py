@@ -1,12 +1,12 @@
-"""How long a batch takes whose inputs are unequal: a law per model and lane, from the profile and what batches took.
+"""The time of a batch of unequal inputs: a law per model and lane, from the profile and the times of batches.
 
 A batch takes ``fixed + c(size) * u``, where ``u`` is what its longest input adds alone (Orloj, section 3). An input
 that declares its length has ``u = a + b * length``, by least squares; of others the distribution of ``u`` by app is
 learnt. A batch of n shows its longest input alone: the others are known to be no longer. So the distribution is the
 product-limit estimate of left-censored values (Kaplan and Meier 1958, time reversed).
 
-A law without spread is none: the batches of its model are those of plain work. Noise is no spread: what slows whole
-batches, whatever is in them. Pure; learnt at speed 1, told at the lane's present speed.
+A law without spread is none: the batches of its model are plain work. Noise that slows whole batches, for any inputs,
+is no spread. Pure; learnt at speed 1, told at the lane's present speed.
 """
 
 from __future__ import annotations
@@ -72,15 +72,15 @@ Length = Tuple[str, float]
 """Of an input: its distribution (:data:`OWN` also where it has none), and its usual ``u``."""
 
 Draws = Tuple[Tuple[str, int], ...]
-"""How many inputs there are of each distribution, in the order of their names."""
+"""The number of inputs of each distribution, in the order of their names."""
 
 Item = Tuple[float, float, float]
 """A value, how many inputs had it, and how many had it or less."""
 
 
 class Members(NamedTuple):
-    """What decides how long a batch takes: the longest usual ``u`` of :data:`OWN`, how many are about as long, and the
-    inputs of other distributions."""
+    """The inputs that decide the time of a batch: the longest usual ``u`` of :data:`OWN`, how many are about as long,
+    and the inputs of other distributions."""
 
     longest: float
     about: int
@@ -155,7 +155,7 @@ class Law:
         self._joint: Dict[Draws, Tuple[List[float], List[float], List[float]]] = {}
         self._renew()
 
-    # --- what is learnt -----------------------------------------------------------------------------------------------
+    # --- learning -----------------------------------------------------------------------------------------------------
 
     def told(self, length: float) -> None:
         """A job that became ready declares a length."""
@@ -272,7 +272,7 @@ class Law:
         return max(LEAST * self._usual, self._line[0] + self._line[1] * length)
 
     def _over_even(self, rows: Sequence[Row]) -> List[float]:
-        """What batches took, over what they take if their declared lengths say all."""
+        """The times of batches as multiples of the times by their declared lengths alone."""
         found: List[float] = []
         for size, took_ns, length, _, own in rows:
             longest = self._usual if length < 0.0 else self._at(length)
@@ -281,16 +281,16 @@ class Law:
         return found
 
     def _wide_time(self, row: Row) -> float:
-        """What a batch is expected to take by the distributions."""
+        """The expected time of a batch by the distributions."""
         if row.own:
             return self._fixed + self._factors[row.size] * self._at(row.length) * self._mean(row.draws, 0.0)
         least = self._at(row.length) / self._usual if row.length >= 0.0 else 0.0
         return self._fixed + self._factors[row.size] * self._usual * self._mean(row.draws, least)
 
-    # --- what is told -------------------------------------------------------------------------------------------------
+    # --- answers ------------------------------------------------------------------------------------------------------
 
     def length_of(self, job: Job) -> Length:
-        """What is known of a job's length."""
+        """The distribution and the usual ``u`` of a job."""
         length = declared(job) if job.hints else None
         if length is not None:
             return OWN, self._at(length)
@@ -298,7 +298,7 @@ class Law:
         return (name if name in self._shares else OWN), self._usual
 
     def members(self, lengths: Sequence[Length]) -> Members:
-        """What decides the time of a batch of inputs of these lengths."""
+        """The members that decide the time of a batch of inputs of these lengths."""
         own: List[float] = []
         others: Dict[str, int] = {}
         for name, usual in lengths:
@@ -334,11 +334,11 @@ class Law:
         return self._told_ns(size, longest, share)
 
     def alone_ns(self, length: Length, share: float) -> int:
-        """What an input of this length takes alone in such a share of all cases."""
+        """The time that an input of this length does not exceed alone in ``share`` of all cases."""
         return self.within_ns(self.first, self.alike(length, 1), share)
 
     def chance(self, size: int, members: Members, within_ns: int) -> float:
-        """How likely a batch ends within so long."""
+        """The chance that a batch ends within ``within_ns``."""
         within = within_ns * self._latency.speed
         if not self._shares:
             return bisect_right(self._pace, within / self._time(size, members.longest)) / len(self._pace)
@@ -353,7 +353,7 @@ class Law:
         return chance
 
     def figures(self) -> Mapping[str, Any]:
-        """What is known, in plain numbers, times in ms."""
+        """The learnt law in plain numbers, times in ms."""
         apps = {name: ns_to_ms(self.alone_ns((name, self._usual), EVEN)) for name in sorted(self._shares) if name}
         return {
             "is_wide": self.is_wide,

@@ -1,8 +1,9 @@
-"""Members of ensembles: which models each request gets, at the price of lane time, and when its join goes on.
+"""Members of ensembles: the models that each request gets, at the price of lane time, and the time at which its join
+goes on.
 
 A request wants the subset of its models that can still end whose expected agreement, times its worth, exceeds the price
 of its lane time most (``price.py``). What it says nothing without is wanted at any price: the lane decides. Of one
-model the jobs that add most go first. Whatever is no model of an ensemble, its join among it, is plain work.
+model the jobs that add most go first. Other nodes, an ensemble's join among them, are plain work.
 
 Variants of a model are members of which exactly one runs (``Ensemble.one_of``): the same job, with another model.
 """
@@ -489,7 +490,7 @@ class Members(Source):
                 item.press = press  # a long model is not more urgent than the others of its request
         elif not others:
             for item in self._batches(self._spare, lane, at_ns, board):
-                item.klass, item.is_critical = "background", False  # whatever else there is goes first
+                item.klass, item.is_critical = "background", False  # all other work goes first
                 if board.spares_critical(lane, item.careful_ns):
                     found.append(item)
             probe = None if found else self._records.offer(lane, board)

@@ -1,4 +1,4 @@
-"""Where the stages of a pipeline run, how long they take, and when requests that go through it together are answered.
+"""The lanes of a pipeline's stages, their times, and the ends of requests that go through it together.
 
 A company has a *home*, the lane that runs the heaviest model of its pipeline. Its other stages run there too where they
 may; host functions, and models that home may not run, go to the fastest lane that is up. Makes no choice.
@@ -26,7 +26,7 @@ SAVES_PERCENT: Final = 90
 
 
 class Running(NamedTuple):
-    """What runs of a company at a node: how many jobs, how much more work than usual (in thousandths of a job), and
+    """The running jobs of a company at a node: how many, how much more work than usual (in thousandths of a job), and
     until when."""
 
     jobs: int
@@ -35,10 +35,10 @@ class Running(NamedTuple):
 
 
 class Stage(NamedTuple):
-    """What a company has left at one node: the batches that have not begun, as (jobs, time), how many of their jobs are
-    ``ready``, and how many jobs run now, until ``running_ns``. ``preds`` are positions in the same list. A batch begins
-    as soon as its jobs are there: those of a batch of the node before, in their order; of a stepped stage (an iterative
-    model), when all jobs are there."""
+    """The remaining work of a company at one node: the batches that have not begun, as (jobs, time), how many of their
+    jobs are ``ready``, and how many jobs run now, until ``running_ns``. ``preds`` are positions in the same list. A
+    batch begins as soon as its jobs are there: those of a batch of the node before, in their order; of a stepped stage
+    (an iterative model), when all jobs are there."""
 
     lane: str
     batches: Sequence[Tuple[int, int]]
@@ -171,8 +171,8 @@ class LaneSchedule:
 
 def repeated(batches: Sequence[Tuple[int, int]], repeats: int) -> List[Tuple[int, int]]:
     """The batches of an iterative node, (jobs, time), once per step. Where these would be more than
-    :data:`ENTRIES_MAX`, equal numbers of steps are put together, so that the list stays short whatever number a request
-    declared."""
+    :data:`ENTRIES_MAX`, equal numbers of steps are put together, so that the list stays short for any declared
+    number."""
     if repeats * len(batches) <= ENTRIES_MAX or repeats == 1:
         return list(batches) * repeats
     jobs, time_ns = sum([count for count, _ in batches]), sum([batch_ns for _, batch_ns in batches])
@@ -182,7 +182,7 @@ def repeated(batches: Sequence[Tuple[int, int]], repeats: int) -> List[Tuple[int
 
 
 class Place(NamedTuple):
-    """Where a stage runs, the model's times there, and its place in the memory of the lane's device."""
+    """The lane of a stage, the model's times there, and its place in the memory of the lane's device."""
 
     lane: Lane
     usual: WorkTime
@@ -190,7 +190,7 @@ class Place(NamedTuple):
 
 
 class Route:
-    """Where the stages of a pipeline run for companies of one home, as things stand now, and what they take.
+    """The present lanes and times of a pipeline's stages for companies of one home.
 
     ``places`` and ``starts_ns`` (when a batch could begin: what runs on the lane is over, the model in memory) are by
     node; a place is None where no lane is up. ``lane`` is the lane of all stages, None where they have several.
@@ -254,7 +254,7 @@ class Route:
         return found
 
     def lane_times(self, left: Left, steps: Steps) -> Dict[str, int]:
-        """How long what is left needs each lane."""
+        """The lane time, by lane, that the rest of the work needs."""
         found: Dict[str, int] = {}
         for index, milli in enumerate(left.jobs):
             place = self.places[index]
@@ -270,8 +270,8 @@ class Route:
     def stages(
         self, left: Left, steps: Steps, ready: Sequence[int] = (), running: Sequence[Running] = ()
     ) -> List[Stage]:
-        """What a company has to run, batch by batch, where every stage has a lane. By node: how many of its jobs are
-        ``ready``, and what is ``running`` (empty: it is new)."""
+        """The stages that a company has to run, batch by batch, where every stage has a lane. By node: how many of its
+        jobs are ``ready``, and what is ``running`` (empty: it is new)."""
         found: List[Stage] = []
         at: Dict[int, int] = {}
         for node, place in zip(self._pipeline.nodes, self.places):
@@ -309,7 +309,7 @@ class Paths:
         self._key = f"{name} routes"
 
     def usual(self, model: str, lane: str, board: Board) -> WorkTime:
-        """How a model on a lane serves any number of jobs."""
+        """The times of a model on a lane for any number of jobs."""
         found = self._usual.get((model, lane))
         if found is None:
             found = self._usual[model, lane] = board.latency(model, lane).work()
@@ -352,7 +352,7 @@ class Paths:
         return min(up, key=_alone_ns) if len(up) > 1 else up[0] if up else None
 
     def homes(self, pipeline: Pipeline, board: Board) -> List[str]:
-        """The lanes that may be a company's home: those that run the heaviest of the pipeline's models whose batches
+        """The lanes that may be a company's home: lanes that run the heaviest of the pipeline's models whose batches
         save time (of all, where none does) and are up, or any that is up when none of them is (what is left of a
         request may not need them)."""
         found = self._homes.get(id(pipeline))
@@ -380,5 +380,5 @@ class Paths:
 
 
 def _alone_ns(place: Place) -> int:
-    """What a single job takes there."""
+    """The time of a single job there."""
     return place.usual.time_ns(MILLI)

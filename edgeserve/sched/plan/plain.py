@@ -57,7 +57,7 @@ class Kept:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Plain(Source):
-    """Jobs of models whose batches take about the same time whatever is in them."""
+    """Jobs of models whose batches take about the same time for any inputs."""
 
     kind = "plain"
 

@@ -1,4 +1,4 @@
-"""The likely price of lane time: what the next nanosecond of it would bring to the apps that ask for it.
+"""The likely price of lane time: the worth of its next nanosecond to the apps that ask for it.
 
 A lane with room for some of what is asked of it serves the densest steps first (a fractional knapsack); its price is
 the density of the step that finds no room, its dual. Demand is a Poisson number, so each step's density counts with the
@@ -27,7 +27,7 @@ Option = Tuple[float, float]
 
 
 def likely_price(steps: Sequence[Step], room_ns: float) -> float:
-    """What a nanosecond costs where ``room_ns`` of lane time are asked for by these steps."""
+    """The price of a nanosecond where these steps ask for ``room_ns`` of lane time."""
     asked = variance = before = price = 0.0
     for density, asked_ns, each_ns in sorted(steps, reverse=True):
         asked += asked_ns
@@ -63,8 +63,8 @@ def steps_on(
     horizon_ns: int,
     board: Board,
 ) -> List[Step]:
-    """What the apps on some lanes will ask of them within the horizon, but for background work, which yields to all.
-    ``waiting``: requests that wait there already."""
+    """The steps that the apps on some lanes will ask of them within the horizon, but for background work, which yields
+    to all. ``waiting``: requests that wait there already."""
     models = {model for lane in lanes for model in lane.models}
     apps: Dict[str, App] = {app.name: app for lane in lanes for app in board.apps_on[lane.name]}
     steps: List[Step] = []
@@ -86,7 +86,7 @@ def steps_on(
 
 
 def _options(ensemble: Ensemble, models: Set[str], worth: float, board: Board) -> List[Option]:
-    """What subsets of an ensemble's models here bring, beside all of its models that run elsewhere."""
+    """The worth of subsets of an ensemble's models here, beside all of its models that run elsewhere."""
     nodes = ensemble.nodes
     elsewhere = sum([1 << bit for bit, node in enumerate(nodes) if node.model not in models])
     shares = [share_ns(node.model, board, ensemble.batch_ns) for node in nodes]

@@ -1,8 +1,8 @@
-"""Lines: pipelines of equal shape, and what is left to do of each request in one.
+"""Lines: pipelines of equal shape, and the remaining work of each request in one.
 
-A request's cost on one device is the work it still makes, so each request is a list of jobs left per node: those that
-exist, and those that are expected of what has not run yet (a fan-out's parts, a branch's frequency). As the request
-moves on, expectations become facts. Counts are whole numbers of thousandths, so that sums are exact on every Python.
+A request's cost on one device is the work it still makes, so each request is a list of jobs left per node: existing
+ones, and expected ones of nodes that have not run yet (a fan-out's parts, a branch's frequency). As the request moves
+on, expectations become facts. Counts are whole numbers of thousandths, so that sums are exact on every Python.
 
 Jobs may be more or less work than usual ones, as the hint ``NODE.work`` says: :class:`Left` has both. Knows no lane and
 no time.
@@ -25,7 +25,7 @@ STATES_MAX = 4096
 """States of requests without hints whose remaining work is kept."""
 
 NO_STEPS: Final[Mapping[int, int]] = {}
-"""Where no request declares steps: each stage runs once."""
+"""The steps where no request declares any: each stage runs once."""
 
 
 NO_HINTS: Final[Mapping[str, float]] = {}
@@ -40,8 +40,8 @@ Steps = Mapping[int, int]
 
 
 class Left(NamedTuple):
-    """What is left of one or several requests, by node: their ``jobs`` in thousandths, and how much more work these are
-    than as many usual ones (``over``, below 0: less), in thousandths of a usual job."""
+    """The remaining work of one or several requests, by node: their ``jobs`` in thousandths, and how much more work
+    these are than as many usual ones (``over``, below 0: less), in thousandths of a usual job."""
 
     jobs: List[int]
     over: List[int]
@@ -125,7 +125,8 @@ class Pipeline:
         return relative_milli(hints, self.nodes[index].name) if hints else None
 
     def over_milli(self, index: int, jobs_milli: int, hints: Mapping[str, float]) -> int:
-        """How much more work than usual so many jobs at a node are, each as ``hints`` tell, or as they were lately."""
+        """The work beyond the usual of ``jobs_milli`` jobs at a node, each as ``hints`` tell, or as they were
+        lately."""
         told = self.declared_milli(index, hints)
         work = self._usual_milli[index] if told is None else told
         return jobs_milli * (work - MILLI) // MILLI
@@ -143,7 +144,7 @@ class Pipeline:
         return total if tells else None
 
     def times(self, count: int, each: Left | None = None) -> Left:
-        """What so many requests with ``each`` left (None: which have not begun) have left."""
+        """The remaining work of ``count`` requests with ``each`` left (None: they have not begun)."""
         left = self.template if each is None else each
         if count == 1:
             return left
@@ -201,7 +202,7 @@ class Pipeline:
         return left
 
     def _flow(self, pred: Node, index: int, left: Sequence[int], hints: Mapping[str, float]) -> int:
-        """Jobs that what is left of ``pred`` is expected to bring to one successor."""
+        """The expected jobs that the rest of ``pred`` brings to one successor."""
         flow = left[pred.index]
         if not flow:
             return 0
@@ -249,7 +250,7 @@ class Pipeline:
 
 
 class Member:
-    """One open request: its jobs, what is left of it, and the cohort it travels in. ``rank``: its class, 0 is the most
+    """One open request: its jobs, its remaining work, and the cohort it travels in. ``rank``: its class, 0 is the most
     urgent.
 
     ``due_ns`` is its deadline; one that is answered late anyway is given more time once its own is over. ``plain``: it
@@ -293,7 +294,7 @@ class Member:
         self.stale = True
 
     def left(self) -> Left:
-        """What is left, the running jobs included."""
+        """The remaining work, the running jobs included."""
         if self.plain:
             return self.pipeline.template
         if self.stale:
@@ -304,7 +305,7 @@ class Member:
             for seq, job in list(self.jobs.items()):
                 if job.state in (READY, RUNNING):
                     live[job.node.index] += 1
-                else:  # it is done, whatever became of it
+                else:  # it is done, in any way
                     del self.jobs[seq]
                     self._done[job.node.index] += 1
             if not self.jobs:  # it has just arrived
@@ -327,8 +328,8 @@ class Member:
         return self._left
 
     def kind(self) -> Tuple[int, ...] | None:
-        """What is left, as a key: requests of the same kind are served alike. None where the request's hints make it
-        one of its own."""
+        """The remaining work as a key: requests of the same kind are served alike. None where the request's hints make
+        it one of its own."""
         if self.foretold or self.request.part_hints:
             return None
         if self.plain:
@@ -352,7 +353,7 @@ class Member:
                     pipeline.observe_work(index, jobs_milli, told)
 
     def steps(self) -> Steps:
-        """How often an iterative node still runs, where the request declared it (``NODE.steps``)."""
+        """The number of runs left of an iterative node, where the request declared it (``NODE.steps``)."""
         if not self.foretold:
             return NO_STEPS
         if self._steps is not None and not self.stale:
@@ -376,7 +377,7 @@ class Member:
 
 
 def total_of(lefts: Sequence[Left], size: int) -> Left:
-    """What several have left together, of a pipeline of so many nodes."""
+    """The sum of several requests' remaining work, of a pipeline of ``size`` nodes."""
     if len(lefts) == 1:
         return lefts[0]
     jobs, over = [0] * size, [0] * size

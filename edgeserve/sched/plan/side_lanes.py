@@ -27,7 +27,8 @@ LONG_SHARE: Final = 0.9
 
 class Main(NamedTuple):
     """The main lanes of a model: nanoseconds per step of a full batch and for its prompts, how many sequences run at
-    once on all of them, the steps that those that run still need, and how full a batch of those that wait is (0..1)."""
+    once on all of them, the steps that the running ones still need, and the fullness of a batch of the waiting ones
+    (0..1)."""
 
     step_ns: int
     prefill_ns: int
@@ -84,7 +85,8 @@ def begins_ns(waiting: Sequence[Answer], main: Main, needed: int, board: Board) 
 
 
 class SideLanes:
-    """Which answers go to side lanes. ``sent`` counts them; ``left`` is what of its processor each lane would get."""
+    """Chooses the answers that go to side lanes. ``sent`` counts them; ``left`` is what of its processor each lane
+    would get."""
 
     __slots__ = ("sent", "left", "_times", "_shares")
 
@@ -101,8 +103,8 @@ class SideLanes:
         self._shares[work.model, work.lane.name] = (board.now_ns, mean)
 
     def _measured(self, model: str, lane: Lane, board: Board) -> float | None:
-        """The share of the processor that the times of a lane hold already; None where they are those that they began
-        with, which hold no load."""
+        """The share of the processor that the times of a lane hold already; None where they are still the first ones,
+        which hold no load."""
         at_ns, share = self._shares.get((model, lane.name), (0, 0.0))
         return share if share and board.now_ns - at_ns <= board.latency(model, lane.name).age_ns else None
 

@@ -1,4 +1,5 @@
-"""What the plan asks of one kind of work: queue its jobs, drop what is late, offer candidates, make a bid of one."""
+"""The interface of one kind of work to the plan: queue its jobs, drop late ones, offer candidates, make a bid of
+one."""
 
 from __future__ import annotations
 
@@ -78,7 +79,7 @@ class Source(Kind):
         return NONE
 
     def bid(self, candidate: Candidate, others: Sequence[Candidate], lane: Lane, board: Board) -> Bid:
-        """The bid that starts a candidate. ``others`` are those that it was chosen from."""
+        """The bid that starts a candidate. ``others`` are the ones that it was chosen from."""
         return bid_for(candidate.jobs, candidate.size, candidate.takes_ns, board)
 
     def cut(self, work: Work, board: Board) -> bool:
@@ -94,7 +95,7 @@ class Source(Kind):
         return expected_end(request, job, board)
 
     def figures(self) -> Mapping[str, Any]:
-        """What was learnt, for people."""
+        """The learnt numbers, for people."""
         return {}
 
     def queued(self) -> List[Job]:

@@ -50,7 +50,7 @@ FREE_SHARE: Final = 0.5
 group interrupts all answers for its prompts, and many cost little more than one (``scripts/replicate/rtlm``)."""
 
 ALMOST: Final = 0.98
-"""Of two sizes that bring about as much in time, the larger is the better one: more are served at once."""
+"""The share of the best worth from which the larger of two sizes is the better one: more are served at once."""
 
 COUNTS_MAX: Final = 8
 """So many sizes of a batch are compared."""
@@ -172,7 +172,7 @@ class Steps(Source):
             found = self._each[key] = Each(job, is_told, board)
         return found
 
-    # --- what is given up ---------------------------------------------------------------------------------------------
+    # --- giving up ----------------------------------------------------------------------------------------------------
 
     def plan(self, board: Board) -> None:
         """Give up answers for which not even the next step could be in time, and those that will hardly be in time by
@@ -240,10 +240,10 @@ class Steps(Source):
         return found
 
     def _joining(self, table: Table, bound: Sequence[Answer], lane: Lane, at_ns: int, board: Board) -> Sequence[Answer]:
-        """Who joins those that are bound to a lane, in order."""
+        """The answers that join the ones bound to a lane, in order."""
         room = board.sequence_room(table.model, lane)
         assert room is not None
-        places = saturating(board.latency(table.model, lane.name).typical_ns)  # those that run at once
+        places = saturating(board.latency(table.model, lane.name).typical_ns)  # answers that run at once
         places = max(1, min(places, room.slots + len(bound)))
         free = places - len(bound)
         following = self._following(table, lane, free, room, board) if free > 0 else []
@@ -263,8 +263,8 @@ class Steps(Source):
         return 1 if board.reads_in_turns(table.model) else max(1, math.floor(FREE_SHARE * places))
 
     def _following(self, table: Table, lane: Lane, free: int, room: Room, board: Board) -> List[Answer]:
-        """The next answers for ``free`` places of a lane that find ``room`` in its memory: first those that have begun
-        and whose state is gone."""
+        """The next answers for ``free`` places of a lane that find ``room`` in its memory: first the begun ones whose
+        state is gone."""
         loose = _in_order(table.bound_to("")) if table.begun else []
         if not table.ordered:
             table.ordered = _in_order(list(table.fresh.values()))
@@ -380,7 +380,7 @@ class Steps(Source):
         return turn
 
     def wait_ns(self, candidate: Candidate) -> int:
-        """Until 2 % of what the answers bring per step is lost."""
+        """The time until 2 % of the answers' worth per step is lost."""
         answers = candidate.detail
         if candidate.is_critical or not isinstance(answers, Answers):
             return super().wait_ns(candidate)
@@ -389,7 +389,7 @@ class Steps(Source):
         per_step = Answers(answers.answers, rates, at_ns, answers.before_ns, answers.step_ns)
         low_ns, high_ns = 0, round(candidate.k_ns / K_SHARE)
         whole = LATER * per_step.value(at_ns)
-        kept_ns, lost_ns = 0, high_ns  # what is known: it can wait for the one, and not for the other
+        kept_ns, lost_ns = 0, high_ns  # known bounds: it can wait for the first, and not for the second
         near_ns, step_ns = self._until_ns.get(candidate.model, 0) - at_ns, high_ns >> 8
         for about_ns in (near_ns - step_ns, near_ns + step_ns):  # mostly the answer is that of the last time
             if kept_ns < about_ns < lost_ns:
@@ -488,7 +488,7 @@ def _alone_ns(model: str, board: Board) -> int:
 
 
 def _in_order(answers: List[Answer]) -> List[Answer]:
-    """By class, then by worth for the steps that are still expected."""
+    """The answers in order of class, then of worth for the steps that are still expected."""
     if len(answers) < 2:
         return answers
     rows = [(answer.rank, -answer.per_step(), answer.job.seq, answer) for answer in answers]
@@ -497,7 +497,7 @@ def _in_order(answers: List[Answer]) -> List[Answer]:
 
 
 def _in_turns(table: Table, fresh: List[Answer]) -> List[Answer]:
-    """In rounds of one answer of each client, those that run counted: a flood of one client delays itself."""
+    """The answers in rounds of one of each client, running ones counted: a flood of one client delays itself."""
     if len({answer.job.request.client for answer in fresh}) < 2:
         return fresh
     rounds: Dict[str, int] = {}

@@ -1,1 +1,1 @@
-"""What a policy is written against: the hooks and the bid (``policy``), the ``board``, and the ``arbiter``."""
+"""The interface of policies: the hooks and the bid (``policy``), the ``board``, and the ``arbiter``."""

@@ -1,8 +1,8 @@
-"""Which bid wins a lane for which several policies bid (``docs/research/arbiter.md``).
+"""The choice of the bid that wins a lane for which several policies bid (``docs/research/arbiter.md``).
 
 Two bids are put in the order that loses less value if one runs after the other; on a tie the one with more value per
 remaining lane time goes first. The winner of each comparison meets the next bid. Classes bound that: a ``critical`` bid
-that would lose value by waiting for another goes before it; ``background`` and probe work starts only when nobody else
+that would lose value by waiting for another goes before it; ``background`` and probe work starts only without other
 bids. Pure; knows no queue and no policy.
 """
 

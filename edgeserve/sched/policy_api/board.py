@@ -1,4 +1,4 @@
-"""What a policy sees, and its moves. A thin view of the scheduler's tables: facts are read, moves are checked.
+"""A policy's facts and moves. A thin view of the scheduler's tables: facts are read, moves are checked.
 
 A move takes effect at once, so the next line of the policy sees it; an illegal move raises
 :class:`~edgeserve.errors.PolicyError` with the request's story and changes nothing.
@@ -28,7 +28,7 @@ Start = Tuple[Lane, BatchTime, int, bool]
 """A lane, how long a model takes there, when a job of it could start, and whether the model is in memory."""
 
 AloneTime = Callable[[BatchTime], int]
-"""What a job alone takes on a lane, in nanoseconds, of how long its model takes there."""
+"""A function from a model's times on a lane to the time of a lone job there, in nanoseconds."""
 
 
 class RequestMoves:
@@ -75,7 +75,7 @@ class ProbeMoves:
 class Board:
     """Facts and moves for policies. ``now_ns`` is the time of this step: all of ``sched`` reads it here."""
 
-    lanes: Sequence[Lane]  # those that run batches, in the order of the configuration
+    lanes: Sequence[Lane]  # lanes that run batches, in the order of the configuration
     _lanes_of: Mapping[str, Sequence[Lane]]
     _latency: Mapping[Tuple[str, str], BatchTime]
     _devices: Mapping[str, Device]
@@ -89,12 +89,13 @@ class Board:
     _cpu_shares: Mapping[str, CpuShare]
     now_ns: int = -1
     ends_ns: Dict[str, int | None] = field(default_factory=dict)
-    """What :meth:`earliest_end_ns` has answered; the core clears it when time has passed, or a lane or an estimate has
-    changed. A policy may keep ends of its own there, under a name with a space: no model has one."""
+    """The cached answers of :meth:`earliest_end_ns`; the core clears them when time has passed, or a lane or an
+    estimate has changed. A policy may keep ends of its own there, under a name with a space: no model has one."""
     background_at_ns: int | None = None  # when work that yields is looked at again, if any was in this step
     forced_ns: Dict[str, int] = field(default_factory=dict)  # by app, when its background work last did not yield
     passed_ns: Dict[str, int] = field(default_factory=dict)
-    """By app, since when its requests have been given up for their deadlines and none that ran has ended."""
+    """The time since which an app's requests have been given up for their deadlines and none that ran has ended, by
+    app."""
     wakes_late_ns: int = 0  # how long after the time that it was asked for a step has come of late, at most
     budget: Budget = field(default_factory=Budget)  # what policies may still compute in this step
     _request_moves: RequestMoves = field(default_factory=RequestMoves)
@@ -125,7 +126,7 @@ class Board:
         return self._places[model]
 
     def latency(self, model: str, lane: str) -> BatchTime:
-        """How long a model takes on a lane."""
+        """The times of a model on a lane."""
         return self._latency[model, lane]
 
     def cpu_share(self, lane: Lane) -> float:
@@ -157,9 +158,9 @@ class Board:
         return self._devices[lane.device].placements[model].state == RESIDENT
 
     def starts(self, model: str, free_only: bool = False) -> List[Start]:
-        """Where a job of a model could run, and when it could start there, given what is on the lanes now: every lane
-        that is up, after a load where the model is not resident. ``free_only``: only lanes that accept a work now and
-        have the model in memory."""
+        """The lanes on which a job of a model could run, with its earliest start, behind the lanes' present batches:
+        every lane that is up, after a load where the model is not resident. ``free_only``: only lanes that accept a
+        batch now and have the model in memory."""
         now_ns = self.now_ns
         found: List[Start] = []
         for lane, latency, placement in self._places[model]:
@@ -213,11 +214,11 @@ class Board:
         return self._costs[app.name].rest_lane_ns[node.name] if node.succs else 0
 
     def recent_arrivals(self, app: str) -> AppArrivals:
-        """How often an app was asked lately, also one of another policy, and what its requests count."""
+        """The recent arrivals of an app, also of another policy's, and the worth of its requests."""
         return self._recent[app]
 
     def critical_rooms(self, lane: Lane) -> Rooms:
-        """How long a lane may be kept, from now on, without making critical requests late."""
+        """The times for which a lane may be kept, from now on, without making critical requests late."""
         return self._critical.rooms(self.apps_on[lane.name], self.now_ns) if self._critical.any else NO_ROOMS
 
     def spares_critical(self, lane: Lane, takes_ns: int) -> bool:
@@ -266,7 +267,7 @@ class Board:
         return self._sequences.room(model, lane) if model in self._sequences.models else None
 
     def sequence_bytes(self, job: Job) -> int:
-        """What a sequence is expected to occupy when it ends: what it reserves before it first runs."""
+        """The expected bytes of a sequence at its end, which it reserves before it first runs."""
         return self._sequences.needs_bytes(job)
 
     def prefill_turns(self, job: Job) -> int:
@@ -280,7 +281,7 @@ class Board:
         return sequence is not None and sequence.prefill_tokens > 0
 
     def branches(self, request: RequestRecord, join: str, part: Part = ()) -> List[Branch]:
-        """What became of each predecessor of a join, in the order of the graph."""
+        """The outcome of each predecessor of a join, in the order of the graph."""
         node = request.app.by_name.get(join)
         if node is None or not node.is_join:
             raise PolicyError(f"branches({join!r}): app {request.app.name!r} has no join of that name")
@@ -307,9 +308,9 @@ class Board:
         self._request_moves.settle(request, join, part, wait_running)
 
     def want(self, job: Job, wanted: bool = True, model: str = "", part: float | None = None) -> None:
-        """Whether a ready job is demand for its model: models are loaded and evicted by demand. A job that became ready
-        is, until its policy says that it is not. ``model``: the variant that it waits for from now on; ``part``: of its
-        worth, what is lost without that one (left out: all)."""
+        """Set whether a ready job is demand for its model: models are loaded and evicted by demand. A job that became
+        ready is, until its policy calls this with ``wanted=False``. ``model``: the variant that it waits for from now
+        on; ``part``: the share of its worth that is lost without that one (left out: all)."""
         self._request_moves.want(job, wanted, model, 1.0 if part is None else part)
 
     def rate(self, request: RequestRecord, quality: float) -> None:
@@ -318,7 +319,7 @@ class Board:
         self._request_moves.rate(request, quality)
 
     def retain(self, job: Job) -> bool:
-        """Have the world keep a ready job's inputs, whatever becomes of its request, until a bid with ``probe`` runs
+        """Have the world keep a ready job's inputs, however its request ends, until a bid with ``probe`` runs
         them or :meth:`release`. False, and nothing is kept, while the server drains."""
         return self._probe_moves.retain(job)
 

@@ -1,7 +1,7 @@
-"""How much a policy may compute in one step: counted operations, since the scheduler has no clock.
+"""The bound on a policy's computation in one step: counted operations, since the scheduler has no clock.
 
-A decision whose cost depends on what requests declare (steps, parts) charges what it does. When nothing is left it
-takes the best that it has found, or a simple rule. So it is the same on every machine and in every replay.
+A decision whose cost depends on what requests declare (steps, parts) charges its operations. When the budget is spent
+it takes the best result so far, or a simple rule. So it is the same on every machine and in every replay.
 """
 
 from __future__ import annotations

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 class ExpectedEnd(NamedTuple):
-    """Where and when a request would end if nothing that waits went before it.
+    """The expected end of a request and its lane, if no waiting job went before it.
 
     ``lane`` runs its next job. ``wait_ns`` is the time until that could start: the lane is free, the model in memory.
-    ``alone_ns`` is what follows, to the end of the request. ``deadline_ns_min`` is the smallest absolute deadline with
-    which the policy would not give the request up now; None where it knows none.
+    ``alone_ns`` is the time from then to the end of the request. ``deadline_ns_min`` is the smallest absolute deadline
+    with which the policy would not give the request up now; None where it knows none.
     """
 
     lane: str

@@ -26,7 +26,7 @@ TYPE_WORDS: Mapping[type, str] = {
     str: "text",
     tuple: "list",
 }
-"""What a value of the type of a default is called in messages and tables."""
+"""The name, in messages and tables, of a value of a default's type."""
 
 
 def option(default: object, meaning: str, low: Number = -INF, high: Number = INF, one_of: Sequence[str] = ()) -> Any:
@@ -53,7 +53,7 @@ class PolicyOptions:
 
 class Option(NamedTuple):
     """One option: its ``key`` in the file, the ``name`` of its field (``lambda_`` of ``lambda``), its default (a list
-    where the field holds a tuple), what it means, and what is allowed."""
+    where the field holds a tuple), its meaning, and the allowed values."""
 
     key: str
     name: str
@@ -65,7 +65,7 @@ class Option(NamedTuple):
 
     @property
     def type_words(self) -> str:
-        """What is allowed, in words: ``number from 0 to 1``."""
+        """The allowed values, in words: ``number from 0 to 1``."""
         if self.one_of:
             return ", ".join([f'"{word}"' for word in self.one_of])
         words = TYPE_WORDS[tuple if isinstance(self.default, list) else type(self.default)]

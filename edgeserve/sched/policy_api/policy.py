@@ -28,7 +28,7 @@ CANNOT_MAKE_DEADLINE = "cannot_make_deadline"
 
 
 class UtilityOfStart(Protocol):
-    """What a bid delivers, as a function of when it starts (``sched/policies/common/bidding.py`` makes it)."""
+    """The value that a bid delivers, as a function of its start (``sched/policies/common/bidding.py`` makes it)."""
 
     def value(self, start_ns: int) -> float:
         """The value delivered if the work starts at ``start_ns``, in nanoseconds of lane time."""
@@ -121,7 +121,7 @@ class Bid:
 
 @dataclass(eq=False)
 class Change:
-    """What changed of a lane (``lane``) or of a device (``device``); what is None stayed as it was."""
+    """A change of a lane (``lane``) or of a device (``device``); a field of None stayed as it was."""
 
     lane: str = ""
     device: str = ""
@@ -219,13 +219,13 @@ class Policy:
         return expected_end(request, job, board)
 
     def figures(self) -> Mapping[str, Any]:
-        """What it has learnt, as numbers, texts and tables, for people. ``stats`` shows the figures with text keys and
-        within bounds. Not for the hot path."""
+        """The learnt facts of the policy, as numbers, texts and tables, for people. ``stats`` shows the figures with
+        text keys and within bounds. Not for the hot path."""
         return {}
 
     def thought_ns(self) -> int:
-        """What the plans since the last call took, as far as they take longer than a step usually does: simulations
-        charge it. Nothing else reads it."""
+        """The time of the plans since the last call, as far as it exceeds a usual step's: simulations charge it.
+        Nothing else reads it."""
         return 0
 
     def queued(self) -> List[Job]:

@@ -1,1 +1,1 @@
-"""What goes into the scheduler (``events``) and what comes out (``actions``)."""
+"""The messages into the scheduler (``events``) and out of it (``actions``)."""

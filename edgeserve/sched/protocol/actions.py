@@ -1,4 +1,4 @@
-"""What the scheduler asks the world to do. The world performs actions in the order given.
+"""The actions that the scheduler asks of the world. The world performs actions in the order given.
 
 A work (batch, load, eviction) has an id; the world answers each with exactly one ``WorkFinished`` or ``WorkRefused``.
 """
@@ -26,7 +26,7 @@ OUTCOMES = (Outcome.COMPLETED, Outcome.REJECTED, Outcome.DROPPED, Outcome.CANCEL
 
 
 class LatencyBreakdown(NamedTuple):
-    """Where a request's time went, in nanoseconds, along the chain of jobs that ended last.
+    """The breakdown of a request's time, in nanoseconds, along the chain of jobs that ended last.
 
     ``queue_ns`` ready but not launched (without the loading below); ``load_ns`` of that, waiting for the model to be
     resident; ``batch_ns`` launched but not yet started (behind the work ahead on its lane); ``execute_ns`` running.
@@ -39,7 +39,7 @@ class LatencyBreakdown(NamedTuple):
 
 
 class Shortfall(NamedTuple):
-    """What a request lacked that was refused or given up since it cannot make its deadline, in nanoseconds.
+    """The shortfall of a request that was refused or given up since it cannot make its deadline, in nanoseconds.
 
     On ``lane`` it was expected to end first: ``wait_ns`` until that could start its next job (the lane is free, the
     model in memory) and then ``expected_ns`` alone, to the end of the request. ``left_ns`` were left until its deadline
@@ -68,7 +68,7 @@ class RunBatch:
     until ``start_after_ns`` and refuses to start after ``start_before_ns``. ``expected_ns`` is the predicted
     execution time. ``steps_max`` bounds the steps of an iterative model before it returns ``unfinished`` jobs.
     ``variant`` names the engine's way to run the model, ``""`` for its own choice.
-    ``probe`` marks work that nobody waits for (the online profiler): its one job's inputs were kept
+    ``probe`` marks a batch that no request waits for (the online profiler): its one job's inputs were kept
     (:class:`RetainInputs`), this batch takes them, and its result is thrown away.
     """
 
@@ -133,8 +133,8 @@ class ReleaseState:
 
 @dataclass(frozen=True)
 class LeaveOut:
-    """A request goes on without this branch: ``job`` does not run, or runs on its lane for nobody. What it returns is
-    not to reach the nodes behind it."""
+    """A request goes on without this branch: ``job`` does not run, or its result on a lane is not used. The result must
+    not reach the nodes behind it."""
 
     job: JobId
 
@@ -150,7 +150,7 @@ class KeepWritten:
 
 @dataclass(frozen=True)
 class RetainInputs:
-    """Keep the inputs of a ready job, whatever becomes of its request, until a probe takes them or
+    """Keep the inputs of a ready job, however its request ends, until a probe takes them or
     :class:`ReleaseInputs` says that none will."""
 
     job: JobId

@@ -1,4 +1,4 @@
-"""What the world tells the scheduler: facts only (ids, sizes, lengths, deadlines), never a tensor.
+"""The events that the world sends the scheduler: facts only (ids, sizes, lengths, deadlines), never a tensor.
 
 The live world and the simulator produce exactly these; a recorded run is a list of them.
 """
@@ -12,14 +12,14 @@ CLASSES = ("critical", "normal", "background")
 """Classes bound the auction; the order is from most to least urgent."""
 
 LEVELS = ("none", "soft", "hard")
-"""How near a device is to a limit of heat or power: below it, above the limit at which the scheduler saves, or above
-the one at which the hardware slows down."""
+"""The levels of a device's nearness to a limit of heat or power: below it, above the limit at which the scheduler
+saves, or above the one at which the hardware slows down."""
 
 ON_LATE = ("drop", "answer", "partial")
-"""What to do with a request that cannot be on time: give up, answer late, or answer with what there is."""
+"""The choices for a request that cannot be on time: give up, answer late, or answer in part."""
 
 Part = Tuple[int, ...]
-"""Which fanned-out part: ``()`` for the whole request, ``(3,)`` for its fourth part, and so on inwards."""
+"""The number of a fanned-out part: ``()`` for the whole request, ``(3,)`` for its fourth part, and so on inwards."""
 
 
 class JobId(NamedTuple):
@@ -31,11 +31,11 @@ class JobId(NamedTuple):
 
 
 class Request:
-    """What a client asked. A plain record that nobody changes after it was made.
+    """A client's request. A plain record that does not change after it was made.
 
     ``deadline_ns`` and ``arrival_ns`` are on the world's monotonic clock. ``hints`` are declared numbers that later
-    decisions may need (``{"length": 37}``); a policy names those it reads. ``quality_min`` is the least quality of an
-    answer that is of use to the client (0..1): an answer below it is not given. ``margin_ns``: the client's own
+    decisions may need (``{"length": 37}``); a policy names the ones that it reads. ``quality_min`` is the least quality
+    of an answer that is of use to the client (0..1): an answer below it is not given. ``margin_ns``: the client's own
     deadline is so much later, which is kept for the answer's way back; only stories and timelines tell it.
     ``charged_ns`` is processor time that was spent on it before it came, which counts as lane time that its owner had.
     ``trusted``: its class and value count beside those of other owners, too (``sched/requests/admission.py``). One that
@@ -108,15 +108,15 @@ _NO_HINTS: Mapping[str, float] = {}
 
 
 class JobResult:
-    """How one job of a batch ended: ``done``, ``unfinished`` (it goes back to ready on the lane that holds its
+    """The end of one job of a batch: ``done``, ``unfinished`` (it goes back to ready on the lane that holds its
     state) or ``failed``.
 
     ``parts`` is the number of parts it fans out into (only for a fan-out node), ``route`` the successor that was
-    taken (only for a node with ``route = "one"``), ``hints`` what it says of the request, or of its part: when
-    ``done``, for the nodes behind it; when ``unfinished``, of what is left of itself (``NODE.steps``: the steps that it
-    still needs). ``state_bytes`` is what its state occupies on the device from now on. ``steps`` are the steps of an
+    taken (only for a node with ``route = "one"``), ``hints`` its hints for the request, or for its part: when
+    ``done``, for the nodes behind it; when ``unfinished``, for the rest of itself (``NODE.steps``: the steps that it
+    still needs). ``state_bytes`` are the bytes of its state on the device from now on. ``steps`` are the steps of an
     iterative model that the call made: 1 where ``steps_max`` did not bound it, 0 where it only read a part of a prompt.
-    ``turns`` are those of the whole call until this result, where its model bounds them (0: as many as steps).
+    ``turns`` counts the whole call's until this result, where its model bounds them (0: as many as steps).
     ``cached`` are the tokens of its input that were in memory before it began, of a sequence that is ``done``.
     """
 
@@ -226,12 +226,12 @@ class WorkRefused:
 
 @dataclass(frozen=True)
 class LaneChanged:
-    """A lane went down or came back (``up``), or runs at another ``speed`` (1.0 = as profiled, 0.5 = half as fast);
-    what is None stayed as it was. ``since_ns``: the speed changed at some time after that, and what was measured since
+    """A lane went down or came back (``up``), or runs at another ``speed`` (1.0 = as profiled, 0.5 = half as fast); a
+    field of None stayed as it was. ``since_ns``: the speed changed at some time after that, and batches measured since
     then may have run at either speed (None: it changes now).
 
-    A lane that goes down forgets its inbox and what it was running: the scheduler fails the running jobs, makes those
-    in the inbox ready again, and ignores any answer for these works that still comes.
+    A lane that goes down forgets its inbox and what it was running: the scheduler fails the running jobs, makes the
+    ones in the inbox ready again, and ignores any answer for these works that still comes.
     """
 
     lane: str
@@ -243,7 +243,7 @@ class LaneChanged:
 
 @dataclass(frozen=True)
 class DeviceChanged:
-    """News of a device; what is None stayed as it was.
+    """News of a device; a field of None stayed as it was.
 
     ``memory_free_bytes``: what all programs together may still take; ``memory_block_bytes``: the largest block of it
     that lies together. ``heat`` is 0..1 of its limit, ``power_w`` watts. ``thermal`` and ``power`` are

@@ -1,17 +1,17 @@
-"""Who may still come in: the bounds on pending requests, of an app and of the server, shared among clients by weight,
+"""Admission: the bounds on pending requests, of an app and of the server, shared among clients by weight,
 and the lane time of a class, shared on each set of lanes among the clients that want it.
 
-While there is room everybody comes in. When an app is full, a client below its share takes the place of the newest
+While there is room every request comes in. When an app is full, a client below its share takes the place of the newest
 waiting request of the client that is furthest above its own; a client at or above its share is refused. A full server
 does the same over all apps. Clients that the server tells apart are one where their connections belong to one owner
 (``RequestRecord.share``).
 
-Places alone do not share a lane: of a queue in order of deadlines, who sends most gets most. So while several clients
-of a class want the same lanes and more is pending than is over in time, each has its part (:class:`LaneShare`). What a
-client had beyond its part counts as if it were pending still: whose requests wait less would get more lane time from
-the same number of them. This holds for clients whose connections the server knows.
+Places alone do not share a lane: of a queue in order of deadlines, the client that sends most gets most. So while
+several clients of a class want the same lanes and more is pending than is over in time, each has its part
+(:class:`LaneShare`). What a client had beyond its part counts as if it were pending still: a client whose requests wait
+less would get more lane time from the same number of them. This holds for clients whose connections the server knows.
 
-What such a client says of its requests, their class and value, ranks them among its own alone (:func:`rank_within`),
+The class and value of such a client's requests rank them among its own alone (:func:`rank_within`),
 unless the configuration or its right to control the server lets it say more.
 """
 
@@ -33,17 +33,17 @@ ACTIVE_NS = 1_000_000_000
 """A client wants lane time if it has a request pending, or one came so lately."""
 
 ROOM_PERCENT = 66
-"""Of the time until a deadline that may be pending on its lanes where somebody wants more than its part: what runs,
-batches that are not full and requests that come meanwhile take the rest."""
+"""The percentage of the time until a deadline that may be pending on its lanes where a client wants more than its part:
+running batches, batches that are not full and requests that come meanwhile take the rest."""
 
 REFRESH_NS = 10_000_000
-"""How long it stays known who competes."""
+"""The time for which the set of competing clients is reused."""
 
 CLASS_STEP = 1000.0
 """A class above the app's own ranks a request so far above others of its owner: more than values differ by."""
 
 LEAST_WORTH = 1 / 32
-"""What an owner's request counts at least, of what its own value would be: one number that is far too large must not
+"""The least worth of an owner's request, as a share of its own value: one number that is far too large must not
 make the owner's other requests worthless. Policies tell values apart by a factor of about 30."""
 
 
@@ -115,8 +115,8 @@ class Admission:
 
 
 def to_displace_anywhere(admissions: Sequence[Admission], client: str) -> RequestRecord | None:
-    """When the server is full: the request that must go so that one of ``client`` can come in, of whatever app; or None
-    if ``client`` itself has as many as anybody. O(clients + pending of the greediest)."""
+    """When the server is full: the request that must go so that one of ``client`` can come in, of any app; or None if
+    ``client`` itself has as many as any other. O(clients + pending of the greediest)."""
     counts: Dict[str, int] = {}
     for admission in admissions:
         for owner, theirs in admission.clients.items():
@@ -142,9 +142,9 @@ def to_displace_anywhere(admissions: Sequence[Admission], client: str) -> Reques
 
 
 class Wants:
-    """What somebody wants of a set of lanes in one class: ``recent_ns`` is the lane time that it asked for, faded
-    linearly over :data:`ACTIVE_NS`, as of ``last_ns``. As of the last refresh, ``part`` of the lanes' time is its own,
-    and ``greedy`` says that it wants more. What it had beyond its part it is ahead."""
+    """The demand of one client or user for a set of lanes in one class: ``recent_ns`` is the lane time that it asked
+    for, faded linearly over :data:`ACTIVE_NS`, as of ``last_ns``. As of the last refresh, ``part`` of the lanes' time
+    is its own, and ``greedy`` says that it wants more. What it had beyond its part it is ahead."""
 
     __slots__ = ("last_ns", "recent_ns", "part", "greedy", "_ns", "_at_ns")
 
@@ -167,7 +167,7 @@ class Wants:
 
     def by(self, now_ns: int, most_ns: int) -> int:
         """As of now: less what the part of the time was since, and one whole part at most (``most_ns``), whatever a
-        part was while nobody was in a hurry."""
+        part was while no request was urgent."""
         if self._ns:
             self._ns = min(int(max(0.0, self._ns - (now_ns - self._at_ns) * self.part)), most_ns)
         self._at_ns = now_ns
@@ -179,11 +179,11 @@ class Wants:
 
 
 class Use(Wants):
-    """What one client wants: its pending requests and their lane time, and how much time the last one had until its
+    """The demand of one client: its pending requests and their lane time, and how much time the last one had until its
     deadline (:data:`FOREVER_NS` where it is answered late, too). ``grace_ns`` is the same as it counts beside others:
-    where the policy lets nothing more urgent go first, no more than its app's, whatever the client says, since a long
-    deadline would have others wait. ``of_user``: what all processes of its user want together, each of which may be
-    gone before the next one asks.
+    where the policy lets nothing more urgent go first, no more than its app's, also where the client asks for more,
+    since a long deadline would have others wait. ``of_user``: the demand of all processes of its user together, each of
+    which may be gone before the next one asks.
     """
 
     __slots__ = ("shared", "user", "of_user", "pending", "pending_ns", "slack_ns", "grace_ns", "_most", "_most_at_ns")
@@ -201,8 +201,9 @@ class Use(Wants):
         self._most_at_ns = 0
 
     def worth(self, claim: float, now_ns: int) -> float:
-        """What a request with this claim counts, of its app's own value: the whole where none of its owner's claimed
-        more in the last :data:`ACTIVE_NS`, else less. Never more: who claims much for all has raised none."""
+        """The worth of a request with this claim, as a share of its app's own value: the whole where none of its
+        owner's claimed more in the last :data:`ACTIVE_NS`, else less. Never more: a client that claims much for all has
+        raised none."""
         if claim >= self._most or now_ns - self._most_at_ns > ACTIVE_NS:
             self._most, self._most_at_ns = max(1.0, claim), now_ns
         return max(claim / self._most, min(1.0, claim) * LEAST_WORTH)
@@ -214,10 +215,10 @@ class LaneShare:
 
     Parts are max-min fair among users, and of each user's part among its processes: each has its share of the time by
     weight (a user that of its weightiest process), and what the others leave of theirs, by what came lately. There is
-    room for everybody while what is pending would be over in :data:`ROOM_PERCENT` of the shortest time that a client
-    has. Beyond that a client may have pending what is over in its own time; a greedy one, which wants more than its
-    part, has its part of that room. What it asks beyond is refused. A request that would be late takes the place of the
-    newest waiting requests of the client that is furthest above its part, of those that have work due before. One
+    room for every client while the pending work would be over in :data:`ROOM_PERCENT` of the shortest time that a
+    client has. Beyond that a client may have pending what is over in its own time; a greedy one, which wants more than
+    its part, has its part of that room. What it asks beyond is refused. A request that would be late takes the place of
+    the newest waiting requests of the client that is furthest above its part, of those that have work due before. One
     client alone is never refused. To what a greedy client has pending counts the lane time that it had, less what its
     part of the time was since (a leaky bucket). Changed by the scheduler alone.
     """
@@ -250,7 +251,8 @@ class LaneShare:
         return use
 
     def _refresh(self, now_ns: int, weights: Mapping[str, float]) -> None:
-        """Who competes now, how much time the most urgent of them has, and the part of each. O(clients * log)."""
+        """Refresh the set of competing clients, the time of the most urgent of them, and the part of each. O(clients *
+        log)."""
         self._fresh_until_ns = now_ns + REFRESH_NS
         slack_ns = FOREVER_NS
         for share, use in list(self.uses.items()):
@@ -310,7 +312,7 @@ class LaneShare:
         return not have_ns or have_ns + lane_ns <= most_ns
 
     def in_the_way(self, use: Use, lane_ns: int, now_ns: int) -> str:
-        """Who has to make room for a request of ``use``: the client that is furthest above its part, of those that have
+        """The client that must make room for a request of ``use``: the one furthest above its part, among clients with
         work due before; ``""`` where the request would be in time, or none is above its part. Of a client that has
         longer, what can wait until after the request's deadline is not due before. O(clients)."""
         within_ns = use.slack_ns - lane_ns
@@ -328,8 +330,8 @@ class LaneShare:
 
 
 def _share_out(wants: Sequence[Tuple[float, str, float]], whole: float) -> Dict[str, Tuple[float, bool]]:
-    """Progressive filling of ``whole``: who wants least for its weight gets that, and the others share what is left.
-    Name -> its part, and whether it wants more. ``wants``: for each unit of weight, the name, its weight."""
+    """Progressive filling of ``whole``: the one that wants least for its weight gets that, and the others share the
+    rest. Name -> its part, and whether it wants more. ``wants``: for each unit of weight, the name, its weight."""
     wants = sorted(wants)
     total = 0.0
     for _, _, weight in wants:

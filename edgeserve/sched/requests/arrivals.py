@@ -107,7 +107,7 @@ class Sources:
 
 
 class AppArrivals:
-    """The last requests of one app, also those that its policy refused: they are what a lane in use could not serve.
+    """The last requests of one app, also the ones that its policy refused: a lane in use could not serve them.
     (Those for which there was no place, or beyond their client's part, do not count: no flood of them says anything of
     what the lanes are asked for.)
 

@@ -17,16 +17,17 @@ from edgeserve.sched.requests.states import RequestRecord
 from edgeserve.units import FOREVER_NS, NS_PER_MS
 
 MEMORY_NS = 1000 * NS_PER_MS
-"""How long after its last request a critical source is expected to come back at least; one with a longer period for two
-of its periods."""
+"""The time after its last request for which a critical source is expected to come back at least; one with a longer
+period for two of its periods."""
 
 SOURCES_MAX = 64
 """Sources (client and stream) of one app that are told apart; of more, the least recent are forgotten."""
 
 
 FORGETS: Final = 0.004
-"""What of a late critical request is forgotten with each one in time: all after 250. (``heldout.py --world``, seeds
-to develop on: what is learnt takes the worst runs of ``long_beside_short`` and ``mixed_slo_critical`` from 95.3 and
+"""The share of a late critical request that is forgotten with each one in time: all after 250. (``heldout.py --world``,
+seeds to develop on: what is learnt takes the worst runs of ``long_beside_short`` and ``mixed_slo_critical`` from 95.3
+and
 98.4 % to 99 at least.)"""
 
 OVER_MAX: Final = 5.0
@@ -38,9 +39,9 @@ MARGIN: Final = 0.1
 
 class Source(Arrivals):
     """Critical requests of one client and stream of one app. ``slack_ns`` is how long its last one could wait,
-    ``alone_ns`` what it takes alone, ``until_ns`` when it is no longer expected to come back, ``open`` are those that
-    have not ended. ``next_ns`` is the earliest time at which its next request is expected, or when its last one came
-    where it follows no period; ``period_ns`` the time between the last two."""
+    ``alone_ns`` what it takes alone, ``until_ns`` when it is no longer expected to come back, ``open`` are the ones
+    that have not ended. ``next_ns`` is the earliest time at which its next request is expected, or when its last one
+    came where it follows no period; ``period_ns`` the time between the last two."""
 
     __slots__ = ("slack_ns", "alone_ns", "until_ns", "open", "next_ns", "period_ns")
 
@@ -75,8 +76,8 @@ class Source(Arrivals):
         return len(self.gaps_ns) / max(1, sum(self.gaps_ns) + max(0, now_ns - self.last_ns))
 
     def room_ns(self, now_ns: int) -> int:
-        """How long a work that starts now may take, so that the next request is in time behind it, and those that have
-        not ended."""
+        """How long a work that starts now may take, so that the next request and the open ones are in time behind
+        it."""
         room_ns = max(0, self.next_ns - now_ns) + self.slack_ns
         for request in self.open:
             if not request.ended:
@@ -125,7 +126,7 @@ class Rooms:
 
 
 NO_ROOMS: Final = Rooms([], [], [])
-"""Of a lane without critical requests."""
+"""The rooms of a lane without critical requests."""
 
 
 class CriticalArrivals:
@@ -156,13 +157,13 @@ class CriticalArrivals:
 
     def ended(self, app: str, in_time: bool) -> None:
         """A critical request of an app was answered, or given up for its deadline. What is expected of batches errs,
-        and what comes while the lane is kept queues: how much room that takes is learnt from those that are late."""
+        and what comes while the lane is kept queues: how much room that takes is learnt from late ones."""
         over = self._over.get(app, 0.0) + (-FORGETS if in_time else 1.0)
         self._over[app] = max(0.0, min(OVER_MAX, over))
 
     def rooms(self, apps: Sequence[App], now_ns: int) -> Rooms:
         """How long a lane that serves these apps may be kept without making critical requests late. Half of the lane
-        time of those that are open passes before the next one is served."""
+        time of the open ones passes before the next one is served."""
         opened: List[int] = []
         expected: List[Tuple[int, int]] = []
         irregular: List[Tuple[int, float]] = []
@@ -191,7 +192,8 @@ class CriticalArrivals:
 
     def room_ns(self, apps: Sequence[App], now_ns: int) -> Tuple[int, int | None]:
         """How long a work that starts now may take, so that no critical request of these apps is late behind it, and
-        when that grows although none comes (None: never, nobody is waited for). Forgets who does not come any more."""
+        when that grows although none comes (None: never, no source is expected). Forgets sources that do not come any
+        more."""
         room_ns, grows_ns = FOREVER_NS, FOREVER_NS
         for app in apps:
             for source in self._sources_of(app, now_ns):

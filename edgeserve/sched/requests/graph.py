@@ -1,4 +1,4 @@
-"""Apps as graphs: what follows what, where a request fans out into parts, and where parts and branches meet again.
+"""Apps as graphs: the order of nodes, the fan-out of requests into parts, and the joins of parts and branches.
 
 A graph is checked when it is built; afterwards nothing in it changes. It knows no request and no time. What an app was
 asked lately is kept beside it (``App.recent``).
@@ -7,7 +7,7 @@ Fan-out and joins follow one rule, *tokens*. When a job ends, each successor get
 branch was not taken (``route = "one"``) or nothing came down it. A node runs when its tokens are complete and at least
 one is done; when all are skipped it passes *skipped* on without running. So a join below a conditional fork never
 waits for the branch that was not taken (PARD, section 2 of the specification). A join that may do without some of its
-predecessors passes over those that fail; when none is left it has failed itself.
+predecessors passes over the ones that fail; when none is left it has failed itself.
 
 A ``fan_out`` node opens a *scope*: its successors run once per part, with the part's index appended to
 :data:`~edgeserve.sched.protocol.events.Part`. A ``gather`` node closes the innermost scope: it waits for every part.
@@ -95,11 +95,11 @@ class App:
     """A graph of nodes that answers a request, with the defaults of its requests.
 
     ``nodes`` are in topological order. ``entries`` run first, ``exits`` end the request. ``simple`` marks the app of
-    a single plain node, whose requests need no bookkeeping of tokens. ``ensemble`` is what is known of its models as an
-    ensemble, if anything. ``history_share``: of so many of its requests the outputs of all models are recorded.
-    ``worth``: whether each request counts as the mean of all or by its own size (``worth.py``); ``recent``: the last of
-    them. ``usual``: the hints of a usual request, where the world predicts them; what a request of the app is expected
-    to take is told of such a one. ``one_shape``: its inputs are declared, and have the same shape in every request.
+    a single plain node, whose requests need no bookkeeping of tokens. ``ensemble`` is its models as an ensemble, if
+    they are one. ``history_share``: of so many of its requests the outputs of all models are recorded. ``worth``:
+    whether each request counts as the mean of all or by its own size (``worth.py``); ``recent``: the last of them.
+    ``usual``: the hints of a usual request, where the world predicts them; what a request of the app is expected to
+    take is told of such a one. ``one_shape``: its inputs are declared, and have the same shape in every request.
     """
 
     __slots__ = (
@@ -212,7 +212,7 @@ def _graph(config: AppConfig) -> Tuple[Node, ...]:
 
 
 WAYS_MAX = 64
-"""Alternatives that are kept of one node. A node with more counts as one that runs whatever is chosen."""
+"""Alternatives that are kept of one node. A node with more counts as one that always runs."""
 
 Way = FrozenSet[Tuple[str, str]]
 """Choices under which a node runs: (node with ``route = "one"``, the successor that it took)."""

@@ -1,4 +1,4 @@
-"""How a request moves through its graph: tokens, joins, fan-outs. Pure bookkeeping on one ``RequestRecord``.
+"""The movement of a request through its graph: tokens, joins, fan-outs. Pure bookkeeping on one ``RequestRecord``.
 
 The rule is on top of ``sched/requests/graph.py``. These functions say which nodes may run next; making jobs of them,
 and ending the request when none is left, is the scheduler's. A join row is ``[tokens, done, fired]``."""
@@ -24,7 +24,7 @@ NodePart = Tuple[Node, Part]
 
 
 class Branch(NamedTuple):
-    """What became of one predecessor of a join. ``state`` is ``answered``, ``running``, ``waiting`` (it has not begun),
+    """The outcome of one predecessor of a join. ``state`` is ``answered``, ``running``, ``waiting`` (it has not begun),
     ``left out``, ``failed`` or ``lost`` (with its lane). ``job`` is there while it is running or ready."""
 
     node: str
@@ -43,7 +43,7 @@ def after(request: RequestRecord, job: Job, result: JobResult) -> List[NodePart]
 
 
 def skip(request: RequestRecord, job: Job, fate: str = LEFT_OUT) -> List[NodePart]:
-    """A job came to nothing (``fate`` says how), but those that wait for it can do without: pass *skipped* on."""
+    """Pass *skipped* on from a job without a result (``fate`` says why) that the nodes behind can do without."""
     ready: List[NodePart] = []
     request.fate(job.node, job.part, fate)
     _pass_on(request, job.node, job.part, None, ready)
@@ -84,7 +84,7 @@ def leads_to(node: Node, join: Node) -> bool:
 
 
 def branches(request: RequestRecord, join: Node, part: Part = ()) -> List[Branch]:
-    """What became of each predecessor of a join, in the order of the graph; of a gather node, of each part that is
+    """The outcome of each predecessor of a join, in the order of the graph; of a gather node, of each part that is
     known."""
     jobs = {(job.node.index, job.part): job for job in request.jobs.values()}
     found = []
@@ -106,7 +106,7 @@ def _parts_before(request: RequestRecord, join: Node, pred: Node, part: Part) ->
 def _fate_of(
     request: RequestRecord, node: Node, part: Part, jobs: Dict[Tuple[int, Part], Job]
 ) -> Tuple[str, Optional[Job]]:
-    """What became of a node. A branch of several nodes runs while one of those before it does."""
+    """The outcome of a node. A branch of several nodes runs while one of the nodes before it does."""
     job = jobs.get((node.index, part))
     if job is not None:
         return (RUNNING if job.state == RUNNING else WAITING), job
@@ -190,7 +190,7 @@ def _pass_on(request: RequestRecord, node: Node, part: Part, result: JobResult |
 
 
 def _inherited(request: RequestRecord, node: Node, part: Part) -> str:
-    """What became of a node that is skipped: it failed, or was lost, with one before it."""
+    """The outcome of a skipped node: it failed, or was lost, with one before it."""
     fates = request.fates or {}
     before = [fates.get((pred.index, part[:-1] if pred.fan_out else part)) for pred in node.preds]
     return LOST if LOST in before else JOB_FAILED if JOB_FAILED in before else LEFT_OUT

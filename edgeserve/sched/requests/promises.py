@@ -13,10 +13,10 @@ from typing import Dict, Final, List, Set, Tuple
 from edgeserve.units import NS_PER_MS
 
 RANK: Final = 8.0
-"""How many times its value a request counts that was promised its deadline."""
+"""The factor on the value of a request that was promised its deadline."""
 
 VALID_NS: Final = 5_000 * NS_PER_MS
-"""How long a promise waits for its request."""
+"""The time for which a promise waits for its request."""
 
 NOTES_MAX: Final = 32
 """Promises of one owner, app and class that wait at the same time: the oldest goes. A dozen requests are often given up

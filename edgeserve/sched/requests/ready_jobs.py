@@ -39,7 +39,7 @@ class ReadyJobs:
         del rows[bisect_left(rows, (job.deadline_ns, job.seq))]
 
     def count_before(self, klass: str, model: str, to_ns: int) -> int:
-        """How many jobs of a class and model are due before ``to_ns``."""
+        """The number of jobs of a class and model that are due before ``to_ns``."""
         return bisect_left(self.of[klass][model], (to_ns,))
 
     def due_between(self, klass: str, model: str, from_ns: int, to_ns: int) -> List[Row]:

@@ -8,7 +8,7 @@ answer goes out at once, and the jobs stay on their lanes as orphans until the l
 A *job* is made when the tokens of its node are complete (``sched/requests/graph.py``); it is ``ready`` until a policy's
 bid wins, then ``running`` (launched: on the lane or in its inbox). The lane returns it ``done``, ``failed``, or back to
 ``ready``: *unfinished* (iterative models) or *refused* (the start window had passed). A ready job whose request ends is
-``gone``; a running one is an ``orphan``, and whatever its lane says later makes it ``gone``.
+``gone``; a running one is an ``orphan``, and its lane's later answer makes it ``gone``.
 
 Nothing else changes a state: :func:`move_request` and :func:`move_job` are the only ways, and a pair that the tables
 do not hold raises :class:`~edgeserve.errors.PolicyError` with the request's story. The records know no clock, no
@@ -68,7 +68,7 @@ STORY_LEN_MAX = 256
 """Lines kept of one request's story; a fan-out into hundreds of parts must not grow without bound."""
 
 ANSWERED, WAITING, LEFT_OUT, LOST = "answered", "waiting", "left out", "lost"
-"""What may become of a branch, besides ``running`` and ``failed`` (:func:`edgeserve.sched.requests.joins.branches`)."""
+"""The outcomes of a branch, besides ``running`` and ``failed`` (:func:`edgeserve.sched.requests.joins.branches`)."""
 
 LEFT_OUT_LEN_MAX = 200
 """Length from which on no more reasons of an answer in part are added."""
@@ -190,8 +190,8 @@ class RequestRecord:
         self.part_hints[part] = {**self.part_hints.get(part, {}), **hints}
 
     def begin_by_ns(self, now_ns: int) -> int | None:
-        """By when the request must begin, lest the next of its stream end it; None when it has begun, or when nothing
-        is expected any more: the next one should have come already."""
+        """The time by which the request must begin, lest the next of its stream end it; None when it has begun, or when
+        nothing is expected any more: the next one should have come already."""
         if self.successor_ns is None or self.running or self.breakdown.execute_ns:
             return None
         earliest_ns, latest_ns = self.successor_ns
@@ -209,7 +209,7 @@ class RequestRecord:
             self.left_out += ("; " if self.left_out else "") + what
 
     def hints_at(self, part: Part) -> Mapping[str, float]:
-        """What is known of a part: of the request, of the parts that it lies in, and of itself."""
+        """The hints of a part: the request's, the ones of the parts that it lies in, and its own."""
         if not part or not self.part_hints:
             return self.hints
         known = dict(self.hints)
@@ -218,12 +218,12 @@ class RequestRecord:
         return known
 
     def note(self, now_ns: int, *what: Any) -> None:
-        """Add a line to the story (formatted only when somebody asks)."""
+        """Add a line to the story (formatted only on request)."""
         if len(self.log) < STORY_LEN_MAX:
             self.log.append((now_ns, what))
 
     def story(self) -> List[str]:
-        """What happened to the request, a line each, times relative to its ``arrival_ns``: its sending, where a client
+        """The story of the request, line by line, times relative to its ``arrival_ns``: its sending, where a client
         tells it."""
         head = (
             f"request {self.id} of app {self.app.name}: {self.state}, class {self.klass}, "
@@ -251,8 +251,8 @@ class Job:
     job.
 
     ``seq`` rises with every job made and breaks every tie. ``lane`` names the lane that holds the job's state, to which
-    it is bound, or is ``""``. ``hints`` are what was known of it when it was made. ``model``: the one that it waits
-    for, of those that may run it.
+    it is bound, or is ``""``. ``hints`` are the hints known when it was made. ``model``: the one that it waits for,
+    among the models that may run it.
     """
 
     __slots__ = (

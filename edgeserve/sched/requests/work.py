@@ -1,4 +1,4 @@
-"""How much work a job is beside a usual one, as hints tell: ``NODE.work``, or ``work`` for every node.
+"""The work of a job beside a usual one, by hints: ``NODE.work``, or ``work`` for every node.
 
 The usual is 1.0; a hint that is no number of work above 0 counts as none at all. Integers, so that sums are exact on
 every Python.
@@ -33,8 +33,8 @@ def relative_milli(hints: Mapping[str, float], node: str) -> int | None:
 
 
 def over_usual_milli(jobs: Sequence[Job]) -> int | None:
-    """How much more work jobs are than as many usual ones, in thousandths of a usual job; None where none tells. Those
-    that do not tell count as the mean of those that do."""
+    """The work of jobs beyond as many usual ones, in thousandths of a usual job; None where none declares any. Jobs
+    without a hint count as the mean of the others."""
     told: List[int] = []
     for job in jobs:
         if job.hints:

@@ -1,4 +1,4 @@
-"""The one currency: what a request counts if it is in time (``docs/guide/sharing-a-device.md``).
+"""The one currency: the worth of a request if it is in time (``docs/guide/sharing-a-device.md``).
 
 Bids and the plan of a lane, the models that memory holds and what is promised all count by :func:`worth_ns`; reports
 count the same way (``sim/worth.py``).
@@ -16,23 +16,23 @@ WORK: Final = "work"
 
 
 def alike_ns(app: App) -> float:
-    """What every request of an app counts at value 1, in nanoseconds of lane time: the mean of what its last ones took;
+    """The worth of every request of an app at value 1, in nanoseconds of lane time: the mean time of its last ones;
     0.0 where each counts by itself, since its ``worth`` is ``work``, or too few are known."""
     return 0.0 if app.worth == WORK else app.recent.known_ns()
 
 
 def each_ns(app: App, own_ns: int) -> float:
-    """What a request of an app counts at value 1; ``own_ns`` is what it takes itself."""
+    """The worth of a request of an app at value 1; ``own_ns`` is its own lane time."""
     return (0.0 if app.worth == WORK else app.recent.known_ns()) or float(own_ns)
 
 
 def worth_ns(request: RequestRecord) -> float:
-    """What a request counts if it is in time, in nanoseconds of lane time."""
+    """The worth of a request if it is in time, in nanoseconds of lane time."""
     return each_ns(request.app, request.cost_share_ns) * request.value
 
 
 def worths_ns(jobs: Sequence[Job]) -> List[float]:
-    """:func:`worth_ns` of the request of each of these jobs, looked up once for those that count alike."""
+    """:func:`worth_ns` of the request of each of these jobs, looked up once for requests that count alike."""
     found: List[float] = []
     app: App | None = None
     alike = 0.0

@@ -1,4 +1,4 @@
-"""How much of the processor time that a lane's threads would use is left to them, by what a monitor reports.
+"""The share of the processor time that a lane's threads would use and that is left to them, by a monitor's reports.
 
 What the lanes of the device used of the reported load is known from their works. Other lanes (host functions above all)
 keep all that they use, and a lane that does not yield to them (``nice`` 0) gets nothing unless its threads fit beside
@@ -19,7 +19,8 @@ WORKS_SHARE = 0.05
 """A lane that used more than this share of its threads' time counts as one that works."""
 
 KEEP = 0.5
-"""Of the mean of readings, at each new one: a second may hold a pulse that an answer of ten seconds does not mind."""
+"""The weight that the mean of readings keeps at each new one: a second may hold a pulse that an answer of ten seconds
+does not mind."""
 
 STALE_NS = 20 * NS_PER_S
 """A load that was told so long ago says nothing any more, unless reports come so rarely:"""
@@ -32,7 +33,7 @@ NICE_STEP = 1.25
 
 
 def weight_of(nice: int) -> float:
-    """How much a thread counts beside one of nice 0."""
+    """The weight of a thread beside one of nice 0."""
     return float(NICE_STEP**-nice)
 
 

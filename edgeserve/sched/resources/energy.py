@@ -1,4 +1,4 @@
-"""Who used a device's energy: the reported power over time, charged to apps by the time that their batches ran.
+"""The users of a device's energy: the reported power over time, charged to apps by the time that their batches ran.
 
 Between two reports all energy goes to the apps whose batches ended meanwhile, in proportion to the lane time of these,
 what the device draws when idle included. Floats, since no decision depends on them.

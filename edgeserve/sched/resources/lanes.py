@@ -1,4 +1,4 @@
-"""What the scheduler knows of lanes: which works are on them, when each will be free, and whether it can be trusted.
+"""The scheduler's record of lanes: the batches on them, when each will be free, and whether it can be trusted.
 
 A lane runs one work at a time, in the order given; ``depth`` of them may be launched, which cannot be taken back.
 Knows no engine, no thread and no clock.
@@ -28,7 +28,7 @@ LOST_KEPT = 1024
 RUN, LOAD, EVICT = "run", "load", "evict"
 
 NO_JOBS: Dict[int, Job] = {}
-"""Of most works no job is over before the work is. Nobody writes into it."""
+"""The ended jobs of most batches: none ends before its batch does. Read only."""
 
 
 class Work:
@@ -122,8 +122,8 @@ class Lane:
         return len(works) < self.depth
 
     def available_ns(self, now_ns: int) -> int:
-        """When a work given now would start. A batch that can be cut keeps nobody waiting for longer than a step, which
-        counts from when the batch was told to end."""
+        """The start of a batch that is given now. A batch that can be cut keeps no other waiting for longer than a
+        step, which counts from when the batch was told to end."""
         if not self.works:
             return now_ns
         free_at_ns = self.free_at_ns + self.dispatch_gap.likely_ns
@@ -136,7 +136,7 @@ class Lane:
         return min(free_at_ns, max(now_ns, ends_ns))
 
     def worked_ns(self, now_ns: int) -> int:
-        """How long it has worked in all, as far as is known of what it runs now."""
+        """The time that it has worked in all, its present batch included as far as is known."""
         return self.busy_ns + (max(0, now_ns - self.works[0].starts_ns) if self.works else 0)
 
     def asks_at_ns(self, now_ns: int) -> int | None:

@@ -1,4 +1,4 @@
-"""Which models are in a device's memory: what waits for them, what is asked for, budget, and least recently used.
+"""The models in a device's memory: the jobs that wait for them, demand, budget, and least recent use.
 
 Clockwork (section 5) loads the model of the highest unfulfilled demand, the estimated execution time of its outstanding
 jobs less what resident copies on other devices can serve, and evicts the least recently used. Ours counts in worth, by
@@ -33,7 +33,7 @@ LOAD_RETRY_NS = 500 * NS_PER_MS
 """Pause after a failed load: memory may come back."""
 
 PRESSURE_SHARE = 16
-"""A device whose free memory falls below 1/16 of its budget gives up models that nobody waits for."""
+"""A device whose free memory falls below 1/16 of its budget gives up models that no request waits for."""
 
 WORKING_NS = 1_000 * NS_PER_MS
 """A model that ran within this time is at work, as is one that ran within twice its usual time between two runs."""
@@ -49,8 +49,8 @@ BLOCK_BYTES_MIN = 1024**2
 models that are not at work go."""
 
 FALLING_NS = 2_000 * NS_PER_MS
-"""What other programs took between two reports counts as about to be taken again for so long: a monitor that has no
-news for longer says that it was not."""
+"""The time for which memory that other programs took between two reports counts as about to be taken again: a monitor
+that has no news for longer says that it was not."""
 
 REPORT_STALE_NS = 20_000 * NS_PER_MS
 """Free memory that was reported so long ago says nothing of what may be taken without need."""
@@ -60,11 +60,12 @@ FRAGMENTED_BELOW = 4
 that the system gives back in one piece."""
 
 NEVER_NS = 2**61
-"""When a model is there that nobody will load; far enough that sums with it are later than any deadline."""
+"""The time at which a model is there that will not be loaded; far enough that sums with it are later than any
+deadline."""
 
 SURELY = 2.0
-"""What is expected to come for a model that is here counts so many times beside what comes for a newcomer: a rate is
-that of 32 arrivals, whose noise is a fifth of it, and each load keeps the memory from serving anybody."""
+"""The factor on the expected worth of requests for a resident model, compared with a newcomer's: a rate is
+that of 32 arrivals, whose noise is a fifth of it, and each load keeps the memory from serving any request."""
 
 ABSENT, LOADING, RESIDENT, EVICTING = "absent", "loading", "resident", "evicting"
 
@@ -121,7 +122,7 @@ class Device:
     budget_bytes: int = 0  # 0: no budget
     headroom_bytes: int = 0
     placements: Dict[str, Placement] = field(default_factory=dict)
-    used_bytes: int = 0  # of what is resident or loading
+    used_bytes: int = 0  # of resident and loading models
     state_bytes: int = 0  # of the states of jobs and streams
     free_bytes: int | None = None  # as the monitor last reported
     reported_ns: int = -FOREVER_NS  # when that was, whether it had changed or not
@@ -163,7 +164,7 @@ class Device:
         return self.placements[model].state == RESIDENT
 
     def free_now_bytes(self) -> int:
-        """What may still be loaded, by the budget and by what the monitor reported."""
+        """The bytes that may still be loaded, by the budget and by the monitor's reports."""
         room = self._budget_room_bytes()
         if self.free_bytes is None:
             return room
@@ -271,13 +272,13 @@ class Device:
         return None
 
     def _coming(self, placement: Placement, away_ns: int, here: AbstractSet[str]) -> Worth:
-        """What comes for a model while others are away for it, and could be served with it."""
+        """The worth of requests that come for a model while others are away for it, and could be served with it."""
         if placement.model not in self.worth.by_model:
             return NOTHING
         return self.worth.gained_with(placement.model, placement.load_ns, away_ns, here, self._fit)
 
     def _fit(self, models: Iterable[str]) -> bool:
-        """Whether these models, of those that live here, have room together."""
+        """True if these models, of the ones that live here, have room together."""
         bytes = sum([self.placements[model].bytes for model in models if model in self.placements])
         return not self.budget_bytes or bytes <= self.budget_bytes
 
@@ -316,7 +317,7 @@ class Device:
 
     def under_pressure(self, now_ns: int = 0) -> Placement | None:
         """A model to give up because the device runs out of memory although the budget holds, or None: the least
-        recently used one that nobody waits for. With a headroom, none that is at work, but in an emergency."""
+        recently used one that no request waits for. With a headroom, none that is at work, but in an emergency."""
         free_bytes, headroom_bytes = self.free_bytes, self.headroom_bytes
         if free_bytes is None:
             return None
@@ -374,8 +375,8 @@ class Device:
         return None
 
     def _lost_without(self, victims: Sequence[Placement], away_ns: int, busy_ns: int, here: AbstractSet[str]) -> Worth:
-        """What is lost if these models are away for so long: what waits for them, and what comes and cannot wait for
-        that, behind ``busy_ns`` of work."""
+        """The worth lost if these models are away for ``away_ns``: waiting requests, and coming ones that cannot wait
+        for that, behind ``busy_ns`` of work."""
         lost = self.worth.lost_without({item.model for item in victims}, away_ns, busy_ns, here)
         lost = tuple([SURELY * each for each in lost])
         for item in victims:
@@ -410,7 +411,7 @@ class Device:
 
 
 def _outweighs(worth: Worth, lost: Worth) -> bool:
-    """Whether a newcomer is worth more than what is lost for it: in the most urgent class in which anything is."""
+    """True if a newcomer is worth more than the loss for it: in the most urgent class in which anything is."""
     for gained, given in zip(worth, lost):
         if gained > given:
             return True

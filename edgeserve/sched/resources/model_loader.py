@@ -93,7 +93,8 @@ class Memory:
         )
 
     def _places(self, job: Job, model: str) -> Tuple[Placement, ...]:
-        """Where a model could serve a job: on one device only when a lane of it holds the job's state."""
+        """The placements at which a model could serve a job: on one device only when a lane of it holds the job's
+        state."""
         if job.lane:
             return (self.devices[self._lanes[job.lane].device].placements[model],)
         return self.placements[model]
@@ -101,7 +102,7 @@ class Memory:
     # --- decisions ----------------------------------------------------------------------------------------------------
 
     def manage(self, now_ns: int) -> List[Action]:
-        """Evict under pressure; load what is most wanted while a copy lane accepts."""
+        """Evict under pressure; load the most wanted models while a copy lane accepts."""
         actions: List[Action] = []
         self._worth.refresh(now_ns)
         for device in self.devices.values():
@@ -127,8 +128,8 @@ class Memory:
         return actions
 
     def retry_at_ns(self, now_ns: int) -> int | None:
-        """When a load that failed may be tried again for jobs that wait, or one that waits for memory may take that of
-        others: those that are at work until then, or are asked for more than it; None where no load waits."""
+        """The time at which a failed load may be tried again for waiting jobs, or a load that waits for memory may take
+        others': models at work until then, or more wanted than it; None where no load waits."""
         found: int | None = None
         for device in self.devices.values():
             for item in device.placements.values():

@@ -1,4 +1,4 @@
-"""What it is worth that a model stays in memory: what its apps are asked for, and would lose while it is away.
+"""The worth of a model's place in memory: the demand of its apps, and their loss while it is away.
 
 An app loses, while one of its models is away, the requests that cannot wait for as long: all of its models together are
 worth that, and some of them at most half of it, so that an app becomes whole rather than several become halves. Of an
@@ -16,17 +16,17 @@ from edgeserve.sched.requests.arrivals import AppArrivals
 from edgeserve.sched.requests.graph import App
 
 PARTIAL = 0.5
-"""What the models of an app are worth at most while they cannot answer, of what the fewest that can are worth."""
+"""The greatest worth of an app's models while they cannot answer, as a share of the worth of the fewest that can."""
 
 Worth = Tuple[float, ...]
-"""Value by class, the most urgent first: compared in this order, so that no number of frames outweighs what is
-critical."""
+"""Value by class, the most urgent first: compared in this order, so that no number of frames outweighs critical
+requests."""
 
 NOTHING: Worth = (0.0,) * len(CLASSES)
 
 
 class Asked(NamedTuple):
-    """What one app is asked for: its models, those of them that are members of its ensemble, its class, the value that
+    """The demand of one app: its models, the ones of them that are members of its ensemble, its class, the value that
     comes per nanosecond, for how long one of its requests can wait, and the qualities of models that are variants."""
 
     models: Tuple[str, ...]
@@ -37,12 +37,12 @@ class Asked(NamedTuple):
     qualities: Mapping[str, float] = {}
 
     def lost(self, away_ns: float, busy_ns: float) -> float:
-        """What comes while a model is away and cannot wait until it is back, and for the ``busy_ns`` of work that waits
-        for the lanes: under overload little can."""
+        """The worth of requests that come while a model is away and cannot wait until it is back, and for the
+        ``busy_ns`` of work that waits for the lanes: under overload little can."""
         return self.per_ns * min(away_ns, max(0.0, away_ns + busy_ns - self.slack_ns))
 
     def part(self, here: AbstractSet[str]) -> float:
-        """What part of its worth the app has with these models."""
+        """The share of its worth that the app has with these models."""
         if self.qualities:
             best = [quality for model, quality in self.qualities.items() if model in here]
             return max(best) / max(self.qualities.values()) if best else 0.0
@@ -56,7 +56,7 @@ class Asked(NamedTuple):
 
 
 class ModelWorth:
-    """What the apps are asked for, taken anew every :data:`REFRESH_NS`. ``by_model``: the apps that need a model;
+    """The demand of the apps, taken anew every :data:`REFRESH_NS`. ``by_model``: the apps that need a model;
     ``models``: all that any app needs."""
 
     def __init__(self, apps: Sequence[App], costs: Mapping[str, AppCosts], recent: Mapping[str, AppArrivals]) -> None:
@@ -89,8 +89,8 @@ class ModelWorth:
                     self.by_model.setdefault(model, []).append(asked)
 
     def lost_without(self, models: AbstractSet[str], away_ns: float, busy_ns: float, here: AbstractSet[str]) -> Worth:
-        """What is lost while these models are away, of those that are ``here``; ``busy_ns``: the work that waits for
-        the lanes."""
+        """The worth lost while these models are away, among the ones that are ``here``; ``busy_ns``: the work that
+        waits for the lanes."""
         if not self.by_model:
             return NOTHING
         lost = [0.0] * len(CLASSES)
@@ -106,8 +106,8 @@ class ModelWorth:
     def gained_with(
         self, model: str, load_ns: int, away_ns: float, here: AbstractSet[str], fit: Callable[[Iterable[str]], bool]
     ) -> Worth:
-        """What comes for a model while others are away for it, of apps that cannot wait until it is loaded and whose
-        models ``fit`` into memory together."""
+        """The worth of requests that come for a model while others are away for it, of apps that cannot wait until it
+        is loaded and whose models ``fit`` into memory together."""
         gained = [0.0] * len(CLASSES)
         for asked in self.by_model.get(model, ()):
             if asked.slack_ns < load_ns and fit((model,) if asked.qualities else asked.models):

@@ -1,8 +1,8 @@
-"""Sequences: which jobs hold a slot on a lane and bytes of a device, for models whose items grow step by step.
+"""Sequences: the jobs that hold a slot on a lane and bytes of a device, for models whose items grow step by step.
 
 A job reserves the bytes of its whole expected sequence before it first runs, and keeps them, with a slot of its lane,
 until it is over or its state is released. A batch besides books what its jobs could grow beyond that while it runs, so
-that the bound holds whatever their lengths turn out to be. Knows no policy, and moves no job.
+that the bound holds for any lengths. Knows no policy, and moves no job.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class SequenceModel(NamedTuple):
 
 
 class Room(NamedTuple):
-    """What a lane has left for new sequences of a model: slots, and bytes of its device (:data:`UNBOUNDED`: no
+    """The room of a lane for new sequences of a model: slots, and bytes of its device (:data:`UNBOUNDED`: no
     bound)."""
 
     slots: int
@@ -58,8 +58,9 @@ class Room(NamedTuple):
 
 
 class Fit(NamedTuple):
-    """What of a batch may run: these jobs, so many steps, booking so many bytes beyond their reservations. Without
-    jobs nothing may, until ``release`` (a ready job that holds a place) gave up its own, or a batch has ended."""
+    """The part of a batch that may run: these jobs, so many steps, booking so many bytes beyond their reservations.
+    Without jobs nothing may, until ``release`` (a ready job that holds a place) gave up its own, or a batch has
+    ended."""
 
     jobs: List[Job]
     steps: int
@@ -71,7 +72,7 @@ class Sequences:
     """All that sequences hold. ``models`` are the models of sequences by name; ``working`` are the batches of such
     models on lanes, by work id, with what they booked.
 
-    ``holders``: lane -> jobs by ``seq`` that hold a slot there, those that have held it longest first. Their bytes are
+    ``holders``: lane -> jobs by ``seq`` that hold a slot there, the longest holders first. Their bytes are
     ``job.state_bytes`` on ``job.state_device``, which the device counts.
     """
 
@@ -101,7 +102,7 @@ class Sequences:
         return total - job.steps if total > job.steps else STEPS_MORE
 
     def usual_steps(self, model: str) -> int:
-        """Steps that a sequence of a model usually has, by those that have ended."""
+        """Steps that a sequence of a model usually has, by the ended ones."""
         return max(1, self._usual_milli[model] // 1000)
 
     def prefill_turns(self, job: Job) -> int:
@@ -115,11 +116,11 @@ class Sequences:
         return -(-max(1, tokens * left_milli) // (1000 * part))
 
     def cached_milli(self, app: str, node: str) -> int:
-        """Which part of a prompt of a node was usually in memory before it was read, in thousandths."""
+        """The part of a prompt of a node that was usually in memory before it was read, in thousandths."""
         return self._cached_milli.get((app, node), 0)
 
     def needs_bytes(self, job: Job) -> int:
-        """What the state of a job occupies when the job is over, as far as is known."""
+        """The bytes of a job's state at the job's end, as far as is known."""
         model = self.models[job.node.model]
         tokens = self.tokens_in(job) + job.steps + self.steps_left(job)
         return min(tokens, model.context_tokens) * model.bytes_per_token
@@ -139,17 +140,17 @@ class Sequences:
         return ""
 
     def room(self, model: str, lane: Lane) -> Room:
-        """What a lane has left for new sequences."""
+        """The room of a lane for new sequences."""
         slots = max(0, self.models[model].slots - self._count(model, lane))
         return new_tuple(Room, (slots, self._free_bytes(model, lane.device)))
 
     def booked_bytes(self, device: str) -> int:
-        """What batches booked on a device beyond the reservations of their jobs."""
+        """The bytes that batches booked on a device beyond the reservations of their jobs."""
         return sum([extra for work, extra in self.working.values() if work.lane.device == device])
 
     def is_alone(self, job: Job, lane: Lane) -> bool:
         """Whether no other sequence on a lane's device will make room for this one's next step: none of its model holds
-        anything, and none of another model runs, or the bound of its own model is what is too low."""
+        anything, and none of another model runs, or the bound of its own model is too low."""
         others = [
             other
             for jobs in self.holders.values()
@@ -163,7 +164,7 @@ class Sequences:
         return 0 < model.memory_bytes < needs_bytes or all(other.state == READY for other in others)
 
     def reserved_bytes(self, model: str, device: str) -> int:
-        """What the sequences of a model hold on a device, the bookings of batches included."""
+        """The bytes that the sequences of a model hold on a device, the bookings of batches included."""
         return self._reserved.get((model, device), 0)
 
     def _count(self, model: str, lane: Lane) -> int:
@@ -181,7 +182,7 @@ class Sequences:
     # --- before a batch -----------------------------------------------------------------------------------------------
 
     def fit(self, jobs: Sequence[Job], steps_max: int | None, lane: Lane) -> Fit:
-        """What of a batch of one model may run on a lane now. Changes nothing."""
+        """The part of a batch of one model that may run on a lane now. Changes nothing."""
         name = jobs[0].node.model
         model, mine = self.models[name], self.holders[lane.name]
         slots, free = self.room(name, lane)
@@ -259,7 +260,7 @@ class Sequences:
 
     def kept(self, job: Job, bytes: int) -> None:
         """A job came back unfinished with a state of so many bytes: more than it reserved is reserved now, and more
-        than its tokens had input nobody told of."""
+        than its tokens had undeclared input."""
         per_token = self.models[job.node.model].bytes_per_token
         if per_token:
             job.tokens_in = max(job.tokens_in, bytes // per_token - job.steps)

@@ -51,7 +51,7 @@ class Streams:
         return iter(self.streams.items())
 
     def arrive(self, request: RequestRecord) -> bool:
-        """Take the stream for this request (True), or put it behind those that hold it (False)."""
+        """Take the stream for this request (True), or put it behind the ones that hold it (False)."""
         key = stream_key(request)
         stream = self.streams.pop(key, None) or Stream()
         self.streams[key] = stream
@@ -121,8 +121,8 @@ class Streams:
         return dropped
 
     def bound(self, app: str, streams_max: int) -> List[DropState]:
-        """Forget the least recently used silent stream of an app that has more than ``streams_max``: of the owner who
-        has the most, so that nobody's state is forgotten for what another opens."""
+        """Forget the least recently used silent stream of an app that has more than ``streams_max``: of the owner with
+        the most, so that no owner's state is forgotten for another's streams."""
         if len(self.streams) <= streams_max or self.count(app) <= streams_max:
             return []
         quiet = [key for key, _ in self.quiet(app)]
@@ -164,7 +164,7 @@ class Streams:
         )
 
     def count(self, app: str) -> int:
-        """How many streams an app has now."""
+        """The number of an app's streams."""
         return sum(1 for key in self.streams if key[0] == app)
 
 
@@ -175,6 +175,6 @@ def stream_key(request: RequestRecord) -> StreamKey:
 
 
 def owner_of(stream: str) -> str:
-    """Whose stream it is: a server puts the owner in front of the name that a client gives. The stream's own, where
-    nobody did."""
+    """The owner of a stream: a server puts the owner in front of the name that a client gives. The stream's own name
+    without one."""
     return stream.partition(OWNER_MARK)[0]

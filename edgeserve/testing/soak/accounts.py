@@ -83,7 +83,7 @@ class Accounts:
         return found
 
     def check(self, world: SimWorld, scheduler: Any) -> None:
-        """Everybody who came has one end; the report says the same, and who of the completed was late; the policies
+        """Every request has one end; the report says the same, and which completed ones were late; the policies
         that count for themselves agree."""
         report = report_of([world], 0, max(1, world.now_ns))
         if self._open:

@@ -35,7 +35,7 @@ class GapResult(NamedTuple):
 
 
 def bounded_gaps(seed: int) -> GapResult:
-    """Run one seed. Raises :class:`GapError`, and whatever the simulator raises."""
+    """Run one seed. Raises :class:`GapError`, and any error of the simulator."""
     scenario = draw_gaps(seed)
     ended = simulate(scenario, seed, ()).world.ended
     shares = [0.0]

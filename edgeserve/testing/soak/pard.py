@@ -72,7 +72,7 @@ def draw_mixed(draw: random.Random, node: Callable[..., Node], own_model: Callab
 
 def draw_hints(draw: random.Random, app: Dict[str, Any]) -> Dict[str, Any]:
     """What the requests of an app say of their parts, routes and steps: at times nothing, at times what comes true, at
-    times what does not. Few of them wait then, where nobody is dropped: ``plan`` judges each by itself in every
+    times what does not. Few of them wait then, where no request is dropped: ``plan`` judges each by itself in every
     step, and a queue of hundreds makes one run last for minutes."""
     hints: Dict[str, Any] = {}
     if draw.random() < 0.4:

@@ -105,7 +105,7 @@ class SlowPhases:
 
 
 def recover(seed: int, policies: Sequence[str] = KINDS) -> RecoveryResult:
-    """Run one seed. Raises :class:`RecoveryError`, and whatever the simulator raises."""
+    """Run one seed. Raises :class:`RecoveryError`, and any error of the simulator."""
     draw = random.Random(f"{seed}/recovery")
     policy = draw.choice(list(policies))
     scenario, phases, beliefs = draw_recovery(draw, policy, random.Random(f"{seed}/beliefs"))

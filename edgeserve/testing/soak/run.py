@@ -459,7 +459,7 @@ def _budget(draw: random.Random, table: Dict[str, Any]) -> None:
 
 def _bound(draw: random.Random, table: Dict[str, Any]) -> None:
     """At times a model of many steps that two devices have, one of them with room for one large model at a time: a job
-    is bound to the lane that holds its state, whatever the other device has, and answered however late."""
+    is bound to the lane that holds its state, also where the other device is free, and answered however late."""
     if draw.random() > 0.15:
         return
     for index in range(2):

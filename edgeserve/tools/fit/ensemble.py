@@ -362,7 +362,7 @@ def _about(history: EnsembleHistory, combiner: Combiner, tolerance: float, score
 
 
 def _told_subsets(models: int) -> List[int]:
-    """Single models and pairs: more would be a table that nobody reads."""
+    """Single models and pairs: more would be too long a table."""
     return [subset for subset in range(1, 1 << models) if bin(subset).count("1") <= 2]
 
 

@@ -145,7 +145,7 @@ def _told_path(path: str, directory: str) -> str:
     relative = os.path.relpath(path, directory)
     if relative.startswith(os.path.join("..", "..")):
         return os.path.abspath(path)
-    # A name that the configuration would take for a place: the asset cache, somebody's home.
+    # A name that the configuration would take for a place: the asset cache, a user's home.
     return os.path.join(".", relative) if relative.startswith((CACHE_PREFIX, "~")) else relative
 
 

@@ -1,10 +1,11 @@
-"""The batch of a model whose batches take about the same time whatever is in them: that which saves most.
+"""The batch of a model whose batches take about the same time for any inputs: the one that saves most.
 
 Requests that cannot make their deadline are dropped as soon as that is certain. For each batch size, those jobs that
 would still be in time at its end are counted; the size that saves most worth per lane time runs. (Cutting the batch to
 what its tightest member allows collapses under overload: the head never has slack, so every batch shrinks, and the
-queue grows until nobody is in time.) Critical jobs go into the batch first, and a size that loses fewer of them is
-preferred before anything else is compared. Where not all can be served, value decides who is (``model_queues.py``).
+queue grows until no request is in time.) Critical jobs go into the batch first, and a size that loses fewer of them is
+preferred before anything else is compared. Where not all can be served, value decides which ones are
+(``model_queues.py``).
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from edgeserve.sched.requests.states import Job, steps_left
 from edgeserve.sched.resources.lanes import Lane
 
 EQUAL: Final = 0.98
-"""What two batches save is compared to this precision: where times rise evenly all splits are equal but for the noise
-of the estimates, and one batch is then better than two."""
+"""The precision to which the savings of two batches are compared: where times rise evenly all splits are equal but for
+the noise of the estimates, and one batch is then better than two."""
 
 ALMOST: Final = 0.95
 """Batches that serve all who wait are taken for so much of the worth per time of the best batch that gives some up."""
@@ -82,7 +83,7 @@ class Batches:
     ) -> int:
         """0 where no job could be in time. O(sizes * queues * log n)."""
         best, best_lost, best_rate = 0, 0, 0.0
-        whole, whole_rate = 0, 0.0  # the best size that costs nobody the deadline
+        whole, whole_rate = 0, 0.0  # the best size that costs no request its deadline
         critical = [queue for queue in filled if queue.tier < CRITICAL_TIERS]
         takes_steps = queues.takes_steps
         may_split = len(filled) == 1 and not takes_steps
@@ -118,15 +119,15 @@ class Batches:
 
 
 def steps_more_ns(job: Job, took_ns: int, latency: BatchTime) -> int:
-    """How much longer the steps that a job still needs after the next one take in such batches than alone, which its
-    deadline allows for."""
+    """The time by which the steps that a job still needs after the next one take longer in such batches than alone,
+    which its deadline allows for."""
     return (steps_left(job) - 1) * (took_ns - latency.alone_likely_ns)
 
 
 def _rate_of_all(
     queue: WorthQueue, size: int, ends_ns: int, took_ns: int, latency: BatchTime, dispatch_gap_ns: int
 ) -> float:
-    """Worth per time if a first batch of ``size`` and one of all that are left serve everybody in time, else 0."""
+    """Worth per time if a first batch of ``size`` and one of all that are left serve all requests in time, else 0."""
     rows = queue.rows
     rest = len(rows) - size
     if rest > 0:
@@ -165,9 +166,9 @@ def _fill(filled: List[WorthQueue], size: int, ends_ns: int, step_ns: int, lane:
 def _critical_lost(
     critical: Sequence[JobQueue], size: int, starts_ns: int, latency: BatchTime, dispatch_gap_ns: int
 ) -> int:
-    """Critical jobs that a batch of ``size`` starting at ``starts_ns`` puts at risk: those that are due before it ends,
-    should it be as slow as the slowest of the last ten, and those that find no place in it and could not be in time
-    after it either."""
+    """Critical jobs that a batch of ``size`` starting at ``starts_ns`` puts at risk: jobs due before it ends, should it
+    be as slow as the slowest of the last ten, and jobs that find no place in it and could not be in time after it
+    either."""
     ends_ns = starts_ns + latency.slowest_ns[size]
     too_late = sum([queue.position(ends_ns) for queue in critical])
     after_ns = ends_ns + dispatch_gap_ns + latency.slowest_ns[latency.sizes[0]]

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 class Utility:
-    """What a bid delivers, as a function of when it starts: a sum over its requests, each at its own deadline.
+    """The value that a bid delivers, as a function of its start: a sum over its requests, each at its own deadline.
 
-    A request counts what it is worth (``requests/worth.py``) if it ends by its deadline.
+    A request counts its worth (``requests/worth.py``) if it ends by its deadline.
     One that is answered late anyway (``on_late = "answer"``) keeps ``slo / (slo + lateness)`` of it. One that the next
     of its stream is expected to end, as seen at ``now_ns``, counts only if it begins before that (``now_ns`` left out:
     nothing is expected). ``shares``: what each job adds to its request, where a job is one branch of several that could
@@ -42,8 +42,8 @@ class Utility:
 
     @property
     def rows(self) -> List[Tuple[int, float, int]]:
-        """Of each request: when it is due, what it counts, and in which time half of that is lost. Worked out when
-        they are first asked for: who is the only one to bid is not asked."""
+        """The deadline, the worth, and the time in which half of the worth is lost, of each request. Computed at the
+        first use: a lone bid needs none."""
         if self._rows is None:
             self._rows = self._look()
         return self._rows
@@ -123,8 +123,8 @@ def bid_for(
 
 
 def outlook(jobs: Sequence[Job], expected_ns: int, board: Board) -> Tuple[int, int, str]:
-    """Of jobs of one model that run as a batch: the time from its start to the end of their requests, the lane time
-    that these still take, and the most urgent class."""
+    """The outlook of jobs of one model that run as a batch: the time from its start to the end of their requests, the
+    lane time that these still take, and the most urgent class."""
     rest_ns = rest_lane_ns = steps_ns = 0
     klass, is_mixed = jobs[0].request.klass, False
     node: Node | None = None
@@ -184,8 +184,8 @@ def postpone(queue: JobQueue, job: Job, ends_ns: int) -> None:
 
 
 def give_up_late(queue: JobQueue, ends_ns: int, board: Board) -> int:
-    """Give up the jobs of a queue that are due before ``ends_ns``, and postpone those that are answered anyway. How
-    many were given up."""
+    """Give up the jobs of a queue that are due before ``ends_ns``, and postpone the ones that are answered anyway.
+    Returns the number given up."""
     rows, count = queue.rows, 0
     while rows and rows[0][0] < ends_ns:
         job = rows[0][2]
@@ -198,8 +198,8 @@ def give_up_late(queue: JobQueue, ends_ns: int, board: Board) -> int:
 
 
 def look_at_bound(queue: JobQueue, ends_ns: Mapping[str, int], board: Board) -> None:
-    """Jobs that are bound to a lane are late by what that lane can do (``ends_ns``), whatever others could: give them
-    up, or postpone them. (By what others can do, one that is answered anyway would wait for its own lane for ever.)
+    """Give up, or postpone, the jobs bound to a lane that are late by that lane's times (``ends_ns``), even where
+    others could serve them. (By the others' times, one that is answered anyway would wait for its own lane for ever.)
     O(jobs)."""
     for job in [job for job in queue if job.lane in ends_ns]:
         if job.key is None or job.key >= ends_ns[job.lane]:  # gone with another job of its request, or not late

@@ -1,4 +1,5 @@
-"""Which items are drawn for something: a function of their numbers, so that asked twice it says the same everywhere."""
+"""The random choice of items: a function of their numbers, so that it gives the same result each time and
+everywhere."""
 
 from __future__ import annotations
 

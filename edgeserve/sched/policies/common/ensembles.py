@@ -19,11 +19,10 @@ Row = Tuple[float, ...]
 
 class Ensemble:
     """One app as an ensemble. ``nodes`` are its models, ``join`` combines them; ``leads`` are the nodes before them,
-    ``helpers`` what else the join alone waits for, such as a node that scores the request beside the models; ``before``
-    are both.
-    ``profile`` is None where nothing was fitted: then each model counts alike. ``one_of``: the models are variants, in
-    the place of one node, which is the ``join`` as well. ``batch_ns``: batches that take longer do not tell what a
-    request costs: of variants, those that leave no time to wait for such a one before."""
+    ``helpers`` the other nodes that the join alone waits for, such as a node that scores the request beside the models;
+    ``before`` are both. ``profile`` is None where nothing was fitted: then each model counts alike. ``one_of``: the
+    models are variants, in the place of one node, which is the ``join`` as well. ``batch_ns``: batches that take longer
+    do not tell what a request costs: of variants, those that leave no time to wait for such a one before."""
 
     def __init__(self, app: App, nodes: Sequence[Node], join: Node) -> None:
         self.app = app
@@ -45,7 +44,7 @@ class Ensemble:
         )
 
     def row(self, request: RequestRecord) -> Row:
-        """What each subset's answer to a request is worth, by its difficulty as far as that is known."""
+        """The worth of each subset's answer to a request, by its difficulty as far as that is known."""
         score = request.hints.get(self.score)
         if self.profile is None or score is None:
             return self.mean
@@ -146,7 +145,7 @@ class Query:
         self.last_ns = last_ns
         self.due_ns = last_ns - early_ns
         self.row: Row = ensemble.row(request)
-        self.observed: Row | None = None  # by what has been said, once somebody has answered
+        self.observed: Row | None = None  # by the answers so far, once there is one
         self.is_committed = False
         self.is_noted = False  # its story says that a plan met its bound
         self.is_scored = ensemble.score in request.hints
@@ -191,13 +190,13 @@ class Query:
         return self.running | self.answered
 
     def worth(self, subset: int) -> float:
-        """What an answer of this subset is worth, by all that is known."""
+        """The worth of an answer of this subset, by all present knowledge."""
         if self.observed is not None and subset & self.answered == self.answered:
             return self.observed[subset]
         return self.row[subset]
 
     def gain(self, subset: int) -> float:
-        """What more models add to those that have begun; nothing where the answer would still be of no use."""
+        """The worth that more models add to the begun ones; 0 where the answer would still be of no use."""
         begun = self.running | self.answered
         rows = self.row if self.observed is None else self.observed
         after = rows[begun | subset]

@@ -63,7 +63,8 @@ class JobQueue:
         return self.rows[0][2] if self.rows else None
 
     def position(self, key: int) -> int:
-        """How many jobs have a smaller key: ``len(queue) - position(t)`` jobs are due at ``t`` or later. O(log n)."""
+        """The number of jobs with a smaller key: ``len(queue) - position(t)`` jobs are due at ``t`` or later. O(log
+        n)."""
         return bisect_left(self.rows, (key,))
 
     def slice(self, start: int, stop: int) -> List[Job]:

@@ -1,8 +1,8 @@
-"""How long answers will be: declared lengths corrected by what finished answers had, and what is left of one begun.
+"""The lengths of answers: declared lengths corrected by finished answers', and the rest of one that has begun.
 
 A length is lognormal: ``log_mean`` and ``sigma`` of its logarithm. The correction is a straight line from the logarithm
-of the declared length to that of the real one, fitted to the last answers and held back by a prior that believes what
-was declared. Hints that say nothing flatten the line: the order falls back to that of arrival.
+of the declared length to that of the real one, fitted to the last answers and held back by a prior that believes the
+declared lengths. Hints that say nothing flatten the line: the order falls back to that of arrival.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ HOPELESS: Final = 0.2
 """An answer whose chance to be in time is smaller may be given up."""
 
 TRUSTED: Final = 4
-"""After so many answers the lengths are known well enough to give requests up for them."""
+"""The number of answers after which the lengths are known well enough to give requests up for them."""
 
 GIVEN_UP_MAX: Final = 8
 """So many may be given up for their length in a row: then one is served, to measure whether lengths are as believed."""
 
 
 class Lengths:
-    """What the finished answers of one app say of the next. ``corrects``: whether declared lengths are corrected;
+    """The lengths learnt from the finished answers of one app. ``corrects``: whether declared lengths are corrected;
     without, they are believed."""
 
     def __init__(self, corrects: bool, default_steps: float) -> None:
@@ -50,7 +50,7 @@ class Lengths:
         self._told: Deque[Tuple[float, float]] = deque(maxlen=ANSWERS_LEN)  # logarithms: declared, real
         self._all: Deque[float] = deque(maxlen=ANSWERS_LEN)
         self._centre = 0.0  # of the declared logarithms
-        self._level = -PRIOR_SPREAD * PRIOR_SPREAD / 2.0  # what is declared is a mean: the logarithm's lies below
+        self._level = -PRIOR_SPREAD * PRIOR_SPREAD / 2.0  # a declared length is a mean: the logarithm's lies below
         self._slope = 1.0
         self._sigma = PRIOR_SPREAD
         self._log_mean = self._default
@@ -102,7 +102,7 @@ class Lengths:
         self._sigma = _spread([real - middle - self._slope * (told - centre) for told, real in rows])
 
     def figures(self) -> Dict[str, Any]:
-        """What was learnt, for people: answers seen, their middle length, the line's slope and factor."""
+        """The learnt numbers, for people: answers seen, their middle length, the line's slope and factor."""
         return {
             "answers": len(self._all),
             "middle_steps": math.exp(self._log_mean),

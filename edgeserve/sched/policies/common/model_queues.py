@@ -18,7 +18,7 @@ WORTH_STEP: Final = 1.15
 dropped, and a client cannot make many queues."""
 
 STEPS_MAX: Final = 24
-"""Steps of value told apart above 1, and below it: what is worth more or less counts like the last one."""
+"""The number of steps of value told apart above 1, and below it: values beyond count like the last one."""
 
 RANKS: Final = 2 * STEPS_MAX + 1
 """Queues of one tier at most."""
@@ -33,7 +33,7 @@ CRITICAL_TIERS: Final = 2
 """Tiers of critical jobs: the first ones."""
 
 REMEMBERED: Final = 1.0 - 1.0 / 32
-"""What a job counts in the share of those that were given up, once another one has ended."""
+"""The factor of a job's weight in the share of given-up jobs, with each further job that ended."""
 
 EXACT: Final = 4
 """Batches to come at whose ends the room is counted; of later ones, after four times as many each time, and at last."""
@@ -61,8 +61,7 @@ class ModelQueues:
 
     ``queues`` is in serving order, ``count`` the number of jobs in all of them. ``takes_steps``: some of its jobs are
     more than one step of work. ``lost`` counts the jobs that were given up since a batch of the model started last,
-    ``loss`` is the share of those that were given up lately. ``version`` rises with all that changes these, or what
-    waits.
+    ``loss`` is the share of jobs given up lately. ``version`` rises with each change of these, or of the waiting jobs.
     """
 
     def __init__(self, model: str) -> None:
@@ -114,7 +113,7 @@ class ModelQueues:
 
 
 def _rank_of(job: Job) -> int:
-    """Which queue of its model a job waits in."""
+    """The rank of the queue of its model in which a job waits."""
     request = job.request
     steps = 0
     if request.value != 1.0:
@@ -127,7 +126,7 @@ def _rank_key(queue: WorthQueue) -> int:
 
 
 def worthiest(queues: Sequence[JobQueue], room: int, size: int, ends_ns: int, step_ns: int, lane: str) -> List[Job]:
-    """The first ``room`` jobs, in deadline order, of those that are served if most worth goes first.
+    """The first ``room`` jobs, in deadline order, of the jobs that are served if most worth goes first.
 
     Jobs of equal length are a matroid: taken by falling worth, each into the latest batch that is free and ends by its
     deadline, they bring the most. A job finds one as long as, for the end of each batch, no more jobs that are due
@@ -161,7 +160,7 @@ def worthiest(queues: Sequence[JobQueue], room: int, size: int, ends_ns: int, st
             free[place] -= taken
             at = until
         least = waiting
-        for place in reversed(places):  # who is due earlier takes room of those due later, too
+        for place in reversed(places):  # a job due earlier takes room of the ones due later, too
             least = free[place] = min(free[place], least)
     chosen: List[Job] = []
     for parts in found:

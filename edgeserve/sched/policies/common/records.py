@@ -1,8 +1,9 @@
-"""Which requests of an ensemble have all their models run, for the history that ``edgeserve fit`` learns from.
+"""The choice of an ensemble's requests that have all their models run, for the history that ``edgeserve fit`` learns
+from.
 
 Requests are drawn when their models become ready. The world keeps the inputs of each model
-(``sched/core/experiments.py``); what the request itself does not run is run later, alone, as a probe. The world writes
-down what the models say (``live/history_recorder.py``). A policy calls :class:`RecordDraws` from its hooks.
+(``sched/core/experiments.py``); a model that the request itself does not run is run later, alone, as a probe. The world
+records the models' answers (``live/history_recorder.py``). A policy calls :class:`RecordDraws` from its hooks.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ REQUESTS_MAX = 8
 """Requests whose models' inputs are kept at a time: a lane that never idles gets no more of them."""
 
 WAIT_NS = 10 * NS_PER_S
-"""After so long a kept request makes room for another: a model of it may never be in memory."""
+"""The time after which a kept request makes room for another: a model of it may never be in memory."""
 
 
 @dataclass(eq=False)

@@ -39,7 +39,7 @@ WINDOW_MISSED = "window_missed"
 OVERTAKEN = "overtaken"
 
 ESTIMATES = ("max", "mean")
-"""How long a batch of a size is planned to take: as the slowest of the last ten, or as the profile's mean."""
+"""The planned time of a batch of a size: as the slowest of the last ten, or as the profile's mean."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

@@ -1,7 +1,7 @@
 """Which of several models starts on a lane: a tentative schedule of the best batch of each.
 
 After utility accrual scheduling (DASA: R. Clark 1990). The batch that brings the most worth per lane time enters the
-schedule first, the others follow as long as nobody in it becomes late; critical batches before all others. Then the
+schedule first, the others follow as long as no request in it becomes late; critical batches before all others. Then the
 densest of those that can go first without making another one late starts. Pure; knows no queue and no policy.
 """
 
@@ -17,7 +17,8 @@ KEPT = 0.9
 """A batch is in time as long as so much of its worth remains. Of a critical batch, all of it."""
 
 SOFT_PART = 9
-"""What is answered late anyway keeps nine tenths of its worth until a ninth of its SLO after its deadline."""
+"""The divisor of an SLO: a request that is answered late anyway keeps nine tenths of its worth until a ninth of its SLO
+after its deadline."""
 
 RISE, RISE_MAX = 4, 2.0
 """A batch counts as denser if jobs of its model were given up since the model ran last: twice as dense for four times
@@ -25,7 +26,7 @@ as many as the batch has, three times at most. So the smaller of two equal apps 
 
 PATIENT = 16
 """A batch that can wait so many times as long as the most urgent one lets it go first, dense or not: between deadlines
-that lie so far apart, an early start keeps time free for those who come. (Between those that do not, full batches save
+that lie so far apart, an early start keeps time free for coming requests. (Between those that do not, full batches save
 more.)"""
 
 
@@ -45,7 +46,7 @@ class Candidate:
 
 
 def first_of(bids: Sequence[Bid], lost: Sequence[int], at_ns: int, dispatch_gap_ns: int) -> Bid:
-    """The bid that starts at ``at_ns``, of at least one; background only where nobody else bids. ``lost``: how many
+    """The bid that starts at ``at_ns``, of at least one; background only without other bids. ``lost``: how many
     jobs of each bid's model were given up since it ran last. O(bids ** 2)."""
     foreground = [index for index, bid in enumerate(bids) if bid.klass != "background"] or range(len(bids))
     candidates = [Candidate(bids[index], lost[index], at_ns) for index in foreground]

@@ -52,7 +52,7 @@ def _losses(bids: Sequence[Bid], now: Sequence[float], at_ns: int, dispatch_gap_
 
     When a bid starts depends only on *which* others ran before it, so the best order of the rest follows from those of
     smaller rests: O(n * 2**n) values, not n!. A set of bids is a number, one bit for each. (Losses, not what is
-    delivered: where nothing is lost they are zero exactly, so that a tie is one whatever the sums round to. A bid's
+    delivered: where nothing is lost they are zero exactly, so that a tie is one for any rounding of the sums. A bid's
     next one starts when its work ends, not when all its later stages have: there is an auction then too. Turns of one
     batch are no such stages: each of them would bid the worth of whole answers.)
     """
@@ -75,7 +75,7 @@ def _losses(bids: Sequence[Bid], now: Sequence[float], at_ns: int, dispatch_gap_
 
 
 def _bars(a: Bid, b: Bid, at_ns: int, then_ns: int) -> bool:
-    """Whether ``a`` keeps ``b`` from going first at ``at_ns``, whatever they are worth. ``then_ns`` is one dispatch gap
+    """True if ``a`` keeps ``b`` from going first at ``at_ns``, for any worths. ``then_ns`` is one dispatch gap
     later: what ``b`` takes after that passes before ``a`` starts."""
     if a.klass != b.klass and "critical" in (a.klass, b.klass):
         critical, other = (a, b) if a.klass == "critical" else (b, a)

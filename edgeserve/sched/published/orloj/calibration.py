@@ -2,7 +2,7 @@
 
 What is stated is corrected by what happened. After a batch that took longer than stated, the next statements are a
 little later, after one that kept it, a ninth of that earlier (adaptive conformal inference, Gibbs and Candes, 2021):
-whatever is wrong with the prediction, and however the inputs shift, the share that holds in the long run is the one
+for any error of the prediction and any shift of the inputs, the share that holds in the long run is the one
 that was stated. A model of independent lengths cannot know of a kernel that is slow at one width; the factor does.
 Knows no model, no clock and no policy.
 """

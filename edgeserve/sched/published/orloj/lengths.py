@@ -83,7 +83,7 @@ class LengthWindow:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Lengths:
-    """What is known of one model's lengths on one lane: immutable, made by :func:`lengths_of`.
+    """The estimated lengths of one model on one lane: immutable, made by :func:`lengths_of`.
 
     ``classes`` have a CDF each at the common ``points`` (u, in ns); ``mix`` is the CDF of any request. A class without
     samples counts as ``mix``.

@@ -108,7 +108,7 @@ class DynamicModel:
     # --- lengths ------------------------------------------------------------------------------------------------------
 
     def lengths(self, lane: str, board: Board) -> Lengths:
-        """What is known of the lengths on a lane."""
+        """The estimated lengths on a lane."""
         found = self._lengths.get(lane)
         if found is None:
             found = self._make(lane, board)
@@ -177,7 +177,7 @@ class DynamicModel:
             self._make(lane, board)
 
     def figures(self) -> Dict[str, Any]:
-        """What is known, in plain numbers, times in ms."""
+        """The estimates in plain numbers, times in ms."""
         lanes: Dict[str, Any] = {}
         for lane, lengths in self._lengths.items():
             lanes[lane] = {

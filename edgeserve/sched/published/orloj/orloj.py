@@ -167,8 +167,8 @@ class Orloj(Policy):
                 model.lanes_changed()
 
     def plan(self, board: Board) -> None:
-        """Drop what is not worth running on any lane, when a lane asks; make new tables when none does, also while no
-        request is open."""
+        """Drop jobs that are not worth running on any lane, when a lane asks; make new tables when none does, also
+        while no request is open."""
         self.is_idle = False
         for model in self._models.values():
             starts = board.starts(model.model) if model.queues else []

@@ -2,8 +2,8 @@
 
 Orloj (section 5 of the paper) samples finished requests and runs them again off the critical path. Here jobs are drawn
 when they become ready, before anything about them is known: of those that finish, or finish in time, the long ones are
-missing, since they are the ones that are dropped while they wait. Their inputs are retained whatever becomes of them
-(``sched/core/experiments.py``, which also sees to it that a probe delays nobody).
+missing, since they are the ones that are dropped while they wait. Their inputs are retained however they end
+(``sched/core/experiments.py``, which also sees to it that a probe delays no request).
 
 A policy owns one :class:`Sampler` and calls ``on_ready``, ``finished`` and ``next_wakeup_ns`` from its hooks
 ``on_ready``, ``on_finished`` and ``next_wakeup_ns``, and ``offer`` when it has nothing else to bid. Of a probe a policy
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from edgeserve.sched.policy_api.board import Board
 
 BUDGET_DEPTH_NS = NS_PER_S
-"""How long a lane's unused budget adds up: lanes that idle rarely may probe a few times in a row when they do."""
+"""The time for which a lane's unused budget adds up: lanes that idle rarely may probe a few times in a row when they
+do."""
 
 
 class Sample(NamedTuple):

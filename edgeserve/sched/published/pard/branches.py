@@ -2,7 +2,7 @@
 
 A request that declares the hint ``NODE.route`` (the successor's number, from 0) names the branch that the node is
 expected to choose; any other number names none of them. What was chosen lately says how likely each branch is (section
-9.4 of the specification). Behind the fork nobody predicts any more: the job stands in the branch that was taken.
+9.4 of the specification). Behind the fork there is no prediction any more: the job stands in the branch that was taken.
 Knows no time.
 """
 

@@ -1,7 +1,7 @@
 """Whether a request would be late: what PARD, or a rule it is compared with, asks before a job joins a forming batch.
 
-The rules are those of ``rules.py``; here they meet the numbers of the state planner. The judge holds no queue and
-drops nobody: ``pard.py`` acts on what it says.
+The rules are those of ``rules.py``; here they meet the numbers of the state planner. The judge holds no queue and drops
+no request: ``pard.py`` acts on what it says.
 """
 
 from __future__ import annotations

@@ -157,7 +157,7 @@ class Pard(Policy):
             work=DeclaredWork(self.apps) if own.work else None,
             seed=own.seed + 1,
         )
-        self._touched: Dict[int, Worker] = {}  # workers to look at in this step, and those that need it in each
+        self._touched: Dict[int, Worker] = {}  # workers to look at in this step, and the ones that need it in each
         self._wakes: List[Tuple[int, int]] = []  # (when a batch begins to form, worker)
         self._by_number: List[Worker] = []
         self._apart: List[Worker] = []  # those of modules with lanes on several devices
@@ -295,7 +295,7 @@ class Pard(Policy):
             if worker.count() and (
                 not is_usable(worker.lane) or not worker.lane.works or worker.lane.works[0].policy is not self
             ):
-                waiting.append(worker)  # nobody will say when it can go on
+                waiting.append(worker)  # no event will tell when it can go on
         for worker in waiting:
             self._touched[worker.number] = worker
         for lane, workers in self._shared:
@@ -385,7 +385,7 @@ class Pard(Policy):
             self._admit(next(iter(worker.late.values())), worker, starts_ns, board)
 
     def _scan(self, worker: Worker, starts_ns: int, places: int, board: Board) -> None:
-        """Nexus: drop everything before the first window of a full batch in which nobody is late."""
+        """Nexus: drop everything before the first window of a full batch in which no request is late."""
         waiting = sorted(worker.queue, key=lambda job: (job.ready_ns, job.seq)) if places > 0 else []
         late = [self._judge.is_late(job, worker, starts_ns, board) for job in waiting]
         for job in waiting[: window_start(late, places)]:
@@ -399,7 +399,7 @@ class Pard(Policy):
         self._planner.waits.observe(job.request.id, worker.module.model, starts_ns - now)
 
     def _give_way(self, job: Job, worker: Worker, starts_ns: int, board: Board) -> None:
-        """It cannot be in time: drop it, or let it wait for a place that nobody else needs."""
+        """Drop a job that cannot be in time, or let it wait for a place that no other needs."""
         if droppable(job):
             self._drop(job, worker, starts_ns, board)
         else:

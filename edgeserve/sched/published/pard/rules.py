@@ -1,4 +1,4 @@
-"""When a request is dropped: PARD's test and those it is compared with (section 4 of the specification).
+"""When a request is dropped: PARD's test and the ones it is compared with (section 4 of the specification).
 
 Every rule is asked once per module, at ``t_b``, just before a request would join a forming batch that starts at
 ``t_e``. With ``d`` the module's batch time and ``t_r`` the request's arrival at the module:
@@ -12,7 +12,7 @@ Every rule is asked once per module, at ``t_b``, just before a request would joi
 | ``oc`` | the same; and an overloaded module, and the first, turn requests away at random |
 | ``split``, ``wcl`` | ``t_e + d - t_r`` > the module's fixed share of the SLO, by batch times or by worst latencies |
 | ``clipper++`` | ``t_b - t_r`` > its share, by batch times |
-| ``nexus`` | it stands before the first window of a full batch in which everybody satisfies ``back`` |
+| ``nexus`` | it stands before the first window of a full batch in which every request satisfies ``back`` |
 | ``naive`` | never |
 """
 

@@ -2,7 +2,7 @@
 
 PARD's test of a branch looks along that branch alone; a sibling that waits before a busier module is judged when its
 own batch forms, and until then the quick branch has run for nothing (section 3.5 of the specification). An estimate
-that is stored when the sibling is judged would not help: who was judged late is dropped, so what is stored is in time.
+that is stored when the sibling is judged would not help: a request judged late is dropped, so a stored one is in time.
 What tells is where the sibling stands *now*, so it is worked out when asked, from its lane; nothing is kept.
 Knows no rule and no board.
 """

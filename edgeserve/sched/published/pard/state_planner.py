@@ -6,8 +6,8 @@ can do. From that the planner sums up, for every node, what still lies before a 
 longest path, of those that it may take (``branches.py``).
 
 The load factor ``mu`` is what came in over what the lanes can do in full batches; ``eps`` is how much the rate jumps.
-Above ``1 + eps`` those with the most time left go first (HBF), below ``1 - eps`` those with the least (LBF), in between
-the order stays. All whole numbers, rates in milli-requests per second. Knows no queue and no board.
+Above ``1 + eps`` the requests with the most time left go first (HBF), below ``1 - eps`` the ones with the least (LBF),
+in between the order stays. All whole numbers, rates in milli-requests per second. Knows no queue and no board.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class LoadFactor:
             self.high = False
 
     def eps_ppm(self) -> int:
-        """How much the rate jumps, relative to itself."""
+        """The jumps of the rate, relative to itself."""
         total = sum([rate for rate, _ in self._jumps])
         return 0 if self._instant or not total else sum([jump for _, jump in self._jumps]) * PPM // total
 
@@ -134,7 +134,7 @@ class Module:
         fixed_ns: Mapping[str, int] | None = None,
         counted_ppm: Mapping[str, int] | None = None,
     ) -> None:
-        """How long a full batch takes on each lane, ``fixed_ns`` of it whatever is in it, and which lanes are up. Where
+        """How long a full batch takes on each lane, ``fixed_ns`` of it for any inputs, and which lanes are up. Where
         batches count as those that ran, ``alone_ns`` are the times of the smallest, which stand in while none has: a
         module that drops everything must be tried again."""
         fixed_ns, counted_ppm = fixed_ns or {}, counted_ppm or {}
@@ -160,7 +160,7 @@ class Module:
         self._tested.append((now_ns, local_ns))
 
     def ran(self, now_ns: int, took_ns: int) -> None:
-        """A batch took so long, whatever its size."""
+        """Note the time ``took_ns`` of a batch of any size."""
         self._took.append((now_ns, took_ns))
 
     def worst_ns(self) -> int:

@@ -1,6 +1,6 @@
 """One lane of one module in PARD: its queue with two ends, its forming batch; and which module a lane serves next.
 
-Knows no clock and no rule; :class:`~edgeserve.sched.published.pard.pard.Pard` decides who joins and who is
+Knows no clock and no rule; :class:`~edgeserve.sched.published.pard.pard.Pard` decides which requests join and which are
 dropped.
 """
 
@@ -17,7 +17,7 @@ from edgeserve.sched.resources.lanes import Lane
 
 class Worker:
     """A job stands in the ``queue``, in ``forming`` (the batch that runs next), or in ``late``: it cannot be in time,
-    is answered all the same, and takes a place that nobody else needs."""
+    is answered all the same, and takes a place that no other needs."""
 
     __slots__ = ("number", "turn", "module", "lane", "shared", "queue", "forming", "late", "wakes_ns")
 
@@ -74,8 +74,8 @@ def hindrance(worker: Worker, board: Board) -> int:
 
 
 def window_start(late: Sequence[bool], size: int) -> int:
-    """Nexus: where the first window of ``size`` begins in which nobody is late (a shorter one at the end counts); all
-    before it are dropped. ``late`` is the queue in order of arrival. O(n)."""
+    """Nexus: where the first window of ``size`` begins in which no request is late (a shorter one at the end counts);
+    all before it are dropped. ``late`` is the queue in order of arrival. O(n)."""
     start = 0
     for index, is_late in enumerate(late):
         if index - start >= size:

@@ -19,7 +19,7 @@ def window_len(b: float, batch: int) -> int:
 
 def seed(lengths: Sequence[float], batch: int) -> List[int]:
     """The first task, and those nearest to it in the logarithm of the length. The first task always goes, so that
-    nobody starves. O(n log n) for a window of n."""
+    no task starves. O(n log n) for a window of n."""
     if len(lengths) <= batch:
         return list(range(len(lengths)))
     centre = math.log(max(1.0, lengths[0]))

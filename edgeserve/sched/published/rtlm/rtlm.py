@@ -1,7 +1,7 @@
 """``rtlm``: static batches, in the order of priority, of answers about equally long (RT-LM, Sections IV and V).
 
 A batch goes on until all its answers are whole; the next one begins then. Where the engine answers each sequence when
-it ends, so does this policy's batch (early exit), but nobody is admitted meanwhile.
+it ends, so does this policy's batch (early exit), but no task is admitted meanwhile.
 
 A model's *side lanes* are slower ones (CPU threads beside a GPU) that take a task only by the rule of offloading; every
 other lane is a *main lane*. While no main lane is up, side lanes take everything.

@@ -334,7 +334,7 @@ class EnsemblePolicy(Policy):
                 is_over = query.due_ns <= board.now_ns and request.on_late != "answer"
                 if is_over or not query.planned & ~(query.answered | query.gone):
                     board.settle(request, query.ensemble.join.name)
-                    ends = places.ends_ns(lanes, board)  # a model that nobody wants any more may not be loaded
+                    ends = places.ends_ns(lanes, board)  # a model without demand may not be loaded
             elif not query.running and query.jobs and not _may_end(query, ends, places):
                 if request.on_late == "answer":
                     self._renew(query, lanes, ends, places, board)

@@ -26,7 +26,7 @@ class EnsembleStaticOptions(EnsembleOptions):
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class EnsembleStatic(EnsemblePolicy):
-    """Baselines that choose a subset once, at arrival, whatever waits: ``pick`` "all" (the original ensemble),
+    """Baselines that choose a subset once, at arrival, for any queue: ``pick`` "all" (the original ensemble),
     "static" (always ``models``), "gating" (models whose hint ``NODE.gate`` is at least ``threshold``), "des" (models
     whose hint ``NODE.local`` is within ``margin`` of the best). A request is given up at arrival when its subset cannot
     end in time."""

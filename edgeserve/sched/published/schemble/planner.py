@@ -102,7 +102,7 @@ def _next_layer(before: Layer, row: Row, guard: int, least: int) -> Layer:
 
 def _traced(packed: Packed, layers: Sequence[Layer]) -> Tuple[int, ...]:
     """The subsets of the best plan, from the last layer to the first. Among equals the one of the least lane time: it
-    leaves most to those who come later."""
+    leaves most to later requests."""
     rows, last = packed.rows, layers[-1]
     value = max(last.values())
     _, load = min([(packed.time_ns(at), at) for at, worth in last.items() if worth == value])
