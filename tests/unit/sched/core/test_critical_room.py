@@ -30,6 +30,6 @@ def over(world):
     return state.critical.rooms(state.board.apps_on["l"], round(world.now_ms * MS)).over
 
 
-@pytest.mark.parametrize("slo,late", [(5, 0), (9, 0), (30, 1), (100, 1)])
+@pytest.mark.parametrize(("slo", "late"), [(5, 0), (9, 0), (30, 1), (100, 1)])
 def test_a_deadline_that_no_lane_could_keep_says_nothing(slo, late):
     assert remembered(slo, at=20) == late
