@@ -113,7 +113,7 @@ NEUTRAL: Dict[str, Tuple[Any, ...]] = {
 """Fields that would change the answer -> values with which they change nothing. Other values are served where the app
 takes such an input, else refused."""
 
-FOR_THE_RECORD = {
+OPENAI_RECORD = (
     "user",
     "metadata",
     "store",
@@ -122,10 +122,10 @@ FOR_THE_RECORD = {
     "prompt_cache_key",
     "prompt_cache_retention",
     "parallel_tool_calls",
-    "prediction",
-    "cache_prompt",
-    "keep_alive",
-}
+)
+"""Fields of every body of OpenAI's that change no answer."""
+
+FOR_THE_RECORD = {*OPENAI_RECORD, "prediction", "cache_prompt", "keep_alive"}
 """Fields that change no answer: they are for people, for accounts, or ask for speed alone."""
 
 ROLES = {

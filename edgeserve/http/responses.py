@@ -9,20 +9,13 @@ from __future__ import annotations
 from typing import Any, Dict, List, Mapping, Tuple
 
 from edgeserve.answers import Answer
-from edgeserve.http.chat import EXTENSIONS, BadField, ChatRequest, read_request
+from edgeserve.http.chat import EXTENSIONS, OPENAI_RECORD, BadField, ChatRequest, read_request
 from edgeserve.http.chat import READ as OF_CONVERSATIONS
 from edgeserve.http.completion import calls_of, finish_of, text_of, usage_of
 
 SAME = (
-    *("model", "stream", "temperature", "top_p", "tool_choice", "top_k", "min_p", "seed", "stop", "user", "metadata"),
-    *(
-        "store",
-        "service_tier",
-        "safety_identifier",
-        "prompt_cache_key",
-        "prompt_cache_retention",
-        "parallel_tool_calls",
-    ),
+    *("model", "stream", "temperature", "top_p", "tool_choice", "top_k", "min_p", "seed", "stop"),
+    *OPENAI_RECORD,
     *("frequency_penalty", "presence_penalty", "repeat_penalty", "repeat_last_n", *EXTENSIONS),
 )
 """Fields that mean what they mean in a conversation's body."""

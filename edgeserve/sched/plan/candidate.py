@@ -40,8 +40,8 @@ class Candidate:
     left, in nanoseconds of lane time; ``slack_ns`` how long the start can wait until the first of that is lost;
     ``k_ns`` the time in which urgency rises by the factor e. ``press`` is how far from urgent it is, in units of K.
     ``value`` is set by the choice: worth per time less what critical requests lose by it (``guarded``: they lose some)
-    and less the lane's price. ``trust`` is the share of its slack for which it may wait in a schedule; ``stages``:
-    of the path that is left, itself included.
+    and less the lane's price. ``trust`` is the share of its slack for which it may wait in a schedule. A critical
+    batch has that many ``stages`` left, this one included: the most of any of its jobs.
     """
 
     __slots__ = (
@@ -93,7 +93,7 @@ class Candidate:
         self.value = 0.0
         self.guarded = False
         self.trust = 1.0
-        self.stages = 1
+        self.stages = max([job.node.stages for job in jobs]) if self.is_critical else 1
         self.detail = detail  # what the source needs to make the bid
 
     def wait(self, more_ns: int) -> None:

@@ -446,9 +446,7 @@ class Companies(Source):
             slack_ns, worth = _in_time(member, at_ns, answer_ns, slack_ns, board)
             gain += worth * takes_ns / here_ns
         k_ns, klass = round(K_SHARE * (request.deadline_ns - request.arrival_ns)), CLASSES[company.rank]
-        made = Candidate(self, model, jobs, size, takes_ns, careful_ns, gain, slack_ns, k_ns, klass, company)
-        made.stages = jobs[0].node.stages
-        return made
+        return Candidate(self, model, jobs, size, takes_ns, careful_ns, gain, slack_ns, k_ns, klass, company)
 
     def _ahead(
         self, pipeline: Pipeline, node: Node, rows: Sequence[Row], lane: Lane, at_ns: int, board: Board

@@ -593,7 +593,7 @@ class Members(Source):
         takes_ns = latency.likely_ns[best_size]
         jobs = [row[4] for row in best]
         first = jobs[0].request
-        made = Candidate(
+        return Candidate(
             self,
             model,
             jobs,
@@ -606,8 +606,6 @@ class Members(Source):
             best_class(jobs),
             [row[3] for row in best],
         )
-        made.stages = jobs[0].node.stages
-        return made
 
     def expected_end(self, request: RequestRecord, job: Job | None, board: Board) -> ExpectedEnd | None:
         return expected_end(request, job, board, variants=True)

@@ -201,6 +201,5 @@ class Plain(Source):
             round(K_SHARE * (first.deadline_ns - first.arrival_ns)),
             klass,
         )
-        found.stages = jobs[0].node.stages
         found.trust = max(0.0, 1.0 - TRUST * queues.loss)
         return found

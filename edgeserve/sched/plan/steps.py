@@ -376,7 +376,6 @@ class Steps(Source):
             Answers(chosen, worths, at_ns, before_ns, step_ns),
         )
         turn.press = -math.log(max(URGENCY_MIN, urgency))
-        turn.stages = chosen[0].job.node.stages
         return turn
 
     def wait_ns(self, candidate: Candidate) -> int:

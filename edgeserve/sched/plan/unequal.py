@@ -285,7 +285,6 @@ class Unequal(Plain):
             best_class(jobs),
         )
         made.press = press
-        made.stages = jobs[0].node.stages
         return made
 
 

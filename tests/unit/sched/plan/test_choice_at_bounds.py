@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import pytest
+from hand_world import app_of, job
 
 from edgeserve.sched.plan.candidate import Candidate, Kind
 from edgeserve.sched.plan.choose import PATIENT, choose, weigh
 from edgeserve.sched.requests.critical import NO_ROOMS, Rooms
 
 MS = 1_000_000
+APP = app_of("m")
 
 
 def made(model: str, takes: float, gain: float, slack: float, klass: str = "normal", slo: float = 100.0) -> Candidate:
     """A batch of one job; times in milliseconds, the gain in milliseconds of lane time."""
-    jobs = [None]
+    jobs = [job(1, APP)]
     k_ns = round(0.4 * slo * MS)
     takes_ns = round(takes * MS)
-    return Candidate(Kind(), model, jobs, 1, takes_ns, takes_ns, gain * MS, round(slack * MS), k_ns, klass)  # type: ignore[arg-type]
+    return Candidate(Kind(), model, jobs, 1, takes_ns, takes_ns, gain * MS, round(slack * MS), k_ns, klass)
 
 
 def first_of(*candidates: Candidate, gap: float = 0.0, price: float = 0.0, rooms: Rooms = NO_ROOMS) -> str:

@@ -7,11 +7,14 @@ import random
 from typing import List
 
 import pytest
+from hand_world import app_of, job
 
 from edgeserve.sched.plan.candidate import Candidate, Kind
 from edgeserve.sched.plan.choose import choose, weigh
 from edgeserve.sched.requests.critical import NO_ROOMS, Rooms
 from edgeserve.units import NS_PER_MS
+
+APP = app_of("m")
 
 
 def made(
@@ -29,7 +32,7 @@ def made(
     return Candidate(
         Kind(),
         model,
-        [None] * jobs,  # type: ignore[list-item]
+        [job(number, APP, deadline=slo) for number in range(1, jobs + 1)],
         jobs,
         round(takes * ms),
         round(max(takes, careful) * ms),
@@ -78,6 +81,16 @@ def test_a_critical_batch_waits_its_part_of_the_path_and_half_of_it_after_a_late
     assert goes_first(50, 2, 0.0) == "short" and goes_first(50, 3, 0.0) == "loop"
     assert goes_first(30, 1, 1.0) == "loop" and goes_first(50, 1, 1.0) == "short"
     assert goes_first(50, 1, 4.0) == "short"  # several late ones: not less than half
+
+
+def test_a_critical_batch_waits_as_its_job_with_the_longest_way_to_go():
+    loop = made("loop", 5, 5, 30, "critical")
+    chain = app_of([{"name": "m"}, {"name": "n", "after": ["m"]}])
+    for jobs, first in (([job(1, APP)], "short"), ([job(1, APP), job(2, chain, node="m")], "loop")):
+        critical = Candidate(
+            Kind(), "loop", jobs, 2, loop.takes_ns, loop.careful_ns, loop.gain, loop.slack_ns, loop.k_ns, "critical"
+        )
+        assert first_of([made("short", 20, 40, 25), critical]) == first
 
 
 def test_critical_requests_are_counted_not_weighed():
