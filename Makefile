@@ -129,7 +129,7 @@ $(RAY_VENV)/.ray: $(NEEDS)
 	@touch $@
 
 test-ray: $(RAY_VENV)/.ray
-	$(RAY_VENV)/bin/python -m pytest tests/unit/ray tests/live/test_ray.py $(ARGS)
+	$(RAY_VENV)/bin/python -m pytest tests/unit/fronts/ray tests/live/test_ray.py $(ARGS)
 
 # A GPU's libraries are the system's, or lie in the environment that jetson/setup.sh made: in no other can they be seen.
 GPU_PYTHON ?= $(firstword $(wildcard /opt/edgeserve/venv/bin/python $(HOME)/.local/share/edgeserve/venv/bin/python) python3)

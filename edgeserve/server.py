@@ -30,8 +30,8 @@ from edgeserve.runtime import STOP_GRACE_S, Runtime
 from edgeserve.units import counted, format_duration
 
 if TYPE_CHECKING:
-    from edgeserve.http.process import FrontProcess
-    from edgeserve.metrics.endpoint import MetricsEndpoint
+    from edgeserve.fronts.http.process import FrontProcess
+    from edgeserve.taps.metrics_endpoint import MetricsEndpoint
 
 log = logging.getLogger("edgeserve")
 
@@ -194,7 +194,7 @@ def front_of(config: Config) -> Optional[FrontProcess]:
     """The front that ``[http]`` asks for, checked and not started."""
     if config.http is None:
         return None
-    from edgeserve.http.process import FrontProcess
+    from edgeserve.fronts.http.process import FrontProcess
 
     front = FrontProcess(config)
     front.check()
@@ -206,7 +206,7 @@ def metrics_of(runtime: Runtime, config: Config) -> Optional[MetricsEndpoint]:
     if not config.server.metrics:
         return None
     try:
-        from edgeserve.metrics.endpoint import MetricsEndpoint
+        from edgeserve.taps.metrics_endpoint import MetricsEndpoint
     except ImportError as error:
         raise ConfigError(
             f"[server] metrics needs the package prometheus-client ({error}): pip install 'edgeserve-runtime[metrics]'"

@@ -7,7 +7,7 @@ It needs a Python that sees the GPU's libraries: ``make`` makes an environment o
 
 The bench ``tensorrt`` needs TensorRT, cuda-bindings and the ``onnx`` package, the others torch with CUDA; those whose
 libraries are missing are left out, with the reason. What else is there (ONNX Runtime with CUDA) is tested too. Writes
-``gpu_check_DEVICE.json`` and ``.md`` to ``docs/research/results``, or to ``--out``.
+``gpu_check_DEVICE.json`` and ``.md`` to ``research/results``, or to ``--out``.
 
 Where no GPU can be used it says where it looked, what it would run, and ends with exit status 3. ``--look`` says that,
 or what it found, and runs nothing. A test that failed
@@ -303,7 +303,7 @@ def say_what_would_run(names: Sequence[str], found: Mapping[str, str]) -> int:
     for name in names:
         print(f"  {name}: {BENCHES[name]}")
     print(
-        "and writes docs/research/results/gpu_check_DEVICE.json and .md. It needs torch with CUDA, or TensorRT; "
+        "and writes research/results/gpu_check_DEVICE.json and .md. It needs torch with CUDA, or TensorRT; "
         "--rehearse runs torch's benches on the CPU."
     )
     return NO_GPU
@@ -337,7 +337,7 @@ def main(words: Optional[Sequence[str]] = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--look", action="store_true", help="say what is found, run nothing")
     parser.add_argument("--quick", action="store_true", help="a tenth of the runs")
-    parser.add_argument("--out", metavar="DIR", help="where the report goes (default: docs/research/results)")
+    parser.add_argument("--out", metavar="DIR", help="where the report goes (default: research/results)")
     parser.add_argument("--only", default="", metavar="B[,B]", help=f"of the benches: {', '.join(BENCHES)}; no tests")
     parser.add_argument("--rehearse", action="store_true", help="the benches on the CPU, small")
     arguments = parser.parse_args(words)
@@ -395,7 +395,7 @@ def write(report: Mapping[str, Any], checks: Checks, arguments: argparse.Namespa
     """The two files, and the table of checks."""
     if arguments.rehearse and not arguments.out:
         return checks.finish(None, {"device": report["device"]["name"]})
-    folder = Path(arguments.out) if arguments.out else ROOT / "docs" / "research" / "results"
+    folder = Path(arguments.out) if arguments.out else ROOT / "research" / "results"
     name = "rehearsal" if arguments.rehearse else re.sub("-", "_", slug(report["device"]["name"]))
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"gpu_check_{name}.json"

@@ -1,6 +1,6 @@
 """Where the tests find what they share, Hypothesis for all of them, and which of them share a process.
 
-``tests/lib`` holds worlds, servers and models made for tests; ``scripts`` (``lib``, ``replicate``, ``draw``) what is
+``tests/lib`` holds worlds, servers and models made for tests; ``scripts`` and ``research`` what is
 tested there or shared with a replication.
 
 Several tests run at once (``make test``: ``pytest -n``). Tests of the live side measure time, start servers and load
@@ -22,7 +22,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 TESTS = Path(__file__).resolve().parent
-sys.path[:0] = [str(TESTS / "lib"), str(TESTS.parent / "scripts")]
+sys.path[:0] = [str(TESTS / "lib"), *(str(TESTS.parent / name) for name in ("research", "scripts"))]
 
 # The same examples on every run, and no limit on time: that belongs to the machine.
 settings.register_profile("edgeserve", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
@@ -51,7 +51,7 @@ PROCESSES = (
     "tests/unit/offload/",
     "tests/unit/device/",
     "tests/unit/engines/",
-    "tests/unit/ray/",
+    "tests/unit/fronts/ray/",
     "tests/unit/testing/",
     "tests/unit/live/",
     "tests/unit/test_cli.py",

@@ -32,9 +32,8 @@ from draw import (
     metrics,
     policy_options,
     reference,
-    results,
-    schemble_tables,
 )
+from figures import results, schemble_tables
 from lib import drawn
 
 import edgeserve
@@ -326,7 +325,7 @@ def test_links_lead_somewhere(path):
                 assert anchor in anchors(file.read()), f"{path}: {target}: no such heading"
 
 
-FOLDERS = ("clients", "docs", "edgeserve", "examples", "jetson", "scripts", "tests")
+FOLDERS = ("clients", "docs", "edgeserve", "examples", "jetson", "research", "scripts", "tests")
 PYTHON = [
     os.path.relpath(path, ROOT)
     for pattern in ("*.py", *(os.path.join(folder, "**", "*.py") for folder in FOLDERS))
@@ -355,7 +354,7 @@ def test_files_named_on_the_page_exist(path):
     assert list(stale_files(re.sub(r"(?ms)^\s*```.*?^\s*```$", "", read(path)))) == []
 
 
-@pytest.mark.parametrize("folder", ["edgeserve", "scripts"])
+@pytest.mark.parametrize("folder", ["edgeserve", "research", "scripts"])
 def test_files_named_in_the_code_exist(folder):
     sources = [path for path in PYTHON if path.startswith(folder + os.sep)]
     assert [(path, name) for path in sources for name in stale_files(read(path))] == []
@@ -465,7 +464,7 @@ def test_commands_on_the_page_exist(path):
                 rest = re.split(r"\s[#&|]|\s{3,}", command.group(2))[0]
                 unknown = {word.split("=")[0] for word in rest.split() if word.startswith("--")} - options_of(verb)
                 assert not unknown, f"{path}: 'edgeserve {verb}' has no {sorted(unknown)}"
-            for script in re.findall(r"\bscripts/[\w*/]+\.py", line):
+            for script in re.findall(r"\b(?:scripts|research)/[\w*/]+\.py", line):
                 assert glob.glob(os.path.join(ROOT, script)), f"{path}: {script} does not exist"
             for target in re.findall(r"(?:^|\s)make ([a-z][\w-]*)\b", line):
                 assert target in targets, f"{path}: 'make {target}' does not exist"
@@ -508,13 +507,13 @@ def test_hooks_run_the_tools_that_the_project_pins():
 
 @pytest.mark.parametrize("script", DRAWN, ids=lambda script: script.PAGE)
 def test_drawn_parts_are_up_to_date(script):
-    assert not drawn.stale(script.PAGE, script.parts(), script.SCRIPT), f"run python scripts/{script.SCRIPT}"
+    assert not drawn.stale(script.PAGE, script.parts(), script.SCRIPT), f"run python {script.SCRIPT}"
 
 
 def test_a_part_without_its_marks_is_an_error():
     with pytest.raises(ValueError, match="needs the line"):
         drawn.filled("no marks", {"x": "text"}, "draw/x.py")
-    page = "a\n<!-- drawn x: python scripts/draw/x.py -->\nold\n<!-- end of x -->\nb"
+    page = "a\n<!-- drawn x: python draw/x.py -->\nold\n<!-- end of x -->\nb"
     assert drawn.filled(page, {"x": "new"}, "draw/x.py").splitlines()[2] == "new"
     with pytest.raises(ValueError, match="draws no"):
         drawn.filled(page, {}, "draw/x.py")
@@ -694,7 +693,7 @@ def test_the_changelog_knows_this_version():
 
 def test_results_name_their_command_and_hide_nothing(tmp_path):
     result = {
-        "script": "scripts/bench/bus.py",
+        "script": "research/bench/bus.py",
         "circumstances": {"python": "3.11", "cores": 2},
         "checks": [
             {"name": "echo | rate", "value": 0.512, "bound": ">= 0.3", "holds": True},
@@ -704,7 +703,7 @@ def test_results_name_their_command_and_hide_nothing(tmp_path):
     (tmp_path / "bench_bus.json").write_text(json.dumps(result))
     text = results.parts(str(tmp_path))["results"]
     assert (
-        "`python scripts/bench/bus.py --json docs/research/results/bench_bus.json`: 1 of 2 checks hold. Python 3.11; "
+        "`python research/bench/bus.py --json research/results/bench_bus.json`: 1 of 2 checks hold. Python 3.11; "
         in text
     )
     assert "| echo \\| rate | 0.512 | >= 0.3 | holds |" in text
@@ -722,7 +721,9 @@ def unsourced(page):
     for line in page.splitlines():
         if line.startswith("#"):
             command = ""
-        command = command or next(iter(re.findall(r"`(python (?:scripts|examples)/[\w/]+\.py|make \w+)", line)), "")
+        command = command or next(
+            iter(re.findall(r"`(python (?:scripts|research|examples)/[\w/]+\.py|make \w+)", line)), ""
+        )
         cells = line.strip("| ").split("|") if line.startswith("|") else []
         if not command and any(re.fullmatch(r"[<>=~]* ?[\d.,]+ ?(ms|us|s|MB|%|x)?", cell.strip()) for cell in cells):
             found.append(line)
@@ -732,7 +733,7 @@ def unsourced(page):
 def test_numbers_in_tables_of_the_readme_name_the_command_that_makes_them():
     assert unsourced(read("README.md")) == []
     assert unsourced("# Speed\n| p50 | 3.2 ms |\n") == ["| p50 | 3.2 ms |"]
-    assert unsourced("# Speed\n`python scripts/bench/bus.py`\n| p50 | 3.2 ms |\n") == []
+    assert unsourced("# Speed\n`python research/bench/bus.py`\n| p50 | 3.2 ms |\n") == []
 
 
 def test_the_picture_says_in_words_what_it_shows():

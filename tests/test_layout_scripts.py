@@ -1,6 +1,7 @@
-"""The rooms of ``scripts/`` and ``tests/``: where a file may lie, and who may import whom.
+"""The rooms of ``scripts/``, ``research/`` and ``tests/``: where a file may lie, and who may import whom.
 
-``scripts/lib`` is what several scripts use, and knows none of them. ``tests/unit`` follows the rooms of ``edgeserve/``;
+``scripts/lib`` is what several scripts use, and knows none of them; ``research/common`` is that of studies. No script
+imports a study. ``tests/unit`` follows the rooms of ``edgeserve/``;
 what several tests use lies in ``tests/lib``.
 """
 
@@ -16,23 +17,30 @@ from parsed import tree_of
 
 ROOT = Path(__file__).resolve().parents[1]
 
-# Room of scripts -> the rooms that it may import besides itself. Papers know nothing of each other.
+# Room -> the rooms that it may import besides itself. Papers know nothing of each other.
 PAPERS = sorted(
     f"replicate/{path.name}"
-    for path in (ROOT / "scripts" / "replicate").iterdir()
+    for path in (ROOT / "research" / "replicate").iterdir()
     if path.is_dir() and path.name != "__pycache__"
 )
 ROOMS = {
-    "lib": set(),
-    "bench": {"lib"},
-    "dev": {"lib"},
-    "draw": {"lib", *PAPERS},
-    "plans": {"lib"},
-    **{paper: {"lib"} for paper in PAPERS},
+    "scripts": {
+        "lib": set(),
+        "dev": {"lib"},
+        "draw": {"lib"},
+        "plans": {"lib"},
+    },
+    "research": {
+        "common": {"lib"},
+        "bench": {"common", "lib"},
+        "figures": {"common", "lib", *PAPERS},
+        **{paper: {"common", "lib"} for paper in PAPERS},
+    },
 }
-BY_NAME = {"demo.py", "gpu_check.py", "profile_device.py"}  # people start these by their names
+EVERY_ROOM = {room for rooms in ROOMS.values() for room in rooms}
+BY_NAME = {"scripts/demo.py", "scripts/gpu_check.py", "scripts/profile_device.py"}  # people start these by their names
 
-TEST_ROOMS = {"jetson", "unit", "sim", "live", "hostile", "conformance", "golden", "gpu", "lib"}
+TEST_ROOMS = {"jetson", "unit", "sim", "live", "hostile", "conformance", "golden", "gpu", "lib", "research"}
 OF_THE_PROJECT = {"conftest.py", *(f"test_{name}.py" for name in ("docs", "imports", "layout", "layout_scripts"))}
 """They test no room."""
 
@@ -45,13 +53,16 @@ def sources(folder):
     }
 
 
-SCRIPTS, TESTS = sources("scripts"), sources("tests")
+SCRIPTS = {f"{tree}/{path}": text for tree in ROOMS for path, text in sources(tree).items()}
+TESTS = sources("tests")
 TEST_MODULES = {"tests"} | {Path(path).stem for path in TESTS}
 
 
-def room_of(path):
-    """``replicate/pard/run.py`` -> ``replicate/pard``; none at the top."""
-    return path.rpartition("/")[0]
+def parts_of(path):
+    """``research/replicate/pard/run.py`` -> ``research``, ``replicate/pard``, ``run.py``."""
+    tree, _, inside = path.partition("/")
+    room, _, name = inside.rpartition("/")
+    return tree, room, name
 
 
 @functools.lru_cache(maxsize=None)
@@ -70,38 +81,43 @@ def imports_of(text):
 
 
 def rooms_imported(text):
-    """The rooms of scripts that a source imports from."""
+    """The rooms that a source imports from."""
     places = {name.replace(".", "/") for name in imports_of(text)}
-    return {room for room in ROOMS for place in places if place.startswith(f"{room}/")}
+    return {room for room in EVERY_ROOM for place in places if place.startswith(f"{room}/")}
 
 
 @for_each(lambda: sorted(SCRIPTS))
 def test_every_script_lies_in_a_room_and_does_not_repeat_its_name(path):
-    room, _, name = path.rpartition("/")
+    tree, room, name = parts_of(path)
     if name == "__init__.py":
-        assert room in {*ROOMS, "replicate"}, f"scripts/{room} has no line in ROOMS"
+        assert room in {*ROOMS[tree], "replicate"}, f"{tree}/{room} has no line in ROOMS"
         return
-    assert room in ROOMS or path in BY_NAME, f"scripts/{path} lies in no room: {sorted(ROOMS)}"
+    assert room in ROOMS[tree] or path in BY_NAME, f"{path} lies in no room: {sorted(ROOMS[tree])}"
     words = name[: -len(".py")].split("_")
-    assert not set(words) & set(room.split("/")), f"scripts/{path}: the folder says {sorted(words)} already"
+    assert not set(words) & set(room.split("/")), f"{path}: the folder says {sorted(words)} already"
 
 
 @for_each(lambda: sorted(SCRIPTS))
 def test_scripts_import_only_what_their_room_may_and_never_a_test(path):
-    room = room_of(path)
+    tree, room, _ = parts_of(path)
     seen = rooms_imported(SCRIPTS[path]) - {room}
-    may = ROOMS.get(room, {"lib"})
-    assert seen <= may, f"scripts/{path} must not import {sorted(seen - may)}"
+    may = ROOMS[tree].get(room, {"lib"})
+    assert seen <= may, f"{path} must not import {sorted(seen - may)}"
     first = {name.split(".")[0] for name in imports_of(SCRIPTS[path])}
-    assert not first & TEST_MODULES, f"scripts/{path} imports {sorted(first & TEST_MODULES)} from tests/"
+    assert not first & TEST_MODULES, f"{path} imports {sorted(first & TEST_MODULES)} from tests/"
 
 
 @for_each(lambda: sorted(path for path, text in SCRIPTS.items() if "__main__" in text and rooms_imported(text)))
 def test_a_script_that_is_started_by_its_path_finds_the_other_rooms(path):
-    line = f"sys.path.insert(0, str(Path(__file__).resolve().parents[{path.count('/')}]))  # scripts/\n"
+    tree, _, _ = parts_of(path)
+    depth = path.count("/")
+    lines = f"sys.path.insert(0, str(Path(__file__).resolve().parents[{depth - 1}]))  # {tree}/\n"
+    if tree == "research":
+        lines = f'sys.path.insert(0, str(Path(__file__).resolve().parents[{depth}] / "scripts"))\n' + lines
     text = SCRIPTS[path]
-    first = re.search(rf"(?m)^\s*from (?:{'|'.join(room.replace('/', '.') for room in ROOMS)})\b", text)
-    assert line in text and text.index(line) < first.start(), f"scripts/{path} needs, before it imports a room: {line}"
+    names = "|".join(room.replace("/", ".") for room in EVERY_ROOM)
+    first = re.search(rf"(?m)^\s*from (?:{names})\b", text)
+    assert lines in text and text.index(lines) < first.start(), f"{path} needs, before it imports a room: {lines}"
 
 
 @for_each(lambda: sorted(TESTS))

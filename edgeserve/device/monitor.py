@@ -1,7 +1,7 @@
 """A thread that reads the sources of a device in turns and hands on what they say. It decides nothing, not even what
 is news.
 
-It costs under 1 % of a core (``scripts/bench/monitor.py`` measures that): files stay open, and slow sensors are read
+It costs under 1 % of a core (``research/bench/monitor.py`` measures that): files stay open, and slow sensors are read
 once a second.
 """
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from edgeserve.config.addresses import host_and_port, is_loopback
 from edgeserve.errors import ConfigError
 from edgeserve.fronts.camera import Ended
-from edgeserve.http.origins import Seats, seated, user_at
+from edgeserve.fronts.http.origins import Seats, seated, user_at
 
 VIEWERS_MAX = 8
 """One more takes the place of the oldest."""

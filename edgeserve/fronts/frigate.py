@@ -26,9 +26,9 @@ import zmq.asyncio
 from edgeserve.client import AsyncClient
 from edgeserve.errors import BadInput, ConfigError, EdgeServeError, nearest
 from edgeserve.fronts.detections import FORMS, MODEL_TYPES, rows_of
+from edgeserve.fronts.http.images import ERROR_CHARS
 from edgeserve.fronts.image_apps import AppInput, the_input
 from edgeserve.fronts.served_apps import Troubles
-from edgeserve.http.images import ERROR_CHARS
 
 log = logging.getLogger("edgeserve")
 

@@ -34,10 +34,10 @@ from edgeserve.client import AsyncClient
 from edgeserve.config.plain_text import one_line
 from edgeserve.errors import BadInput, ConfigError, EdgeServeError, Refusal, Rejected, UnknownApp, nearest
 from edgeserve.fronts.detections import FORMS, rows_of
+from edgeserve.fronts.http.images import decode_file
 from edgeserve.fronts.image_apps import of_image
 from edgeserve.fronts.served_apps import ServedApp, Troubles, app_for, as_json, inputs_from_json, of_text
 from edgeserve.fronts.topics import key_of, label_of, topic_part
-from edgeserve.http.images import decode_file
 
 log = logging.getLogger("edgeserve")
 

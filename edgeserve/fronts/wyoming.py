@@ -55,10 +55,10 @@ from edgeserve import __version__
 from edgeserve.answers import Answer
 from edgeserve.client import AsyncClient
 from edgeserve.errors import BadInput, ConfigError, EdgeServeError
+from edgeserve.fronts.http.origins import Seats, seated, user_at
+from edgeserve.fronts.http.sound import Converter
 from edgeserve.fronts.listening import FULL_SCALE, RATE, SILENCE_S, VoiceActivity, WakeWords, as_type
 from edgeserve.fronts.served_apps import ServedApp, Troubles, app_for, of_any, of_text
-from edgeserve.http.origins import Seats, seated, user_at
-from edgeserve.http.sound import Converter
 
 log = logging.getLogger("edgeserve")
 

@@ -41,13 +41,13 @@ from edgeserve.live.value_flow import output_types
 from edgeserve.live.why import story_of
 from edgeserve.live.world import CallAsked, LiveWorld, LostDevice, StopAsked
 from edgeserve.loop.drive import OnStep, drive
-from edgeserve.metrics.span_export import SpanExport, export_for
 from edgeserve.offload.lane_thread import LaneDown, LaneThread, LaneWork
-from edgeserve.recording.last_steps import LastSteps
-from edgeserve.recording.trace import Recorder, start_of
 from edgeserve.sched.core.build import build_scheduler, copy_lane_name, model_lanes
 from edgeserve.sched.core.scheduler import Scheduler
 from edgeserve.sched.protocol.actions import START_ANY_TIME_NS
+from edgeserve.taps.last_steps import LastSteps
+from edgeserve.taps.span_export import SpanExport, export_for
+from edgeserve.taps.trace import Recorder, start_of
 from edgeserve.units import ns_to_s
 
 log = logging.getLogger("edgeserve")

@@ -22,7 +22,7 @@ from edgeserve.config.loading import load_config
 from edgeserve.config.plain_text import log_to
 from edgeserve.config.schema import HttpConfig
 from edgeserve.errors import EdgeServeError
-from edgeserve.http.front import Front, check_http, run
+from edgeserve.fronts.http.front import Front, check_http, run
 from edgeserve.interpreter import settle_memory
 from edgeserve.ipc.connections import raise_file_limit
 

@@ -16,9 +16,6 @@ from edgeserve.device.circumstances import power_mode
 from edgeserve.errors import ConfigError
 from edgeserve.live.preflight import import_policies
 from edgeserve.loop.drive import OnStep
-from edgeserve.recording.replay import replay
-from edgeserve.recording.timeline import Timeline, timeline_of
-from edgeserve.recording.trace import Recorder, build_inputs, read_recording, start_of, used_profiles
 from edgeserve.sched.core.build import build_scheduler, policy_of
 from edgeserve.sched.policies import POLICIES
 from edgeserve.sched.protocol.actions import Action
@@ -35,6 +32,9 @@ from edgeserve.sim.run import (
 )
 from edgeserve.sim.scenario import Scenario, load_scenario, with_load, with_policy
 from edgeserve.sim.world import SimWorld
+from edgeserve.taps.replay import replay
+from edgeserve.taps.timeline import Timeline, timeline_of
+from edgeserve.taps.trace import Recorder, build_inputs, read_recording, start_of, used_profiles
 from edgeserve.tools import plots
 from edgeserve.tools.language_truth import ANSWER_HINT, language_models, with_language_models
 from edgeserve.tools.report_tables import print_reports, print_sweep

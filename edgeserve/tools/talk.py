@@ -28,8 +28,8 @@ from edgeserve.config.schema import Config, HttpConfig
 from edgeserve.config.text_files import read_json
 from edgeserve.engines.gguf import describe
 from edgeserve.errors import BadInput, ConfigError, EdgeServeError, UnknownApp, nearest
-from edgeserve.http.chat import can_chat, read_request
-from edgeserve.http.completion import count_of
+from edgeserve.fronts.http.chat import can_chat, read_request
+from edgeserve.fronts.http.completion import count_of
 from edgeserve.runtime import Runtime
 from edgeserve.tools.assets import Package, fetch
 from edgeserve.tools.connection import add_connection_arguments, connected
@@ -180,7 +180,7 @@ def of_model(args: argparse.Namespace) -> Iterator[Tuple[Ask, str, Mapping[str, 
     config = configuration(path, args)
     front = None if args.http is None else HttpConfig(listen=f"127.0.0.1:{args.http}")
     if front is not None:
-        from edgeserve.http.front import bind, check_http
+        from edgeserve.fronts.http.front import bind, check_http
 
         check_http(front)
         bind("listen", front.listen).close()
@@ -283,7 +283,7 @@ def configuration(path: str, args: argparse.Namespace) -> Config:
 @contextlib.contextmanager
 def _front(http: HttpConfig, runtime: Runtime) -> Iterator[None]:
     """A front of the runtime on a thread of its own."""
-    from edgeserve.http.front import Front, run
+    from edgeserve.fronts.http.front import Front, run
 
     ready = threading.Event()
     stopping: List[Callable[[], Any]] = []

@@ -66,7 +66,7 @@ def main(args: argparse.Namespace) -> int:
 def _web(args: argparse.Namespace) -> int:
     """The page of a front of its own, until interrupted."""
     from edgeserve.config.schema import HttpConfig
-    from edgeserve.http.front import check_http
+    from edgeserve.fronts.http.front import check_http
     from edgeserve.tools.http import serve_front
 
     http = HttpConfig(listen=args.web, server_key=args.server_key, client_key=args.client_key)

@@ -9,8 +9,8 @@ from typing import Any, Dict, List
 
 from edgeserve.config.text_files import write_file
 from edgeserve.errors import ConfigError
-from edgeserve.recording.timeline import timeline_of
-from edgeserve.recording.trace import FORMAT, RecordedStep, dumps, read_recording, step_line, step_of
+from edgeserve.taps.timeline import timeline_of
+from edgeserve.taps.trace import FORMAT, RecordedStep, dumps, read_recording, step_line, step_of
 from edgeserve.tools.connection import add_connection_arguments, connected
 from edgeserve.units import counted, format_duration, s_to_ns
 

@@ -25,8 +25,8 @@ import ray
 from ray import serve
 
 from edgeserve.errors import RequestError, ServerGone
-from edgeserve.ray.client import ClusterClient
-from edgeserve.ray.deployment import Device, run
+from edgeserve.fronts.ray.client import ClusterClient
+from edgeserve.fronts.ray.deployment import Device, run
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 NAME = "two-replicas"

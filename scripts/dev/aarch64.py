@@ -1,8 +1,8 @@
 """Run the tests on aarch64 without such a machine: an arm64 Python and the aarch64 wheels under QEMU's user mode.
 
-    python scripts/dev/aarch64.py [--python 3.11 3.8] [--part bus device ...] [--write docs/research/results/aarch64.md]
+    python scripts/dev/aarch64.py [--python 3.11 3.8] [--part bus device ...] [--write research/results/aarch64.md]
     python scripts/dev/aarch64.py --every scheduler=4 simulator=8     # each fourth, each eighth test of these parts
-    python scripts/dev/aarch64.py --stored --write docs/research/results/aarch64.md    # runs nothing
+    python scripts/dev/aarch64.py --stored --write research/results/aarch64.md    # runs nothing
 
 Python 3.11 comes as Debian's arm64 packages. Python 3.8, the oldest that a Jetson has (JetPack 5), is compiled by Zig
 (``ziglang`` from the package index) from the sources that Ubuntu 20.04 took, and runs on a C library of the same
@@ -116,7 +116,7 @@ PARTS: Dict[str, Tuple[str, ...]] = {
     ),
     "bus": ("tests/unit/ipc",),
     "engines": ("tests/unit/engines",),
-    "live side": ("tests/unit/live", "tests/unit/recording"),
+    "live side": ("tests/unit/live", "tests/unit/taps"),
     "device": ("tests/unit/device",),
     "runtime and bus, live": ("tests/live/test_runtime.py", "tests/live/test_bus.py"),
     "conformance of policies": ("tests/conformance/test_policies.py",),

@@ -68,7 +68,7 @@ print(json.dumps(told))
 
 GRPC_CALLS = """
 import grpc, numpy as np
-from edgeserve.http.grpc_messages import KINDS, SERVICE
+from edgeserve.fronts.http.grpc_messages import KINDS, SERVICE
 def message(app, size):
     made = KINDS["ModelInferRequest"](model_name=app)
     made.inputs.add(name="x", datatype="FP32", shape=[size // 4])

@@ -29,7 +29,7 @@ from lib.checks import Checks, arguments
 
 from dev.front_attackers import TOKENS
 from dev.isolation import Server, bus_folder
-from edgeserve.http.grpc_messages import KINDS, SERVICE
+from edgeserve.fronts.http.grpc_messages import KINDS, SERVICE
 
 GROWTH_MAX = 0.10
 ATTACKERS = 2

@@ -13,8 +13,8 @@ import sys
 
 from edgeserve.config.loading import parse_config
 from edgeserve.errors import PolicyError
-from edgeserve.recording.trace import Recorder, build_inputs, read_recording
 from edgeserve.sched.core.build import build_scheduler
+from edgeserve.taps.trace import Recorder, build_inputs, read_recording
 from edgeserve.testing.soak.run import EXACT_KINDS, soak
 
 GOLDEN = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "tests", "golden")

@@ -14,7 +14,7 @@ from lib import drawn
 
 from edgeserve import cli
 
-PAGE, SCRIPT = "docs/reference/command-line.md", "draw/command_line.py"
+PAGE, SCRIPT = "docs/reference/command-line.md", "scripts/draw/command_line.py"
 
 
 def parts() -> Dict[str, str]:

@@ -23,7 +23,7 @@ from edgeserve.sched.policies import POLICIES
 from edgeserve.sched.policy_api.options import Option, PolicyOptions, options_of
 from edgeserve.units import format_duration, format_size
 
-PAGE, SCRIPT = "docs/reference/configuration.md", "draw/configuration.py"
+PAGE, SCRIPT = "docs/reference/configuration.md", "scripts/draw/configuration.py"
 
 SECTIONS = {
     "server": schema.ServerConfig,

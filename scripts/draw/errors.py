@@ -13,7 +13,7 @@ from lib import drawn
 from draw.reference import plain
 from edgeserve import errors
 
-PAGE, SCRIPT = "docs/reference/errors.md", "draw/errors.py"
+PAGE, SCRIPT = "docs/reference/errors.md", "scripts/draw/errors.py"
 
 
 def parts() -> Dict[str, str]:

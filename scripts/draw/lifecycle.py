@@ -13,7 +13,7 @@ from lib import drawn
 
 from edgeserve.sched.requests.states import JOB_TABLE, REQUEST_TABLE
 
-PAGE, SCRIPT = "docs/reference/lifecycle.md", "draw/lifecycle.py"
+PAGE, SCRIPT = "docs/reference/lifecycle.md", "scripts/draw/lifecycle.py"
 
 Table = Mapping[Tuple[str, str], str]
 

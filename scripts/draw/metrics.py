@@ -1,4 +1,4 @@
-"""Draw ``docs/reference/metrics.md``: every metric, from ``edgeserve.metrics.families``.
+"""Draw ``docs/reference/metrics.md``: every metric, from ``edgeserve.taps.metric_families``.
 
 The families are made from an answer of ``stats()`` that has no app, lane or model, and one monitor.
 """
@@ -13,12 +13,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
 
 from lib import drawn
 
-PAGE, SCRIPT = "docs/reference/metrics.md", "draw/metrics.py"
+PAGE, SCRIPT = "docs/reference/metrics.md", "scripts/draw/metrics.py"
 
 
 def parts() -> Dict[str, str]:
     """The page's parts by name."""
-    from edgeserve.metrics import families  # needs the extra 'metrics'
+    from edgeserve.taps import families  # needs the extra 'metrics'
 
     readings: Dict[str, Any] = {key: 0.0 for key, _, _ in families.READINGS}
     readings.update(temperatures_c={"cpu": 0.0}, rails_w={"VDD_IN": 0.0})

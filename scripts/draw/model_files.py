@@ -26,7 +26,7 @@ from edgeserve.config.plain_text import toml_value
 from edgeserve.config.schema import Config
 from edgeserve.tools.init import trial
 
-PAGE, SCRIPT = "docs/reference/model-files.md", "draw/model_files.py"
+PAGE, SCRIPT = "docs/reference/model-files.md", "scripts/draw/model_files.py"
 
 
 def parts() -> Dict[str, str]:

@@ -12,7 +12,7 @@ from lib import drawn
 
 from draw import configuration
 
-PAGE, SCRIPT = "docs/reference/policy-options.md", "draw/policy_options.py"
+PAGE, SCRIPT = "docs/reference/policy-options.md", "scripts/draw/policy_options.py"
 
 
 def parts() -> Dict[str, str]:

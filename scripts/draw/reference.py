@@ -17,7 +17,7 @@ from lib import drawn
 import edgeserve
 from edgeserve.request_options import OPTIONS
 
-PAGE, SCRIPT = "docs/reference/python.md", "draw/reference.py"
+PAGE, SCRIPT = "docs/reference/python.md", "scripts/draw/reference.py"
 
 CLASSES = ("Runtime", "AsyncRuntime", "Client", "AsyncClient", "Answer")
 """Those whose methods are listed; :class:`Config` has a page of its own."""

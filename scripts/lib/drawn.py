@@ -22,14 +22,14 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 def filled(page: str, parts: Mapping[str, str], script: str) -> str:
     """``page`` with each part between its marks. ``ValueError`` when a mark is missing or a part is not known."""
     for name, text in parts.items():
-        start, end = f"<!-- drawn {name}: python scripts/{script} -->", f"<!-- end of {name} -->"
+        start, end = f"<!-- drawn {name}: python {script} -->", f"<!-- end of {name} -->"
         if page.count(start) != 1 or page.count(end) != 1 or page.index(start) > page.index(end):
             raise ValueError(f"the page needs the line {start!r} once and after it {end!r} once")
         head, rest = page.split(start)
         page = f"{head}{start}\n{text.strip()}\n{end}{rest.split(end)[1]}"
-    strange = set(re.findall(rf"<!-- drawn ([\w ]+): python scripts/{re.escape(script)} -->", page)) - set(parts)
+    strange = set(re.findall(rf"<!-- drawn ([\w ]+): python {re.escape(script)} -->", page)) - set(parts)
     if strange:
-        raise ValueError(f"scripts/{script} draws no {sorted(strange)}, only {sorted(parts)}")
+        raise ValueError(f"{script} draws no {sorted(strange)}, only {sorted(parts)}")
     return page
 
 
@@ -48,7 +48,7 @@ def main(path: str, parts: Mapping[str, str], script: str, argv: Sequence[str] |
     drawn = filled(page, parts, script)
     if args.check:
         if drawn != page:
-            print(f"{path} is out of date: run python scripts/{script}", file=sys.stderr)
+            print(f"{path} is out of date: run python {script}", file=sys.stderr)
         return int(drawn != page)
     if drawn != page:
         with open(os.path.join(ROOT, path), "w", encoding="utf-8") as file:

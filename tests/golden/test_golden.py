@@ -13,9 +13,9 @@ import platform
 import pytest
 
 from edgeserve.config.loading import parse_config
-from edgeserve.recording.replay import replay
-from edgeserve.recording.trace import build_inputs, read_recording
 from edgeserve.sched.core.build import build_scheduler
+from edgeserve.taps.replay import replay
+from edgeserve.taps.trace import build_inputs, read_recording
 from edgeserve.testing.invariants import check_invariants
 
 HERE = os.path.dirname(os.path.abspath(__file__))

@@ -19,7 +19,7 @@ from http_front import FrontThread
 
 from edgeserve.client import Client
 from edgeserve.config.schema import HttpConfig
-from edgeserve.http.origins import user_at
+from edgeserve.fronts.http.origins import user_at
 from edgeserve.ipc.bus import SURPLUS_FRAMES_MAX, Ask
 from edgeserve.ipc.other_end import LOOPBACK, address_owner, owner_of
 
@@ -223,7 +223,7 @@ def test_what_a_front_accepts_has_its_user() -> None:
 
 def test_the_grpc_front_tells_users_apart_and_not_addresses(tmp_path: Any) -> None:
     grpc = pytest.importorskip("grpc", reason="the front over gRPC needs grpc")
-    from edgeserve.http.grpc_messages import KINDS, SERVICE
+    from edgeserve.fronts.http.grpc_messages import KINDS, SERVICE
 
     with BusServer(f"ipc://{tmp_path}/bus") as bus, FrontThread(
         bus.endpoint, HttpConfig(listen="127.0.0.1:0", grpc="127.0.0.1:0")

@@ -26,7 +26,7 @@ pytest.importorskip("grpc", reason="grpcio is not installed: there is no gRPC fr
 
 import grpc
 
-from edgeserve.http.grpc_messages import KINDS, SERVICE
+from edgeserve.fronts.http.grpc_messages import KINDS, SERVICE
 
 MIB = 1024**2
 TOKEN = "a-token-of-these-tests"

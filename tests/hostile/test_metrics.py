@@ -13,8 +13,8 @@ import pytest
 pytest.importorskip("prometheus_client", reason="prometheus-client is not installed: there is no endpoint")
 
 from edgeserve.errors import ConfigError
-from edgeserve.metrics import endpoint as metrics
-from edgeserve.metrics.endpoint import MetricsEndpoint
+from edgeserve.taps import endpoint as metrics
+from edgeserve.taps.metrics_endpoint import MetricsEndpoint
 
 
 def stats() -> Dict[str, Any]:

@@ -116,7 +116,7 @@ def cdr(after_header: bytes) -> bytes:
 
 def recording(line: str) -> str:
     """The path of a recording with one step."""
-    from edgeserve.recording import trace
+    from edgeserve.taps import trace
 
     path = os.path.join(tempfile.mkdtemp(prefix="es"), "steps.jsonl")
     with open(path, "w", encoding="utf-8") as file:
@@ -128,26 +128,26 @@ def recording(line: str) -> str:
 
 
 def hear_file(data: bytes) -> Any:
-    from edgeserve.http.audio_routes import bytes_to_read, sound_of
+    from edgeserve.fronts.http.audio_routes import bytes_to_read, sound_of
 
     assert bytes_to_read(data) < 64 * 4 * len(data)
     return sound_of(data)
 
 
 def hear(count: int = 40_000, rate: Any = 16_000, width: Any = 2, channels: Any = 1) -> Any:
-    from edgeserve.http.sound import Converter
+    from edgeserve.fronts.http.sound import Converter
 
     return Converter(60).convert(bytes(count), rate, width, channels)
 
 
 def see(data: bytes) -> Any:
-    from edgeserve.http.images import decode_file
+    from edgeserve.fronts.http.images import decode_file
 
     return decode_file("image", data, UINT8, 64 << 20)
 
 
 def load(data: bytes) -> Any:
-    from edgeserve.http.images import decode_file
+    from edgeserve.fronts.http.images import decode_file
 
     return decode_file("x", data, NUMBERS, 64 << 20)
 
@@ -166,8 +166,8 @@ def length_model(path: str) -> Any:
 
 def body(data: bytes, encoding: str, room: int) -> Any:
     """A compressed body where there is ``room`` for bodies."""
-    from edgeserve.http.asgi import Bounds, Call
-    from edgeserve.http.backend import Places
+    from edgeserve.fronts.http.asgi import Bounds, Call
+    from edgeserve.fronts.http.backend import Places
 
     parts = [{"type": "http.request", "body": data}]
 
@@ -226,13 +226,13 @@ def mqtt(payload: bytes) -> Any:
 
 
 def tensor(datatype: str, shape: List[int], raw: bytes) -> Any:
-    from edgeserve.http.tensors import check_shape, from_raw
+    from edgeserve.fronts.http.tensors import check_shape, from_raw
 
     return from_raw("x", datatype, check_shape("x", shape), raw)
 
 
 def table(header: Mapping[str, Any], length: str = "") -> Any:
-    from edgeserve.http.kserve_json import read_inputs, split_body
+    from edgeserve.fronts.http.kserve_json import read_inputs, split_body
 
     data = json.dumps(header).encode()
     told, binary = split_body(data + bytes(64), length or str(len(data)))
@@ -272,14 +272,14 @@ def answered(pickled: bytes) -> bytes:
 
 
 def chat(**fields: Any) -> Any:
-    from edgeserve.http.chat import read_request
+    from edgeserve.fronts.http.chat import read_request
 
     usual = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
     return read_request({**usual, **fields}, {"messages": {"dtype": "text", "shape": []}})
 
 
 def replayed(line: str) -> Any:
-    from edgeserve.recording.trace import read_recording
+    from edgeserve.taps.trace import read_recording
 
     return read_recording(recording(line))
 

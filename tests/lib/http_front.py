@@ -19,7 +19,7 @@ class FrontThread:
     """``places`` is where it listens: HTTP first, then gRPC."""
 
     def __init__(self, endpoint: str, config: HttpConfig) -> None:
-        from edgeserve.http.front import Front
+        from edgeserve.fronts.http.front import Front
 
         self.client, streams = Client(endpoint, connect_ms=300.0), AsyncClient(endpoint, connect_ms=300.0)
         self.front = Front(config, self.client, streams, lambda: CLOCK_S)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from edgeserve.config.loading import parse_toml
-from edgeserve.recording.trace import RecordedStep, Recording, start_of
 from edgeserve.sim.run import setting_of, simulate
 from edgeserve.sim.scenario import parse_scenario
+from edgeserve.taps.trace import RecordedStep, Recording, start_of
 
 
 def recording_of(scenario, seed=0):

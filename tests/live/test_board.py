@@ -21,8 +21,8 @@ from promql import Samples, evaluate
 
 from edgeserve.config.loading import parse_config
 from edgeserve.errors import Rejected
-from edgeserve.metrics.endpoint import StatsCollector
 from edgeserve.runtime import Runtime
+from edgeserve.taps.metrics_endpoint import StatsCollector
 
 BOARD = Path(__file__).resolve().parents[2] / "docs" / "grafana" / "edgeserve.json"
 NAP = {"engine": "synthetic", "batch": [1, 2], "expected": {"1": "10ms", "2": "12ms"}}

@@ -14,7 +14,7 @@ pytest.importorskip("uvicorn", reason="uvicorn is not installed: there is no HTT
 
 from http_front import FrontThread
 
-from edgeserve.http.front import check_http
+from edgeserve.fronts.http.front import check_http
 
 TOKEN = "a-token-of-these-tests"
 PAGE, OTHER = "https://app.example", "https://other.example"

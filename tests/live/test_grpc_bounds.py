@@ -9,16 +9,16 @@ import pytest
 
 from edgeserve.config.schema import HttpConfig
 from edgeserve.errors import BadInput
-from edgeserve.http.kserve import InferResponse, OutputTensor
-from edgeserve.http.origins import Tokens
+from edgeserve.fronts.http.kserve import InferResponse, OutputTensor
+from edgeserve.fronts.http.origins import Tokens
 
 pytest.importorskip("google.protobuf", reason="protobuf is not installed: there is no gRPC front")
 pytest.importorskip("grpc", reason="grpcio is not installed: there is no gRPC front")
 
 import grpc
 
-from edgeserve.http.grpc_messages import KINDS, SERVICE
-from edgeserve.http.grpc_service import start_grpc
+from edgeserve.fronts.http.grpc_messages import KINDS, SERVICE
+from edgeserve.fronts.http.grpc_service import start_grpc
 
 KIB, MIB = 1024, 1024**2
 KITCHEN, HALL = "0123456789-kitchen", "0123456789-hall"

@@ -622,7 +622,7 @@ def test_the_messages_are_those_of_tritons_client():
     library = grpc_library()
     from tritonclient.grpc import model_config_pb2, service_pb2
 
-    from edgeserve.http.grpc_messages import KINDS
+    from edgeserve.fronts.http.grpc_messages import KINDS
 
     assert library
     for path, kind in KINDS.items():

@@ -22,8 +22,8 @@ pytest.importorskip("starlette", reason="pip install -e '.[http]'")
 pytest.importorskip("uvicorn", reason="pip install -e '.[http]'")
 
 from edgeserve.config.schema import HttpConfig
-from edgeserve.http import page_routes
-from edgeserve.recording import last_steps
+from edgeserve.fronts.http import page_routes
+from edgeserve.taps import last_steps
 
 PAGE = Path(page_routes.__file__).with_name("page")
 TOKEN = "0123456789abcdef0123"

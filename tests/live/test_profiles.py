@@ -14,11 +14,11 @@ from edgeserve.config.profile_match import identity, lane_settings
 from edgeserve.config.profiles import LaneProfile, Profile, Timing, profile_path, write_profile
 from edgeserve.engines.versions import engine_versions
 from edgeserve.live.profiles import usable_profiles
-from edgeserve.recording import trace
-from edgeserve.recording.replay import replay
 from edgeserve.runtime import Runtime
 from edgeserve.sched.core.build import build_scheduler
 from edgeserve.sched.latency.batch_time import SERVED_EVERY_NS
+from edgeserve.taps import trace
+from edgeserve.taps.replay import replay
 from edgeserve.units import NS_PER_MS
 
 CONFIG = """

@@ -25,7 +25,7 @@ import ray
 from ray import serve
 
 from edgeserve.errors import BadInput, DeadlineExpired, Rejected, RequestError, UnknownApp
-from edgeserve.ray.calls import Call
+from edgeserve.fronts.ray.calls import Call
 
 LIB = str(Path(__file__).resolve().parents[1] / "lib")
 ROOT = Path(__file__).resolve().parents[2]
@@ -153,7 +153,7 @@ def cluster():
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), LIB, *([before] if before else [])])
     for name, other in (("a", "1ms"), ("b", "300ms")):  # app one is quicker on a: it is asked first
         Path(place, f"{name}.toml").write_text(CONFIG.format(other=other), encoding="utf-8")
-    from edgeserve.ray.deployment import Device, run
+    from edgeserve.fronts.ray.deployment import Device, run
 
     try:
         ray.init(

@@ -13,11 +13,11 @@ from serving import LIB, function
 from edgeserve.config.loading import parse_config
 from edgeserve.config.schema import Config
 from edgeserve.errors import Dropped
-from edgeserve.recording.replay import replay
-from edgeserve.recording.trace import build_inputs, read_recording
 from edgeserve.runtime import Runtime
 from edgeserve.sched.core.build import build_scheduler
 from edgeserve.sched.protocol.events import WorkFinished
+from edgeserve.taps.replay import replay
+from edgeserve.taps.trace import build_inputs, read_recording
 
 SHORT, LONG = np.array([1, 1], np.float32), np.array([1e9, 2e9], np.float32)
 NEGATIVE = np.array([-1, 0], np.float32)

@@ -19,7 +19,7 @@ pytest.importorskip("uvicorn", reason="uvicorn is not installed: there is no HTT
 
 from http_front import FrontThread
 
-from edgeserve.http import asking
+from edgeserve.fronts.http import asking
 
 KITCHEN, HALL = "kitchen-0123456789", "hall-0123456789abc"
 CHAT = {"model": "chat", "messages": [{"role": "user", "content": "wait"}], "stream": True}

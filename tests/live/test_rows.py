@@ -22,10 +22,10 @@ from edgeserve.client import Client
 from edgeserve.config.loading import load_config, parse_config
 from edgeserve.engines.base import Batch, Engine, Footprint, Result
 from edgeserve.errors import EngineError, RequestError
-from edgeserve.recording.replay import replay
-from edgeserve.recording.trace import build_inputs, read_recording
 from edgeserve.runtime import Runtime
 from edgeserve.sched.core.build import build_scheduler
+from edgeserve.taps.replay import replay
+from edgeserve.taps.trace import build_inputs, read_recording
 from edgeserve.tools.init import trial
 
 pytest.importorskip("onnxruntime", reason="ONNX Runtime is not installed")

@@ -17,7 +17,7 @@ pytest.importorskip("uvicorn", reason="uvicorn is not installed: there is no HTT
 
 from http_front import FrontThread
 
-from edgeserve.http import asking
+from edgeserve.fronts.http import asking
 
 WAIT = [{"role": "user", "content": "wait"}]
 PATHS = {

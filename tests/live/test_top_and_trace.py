@@ -17,7 +17,7 @@ from serving import served
 from edgeserve import cli
 from edgeserve.client import Client
 from edgeserve.errors import DeadlineExpired
-from edgeserve.recording.trace import read_recording
+from edgeserve.taps.trace import read_recording
 from edgeserve.tools.doctor import bus as doctor_bus
 from edgeserve.tools.doctor.bus import check_bus
 from edgeserve.tools.doctor.finding import GOOD, WRONG

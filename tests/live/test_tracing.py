@@ -21,7 +21,7 @@ import edgeserve
 from edgeserve.config.loading import parse_config
 from edgeserve.config.schema import HttpConfig
 from edgeserve.errors import BadInput, ConfigError, RequestError
-from edgeserve.metrics import span_export
+from edgeserve.taps import span_export
 
 TRACE, CALLER = 0x0AF7651916CD43DD8448EB211C80319C, 0xB7AD6B7169203331
 PARENT = f"00-{TRACE:032x}-{CALLER:016x}-01"
@@ -133,7 +133,7 @@ def test_a_request_shows_the_load_that_it_waited_for():
 def test_the_parent_comes_over_the_bus_http_and_grpc(tmp_path):
     pytest.importorskip("starlette", reason="pip install -e '.[http]'")
     grpc = pytest.importorskip("grpc", reason="pip install -e '.[grpc]'")
-    from edgeserve.http.grpc_messages import KINDS, SERVICE
+    from edgeserve.fronts.http.grpc_messages import KINDS, SERVICE
 
     endpoint = f"ipc://{tmp_path}/bus"
     parents = [PARENT.replace(f"{CALLER:016x}", f"{number:016x}") for number in (1, 2, 3)]

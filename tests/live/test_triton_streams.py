@@ -25,7 +25,7 @@ import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton_http
 from http_front import FrontThread
 
-from edgeserve.http.grpc_service import refusal_of
+from edgeserve.fronts.http.grpc_service import refusal_of
 
 STEPS = 6
 

@@ -11,7 +11,7 @@ from edgeserve import Client
 from edgeserve.config.loading import parse_config
 from edgeserve.config.schema import Config
 from edgeserve.errors import ConfigError
-from edgeserve.http.kserve import how_it_went
+from edgeserve.fronts.http.kserve import how_it_went
 from edgeserve.runtime import Runtime
 
 FUNCTIONS = """

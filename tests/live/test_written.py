@@ -20,10 +20,10 @@ from edgeserve.client import AsyncClient
 from edgeserve.config.loading import parse_config
 from edgeserve.config.schema import HttpConfig
 from edgeserve.errors import Dropped, RequestError
-from edgeserve.recording.trace import read_recording
 from edgeserve.runtime import Runtime
 from edgeserve.sched.protocol.actions import FinishRequest
 from edgeserve.sched.protocol.events import BatchProgress
+from edgeserve.taps.trace import read_recording
 from edgeserve.units import ms_to_ns
 
 pytest.importorskip("onnx", reason="the onnx package makes the test model; pip install -e '.[test]'")

@@ -9,10 +9,10 @@ from scenarios import NO_STEP_COSTS, scenario_of
 
 from edgeserve.cli import main
 from edgeserve.errors import ConfigError
-from edgeserve.recording.trace import read_recording
 from edgeserve.sched.protocol.events import RequestArrived
 from edgeserve.sim.report import report_of
 from edgeserve.sim.run import simulate
+from edgeserve.taps.trace import read_recording
 from edgeserve.tools import check
 
 DETECTOR = {"detect": {"rate": 20.0, "client": "vision", "kind": "poisson"}}

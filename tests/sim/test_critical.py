@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from bench import heldout
+from common.heldout_worlds import draw_any
 from cores import run_interpreted
-from lib.heldout_worlds import draw_any
 
 SECONDS = 20.0
 LOADS = (0.7, 1.0, 1.3)
@@ -31,7 +31,7 @@ def test_critical_requests_are_in_time_beside_long_batches_and_full_lanes(name, 
 
 UNLEARNT = """
 from bench import heldout
-from lib.heldout_worlds import draw_any
+from common.heldout_worlds import draw_any
 from edgeserve.sched.requests.critical import CriticalArrivals
 CriticalArrivals.ended = lambda self, app, in_time: None
 print(heldout.run(draw_any("{name}", {seed}, 1.0, {seconds}), "plan", {seconds}).apps["{app}"])

@@ -6,9 +6,6 @@ from dataclasses import dataclass
 
 import pytest
 
-from edgeserve.recording.replay import replay
-from edgeserve.recording.timeline import timeline_of
-from edgeserve.recording.trace import Recorder, build_inputs, read_recording, start_of
 from edgeserve.sched.core.build import build_scheduler
 from edgeserve.sched.policies import POLICIES
 from edgeserve.sched.policy_api.options import option
@@ -19,6 +16,9 @@ from edgeserve.sched.published.orloj.sampler import Sampler
 from edgeserve.sim.reference_model import ReferenceModel, ReferenceModelError
 from edgeserve.sim.run import setting_of, simulate
 from edgeserve.sim.scenario import parse_scenario
+from edgeserve.taps.replay import replay
+from edgeserve.taps.timeline import timeline_of
+from edgeserve.taps.trace import Recorder, build_inputs, read_recording, start_of
 from edgeserve.testing.soak.run import soak
 
 MS = 10**6

@@ -10,11 +10,11 @@ import pytest
 from scenarios import product_first
 
 from edgeserve.loop.drive import drive
-from edgeserve.recording.trace import RecordedStep
 from edgeserve.sched.core.build import build_scheduler
 from edgeserve.sched.protocol.actions import FinishRequest, Shortfall
 from edgeserve.sched.protocol.events import Event, Request, RequestArrived
 from edgeserve.sim.run import make_world, setting_of
+from edgeserve.taps.trace import RecordedStep
 from edgeserve.testing.soak.run import draw_scenario
 
 FOR_THE_DEADLINE = ("cannot_make_deadline", "proactive", "expired")

@@ -7,10 +7,9 @@ from statistics import fmean
 
 import numpy as np
 import pytest
+from common.recorded import learn, run_recorded
 
 from edgeserve.errors import ConfigError
-from edgeserve.recording.replay import replay
-from edgeserve.recording.trace import RecordedStep, Recording, build_inputs, start_of
 from edgeserve.sched.core.build import build_scheduler
 from edgeserve.sched.protocol.actions import CutBatch, FinishRequest, Outcome, ReleaseState, RunBatch
 from edgeserve.sched.protocol.events import (
@@ -21,10 +20,11 @@ from edgeserve.sched.protocol.events import (
     RequestCancelled,
     WorkFinished,
 )
-from edgeserve.sim.recorded import learn, run_recorded
 from edgeserve.sim.run import sequences_of, setting_of, simulate, told_times
 from edgeserve.sim.scenario import StepConfig, parse_scenario
 from edgeserve.sim.sequence_runs import SequenceRun
+from edgeserve.taps.replay import replay
+from edgeserve.taps.trace import RecordedStep, Recording, build_inputs, start_of
 
 MS = 10**6
 

@@ -10,8 +10,8 @@ from collections import Counter
 
 import pytest
 
-from edgeserve.recording.trace import read_recording
 from edgeserve.sched.protocol.events import DeviceChanged
+from edgeserve.taps.trace import read_recording
 from edgeserve.testing.soak.language import LANGUAGE_MARKS
 from edgeserve.testing.soak.run import (
     ENSEMBLES,

@@ -47,7 +47,7 @@ LATER: Final = 0.98
 
 FREE_SHARE: Final = 0.5
 """Of the places that are free before others join, on a lane of language models alone that read prompts whole: each
-group interrupts all answers for its prompts, and many cost little more than one (``scripts/replicate/rtlm``)."""
+group interrupts all answers for its prompts, and many cost little more than one (``research/replicate/rtlm``)."""
 
 ALMOST: Final = 0.98
 """The share of the best worth from which the larger of two sizes is the better one: more are served at once."""

@@ -13,11 +13,11 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 
 from edgeserve.config.schema import DEFAULT_POLICY
 from edgeserve.loop.drive import drive
-from edgeserve.recording.trace import Recorder, start_of, step_line
 from edgeserve.sched.protocol.actions import ACTION_KINDS, OUTCOMES, Action
 from edgeserve.sched.protocol.events import EVENT_KINDS, Event
 from edgeserve.sim.run import make_world, sequences_of, setting_of, told_times
 from edgeserve.sim.scenario import Scenario, parse_scenario
+from edgeserve.taps.trace import Recorder, start_of, step_line
 from edgeserve.testing.invariants import check_invariants
 from edgeserve.testing.soak.accounts import Account, Accounts
 from edgeserve.testing.soak.ensembles import ENSEMBLE_KINDS, draw_ensemble, draw_ensemble_options, draw_pair, draw_said

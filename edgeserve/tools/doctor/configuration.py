@@ -11,7 +11,7 @@ from edgeserve.config.machine import device_slug
 from edgeserve.config.profile_match import AT_START, EXPECTED, MEASURED, profile_command, times_from
 from edgeserve.config.schema import Config
 from edgeserve.errors import ConfigError, EngineError
-from edgeserve.http.process import FrontProcess
+from edgeserve.fronts.http.process import FrontProcess
 from edgeserve.live.predictors import load_predictors
 from edgeserve.live.preflight import Problem, check_before_loading
 from edgeserve.live.profiles import instead, matched_profiles

@@ -24,7 +24,7 @@ FOLDS = 5
 """A fifth of the forms is held out at a time."""
 
 RIDGE = 1.0
-"""Penalty of the weights: of 1 and 3, the better on the first 300 answers of scripts/lib/answers.jsonl."""
+"""Penalty of the weights: of 1 and 3, the better on the first 300 answers of research/common/answers.jsonl."""
 
 
 class Errors(NamedTuple):

@@ -6,8 +6,8 @@ import pytest
 
 from edgeserve.config.language_apps import OPTIONS, QUESTIONS
 from edgeserve.config.loading import parse_config
-from edgeserve.http.chat import NUMBERS, STRUCTURED
-from edgeserve.http.ollama import OPTIONS as OLLAMA_OPTIONS
+from edgeserve.fronts.http.chat import NUMBERS, STRUCTURED
+from edgeserve.fronts.http.ollama import OPTIONS as OLLAMA_OPTIONS
 
 MODELS = {
     "chat": {"engine": "lm", "file": "m.onnx"},

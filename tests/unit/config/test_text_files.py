@@ -15,9 +15,9 @@ from edgeserve import cli
 from edgeserve.config.loading import load_config, read_toml
 from edgeserve.config.text_files import read_json, write_file
 from edgeserve.errors import ConfigError
-from edgeserve.http.origins import read_tokens
+from edgeserve.fronts.http.origins import read_tokens
 from edgeserve.predict.length import packaged
-from edgeserve.recording.timeline import timeline_of
+from edgeserve.taps.timeline import timeline_of
 from edgeserve.tools.simulate import write_json
 
 CONFIG = '[lane.cpu0]\n[model.m]\nengine = "synthetic"\nexpected = {1 = "1ms"}\n[app.m]\nmodel = "m"  # ö\n'

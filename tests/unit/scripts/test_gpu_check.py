@@ -48,7 +48,7 @@ def test_without_a_gpu_it_says_what_it_would_run_and_ends_with_a_status_of_its_o
         "No GPU can be used here",
         "tests/gpu",
         *gpu_check.BENCHES,
-        "docs/research/results/gpu_check_DEVICE.json",
+        "research/results/gpu_check_DEVICE.json",
     ):
         assert text in said
 

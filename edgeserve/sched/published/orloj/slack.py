@@ -9,7 +9,7 @@ milestone but the bin that x lies in, and requests of one class share one functi
 That also replaces the paper's convex hull. Within a bin the score approaches a constant, so it only rises or only
 falls; bins that go the same way make a *piece* (a bimodal class has about four). In deadline order the best jobs of a
 piece stand at one of its ends, so the best k of n are found in O(pieces * log n + k log pieces), exactly.
-``scripts/bench/price.py`` measures decisions by queue length.
+``research/bench/price.py`` measures decisions by queue length.
 """
 
 from __future__ import annotations

@@ -8,11 +8,11 @@ import pytest
 from hand_world import MS, Driver, ended
 
 from edgeserve.live.estimates import expected_of_app
-from edgeserve.recording.trace import step_line
 from edgeserve.sched.policies import POLICIES
 from edgeserve.sched.protocol.actions import FinishRequest, Shortfall
 from edgeserve.sched.protocol.events import RequestArrived
 from edgeserve.sched.published.common.edf import Edf
+from edgeserve.taps.trace import step_line
 
 ONE = {"m": {1: 12, 2: 14, 4: 18}}
 CHAIN = {"a": {"node": [{"name": "first", "model": "m"}, {"name": "then", "model": "n", "after": ["first"]}]}}

@@ -14,7 +14,7 @@ ROBOTS = """
 import json
 from bench import heldout
 from edgeserve.sched.plan.lane_price import LanePrices
-from lib.heldout_mixes import draw_mix
+from common.heldout_mixes import draw_mix
 def run():
     found = heldout.run(draw_mix("robot", {seed}, {load}, {seconds}), "plan", {seconds})
     return found.value, found.apps, found.digest

@@ -1,0 +1,29 @@
+"""Multipart forms."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Tuple, Union
+
+from starlette.exceptions import HTTPException
+from starlette.formparsers import MultiPartException
+from starlette.requests import Request
+
+from edgeserve.errors import Malformed
+from edgeserve.fronts.http.asgi import Call
+
+FORM_PARTS_MAX = 64
+
+
+async def form_fields(call: Call, body: bytes) -> List[Tuple[str, Union[str, bytes]]]:
+    """The fields of a multipart form: texts, and files as bytes. Raises :class:`Malformed` for any other body: the
+    parser has an error of its own for most faults, and Python's for a character set that is unknown or does not fit."""
+
+    async def receive() -> Dict[str, Any]:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    try:
+        async with Request(dict(call.scope), receive).form(max_files=FORM_PARTS_MAX, max_fields=FORM_PARTS_MAX) as form:
+            return [(key, value if isinstance(value, str) else await value.read()) for key, value in form.multi_items()]
+    except (HTTPException, MultiPartException, LookupError, ValueError) as error:
+        why = getattr(error, "detail", None) or getattr(error, "message", None) or error
+        raise Malformed(f"the multipart form cannot be read: {str(why)[:200]}") from None

@@ -1,0 +1,617 @@
+"""The Open Inference Protocol v2 over gRPC: ``inference.GRPCInferenceService`` on an event loop.
+
+It turns messages into what ``kserve`` asks and tells, and bounds what calls make the front keep: a call shows its token
+before its message is read, and bytes count until the answer is written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any, AsyncIterator, Awaitable, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple
+from urllib.parse import unquote
+from weakref import WeakValueDictionary
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from edgeserve.config.plain_text import one_line
+from edgeserve.config.schema import HttpConfig
+from edgeserve.errors import BadInput, ConfigError, EdgeServeError, Malformed, Rejected
+from edgeserve.fronts.http.backend import Places, note_parent
+from edgeserve.fronts.http.failures import GRPC_OF_HTTP, Unauthorized, details_of, message_of, status_of
+from edgeserve.fronts.http.grpc_messages import DATA_TYPES, KINDS, SERVICE
+from edgeserve.fronts.http.kserve import (
+    FINAL,
+    VERSION,
+    InferRequest,
+    InferResponse,
+    InputTensor,
+    OpenInference,
+    OutputWish,
+    check_no_region,
+)
+from edgeserve.fronts.http.origins import Tokens, origin_of, user_of_address
+from edgeserve.fronts.http.tensors import to_raw
+from edgeserve.units import ns_to_s
+
+log = logging.getLogger("edgeserve")
+
+METADATA = "edgeserve-"
+"""The prefix of a failed call's trailing metadata for programs: ``edgeserve-code``, ``edgeserve-reason``, ..."""
+
+ON_ONE_STREAM_MAX = 256
+"""Requests of one ``ModelStreamInfer`` call whose answers are not written; more are read when some are."""
+
+LARGE_BYTES = 1024**2
+"""A message from here on waits where its origin has much with the server already."""
+
+QUESTIONS_AT_ONCE_MAX = 4
+"""Messages received at a time of verbs that do not infer. They are small, and do not wait behind large ones."""
+
+CONTENTS = {
+    "BOOL": "bool_contents",
+    "INT8": "int_contents",
+    "INT16": "int_contents",
+    "INT32": "int_contents",
+    "INT64": "int64_contents",
+    "UINT8": "uint_contents",
+    "UINT16": "uint_contents",
+    "UINT32": "uint_contents",
+    "UINT64": "uint64_contents",
+    "FP32": "fp32_contents",
+    "FP64": "fp64_contents",
+    "BYTES": "bytes_contents",
+}
+
+Verb = Callable[[Any, str], Awaitable[Any]]
+"""A handler: the request's message and its owner -> the answer's message."""
+
+Answers = Callable[[InferRequest, str], AsyncIterator[InferResponse]]
+"""The same -> its responses on a stream; the last one alone is :data:`~edgeserve.fronts.http.kserve.FINAL`."""
+
+
+class GrpcService:
+    """The service's verbs, each from a message to a message. Errors are those of :mod:`edgeserve.errors`."""
+
+    def __init__(self, service: OpenInference) -> None:
+        self._service = service
+
+    def questions(self) -> Dict[str, Callable[[Any], Awaitable[Any]]]:
+        """The verbs that do not infer."""
+        found = {}
+        for name in (
+            "ServerLive",
+            "ServerReady",
+            "ModelReady",
+            "ServerMetadata",
+            "ModelMetadata",
+            "ModelConfig",
+            "ModelStatistics",
+            "RepositoryIndex",
+        ):
+            verb = "".join(["_" + letter.lower() if letter.isupper() else letter for letter in name])[1:]
+            found[name] = getattr(self, verb)
+        return found
+
+    async def model_infer(self, request: InferRequest, origin: str) -> Any:
+        """One request; ``origin``: whose it is."""
+        return write_response(await self._service.infer(request, None, origin))
+
+    async def server_live(self, message: Any) -> Any:
+        """The front answers."""
+        return KINDS["ServerLiveResponse"](live=True)
+
+    async def server_ready(self, message: Any) -> Any:
+        """Whether the server accepts requests."""
+        return KINDS["ServerReadyResponse"](ready=await self._service.ready())
+
+    async def model_ready(self, message: Any) -> Any:
+        """Whether an app can be asked."""
+        return KINDS["ModelReadyResponse"](ready=await self._service.model_ready(message.name, message.version))
+
+    async def server_metadata(self, message: Any) -> Any:
+        """Name, version, extensions."""
+        return KINDS["ServerMetadataResponse"](**self._service.server())
+
+    async def model_metadata(self, message: Any) -> Any:
+        """An app's inputs and outputs."""
+        return KINDS["ModelMetadataResponse"](**await self._service.model(message.name, message.version))
+
+    async def model_config(self, message: Any) -> Any:
+        """An app in the words of Triton's configuration."""
+        config = await self._service.model_config(message.name, message.version)
+        for tensor in config["input"] + config["output"]:
+            tensor["data_type"] = DATA_TYPES.index(tensor["data_type"][len("TYPE_") :])
+        return KINDS["ModelConfigResponse"](config=KINDS["ModelConfig"](**config))
+
+    async def model_statistics(self, message: Any) -> Any:
+        """Counts and times."""
+        tables = await self._service.statistics(message.name, message.version)
+        for table in tables:
+            del table["batch_stats"]
+        return KINDS["ModelStatisticsResponse"](model_stats=tables)
+
+    async def repository_index(self, message: Any) -> Any:
+        """Every app."""
+        return KINDS["RepositoryIndexResponse"](models=await self._service.index(message.ready))
+
+
+# --- messages ---------------------------------------------------------------------------------------------------------
+
+
+def read_parameters(parameters: Mapping[str, Any]) -> Dict[str, Any]:
+    """A message's parameters as plain values."""
+    values = {}
+    for name, parameter in parameters.items():
+        choice = parameter.WhichOneof("parameter_choice")
+        if choice is not None:
+            values[name] = getattr(parameter, choice)
+    return values
+
+
+def parsed(kind: str, data: bytes) -> Any:
+    """A message of a kind of :data:`KINDS`. Raises :class:`Malformed`."""
+    try:
+        return KINDS[kind].FromString(data)
+    except DecodeError as error:
+        raise Malformed(f"the message of {len(data)} bytes is no {kind}: {error}") from None
+
+
+def read_infer(data: bytes) -> InferRequest:
+    """The request in the bytes of a ``ModelInferRequest``."""
+    return read_request(parsed("ModelInferRequest", data))
+
+
+def read_request(message: Any) -> InferRequest:
+    """A ``ModelInferRequest``. Raises :class:`BadInput` where inputs and their bytes do not belong together."""
+    raw = list(message.raw_input_contents)
+    with_raw = bool(raw)
+    inputs = []
+    for tensor in message.inputs:
+        parameters, shape = read_parameters(tensor.parameters), list(tensor.shape)
+        check_no_region(f"input {tensor.name!r}", parameters)
+        if with_raw:
+            if not raw:
+                raise BadInput(f"input {tensor.name!r} has no entry in raw_input_contents")
+            inputs.append(InputTensor(tensor.name, tensor.datatype, shape, parameters, raw.pop(0)))
+        else:
+            inputs.append(InputTensor(tensor.name, tensor.datatype, shape, parameters, None, _contents(tensor)))
+    if raw:
+        raise BadInput(f"raw_input_contents has {len(raw)} entries more than there are inputs")
+    wishes = [OutputWish(output.name, read_parameters(output.parameters)) for output in message.outputs] or None
+    return InferRequest(
+        message.model_name, message.model_version, message.id, inputs, read_parameters(message.parameters), wishes
+    )
+
+
+def _contents(tensor: Any) -> Sequence[Any]:
+    field = CONTENTS.get(tensor.datatype)
+    if field is None:
+        raise BadInput(
+            f"input {tensor.name!r}: datatype {tensor.datatype!r} has no field in contents; send raw_input_contents"
+        )
+    values: List[Any] = list(getattr(tensor.contents, field))
+    if field != "bytes_contents":
+        return values
+    try:
+        return [value.decode("utf-8") for value in values]
+    except UnicodeDecodeError as error:
+        raise BadInput(
+            f"input {tensor.name!r}: its BYTES are no UTF-8 text ({error.reason}); send raw bytes as UINT8"
+        ) from None
+
+
+def write_parameters(parameters: Mapping[str, Any], into: Any) -> None:
+    """Plain values as a message's parameters."""
+    for name, value in parameters.items():
+        kind = (
+            "bool_param"
+            if isinstance(value, bool)
+            else "int64_param"
+            if isinstance(value, int)
+            else "double_param"
+            if isinstance(value, float)
+            else "string_param"
+        )
+        setattr(into[name], kind, value)
+
+
+def write_response(response: InferResponse) -> Any:
+    """A ``ModelInferResponse``; its outputs' bytes are in ``raw_output_contents``."""
+    message = KINDS["ModelInferResponse"](model_name=response.model, model_version=VERSION, id=response.id)
+    write_parameters(response.parameters, message.parameters)
+    for output in response.outputs:
+        message.outputs.add(name=output.name, datatype=output.datatype, shape=output.shape)
+        message.raw_output_contents.append(to_raw(output.value))
+    return message
+
+
+# --- calls ------------------------------------------------------------------------------------------------------------
+
+
+class Held:
+    """The places that one call holds among all calls'; :meth:`close` gives everything back."""
+
+    def __init__(self, places: Places, origin: str) -> None:
+        self.count = 0
+        self._places = places
+        self._origin = origin
+
+    def set(self, count: int) -> None:
+        """Have so many places. Raises :class:`~edgeserve.errors.Rejected`, and changes nothing, where they are too
+        many."""
+        if count > self.count:
+            self._places.enter(self._origin, count - self.count)
+        elif count < self.count:
+            self._places.leave(self._origin, self.count - count)
+        self.count = count
+
+    def close(self) -> None:
+        """Have none."""
+        self.set(0)
+
+
+class Turns:
+    """So many at a time, three quarters of them of one origin; others wait, in the order in which they came."""
+
+    def __init__(self, count_max: int) -> None:
+        self._of_one_max = max(1, count_max * 3 // 4)
+        self._all = asyncio.Semaphore(count_max)
+        self._of: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+
+    @asynccontextmanager
+    async def turn(self, origin: str) -> AsyncIterator[None]:
+        """Wait for a turn, and have it."""
+        of_one = self._of.get(origin)
+        if of_one is None:
+            of_one = self._of[origin] = asyncio.Semaphore(self._of_one_max)
+        async with of_one, self._all:
+            yield
+
+
+class AtOnce:
+    """Bytes of large messages that are with the server, ``bytes_max`` of one origin at a time, and one message where
+    that has more: they share one connection with every other client's. Others wait in order. What the event loop does
+    with them it does one in a turn (:meth:`step`)."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._count_max = max(1, bytes_max // LARGE_BYTES)
+        self._one = asyncio.Lock()
+        self._of: WeakValueDictionary[str, _OfOrigin] = WeakValueDictionary()
+
+    @asynccontextmanager
+    async def turn(self, origin: str, nbytes: int) -> AsyncIterator[None]:
+        """Wait until there is room, and have it. A small message has it at once."""
+        count = min(nbytes // LARGE_BYTES, self._count_max)
+        of_one = self._of.get(origin)
+        if of_one is None:
+            of_one = self._of[origin] = _OfOrigin(self._count_max)
+        taken = 0
+        try:
+            if count:
+                async with of_one.order:
+                    for _ in range(count):
+                        await of_one.room.acquire()
+                        taken += 1
+            await self.step(nbytes)
+            yield
+        finally:
+            for _ in range(taken):
+                of_one.room.release()
+
+    async def step(self, nbytes: int) -> None:
+        """Wait, before work on so many bytes, for a turn of the event loop without another large message."""
+        if nbytes >= LARGE_BYTES:
+            async with self._one:
+                await asyncio.sleep(0)
+
+
+class _OfOrigin:
+    def __init__(self, count: int) -> None:
+        self.order = asyncio.Lock()
+        self.room = asyncio.Semaphore(count)
+
+
+class Stream:
+    """One ``ModelStreamInfer`` call. Each request has one answer, in the order in which they end; an error is one, too.
+    Where an answer comes in pieces, the next is asked for when one is written.
+
+    A request counts from when it was read until its answer is written: a client that does not read its answers is not
+    read either. ``held``: the bytes of these requests and answers; more are read only below ``bytes_max``."""
+
+    def __init__(
+        self,
+        infer: Answers,
+        origin: str,
+        held: Held,
+        bytes_max: int,
+        at_once: AtOnce,
+    ) -> None:
+        self._infer = infer
+        self._at_once = at_once
+        self._origin = origin
+        self._held = held
+        self._bytes_max = bytes_max
+        self._room = asyncio.Event()
+        self._answers: asyncio.Queue[Optional[Tuple[bytes, int, Optional[asyncio.Event]]]] = asyncio.Queue()
+        self._answering: Set[Any] = set()
+        self._count = 0
+
+    async def run(self, read: Callable[[], Awaitable[Any]], write: Callable[[bytes], Awaitable[None]]) -> None:
+        """Run until the client sends no more and its last answer is written. ``write`` must return when the transport
+        has sent the message: with gRPC, when all of it was within the client's window."""
+        self._look()
+        reading = asyncio.ensure_future(self._read(read))
+        try:
+            while True:
+                answer = await self._answers.get()
+                if answer is None:
+                    return await reading
+                packed, size, written = answer
+                del answer
+                if packed:
+                    await write(packed)
+                del packed
+                self._held.set(self._held.count - size)
+                if written is None:
+                    self._count -= 1
+                else:
+                    written.set()
+                self._look()
+        finally:
+            for task in (reading, *self._answering):
+                task.cancel()
+            await asyncio.gather(reading, *self._answering, return_exceptions=True)
+
+    async def _read(self, read: Callable[[], Awaitable[Any]]) -> None:
+        try:
+            while True:
+                await self._room.wait()
+                data = await read()
+                if data is grpc.aio.EOF:
+                    break
+                await self._at_once.step(len(data))
+                self._count += 1
+                task = asyncio.ensure_future(self._answer(data))
+                del data  # not kept until the next one comes
+                self._answering.add(task)
+                task.add_done_callback(self._answering.discard)
+                self._look()
+            await asyncio.gather(*self._answering)
+        finally:
+            self._answers.put_nowait(None)
+
+    async def _answer(self, data: bytes) -> None:
+        size, name, packed = 0, "", b""
+        try:
+            try:
+                self._held.set(self._held.count + len(data))
+            except Rejected:
+                name = parsed("ModelInferRequest", data).id
+                raise
+            size = len(data)
+            self._look()
+            async with self._at_once.turn(self._origin, size):
+                message = parsed("ModelInferRequest", data)
+                name = message.id
+                request = read_request(message)
+                del data, message  # their bytes are in the request, which alone is kept until its answer
+                async for found in self._infer(request, self._origin):
+                    await self._at_once.step(size)
+                    message = KINDS["ModelStreamInferResponse"](infer_response=write_response(found))
+                    packed = message.SerializeToString()
+                    del message
+                    if not found.parameters[FINAL]:
+                        await self._write_piece(packed)
+                        packed = b""
+            self._held.set(self._held.count - size + len(packed))
+            size = len(packed)
+        except Exception as error:
+            if not isinstance(error, EdgeServeError):
+                log.exception("the front failed at a request over gRPC")
+            answer = KINDS["ModelStreamInferResponse"](error_message=message_of(error))
+            answer.infer_response.id = name
+            packed = answer.SerializeToString()
+            self._held.set(self._held.count - size)
+            size = 0
+        self._answers.put_nowait((packed, size, None))
+        self._look()
+
+    async def _write_piece(self, packed: bytes) -> None:
+        """Returns when it is written."""
+        self._held.set(self._held.count + len(packed))
+        written = asyncio.Event()
+        self._answers.put_nowait((packed, len(packed), written))
+        await written.wait()
+
+    def _look(self) -> None:
+        """Let the next request be read, or not."""
+        if self._count < ON_ONE_STREAM_MAX and self._held.count < self._bytes_max:
+            self._room.set()
+        else:
+            self._room.clear()
+
+
+ANY_ADDRESS = ("0.0.0.0", "::", "")
+
+USERS_MAX = 1024
+USER_S = 5.0
+"""Peers whose user is remembered, and for how long: a port is another connection's some day."""
+
+
+class _Calls:
+    """gRPC's side of each verb: the token, bounds on all calls, and errors as statuses."""
+
+    def __init__(self, tokens: Tokens, config: HttpConfig) -> None:
+        self._tokens = tokens
+        self._config = config
+        self.port = 0
+        self._users: Dict[str, Tuple[str, float]] = {}  # by peer: whose it is, and until when that is believed
+        self._calls = Places(config.connections_max, "calls over gRPC", "connections_max", lasting=True)
+        self._streams = Places(config.grpc_receive_max, "calls of ModelStreamInfer", "grpc_receive_max", lasting=True)
+        self._bytes = Places(
+            config.grpc_bytes_max, "bytes of requests and unread answers over gRPC", "grpc_bytes_max", lasting=True
+        )
+        # A message on its way is not counted before it is complete.
+        self._requests = Turns(min(config.grpc_receive_max, max(2, config.grpc_bytes_max // config.grpc_message_max)))
+        self._questions = Turns(QUESTIONS_AT_ONCE_MAX)
+        self._at_once = AtOnce(config.grpc_message_max)
+
+    def infer(self, verb: Verb) -> Any:
+        """A call of one request for an answer."""
+        return self._unary(self._requests, read_infer, verb)
+
+    def question(self, kind: str, verb: Callable[[Any], Awaitable[Any]]) -> Any:
+        """A call of any other verb, whose message is of ``kind``."""
+        return self._unary(self._questions, partial(parsed, kind), lambda message, _: verb(message))
+
+    def _unary(self, turns: Turns, read: Callable[[bytes], Any], verb: Verb) -> Any:
+        async def answered(context: Any) -> bytes:
+            origin = self._origin(context)
+            self._hold(context, self._calls, origin).set(1)
+            held = self._hold(context, self._bytes, origin)
+            async with turns.turn(origin):
+                data = await self._received(context)
+                held.set(len(data))
+            async with self._at_once.turn(origin, len(data)):
+                request = read(data)
+                del data  # its bytes are in the request, which alone is kept until its answer
+                packed: bytes = (await verb(request, origin)).SerializeToString()
+            held.set(len(packed))
+            return packed
+
+        async def call(_: Any, context: Any) -> Any:
+            try:
+                return await answered(context)
+            except EdgeServeError as error:
+                refusal = refusal_of(error)
+            except Exception as error:
+                log.exception("the front failed at a call over gRPC")
+                refusal = refusal_of(error)
+            await context.abort(*refusal)
+
+        return call
+
+    def stream(self, infer: Answers) -> Any:
+        """A call of many requests."""
+
+        async def call(_: Any, context: Any) -> None:
+            try:
+                origin = self._origin(context)
+                self._hold(context, self._streams, origin).set(1)
+            except EdgeServeError as error:
+                await context.abort(*refusal_of(error))
+            held = self._hold(context, self._bytes, origin)
+
+            async def checked(request: InferRequest, origin: str) -> AsyncIterator[InferResponse]:
+                self._origin(context)  # the token may be none any more
+                async for found in infer(request, origin):
+                    yield found
+                    self._origin(context)
+
+            stream = Stream(checked, origin, held, self._config.grpc_message_max, self._at_once)
+            await stream.run(context.read, context.write)
+
+        return call
+
+    def _hold(self, context: Any, places: Places, origin: str) -> Held:
+        """Places until the call has ended: its answer is written, or its client has gone."""
+        held = Held(places, origin)
+        context.add_done_callback(lambda _: held.close())
+        return held
+
+    async def _received(self, context: Any) -> bytes:
+        """The message of a call of one request."""
+        wait_s = ns_to_s(self._config.body_timeout_ns)
+        try:
+            data = await asyncio.wait_for(context.read(), wait_s)
+        except asyncio.TimeoutError:
+            raise Malformed(f"the message did not arrive within {wait_s:g} s ([http] body_timeout)") from None
+        if data is grpc.aio.EOF:
+            raise Malformed("the call ended without a message")
+        return bytes(data)
+
+    def _origin(self, context: Any) -> str:
+        """The owner of a call; notes its parent span. Raises :class:`Unauthorized` without a token, where there are
+        tokens."""
+        name: Optional[str] = ""
+        metadata = context.invocation_metadata() or ()
+        note_parent(metadata, "traceparent")
+        if self._tokens:
+            shown = [str(value) for key, value in metadata if key == "authorization"]
+            name = self._tokens.name_of(shown[0]) if shown else None
+            if name is None:
+                raise Unauthorized(
+                    "this front needs the metadata 'authorization: Bearer TOKEN' with a token of its token_file"
+                )
+        return origin_of(name, "") if name else self._user(context.peer())
+
+    def _user(self, peer: str) -> str:
+        """The owner of the connection that gRPC's name of a peer means."""
+        now_s = asyncio.get_running_loop().time()
+        user, until_s = self._users.get(peer, ("", 0.0))
+        if now_s < until_s:
+            return user
+        address, port = address_of(peer), peer.rpartition(":")[2]
+        host = self._config.grpc.rpartition(":")[0].strip("[]")
+        own = (address, "127.0.0.1", "::1") if host in ANY_ADDRESS else (host,)
+        user = user_of_address(address, int(port) if port.isdigit() else 0, [(each, self.port) for each in own])
+        if len(self._users) >= USERS_MAX:
+            self._users.clear()
+        self._users[peer] = (user, now_s + USER_S)
+        return user
+
+
+def address_of(peer: str) -> str:
+    """The address in gRPC's name of a peer, such as ``ipv4:127.0.0.1:50000`` or ``ipv6:%5B::1%5D:50000``."""
+    return unquote(peer).partition(":")[2].rpartition(":")[0].strip("[]")
+
+
+def refusal_of(error: BaseException) -> Tuple[Any, str, Tuple[Tuple[str, str], ...]]:
+    """An error as what ``context.abort`` takes. That raises an error which gRPC keeps until it is collected: no request
+    may be in the frame that calls it, nor in a traceback from there."""
+    code = getattr(grpc.StatusCode, GRPC_OF_HTTP[status_of(error)])
+    metadata = tuple((METADATA + name.replace("_", "-"), _plain(value)) for name, value in details_of(error).items())
+    return code, message_of(error), metadata
+
+
+def _plain(value: Any) -> str:
+    """A value of metadata, which is printable ASCII: a lane may be called otherwise."""
+    return one_line(str(value)).encode("ascii", "backslashreplace").decode()
+
+
+async def start_grpc(service: OpenInference, config: HttpConfig, tokens: Tokens) -> Tuple[Any, int]:
+    """A server that listens, and its port. Raises :class:`ConfigError` when the port cannot be had."""
+    place = config.grpc
+    calls = _Calls(tokens, config)
+    verbs = GrpcService(service)
+    # Also verbs of one request are streams to gRPC, which reads the message of any other before it calls the handler.
+    handlers = {
+        name: grpc.stream_unary_rpc_method_handler(calls.question(name + "Request", verb))
+        for name, verb in verbs.questions().items()
+    }
+    handlers["ModelInfer"] = grpc.stream_unary_rpc_method_handler(calls.infer(verbs.model_infer))
+    handlers["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(calls.stream(service.stream))
+    server = grpc.aio.server(
+        options=[
+            ("grpc.max_receive_message_length", config.grpc_message_max),
+            ("grpc.max_send_message_length", -1),
+            ("grpc.so_reuseport", 0),
+            ("grpc.http2.bdp_probe", 0),
+        ]
+    )  # else it takes 8 MiB of a call that is not read
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+    try:
+        port = server.add_insecure_port(place)
+    except RuntimeError:
+        port = 0
+    calls.port = port
+    if not port:
+        raise ConfigError(
+            f"[http] grpc = {place!r}: cannot listen there; another program may, or another front; give another port"
+        )
+    await server.start()
+    return server, port

@@ -1,0 +1,283 @@
+"""The Open Inference Protocol v2 over HTTP: JSON, the binary tensor extension, and plain files for people with curl."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Callable, Dict, List, Mapping, Tuple, TypeVar
+from urllib.parse import parse_qsl
+
+import numpy as np
+from starlette.routing import Route
+
+from edgeserve.config.gone import GONE
+from edgeserve.errors import BadInput
+from edgeserve.fronts.http import images
+from edgeserve.fronts.http.asgi import JSON, JSON_AT_ONCE_MAX, Bounds, Call, Endpoint, whole_of
+from edgeserve.fronts.http.failures import NotServed
+from edgeserve.fronts.http.forms import form_fields
+from edgeserve.fronts.http.kserve import (
+    HINT,
+    PARAMETERS,
+    REGION,
+    InferRequest,
+    InputTensor,
+    OpenInference,
+    OutputWish,
+)
+from edgeserve.fronts.http.kserve_json import binary_wishes, list_of, named, read_body, table_of, written
+from edgeserve.fronts.http.names import behind, model_paths
+from edgeserve.fronts.http.origins import Tokens
+from edgeserve.fronts.http.tensors import datatype_of, to_raw
+
+HEADER_LENGTH = b"inference-header-content-length"
+OCTETS = b"application/octet-stream"
+MODELS = "/v2/models/"
+DECODERS = 4
+"""Threads that decode images, files and large JSON: each takes some times the size of what it decodes."""
+
+LARGE_BYTES = 256 * 1024
+"""JSON of a request from here on is read by a thread, in pieces: about 1 ms of the event loop."""
+
+LARGE_COUNT = 32_768
+"""Elements of an answer's outputs in JSON, from which on a thread writes it, in pieces: about 2 ms."""
+
+Found = TypeVar("Found")
+
+NO_CONTROL = "models are loaded and evicted by the scheduler; there is nothing to load, unload or switch here"
+
+
+class KServeRoutes:
+    """The routes, and what each of them does."""
+
+    def __init__(self, service: OpenInference, bounds: Bounds, tokens: Tokens) -> None:
+        self._service = service
+        self._bounds = bounds
+        self._tokens = tokens
+        self._decoders = ThreadPoolExecutor(DECODERS, thread_name_prefix="edgeserve-decode")
+
+    def routes(self) -> List[Route]:
+        """All but those of one model."""
+        return [
+            Route(
+                path,
+                Endpoint(handler, self._bounds, None if path.startswith("/v2/health") else self._tokens),
+                methods=[method],
+            )
+            for path, methods in self._table()
+            for method, handler in methods.items()
+        ]
+
+    def ahead_of(self, router: Any) -> Any:
+        """An ASGI application that answers what concerns one model itself and gives any other request to ``router``."""
+        endpoint = Endpoint(self.of_model, self._bounds, self._tokens)
+
+        async def application(scope: Any, receive: Any, send: Any) -> None:
+            path = scope.get("path", "")
+            concerns_one = path.startswith(MODELS) and path not in (MODELS, MODELS + "stats")
+            await (endpoint if concerns_one else router)(scope, receive, send)
+
+        return application
+
+    async def of_model(self, call: Call) -> None:
+        """Serve a route of the model that the path names."""
+        verbs = {
+            "infer": ("POST", self.infer),
+            "": ("GET", self.model),
+            "ready": ("GET", self.model_ready),
+            "config": ("GET", self.config),
+            "stats": ("GET", self.statistics),
+        }
+        method = "GET" if call.scope["method"] == "HEAD" else call.scope["method"]
+        readings = model_paths(behind(call.scope, MODELS), verbs)
+        allowed = [each for each in readings if verbs[each.verb][0] == method]
+        apps = await self._service.backend.apps() if readings[1:] else ()
+        asked = next((each for each in allowed if each.name in apps), readings[0]) if readings else None
+        if asked is None or asked not in allowed:
+            await self.nothing(call)
+            return
+        call.scope = {**call.scope, "path_params": {"name": asked.name, "version": asked.version}}
+        await verbs[asked.verb][1](call)
+
+    def _table(self) -> List[Tuple[str, Dict[str, Any]]]:
+        return [
+            ("/v2/health/live", {"GET": self.live}),
+            ("/v2/health/ready", {"GET": self.ready}),
+            ("/v2", {"GET": self.server}),
+            ("/v2/models/stats", {"GET": self.statistics}),
+            ("/v2/repository/index", {"POST": self.index, "GET": self.index}),
+            ("/v2/{rest:path}", {"GET": self.nothing, "POST": self.nothing}),
+        ]
+
+    # --- requests -----------------------------------------------------------------------------------------------------
+
+    async def infer(self, call: Call) -> None:
+        """A request in JSON, with or without binary tensors, or files."""
+        content = call.header(b"content-type")
+        if content.startswith("multipart/form-data"):
+            header: Mapping[str, Any] = {}
+            request = await self._of_form(call)
+        elif content.startswith("image/"):
+            header = {}
+            request = await self._of_image(call)
+        else:
+            body, length = await call.body(), call.header(HEADER_LENGTH)
+            json_bytes = whole_of(length) if whole_of(length) >= 0 else len(body)
+            call.hold_json(json_bytes, self._bounds.json_bytes_max)
+            header, inputs = await self._done(read_body, body, length, is_large=json_bytes >= LARGE_BYTES)
+            request = self._of_json(call, header, inputs)
+        response = await self._service.infer(request, call.gone, call.origin)
+        binary = binary_wishes(response, header)
+        count = sum([np.size(output.value) for output in response.outputs if output.name not in binary])
+        data, json_length = await self._done(written, response, binary, is_large=count >= LARGE_COUNT)
+        if json_length is None:
+            await call.answer(data, headers=[(b"content-type", JSON)])
+        else:
+            await call.answer(data, headers=[(b"content-type", OCTETS), (HEADER_LENGTH, str(json_length).encode())])
+
+    async def _done(self, function: Callable[..., Found], *given: Any, is_large: bool) -> Found:
+        """The result of a function, run by a thread where it takes longer than the event loop may wait."""
+        if not is_large:
+            return function(*given)
+        return await asyncio.get_running_loop().run_in_executor(self._decoders, function, *given)
+
+    def _of_json(self, call: Call, header: Mapping[str, Any], inputs: List[InputTensor]) -> InferRequest:
+        parameters = {**in_query(call), **table_of(header, "parameters")}
+        wishes = header.get("outputs")
+        if wishes is not None:
+            wishes = [
+                OutputWish(named(item, "outputs"), table_of(item, "parameters")) for item in list_of(wishes)
+            ] or None
+        return InferRequest(
+            call.path("name"),
+            call.path("version"),
+            str(header.get("id", "")),
+            inputs,
+            parameters,
+            wishes,
+        )
+
+    async def _of_image(self, call: Call) -> InferRequest:
+        data = await call.body()
+        name = call.path("name")
+        app = await self._service.backend.app(name)
+        key = images.the_image_input(name, app["inputs"])
+        return await self._of_files(call, {key: data}, app["inputs"], [], in_query(call))
+
+    async def _of_form(self, call: Call) -> InferRequest:
+        """Fields named as inputs are inputs: files, texts, or JSON; the others are parameters."""
+        body = await call.body()
+        app = await self._service.backend.app(call.path("name"))
+        files: Dict[str, bytes] = {}
+        tensors: List[InputTensor] = []
+        parameters = in_query(call)
+        fields = await form_fields(call, body)
+        call.hold_json(sum([len(value) for _, value in fields if isinstance(value, str)]), JSON_AT_ONCE_MAX)
+        for key, value in fields:
+            if isinstance(value, bytes):
+                files[key] = value
+            elif key in app["inputs"]:
+                tensors.append(_of_field(key, value, app["inputs"][key]))
+            else:
+                parameters[key] = value
+        return await self._of_files(call, files, app["inputs"], tensors, parameters)
+
+    async def _of_files(
+        self,
+        call: Call,
+        files: Mapping[str, bytes],
+        inputs: Mapping[str, Any],
+        tensors: List[InputTensor],
+        parameters: Mapping[str, Any],
+    ) -> InferRequest:
+        name = call.path("name")
+        for key, data in files.items():
+            if key not in inputs:
+                raise BadInput(
+                    f"app {name!r} declares no input {key!r} in [app.{name}.inputs], so what a file would "
+                    f"be is not known; declared: {', '.join(inputs) or 'none'}"
+                )
+            asked = (key, data, inputs[key], self._bounds.body_bytes_max)
+            run = asyncio.get_running_loop().run_in_executor
+            with call.holding(await run(self._decoders, images.bytes_to_decode, *asked)):
+                value = await run(self._decoders, images.decode_file, *asked)
+            call.hold(2 * value.nbytes)  # and as bytes
+            little = value.astype(value.dtype.newbyteorder("<"), copy=False)
+            tensors.append(InputTensor(key, datatype_of(str(value.dtype)), list(value.shape), {}, to_raw(little)))
+        return InferRequest(name, call.path("version"), "", tensors, parameters, None)
+
+    # --- questions ----------------------------------------------------------------------------------------------------
+
+    async def live(self, call: Call) -> None:
+        """The front answers."""
+        await call.answer()
+
+    async def ready(self, call: Call) -> None:
+        """200 when the server accepts requests, else 400 as Triton says it."""
+        await call.answer(status=200 if await self._service.ready() else 400)
+
+    async def server(self, call: Call) -> None:
+        """Name, version, extensions."""
+        await call.answer(self._service.server())
+
+    async def model(self, call: Call) -> None:
+        """An app's inputs and outputs."""
+        await call.answer(await self._service.model(call.path("name"), call.path("version")))
+
+    async def model_ready(self, call: Call) -> None:
+        """200 when an app can be asked."""
+        ready = await self._service.model_ready(call.path("name"), call.path("version"))
+        await call.answer(status=200 if ready else 400)
+
+    async def config(self, call: Call) -> None:
+        """An app in the words of Triton's configuration."""
+        await call.answer(await self._service.model_config(call.path("name"), call.path("version")))
+
+    async def statistics(self, call: Call) -> None:
+        """Counts and times."""
+        await call.answer({"model_stats": await self._service.statistics(call.path("name"), call.path("version"))})
+
+    async def index(self, call: Call) -> None:
+        """Every app."""
+        wish = await call.json({}) if call.scope["method"] == "POST" else {}
+        await call.answer(await self._service.index(bool(isinstance(wish, dict) and wish.get("ready"))))
+
+    async def nothing(self, call: Call) -> None:
+        """Refuse a route that the protocol or Triton has and this server does not serve."""
+        path = call.scope["path"]
+        if path.startswith("/v2/systemsharedmemory"):
+            raise NotServed(f"{path} is not served any more; {GONE[REGION]}")
+        if path == "/v2/models":
+            raise NotServed(f"{path} is not served: POST /v2/repository/index lists the models")
+        if path.endswith("/infer"):
+            raise NotServed(f"{path}: a question is sent with POST (curl -d)")
+        raise NotServed(f"{path}: {NO_CONTROL}" if "repository" in path else f"{path} is not served")
+
+
+def in_query(call: Call) -> Dict[str, Any]:
+    """Parameters in the address, such as ``?slo_ms=50``. Others may be a proxy's and are passed over."""
+    query = call.scope["query_string"]
+    if not query:
+        return {}
+    pairs = parse_qsl(query.decode("latin-1"))
+    return {key: value for key, value in pairs if key in PARAMETERS or key.startswith(HINT)}
+
+
+def _of_field(key: str, text: str, tensor: Mapping[str, Any]) -> InputTensor:
+    """A form's field as an input: a text as it is, else numbers in JSON."""
+    datatype = datatype_of(tensor["dtype"])
+    if datatype == "BYTES" and not tensor["shape"]:
+        return InputTensor(key, datatype, [1], {}, None, [text])
+    try:
+        data = json.loads(text)
+    except ValueError:
+        raise BadInput(
+            f"input {key!r} = {text[:40]!r}: expected {tensor['dtype']} {tensor['shape']} as JSON, or a "
+            f"file (-F {key}=@FILE)"
+        ) from None
+    shape, inner = [], data
+    while isinstance(inner, list):
+        shape.append(len(inner))
+        inner = inner[0] if inner else None
+    return InputTensor(key, datatype, shape, {}, None, data if isinstance(data, list) else [data])

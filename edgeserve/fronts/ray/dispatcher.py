@@ -1,0 +1,399 @@
+"""Which replica gets a call, and what happens when that replica refuses it or dies. Knows handles, but not Ray.
+
+A call goes to the replica that would end it first, by what each replica expects of the app and what this dispatcher has
+given it already. A replica that refuses costs a question to the others: the one that says it could still make the
+deadline gets the call, once. A replica that died gets no call until it answers again; the calls that it had are tried
+once elsewhere. So a call ends once for its asker, but may have run twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from typing import Any, AsyncGenerator, Awaitable, Callable, Dict, List, Mapping, Optional, Protocol, Set, Tuple, Type
+
+from edgeserve.errors import Dropped, Rejected, RequestError, ServerGone
+from edgeserve.fronts.ray.calls import Call, Outlook, Outlooks, Reply
+
+log = logging.getLogger("edgeserve")
+
+STREAMS_MAX = 65536
+"""Streams whose replica is remembered; the longest unused is forgotten, and begins anew where it then goes."""
+
+ASK_S_MAX = 1.0
+"""How long a replica may take to say what it expects; one that takes longer is not asked for this call."""
+
+OUTLOOK_S = 0.5
+"""How often the replicas are asked what they expect, for the choice among them."""
+
+SILENT_S_MAX = 1.0
+"""A replica that does not answer that question for so long counts as lost: Ray holds back what is sent to a process
+that has ended, until another has started."""
+
+AGAIN_S = 0.2
+"""How long a replica that did not answer is left alone before it is asked again."""
+
+NOWHERE_ELSE = ("superseded", "quality_too_low", "expired")
+"""Reasons of a refusal that another replica would give as well."""
+
+
+class Handle(Protocol):
+    """One replica, from afar. Each call may raise one of the dispatcher's ``lost`` errors."""
+
+    def infer(self, call: Call) -> Awaitable[Reply]:
+        """See :meth:`Replica.infer`."""
+
+    def stream(self, call: Call) -> AsyncGenerator[Any, None]:
+        """See :meth:`Replica.stream`."""
+
+    def outlook(self) -> Awaitable[Outlooks]:
+        """See :meth:`Replica.outlook`. While the replica starts, this may wait for it."""
+
+
+class Member:
+    """What the dispatcher knows of one replica. ``backlog_ms``: the expected time of the calls that it has."""
+
+    __slots__ = ("name", "handle", "outlooks", "backlog_ms", "in_flight", "gone", "returns", "failed")
+
+    def __init__(self, name: str, handle: Handle) -> None:
+        self.name = name
+        self.handle = handle
+        self.outlooks: Outlooks = {}
+        self.backlog_ms = 0.0
+        self.in_flight = 0
+        self.gone: Optional[asyncio.Event] = None  # set when it is lost; None until it has answered
+        self.returns = 0
+        self.failed = False  # the last question to it ended by a fault
+
+    @property
+    def is_up(self) -> bool:
+        """Whether it has answered, and was not lost since."""
+        return self.gone is not None and not self.gone.is_set()
+
+    def expected_ms(self, app: str) -> float:
+        """What a call to ``app`` is expected to take there; 1 ms where nothing is known."""
+        outlook = self.outlooks.get(app)
+        return outlook.expected_ms or 1.0 if outlook is not None else 1.0
+
+
+class Lost(Exception):
+    """The replica ended, or cannot be reached, before it replied."""
+
+
+class Dispatcher:
+    """Chooses replicas and carries calls to them. Lives on one event loop. ``lost``: what a handle raises when its
+    replica is gone; anything else is a fault and goes to the asker. ``retried`` hears (from, to, why) of every second
+    try."""
+
+    def __init__(
+        self,
+        handles: Mapping[str, Handle],
+        lost: Tuple[Type[BaseException], ...],
+        retried: Callable[[str, str, str], None] = lambda first, second, why: None,
+    ) -> None:
+        self._members = {name: Member(name, handles[name]) for name in sorted(handles)}
+        self._lost = lost
+        self._silent_or_lost: Tuple[Type[BaseException], ...] = (asyncio.TimeoutError, *lost)
+        self._retried = retried
+        self._streams: OrderedDict[Tuple[str, str], str] = OrderedDict()
+        self._watchers: Set[asyncio.Task[None]] = set()
+        self._answered: Optional[asyncio.Event] = None
+
+    async def start(self) -> None:
+        """Begin to watch the replicas, unless that was done. Returns when one of them has answered."""
+        if self._answered is None:
+            self._answered = asyncio.Event()
+            for member in self._members.values():
+                watcher = asyncio.ensure_future(self._watch(member))
+                self._watchers.add(watcher)
+                watcher.add_done_callback(self._watchers.discard)
+        await self._answered.wait()
+
+    def close(self) -> None:
+        """Watch no more."""
+        for watcher in list(self._watchers):
+            watcher.cancel()
+
+    def table(self) -> Dict[str, Dict[str, Any]]:
+        """Per replica: whether it answers, the calls that it has, how often it came back, which apps it serves."""
+        return {
+            member.name: {
+                "up": member.is_up,
+                "in_flight": member.in_flight,
+                "returns": member.returns,
+                "apps": sorted(member.outlooks),
+            }
+            for member in self._members.values()
+        }
+
+    # --- one call -----------------------------------------------------------------------------------------------------
+
+    async def infer(self, call: Call) -> Reply:
+        """Carry a call to its end. Every end is a reply; only faults raise."""
+        first = self._choose(call)
+        if first is None:
+            return self._no_replica(call)
+        try:
+            reply = await self._ask(first, call)
+            why = refused_here(reply)
+        except Lost as error:
+            reply = Reply(error=ServerGone(f"app {call.app!r}: {error}"), tried=(first.name,))
+            why = "lost"
+        second = await self._other(first, call, why) if why else None
+        if second is None:
+            return reply
+        self._retried(first.name, second.name, why)
+        try:
+            again = await self._ask(second, call)
+        except Lost as error:
+            again = Reply(
+                error=ServerGone(
+                    f"app {call.app!r}: {error}, after replica {first.name!r} "
+                    f"{'was lost' if why == 'lost' else 'had refused it'}"
+                )
+            )
+        again.tried = (first.name, second.name)
+        if again.answer is not None:
+            self._remember(call, second)
+        return again
+
+    async def stream(self, call: Call) -> AsyncGenerator[Any, None]:
+        """Carry a call whose answer comes in pieces: yields each piece as a table of values, and last the reply. It is
+        tried a second time only while no piece has come."""
+        member = self._choose(call)
+        if member is None:
+            yield self._no_replica(call)
+            return
+        tried: Tuple[str, ...] = (member.name,)
+        begun = False
+        while True:
+            reply, why = Reply(), ""
+            items = self._follow(member, call)
+            try:
+                async for item in items:
+                    if isinstance(item, Reply):
+                        reply, why = item, refused_here(item)
+                    else:
+                        begun = True
+                        yield item
+            except Lost as error:
+                reply, why = Reply(error=ServerGone(f"app {call.app!r}: {error}")), "lost"
+            finally:
+                await items.aclose()
+            second = await self._other(member, call, why) if why and not begun and len(tried) == 1 else None
+            if second is None:
+                break
+            self._retried(member.name, second.name, why)
+            member, tried = second, (*tried, second.name)
+        reply.tried = tried
+        if reply.answer is not None:
+            self._remember(call, member)
+        yield reply
+
+    def _no_replica(self, call: Call) -> Reply:
+        return Reply(
+            error=ServerGone(f"no replica of app {call.app!r} answers now (replicas: {', '.join(self._members)})")
+        )
+
+    async def _follow(self, member: Member, call: Call) -> AsyncGenerator[Any, None]:
+        """What a replica sends of a call's answer. Raises :class:`Lost`."""
+        gone, expected_ms = self._given(member, call)
+        items = member.handle.stream(call)
+        lost = asyncio.ensure_future(gone.wait())
+        coming: Optional[asyncio.Future[Any]] = None
+        try:
+            while True:
+                coming = asyncio.ensure_future(self._guarded(member, gone, _next(items)))
+                await asyncio.wait({coming, lost}, return_when=asyncio.FIRST_COMPLETED)
+                if not coming.done():
+                    raise Lost(f"replica {member.name!r} was lost while it had the request")
+                item = coming.result()
+                if item is None:
+                    raise Lost(f"replica {member.name!r} ended its pieces without a reply")
+                yield item
+                if isinstance(item, Reply):
+                    return
+        finally:
+            lost.cancel()
+            if coming is not None and not coming.done():
+                coming.cancel()
+                await asyncio.wait({coming})
+            self._returned(member, expected_ms)
+            await items.aclose()
+
+    async def _ask(self, member: Member, call: Call) -> Reply:
+        """Give a call to a replica and wait for its reply. Raises :class:`Lost`."""
+        gone, expected_ms = self._given(member, call)
+        asked = asyncio.ensure_future(self._guarded(member, gone, member.handle.infer(call)))
+        lost = asyncio.ensure_future(gone.wait())
+        try:
+            await asyncio.wait({asked, lost}, return_when=asyncio.FIRST_COMPLETED)
+            if not asked.done():  # it waits at a replica that is gone
+                raise Lost(f"replica {member.name!r} was lost while it had the request")
+            reply: Reply = asked.result()
+            reply.tried = (member.name,)
+            return reply
+        finally:
+            asked.cancel()
+            lost.cancel()
+            self._returned(member, expected_ms)
+
+    @staticmethod
+    def _given(member: Member, call: Call) -> Tuple[asyncio.Event, float]:
+        """A replica gets a call. Its event that is set when it is lost, and how long the call is expected to take."""
+        assert member.gone is not None, "a replica that has not answered yet is not chosen"
+        expected_ms = member.expected_ms(call.app)
+        member.in_flight += 1
+        member.backlog_ms += expected_ms
+        return member.gone, expected_ms
+
+    @staticmethod
+    def _returned(member: Member, expected_ms: float) -> None:
+        member.in_flight -= 1
+        member.backlog_ms = member.backlog_ms - expected_ms if member.in_flight else 0.0
+
+    async def _guarded(self, member: Member, gone: asyncio.Event, reply: Awaitable[Any]) -> Any:
+        try:
+            return await reply
+        except self._lost as error:
+            self._lose(member, gone, error)
+            raise Lost(f"replica {member.name!r} was lost while it had the request") from None
+
+    # --- the choice ---------------------------------------------------------------------------------------------------
+
+    def _choose(self, call: Call) -> Member | None:
+        """The replica that would end a call first; the one that has the call's stream, while it lives. An app that no
+        replica knows goes to any: its runtime says what is wrong."""
+        up = [member for member in self._members.values() if member.is_up]
+        able = [member for member in up if call.app in member.outlooks] or up
+        if not able:
+            return None
+        key = stream_of(call)
+        kept = self._streams.get(key) if key is not None else None
+        chosen = next((member for member in able if member.name == kept), None)
+        if chosen is None:
+            chosen = min(able, key=lambda member: (member.backlog_ms + member.expected_ms(call.app), member.name))
+        self._remember(call, chosen)
+        return chosen
+
+    def _remember(self, call: Call, member: Member) -> None:
+        key = stream_of(call)
+        if key is not None:
+            self._streams[key] = member.name
+            self._streams.move_to_end(key)
+            if len(self._streams) > STREAMS_MAX:
+                self._streams.popitem(last=False)
+
+    async def _other(self, first: Member, call: Call, why: str) -> Member | None:
+        """Where a call gets its second try: the replica with the most time to spare among those that say that they
+        could make its deadline. A stream that still has its state stays where that is."""
+        if stream_of(call) is not None and first.is_up:
+            return None
+        others = [
+            member
+            for member in self._members.values()
+            if member is not first and member.is_up and call.app in member.outlooks
+        ]
+        found = await asyncio.gather(*(self._fresh(member) for member in others))
+        able: List[Tuple[float, str, Member]] = []
+        for member, outlooks in zip(others, found):
+            spare_ms = spare(outlooks.get(call.app), call) if outlooks is not None else None
+            if spare_ms is not None and spare_ms >= 0 and member.is_up:
+                able.append((member.backlog_ms - spare_ms, member.name, member))
+        return min(able)[2] if able else None
+
+    async def _fresh(self, member: Member) -> Outlooks | None:
+        """What a replica expects at this moment; None when it does not say."""
+        gone = member.gone
+        try:
+            member.outlooks = await asyncio.wait_for(self._outlook(member), ASK_S_MAX)
+            return member.outlooks
+        except asyncio.TimeoutError:
+            return None
+        except self._lost as error:
+            self._lose(member, gone, error)
+            return None
+        except Exception as error:  # noqa: BLE001 a fault of that replica is no reason to end this call
+            self._fail(member, gone, error)
+            return None
+
+    @staticmethod
+    async def _outlook(member: Member) -> Outlooks:
+        return dict(await member.handle.outlook())
+
+    # --- who is there -------------------------------------------------------------------------------------------------
+
+    def _lose(self, member: Member, gone: asyncio.Event | None, error: BaseException) -> None:
+        """A call failed that was given while ``gone`` was the replica's event."""
+        if gone is not None and not gone.is_set():
+            log.warning("replica %s is lost (%s); its calls are tried elsewhere", member.name, type(error).__name__)
+            gone.set()
+
+    def _fail(self, member: Member, gone: asyncio.Event | None, error: BaseException) -> None:
+        """The question what a replica expects failed, and no request was lost: a fault, logged once in a row."""
+        if not member.failed:
+            log.error(
+                "asking replica %s what it expects failed; it gets no call until it answers",
+                member.name,
+                exc_info=error,
+            )
+        member.failed = True
+        self._lose(member, gone, error)
+
+    async def _watch(self, member: Member) -> None:
+        """Keep what is known of a replica fresh, and notice when it comes back. Ends by cancellation alone."""
+        while True:
+            gone = member.gone
+            try:
+                outlooks = await asyncio.wait_for(self._outlook(member), SILENT_S_MAX)
+            except self._silent_or_lost as error:
+                self._lose(member, gone, error)
+                await asyncio.sleep(AGAIN_S)
+                continue
+            except Exception as error:  # noqa: BLE001 a watcher that ended would never see the replica again
+                self._fail(member, gone, error)
+                await asyncio.sleep(AGAIN_S)
+                continue
+            member.outlooks, member.failed = outlooks, False
+            if not member.is_up:
+                member.returns += member.gone is not None
+                member.gone = asyncio.Event()
+                assert self._answered is not None, "start() was called"
+                self._answered.set()
+                log.info("replica %s answers: apps %s", member.name, ", ".join(sorted(outlooks)))
+            assert member.gone is not None, "set above"
+            lost = asyncio.ensure_future(member.gone.wait())
+            await asyncio.wait({lost}, timeout=OUTLOOK_S)
+            lost.cancel()
+
+
+async def _next(items: AsyncGenerator[Any, None]) -> Any:
+    """The next item; None when there is none."""
+    async for item in items:
+        return item
+    return None
+
+
+def refused_here(reply: Reply) -> str:
+    """Why another replica may do what this one did not; empty where it would not."""
+    error: Optional[RequestError] = reply.error
+    if isinstance(error, (Rejected, Dropped)) and error.reason not in NOWHERE_ELSE:
+        return error.reason or error.code
+    return ""
+
+
+def spare(outlook: Outlook | None, call: Call) -> float | None:
+    """Milliseconds between what is left of a call's deadline and what a replica needs; None where it cannot run it."""
+    if outlook is None or outlook.slo_ms_min is None:
+        return None
+    if call.options.get("on_late") == "answer":
+        return 0.0  # a late answer is welcome
+    slo_ms = outlook.slo_ms if call.slo_ms is None else call.slo_ms
+    return slo_ms - call.sent.age_ms() - outlook.slo_ms_min
+
+
+def stream_of(call: Call) -> Tuple[str, str] | None:
+    """The stream that a call continues, which has its state at one replica."""
+    stream = call.options.get("stream")
+    return (call.app, stream) if isinstance(stream, str) and stream else None

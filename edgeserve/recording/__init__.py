@@ -1,1 +1,0 @@
-"""Recorded runs: writing and reading (``trace``), replaying (``replay``), timelines for Perfetto (``timeline``)."""

@@ -1,0 +1,1 @@
+"""Worlds, loads and baselines that several studies share."""

@@ -1,0 +1,1 @@
+"""Scripts that draw figures and tables of the research pages."""

@@ -1,0 +1,57 @@
+"""Every row of the ablation switches off something that exists."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Set
+
+import pytest
+from common.ablated import MECHANISMS, Mechanism
+
+from edgeserve.sched.plan import choose
+from edgeserve.sched.policies import POLICIES
+
+SCHED = Path(__file__).resolve().parents[3] / "edgeserve" / "sched"
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS, ids=[mechanism.name for mechanism in MECHANISMS])
+def test_what_a_row_switches_off_is_there(mechanism: Mechanism) -> None:
+    assert mechanism.parts or mechanism.settings or mechanism.instead
+    for part in mechanism.parts:
+        assert part.attribute in vars(part.owner), (
+            f"{part.owner} has no {part.attribute}: mend research/common/ablated.py"
+        )
+    for setting in mechanism.settings:
+        assert vars(setting.owner)[setting.attribute] != setting.off
+    assert set(mechanism.instead) | set(mechanism.instead.values()) <= set(POLICIES)
+    assert (SCHED / mechanism.where).exists() or (SCHED.parent / mechanism.where).exists(), mechanism.where
+
+
+def test_a_whole_policy_is_off_where_another_one_serves_its_apps():
+    row = next(item for item in MECHANISMS if item.instead)
+    kind, other = next(iter(row.instead.items()))
+    acted: Set[str] = set()
+    with ExitStack() as stack:
+        row.switch_off(stack)
+        assert POLICIES[kind] is POLICIES[other]
+    assert POLICIES[kind] is not POLICIES[other]
+    with ExitStack() as stack:
+        row.watch(stack, acted, {other})
+        assert not acted
+        row.watch(stack, acted, {kind})
+        assert acted == {row.name}
+
+
+def test_a_constant_is_off_until_the_stack_closes_and_acts_where_plan_serves():
+    row = next(item for item in MECHANISMS if item.settings)
+    before, acted = choose.GUARD_MAX, set()
+    with ExitStack() as stack:
+        row.switch_off(stack)
+        assert choose.GUARD_MAX == 0.0 != before
+    assert before == choose.GUARD_MAX
+    with ExitStack() as stack:
+        row.watch(stack, acted, {"edf"})
+        assert not acted
+        row.watch(stack, acted, {"plan"})
+        assert acted == {row.name}

@@ -1,0 +1,58 @@
+"""What the front keeps of a request that has ended: nothing, also before the garbage collector runs."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import weakref
+from concurrent.futures import Future
+
+import numpy as np
+import pytest
+
+from edgeserve.errors import Dropped
+from edgeserve.fronts.http.backend import Backend
+
+
+class Ending:
+    """A client whose requests end at once."""
+
+    def __init__(self, end):
+        self._end = end
+
+    def submit(self, app, inputs, **options):
+        pending = Future()
+        pending.inputs = inputs
+        asyncio.get_running_loop().call_soon(self._end, pending)
+        return pending
+
+
+class Answered:
+    def __init__(self):
+        self.outputs = {"y": np.zeros(4, np.float32)}
+
+
+@pytest.fixture
+def uncollected():
+    gc.disable()
+    yield
+    gc.enable()
+
+
+async def ask(backend):
+    """A weak reference to the input of a request, and how the request ended."""
+    x = np.zeros(4, np.float32)
+    try:
+        return weakref.ref(x), weakref.ref(await backend.infer("a", {"x": x}, {}))
+    except Dropped as error:
+        return weakref.ref(x), error.code
+
+
+@pytest.mark.parametrize(
+    "end", [lambda pending: pending.set_result(Answered()), lambda pending: pending.set_exception(Dropped("too late"))]
+)
+def test_nothing_is_kept_of_a_request_that_has_ended(uncollected, end):
+    backend = Backend(Ending(end), None, in_flight_max=1, timeout_ms=1000.0)
+    x, answer = asyncio.run(ask(backend))
+    assert x() is None
+    assert answer == "dropped" or answer() is None

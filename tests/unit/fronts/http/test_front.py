@@ -1,0 +1,94 @@
+"""What is checked before the front starts, and what file and arguments make of its settings."""
+
+from __future__ import annotations
+
+import argparse
+import socket
+
+import pytest
+
+from edgeserve.config.loading import parse_config
+from edgeserve.config.schema import HttpConfig
+from edgeserve.errors import ConfigError
+from edgeserve.fronts.http import front
+from edgeserve.tools import http
+from edgeserve.tools.doctor.configuration import check_front
+from edgeserve.tools.doctor.finding import GOOD, WRONG
+
+
+@pytest.mark.parametrize("place", ["8000", ":8000", "localhost", "localhost:http", "localhost:70000", ""])
+def test_a_place_is_host_and_port(place):
+    with pytest.raises(ConfigError, match="expected HOST:PORT"):
+        front.bind("listen", place)
+
+
+@pytest.fixture
+def installed(monkeypatch):
+    monkeypatch.setattr(front.importlib.util, "find_spec", lambda name: name)
+
+
+def test_beyond_loopback_a_token_is_needed(installed):
+    for place in ("127.0.0.1:8000", "[::1]:0", "localhost:0"):
+        front.check_http(HttpConfig(listen=place, grpc=place))
+    for key, config in (
+        ("listen", HttpConfig(listen="0.0.0.0:8000")),
+        ("listen", HttpConfig(listen="127.0.0.1.example.com:8000")),
+        ("grpc", HttpConfig(grpc="host:1")),
+    ):
+        with pytest.raises(ConfigError, match=rf"\[http\] {key} = .*token_file"):
+            front.check_http(config)
+    front.check_http(HttpConfig(listen="0.0.0.0:8000", token_file="token"))
+
+
+def test_missing_packages_are_named_with_their_extra(monkeypatch):
+    monkeypatch.setattr(front.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"starlette, uvicorn: pip install 'edgeserve-runtime\[http\]'"):
+        front.check_http(HttpConfig())
+    monkeypatch.setattr(front.importlib.util, "find_spec", lambda name: None if name == "grpc" else name)
+    front.check_http(HttpConfig())
+    with pytest.raises(ConfigError, match=r"runtime\[grpc\]"):
+        front.check_http(HttpConfig(grpc="127.0.0.1:8001"))
+
+
+def test_a_port_in_use_is_said():
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        with pytest.raises(ConfigError, match=r"\[http\] listen = .*cannot listen there"):
+            front.bind("listen", f"127.0.0.1:{other.getsockname()[1]}")
+
+
+def test_the_doctor_says_what_would_keep_the_front_from_starting(installed):
+    assert check_front(parse_config({})) == []
+    (good,) = check_front(parse_config({"http": {"listen": "127.0.0.1:0"}}))
+    assert (good.status, good.text) == (GOOD, "127.0.0.1:0")
+    (wrong,) = check_front(parse_config({"http": {"listen": "0.0.0.0:8000"}}))
+    assert wrong.status == WRONG and "token_file" in wrong.text
+
+
+def arguments(*words):
+    parser = argparse.ArgumentParser()
+    http.add_arguments(parser)
+    return parser.parse_args(words)
+
+
+def test_arguments_go_before_the_file_and_the_file_before_the_defaults(tmp_path):
+    assert http.configured(arguments()) == (HttpConfig(), "")
+    path = tmp_path / "edge.toml"
+    path.write_text(
+        '[server]\nendpoint = "ipc:///x"\n[http]\nlisten = "127.0.0.1:1"\ntoken_file = "token"\ngrpc = "127.0.0.1:2"\n'
+    )
+    (tmp_path / "token").write_text("")
+    settings, endpoint = http.configured(arguments(str(path), "--listen", "127.0.0.1:3"))
+    assert (settings.listen, settings.grpc) == ("127.0.0.1:3", "127.0.0.1:2")
+    assert (settings.token_file, endpoint) == (str(tmp_path / "token"), "ipc:///x")
+    settings, endpoint = http.configured(arguments(str(path), "--token-file", "mine", "--endpoint", "ipc:///y"))
+    assert (settings.token_file, endpoint) == ("mine", "ipc:///y")
+
+
+def test_the_table_is_optional_and_checked():
+    assert parse_config({}).http is None
+    assert parse_config({"http": {}}).http == HttpConfig()
+    assert parse_config({"http": {"body_max": "1MiB", "timeout": "5s"}}).http.body_bytes_max == 1024**2
+    with pytest.raises(ConfigError, match="did you mean 'listen'"):
+        parse_config({"http": {"liste": "x"}})

@@ -1,0 +1,70 @@
+"""Images as inputs: which inputs hold one, and what their numbers are."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+
+from edgeserve.errors import BadInput, TooLarge
+from edgeserve.fronts.http import images
+
+PIXELS = np.arange(24, dtype=np.uint8).reshape(2, 4, 3) * 10
+
+
+def tensor(dtype, *shape):
+    return {"dtype": dtype, "shape": list(shape)}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shape", "form"),
+    [
+        ("uint8", (4, 6, 3), ("uint8", 4, 6, False, False, 0)),
+        ("float32", (3, 4, 6), ("float32", 4, 6, False, True, 0)),
+        ("uint8", (-1, -1, 3), ("uint8", -1, -1, False, False, 0)),
+        ("uint8", (4, 6), ("uint8", 4, 6, True, False, 0)),
+        ("float32", (1, 3, 4, 6), ("float32", 4, 6, False, True, 1)),
+        ("float16", (1, 4, 6), ("float16", 4, 6, True, False, 1)),
+        ("uint8", (1, 6, 3), ("uint8", 1, 6, False, False, 0)),
+        ("int32", (4, 6, 3), None),
+        ("text", (), None),
+        ("uint8", (6,), None),
+        ("uint8", (4, 6, 4), None),
+        ("float32", (2, 3, 4, 6), None),
+    ],
+)
+def test_which_inputs_hold_an_image(dtype, shape, form):
+    assert images.form_of(tensor(dtype, *shape)) == (None if form is None else images.Form(*form))
+
+
+def test_the_one_input_that_holds_an_image_is_found_and_others_are_named():
+    inputs = {"scale": tensor("float32"), "image": tensor("uint8", 4, 6, 3)}
+    assert images.the_image_input("a", inputs) == "image"
+    with pytest.raises(BadInput, match="it has image, other"):
+        images.the_image_input("a", {**inputs, "other": tensor("uint8", 4, 6)})
+    with pytest.raises(BadInput, match="none does"):
+        images.the_image_input("a", {"scale": tensor("float32")})
+    with pytest.raises(BadInput, match="declares no inputs"):
+        images.the_image_input("a", {})
+
+
+def test_pixels_take_the_inputs_dtype_range_and_axes():
+    planes = images.in_form(PIXELS, images.Form("float32", 2, 4, False, True, 1))
+    assert planes.shape == (1, 3, 2, 4) and planes.dtype == np.float32
+    assert np.allclose(planes[0, 1, 1, 2], PIXELS[1, 2, 1] / 255)
+    assert (images.in_form(PIXELS, images.Form("uint8", 2, 4, False, False, 0)) == PIXELS).all()
+
+
+def test_image_files_are_read_and_scaled():
+    pillow = pytest.importorskip("PIL.Image", reason="pillow is not installed: images cannot be read")
+    data = io.BytesIO()
+    pillow.fromarray(PIXELS).save(data, "png")
+    png = data.getvalue()
+    assert (images.decode_file("x", png, tensor("uint8", -1, -1, 3), 1000) == PIXELS).all()
+    assert images.decode_file("x", png, tensor("uint8", 8, 8, 3), 1000).shape == (8, 8, 3)
+    assert images.decode_file("x", png, tensor("float32", 1, 2, 4), 1000).shape == (1, 2, 4)
+    with pytest.raises(BadInput, match="no image that can be read"):
+        images.decode_file("x", png[:40], tensor("uint8", -1, -1, 3), 1000)
+    with pytest.raises(TooLarge, match="4 x 2 takes 80 bytes to decode"):
+        images.decode_file("x", png, tensor("uint8", -1, -1, 3), 19)

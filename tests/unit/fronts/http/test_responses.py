@@ -1,0 +1,47 @@
+"""``/v1/responses`` and Ollama's bodies in the words of a conversation's: what has no meaning there is refused by its
+name."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from edgeserve.fronts.http.chat import BadField
+from edgeserve.fronts.http.ollama import generate_body
+from edgeserve.fronts.http.responses import read_response
+
+INPUTS = {"messages": {"dtype": "text", "shape": []}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"n": 2}, "n"),
+        ({"messages": [{"role": "user", "content": "lost"}]}, "messages"),
+        ({"max_tokens": 5}, "max_tokens"),
+        ({"logprobs": True}, "logprobs"),
+        ({"response_format": {"type": "text"}}, "response_format"),
+        ({"tool_choice": {"type": "allowed_tools", "tools": 5}}, "tools"),
+        ({"instructions": "be brief", "input": [{"role": "x", "content": "a"}]}, "input[0]"),
+        ({"instructions": ["a"]}, "instructions"),
+        ({"input": [{"type": "reasoning"}, {"role": "user", "content": 5}]}, "input[1]"),
+    ],
+)
+def test_what_a_response_has_not_is_refused_by_its_name(fields, param):
+    with pytest.raises(BadField) as caught:
+        read_response({"model": "m", "input": "x", **fields}, INPUTS)
+    assert caught.value.param.partition(".")[0] == param and str(caught.value).startswith(param)
+
+
+def test_calls_that_follow_each_other_are_of_one_message():
+    call = {"type": "function_call", "name": "f", "arguments": "{}", "call_id": "a"}
+    told = read_response({"model": "m", "input": [call, {**call, "call_id": "b"}]}, INPUTS)
+    (message,) = json.loads(told.asks[0]["messages"])
+    assert [each["id"] for each in message["tool_calls"]] == ["a", "b"]
+
+
+@pytest.mark.parametrize("prompt", [["a", "b"], [1, 2], 5])
+def test_a_raw_prompt_of_ollama_is_one_text(prompt):
+    with pytest.raises(BadField, match="prompt: expected a text"):
+        generate_body({"model": "m", "raw": True, "prompt": prompt})
