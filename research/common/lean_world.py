@@ -2,7 +2,7 @@
 
 It drives the real scheduler through :func:`edgeserve.loop.drive.drive`, as ``edgeserve.sim`` does, without that
 simulator's noise, faults, memory and reference model: an experiment is some hundred thousand requests on 64 lanes, or
-ten thousand runs. Tests hold the two against each other (``tests/unit/scripts/test_replicate_orloj.py``,
+ten thousand runs. Tests hold the two against each other (``tests/research/test_replicate_orloj.py``,
 ``test_replicate_pard.py``).
 """
 

@@ -2,7 +2,7 @@
 
     python research/figures/cover.py
 
-The third plot is that of ``draw/orloj.py``. The overload: a detector with batches of up to eight, whose frames come at
+The third plot is that of ``orloj.py``. The overload: a detector with batches of up to eight, whose frames come at
 random and are due 120 ms later, at 0.5 to 2 times what its lane can do in full batches; two seeds of 5 s each, under
 ``edf``, and under ``fifo`` in batches, which refuses nothing that is not over.
 """

@@ -18,7 +18,7 @@ PAGE, SCRIPT = "docs/reference/metrics.md", "scripts/draw/metrics.py"
 
 def parts() -> Dict[str, str]:
     """The page's parts by name."""
-    from edgeserve.taps import families  # needs the extra 'metrics'
+    from edgeserve.taps import metric_families as families  # needs the extra 'metrics'
 
     readings: Dict[str, Any] = {key: 0.0 for key, _, _ in families.READINGS}
     readings.update(temperatures_c={"cpu": 0.0}, rails_w={"VDD_IN": 0.0})

@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("prometheus_client", reason="prometheus-client is not installed: there is no endpoint")
 
 from edgeserve.errors import ConfigError
-from edgeserve.taps import endpoint as metrics
+from edgeserve.taps import metrics_endpoint as metrics
 from edgeserve.taps.metrics_endpoint import MetricsEndpoint
 
 
