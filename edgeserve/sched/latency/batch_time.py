@@ -38,7 +38,7 @@ LIKELY = 0.8
 
 PRIOR, PLACE_LEN = 8, 64
 """The weight of the profile, in batches that agree with it, beside a size's last batches, in its comparison with the
-other sizes; and the number of these batches."""
+other sizes; and the number of these batches. In the mean of batches of all sizes that of the typical time."""
 
 PLACE_MAX = 2
 """A size is at most so many times slower or faster beside the others than the profile says."""
@@ -138,6 +138,7 @@ class BatchTime:
         self._standard_ns = medians_ns
         self._places: Dict[int, Tuple[int, int]] = {}  # size -> (times the profile, beside the others; batches seen)
         self._last = (0, PPM)  # the last batch: its size and its ratio
+        self._mean_ppm, self._meant = PPM, 0  # the mean ratio, and of how many batches
         self._remembered = Window(REMEMBERED)
         self._work: WorkTime | None = None
         self._declared = DeclaredShare()
@@ -195,6 +196,8 @@ class BatchTime:
             self._set_slowdown(True)
         else:
             self._set_slowdown(False)
+        self._meant = min(self._meant + 1, PLACE_LEN)
+        self._mean_ppm += (ratio_ppm - self._mean_ppm) // self._meant
         work = self._work
         if work is not None:
             work.is_declared = work.is_declared or over_milli is not None
@@ -243,6 +246,12 @@ class BatchTime:
             self._work = WorkTime()
             self._set_work(self._work)
         return self._work
+
+    def mean_ns(self, size: int) -> int:
+        """The lane time of a batch in the mean of many, rare slow ones included: for sums of lane time. Before many
+        were measured the typical time."""
+        mean_ppm = (PRIOR * self.slowdown_ppm + self._meant * self._mean_ppm) // (PRIOR + self._meant)
+        return max(1, int(self._standard_ns[size] * mean_ppm / (PPM * self.speed)))
 
     def durations_ns(self, size: int) -> List[int]:
         """The last ten durations of a size, at speed 1, the oldest first."""

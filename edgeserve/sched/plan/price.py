@@ -79,7 +79,8 @@ def steps_on(
             shares = [share_ns(node.model, board) for node in app.nodes]
             here = sum([each for node, each in zip(app.nodes, shares) if node.model in models])
             part = here / max(1, sum(shares))
-            steps += hull([(recent.lane_ns * part, worth * part)], count)
+            usual_ns = sum([min([latency.share_ns for _, latency, _ in board.places_of(node.model)]) for node in app.nodes])
+            steps += hull([(recent.lane_ns * here / usual_ns, worth * part)], count)
         else:
             steps += hull(_options(ensemble, models, worth, board), count)
     return steps
@@ -99,13 +100,12 @@ def _options(ensemble: Ensemble, models: Set[str], worth: float, board: Board) -
 
 
 def share_ns(model: str, board: Board, batch_ns: int = FOREVER_NS) -> int:
-    """The lane time of one request among many, in full batches of a model; of batches that take longer than
+    """The lane time of one request among many in the mean, in full batches of a model; of batches that take longer than
     ``batch_ns``, in the largest that do not."""
     least_ns = FOREVER_NS
     for _, latency, _ in board.places_of(model):
-        share_ns, times_ns = latency.share_ns, latency.typical_ns
-        if times_ns[latency.size_max] > batch_ns:
+        size, times_ns = latency.size_max, latency.typical_ns
+        if times_ns[size] > batch_ns:
             size = max([size for size in latency.sizes if times_ns[size] <= batch_ns], default=latency.sizes[0])
-            share_ns = max(1, times_ns[size] // size)
-        least_ns = min(least_ns, share_ns)
+        least_ns = min(least_ns, max(1, latency.mean_ns(size) // size))
     return least_ns
