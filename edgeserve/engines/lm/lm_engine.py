@@ -191,7 +191,8 @@ class LmEngine(Engine):
             facts = self.backend().load()
             _tried.add(self._trial())
             self._facts = facts
-        return Footprint(facts.weights_bytes, self._prefix_bytes if facts.reuses else 0)
+        kept_bytes = self._prefix_bytes if facts.reuses else 0
+        return Footprint(facts.weights_bytes, facts.reserved_bytes * max(1, len(self._lanes)) or kept_bytes)
 
     def _forget_other_files(self) -> None:
         """Drop data read from files that have changed since: weights and tokenizer must be of one content."""
@@ -226,7 +227,7 @@ class LmEngine(Engine):
         facts = self._loaded()[1]
         tokens = self._prefill_tokens if self.backend().continues else 0
         source = facts.encoder.source_tokens if facts.encoder is not None else 0
-        return SequenceInfo(source + facts.context_tokens, facts.bytes_per_token, self._slots_count, tokens)
+        return SequenceInfo(source + facts.context_tokens, _grows_by(facts), self._slots_count, tokens)
 
     def example(self) -> Values:
         tokens = self._tokenizer().encode(EXAMPLE_TEXT)
@@ -267,7 +268,7 @@ class LmEngine(Engine):
             tokenizer,
             self._grammars_of(facts),
             self._reader(facts.context_tokens, facts.vocabulary, facts.encoder),
-            facts.bytes_per_token,
+            _grows_by(facts),
             f"{self._name}/{lane}",
             self._prefill_tokens if backend.continues else 0,
         )
@@ -400,6 +401,11 @@ class LmEngine(Engine):
         if name not in BACKENDS:
             raise ConfigError(f"{options.where('backend')} = {name!r}{nearest(name, BACKENDS)}")
         return name
+
+
+def _grows_by(facts: ModelFacts) -> int:
+    """The bytes that a token adds to the memory in use: none where they are reserved."""
+    return 0 if facts.reserved_bytes else facts.bytes_per_token
 
 
 class LmSession(Session):

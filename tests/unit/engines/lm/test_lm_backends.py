@@ -20,6 +20,7 @@ PROMPTS = ("Hello there", "x", "The quick brown fox jumps over the dog", "the th
 ITEMS = [
     {"prompt": prompt, "max_tokens": length, "ignore_eos": True} for prompt, length in zip(PROMPTS, (9, 17, 5, 12))
 ]
+CONTEXT = llama_double.CONTEXT
 LLAMA = "edgeserve.engines.lm.llama_backend"
 
 
@@ -208,7 +209,7 @@ def test_conversations_have_the_first_token_once_and_the_ends_of_turns(
 def test_the_scheduler_is_told_of_memory_and_bounds(engine):
     info = engine.sequence()
     assert (info.context_tokens, info.slots) == (64, 4)
-    assert info.bytes_per_token > 0
+    assert info.bytes_per_token > 0 or engine.load().work_bytes > 0, "as answers grow, or reserved"
     assert "at most 63 fit" in str(run(engine.open(LaneInfo()), [{"tokens": [1] * 64}])[0].error)
 
 
@@ -258,6 +259,51 @@ def test_llama_cpp_reserves_one_more_sequence_only_where_some_are_kept(tmp_path,
     assert len(double.contexts[0].sequences) == reserved
 
 
+def kept_bytes(engine):
+    """What a llama.cpp session of two slots reserves for keys and values, beside the scores of a batch."""
+    return engine.load().work_bytes - llama_double.VOCABULARY * 512 * 4
+
+
+@pytest.mark.parametrize("lanes", [1, 2])
+def test_what_llama_cpp_reserves_is_counted_once_per_lane_and_not_again_as_answers_grow(llama_file, monkeypatch, lanes):
+    doubled(monkeypatch)
+    infos = [LaneInfo(name=f"cpu{number}") for number in range(lanes)]
+    engine = make_engine(llama_file[0], infos, llama_file[1])
+    first = make_engine(llama_file[0], infos[:1], llama_file[1]).load().work_bytes
+    assert engine.load().work_bytes == lanes * first > lanes * CONTEXT * 2
+    assert engine.sequence().bytes_per_token == 0
+    (result,) = run(engine.open(infos[0]), ITEMS[:1], steps_max=2)
+    assert result.state_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("has_gpu", "lane", "options", "main_gpu", "layers"),
+    [
+        (True, LaneInfo(), {}, -1, 0),
+        (False, LaneInfo(), {}, -1, 0),
+        (True, LaneInfo("cuda", device_index=1), {}, 1, 10_000),
+        (True, LaneInfo("cuda", device_index=1), {"gpu_layers": 0}, 1, 0),
+        (False, LaneInfo("cuda", device_index=1), {"gpu_layers": 0}, -1, 0),
+    ],
+    ids=["cpu", "cpu alone", "second gpu", "weights on the host", "no gpu in the library"],
+)
+def test_a_model_lies_on_its_lanes_device_and_on_no_other(
+    llama_file, monkeypatch, has_gpu, lane, options, main_gpu, layers
+):
+    opened, contexts = [], []
+    double = doubled(monkeypatch, supports_gpu_offload=lambda: has_gpu)
+    load, begin = double.llama_model_load_from_file, double.llama_init_from_model
+    double.llama_model_load_from_file = lambda path, settings: opened.append(settings) or load(path, settings)
+    double.llama_init_from_model = lambda model, settings: contexts.append(settings) or begin(model, settings)
+    engine = make_engine(replace(llama_file[0], options=options), [lane], llama_file[1])
+    engine.load()
+    engine.open(lane)
+    vocabulary, weights = opened
+    assert (vocabulary.main_gpu, vocabulary.split_mode) == (-1, 0), "no context of CUDA for a tokenizer"
+    assert (weights.main_gpu, weights.split_mode, weights.n_gpu_layers) == (main_gpu, 0, layers)
+    assert contexts[0].offload_kqv == contexts[0].op_offload == (lane.device_kind == "cuda")
+
+
 @pytest.mark.parametrize(
     ("facts", "kept"),
     [
@@ -273,8 +319,7 @@ def test_a_token_is_counted_with_what_its_keys_and_values_take(llama_file, monke
     doubled(monkeypatch)
     llama_double.write_file(tmp_path / "model.gguf", **facts)
     engine = make_engine(llama_file[0], [LaneInfo()], llama_file[1])
-    engine.load()
-    assert engine.sequence().bytes_per_token == 2 * kept, "llama.cpp keeps two bytes for each number"
+    assert kept_bytes(engine) == CONTEXT * (2 + 1) * 2 * kept, "llama.cpp keeps two bytes for each number"
 
 
 @pytest.mark.parametrize(
@@ -295,7 +340,7 @@ def test_keys_and_values_are_kept_and_counted_as_asked(llama_file, monkeypatch, 
     engine.load()
     engine.open(LaneInfo())
     assert (asked[0].type_k, asked[0].type_v, asked[0].flash_attn_type) == settings
-    assert engine.sequence().bytes_per_token == kept
+    assert kept_bytes(engine) == CONTEXT * (2 + 1) * kept
 
 
 def test_what_cannot_be_kept_is_refused(llama_file, monkeypatch):
