@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import sys
+import weakref
 from dataclasses import replace
 
 import llama_double
@@ -14,7 +16,7 @@ import pytest
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines import make_engine
 from edgeserve.engines.base import Batch, LaneInfo
-from edgeserve.errors import ConfigError, EngineError, OutOfMemory
+from edgeserve.errors import ConfigError, DeviceLost, EngineError, OutOfMemory
 
 PROMPTS = ("Hello there", "x", "The quick brown fox jumps over the dog", "the then")
 ITEMS = [
@@ -493,3 +495,94 @@ def test_a_gguf_file_gives_the_same_scores_on_onnx_runtime_and_llama_cpp(tmp_pat
     assert scores[0][:3] == scores[1][:3]
     for ours, theirs in zip(scores[0][3:], scores[1][3:]):
         np.testing.assert_allclose(ours, theirs, atol=0.02)  # llama.cpp keeps float16 keys and values
+
+
+# --- transformers on a GPU --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def on_gpu(tmp_path, monkeypatch):
+    """(torch's double, an engine on it, its lane and its network)"""
+    file = transformers_model(str(tmp_path))
+    import torch_cuda_double
+    import transformers
+
+    networks, kind = [], transformers.AutoModelForCausalLM
+    read = kind.from_pretrained
+    monkeypatch.setattr(
+        kind, "from_pretrained", lambda *args, **named: networks.append(read(*args, **named)) or networks[0]
+    )
+
+    modules = [f"edgeserve.engines.lm.transformers_{name}" for name in ("backend", "rows")]
+    double = torch_cuda_double.installed(monkeypatch, *modules)
+    lane = LaneInfo("cuda", name="gpu0", clock_ns=lambda: 1, common={})
+    engine = make_engine(ModelConfig(name="chat", engine="lm", file=file, batch=(1, 2)), [lane], str(tmp_path))
+    engine.load()
+    yield double, engine, lane, networks
+    engine.unload()
+
+
+def each_call(networks, monkeypatch, before):
+    """Call ``before`` where the network is called."""
+    network = networks[0]
+    inner = network.forward
+    monkeypatch.setattr(network, "forward", lambda **inputs: before(inputs) or inner(**inputs))
+
+
+def test_transformers_compute_on_the_lanes_stream(on_gpu, monkeypatch):
+    double, engine, lane, networks = on_gpu
+    streams = []
+    session = engine.open(lane)
+    each_call(networks, monkeypatch, lambda inputs: streams.append(list(double.current)))
+    assert len(tokens(run(session, ITEMS[:1]))[0]) == 9
+    assert streams == [[lane.common["cuda"].handle]] * len(streams)
+    assert len(streams) >= 9
+
+
+def test_keys_and_values_are_not_copied_between_the_steps_of_one_company(on_gpu, monkeypatch):
+    _, engine, lane, networks = on_gpu
+    caches = []
+    session = engine.open(lane)
+    each_call(networks, monkeypatch, lambda inputs: caches.append(inputs.get("cache", inputs.get("past_key_values"))))
+    run(session, [{**item, "max_tokens": 6} for item in ITEMS[:2]])
+    assert len({id(cache) for cache in caches[-5:]}) == 1, "the steps after the prompts, of both together"
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("CUDA error: an illegal memory access was encountered", DeviceLost),
+        ("CUDA error: out of memory", OutOfMemory),
+        ("The size of tensor a must match", EngineError),
+    ],
+)
+def test_a_device_that_fails_under_transformers_is_said_to_be_the_reason(on_gpu, monkeypatch, text, kind):
+    _, engine, lane, networks = on_gpu
+    session = engine.open(lane)
+    expected = tokens(run(session, ITEMS[:2]))
+    states = [result.state for result in run(session, ITEMS[:2], steps_max=3)]
+    fails = [True]
+
+    def fail(inputs):
+        if fails:
+            fails.clear()
+            raise RuntimeError(text)
+
+    each_call(networks, monkeypatch, fail)
+    with pytest.raises(EngineError, match="model 'chat'") as caught:
+        run(session, ITEMS[:2], states)
+    assert type(caught.value) is kind
+    assert tokens(run(session, ITEMS[:2])) == expected, "what the failed step left behind changes no answer"
+
+
+def test_an_unloaded_model_of_transformers_gives_its_memory_back_without_a_collection(on_gpu, monkeypatch):
+    double, engine, lane, networks = on_gpu
+    run(engine.open(lane), ITEMS[:1])
+    weights = [weakref.ref(weight) for weight in networks.pop().parameters()]
+    gc.disable()
+    try:
+        engine.unload()
+        assert [weight for weight in weights if weight() is not None] == []
+    finally:
+        gc.enable()
+    assert double.emptied == 1, "else the memory stays torch's"
