@@ -32,6 +32,7 @@ from edgeserve.config.model_files import model_path, parts_of, stamps
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.base import Batch, Engine, Finished, Footprint, LaneInfo, Pending, SequenceInfo, Session, Values
 from edgeserve.engines.gguf import WRITES, check_kind
+from edgeserve.engines.lm import ENDINGS, backend_of
 from edgeserve.engines.lm.backend import Encoder, LmBackend, ModelFacts, Tokenizer
 from edgeserve.engines.lm.constraint import Grammars
 from edgeserve.engines.lm.form_trial import FormTrial
@@ -85,13 +86,6 @@ _tried: Set[Tuple[Any, ...]] = set()
 
 WENT = "onnx-encoder"
 """The back end that earlier versions had for models with an encoder."""
-
-ENDINGS = {
-    ".onnx": "onnx",
-    ".gguf": "llama.cpp",
-    "config.json": "torch",
-}
-"""The ending of a file's name -> the back end; the first that fits."""
 
 MAX_TOKENS = 256
 """The default number of an answer's tokens: a long paragraph."""
@@ -384,15 +378,13 @@ class LmEngine(Engine):
         return choice
 
     def _chosen(self, options: Options) -> str:
-        name = options.text("backend")
+        options.text("backend")
+        name = backend_of(self._model)
         if name == WENT:
             raise ConfigError(
                 f"{options.where('backend')} = {name!r}: there is no such back end any more; {GONE[WENT]}"
             )
         if not name:
-            for ending, backend in ENDINGS.items():
-                if self._model.file.lower().endswith(ending):
-                    return backend
             went = f"; {GONE[WENT]}" if self._model.file.lower().endswith(".json") else ""
             raise ConfigError(
                 f"[model.{self._name}] file = {self._model.file!r}: expected a name that ends in "
