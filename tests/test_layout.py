@@ -114,7 +114,13 @@ PUBLISHED_MAY = {"common"}  # rooms of sched/policies that they use
 
 # Library -> the only modules that may import it.
 OPTIONAL = {
-    "onnxruntime": {"engines.onnx", "engines.onnx_settings", "engines.onnx_failures", "engines.lm"},
+    "onnxruntime": {
+        "engines.onnx",
+        "engines.onnx_settings",
+        "engines.onnx_failures",
+        "engines.onnx_libraries",
+        "engines.lm",
+    },
     "tensorrt": {"engines.tensorrt"},
     "torch": {"engines.torch", "engines.lm"},
     "cuda": {"engines.cuda"},

@@ -1,12 +1,15 @@
-"""The name of this machine: the board or CPU, and its directory of profiles. Reads, decides nothing."""
+"""The name of this machine: the board, or GPU and CPU, and its directory of profiles. Reads, decides nothing."""
 
 from __future__ import annotations
 
+import glob
 import platform
 import re
+from typing import Sequence
 
 DEVICE_TREE_MODEL = "/proc/device-tree/model"
 CPUINFO = "/proc/cpuinfo"
+CARDS = "/proc/driver/nvidia/gpus/*/information"
 
 
 def slug(name: str) -> str:
@@ -14,9 +17,10 @@ def slug(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "unknown"
 
 
-def board_name(device_tree: str, cpuinfo: str, machine: str) -> str:
-    """The board's name where firmware tells it (Jetson, Raspberry Pi), else the CPU's, else the architecture.
-    The arguments are the texts of :data:`DEVICE_TREE_MODEL` and :data:`CPUINFO` (empty where absent)."""
+def board_name(device_tree: str, cpuinfo: str, machine: str, cards: Sequence[str] = ()) -> str:
+    """The board's name where firmware tells it (Jetson, Raspberry Pi), else the CPU's, behind those of NVIDIA's cards,
+    else the architecture. The arguments are the texts of :data:`DEVICE_TREE_MODEL`, :data:`CPUINFO` and :data:`CARDS`
+    (empty where absent)."""
     board = device_tree.replace("\0", " ").strip()
     if board:
         return board
@@ -24,12 +28,18 @@ def board_name(device_tree: str, cpuinfo: str, machine: str) -> str:
     name = match.group(1) if match else machine or "unknown"
     # The marks of trade and the nominal clock say nothing that distinguishes two machines.
     name = re.sub(r"\((R|TM|C)\)|\bCPU\b|\bProcessor\b|@.*$", " ", name, flags=re.IGNORECASE)
-    return " ".join(name.split())
+    models = [
+        found.group(1).strip()
+        for found in (re.search(r"^Model:\s*(.+)$", card, re.MULTILINE) for card in cards)
+        if found
+    ]
+    return ", ".join([*sorted(set(models)), " ".join(name.split())])
 
 
 def device_name() -> str:
-    """This machine's board or CPU, as people write it."""
-    return board_name(_text(DEVICE_TREE_MODEL), _text(CPUINFO), platform.processor() or platform.machine())
+    """This machine's board, or GPU and CPU, as people write it."""
+    cards = [_text(path) for path in glob.glob(CARDS)]
+    return board_name(_text(DEVICE_TREE_MODEL), _text(CPUINFO), platform.processor() or platform.machine(), cards)
 
 
 def device_slug() -> str:

@@ -117,9 +117,11 @@ def match_profile(
     versions: Mapping[str, str] | None = None,
     clocks_mhz: Mapping[str, float] | None = None,
     power_mode: str = "",
+    cards: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> ProfileMatch:
-    """Compare a profile of a model of ``config`` with that configuration. ``versions``, ``clocks_mhz`` (``"max"``) and
-    ``power_mode`` are this machine's; without them they do not count, since the profile may be another machine's."""
+    """Compare a profile of a model of ``config`` with that configuration. ``versions``, ``clocks_mhz`` (``"max"``),
+    ``power_mode`` and ``cards`` (the GPU of each lane) are this machine's; without them they do not count, since the
+    profile may be another machine's."""
     model, known = config.models[profile.model], profile.circumstances
     doubts, mismatches = [], []
     if _table(known.get("same")):
@@ -138,8 +140,10 @@ def match_profile(
             continue
         about, here = _table(_table(known.get("lanes")).get(lane)), profile.lanes[lane]
         odd = _changes(_table(about.get("settings")), lane_settings(config, lane)) if about.get("settings") else []
-        if odd:
-            mismatches += [f"lane {lane}: {text}" for text in odd]
+        other, doubtful = _other_card(_table(about.get("card")), (cards or {}).get(lane, {}))
+        doubts += [f"lane {lane}: {text}" for text in doubtful]
+        if odd or other:
+            mismatches += [f"lane {lane}: {text}" for text in (*odd, *other)]
             continue
         strangers, texts = _other_examples(config, here, _table(about.get("examples")))
         mismatches += texts
@@ -238,6 +242,19 @@ def _other_examples(config: Config, lane: LaneProfile, measured: Mapping[str, An
         and measured.get(name, config.apps[name].examples) != config.apps[name].examples
     ]
     return apps, [_changed(f"[app.{name}] examples", measured[name], config.apps[name].examples) for name in apps]
+
+
+def _other_card(measured: Mapping[str, Any], now: Mapping[str, Any]) -> Tuple[List[str], List[str]]:
+    """The mismatches and the doubts between the GPU that was measured and the present one, where that is known."""
+    if not now:
+        return [], []
+    if not measured:
+        return [], [f"it does not say on which GPU it was measured, and this is {now['name']}"]
+    texts = {
+        key: _changed(f"the GPU's {key}", measured.get(key), now[key]) for key in now if measured.get(key) != now[key]
+    }
+    driver = [texts.pop("driver")] if "driver" in texts else []
+    return list(texts.values()), driver
 
 
 def _doubts_of_lane(lane: str, known: LaneProfile, about: Mapping[str, Any], threads: int) -> List[str]:

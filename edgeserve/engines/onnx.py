@@ -51,7 +51,8 @@ from edgeserve.engines.host_session import HostSession
 from edgeserve.engines.image import ImageForm, frame_shape, image_library, prepared_model, read_image
 from edgeserve.engines.onnx_binding import BoundModel, BoundSession
 from edgeserve.engines.onnx_cache import is_place, machine, placed, tensorrt_cache
-from edgeserve.engines.onnx_failures import failed_on, not_loaded
+from edgeserve.engines.onnx_failures import failed_by_device, failed_on, not_loaded
+from edgeserve.engines.onnx_libraries import missing_library, preload
 from edgeserve.engines.onnx_settings import (
     LOG_FATAL_ONLY,
     SESSION_OPTIONS,
@@ -91,9 +92,10 @@ PROVIDER_NAMES = {
 
 GPU_PROVIDERS = ("CUDAExecutionProvider", "TensorrtExecutionProvider")
 
-CUDA_DEFAULTS = {"arena_extend_strategy": "kSameAsRequested"}
+CUDA_DEFAULTS = {"arena_extend_strategy": "kSameAsRequested", "cudnn_conv_algo_search": "HEURISTIC"}
 """ONNX Runtime would double its memory each time it grows: on a device that several models share, what one does not
-need another does."""
+need another does. And it would time every algorithm of a convolution for each new batch size, 300 to 1,300 ms
+(PaddlePaddle/PaddleX#5057); cuDNN's own choice is there at once and as fast."""
 
 WORK_PER_INPUT_BYTE = 32
 """Estimated working memory per byte of the largest batch's inputs, until a profile has measured it: between 12 and 41
@@ -150,6 +152,8 @@ class OnnxEngine(Engine):
         path = model_path(self._model, self._directory)
         before = stamps(graph_parts(path))
         self._check_providers()
+        if self._asked[0][0] in GPU_PROVIDERS:
+            preload()
         network: Model = path
         image = self._image
         if image is not None:
@@ -395,14 +399,23 @@ class OnnxEngine(Engine):
         except EngineError as error:
             raise EngineError(f"model {self._name!r}: {error}") from error
         except Exception as error:  # ONNX Runtime raises types of its own, one per status code
+            of_device = failed_by_device(self._name, error, "its weights")
+            if of_device is not None:
+                raise of_device from error
             raise EngineError(f"model {self._name!r}: {path} cannot be loaded: {not_loaded(path, error)}") from error
         got = session.get_providers()
         asked = [provider for provider, _ in self._asked]
         if got[: len(asked)] != asked:
+            library = next(filter(None, map(missing_library, asked)), "")
+            what = (
+                f"{library} cannot be found"
+                if library
+                else "its libraries (CUDA, cuDNN, TensorRT) or the device are missing"
+            )
             raise EngineError(
                 f"model {self._name!r}: asked for {', '.join(asked)} but onnxruntime "
-                f"{onnxruntime.__version__} fell back to {', '.join(got)}; its libraries (CUDA, cuDNN, "
-                f"TensorRT) or the device are missing. Mend that, or set [model.{self._name}] "
+                f"{onnxruntime.__version__} fell back to {', '.join(got)}; {what}. Mend that (pip install "
+                f"'onnxruntime-gpu[cuda,cudnn]' brings CUDA and cuDNN), or set [model.{self._name}] "
                 "options.providers = ['cpu']"
             )
         session.disable_fallback()  # else a failing run would quietly go on with the CPU

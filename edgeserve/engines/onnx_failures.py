@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Any, Mapping, Sequence, Tuple
+from typing import Any, Mapping, Optional, Sequence, Tuple
 
 import onnxruntime
 from numpy.typing import NDArray
@@ -174,29 +174,45 @@ def _of_bytes(path: str) -> str:
     return "it is damaged or no ONNX file: download or export it again, and compare its size"
 
 
+NO_ROOM = (
+    r"(?:[Ff]ailed to allocate memory for requested buffer of size|"
+    r"Available memory of \d+ is smaller than requested bytes of) (\d+)"
+)
+"""The device has no room, or ``gpu_mem_limit`` leaves none; the bytes asked."""
+
+
 def failed_on(model: str, error: Exception, feeds: Mapping[str, NDArray[Any]], items: int = 0) -> EngineError:
     """The error of ``model`` for an exception of a run of ONNX Runtime; one that the values of the only item caused is
-    a :class:`WrongInput`. Its texts carry CUDA's codes and the bytes asked."""
-    text = str(error)
+    a :class:`WrongInput`."""
     shown = ", ".join(f"{name} {value.dtype}{list(value.shape)}" for name, value in feeds.items())
-    asked = re.search(r"[Ff]ailed to allocate memory for requested buffer of size (\d+)", text)
-    code = re.search(r"CUDA (?:failure|error) (\d+)", text)
-    status = int(code.group(1)) if code else None
-    if asked or status == 2:
-        return OutOfMemory(
-            f"model {model!r} found no room on the device for {shown}: {text}. Load fewer models at a "
-            f"time ([device.NAME] memory), use smaller batch sizes, or raise "
-            f"[model.{model}] options.provider_options.cuda.gpu_mem_limit",
-            int(asked.group(1)) if asked else None,
-        )
-    if status is not None:
-        kind = error_of("a CUDA call of ONNX Runtime", status, text)
-        return type(kind)(f"model {model!r} on {shown}: {kind}")
+    of_device = failed_by_device(model, error, shown)
+    if of_device is not None:
+        return of_device
     text = _own_text(error)
     of_input = _meaning(OF_INPUT, text)
     meaning = of_input or _meaning(RUNNING, text, model)
     whole = f"model {model!r} failed on {shown}: {meaning}{'. ' if meaning else ''}{_told(text)}"
     return WrongInput(whole) if of_input and items == 1 else EngineError(whole)
+
+
+def failed_by_device(model: str, error: Exception, on: str) -> Optional[EngineError]:
+    """The error of ``model`` where the device was the reason, by the texts of ONNX Runtime, which carry CUDA's codes
+    and the bytes asked; ``None`` where it was not. ``on``: what ran."""
+    text = str(error)
+    asked = re.search(NO_ROOM, text)
+    code = re.search(r"CUDA (?:failure|error) (\d+)", text)
+    status = int(code.group(1)) if code else None
+    if asked or status == 2:
+        return OutOfMemory(
+            f"model {model!r} found no room on the device for {on}: {text}. Load fewer models at a "
+            f"time ([device.NAME] memory), use smaller batch sizes, or raise "
+            f"[model.{model}] options.provider_options.cuda.gpu_mem_limit",
+            int(asked.group(1)) if asked else None,
+        )
+    if status is None:
+        return None
+    kind = error_of("a CUDA call of ONNX Runtime", status, text)
+    return type(kind)(f"model {model!r} on {on}: {kind}")
 
 
 def _meaning(table: Sequence[Tuple[str, str]], text: str, model: str = "NAME") -> str:

@@ -4,21 +4,26 @@ out."""
 from __future__ import annotations
 
 import platform
-from typing import Dict, Iterable
+from typing import Dict, Iterable, Mapping, Tuple
 
 from edgeserve import __version__
+from edgeserve.config.schema import ModelConfig
+from edgeserve.engines.lm import backend_of
 
 ONNXRUNTIME_BUILDS = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino", "onnxruntime-directml")
 """All of them install the same module: two at once overwrite each other's files."""
 
 TENSORRT_BUILDS = ("tensorrt", "tensorrt-cu12", "tensorrt-cu13", "tensorrt-rtx-cu13")
 
-_BUILDS_OF = {
-    "onnx": ("onnxruntime", ONNXRUNTIME_BUILDS),
-    "torch": ("torch", ("torch",)),
-    "tensorrt": ("tensorrt", TENSORRT_BUILDS),
+_BUILDS_OF: Mapping[str, Mapping[str, Tuple[str, ...]]] = {
+    "onnx": {"onnxruntime": ONNXRUNTIME_BUILDS},
+    "torch": {"torch": ("torch",)},
+    "tensorrt": {"tensorrt": TENSORRT_BUILDS},
+    "lm onnx": {"onnxruntime": ONNXRUNTIME_BUILDS},
+    "lm torch": {"torch": ("torch",), "transformers": ("transformers",)},
+    "lm llama.cpp": {"llama-cpp-python": ("llama-cpp-python",)},
 }
-"""Engine kind -> its library's module, and the packages that bring it."""
+"""Engine kind, with its back end where it has several -> its libraries, and the packages that bring each."""
 
 
 def installed(names: Iterable[str]) -> Dict[str, str]:
@@ -34,11 +39,12 @@ def installed(names: Iterable[str]) -> Dict[str, str]:
     return found
 
 
-def engine_versions(engine: str) -> Dict[str, str]:
-    """Library -> version, of what runs the models of an engine kind: this package, Python, numpy, and the engine's own
-    library where it is installed as a package."""
+def engine_versions(model: ModelConfig) -> Dict[str, str]:
+    """Library -> version, of what runs a model: this package, Python, numpy, and the engine's own libraries where they
+    are installed as packages."""
     found = {"edgeserve": __version__, "python": platform.python_version(), **installed(("numpy",))}
-    module, builds = _BUILDS_OF.get(engine, ("", ()))
-    for version in installed(builds).values():
-        found[module] = version
+    kind = f"lm {backend_of(model)}" if model.engine == "lm" else model.engine
+    for library, builds in _BUILDS_OF.get(kind, {}).items():
+        for version in installed(builds).values():
+            found[library] = version
     return found

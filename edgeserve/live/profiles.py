@@ -23,6 +23,7 @@ from edgeserve.config.profiles import Profile, mode_folder, modes_measured, read
 from edgeserve.config.schema import Config
 from edgeserve.device.circumstances import power_mode
 from edgeserve.device.host import clocks_mhz
+from edgeserve.engines.cuda.card import cards_of
 from edgeserve.engines.versions import engine_versions
 from edgeserve.errors import ProfileError
 from edgeserve.units import counted
@@ -35,9 +36,9 @@ def matched_profiles(config: Config) -> Tuple[List[ProfileMatch], List[ProfileEr
     is wrong with the files that cannot be read."""
     mode = power_mode()
     profiles, errors = read_profiles_here(config.profiles_path, mode)
-    clocks = clocks_mhz()
+    clocks, cards = clocks_mhz(), cards_of(config) if profiles else {}
     return [
-        match_profile(profile, config, engine_versions(config.models[profile.model].engine), clocks, mode)
+        match_profile(profile, config, engine_versions(config.models[profile.model]), clocks, mode, cards)
         for profile in profiles
         if profile.model in config.models
     ], errors

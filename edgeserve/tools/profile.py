@@ -45,6 +45,7 @@ from edgeserve.device.circumstances import circumstances, power_mode
 from edgeserve.device.host import busy_time, clocks_mhz, load_average, others_busy
 from edgeserve.engines import lane_info, make_engine
 from edgeserve.engines.base import Engine, LaneInfo, Session, Values
+from edgeserve.engines.cuda.card import cards_of
 from edgeserve.engines.denormals import flushing
 from edgeserve.engines.versions import engine_versions
 from edgeserve.engines.warm import warm_up
@@ -242,13 +243,9 @@ def _profile(
     info = lane_info(config, lane)._replace(depth=1, clock_ns=clock_ns, common={})
     engine = make_engine(model, [info], config.directory)
     profile, changed = _start_from(path, model, device, config)
-    settings = lane_settings(config, lane)
+    about = {"settings": lane_settings(config, lane), "card": cards_of(config).get(lane, {})}
     lane_circumstances = profile.circumstances["lanes"]
-    before = (
-        profile.lanes.get(lane, LaneProfile({}))
-        if lane_circumstances.get(lane, {}).get("settings") == settings
-        else LaneProfile({})
-    )
+    before = _measured_before(profile, lane, about)
     kept = () if force else tuple(size for size in sizes if size in before.timings)
     todo = [size for size in sizes if size not in kept]
     examples = {app: config.apps[app].examples for app in entry_nodes(config, model_name)}
@@ -290,7 +287,7 @@ def _profile(
                 return ModelOutcome(model_name, lane, tuple(todo[:done]), kept, INTERRUPTED, path)
             timings[size] = summarise(samples)
             lane_circumstances[lane] = {
-                "settings": settings,
+                **about,
                 "pinned": pinned.why or list(pinned.cores),
                 "drift": 0.0,
                 "examples": examples,
@@ -304,6 +301,13 @@ def _profile(
         return ModelOutcome(model_name, lane, tuple(todo), kept, path=path, alone=tuple(strangers), changed=changed)
     finally:
         engine.unload()
+
+
+def _measured_before(profile: Profile, lane: str, about: Mapping[str, Any]) -> LaneProfile:
+    """The lane's times in the profile, where it was measured with the same settings on the same GPU."""
+    then = profile.circumstances["lanes"].get(lane, {})
+    same = all(then.get(key, {}) == value for key, value in about.items())
+    return profile.lanes.get(lane, LaneProfile({})) if same else LaneProfile({})
 
 
 @contextlib.contextmanager
@@ -361,7 +365,7 @@ def _write(
 def _start_from(path: str, model: ModelConfig, device: str, config: Config) -> Tuple[Profile, Tuple[str, ...]]:
     """The profile that is there, when it was measured with the same file, versions and settings; else an empty one,
     and what has changed."""
-    same = identity(model, config.directory, engine_versions(model.engine))
+    same = identity(model, config.directory, engine_versions(model))
     fresh = Profile(
         model.name,
         device,

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import ctypes
 import os
+import shutil
+import subprocess
 from typing import Any, Dict, Optional
 
 import numpy as np
@@ -20,6 +22,7 @@ pytest.importorskip("onnx", reason="the onnx package makes the test models; pip 
 pytest.importorskip("onnxruntime", reason="pip install -e '.[onnx]'")
 
 import onnx_models
+import onnxruntime
 from cuda_double import CudaDouble
 from onnx_double import OnnxDouble
 from vector_items import ONNX_STATE, VectorModel
@@ -202,6 +205,45 @@ def test_a_provider_that_falls_back_is_refused(tmp_path, double):
     assert double.driver.leaks() == []
 
 
+@pytest.mark.skipif(shutil.which("cc") is None, reason="a C compiler makes the provider's library")
+def test_the_library_that_a_provider_lacks_is_named(tmp_path, double, monkeypatch):
+    folder = tmp_path / "onnxruntime" / "capi"
+    folder.mkdir(parents=True)
+    source, needed = tmp_path / "empty.c", tmp_path / "libcudnn_of_a_test.so.9"
+    source.write_text("int nothing;")
+    subprocess.run(["cc", "-shared", "-o", needed, source, f"-Wl,-soname,{needed.name}"], check=True)
+    provider = folder / "libonnxruntime_providers_cuda.so"
+    subprocess.run(["cc", "-shared", "-Wl,--no-as-needed", "-o", provider, source, needed], check=True)
+    needed.unlink()
+    monkeypatch.setattr(onnxruntime, "__file__", str(folder.parent / "__init__.py"))
+    double.falls_back = True
+    with pytest.raises(EngineError, match=r"fell back to CPU.*; libcudnn_of_a_test.so.9 cannot be found"):
+        engine_of(tmp_path).load()
+
+
+def test_libraries_of_nvidias_packages_are_loaded_first_and_a_cpu_model_needs_none(
+    tmp_path, double, monkeypatch, capsys
+):
+    sessions = []
+
+    def preload_dlls():
+        print("Failed to load libcudart.so.13")
+        sessions.append(len(double.sessions))
+
+    monkeypatch.setattr(onnxruntime, "preload_dlls", preload_dlls, raising=False)
+    engine_of(tmp_path, providers=["cpu"], lanes=(LaneInfo("cpu", name="cpu0"),)).load()
+    assert sessions == []
+    engine_of(tmp_path).load()
+    assert sessions == [1], "before the session on the GPU"
+    assert capsys.readouterr().out == "", "a library that nothing needs is no news"
+
+
+def test_a_convolutions_algorithm_is_chosen_without_timing_them_all_for_each_batch_size(tmp_path, double):
+    for own, expected in (({}, "HEURISTIC"), ({"cudnn_conv_algo_search": "EXHAUSTIVE"}, "EXHAUSTIVE")):
+        engine_of(tmp_path, provider_options={"cuda": own}).load()
+        assert double.sessions[-1].settings["CUDAExecutionProvider"]["cudnn_conv_algo_search"] == expected
+
+
 def test_a_provider_that_ignores_the_stream_is_refused(tmp_path, double):
     double.ignores_the_stream = True
     with pytest.raises(EngineError, match="does not use the stream that it was given"):
@@ -262,6 +304,7 @@ def test_a_graph_of_the_provider_is_refused(tmp_path):
     ("text", "kind"),
     [
         ("Failed to allocate memory for requested buffer of size 123", OutOfMemory),
+        ("BFCArena: Available memory of 100 is smaller than requested bytes of 123", OutOfMemory),
         ("CUDA failure 700: an illegal memory access was encountered", DeviceLost),
         ("Non-zero status code returned while running Gather node", EngineError),
     ],
@@ -275,6 +318,21 @@ def test_what_a_run_raises_becomes_the_models_error_and_the_next_batch_runs(tmp_
     if kind is OutOfMemory:
         assert caught.value.asked_bytes == 123
     assert run_batch(session, BATCH)[0][0].error is None
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("Available memory of 100 is smaller than requested bytes of 123", OutOfMemory),
+        ("CUDA failure 2: out of memory", OutOfMemory),
+        ("CUDA failure 700: an illegal memory access was encountered", DeviceLost),
+    ],
+)
+def test_a_device_that_fails_at_the_load_is_not_taken_for_a_faulty_file(tmp_path, double, text, kind):
+    double.load_error = text
+    with pytest.raises(kind, match="model 'vec'"):
+        engine_of(tmp_path).load()
+    assert double.driver.leaks() == []
 
 
 def test_without_a_library_for_cuda_onnxruntime_copies_and_waits_by_itself(tmp_path, double, monkeypatch):

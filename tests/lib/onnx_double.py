@@ -83,6 +83,8 @@ class Session:
 
     def __init__(self, runtime: OnnxDouble, path: str, options: Any, providers: Sequence[Any]) -> None:
         self._runtime = runtime
+        if runtime.load_error:
+            raise RuntimeError(runtime.load_error)
         tensorrt = dict(providers).get("TensorrtExecutionProvider", {})
         network = kept_engine(path, tensorrt) if tensorrt.get("trt_engine_cache_enable") == "True" else path
         self._real = onnxruntime.InferenceSession(network, options, providers=["CPUExecutionProvider"])
@@ -168,7 +170,8 @@ class RunOptions:
 
 
 class OnnxDouble:
-    """Stands for the module ``onnxruntime`` in the engine. ``error``: what the next run raises."""
+    """Stands for the module ``onnxruntime`` in the engine. ``error``: what the next run raises; ``load_error``: what
+    each session does when it is made."""
 
     def __init__(self, driver: Optional[CudaDouble] = None) -> None:
         self.driver = driver or CudaDouble()
@@ -176,6 +179,7 @@ class OnnxDouble:
         self.falls_back = False
         self.ignores_the_stream = False
         self.error = ""
+        self.load_error = ""
 
     def module(self) -> Any:
         """The stand-in."""

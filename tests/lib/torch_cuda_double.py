@@ -4,9 +4,10 @@ the engine's path on CUDA is whole and keeps order between its streams' names; n
 from __future__ import annotations
 
 import contextlib
+import importlib
 import itertools
 import types
-from typing import Any, List, Tuple
+from typing import Any, Iterator, List, Tuple
 
 import torch
 
@@ -59,9 +60,12 @@ class Event:
 
 
 class Torch:
-    """The module, with a few names replaced."""
+    """The module, with a few names replaced. ``current``: the streams entered, the innermost last; ``emptied``: how
+    often the allocator's spare memory went back."""
 
     def __init__(self) -> None:
+        self.current: List[int] = []
+        self.emptied = 0
         self.cuda = types.SimpleNamespace(
             is_available=lambda: True,
             device_count=lambda: 1,
@@ -69,16 +73,25 @@ class Torch:
             memory_allocated=lambda: 0,
             reset_peak_memory_stats=lambda: None,
             max_memory_allocated=lambda: 4096,
-            empty_cache=lambda: None,
+            empty_cache=self._empty,
             Stream=Stream,
             ExternalStream=ExternalStream,
             Event=Event,
-            stream=lambda stream: contextlib.nullcontext(),
+            stream=self._within,
             device=lambda device: contextlib.nullcontext(),
         )
 
     def __getattr__(self, name: str) -> Any:
         return getattr(torch, name)
+
+    def _empty(self) -> None:
+        self.emptied += 1
+
+    @contextlib.contextmanager
+    def _within(self, stream: Any) -> Iterator[None]:
+        self.current.append(stream.cuda_stream)
+        yield
+        self.current.pop()
 
     def device(self, kind: str, index: int = 0) -> torch.device:
         return CPU
@@ -88,15 +101,18 @@ class Torch:
         return torch.empty(shape, dtype=dtype)
 
 
-def installed(monkeypatch: Any) -> None:
-    """Put it in the place of torch in the engine, without a library for CUDA beside it."""
+def installed(monkeypatch: Any, *more: str) -> Torch:
+    """Put it in the place of torch in the engine, and in modules named ``more``, without a library for CUDA beside
+    it."""
     from edgeserve.engines.torch import streams
     from edgeserve.engines.torch import torch_engine as engine
 
     def missing(choice: str = "auto") -> Any:
         raise DeviceMissing("no library for CUDA")
 
-    for module in (engine, streams):
-        monkeypatch.setattr(module, "torch", Torch())
+    double = Torch()
+    for module in (engine, streams, *map(importlib.import_module, more)):
+        monkeypatch.setattr(module, "torch", double)
     monkeypatch.setattr(streams, "open_driver", missing)
     monkeypatch.setattr(Stream, "waits", [])
+    return double

@@ -90,6 +90,7 @@ class RecordingCuda(CudaDouble):
         super().__init__(**settings)
         self.contexts: weakref.WeakSet[Any] = weakref.WeakSet()
         self.engines: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.refusals: List[str] = []  # what the library says instead of loading a plan, or making a context
         self._clocks: Dict[int, Dict[int, int]] = {}
         self._event_clocks: Dict[int, Dict[int, int]] = {}
         self._host: Dict[int, int] = {}
@@ -620,6 +621,9 @@ class Runtime:
             self._log.log(ILogger.ERROR, "CUDA driver version is insufficient for CUDA runtime version")
             return None
         cuda._enter("deserialize_cuda_engine")
+        if cuda.refusals:
+            self._log.log(ILogger.ERROR, cuda.refusals.pop())
+            return None
         data = bytes(data)
         if not data.startswith(MAGIC):
             self._log.log(ILogger.ERROR, "Assertion magicTagRead == kMAGIC_TAG failed: magic tag does not match")

@@ -47,7 +47,7 @@ def edge(tmp_path):
 
     config = load_config(write())
     about = {
-        "same": identity(config.models["m"], config.directory, engine_versions("synthetic")),
+        "same": identity(config.models["m"], config.directory, engine_versions(config.models["m"])),
         "lanes": {"cpu0": {"settings": lane_settings(config, "cpu0")}},
     }
     timing = Timing(100, 90 * NS_PER_MS, 90 * NS_PER_MS, 90 * NS_PER_MS, 0)

@@ -7,3 +7,22 @@ end's memory. ``backend`` is the contract of a back end: ``onnx_backend`` (with 
 ``onnx_sessions``), ``llama_backend`` and ``transformers_backend`` (with ``transformers_rows``, and
 ``transformers_encdec`` for models with an encoder).
 """
+
+from __future__ import annotations
+
+from edgeserve.config.schema import ModelConfig
+
+ENDINGS = {
+    ".onnx": "onnx",
+    ".gguf": "llama.cpp",
+    "config.json": "torch",
+}
+"""The ending of a file's name -> the back end; the first that fits."""
+
+
+def backend_of(model: ModelConfig) -> str:
+    """The name of the back end that the options ask for, or that belongs to the file; empty for neither."""
+    file = model.file.lower()
+    return str(model.options.get("backend", "")) or next(
+        (backend for ending, backend in ENDINGS.items() if file.endswith(ending)), ""
+    )

@@ -26,7 +26,8 @@ class ModelFacts(NamedTuple):
     """The facts of a loaded model: the longest sequence in tokens (of a model with an encoder: of its decoder), the
     number of different tokens, the bytes that one token of a sequence keeps in memory (of a source, too), and the bytes
     of the weights. ``reuses``: sessions can go on from the first tokens of a sequence, any number of them, and
-    :meth:`BackendSession.copy` them."""
+    :meth:`BackendSession.copy` them. ``reserved_bytes``: of a session from its start on, for all that its sequences
+    will keep and for what it computes; 0 where memory is taken as sequences grow."""
 
     context_tokens: int
     vocabulary: int
@@ -34,6 +35,7 @@ class ModelFacts(NamedTuple):
     weights_bytes: int
     reuses: bool = False
     encoder: Optional[Encoder] = None
+    reserved_bytes: int = 0
 
 
 class Row(NamedTuple):

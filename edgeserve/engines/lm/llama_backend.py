@@ -58,6 +58,11 @@ FLASH_AUTO = -1
 ALL_LAYERS = 10_000
 """More layers than any model has: all of them lie on the GPU."""
 
+ONE_GPU, NO_GPU = 0, -1
+"""``LLAMA_SPLIT_MODE_NONE``: the whole model lies on ``main_gpu``; with -1 there, llama.cpp uses none (``llama.h``)."""
+
+LOGIT_BYTES = 4
+"""A score is a float32; llama.cpp reserves one per token of a batch and word of the vocabulary."""
 
 ERROR = 4
 """ggml's level of lines that say why something failed."""
@@ -88,6 +93,7 @@ def _why() -> str:
 def make(model: ModelConfig, path: str, options: Options, lanes: Sequence[LaneInfo]) -> LlamaBackend:
     """The table's entry."""
     gpu = lanes[0] if lanes and lanes[0].device_kind == "cuda" else None
+    slots = max(model.slots, *model.batch)
     layers = options.integer("gpu_layers", ALL_LAYERS if gpu else 0, 0, ALL_LAYERS)
     flash = int(options.boolean("flash_attn", False)) if "flash_attn" in options else FLASH_AUTO
     kept = Kept(_kv_type(options, "type_k"), _kv_type(options, "type_v"), flash)
@@ -102,7 +108,8 @@ def make(model: ModelConfig, path: str, options: Options, lanes: Sequence[LaneIn
         options.integer("context", 0, 0),
         options.integer("threads", 0, 0, 1024),
         layers,
-        gpu.device_index if gpu else 0,
+        gpu.device_index if gpu else NO_GPU,
+        slots,
         options.size_bytes("prefix_cache", PREFIX_CACHE_BYTES) > 0,
         kept,
     )
@@ -128,7 +135,7 @@ def _kv_type(options: Options, key: str) -> str:
 
 
 class LlamaBackend:
-    """One GGUF file, whose weights the lanes of a device share."""
+    """One GGUF file, whose weights the lanes of a device share: on the device ``gpu``, or on :data:`NO_GPU`."""
 
     continues = True
 
@@ -139,7 +146,8 @@ class LlamaBackend:
         context: int,
         threads: int,
         gpu_layers: int,
-        device_index: int,
+        gpu: int,
+        slots: int,
         keeps: bool,
         kept: Kept,
     ) -> None:
@@ -148,7 +156,8 @@ class LlamaBackend:
         self._context = context
         self._threads = threads
         self._gpu_layers = gpu_layers
-        self._device_index = device_index
+        self._gpu = gpu
+        self._slots = slots
         self._keeps = keeps
         self._kept = kept
         self._loaded: Any = None
@@ -171,14 +180,20 @@ class LlamaBackend:
                 f"model {self._model!r}: [model.{self._model}] options.context = {self._context}, but "
                 f"the model was trained with {trained} tokens; choose at most that"
             )
-        vocabulary = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(model))
+        context, vocabulary, per_token = self._context or trained, self.vocabulary_size(), self._bytes_per_token()
+        kept_bytes = context * per_token * self._numbers(self._slots)
         return ModelFacts(
-            self._context or trained,
-            int(vocabulary),
-            self._bytes_per_token(),
+            context,
+            vocabulary,
+            per_token,
             int(llama_cpp.llama_model_size(model)),
             self._moves() and self._holds_each_token(),
+            reserved_bytes=kept_bytes + BATCH_TOKENS * vocabulary * LOGIT_BYTES,
         )
+
+    def _numbers(self, slots: int) -> int:
+        """Sequences of a context: one more than slots where some are kept between others."""
+        return slots + (self._moves() and self._keeps and slots > 1)
 
     def _moves(self) -> bool:
         """Whether a sequence may move to another number, or be copied. llama.cpp copies all that is reserved for it,
@@ -206,8 +221,7 @@ class LlamaBackend:
     def open(self, lane: LaneInfo, slots: int) -> LlamaSession:
         context = self._context or int(llama_cpp.llama_model_n_ctx_train(self._loaded))
         settings = llama_cpp.llama_context_default_params()
-        moves = self._moves()
-        numbers = slots + (moves and self._keeps and slots > 1)  # one more, for kept sequences between others
+        moves, numbers = self._moves(), self._numbers(slots)
         settings.n_ctx = context * numbers  # of all sequences together, each has its share
         settings.n_batch = settings.n_ubatch = BATCH_TOKENS
         settings.n_seq_max = numbers
@@ -215,6 +229,7 @@ class LlamaBackend:
         settings.kv_unified = False
         settings.type_k, settings.type_v = KV_TYPES[self._kept.keys][0], KV_TYPES[self._kept.values][0]
         settings.flash_attn_type = self._kept.flash
+        settings.offload_kqv = settings.op_offload = self._gpu != NO_GPU
         settings.no_perf = True
         made = llama_cpp.llama_init_from_model(self._loaded, settings)
         if not made:
@@ -238,7 +253,9 @@ class LlamaBackend:
     def _opened(self, vocabulary_only: bool) -> Any:
         settings = llama_cpp.llama_model_default_params()
         settings.n_gpu_layers = 0 if vocabulary_only else self._gpu_layers
-        settings.main_gpu = self._device_index
+        settings.split_mode = ONE_GPU
+        has_gpu = llama_cpp.llama_supports_gpu_offload() and not vocabulary_only
+        settings.main_gpu = self._gpu if has_gpu else NO_GPU
         settings.vocab_only = vocabulary_only
         check_kind(self._path, WRITES, self._model)
         model = load_file(self._model, self._path, settings)

@@ -32,6 +32,7 @@ from edgeserve.config.model_files import model_path, parts_of, stamps
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.base import Batch, Engine, Finished, Footprint, LaneInfo, Pending, SequenceInfo, Session, Values
 from edgeserve.engines.gguf import WRITES, check_kind
+from edgeserve.engines.lm import ENDINGS, backend_of
 from edgeserve.engines.lm.backend import Encoder, LmBackend, ModelFacts, Tokenizer
 from edgeserve.engines.lm.constraint import Grammars
 from edgeserve.engines.lm.form_trial import FormTrial
@@ -85,13 +86,6 @@ _tried: Set[Tuple[Any, ...]] = set()
 
 WENT = "onnx-encoder"
 """The back end that earlier versions had for models with an encoder."""
-
-ENDINGS = {
-    ".onnx": "onnx",
-    ".gguf": "llama.cpp",
-    "config.json": "torch",
-}
-"""The ending of a file's name -> the back end; the first that fits."""
 
 MAX_TOKENS = 256
 """The default number of an answer's tokens: a long paragraph."""
@@ -191,7 +185,8 @@ class LmEngine(Engine):
             facts = self.backend().load()
             _tried.add(self._trial())
             self._facts = facts
-        return Footprint(facts.weights_bytes, self._prefix_bytes if facts.reuses else 0)
+        kept_bytes = self._prefix_bytes if facts.reuses else 0
+        return Footprint(facts.weights_bytes, facts.reserved_bytes * max(1, len(self._lanes)) or kept_bytes)
 
     def _forget_other_files(self) -> None:
         """Drop data read from files that have changed since: weights and tokenizer must be of one content."""
@@ -226,7 +221,7 @@ class LmEngine(Engine):
         facts = self._loaded()[1]
         tokens = self._prefill_tokens if self.backend().continues else 0
         source = facts.encoder.source_tokens if facts.encoder is not None else 0
-        return SequenceInfo(source + facts.context_tokens, facts.bytes_per_token, self._slots_count, tokens)
+        return SequenceInfo(source + facts.context_tokens, _grows_by(facts), self._slots_count, tokens)
 
     def example(self) -> Values:
         tokens = self._tokenizer().encode(EXAMPLE_TEXT)
@@ -267,7 +262,7 @@ class LmEngine(Engine):
             tokenizer,
             self._grammars_of(facts),
             self._reader(facts.context_tokens, facts.vocabulary, facts.encoder),
-            facts.bytes_per_token,
+            _grows_by(facts),
             f"{self._name}/{lane}",
             self._prefill_tokens if backend.continues else 0,
         )
@@ -383,15 +378,13 @@ class LmEngine(Engine):
         return choice
 
     def _chosen(self, options: Options) -> str:
-        name = options.text("backend")
+        options.text("backend")
+        name = backend_of(self._model)
         if name == WENT:
             raise ConfigError(
                 f"{options.where('backend')} = {name!r}: there is no such back end any more; {GONE[WENT]}"
             )
         if not name:
-            for ending, backend in ENDINGS.items():
-                if self._model.file.lower().endswith(ending):
-                    return backend
             went = f"; {GONE[WENT]}" if self._model.file.lower().endswith(".json") else ""
             raise ConfigError(
                 f"[model.{self._name}] file = {self._model.file!r}: expected a name that ends in "
@@ -400,6 +393,11 @@ class LmEngine(Engine):
         if name not in BACKENDS:
             raise ConfigError(f"{options.where('backend')} = {name!r}{nearest(name, BACKENDS)}")
         return name
+
+
+def _grows_by(facts: ModelFacts) -> int:
+    """The bytes that a token adds to the memory in use: none where they are reserved."""
+    return 0 if facts.reserved_bytes else facts.bytes_per_token
 
 
 class LmSession(Session):

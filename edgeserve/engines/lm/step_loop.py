@@ -44,9 +44,9 @@ class BatchItem:
 
 
 class Language(NamedTuple):
-    """The facts of the model for the loop: its name, tokenizer, grammars, the reader of items, the bytes of a token in
-    memory, the start of the draws of answers without a seed of their own, and how many tokens of prompts a turn reads
-    at most (0: :data:`PREFILL_TOKENS_MAX`)."""
+    """The facts of the model for the loop: its name, tokenizer, grammars, the reader of items, the bytes that a token
+    adds to the memory in use, the start of the draws of answers without a seed of their own, and how many tokens of
+    prompts a turn reads at most (0: :data:`PREFILL_TOKENS_MAX`)."""
 
     name: str
     tokenizer: Tokenizer

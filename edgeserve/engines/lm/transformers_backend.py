@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.base import LaneInfo
-from edgeserve.engines.lm.backend import BackendSession, ModelFacts, Row, begun_alone, in_groups
+from edgeserve.engines.lm.backend import BackendSession, ModelFacts, Row
 from edgeserve.engines.lm.tokenizers import FileTokenizer, around
 from edgeserve.engines.lm.transformers_encdec import (
     EncoderDecoderSession,
@@ -24,9 +24,11 @@ from edgeserve.engines.lm.transformers_encdec import (
     encoder_facts,
     with_own_positions,
 )
-from edgeserve.engines.lm.transformers_rows import TorchRows, TorchSession, cache_of, layers_of
+from edgeserve.engines.lm.transformers_rows import TorchRows, TorchSession
 from edgeserve.engines.options import Options
-from edgeserve.errors import ConfigError, EngineError, OutOfMemory
+from edgeserve.engines.torch.failures import failed_by_device
+from edgeserve.engines.torch.programs import take_out
+from edgeserve.errors import ConfigError, EngineError
 
 PRECISIONS = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
@@ -37,7 +39,7 @@ def make(model: ModelConfig, path: str, options: Options, lanes: Sequence[LaneIn
     if precision not in PRECISIONS:
         raise ConfigError(f"{options.where('precision')} = {precision!r}: expected one of {', '.join(PRECISIONS)}")
     lane = lanes[0] if lanes else LaneInfo()
-    device = f"cuda:{lane.device_index}" if lane.device_kind == "cuda" else "cpu"
+    device = torch.device("cuda", lane.device_index) if lane.device_kind == "cuda" else torch.device("cpu")
     return TransformersBackend(
         model.name,
         os.path.dirname(path),
@@ -45,6 +47,7 @@ def make(model: ModelConfig, path: str, options: Options, lanes: Sequence[LaneIn
         options.integer("threads", 0, 0, 1024),
         precision,
         device,
+        lane.device_kind == "cuda",
     )
 
 
@@ -53,13 +56,16 @@ class TransformersBackend:
 
     continues = True
 
-    def __init__(self, model: str, folder: str, context: int, threads: int, precision: str, device: str) -> None:
+    def __init__(
+        self, model: str, folder: str, context: int, threads: int, precision: str, device: torch.device, on_cuda: bool
+    ) -> None:
         self._model = model
         self._folder = folder
         self._context = context
         self._threads = threads
         self._dtype = PRECISIONS[precision]
         self._device = device
+        self._on_cuda = on_cuda
         self._network: Any = None
         self._config: Any = None
         self._vocabulary: Optional[FileTokenizer] = None
@@ -71,12 +77,14 @@ class TransformersBackend:
                 kind = transformers.AutoModelForSeq2SeqLM if has_encoder else transformers.AutoModelForCausalLM
                 network = kind.from_pretrained(self._folder, local_files_only=True)
                 network = network.to(device=self._device, dtype=self._dtype).eval()
+                if self._on_cuda:
+                    with torch.cuda.device(self._device):
+                        torch.cuda.synchronize()  # lanes compute on streams of their own
                 self._network = with_own_positions(network) if has_encoder else network
-            except torch.cuda.OutOfMemoryError as error:
-                raise OutOfMemory(
-                    f"model {self._model!r}: no room for its weights on {self._device}: {error}"
-                ) from error
             except Exception as error:
+                of_device = failed_by_device(self._model, error, self._device)
+                if of_device is not None:
+                    raise of_device from error
                 raise EngineError(
                     f"model {self._model!r}: transformers {transformers.__version__} cannot load "
                     f"{self._folder}: {error}"
@@ -102,11 +110,15 @@ class TransformersBackend:
         return ModelFacts(self._context or context, int(config.vocab_size), per_token, weights)
 
     def unload(self) -> None:
-        self._network = None
+        network, self._network = self._network, None
+        if network is not None and self._on_cuda:
+            take_out(network)  # its parts refer to each other, and a collection of garbage stops every thread
+            del network
+            torch.cuda.empty_cache()  # else the memory stays torch's
 
     def open(self, lane: LaneInfo, slots: int) -> BackendSession:
         kind = EncoderDecoderSession if self._network.config.is_encoder_decoder else TransformersSession
-        return kind(self._model, self._network, self._device, self._threads or lane.threads, slots)
+        return kind(self._model, self._network, lane, self._device, self._threads or lane.threads, slots)
 
     def _has_encoder(self) -> bool:
         if self._config is None:
@@ -130,42 +142,36 @@ class TransformersBackend:
 class TransformersSession(TorchSession):
     """One lane's sequences."""
 
-    def __init__(self, model: str, network: Any, device: str, threads: int, slots: int) -> None:
-        super().__init__(model, network, device, threads, slots)
+    def __init__(
+        self, model: str, network: Any, lane: LaneInfo, device: torch.device, threads: int, slots: int
+    ) -> None:
+        super().__init__(model, network, lane, device, threads, slots)
         self._rows = TorchRows(left=True)
-
-    def prefill(self, rows: Sequence[Row]) -> List[NDArray[Any]]:
-        return in_groups(rows, begun_alone, self._run)
-
-    def decode(self, rows: Sequence[Row]) -> List[NDArray[Any]]:
-        return in_groups(rows, lambda row: 0, self._run)
-
-    def free(self, slot: int) -> None:
-        self._rows.free(slot)
 
     def close(self) -> None:
         self._rows.clear()
 
+    def _forget(self, slot: int) -> None:
+        self._rows.free(slot)
+
     def _run(self, rows: List[Row]) -> NDArray[Any]:
-        """Append as many tokens to each row: the scores behind the last, ``[rows, vocabulary]``."""
         slots, count = [row.slot for row in rows], len(rows[0].tokens)
-        starts = torch.tensor([row.start for row in rows], device=self._device)
-        self._rows.gather(slots)
-        mask = self._rows.mask(slots, count, self._device)
-        cache = cache_of(self._rows.block)
-        positions = starts[:, None] + torch.arange(count, device=self._device)[None, :]
-        tokens = torch.tensor([list(row.tokens) for row in rows], device=self._device)
-        said = self._call(
-            len(rows),
-            self._network,
-            input_ids=tokens,
-            attention_mask=mask,
-            position_ids=positions,
-            use_cache=True,
-            **{self._cache_name: cache},
-        )
-        self._rows.grown(layers_of(cache), [row.start + count for row in rows])
-        scores: NDArray[Any] = said.logits[:, -1].float().cpu().numpy()
+        try:
+            with self._step(len(rows)):
+                starts = torch.tensor([row.start for row in rows], device=self._device)
+                self._rows.gather(slots)
+                said = self._network(
+                    input_ids=torch.tensor([list(row.tokens) for row in rows], device=self._device),
+                    attention_mask=self._rows.mask(slots, count, self._device),
+                    position_ids=starts[:, None] + torch.arange(count, device=self._device)[None, :],
+                    use_cache=True,
+                    **{self._cache_name: self._rows.cache},
+                )
+                scores: NDArray[Any] = said.logits[:, -1].float().cpu().numpy()
+        except EngineError:
+            self._rows.lose()
+            raise
+        self._rows.grown([row.start + count for row in rows])
         return scores
 
 

@@ -13,8 +13,9 @@ import torch
 import transformers
 from numpy.typing import NDArray
 
-from edgeserve.engines.lm.backend import Encoder, Row, Source, begun_alone, in_groups
-from edgeserve.engines.lm.transformers_rows import TorchRows, TorchSession, cache_of, layers_of
+from edgeserve.engines.base import LaneInfo
+from edgeserve.engines.lm.backend import Encoder, Row, Source
+from edgeserve.engines.lm.transformers_rows import TorchRows, TorchSession
 from edgeserve.errors import EngineError
 
 
@@ -68,8 +69,10 @@ def with_own_positions(network: Any) -> Any:
 class EncoderDecoderSession(TorchSession):
     """One lane's sequences."""
 
-    def __init__(self, model: str, network: Any, device: str, threads: int, slots: int) -> None:
-        super().__init__(model, network, device, threads, slots)
+    def __init__(
+        self, model: str, network: Any, lane: LaneInfo, device: torch.device, threads: int, slots: int
+    ) -> None:
+        super().__init__(model, network, lane, device, threads, slots)
         self._said: Dict[int, Any] = {}  # slot -> what the encoder said, until the decoder's first run
         self._crossed, self._rows = TorchRows(left=False), TorchRows(left=True)
         self._positions = getattr(network.get_decoder(), "embed_positions", None)
@@ -78,23 +81,21 @@ class EncoderDecoderSession(TorchSession):
 
     def encode(self, sources: Sequence[Source]) -> None:
         longest = max([len(source.tokens) for source in sources])
-        tokens = torch.zeros((len(sources), longest), dtype=torch.long, device=self._device)
-        mask = torch.zeros_like(tokens)
-        for place, source in enumerate(sources):
-            self.free(source.slot)
-            tokens[place, : len(source.tokens)] = torch.tensor(list(source.tokens), device=self._device)
-            mask[place, : len(source.tokens)] = 1
-        said = self._call(len(sources), self._network.get_encoder(), input_ids=tokens, attention_mask=mask)
-        for source, row in zip(sources, said.last_hidden_state):
-            self._said[source.slot] = row[: len(source.tokens)].clone()
+        with self._on_stream(), self._step(len(sources)):
+            tokens = torch.zeros((len(sources), longest), dtype=torch.long, device=self._device)
+            mask = torch.zeros_like(tokens)
+            for place, source in enumerate(sources):
+                self._forget(source.slot)
+                tokens[place, : len(source.tokens)] = torch.tensor(list(source.tokens), device=self._device)
+                mask[place, : len(source.tokens)] = 1
+            said = self._network.get_encoder()(input_ids=tokens, attention_mask=mask)
+            for source, row in zip(sources, said.last_hidden_state):
+                self._said[source.slot] = row[: len(source.tokens)].clone()
 
-    def prefill(self, rows: Sequence[Row]) -> List[NDArray[Any]]:
-        return in_groups(rows, begun_alone, self._run)
+    def _group_of(self, row: Row) -> Any:
+        return 0 if self._any_lengths else row.start
 
-    def decode(self, rows: Sequence[Row]) -> List[NDArray[Any]]:
-        return in_groups(rows, lambda row: 0 if self._any_lengths else row.start, self._run)
-
-    def free(self, slot: int) -> None:
+    def _forget(self, slot: int) -> None:
         self._said.pop(slot, None)
         self._crossed.free(slot)
         self._rows.free(slot)
@@ -105,37 +106,43 @@ class EncoderDecoderSession(TorchSession):
         self._rows.clear()
 
     def _run(self, rows: Sequence[Row]) -> NDArray[Any]:
-        """Append as many tokens to each row: the scores behind the last, ``[rows, vocabulary]``."""
-        slots, count = [row.slot for row in rows], len(rows[0].tokens)
-        starts = [row.start for row in rows]
+        slots = [row.slot for row in rows]
+        try:
+            with self._step(len(rows)):
+                scores, sources = self._said_by_decoder(rows, slots)
+        except EngineError:
+            self._rows.lose()
+            self._crossed.lose()
+            raise
+        self._rows.grown([row.start + len(row.tokens) for row in rows])
+        self._crossed.grown(sources)
+        for slot in slots:
+            self._said.pop(slot, None)
+        return scores
+
+    def _said_by_decoder(self, rows: Sequence[Row], slots: List[int]) -> Tuple[NDArray[Any], List[int]]:
+        """The scores, and the lengths of the sources."""
+        count = len(rows[0].tokens)
         self._rows.gather(slots)
         self._crossed.gather(slots)
         said, sources = self._said_to(slots)
-        mask = self._rows.mask(slots, count, self._device)
-        cache = transformers.EncoderDecoderCache(cache_of(self._rows.block), cache_of(self._crossed.block))
         if isinstance(self._positions, _Positions):
-            first = torch.tensor(starts, device=self._device)
+            first = torch.tensor([row.start for row in rows], device=self._device)
             self._positions.running.positions = first[:, None] + torch.arange(count, device=self._device)[None, :]
         try:
-            found = self._call(
-                len(rows),
-                self._network,
+            found = self._network(
                 encoder_outputs=(said,),
                 attention_mask=(torch.arange(said.shape[1], device=self._device) < sources[:, None]).long(),
                 decoder_input_ids=torch.tensor([list(row.tokens) for row in rows], device=self._device),
-                decoder_attention_mask=mask,
+                decoder_attention_mask=self._rows.mask(slots, count, self._device),
                 use_cache=True,
-                **{self._cache_name: cache},
+                **{self._cache_name: transformers.EncoderDecoderCache(self._rows.cache, self._crossed.cache)},
             )
         finally:
             if isinstance(self._positions, _Positions):
                 self._positions.running.positions = None
-        self._rows.grown(layers_of(cache.self_attention_cache), [start + count for start in starts])
-        self._crossed.grown(layers_of(cache.cross_attention_cache), sources.tolist())
-        for slot in slots:
-            self._said.pop(slot, None)
         scores: NDArray[Any] = found.logits[:, -1].float().cpu().numpy()
-        return scores
+        return scores, sources.tolist()
 
     def _said_to(self, slots: Sequence[int]) -> Tuple[Any, Any]:
         """The encoder's outputs, ``[rows, tokens, size]``, and the number of tokens of each source. Where the decoder

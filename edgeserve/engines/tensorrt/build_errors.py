@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 from typing import List, Optional
 
+from edgeserve.engines.cuda.status import OUT_OF_MEMORY, error_of, status_of
 from edgeserve.errors import EngineError, OutOfMemory
 
 
@@ -42,6 +44,16 @@ KINDS = {
     kind.code: kind for kind in (LibraryMissing, ParseFailed, BuildFailed, BuildOutOfMemory, PlanRefused, EngineError)
 }
 """Code -> type: how an error comes back from the process that builds."""
+
+
+def failed_by_device(what: str, said: str) -> Optional[EngineError]:
+    """The error where the device was the reason that ``what`` failed, by what TensorRT ``said``: no room, or a failure
+    of CUDA. ``None`` where it was not."""
+    cuda = [status_of(text) for text in re.findall(r"Cuda (?:Runtime|Driver) \(([^)]*)\)", said)]
+    status = next((status for status in cuda if status is not None), None)
+    if status is None and re.search(r"OutOfMemory|of GPU memory \(\d+ bytes\) could not be allocated", said):
+        status = OUT_OF_MEMORY
+    return None if status is None else error_of(what, status, said)
 
 
 def forget_locals(error: BaseException) -> None:

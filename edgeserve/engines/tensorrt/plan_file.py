@@ -14,7 +14,7 @@ from edgeserve.engines.cuda.device import CudaDevice
 from edgeserve.engines.cuda.driver import open_driver
 from edgeserve.engines.describe import FileDescription
 from edgeserve.engines.ports import Port
-from edgeserve.engines.tensorrt.build_errors import PlanRefused
+from edgeserve.engines.tensorrt.build_errors import PlanRefused, failed_by_device
 from edgeserve.engines.tensorrt.library import Library, open_library
 from edgeserve.engines.tensorrt.settings import is_plan
 from edgeserve.engines.tensorrt.shapes import Profile, ProfileShape
@@ -70,11 +70,15 @@ def deserialized(library: Library, path: str, where: str, dla_core: int = -1) ->
         runtime.DLA_core = dla_core
     engine = runtime.deserialize_cuda_engine(data)
     if engine is None:
+        said = library.why("it did not say why")
+        of_device = failed_by_device(f"{where}: loading its plan", said)
+        if of_device is not None:
+            raise of_device
         which = "" if where == path else f" {path}"
         built = " A plan runs on the GPU and the library version that built it alone." if is_plan(path) else ""
         raise PlanRefused(
             f"{where}: {library.name} {library.version} refuses the plan{which}: "
-            f"{library.why('it did not say why')}.{built} Check that the GPU, the driver and the library "
+            f"{said}.{built} Check that the GPU, the driver and the library "
             "fit together (edgeserve doctor)"
         )
     return (runtime, data), engine

@@ -33,7 +33,7 @@ from edgeserve.engines.cuda.staging import Staged
 from edgeserve.engines.cuda.status import of_model
 from edgeserve.engines.device_arrays import DeviceArray
 from edgeserve.engines.ports import PackedBatch, Ports
-from edgeserve.engines.tensorrt.build_errors import forget_locals
+from edgeserve.engines.tensorrt.build_errors import failed_by_device, forget_locals
 from edgeserve.engines.tensorrt.io_tensors import Tensor, select_profile, set_shape
 from edgeserve.engines.tensorrt.library import Library
 from edgeserve.engines.tensorrt.shapes import Profile, ProfileShape, outside
@@ -126,9 +126,10 @@ class ProfileContext:
         library = loaded.library
         context = library.new_context(loaded.engine)
         if context is None:
-            raise EngineError(
-                f"{loaded.where}: no execution context can be made for batch size {size}: "
-                f"{library.why('TensorRT did not say why')}. Use fewer batch sizes or lanes"
+            said = library.why("TensorRT did not say why")
+            raise failed_by_device(f"{loaded.where}: making an execution context", said) or EngineError(
+                f"{loaded.where}: no execution context can be made for batch size {size}: {said}. Use fewer batch "
+                "sizes or lanes"
             )
         self.size = size
         self.has_several = False

@@ -22,15 +22,11 @@ def failure_of(model: str, error: Exception, feeds: Dict[str, NDArray[Any]], dev
     """The error for what was raised while ``model`` loaded, or ran on ``feeds``."""
     if isinstance(error, EngineError):
         return of_model(model, error)
+    of_device = failed_by_device(model, error, device)
+    if of_device is not None:
+        return of_device
     text = str(error).strip() or type(error).__name__
-    if is_out_of_memory(error, text):
-        return _no_room(model, text, device)
-    lines = [line for line in text.split("\n") if line.strip()]
-    # The interpreter of TorchScript tells where first, and why in its last line.
-    first = lines[-1 if "TorchScript interpreter" in lines[0] else 0].strip()
-    status = status_of(text.partition("CUDA error: ")[2])
-    if status is not None:
-        return of_model(model, error_of("a CUDA call of torch", status, first))
+    first = _first_line(text)
     if "no kernel image" in text:
         first += (
             f". This build of torch {torch.__version__} has no code for the device (it has "
@@ -39,6 +35,23 @@ def failure_of(model: str, error: Exception, feeds: Dict[str, NDArray[Any]], dev
         )
     shown = ", ".join(f"{name} {value.dtype}{list(value.shape)}" for name, value in feeds.items())
     return EngineError(f"model {model!r} failed on {shown or 'loading'}: {type(error).__name__}: {first}")
+
+
+def failed_by_device(model: str, error: Exception, device: torch.device) -> Optional[EngineError]:
+    """The error of ``model`` where the device was the reason: no room, or a failure of CUDA; ``None`` where not."""
+    text = str(error).strip()
+    if is_out_of_memory(error, text):
+        return _no_room(model, text, device)
+    status = status_of(text.partition("CUDA error: ")[2])
+    if status is None:
+        return None
+    return of_model(model, error_of("a CUDA call of torch", status, _first_line(text)))
+
+
+def _first_line(text: str) -> str:
+    """The line that says why. The interpreter of TorchScript tells where first, and why in its last line."""
+    lines = [line for line in text.split("\n") if line.strip()]
+    return lines[-1 if "TorchScript interpreter" in lines[0] else 0].strip()
 
 
 def is_out_of_memory(error: Exception, text: str) -> bool:

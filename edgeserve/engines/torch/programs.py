@@ -113,11 +113,7 @@ class Program:
         only a collection of garbage frees them, which stops every thread: their tensors are taken out of them."""
         self.tensors.clear()
         for holder in self._holders:
-            for part in holder.modules() if isinstance(holder, torch.nn.Module) else (holder,):
-                tables = [value for value in vars(part).values() if isinstance(value, dict)]
-                for table in [vars(part), *tables]:
-                    for name in [name for name, value in table.items() if isinstance(value, torch.Tensor)]:
-                        del table[name]
+            take_out(holder)
 
     def _in_order(self, returned: Any) -> List[torch.Tensor]:
         if isinstance(returned, Mapping):
@@ -473,3 +469,12 @@ def _tensors_of(holder: Any) -> List[torch.Tensor]:
 def storages(tensors: Iterable[torch.Tensor]) -> Set[int]:
     """The addresses of the tensors' storages."""
     return {tensor.untyped_storage().data_ptr() for tensor in tensors}
+
+
+def take_out(holder: Any) -> None:
+    """Take the tensors out of a module, with its parts, or out of another object; it is not used again."""
+    for part in holder.modules() if isinstance(holder, torch.nn.Module) else (holder,):
+        tables = [value for value in vars(part).values() if isinstance(value, dict)]
+        for table in [vars(part), *tables]:
+            for name in [name for name, value in table.items() if isinstance(value, torch.Tensor)]:
+                del table[name]

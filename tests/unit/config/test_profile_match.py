@@ -299,3 +299,32 @@ def test_an_identity_is_what_a_file_gives_back(tmp_path):
     config = config_of(tmp_path, {"pad": {"x": float("-inf")}, "options": {"fan_out": (1, 2)}})
     same = identity(config.models["m"], str(tmp_path), VERSIONS)
     assert json.loads(json.dumps(same)) == same
+
+
+CARD = {"name": "NVIDIA L4", "compute_capability": "8.9", "driver": "580.65"}
+
+
+@pytest.mark.parametrize(
+    ("measured_on", "now", "usable", "said"),
+    [
+        (CARD, CARD, True, ""),
+        (CARD, {}, True, ""),
+        (
+            CARD,
+            {**CARD, "name": "NVIDIA H200"},
+            False,
+            "lane cpu0: the GPU's name is NVIDIA H200 now, it was NVIDIA L4",
+        ),
+        (CARD, {**CARD, "compute_capability": "9.0"}, False, "compute_capability is 9.0 now, it was 8.9"),
+        (CARD, {**CARD, "driver": "590.1"}, True, "the GPU's driver is 590.1 now, it was 580.65 when measured"),
+        ({}, CARD, True, "does not say on which GPU it was measured, and this is NVIDIA L4"),
+    ],
+    ids=["the same", "unknown here", "another card", "another capability", "another driver", "not noted"],
+)
+def test_a_profile_of_another_card_is_not_used(tmp_path, measured, measured_on, now, usable, said):
+    profile = measured(lane={"card": measured_on} if measured_on else {})
+    match = match_profile(profile, config_of(tmp_path), VERSIONS, cards={"cpu0": now} if now else {})
+    assert bool(match.usable.lanes) == usable
+    texts = [*match.mismatches, *match.doubts]
+    assert bool(texts) == bool(said) and said in "".join(texts)
+    assert bool(match.mismatches) != usable

@@ -289,7 +289,7 @@ def profiled(tmp_path):
 
     def write(sizes=(1, 4), drift=0.0, config_text=CONFIG):
         config = load_config(write_config(tmp_path))
-        same = identity(config.models["echo"], config.directory, engine_versions("python"))
+        same = identity(config.models["echo"], config.directory, engine_versions(config.models["echo"]))
         lanes = {"cpu0": {"settings": lane_settings(config, "cpu0"), "drift": 0.0}}
         timings = {size: Timing(10, 1000, 1500, 1100, 10, drift=drift) for size in sizes}
         write_profile(

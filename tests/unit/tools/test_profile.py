@@ -416,7 +416,7 @@ def test_what_was_measured_matches_the_configuration_that_it_was_measured_with(c
     assert run(config, "--model", "steady,host") == 0
     loaded = load_config(config)
     for model in ("steady", "host"):
-        versions = engine_versions(loaded.models[model].engine)
+        versions = engine_versions(loaded.models[model])
         match = match_profile(read_profile(path_of(config, model)), loaded, versions)
         assert (match.mismatches, match.lacking) == ((), ())
 
@@ -555,6 +555,10 @@ def test_device_names():
         "nvidia-jetson-agx-orin-developer-kit"
     )
     assert slug(board_name("", "", "aarch64")) == "aarch64"
+    cards = ["Model: \t\t NVIDIA L4\nIRQ:   28\n"] * 2
+    assert slug(board_name("", cpuinfo, "x86_64", cards)) == "nvidia-l4-intel-xeon-platinum-8481c"
+    assert slug(board_name("", cpuinfo, "x86_64", ["Model: NVIDIA T4\n", *cards])).startswith("nvidia-l4-nvidia-t4-")
+    assert board_name("Jetson", cpuinfo, "aarch64", cards) == "Jetson"
     assert slug("***") == "unknown"
     assert device_slug() == slug(device_slug())
     assert isinstance(clocks_mhz(), dict)

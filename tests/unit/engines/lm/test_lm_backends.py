@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import sys
+import weakref
 from dataclasses import replace
 
 import llama_double
@@ -14,12 +16,13 @@ import pytest
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines import make_engine
 from edgeserve.engines.base import Batch, LaneInfo
-from edgeserve.errors import ConfigError, EngineError, OutOfMemory
+from edgeserve.errors import ConfigError, DeviceLost, EngineError, OutOfMemory
 
 PROMPTS = ("Hello there", "x", "The quick brown fox jumps over the dog", "the then")
 ITEMS = [
     {"prompt": prompt, "max_tokens": length, "ignore_eos": True} for prompt, length in zip(PROMPTS, (9, 17, 5, 12))
 ]
+CONTEXT = llama_double.CONTEXT
 LLAMA = "edgeserve.engines.lm.llama_backend"
 
 
@@ -208,7 +211,7 @@ def test_conversations_have_the_first_token_once_and_the_ends_of_turns(
 def test_the_scheduler_is_told_of_memory_and_bounds(engine):
     info = engine.sequence()
     assert (info.context_tokens, info.slots) == (64, 4)
-    assert info.bytes_per_token > 0
+    assert info.bytes_per_token > 0 or engine.load().work_bytes > 0, "as answers grow, or reserved"
     assert "at most 63 fit" in str(run(engine.open(LaneInfo()), [{"tokens": [1] * 64}])[0].error)
 
 
@@ -258,6 +261,51 @@ def test_llama_cpp_reserves_one_more_sequence_only_where_some_are_kept(tmp_path,
     assert len(double.contexts[0].sequences) == reserved
 
 
+def kept_bytes(engine):
+    """What a llama.cpp session of two slots reserves for keys and values, beside the scores of a batch."""
+    return engine.load().work_bytes - llama_double.VOCABULARY * 512 * 4
+
+
+@pytest.mark.parametrize("lanes", [1, 2])
+def test_what_llama_cpp_reserves_is_counted_once_per_lane_and_not_again_as_answers_grow(llama_file, monkeypatch, lanes):
+    doubled(monkeypatch)
+    infos = [LaneInfo(name=f"cpu{number}") for number in range(lanes)]
+    engine = make_engine(llama_file[0], infos, llama_file[1])
+    first = make_engine(llama_file[0], infos[:1], llama_file[1]).load().work_bytes
+    assert engine.load().work_bytes == lanes * first > lanes * CONTEXT * 2
+    assert engine.sequence().bytes_per_token == 0
+    (result,) = run(engine.open(infos[0]), ITEMS[:1], steps_max=2)
+    assert result.state_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("has_gpu", "lane", "options", "main_gpu", "layers"),
+    [
+        (True, LaneInfo(), {}, -1, 0),
+        (False, LaneInfo(), {}, -1, 0),
+        (True, LaneInfo("cuda", device_index=1), {}, 1, 10_000),
+        (True, LaneInfo("cuda", device_index=1), {"gpu_layers": 0}, 1, 0),
+        (False, LaneInfo("cuda", device_index=1), {"gpu_layers": 0}, -1, 0),
+    ],
+    ids=["cpu", "cpu alone", "second gpu", "weights on the host", "no gpu in the library"],
+)
+def test_a_model_lies_on_its_lanes_device_and_on_no_other(
+    llama_file, monkeypatch, has_gpu, lane, options, main_gpu, layers
+):
+    opened, contexts = [], []
+    double = doubled(monkeypatch, supports_gpu_offload=lambda: has_gpu)
+    load, begin = double.llama_model_load_from_file, double.llama_init_from_model
+    double.llama_model_load_from_file = lambda path, settings: opened.append(settings) or load(path, settings)
+    double.llama_init_from_model = lambda model, settings: contexts.append(settings) or begin(model, settings)
+    engine = make_engine(replace(llama_file[0], options=options), [lane], llama_file[1])
+    engine.load()
+    engine.open(lane)
+    vocabulary, weights = opened
+    assert (vocabulary.main_gpu, vocabulary.split_mode) == (-1, 0), "no context of CUDA for a tokenizer"
+    assert (weights.main_gpu, weights.split_mode, weights.n_gpu_layers) == (main_gpu, 0, layers)
+    assert contexts[0].offload_kqv == contexts[0].op_offload == (lane.device_kind == "cuda")
+
+
 @pytest.mark.parametrize(
     ("facts", "kept"),
     [
@@ -273,8 +321,7 @@ def test_a_token_is_counted_with_what_its_keys_and_values_take(llama_file, monke
     doubled(monkeypatch)
     llama_double.write_file(tmp_path / "model.gguf", **facts)
     engine = make_engine(llama_file[0], [LaneInfo()], llama_file[1])
-    engine.load()
-    assert engine.sequence().bytes_per_token == 2 * kept, "llama.cpp keeps two bytes for each number"
+    assert kept_bytes(engine) == CONTEXT * (2 + 1) * 2 * kept, "llama.cpp keeps two bytes for each number"
 
 
 @pytest.mark.parametrize(
@@ -295,7 +342,7 @@ def test_keys_and_values_are_kept_and_counted_as_asked(llama_file, monkeypatch, 
     engine.load()
     engine.open(LaneInfo())
     assert (asked[0].type_k, asked[0].type_v, asked[0].flash_attn_type) == settings
-    assert engine.sequence().bytes_per_token == kept
+    assert kept_bytes(engine) == CONTEXT * (2 + 1) * kept
 
 
 def test_what_cannot_be_kept_is_refused(llama_file, monkeypatch):
@@ -448,3 +495,94 @@ def test_a_gguf_file_gives_the_same_scores_on_onnx_runtime_and_llama_cpp(tmp_pat
     assert scores[0][:3] == scores[1][:3]
     for ours, theirs in zip(scores[0][3:], scores[1][3:]):
         np.testing.assert_allclose(ours, theirs, atol=0.02)  # llama.cpp keeps float16 keys and values
+
+
+# --- transformers on a GPU --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def on_gpu(tmp_path, monkeypatch):
+    """(torch's double, an engine on it, its lane and its network)"""
+    file = transformers_model(str(tmp_path))
+    import torch_cuda_double
+    import transformers
+
+    networks, kind = [], transformers.AutoModelForCausalLM
+    read = kind.from_pretrained
+    monkeypatch.setattr(
+        kind, "from_pretrained", lambda *args, **named: networks.append(read(*args, **named)) or networks[0]
+    )
+
+    modules = [f"edgeserve.engines.lm.transformers_{name}" for name in ("backend", "rows")]
+    double = torch_cuda_double.installed(monkeypatch, *modules)
+    lane = LaneInfo("cuda", name="gpu0", clock_ns=lambda: 1, common={})
+    engine = make_engine(ModelConfig(name="chat", engine="lm", file=file, batch=(1, 2)), [lane], str(tmp_path))
+    engine.load()
+    yield double, engine, lane, networks
+    engine.unload()
+
+
+def each_call(networks, monkeypatch, before):
+    """Call ``before`` where the network is called."""
+    network = networks[0]
+    inner = network.forward
+    monkeypatch.setattr(network, "forward", lambda **inputs: before(inputs) or inner(**inputs))
+
+
+def test_transformers_compute_on_the_lanes_stream(on_gpu, monkeypatch):
+    double, engine, lane, networks = on_gpu
+    streams = []
+    session = engine.open(lane)
+    each_call(networks, monkeypatch, lambda inputs: streams.append(list(double.current)))
+    assert len(tokens(run(session, ITEMS[:1]))[0]) == 9
+    assert streams == [[lane.common["cuda"].handle]] * len(streams)
+    assert len(streams) >= 9
+
+
+def test_keys_and_values_are_not_copied_between_the_steps_of_one_company(on_gpu, monkeypatch):
+    _, engine, lane, networks = on_gpu
+    caches = []
+    session = engine.open(lane)
+    each_call(networks, monkeypatch, lambda inputs: caches.append(inputs.get("cache", inputs.get("past_key_values"))))
+    run(session, [{**item, "max_tokens": 6} for item in ITEMS[:2]])
+    assert len({id(cache) for cache in caches[-5:]}) == 1, "the steps after the prompts, of both together"
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("CUDA error: an illegal memory access was encountered", DeviceLost),
+        ("CUDA error: out of memory", OutOfMemory),
+        ("The size of tensor a must match", EngineError),
+    ],
+)
+def test_a_device_that_fails_under_transformers_is_said_to_be_the_reason(on_gpu, monkeypatch, text, kind):
+    _, engine, lane, networks = on_gpu
+    session = engine.open(lane)
+    expected = tokens(run(session, ITEMS[:2]))
+    states = [result.state for result in run(session, ITEMS[:2], steps_max=3)]
+    fails = [True]
+
+    def fail(inputs):
+        if fails:
+            fails.clear()
+            raise RuntimeError(text)
+
+    each_call(networks, monkeypatch, fail)
+    with pytest.raises(EngineError, match="model 'chat'") as caught:
+        run(session, ITEMS[:2], states)
+    assert type(caught.value) is kind
+    assert tokens(run(session, ITEMS[:2])) == expected, "what the failed step left behind changes no answer"
+
+
+def test_an_unloaded_model_of_transformers_gives_its_memory_back_without_a_collection(on_gpu, monkeypatch):
+    double, engine, lane, networks = on_gpu
+    run(engine.open(lane), ITEMS[:1])
+    weights = [weakref.ref(weight) for weight in networks.pop().parameters()]
+    gc.disable()
+    try:
+        engine.unload()
+        assert [weight for weight in weights if weight() is not None] == []
+    finally:
+        gc.enable()
+    assert double.emptied == 1, "else the memory stays torch's"

@@ -22,7 +22,7 @@ from edgeserve.engines.base import Batch, run_whole
 from edgeserve.engines.cuda import driver
 from edgeserve.engines.tensorrt import tensorrt_engine as engine_module
 from edgeserve.engines.tensorrt.build_errors import LibraryMissing, PlanRefused
-from edgeserve.errors import DeviceMissing, EngineError, OutOfMemory
+from edgeserve.errors import DeviceLost, DeviceMissing, EngineError, OutOfMemory
 
 TOML = """
 [device.gpu]
@@ -144,6 +144,30 @@ def test_a_plan_that_the_library_refuses_is_built_again_once(double, builds, tmp
     with pytest.raises(PlanRefused, match=r"model 'm': .*did not say why.*edgeserve doctor"):
         made(tmp_path).load()
     assert len(builds) == 3
+    assert double.leaks() == []
+
+
+@pytest.mark.parametrize(
+    ("said", "kind"),
+    [
+        ("[defaultAllocator.cpp::allocate::19] Error Code 1: Cuda Runtime (out of memory)", OutOfMemory),
+        (
+            "[virtualMemoryBuffer.cpp::resizePhysical::145] Error Code 2: OutOfMemory (Requested size was 9)",
+            OutOfMemory,
+        ),
+        ("Requested amount of GPU memory (8388608 bytes) could not be allocated", OutOfMemory),
+        ("[x.cpp::y::1] Error Code 1: Cuda Runtime (an illegal memory access was encountered)", DeviceLost),
+    ],
+)
+def test_a_device_that_fails_while_a_plan_is_loaded_is_not_the_plans_fault(double, builds, tmp_path, said, kind):
+    loads(made(tmp_path))
+    double.refusals.append(said)
+    engine = made(tmp_path)
+    with pytest.raises(kind, match="model 'm'") as caught:
+        engine.load()
+    assert "Check that the GPU" not in str(caught.value)
+    loads(engine)
+    assert len(builds) == 1, "the plan is good and stays"
     assert double.leaks() == []
 
 
