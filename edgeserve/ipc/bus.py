@@ -1,8 +1,9 @@
 """The server's side of the bus: one ROUTER socket that the loop's thread owns.
 
 It turns messages into plain records and answers into messages; an unreadable message it answers itself with a typed
-error. ``peers.py`` keeps the clients and the requests in flight. It does not know apps, deadlines or the scheduler, has
-no thread, and is handed its clock.
+error. It wires what keeps its state: who is connected (``registry.py``), the requests in flight (``in_flight.py``), who
+counts as gone (``liveness.py``), the defence (``guard.py``) and the sleep (``waiter.py``). It does not know apps,
+deadlines or the scheduler, has no thread, and is handed its clock.
 """
 
 from __future__ import annotations
@@ -10,14 +11,25 @@ from __future__ import annotations
 import errno
 import logging
 import os
-import select
 from functools import partial
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Union
 
 import zmq
 
-from edgeserve.errors import BadInput, ConfigError, Failed, Malformed, NotAllowed, RequestError, TooLarge, told
+from edgeserve.errors import (
+    BadInput,
+    Cancelled,
+    ConfigError,
+    Failed,
+    Malformed,
+    NotAllowed,
+    RequestError,
+    TooLarge,
+    told,
+)
 from edgeserve.ipc import wire
+from edgeserve.ipc.connections import connections_max
+from edgeserve.ipc.costs import Account
 from edgeserve.ipc.credentials import AllowedKeys, Authenticator, Credentials, refuse_old_greetings, require_keys
 from edgeserve.ipc.endpoints import (
     default_endpoint,
@@ -30,35 +42,38 @@ from edgeserve.ipc.endpoints import (
     socket_mode,
     split_endpoint,
 )
+from edgeserve.ipc.flood import KeptOut
 from edgeserve.ipc.gate import Gate
+from edgeserve.ipc.guard import Guard
+from edgeserve.ipc.in_flight import InFlight
+from edgeserve.ipc.liveness import Liveness
 from edgeserve.ipc.memory import GiveBack
-from edgeserve.ipc.peers import (
-    AWAY_CHECKS,
-    DEAD,
-    MARK_BYTES,
-    Account,
-    ClientGone,
-    Peer,
-    Peers,
-    Unread,
-    seed_routing_ids,
-)
+from edgeserve.ipc.peer import MARK_BYTES, Peer, Unread
+from edgeserve.ipc.registry import DEAD, ClientRegistry, seed_routing_ids
 from edgeserve.ipc.segments import Offers, check_room, offers_for
 from edgeserve.ipc.tensors import LARGE_BYTES, TENSORS_MAX
-from edgeserve.ipc.unfinished import LATE_NS
+from edgeserve.ipc.unfinished import LATE_NS, Unfinished
+from edgeserve.ipc.waiter import Waiter
 from edgeserve.ipc.wire import Ask, Key
-from edgeserve.units import NS_PER_MS, NS_PER_S, ns_to_ms
+from edgeserve.units import NS_PER_S, ns_to_ms
 
 log = logging.getLogger("edgeserve")
 
 __all__ = ["Ask", "Bus", "Cancel", "ClientGone", "Control", "default_endpoint"]
 
-READ_MAX = 256  # messages that one receive reads, also if none of them is news: the loop has others to serve
-SEND_MESSAGES_MAX = 4096  # answers per client that it has not read; one more and it counts as gone, never a silent drop
-CLOSE_LINGER_MS = 250  # answers given just before closing still go out, if their clients read
+READ_MAX = 256
+"""Messages that one receive reads, also if none of them is news, some milliseconds: the loop has others to serve."""
+
+SEND_MESSAGES_MAX = 4096
+"""Answers of a client that it has not read, as many as it may have requests in flight; with one more it counts as
+gone, never a silent drop."""
+
+CLOSE_LINGER_MS = 250
+"""The time in which answers given just before closing still go out; clients on this host read them in a millisecond."""
 
 HANDSHAKE_MS = 5000
-"""Milliseconds that a handshake may take; then the connection ends, and the client's library tries again."""
+"""Milliseconds that a handshake may take, on a slow line too; then the connection ends, and the client's library tries
+again."""
 
 BYTES_MAX = 2**62
 """The bound on bytes where none was given."""
@@ -73,18 +88,11 @@ other client's message before its last frame."""
 DROP_MAX = 256
 """Messages of connections that are over which one receive drops, about a millisecond."""
 
-PROBE_MESSAGES_MAX = 2
-"""The number of messages of a burst before each of which the socket is asked whether one waits; then messages are read
-until none is there. The exception that an empty socket raises costs as much as three questions."""
-
-POLL_NS_MIN = 2 * NS_PER_MS
-"""Shorter waits use ``select``, which counts microseconds; ``zmq_poll`` counts milliseconds."""
-
-FD_SELECT_MAX = 1024  # ``select`` takes no file number beyond this
+STAMP_AHEAD_NS_MAX = NS_PER_S
+"""The most that a send stamp may be in the future; one beyond is of another clock and ignored."""
 
 _NOBLOCK = int(zmq.NOBLOCK)
 _MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
-_POLLIN = int(zmq.POLLIN)
 
 
 class Cancel:
@@ -112,6 +120,17 @@ class Control:
         self.is_req = is_req
         self.kind = kind
         self.number = number
+
+
+class ClientGone:
+    """A client vanished with requests in flight: ``asks``. Replies to them are ignored."""
+
+    __slots__ = ("client", "asks", "reason")
+
+    def __init__(self, client: bytes, asks: List[Ask], reason: str) -> None:
+        self.client = client
+        self.asks = asks
+        self.reason = reason
 
 
 News = Union[Ask, Cancel, Control, ClientGone]
@@ -155,12 +174,13 @@ class Bus:
         self._client_silence_ns = client_silence_ns
         self._surplus: Peer | None = None  # whose message's rest is being dropped
         self._surplus_frames = self._surplus_since_ns = 0
-        self._quiet = False  # the last wait heard nothing of connections
+        self._news: List[News] = []  # what the next receive tells, in order
         self._paths: Dict[str, int] = {}  # socket files of ours, by their inode
         self.refused: Callable[[RequestError, str], None] = lambda error, owner: None  # a refusal and its owner
         self.costly: List[Account] = []  # whose messages were refused, or are questions, since the last receive began
         self._read_unlooked = 0  # messages read since unfinished ones were looked for, while others waited
         self._read_count = 0  # messages that it read
+        self._empty_count = 0  # how often nothing more waited then
         self._unexpected_count = 0  # messages at which something was raised that no client should be told
         self._give_back = GiveBack(clock_ns())
         allowed = AllowedKeys(client_keys, clock_ns) if client_keys else None
@@ -173,21 +193,33 @@ class Bus:
             self._authenticator = Authenticator(self._context, allowed)
         seed_routing_ids()
         self.socket: zmq.Socket[Any] = self._context.socket(zmq.ROUTER)
-        self._here = [(self.socket, _POLLIN)]
         pending_bytes_max = max(pending_bytes_max, message_bytes_max)
-        self._peers = Peers(
-            self.socket,
-            self._context,
+        now_ns = clock_ns()
+        transports = {split_endpoint(endpoint)[0] for endpoint in endpoints}
+        self._kept_out = KeptOut(clock_ns)
+        self._in_flight = InFlight(message_bytes_max, client_bytes_max, pending_bytes_max, app_bytes_max or {})
+        self._liveness = Liveness(
+            now_ns, client_silence_ns, max(unread_bytes_max, 2 * message_bytes_max), pending_bytes_max
+        )
+        self._unfinished = Unfinished(message_bytes_max, pending_bytes_max)
+        self._registry = ClientRegistry(
             credentials,
             clock_ns=clock_ns,
-            endpoints=endpoints,
             count_max=clients_max,
-            silence_ns=client_silence_ns,
-            message_bytes_max=message_bytes_max,
-            client_bytes_max=client_bytes_max,
-            app_bytes_max=app_bytes_max or {},
-            unread_bytes_max=max(unread_bytes_max, 2 * message_bytes_max),
-            all_bytes_max=pending_bytes_max,
+            connections_max=connections_max(clients_max),
+            has_inproc="inproc" in transports,
+            is_out=self._kept_out.has,
+            on_part=self._on_part,
+        )
+        self._guard = Guard(
+            self.socket,
+            self._context,
+            self._registry,
+            credentials,
+            self._kept_out,
+            self._unfinished,
+            clock_ns,
+            "tcp" in transports,
         )
         self._offers: Offers | None = None
         self._recv = self.socket.recv
@@ -195,9 +227,12 @@ class Bus:
         self._send_frame = partial(zmq.backend.Socket.send, self.socket)
         try:
             self._set_up()
-            self._gate = self._open_gate(endpoints, curve_secret_key_file)
+            self._gate = self._open_gate(transports, bool(curve_secret_key_file))
             self.endpoints = [self._bind(endpoint, curve_secret_key_file) for endpoint in endpoints]
-            self._file = int(self.socket.getsockopt(zmq.FD))  # edge-triggered, as libzmq's is
+            file = int(self.socket.getsockopt(zmq.FD))
+            self._waiter = Waiter(
+                partial(zmq.zmq_poll, [(self.socket, int(zmq.POLLIN))], 0), file, self._guard.monitor_file
+            )
             self._offers = offers_for(endpoints, shared_memory_bytes, pending_bytes_max, clock_ns)
         except BaseException:
             self.close()
@@ -209,27 +244,21 @@ class Bus:
         refuse_old_greetings(socket)
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # an answer that cannot go out is an error here, not silence
         socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
-        socket.setsockopt(zmq.RCVHWM, 0)  # see peers.Flood
+        socket.setsockopt(zmq.RCVHWM, 0)  # see flood.Flood
         # A client that chooses a routing id is not served. But without this libzmq keeps all that a second connection
         # of one id sends, for ever (docs/develop/libzmq.md).
         socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
         socket.setsockopt(zmq.SNDHWM, SEND_MESSAGES_MAX)
         # Somewhat over the bound still gets a typed error; far over, libzmq closes the connection unread.
         socket.setsockopt(zmq.MAXMSGSIZE, 2 * self._message_bytes_max + wire.HEADER_BYTES_MAX)
-        self._peers.learn_first_id(self._context)
-        self._is_armed = False  # the socket was found empty and not used since: its file tells of what comes
-        self._has_come = False  # the last wait ended for a message
-        self._comes_in_bursts = False  # the last receive read several
-        self._other_file = -1
-        self._poll: Callable[[int], List[Tuple[int, int]]]
+        self._registry.learn_first_id(socket, self._context)
 
-    def _open_gate(self, endpoints: Sequence[str], secret_key_file: str) -> Gate | None:
+    def _open_gate(self, transports: Set[str], has_key: bool) -> Gate | None:
         """``None`` where there is CURVE: its handshake must not wait (docs/develop/libzmq.md)."""
-        transports = {split_endpoint(endpoint)[0] for endpoint in endpoints}
-        if transports <= {"inproc"} or ("tcp" in transports and secret_key_file):
+        if transports <= {"inproc"} or ("tcp" in transports and has_key):
             return None
         try:
-            return Gate(self._context, self._peers.is_out, lambda: self._peers.read_all, self._clock_ns)
+            return Gate(self._context, self._kept_out.has, lambda: self._empty_count, self._clock_ns)
         except zmq.ZMQError:  # another bus of this context has it
             return None
 
@@ -268,79 +297,45 @@ class Bus:
 
     def has_more(self) -> bool:
         """Something waits for :meth:`receive`."""
-        peers = self._peers
-        return bool(peers.news or peers.stirred or zmq.zmq_poll(self._here, 0)) or self._clock_ns() >= min(
-            peers.check_at_ns, peers.unfinished.look_at_ns
+        return bool(self._news or self._liveness.stirred or self._waiter.readable()) or self._clock_ns() >= min(
+            self._liveness.check_at_ns, self._unfinished.look_at_ns
         )
 
     def wait(self, file: int, now_ns: int, until_ns: int) -> Tuple[bool, bool]:
         """Sleep until ``file`` can be read, :meth:`receive` wants to be called, or ``until_ns``; whether the first,
         whether the second. It overlooks no message that came before."""
-        peers = self._peers
-        timeout_ns = min(peers.check_at_ns, peers.unfinished.look_at_ns, until_ns) - now_ns
-        if peers.news or peers.stirred or timeout_ns <= 0:
+        liveness, unfinished = self._liveness, self._unfinished
+        timeout_ns = min(liveness.check_at_ns, unfinished.look_at_ns, until_ns) - now_ns
+        if self._news or liveness.stirred or timeout_ns <= 0:
             return False, True
-        if not self._is_armed:
-            if zmq.zmq_poll(self._here, 0):
-                self._has_come = True
-                return False, True
-            self._is_armed = True
-        if timeout_ns < POLL_NS_MIN:
-            found = _wait_readable((file, self._file), timeout_ns)
-            self._has_come = self._file in found
-            return file in found, self._has_come or not found
-        if file != self._other_file:
-            self._poll_too(file)
-        rang = came = False
-        ready = self._poll(timeout_ns // NS_PER_MS)
-        for found_one, _ in ready:
-            if found_one == self._file:
-                came = self._has_come = True
-            elif found_one == file:
-                rang = True
-            else:
-                peers.stirred = came = True
-        self._quiet = not peers.stirred
-        if not ready and peers.unfinished.look_at_ns < min(peers.check_at_ns, until_ns):
-            peers.look_for_unfinished(self._clock_ns())  # without a turn of the loop: nothing came
-            return False, False
-        return rang, came or not ready
-
-    def _poll_too(self, file: int) -> None:
-        """Make what :meth:`wait` sleeps on, with the file of its caller."""
-        self._other_file = file
-        poll = select.poll()
-        for one in (self._file, file, self._peers.monitor_file):
-            poll.register(one, select.POLLIN)
-        self._poll = poll.poll
+        rang, came, stirred = self._waiter.sleep(file, timeout_ns)
+        if stirred is not None:
+            liveness.listened(stirred)
+            is_over = not (rang or came or stirred)
+            if is_over and unfinished.look_at_ns < min(liveness.check_at_ns, until_ns):
+                self._guard.look_for_unfinished(self._clock_ns())  # without a turn of the loop: nothing came
+                return False, False
+        return rang, came or bool(stirred) or not rang
 
     def receive(self, count_max: int = 64) -> List[News]:
         """The waiting messages, at most about ``count_max`` at a time; never blocks."""
-        now_ns, peers = self._clock_ns(), self._peers
-        if now_ns - peers.received_ns > AWAY_CHECKS * peers.check_ns:
-            peers.was_away(now_ns)
-        peers.received_ns = now_ns
-        if self._quiet:
-            self._quiet = False
-            peers.looked_ns = now_ns
-        if peers.stirred or now_ns - peers.looked_ns >= peers.look_busy_ns or now_ns >= peers.check_at_ns:
-            peers.look_around(now_ns)
-        news = peers.news
-        recv, poll, here = self._recv, zmq.zmq_poll, self._here
+        now_ns, liveness, guard, waiter = self._clock_ns(), self._liveness, self._guard, self._waiter
+        if liveness.read(now_ns):
+            self._unfinished.forget()
+        if liveness.must_look(now_ns):
+            guard.look_around()
+        news, dead, flood = self._news, self._registry.dead, guard.flood
+        recv, poll = self._recv, waiter.readable
         read = dropped = 0
         self.costly.clear()
-        known = 1 if self._has_come else 0
-        asked = 1 if self._comes_in_bursts else PROBE_MESSAGES_MAX
-        all_read = self._has_come = False
-        dead = peers.dead
+        known, asked = waiter.begin()
+        all_read = False
         if self._surplus is not None:
             self._drop_surplus(self._surplus)
-        counts = None
-        if peers.flood is not None:
-            counts = peers.flood.counts
-            peers.watch()  # who was cut off comes again at once
+        if flood is not None:
+            guard.watch()  # who was cut off comes again at once
         while len(news) < count_max and read < READ_MAX and self._surplus is None:
-            if known <= read < asked and not poll(here, 0):
+            if known <= read < asked and not poll():
                 all_read = True
                 break
             try:
@@ -355,43 +350,60 @@ class Bus:
                     break
                 continue
             read += 1
-            if counts is not None:
-                counts[client] = counts.get(client, 0) + 1
+            if flood is not None:
+                flood.count(client)
             try:
                 self._receive_one(client, now_ns, news)
             except Exception as raised:  # noqa: BLE001 one message must not end the server
                 self._give_up(client, raised)
-        self._is_armed = all_read
+        waiter.end(read, all_read)
         self._read_count = read
-        self._comes_in_bursts = read > PROBE_MESSAGES_MAX
-        if all_read:  # what a client sent counts before its silence does
-            peers.flood = None
-            peers.read_all += 1
-            if now_ns >= peers.unfinished.look_at_ns:
-                peers.look_for_unfinished(now_ns)
-            if now_ns >= peers.check_at_ns:
-                self._give_back.look(now_ns, peers.ended_count)
-                for peer, key, error in peers.judge(now_ns):
-                    self._send(peer, False, (wire.encode_error(key, error),))
+        if all_read:
+            self._empty_count += 1
+            self._look_after(now_ns)
         else:
-            peers.look_for_flood(now_ns)
+            guard.look_for_flood(now_ns)
             # Small messages must be no shield for a large one. libzmq gives a message of each connection in turn: of
             # every one that finished any, one has been read.
             self._read_unlooked += read + dropped
-            is_round = self._read_unlooked > 2 * (len(peers.connections.by_file) + len(dead))
-            if now_ns > peers.unfinished.look_at_ns + (0 if is_round else LATE_NS):
+            is_round = self._read_unlooked > 2 * (len(self._registry.connections.by_file) + len(dead))
+            if now_ns > self._unfinished.look_at_ns + (0 if is_round else LATE_NS):
                 self._read_unlooked = 0
-                peers.look_for_unfinished(now_ns)
-        peers.news = []
+                guard.look_for_unfinished(now_ns)
+        self._news = []
         return news
+
+    def _look_after(self, now_ns: int) -> None:
+        """No message waits: what a client sent counts before its silence does."""
+        liveness, registry = self._liveness, self._registry
+        self._guard.end_flood()
+        if now_ns >= self._unfinished.look_at_ns:
+            self._guard.look_for_unfinished(now_ns)
+        if now_ns >= liveness.check_at_ns:
+            self._give_back.look(now_ns, registry.ended_count)
+            self._guard.check(now_ns)
+            for peer in liveness.silent(now_ns, registry.by_id.values()):
+                keys = list(peer.open)
+                registry.part(peer, liveness.silence)
+                for key in keys:  # it is still connected
+                    error = Cancelled(f"the client counts as gone: {liveness.silence}")
+                    self._send(peer, False, (wire.encode_error(key, error),))
+
+    def _on_part(self, peer: Peer, reason: str) -> None:
+        """A client is forgotten: news when it had requests in flight."""
+        peer.memory = None  # what its connection shares lasts as long as that
+        asks = self._in_flight.end_all(peer)
+        if asks:
+            self._news.append(ClientGone(peer.client, asks, reason))
 
     def _receive_one(self, client: bytes, now_ns: int, news: List[News]) -> None:
         """The rest of a message, of which ``client`` was the first frame, to a record in ``news``."""
         recv: Any = self._recv
         frame = recv(_NOBLOCK, False)  # it says whether more follows; asking the socket costs more
-        peer, refusal = self._peers.by_id.get(client), None
+        peer, refusal = self._registry.by_id.get(client), None
         if peer is None:
-            peer, refusal = self._peers.meet(client, frame)
+            self._guard.watch()  # what happened to an earlier connection of the same number is known before
+            peer, refusal = self._registry.meet(client, frame)
         peer.seen_ns = now_ns
         is_req = frame.more and len(frame) == 0
         if is_req:
@@ -410,8 +422,8 @@ class Bus:
                 break
             buffers.append(frame.bytes if size < LARGE_BYTES else frame.buffer)
         if refusal is not None:
-            if self._peers.flood is not None:
-                self._peers.flood.refused[client] = peer
+            if self._guard.flood is not None:
+                self._guard.flood.refused[client] = peer
             if refusal is DEAD:
                 return
         key: Any = None  # of a request that shall be answered, also with an error
@@ -435,10 +447,13 @@ class Bus:
                 total += peer.memory.find(fields, buffers)
             if self._surplus is not None:
                 raise _too_many_frames()
-            self._peers.check(peer, key, total)
+            self._in_flight.check(peer, key, total)
             ask = self._ask_type()
             _read_ask(ask, fields, buffers, self._message_bytes_max, is_req, peer)
-            self._peers.enter(peer, ask, key, total, is_req, now_ns)
+            if ask.sent_ns is not None and (not peer.same_host or ask.sent_ns > now_ns + STAMP_AHEAD_NS_MAX):
+                ask.sent_ns = None
+            self._in_flight.enter(peer, ask, key, total, is_req)
+            self._registry.take_name(peer, ask)
         except Exception as error:  # noqa: BLE001 such as no more memory
             return self._refuse(peer, is_req, key, error)
         news.append(ask)
@@ -459,13 +474,13 @@ class Bus:
         reason = str(self.expected(error))
         while self.socket.getsockopt(zmq.RCVMORE):
             self._recv(_NOBLOCK)
-        peer = self._peers.by_id.get(client)
+        peer = self._registry.by_id.get(client)
         if peer is not None:
-            self._peers.cut(peer, reason)
+            self._registry.cut(peer, reason)
 
     def _refuse(self, peer: Peer, is_req: bool, key: Any, raised: Exception) -> None:
         error = self.expected(raised)
-        self.note_cost(peer, self._peers.received_ns, error)
+        self.note_cost(peer, self._liveness.received_ns, error)
         if key is not None:
             self.refused(error, peer.credential.owner)
         self._send(peer, is_req, (wire.encode_error(key, error),))
@@ -481,7 +496,7 @@ class Bus:
 
     def charge(self, now_ns: int) -> None:
         """Charge the owners of the messages that the last :meth:`receive` read; call it when they are dealt with."""
-        cost_ns = (now_ns - self._peers.received_ns) // max(self._read_count, len(self.costly), 1)
+        cost_ns = (now_ns - self._liveness.received_ns) // max(self._read_count, len(self.costly), 1)
         for account in self.costly:
             account.charge(cost_ns, now_ns)
         self.costly.clear()
@@ -498,12 +513,12 @@ class Bus:
         self._surplus_frames += SLICE_FRAMES
         if self._surplus_frames >= SURPLUS_FRAMES_MAX:
             spent_ns = self._clock_ns() - self._surplus_since_ns
-            self._peers.penalise(peer, spent_ns, f"a message of it has over {SURPLUS_FRAMES_MAX} frames")
+            self._guard.penalise(peer, spent_ns, f"a message of it has over {SURPLUS_FRAMES_MAX} frames")
 
     def _drop_message(self, client: bytes) -> None:
         """The rest of a message of a connection that is over."""
         peer = self._surplus = Peer(client, None)
-        peer.owner = self._peers.dead[client][1]
+        peer.owner = self._registry.dead[client][1]
         self._drop_surplus(peer)
 
     def _read_other(
@@ -544,7 +559,7 @@ class Bus:
                 ),
             )
         elif kind == "bye":
-            self._peers.part(peer, "it said goodbye")
+            self._registry.part(peer, "it said goodbye")
         elif kind == "cancel":
             ask = peer.open.get(key)
             if isinstance(ask, Ask):
@@ -552,14 +567,13 @@ class Bus:
         elif kind == "memory":
             self._send(peer, is_req, (wire.encode_info(key, wire.pack_info({"bytes": self._claim(peer, token)})),))
         else:
-            self._peers.check_new(peer, key)
-            control = peer.open[key] = Control(peer, key, is_req, kind, number, name)
-            self._peers.open_count += 1
+            control = Control(peer, key, is_req, kind, number, name)
+            self._in_flight.enter_question(peer, key, control)
             news.append(control)
 
     def _claim(self, peer: Peer, token: bytes) -> int:
         """Shared memory for a connection, as it was passed to its process; how many bytes it has."""
-        connection = self._peers.connections.by_file.get(peer.file) if peer.file is not None else None
+        connection = self._registry.connections.by_file.get(peer.file) if peer.file is not None else None
         if self._offers is None or connection is None:
             raise NotAllowed("token: this server gives no shared memory to this connection; send frames")
         if connection.memory is not None:
@@ -586,15 +600,9 @@ class Bus:
 
         An output that cannot travel is answered with ``failed`` instead; a client that is gone meanwhile gets nothing.
         """
-        peer, key = ask.peer, ask.key
-        if peer.open.pop(key, None) is None:
+        if not self._in_flight.leave(ask):
             return
-        peers, size = self._peers, ask.bytes
-        peers.open_count -= 1
-        peer.bytes -= size
-        peers.open_bytes -= size
-        if ask.app in peers.app_bytes:
-            peers.app_bytes[ask.app] -= size
+        peer, key = ask.peer, ask.key
         try:
             room = None if ask.room is None or peer.memory is None else peer.memory.room(ask.room)
             frames = wire.encode_answer(
@@ -631,19 +639,14 @@ class Bus:
 
     def refuse(self, ask: Union[Ask, Control], error: RequestError) -> None:
         """The one reply to a request that ended without an answer, or to a question that is not answered."""
-        peer = ask.peer
-        if peer.open.pop(ask.key, None) is not None:
-            self._peers.open_count -= 1
-            if isinstance(ask, Ask):
-                self._peers.leave(peer, ask)
-            self._send(peer, ask.is_req, (wire.encode_error(ask.key, error),))
+        if self._in_flight.leave(ask):
+            self._send(ask.peer, ask.is_req, (wire.encode_error(ask.key, error),))
 
     def control_reply(self, control: Control, payload: Union[Mapping[str, Any], bytes]) -> None:
         """The one reply to a :class:`Control`: plain numbers, strings, lists and maps, or what ``wire.pack_info`` made
         of them. What cannot travel is answered with ``failed``."""
-        if control.peer.open.pop(control.key, None) is None:
+        if not self._in_flight.leave(control):
             return
-        self._peers.open_count -= 1
         try:
             packed = payload if isinstance(payload, bytes) else wire.pack_info(payload)
             header = wire.encode_info(control.key, packed)
@@ -653,18 +656,18 @@ class Bus:
 
     def _send(self, peer: Peer, is_req: bool, frames: Sequence[Any]) -> bool:
         send, unread = self._send_frame, peer.unread
-        self._is_armed = False
-        if unread.total and not self._peers.may_have_more(peer):
+        self._waiter.used()
+        if unread.total and not self._may_send(peer):
             return False
         try:
             send(peer.client, _MORE)
         except zmq.Again:
-            self._peers.cut(peer, f"it left {SEND_MESSAGES_MAX} answers unread")
+            self._registry.cut(peer, f"it left {SEND_MESSAGES_MAX} answers unread")
             return False
         except zmq.ZMQError as error:
             if error.errno != errno.EHOSTUNREACH:
                 raise
-            self._peers.part(peer, "its connection closed")
+            self._registry.part(peer, "its connection closed")
             return False
         if is_req:
             send(b"", _MORE)
@@ -681,6 +684,14 @@ class Bus:
             self._lend(unread, frame, flags)
         return True
 
+    def _may_send(self, peer: Peer) -> bool:
+        """Whether a client may get another answer; one that left too much unread is given up."""
+        registry = self._registry
+        found = self._liveness.reader_to_end(peer, registry.by_id.values())
+        if found is not None:
+            registry.cut(*found)
+        return peer.client in registry.by_id
+
     def _lend(self, unread: Unread, frame: Any, flags: int) -> None:
         """Send a frame uncopied; where enough was sent since the last mark it is the next."""
         if unread.fresh < MARK_BYTES:
@@ -695,7 +706,7 @@ class Bus:
         if self.socket.closed:
             return
         self.socket.disable_monitor()
-        self._peers.close()
+        self._guard.close()
         if self._offers is not None:
             self._offers.close()
         for path, inode in self._paths.items():
@@ -707,16 +718,6 @@ class Bus:
             self._authenticator.stop()
         if self._own_context:
             self._context.term()
-
-
-def _wait_readable(files: Sequence[int], timeout_ns: int) -> Sequence[int]:
-    """The readable ones of ``files``; none after ``timeout_ns``."""
-    if max(files) < FD_SELECT_MAX:
-        return select.select(files, (), (), timeout_ns / NS_PER_S)[0]
-    poll = select.poll()
-    for file in files:
-        poll.register(file, select.POLLIN)
-    return [file for file, _ in poll.poll(timeout_ns / NS_PER_MS)]
 
 
 def _read_ask(ask: Ask, fields: Any, buffers: List[Any], message_bytes_max: int, is_req: bool, peer: Peer) -> None:

@@ -98,6 +98,10 @@ class Unfinished:
         self._arrivals.clear()
         self.watches = False
 
+    def put_off(self, now_ns: int) -> None:
+        """Nothing arrives, and nothing must be watched: a look would find nothing."""
+        self.look_at_ns = now_ns + LOOK_NS
+
     def look(self, now_ns: int, held_bytes: int, samples: Sequence[Sample]) -> List[int]:
         """The connections that are to be ended, mostly none. Every message that was finished has been read, or some of
         each connection's; ``held_bytes`` is the memory of the process."""

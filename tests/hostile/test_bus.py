@@ -23,9 +23,9 @@ from bus_server import BusServer, bus_of, dealer, header, reply_to
 from edgeserve.client import Client
 from edgeserve.errors import Rejected
 from edgeserve.ipc import bus as bus_module
-from edgeserve.ipc import connections, endpoints, memory, peers, wire
+from edgeserve.ipc import connections, endpoints, flood, guard, memory, wire
 from edgeserve.ipc.bus import SURPLUS_FRAMES_MAX, Ask, Bus, ClientGone
-from edgeserve.ipc.peers import DEAD_NS
+from edgeserve.ipc.registry import DEAD_NS
 from edgeserve.owners import process_owner, user_of
 
 IMPORTS = os.pathsep.join([os.path.dirname(bus_server.__file__), *sys.path])
@@ -92,7 +92,7 @@ def test_a_new_process_of_another_user_is_no_way_out(server: BusServer, monkeypa
     assert connections.offender("uid:4294967294/pid:7") == "uid:4294967294"
     assert connections.offender(process_owner(os.geteuid(), 7)) == process_owner(os.geteuid(), 7)
     assert connections.offender("address:192.0.2.7") == "address:192.0.2.7"
-    monkeypatch.setattr(peers, "offender", user_of)  # as if this were another user than the server's
+    monkeypatch.setattr(guard, "offender", user_of)  # as if this were another user than the server's
     with zmtp.connect(server.endpoint) as other:
         code = [sys.executable, "-c", MANY_FRAMES, server.endpoint, str(2 * SURPLUS_FRAMES_MAX)]
         subprocess.run(code, env={**os.environ, "PYTHONPATH": IMPORTS}, stdout=subprocess.DEVNULL, check=True)
@@ -260,7 +260,7 @@ def test_a_routing_id_that_looks_like_libzmqs_own_is_not_served(server: BusServe
         assert healthy.infer("echo", X)["x"].sum() == 15
 
 
-FIRST_ID = "import bus_server; print(bus_server.bus_of('inproc://first')._peers._first_id)"
+FIRST_ID = "import bus_server; print(bus_server.bus_of('inproc://first')._registry._first_id)"
 
 
 def test_the_numbers_of_clients_begin_elsewhere_in_every_process() -> None:
@@ -557,13 +557,13 @@ def test_heartbeats_of_libzmq_are_off(server: BusServer, context: Any) -> None:
 
 def test_who_sends_faster_than_is_read_is_cut_off(monkeypatch: pytest.MonkeyPatch, context: Any) -> None:
     clock, memory = [0], [0]
-    monkeypatch.setattr(peers, "resident_bytes", lambda: memory[0])
+    monkeypatch.setattr(flood, "resident_bytes", lambda: memory[0])
     bus = bus_of("inproc://flood", clock, client_silence_ns=10**12, context=context)
     greedy, modest = dealer(context, "inproc://flood", sndhwm=0), dealer(context, "inproc://flood")
     gone: List[Any] = []
     sent = 0
     for _ in range(400):
-        clock[0] += 2 * peers.FLOOD_LOOK_NS
+        clock[0] += 2 * flood.FLOOD_LOOK_NS
         memory[0] += 4 << 20
         for _ in range(300):
             greedy.send(header(**INFER, id=sent))
@@ -576,9 +576,9 @@ def test_who_sends_faster_than_is_read_is_cut_off(monkeypatch: pytest.MonkeyPatc
     keys: List[Any] = []
     for _ in range(100):
         keys += [news.key for news in bus.receive()]
-        if bus._peers.flood is None:
+        if bus._guard.flood is None:
             break
-    assert bus._peers.flood is None, "what was sent is dropped, a part at a time"
+    assert bus._guard.flood is None, "what was sent is dropped, a part at a time"
     modest.send(header(**INFER, id=10**6))
     while 10**6 not in keys:
         keys += [news.key for news in bus.receive() if type(news) is Ask]
@@ -587,18 +587,21 @@ def test_who_sends_faster_than_is_read_is_cut_off(monkeypatch: pytest.MonkeyPatc
 
 def test_growth_of_memory_alone_is_nobodys_flood(monkeypatch: pytest.MonkeyPatch) -> None:
     memory = [0]
-    monkeypatch.setattr(peers, "resident_bytes", lambda: memory[0])
-    watch = peers.Flood(0)
-    watch.counts = {b"one": 900, b"other": 100}
+    monkeypatch.setattr(flood, "resident_bytes", lambda: memory[0])
+    watch = flood.Flood(0)
+    watch.count(b"one", 900)
+    watch.count(b"other", 100)
     memory[0] = 10**9
     assert watch.culprits(10**9) == [], "too few messages"
-    watch.counts = {b"one": 9000, b"like one": 8900, b"other": 3000}
+    watch.count(b"one", 8100)
+    watch.count(b"like one", 8900)
+    watch.count(b"other", 3000)
     assert watch.culprits(2 * 10**9) == [b"one", b"like one"]
     assert watch.culprits(3 * 10**9) == [], "it did not grow since"
-    watch.counts = {b"one": 4096}
-    memory[0] += 2 * peers.GROWTH_BYTES_MAX
+    watch.count(b"one", 4096)
+    memory[0] += 2 * flood.GROWTH_BYTES_MAX
     assert watch.culprits(4 * 10**9) == [], "all that a client may have in flight, at once"
-    memory[0] += peers.BURST_BYTES_MAX
+    memory[0] += flood.BURST_BYTES_MAX
     assert watch.culprits(5 * 10**9) == [b"one"]
 
 
@@ -654,13 +657,13 @@ def test_connections_that_are_over_are_forgotten(tmp_path: Any, context: Any) ->
         _take(bus, clock, 1)
         one.close()
         _take(bus, clock, 1)  # that it is gone
-    assert len(bus._peers.dead) == 5
+    assert len(bus._registry.dead) == 5
     clock[0] += DEAD_NS
     bus.receive()
-    assert 0 < len(bus._peers.dead) <= 5, "messages of theirs may still come"
+    assert 0 < len(bus._registry.dead) <= 5, "messages of theirs may still come"
     clock[0] += 10**9
     bus.receive()
-    assert not bus._peers.dead
+    assert not bus._registry.dead
     bus.close()
 
 

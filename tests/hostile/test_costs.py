@@ -15,7 +15,7 @@ from edgeserve import errors
 from edgeserve.config.loading import parse_config
 from edgeserve.errors import RequestError, sent_instead, with_nearest
 from edgeserve.ipc import wire
-from edgeserve.ipc.peers import COST_NS_MAX, COST_SHARE, Account
+from edgeserve.ipc.costs import COST_NS_MAX, COST_SHARE, Account
 from edgeserve.live.runtime_core import RuntimeCore
 from edgeserve.runtime import Runtime
 
