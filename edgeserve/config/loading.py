@@ -11,7 +11,6 @@ import sys
 from dataclasses import MISSING, fields
 from typing import Any, Dict, List, Mapping, Sequence, Tuple, Type, TypeVar
 
-from edgeserve.config.ensemble_profile import check_nodes, parse_ensemble, read_ensemble
 from edgeserve.config.files import resolve_path
 from edgeserve.config.gone import refuse_gone
 from edgeserve.config.hints import check_predicted
@@ -245,12 +244,15 @@ def _app(name: str, section: Mapping[str, Any], directory: str = ".") -> AppConf
         for key, value in table_of(anything)(section.get("inputs", {}), f"{where} inputs").items()
     }
     profile = None
-    if isinstance(rest.get("ensemble"), Mapping):
-        profile = parse_ensemble(rest.pop("ensemble"), f"[app.{name}.ensemble]")
-    elif rest.get("ensemble"):
-        profile = read_ensemble(resolve_path(string(rest["ensemble"], f"{where} ensemble"), directory))
-    if profile is not None:
-        check_nodes(profile, {node.name: node.after or () for node in _linked(nodes)}, where)
+    if rest.get("ensemble"):
+        from edgeserve.config.ensemble_profile import check_nodes, parse_ensemble, read_ensemble
+
+        if isinstance(rest["ensemble"], Mapping):
+            profile = parse_ensemble(rest.pop("ensemble"), f"[app.{name}.ensemble]")
+        else:
+            profile = read_ensemble(resolve_path(string(rest["ensemble"], f"{where} ensemble"), directory))
+        if profile is not None:
+            check_nodes(profile, {node.name: node.after or () for node in _linked(nodes)}, where)
     return read_table(
         AppConfig, rest, where, APP_KEYS, name=name, nodes=_linked(nodes), inputs=inputs, ensemble_profile=profile
     )

@@ -10,13 +10,21 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Container, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Container, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from edgeserve.config.machine import device_slug, slug
-from edgeserve.config.profile_schema import FORMAT, ProfileProblem, problems_of
-from edgeserve.config.profile_schema import QUANTILES as QUANTILES
 from edgeserve.config.text_files import read_json, write_whole
 from edgeserve.errors import ProfileError
+
+if TYPE_CHECKING:
+    from edgeserve.config.profile_schema import ProfileProblem
+
+FORMAT = 2
+"""Version of the file format; a file of another version is refused with that reason. Format 1 did not tell the options
+and the load that the model was measured with."""
+
+QUANTILES = (0.0, 0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0)
+"""The stored quantiles of the execution time: dense where deadlines are decided."""
 
 MODE_FOLDER = "mode-"
 """Below a device's directory: profiles of one of its power modes lie in ``mode-<name>/``, others beside them."""
@@ -106,6 +114,8 @@ def profile_text(profile: Profile) -> str:
 def read_profile(path: str) -> Profile:
     """Read one file. Raises :class:`ProfileError` naming the file and its fault; :class:`InvalidProfile`
     where that is a value."""
+    from edgeserve.config.profile_schema import problems_of  # a server without profiles spares it
+
     try:
         table = read_json(path)
     except OSError as error:

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
-from typing import Any, Dict, Optional, Tuple, Union
+from typing import TYPE_CHECKING, Any, Dict, Optional, Tuple, Union
 
-from edgeserve.config.ensemble_profile import EnsembleProfile
 from edgeserve.config.readers import (
     anything,
     boolean,
@@ -33,6 +32,9 @@ from edgeserve.config.readers import (
     tuple_of,
     web_origin,
 )
+
+if TYPE_CHECKING:
+    from edgeserve.config.ensemble_profile import EnsembleProfile
 
 CLASS_NAMES = ("critical", "normal", "background")
 ON_LATE_NAMES = ("drop", "answer", "partial")

@@ -12,7 +12,6 @@ import os
 from dataclasses import replace
 from typing import Callable, Dict, Sequence, Tuple
 
-from edgeserve.config.model_files import parts_of, stamps
 from edgeserve.config.schema import Config, ModelConfig
 from edgeserve.engines.base import Engine, LaneInfo
 from edgeserve.engines.options import Options
@@ -56,6 +55,10 @@ def make_engine(model: ModelConfig, lanes: Sequence[LaneInfo], directory: str = 
     Raises :class:`ConfigError` for an unknown kind or option and :class:`EngineError` when the engine's own library
     is not installed, or the module of an engine of one's own cannot be imported.
     """
+    if not model.file:
+        return _made(model, lanes, directory)
+    from edgeserve.config.model_files import parts_of, stamps
+
     files = stamps(parts_of(model, directory), lasting=True)
     engine = _made(model, lanes, directory)
     engine.made_from = files

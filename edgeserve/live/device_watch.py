@@ -9,24 +9,23 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import Any, Callable, Dict, List, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence
 
 from edgeserve.config.schema import Config, DeviceConfig
 from edgeserve.device.boards import Board, detect_board
-from edgeserve.device.changes import ChangeFilter, Report
-from edgeserve.device.events import DeviceEvents
-from edgeserve.device.monitor import Monitor
-from edgeserve.device.nvml import NvmlSource
-from edgeserve.device.source import DeviceSource
-from edgeserve.device.sources import sources_for
-from edgeserve.device.state import DeviceState
-from edgeserve.engines.cuda.driver import open_driver
 from edgeserve.errors import EngineError
 from edgeserve.sched.protocol.events import Event
 
+if TYPE_CHECKING:
+    from edgeserve.device.changes import Report
+    from edgeserve.device.events import DeviceEvents
+    from edgeserve.device.monitor import Monitor
+    from edgeserve.device.source import DeviceSource
+    from edgeserve.device.state import DeviceState
+
 log = logging.getLogger("edgeserve")
 
-SourcesOf = Callable[[Board, int], Sequence[DeviceSource]]
+SourcesOf = Callable[[Board, int], "Sequence[DeviceSource]"]
 """The sources of a board's GPU, by its index."""
 
 
@@ -59,6 +58,11 @@ class DeviceWatch:
         self._devices: Dict[int, List[DeviceConfig]] = {}
         if setting.enabled == "never" or (setting.enabled == "auto" and not has_gpu):
             return
+        # The sensors: where nothing is read, nothing is imported.
+        from edgeserve.device.events import DeviceEvents
+        from edgeserve.device.monitor import Monitor
+        from edgeserve.device.sources import sources_for
+
         has_cuda = any(device.kind == "cuda" for device in config.devices.values())
         make = sources or (
             lambda board, gpu: sources_for(
@@ -112,6 +116,8 @@ class DeviceWatch:
 
 def bus_id_of(index: int) -> str:
     """The PCI bus id of CUDA's device; ``""`` where no binding of CUDA reports it."""
+    from edgeserve.engines.cuda.driver import open_driver
+
     try:
         return open_driver().bus_id(index)
     except EngineError:
@@ -124,6 +130,8 @@ def card_free_bytes(index: int) -> Optional[int]:
     bus_id = "" if detect_board().is_jetson else bus_id_of(index)
     if not bus_id:
         return None
+    from edgeserve.device.nvml import NvmlSource
+
     source = NvmlSource(bus_id=bus_id)
     try:
         return source.read(0).gpu_memory_free_bytes
@@ -135,6 +143,8 @@ class _Listener:
     """Translates one monitor's states for the devices of the configuration; runs on the monitor's thread."""
 
     def __init__(self, devices: DeviceEvents, post: Callable[[Any], None]) -> None:
+        from edgeserve.device.changes import ChangeFilter
+
         self._devices = devices
         self._post = post
         self._changes = ChangeFilter()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import inspect
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple, Type
 
-from edgeserve.config.model_files import model_path
 from edgeserve.config.profiles import Profile
 from edgeserve.config.schema import Config, ModelConfig
 from edgeserve.engines import check_streams, lane_info, make_engine
@@ -119,6 +118,8 @@ def _check_model(config: Config, model: ModelConfig, engines: Dict[Tuple[str, st
             check_streams(config, model, engine)
             engines[model.name, device] = engine
     if model.engine in FILE_ENGINES and (model.file or model.engine == "onnx"):
+        from edgeserve.config.model_files import model_path
+
         model_path(model, config.directory)
     for (name, _), engine in engines.items():
         if name == model.name:

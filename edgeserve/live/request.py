@@ -11,26 +11,41 @@ from __future__ import annotations
 import difflib
 import itertools
 from functools import partial
-from typing import Any, Collection, Dict, Iterator, List, Mapping, NoReturn, Optional, Sequence, Set, Tuple
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Collection,
+    Dict,
+    Iterator,
+    List,
+    Mapping,
+    NoReturn,
+    Optional,
+    Sequence,
+    Set,
+    Tuple,
+)
 
 import numpy as np
 
 from edgeserve.config.hints import hint_bounds, read_hints
 from edgeserve.config.limits import HINTS_MAX, INPUTS_MAX, NAME_CHARS_MAX, NUMBER_MAX, SLO_MS_MAX
-from edgeserve.config.schema import AppConfig, Config, TensorConfig
+from edgeserve.config.schema import AppConfig, Config, ModelConfig, TensorConfig
 from edgeserve.engines.base import Values
 from edgeserve.engines.device_arrays import DeviceArray, on_device
 from edgeserve.errors import BadInput, ConfigError, DeadlineExpired, UnknownApp, sent_instead, with_nearest
-from edgeserve.ipc.wire import Ask
-from edgeserve.live.answer_lengths import AnswerLengths, answer_lengths
 from edgeserve.live.hints import A_NUMBER, is_name, number_of, show
 from edgeserve.live.predictors import Predictor, Predictors, language_model, prompt_counter
 from edgeserve.live.responders import Responder
 from edgeserve.live.value_flow import AppPlan, name_clashes
+from edgeserve.request import Ask
 from edgeserve.request_options import TRACEPARENT
 from edgeserve.sched.protocol.events import CLASSES, ON_LATE, Part
 from edgeserve.texts import is_text, text_array
 from edgeserve.units import NS_PER_S, counted_axes, format_duration, ms_to_ns
+
+if TYPE_CHECKING:
+    from edgeserve.live.answer_lengths import AnswerLengths
 
 OBJECT_KINDS: Mapping[str, Tuple[type, ...]] = {
     "text": (str,),
@@ -521,10 +536,19 @@ def request_validators(config: Config, ids: Iterator[int] | None = None) -> Dict
             ids,
             read_hints(app, config),
             [] if model is None else [prompt_counter(model, app, config)],
-            answer_lengths(app, model, config),
+            lengths_of(app, model, config),
             stateful_model(app, config),
         )
     return validators
+
+
+def lengths_of(app: AppConfig, model: Optional[ModelConfig], config: Config) -> Optional[AnswerLengths]:
+    """The length predictor of an app, where it has a language model or asks for one."""
+    if model is None and not app.answer_lengths and not app.learn_lengths:
+        return None
+    from edgeserve.live.answer_lengths import answer_lengths
+
+    return answer_lengths(app, model, config)
 
 
 def stateful_model(app: AppConfig, config: Config) -> str:

@@ -11,7 +11,20 @@ import logging
 import select
 import statistics
 from functools import partial
-from typing import Any, Callable, Dict, FrozenSet, Iterator, List, Mapping, NamedTuple, Sequence, Set, Tuple
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Callable,
+    Dict,
+    FrozenSet,
+    Iterator,
+    List,
+    Mapping,
+    NamedTuple,
+    Sequence,
+    Set,
+    Tuple,
+)
 
 import numpy as np
 
@@ -21,7 +34,6 @@ from edgeserve.engines import check_streams, lane_info, make_engine
 from edgeserve.engines.base import CONTEXT_BYTES_MAX, Engine, Footprint, OutputType, SequenceInfo
 from edgeserve.engines.denormals import flush_to_zero
 from edgeserve.engines.niceness import yield_to_others
-from edgeserve.engines.row_check import RowCheck, may_need_row_check, row_check_of
 from edgeserve.engines.warm import warm_up
 from edgeserve.errors import ConfigError, EngineError, ExampleUnknown, ProfileError
 from edgeserve.live.loop_io import Mailbox
@@ -31,6 +43,9 @@ from edgeserve.sched.core.build import ASSUMED_NS, copy_lane_name, model_lanes
 from edgeserve.sched.protocol.actions import START_ANY_TIME_NS
 from edgeserve.texts import is_text
 from edgeserve.units import NS_PER_MS, format_duration, format_size
+
+if TYPE_CHECKING:
+    from edgeserve.engines.row_check import RowCheck
 
 log = logging.getLogger("edgeserve")
 
@@ -212,6 +227,8 @@ class Starter:
 
     def _look_at_outsider(self, item: _Made, device: str) -> None:
         """See in which batches a model may run that is loaded later only, and unload it."""
+        from edgeserve.engines.row_check import may_need_row_check
+
         if not may_need_row_check(item.model, item.engine):
             return
         copy_lane, engine = copy_lane_name(device), item.engine
@@ -312,6 +329,10 @@ class Starter:
 
     def _checked_sizes(self, model: ModelConfig, lane: str, engine: Engine) -> Tuple[int, ...]:
         """The batch sizes in which the model keeps the items of several clients apart. The log says why others end."""
+        if not engine.rows().checked:
+            return model.batch
+        from edgeserve.engines.row_check import row_check_of
+
         check = row_check_of(model, engine)
         if check is None:
             return model.batch
