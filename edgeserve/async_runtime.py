@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, TypeVar
 
-from edgeserve.answers import Answer, AsyncAnswerStream, answer_awaited
+from edgeserve.answer_streams import AsyncAnswerStream
+from edgeserve.answers import Answer, answer_awaited
 from edgeserve.request_options import RequestOptions
 from edgeserve.runtime import ConfigSource, Runtime
 

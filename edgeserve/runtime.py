@@ -12,7 +12,7 @@ import queue
 import threading
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, TypeVar, Union
 
-from edgeserve.answers import Answer, AnswerStream, TakesPieces, answer_within
+from edgeserve.answers import Answer, TakesPieces, answer_within
 from edgeserve.config.loading import config_of
 from edgeserve.config.schema import Config
 from edgeserve.errors import DeadlineExpired, EdgeServeError, Failed, Rejected, RequestError
@@ -28,6 +28,8 @@ from edgeserve.units import ns_to_s
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+    from edgeserve.answer_streams import AnswerStream
 
 log = logging.getLogger("edgeserve")
 
@@ -215,8 +217,10 @@ class Runtime:
         self, app: str, inputs: Mapping[str, Any], *, timeout_ms: float | None = None, **options: Unpack[RequestOptions]
     ) -> AnswerStream:
         """Ask ``app`` for an answer in pieces, as its model works them out (a language model's words): an
-        :class:`~edgeserve.answers.AnswerStream`. An app without such a model brings none, only the answer.
+        :class:`~edgeserve.answer_streams.AnswerStream`. An app without such a model brings none, only the answer.
         ``timeout_ms`` bounds the wait for each piece."""
+        from edgeserve.answer_streams import AnswerStream
+
         pieces = AnswerStream(timeout_ms)
         return pieces.follow(self.submit_pieces(pieces, app, inputs, **options))
 

@@ -23,6 +23,7 @@ FUNCTION_LINES_MAX = 80  # docstring and signature included: a longer function d
 LOOSE = {
     "",
     "__main__",
+    "answer_streams",
     "answers",
     "async_runtime",
     "child",
@@ -46,6 +47,7 @@ LOOSE = {
 GROUND = {
     "units",
     "errors",
+    "answer_streams",
     "answers",
     "request",
     "request_options",
@@ -63,6 +65,7 @@ OUTSIDE = {"engines", "offload", "ipc", "device"}  # level 2: threads, sockets, 
 ROOMS = {
     "units": set(),
     "errors": set(),
+    "answer_streams": {"interpreter"},
     "answers": {"interpreter"},
     "request": set(),
     "request_options": set(),

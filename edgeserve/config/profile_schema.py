@@ -10,7 +10,7 @@ import math
 import re
 from typing import Any, Dict, List, Mapping, NamedTuple, Sequence
 
-from edgeserve.config.profiles import FORMAT, QUANTILES
+from edgeserve.config.profile_record import FORMAT, QUANTILES
 
 TIME_NS_MAX = 86_400 * 10**9
 """A day: a longer batch or load is a mistake of the unit."""

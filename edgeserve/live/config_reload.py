@@ -13,7 +13,7 @@ from dataclasses import fields, replace
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Sequence, Set, Tuple
 
 from edgeserve.config.model_files import parts_of, stamps
-from edgeserve.config.profiles import Profile
+from edgeserve.config.profile_record import Profile
 from edgeserve.config.schema import Config, ModelConfig
 from edgeserve.engines.base import Engine
 from edgeserve.errors import ConfigError, EngineError

@@ -12,11 +12,12 @@ import time
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence
 
 from edgeserve.config.schema import Config, DeviceConfig
-from edgeserve.device.boards import Board, detect_board
+from edgeserve.device import signs
 from edgeserve.errors import EngineError
 from edgeserve.sched.protocol.events import Event
 
 if TYPE_CHECKING:
+    from edgeserve.device.boards import Board
     from edgeserve.device.changes import Report
     from edgeserve.device.events import DeviceEvents
     from edgeserve.device.monitor import Monitor
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("edgeserve")
 
-SourcesOf = Callable[[Board, int], "Sequence[DeviceSource]"]
+SourcesOf = Callable[["Board", int], "Sequence[DeviceSource]"]
 """The sources of a board's GPU, by its index."""
 
 
@@ -51,12 +52,14 @@ class DeviceWatch:
         board: Optional[Board] = None,
     ) -> None:
         self._post = post
-        self.board = board if board is not None else detect_board()
+        self._board = board
         setting = config.monitor
-        has_gpu = self.board.kind.slug != "cpu"
         self._monitors: Dict[int, Monitor] = {}
         self._devices: Dict[int, List[DeviceConfig]] = {}
-        if setting.enabled == "never" or (setting.enabled == "auto" and not has_gpu):
+        if setting.enabled == "never" or (setting.enabled == "auto" and board is None and signs.has_none()):
+            return
+        has_gpu = self.board.kind.slug != "cpu"
+        if setting.enabled == "auto" and not has_gpu:
             return
         # The sensors: where nothing is read, nothing is imported.
         from edgeserve.device.events import DeviceEvents
@@ -85,6 +88,15 @@ class DeviceWatch:
                 time.thread_time_ns,
                 setting.interval_ns,
             )
+
+    @property
+    def board(self) -> Board:
+        """The machine, looked at when it matters first."""
+        if self._board is None:
+            from edgeserve.device.boards import detect_board
+
+            self._board = detect_board()
+        return self._board
 
     def start(self) -> None:
         """Begin to read."""
@@ -127,6 +139,8 @@ def bus_id_of(index: int) -> str:
 def card_free_bytes(index: int) -> Optional[int]:
     """The free bytes of a CUDA device's memory, read without a CUDA context. ``None`` on a board, whose memory
     is the host's, and where NVML does not tell."""
+    from edgeserve.device.boards import detect_board
+
     bus_id = "" if detect_board().is_jetson else bus_id_of(index)
     if not bus_id:
         return None

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, 
 from edgeserve import __version__, compiled
 from edgeserve.config.language_apps import WRITING_ENGINES
 from edgeserve.config.limits import NAME_CHARS_MAX
-from edgeserve.config.profiles import Profile, parts_of
+from edgeserve.config.profile_record import Profile
 from edgeserve.config.schema import AppConfig, Config
 from edgeserve.engines.base import Engine
 from edgeserve.errors import BadInput, RequestError, nearest
@@ -27,12 +27,11 @@ from edgeserve.live.errors import EarlyRefusals, error_for
 from edgeserve.live.estimates import ContradictionLog, app_fit, log_fits, times_table
 from edgeserve.live.hints import show
 from edgeserve.live.loop_io import Mailbox, clock_ns
-from edgeserve.live.predictors import NOT_PREDICTED
 from edgeserve.live.preflight import check_before_loading, raise_or_tell
 from edgeserve.live.request import LiveRequest, RequestValidator, check_names, unknown_app
 from edgeserve.live.responders import RequestFuture
 from edgeserve.live.startup import Progress, Started, Starter, make_lane, make_lanes
-from edgeserve.live.stats import energy_of, figures_of
+from edgeserve.live.stats import energy_of
 from edgeserve.live.value_flow import output_types
 from edgeserve.live.world import CallAsked, LiveWorld, LostDevice, StopAsked
 from edgeserve.loop.drive import OnStep, drive
@@ -57,6 +56,10 @@ LANES_END_S = 2.0
 
 LANES_GIVE_UP_S = 0.2
 """Seconds that a lane may take to abort its batches; then its thread is abandoned."""
+
+
+NOT_PREDICTED: Dict[str, Any] = {"count": 0, "mean_ms": 0.0, "went_without": 0}
+"""The table of an app without predictors."""
 
 
 class RuntimeCore:
@@ -162,6 +165,7 @@ class RuntimeCore:
 
             self.world.history = HistoryRecorder(recorded)
         if config.server.record:
+            from edgeserve.config.profiles import parts_of
             from edgeserve.recording.trace import Recorder, start_of
 
             path = os.path.join(config.directory, config.server.record)
@@ -565,6 +569,8 @@ class RuntimeCore:
 
     def stats(self) -> Dict[str, Any]:
         """Counts per app, model, lane and device, and what policies have learnt, as plain numbers and strings."""
+        from edgeserve.live.figures import figures_of
+
         world, energy = self.world, self.scheduler.energy(clock_ns())
         return {
             "uptime_s": ns_to_s(clock_ns() - world.started_ns),

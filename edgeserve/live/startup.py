@@ -28,7 +28,7 @@ from typing import (
 
 import numpy as np
 
-from edgeserve.config.profiles import Profile
+from edgeserve.config.profile_record import Profile
 from edgeserve.config.schema import AppConfig, Config, ModelConfig
 from edgeserve.engines import check_streams, lane_info, make_engine
 from edgeserve.engines.base import CONTEXT_BYTES_MAX, Engine, Footprint, OutputType, SequenceInfo

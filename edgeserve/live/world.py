@@ -33,7 +33,7 @@ from edgeserve.live.errors import CANCELLED, STOPPING, EarlyRefusals, EngineFail
 from edgeserve.live.estimates import LOOK_NS, ContradictionLog
 from edgeserve.live.lane_works import LaneWorks
 from edgeserve.live.loop_io import LoopIO, Mailbox, clock_ns
-from edgeserve.live.predictors import Prediction, PredictionWorker
+from edgeserve.live.prediction_worker import Prediction, PredictionWorker
 from edgeserve.live.preparation import Preparation, PreparationWorker, preparers
 from edgeserve.live.reloads import Reload, Reloads
 from edgeserve.live.request import LiveRequest
