@@ -1,4 +1,4 @@
-"""The thread that predicts hints for requests of the bus (``predictors.py``): the loop's thread runs no user's function."""
+"""The thread that predicts hints for requests of the bus (``predictors.py``): users' functions are not for the loop's."""
 
 from __future__ import annotations
 
