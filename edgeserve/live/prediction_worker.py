@@ -1,4 +1,4 @@
-"""The thread that predicts hints for requests of the bus (``predictors.py``): users' functions are not for the loop's."""
+"""The thread that predicts hints for requests of the bus (``predictors.py``), apart from the loop's thread."""
 
 from __future__ import annotations
 
