@@ -12,8 +12,11 @@ from dataclasses import asdict, replace
 from typing import Any, Container, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from edgeserve.config.machine import device_slug, slug
-from edgeserve.config.profile_record import FORMAT, LaneProfile, Profile, Timing
+from edgeserve.config.profile_record import FORMAT
 from edgeserve.config.profile_record import QUANTILES as QUANTILES
+from edgeserve.config.profile_record import LaneProfile as LaneProfile
+from edgeserve.config.profile_record import Profile as Profile
+from edgeserve.config.profile_record import Timing as Timing
 from edgeserve.config.profile_schema import ProfileProblem, problems_of
 from edgeserve.config.text_files import read_json, write_whole
 from edgeserve.errors import ProfileError

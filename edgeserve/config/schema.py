@@ -127,6 +127,7 @@ class ModelConfig:
     quality: float = entry(quality_number, 1.0)  # what its answers are worth, beside those of its variants
     variants: Dict[str, float] = entry(table_of(quality_number), factory=dict)  # model in its place -> its quality
     options: Dict[str, Any] = entry(table_of(anything), factory=dict)  # the engine's own (providers, threads, ...)
+    given: Any = field(default=None, compare=False)  # the function or the engine, where Python gave it (edgeserve.app)
 
     @property
     def keeps_state(self) -> bool:

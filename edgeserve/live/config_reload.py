@@ -113,7 +113,9 @@ def compatible(old: Config, new: Config) -> Config:
 def kept_models(old: Config, new: Config, engines: Mapping[Key, Engine]) -> Set[str]:
     """Models that are the same in both, and whose files the running engines were made from."""
     same = {
-        name for name, model in new.models.items() if old.models.get(name) == model and old.directory == new.directory
+        name
+        for name, model in new.models.items()
+        if old.models.get(name) == model and old.models[name].given is model.given and old.directory == new.directory
     }
     changed = {
         name

@@ -9,34 +9,25 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence
+from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from edgeserve.config.schema import Config, DeviceConfig
-from edgeserve.device import signs
+from edgeserve.device.boards import Board, detect_board
+from edgeserve.device.changes import ChangeFilter, Report
+from edgeserve.device.events import DeviceEvents
+from edgeserve.device.monitor import Monitor
+from edgeserve.device.nvml import NvmlSource
+from edgeserve.device.source import DeviceSource
+from edgeserve.device.sources import sources_for
+from edgeserve.device.state import DeviceState
+from edgeserve.engines.cuda.driver import open_driver
 from edgeserve.errors import EngineError
-from edgeserve.sched.protocol.events import Event
-
-if TYPE_CHECKING:
-    from edgeserve.device.boards import Board
-    from edgeserve.device.changes import Report
-    from edgeserve.device.events import DeviceEvents
-    from edgeserve.device.monitor import Monitor
-    from edgeserve.device.source import DeviceSource
-    from edgeserve.device.state import DeviceState
+from edgeserve.live.device_news import DeviceNews
 
 log = logging.getLogger("edgeserve")
 
-SourcesOf = Callable[["Board", int], "Sequence[DeviceSource]"]
+SourcesOf = Callable[[Board, int], Sequence[DeviceSource]]
 """The sources of a board's GPU, by its index."""
-
-
-class DeviceNews:
-    """Events from a monitor's thread."""
-
-    __slots__ = ("events",)
-
-    def __init__(self, events: List[Event]) -> None:
-        self.events = events
 
 
 class DeviceWatch:
@@ -52,20 +43,13 @@ class DeviceWatch:
         board: Optional[Board] = None,
     ) -> None:
         self._post = post
-        self._board = board
+        self.board = board if board is not None else detect_board()
         setting = config.monitor
+        has_gpu = self.board.kind.slug != "cpu"
         self._monitors: Dict[int, Monitor] = {}
         self._devices: Dict[int, List[DeviceConfig]] = {}
-        if setting.enabled == "never" or (setting.enabled == "auto" and board is None and signs.has_none()):
+        if setting.enabled == "never" or (setting.enabled == "auto" and not has_gpu):
             return
-        has_gpu = self.board.kind.slug != "cpu"
-        if setting.enabled == "auto" and not has_gpu:
-            return
-        # The sensors: where nothing is read, nothing is imported.
-        from edgeserve.device.events import DeviceEvents
-        from edgeserve.device.monitor import Monitor
-        from edgeserve.device.sources import sources_for
-
         has_cuda = any(device.kind == "cuda" for device in config.devices.values())
         make = sources or (
             lambda board, gpu: sources_for(
@@ -89,15 +73,6 @@ class DeviceWatch:
                 setting.interval_ns,
             )
 
-    @property
-    def board(self) -> Board:
-        """The machine, looked at when it matters first."""
-        if self._board is None:
-            from edgeserve.device.boards import detect_board
-
-            self._board = detect_board()
-        return self._board
-
     def start(self) -> None:
         """Begin to read."""
         for monitor in self._monitors.values():
@@ -111,10 +86,7 @@ class DeviceWatch:
     def table(self) -> Dict[str, Any]:
         """The board and, per monitor, what it read last and what reading costs: for ``stats()``."""
         return {
-            "board": self.board.kind.slug,
-            "model": self.board.model,
-            "l4t": self.board.l4t,
-            "jetpack": self.board.jetpack,
+            **board_table(self.board),
             "monitors": {
                 monitor.device: {
                     "devices": [device.name for device in self._devices[gpu]],
@@ -126,10 +98,13 @@ class DeviceWatch:
         }
 
 
+def board_table(board: Board) -> Dict[str, Any]:
+    """The board, and no monitor."""
+    return {"board": board.kind.slug, "model": board.model, "l4t": board.l4t, "jetpack": board.jetpack, "monitors": {}}
+
+
 def bus_id_of(index: int) -> str:
     """The PCI bus id of CUDA's device; ``""`` where no binding of CUDA reports it."""
-    from edgeserve.engines.cuda.driver import open_driver
-
     try:
         return open_driver().bus_id(index)
     except EngineError:
@@ -139,13 +114,9 @@ def bus_id_of(index: int) -> str:
 def card_free_bytes(index: int) -> Optional[int]:
     """The free bytes of a CUDA device's memory, read without a CUDA context. ``None`` on a board, whose memory
     is the host's, and where NVML does not tell."""
-    from edgeserve.device.boards import detect_board
-
     bus_id = "" if detect_board().is_jetson else bus_id_of(index)
     if not bus_id:
         return None
-    from edgeserve.device.nvml import NvmlSource
-
     source = NvmlSource(bus_id=bus_id)
     try:
         return source.read(0).gpu_memory_free_bytes
@@ -157,8 +128,6 @@ class _Listener:
     """Translates one monitor's states for the devices of the configuration; runs on the monitor's thread."""
 
     def __init__(self, devices: DeviceEvents, post: Callable[[Any], None]) -> None:
-        from edgeserve.device.changes import ChangeFilter
-
         self._devices = devices
         self._post = post
         self._changes = ChangeFilter()

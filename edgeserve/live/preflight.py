@@ -125,7 +125,7 @@ def _check_model(config: Config, model: ModelConfig, engines: Dict[Tuple[str, st
         if name == model.name:
             engine.check()
     for key, spec in (("function", model.function), ("options.example", model.options.get("example", ""))):
-        if isinstance(spec, str) and spec:
+        if isinstance(spec, str) and spec and not (key == "function" and model.given is not None):
             import_function(spec, config.directory, f"[model.{model.name}] {key}")
 
 

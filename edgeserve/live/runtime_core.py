@@ -22,7 +22,7 @@ from edgeserve.config.schema import AppConfig, Config
 from edgeserve.engines.base import Engine
 from edgeserve.errors import BadInput, RequestError, nearest
 from edgeserve.interpreter import forked, stays_with_parent
-from edgeserve.live.device_watch import DeviceWatch, card_free_bytes
+from edgeserve.live.device_news import card_free_bytes, device_table, started_watch
 from edgeserve.live.errors import EarlyRefusals, error_for
 from edgeserve.live.estimates import ContradictionLog, app_fit, log_fits, times_table
 from edgeserve.live.hints import show
@@ -44,6 +44,7 @@ from edgeserve.units import ns_to_s
 if TYPE_CHECKING:
     from edgeserve.live.answer_lengths import AnswerLengths
     from edgeserve.live.config_reload import Prepared, RunningStarter
+    from edgeserve.live.device_watch import DeviceWatch
     from edgeserve.live.history_recorder import AppRecords
     from edgeserve.metrics.span_export import SpanExport
     from edgeserve.recording.last_steps import LastSteps
@@ -185,8 +186,7 @@ class RuntimeCore:
             from edgeserve.live.gateway import Gateway  # opens a socket library that an embedded runtime spares
 
             self._gateway = self.world.io.source = Gateway(config, self.validators, self.world, self, self.early)
-        self._watch = DeviceWatch(config, self.mailbox.post, clock_ns)
-        self._watch.start()
+        self._watch = started_watch(config, self.mailbox.post, clock_ns)
 
     def _spans_export(self) -> Optional[SpanExport]:
         """The tap that exports spans, where a provider, the configuration or a server's environment asks for it."""
@@ -257,8 +257,7 @@ class RuntimeCore:
         self._unload(gone)
         if self._watch is not None:  # a new one tells the new scheduler all it knows
             self._watch.stop()
-        self._watch = DeviceWatch(self.config, self.mailbox.post, clock_ns)
-        self._watch.start()
+        self._watch = started_watch(self.config, self.mailbox.post, clock_ns)
         for name, counts in world.works.counts.items():
             if not counts.up:
                 self.mailbox.post(LaneDown(name, "it was down before the configuration changed"))
@@ -595,7 +594,7 @@ class RuntimeCore:
             "trials": self.scheduler.trials(),
             "lanes": self._lane_tables(),
             "devices": self._devices(energy),
-            "device": self._watch.table() if self._watch is not None else {},
+            "device": device_table(self._watch),
             "streams_with_state": world.values.state_count(),
         }
 

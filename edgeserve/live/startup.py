@@ -29,6 +29,7 @@ from typing import (
 import numpy as np
 
 from edgeserve.config.profile_record import Profile
+from edgeserve.config.python_names import GIVEN_IN_PYTHON, in_python
 from edgeserve.config.schema import AppConfig, Config, ModelConfig
 from edgeserve.engines import check_streams, lane_info, make_engine
 from edgeserve.engines.base import CONTEXT_BYTES_MAX, Engine, Footprint, OutputType, SequenceInfo
@@ -72,6 +73,8 @@ def naming_file(source: str) -> Iterator[None]:
     except StartInterrupted:
         raise
     except (ConfigError, EngineError, ProfileError) as error:
+        if source == GIVEN_IN_PYTHON:
+            raise type(error)(in_python(str(error))) from error
         if source.startswith("(") or source in str(error):
             raise
         raise type(error)(f"{source}: {error}") from error

@@ -27,7 +27,7 @@ from typing import (
 from edgeserve.config.schema import Config
 from edgeserve.engines.base import Batch, Engine
 from edgeserve.errors import EdgeServeError, EngineError, Failed, Rejected, RequestError, WrongInput
-from edgeserve.live.device_watch import DeviceNews
+from edgeserve.live.device_news import DeviceNews
 from edgeserve.live.endings import Endings
 from edgeserve.live.errors import CANCELLED, STOPPING, EarlyRefusals, EngineFailures, cut, refusal
 from edgeserve.live.estimates import LOOK_NS, ContradictionLog
