@@ -67,7 +67,7 @@ OUTSIDE = {"engines", "offload", "ipc", "device"}  # level 2: threads, sockets, 
 ROOMS = {
     "units": set(),
     "errors": set(),
-    "answer_streams": {"interpreter"},
+    "answer_streams": {"answers", "interpreter"},
     "answers": {"interpreter"},
     "request": set(),
     "request_options": set(),

@@ -22,7 +22,6 @@ from edgeserve.config.schema import AppConfig, Config
 from edgeserve.engines.base import Engine
 from edgeserve.errors import BadInput, RequestError, nearest
 from edgeserve.interpreter import forked, stays_with_parent
-from edgeserve.live.device_news import card_free_bytes, device_table, started_watch
 from edgeserve.live.errors import EarlyRefusals, error_for
 from edgeserve.live.estimates import ContradictionLog, app_fit, log_fits, times_table
 from edgeserve.live.hints import show
@@ -30,6 +29,7 @@ from edgeserve.live.loop_io import Mailbox, clock_ns
 from edgeserve.live.preflight import check_before_loading, raise_or_tell
 from edgeserve.live.request import LiveRequest, RequestValidator, check_names, unknown_app
 from edgeserve.live.responders import RequestFuture
+from edgeserve.live.sensors import card_free_bytes, device_table, started_watch
 from edgeserve.live.startup import Progress, Started, Starter, make_lane, make_lanes
 from edgeserve.live.stats import energy_of
 from edgeserve.live.value_flow import output_types
@@ -190,7 +190,8 @@ class RuntimeCore:
 
     def _spans_export(self) -> Optional[SpanExport]:
         """The tap that exports spans, where a provider, the configuration or a server's environment asks for it."""
-        if self._tracer_provider is None and not self.config.server.otlp and not self._serve:
+        asks = self._serve and any(name.startswith("OTEL_") for name in os.environ)
+        if self._tracer_provider is None and not self.config.server.otlp and not asks:
             return None
         from edgeserve.metrics.span_export import export_for
 
