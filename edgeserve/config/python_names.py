@@ -16,8 +16,11 @@ PLURALS = {"model": "models", "app": "apps", "lane": "lanes", "device": "devices
 KEYS = {"klass": "class"}
 """Arguments whose key in a file is a keyword of Python."""
 
-_TABLE = re.compile(r"\[(\[?)(model|app|lane|device|policy|server|monitor|http)(?:\.(.+?))??(?:\.(node|inputs|predict"
-                    r"|expected|variants|options|ensemble))?\]\1?(?= |:|\.|,|;|$)")  # fmt: skip
+_TABLE = re.compile(
+    rf"\[\[?({'|'.join(PLURALS)}|server|monitor)(?:\.(.+?))??"
+    r"(?:\.(node|inputs|predict|expected|variants|options|ensemble))?\]\]?(?= |:|\.|,|;|$)"
+)
+"""A table's head as errors name it: its section, its name, and which table within it."""
 
 
 def importable_name(what: Any) -> str:
@@ -46,7 +49,7 @@ def in_python(text: str) -> str:
 
 
 def _argument(found: re.Match[str]) -> str:
-    _, section, name, part = found.groups()
+    section, name, part = found.groups()
     argument = PLURALS.get(section, section)
     where = f"{argument}[{name!r}]" if name else argument
     return f"{where} {part}" if part else where

@@ -73,11 +73,14 @@ def naming_file(source: str) -> Iterator[None]:
     except StartInterrupted:
         raise
     except (ConfigError, EngineError, ProfileError) as error:
+        text = str(error)
         if source == GIVEN_IN_PYTHON:
-            raise type(error)(in_python(str(error))) from error
-        if source.startswith("(") or source in str(error):
+            told = in_python(text)
+        else:
+            told = text if source.startswith("(") or source in text else f"{source}: {text}"
+        if told == text:
             raise
-        raise type(error)(f"{source}: {error}") from error
+        raise type(error)(told) from error
 
 
 class _Made(NamedTuple):
