@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from edgeserve import errors
     from edgeserve.answers import Answer
+    from edgeserve.app import App, Model, Node
     from edgeserve.async_runtime import AsyncRuntime
     from edgeserve.client import AsyncClient, Client
     from edgeserve.config.loading import load_config
@@ -23,11 +24,14 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "Answer",
+    "App",
     "AsyncClient",
     "AsyncRuntime",
     "Client",
     "Config",
     "LostDevice",
+    "Model",
+    "Node",
     "Runtime",
     "__version__",
     "errors",
@@ -36,11 +40,14 @@ __all__ = [
 
 _HOMES = {
     "Answer": "edgeserve.answers",
+    "App": "edgeserve.app",
     "AsyncClient": "edgeserve.client",
     "AsyncRuntime": "edgeserve.async_runtime",
     "Client": "edgeserve.client",
     "Config": "edgeserve.config.schema",
     "LostDevice": "edgeserve.live.world",
+    "Model": "edgeserve.app",
+    "Node": "edgeserve.app",
     "Runtime": "edgeserve.runtime",
     "load_config": "edgeserve.config.loading",
 }

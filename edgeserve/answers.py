@@ -1,23 +1,18 @@
-"""The answer to one request: what :meth:`Runtime.infer` and the clients return when a request completed, and an answer
-that comes in pieces.
+"""The answer to one request: what :meth:`Runtime.infer` and the clients return when a request completed.
 
-It knows no socket and no scheduler. A request that did not complete raises one of the errors
-of :mod:`edgeserve.errors` instead.
+It knows no socket and no scheduler. An answer that comes in pieces is :mod:`edgeserve.answer_streams`'s. A request that
+did not complete raises one of the errors of :mod:`edgeserve.errors` instead.
 """
 
 from __future__ import annotations
 
-import queue
 from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as FutureTimeout
-from typing import TYPE_CHECKING, Any, Dict, Iterator, Mapping, Optional, Protocol, Sequence
+from typing import TYPE_CHECKING, Any, Dict, Generator, Iterator, Mapping, Optional, Protocol, Sequence
 
 from edgeserve.errors import Cancelled, RequestError, UnknownOutput, did_you_mean
 from edgeserve.errors import TimedOut as TimedOut  # where it was first
 from edgeserve.interpreter import check_may_wait, may_wait
-
-if TYPE_CHECKING:
-    import asyncio
 
 BREAKDOWN_KEYS = ("queue", "load", "batch", "execute", "other")
 """The keys of an answer's breakdown of its time: waiting in the queue, waiting for its model to be loaded, launched but
@@ -105,10 +100,6 @@ UNREAD = f"its reader left {PIECES_UNREAD_MAX} pieces of the answer unread"
 """Why such a request is cancelled."""
 
 
-class _End:
-    """Stands behind the last piece."""
-
-
 class TakesPieces(Protocol):
     """An answer in pieces, as the thread that brings them sees it."""
 
@@ -146,6 +137,11 @@ class PendingAnswer(_AnyFuture):
         self._check_may_wait()
         return super().exception(timeout)
 
+    def __await__(self) -> Generator[Any, None, Any]:
+        import asyncio  # 3 MB that a program of threads does without
+
+        return asyncio.wrap_future(self).__await__()
+
     def give_up_in_child(self, error: RequestError) -> None:
         """This is the copy of a forked child, where the answer will not come. Callbacks are the parent's: none is
         called."""
@@ -165,7 +161,7 @@ LAST_S = 0.1
 """Seconds that an ended wait still allows for the partial answer, or for the reply that there is none."""
 
 
-def _end_early(pending: Future[Any]) -> None:
+def end_early(pending: Future[Any]) -> None:
     """Request the partial answer; cancel a request whose answer can only be whole."""
     if isinstance(pending, PendingAnswer):
         pending.end_early()
@@ -173,11 +169,13 @@ def _end_early(pending: Future[Any]) -> None:
         pending.cancel()
 
 
-def _seconds(timeout_ms: Optional[float]) -> Optional[float]:
+def seconds(timeout_ms: Optional[float]) -> Optional[float]:
+    """A time limit in seconds, as the standard library counts."""
     return None if timeout_ms is None else timeout_ms / 1000
 
 
-def _timed_out(what: str, timeout_ms: Optional[float], pending: Future[Any]) -> TimedOut:
+def timed_out(what: str, timeout_ms: Optional[float], pending: Future[Any]) -> TimedOut:
+    """The error of a request whose answer did not come in time."""
     error = TimedOut(f"{what}: no answer within {timeout_ms or 0:g} ms; the request was cancelled")
     error.id = getattr(pending, "id", 0)
     return error
@@ -188,11 +186,11 @@ def answer_within(pending: Future[Any], timeout_ms: Optional[float], what: str) 
     nothing. ``what`` was asked, for its text."""
     try:
         try:
-            return pending.result(_seconds(timeout_ms))
+            return pending.result(seconds(timeout_ms))
         except FutureTimeout:
             if pending.done() and not pending.cancelled():
                 return pending.result()  # the reply came (or was itself a time-out) at the last moment
-        _end_early(pending)
+        end_early(pending)
         try:
             return pending.result(LAST_S)
         except (FutureTimeout, Cancelled, CancelledError) as error:
@@ -202,7 +200,7 @@ def answer_within(pending: Future[Any], timeout_ms: Optional[float], what: str) 
         pending.cancel()  # also Ctrl-C while waiting: the answer is not wanted any more
         raise
     pending.cancel()
-    raise _timed_out(what, timeout_ms, pending)
+    raise timed_out(what, timeout_ms, pending)
 
 
 async def answer_awaited(pending: Future[Any], timeout_ms: Optional[float], what: str) -> Any:
@@ -211,10 +209,10 @@ async def answer_awaited(pending: Future[Any], timeout_ms: Optional[float], what
 
     future = asyncio.wrap_future(pending)
     try:
-        done, _ = await asyncio.wait({future}, timeout=_seconds(timeout_ms))
+        done, _ = await asyncio.wait({future}, timeout=seconds(timeout_ms))
         if done:
             return future.result()
-        _end_early(pending)
+        end_early(pending)
         done, _ = await asyncio.wait({future}, timeout=LAST_S)
     except asyncio.CancelledError:
         pending.cancel()
@@ -226,195 +224,4 @@ async def answer_awaited(pending: Future[Any], timeout_ms: Optional[float], what
             if isinstance(error, TimedOut):
                 raise
     pending.cancel()
-    raise _timed_out(what, timeout_ms, pending)
-
-
-class AnswerStream(Iterator[Dict[str, Any]]):
-    """An answer that comes in pieces: iterating yields each as a dict of named values, until the request has ended; a
-    request that did not complete then raises its :class:`~edgeserve.errors.RequestError`. :meth:`answer` is the whole.
-
-    A wait for the next piece takes ``timeout_ms`` at most (None: no bound); then the answer ends with what is written.
-    Use it as a context manager, or call :meth:`cancel`: the server stops computing an answer whose stream is closed.
-    One thread reads it.
-    """
-
-    def __init__(self, timeout_ms: float | None = None) -> None:
-        self._timeout_ms = timeout_ms
-        self._has_given_up = False
-        self._pieces: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._over = False
-        self._future: Future[Answer]
-
-    def follow(self, future: Future[Answer]) -> AnswerStream:
-        """Attach the stream to the request whose answer is ``future``. Called once, by the stream's creator."""
-        self._future = future
-        future.add_done_callback(lambda _: self.end())
-        return self
-
-    def end(self) -> None:
-        """No more pieces come."""
-        self._pieces.put(_End)
-
-    def put(self, piece: Dict[str, Any]) -> bool:
-        """A piece has come; False when too many are unread. For the thread that receives."""
-        if self._pieces.qsize() >= PIECES_UNREAD_MAX:
-            return False
-        self._pieces.put(piece)
-        return True
-
-    def __iter__(self) -> AnswerStream:
-        return self
-
-    def __next__(self) -> Dict[str, Any]:
-        if not self._over:
-            if self._pieces.empty():
-                check_may_wait("the next piece of an answer")
-            try:
-                piece = self._pieces.get(timeout=_seconds(self._timeout_ms))
-            except queue.Empty:
-                piece = self._last_piece()
-            if piece is not _End:
-                return dict(piece)
-            self._over = True
-            self.answer()  # raises what kept the request from completing
-        raise StopIteration
-
-    def _last_piece(self) -> Any:
-        if not self._has_given_up:
-            self._has_given_up = True
-            _end_early(self._future)
-        try:
-            return self._pieces.get(timeout=LAST_S)
-        except queue.Empty:
-            self.cancel()
-            raise _timed_out(PIECES, self._timeout_ms, self._future) from None
-
-    def answer(self) -> Answer:
-        """The whole answer, when the request has ended. Pieces that were not read may be read afterwards."""
-        try:
-            answer: Answer = answer_within(self._future, self._timeout_ms, PIECES)
-            return answer
-        except (Cancelled, CancelledError) as error:
-            if self._has_given_up:
-                raise _timed_out(PIECES, self._timeout_ms, self._future) from None
-            if isinstance(error, Cancelled):
-                raise
-            raise Cancelled(BY_CALLER) from None
-
-    def cancel(self) -> None:
-        """Cancel the rest of the answer. Does nothing when the request has ended."""
-        self._future.cancel()
-
-    def __enter__(self) -> AnswerStream:
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        self.cancel()
-
-
-class AsyncAnswerStream:
-    """The asyncio twin of :class:`AnswerStream`: ``async for piece in stream``, ``await
-    stream.answer()``, ``async with``."""
-
-    def __init__(self, timeout_ms: float | None = None) -> None:
-        import asyncio  # 3 MB that a program of threads does without
-
-        self._timeout_ms = timeout_ms
-        self._has_given_up = False
-        self._loop = asyncio.get_running_loop()
-        self._pieces: asyncio.Queue[Any] = asyncio.Queue()
-        self._put = self._taken = 0  # each is counted by one thread alone
-        self._over = False
-        self._pending: Future[Answer]
-
-    def follow(self, pending: Future[Answer]) -> AsyncAnswerStream:
-        """Belong to the request that this is the answer of."""
-        self._pending = pending
-        pending.add_done_callback(lambda _: self.end())
-        return self
-
-    def end(self) -> None:
-        """No more pieces come."""
-        self._hand_over(None)
-
-    def put(self, piece: Dict[str, Any]) -> bool:
-        """A piece has come; False when too many are unread."""
-        if self._put - self._taken >= PIECES_UNREAD_MAX:
-            return False
-        self._put += 1
-        return self._hand_over(piece)
-
-    def _hand_over(self, piece: Optional[Dict[str, Any]]) -> bool:
-        try:
-            self._loop.call_soon_threadsafe(self._pieces.put_nowait, piece)
-        except RuntimeError:  # the event loop is closed, and with it the stream's reader
-            return False
-        return True
-
-    def __aiter__(self) -> AsyncAnswerStream:
-        return self
-
-    async def __anext__(self) -> Dict[str, Any]:
-        import asyncio
-
-        if not self._over:
-            try:
-                piece: Optional[Dict[str, Any]] = await asyncio.wait_for(self._pieces.get(), _seconds(self._timeout_ms))
-            except asyncio.TimeoutError:
-                piece = await self._last_piece()
-            if piece is not None:
-                self._taken += 1
-                return piece
-            self._over = True
-            await self.answer()  # raises what kept the request from completing
-        raise StopAsyncIteration
-
-    async def _last_piece(self) -> Optional[Dict[str, Any]]:
-        import asyncio
-
-        self._give_up()
-        try:
-            return await asyncio.wait_for(self._pieces.get(), LAST_S)
-        except asyncio.TimeoutError:
-            self.cancel()
-            raise _timed_out(PIECES, self._timeout_ms, self._pending) from None
-
-    async def answer(self) -> Answer:
-        """The whole answer, when the request has ended."""
-        import asyncio
-
-        for wait_s in (_seconds(self._timeout_ms), LAST_S):
-            if self._pending.cancelled():
-                break
-            try:
-                answer: Answer = await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(self._pending)), wait_s)
-                return answer
-            except asyncio.TimeoutError:
-                self._give_up()
-            except Cancelled:
-                if self._has_given_up:
-                    break
-                raise
-        self.cancel()
-        if not self._has_given_up:
-            raise Cancelled(BY_CALLER)
-        raise _timed_out(PIECES, self._timeout_ms, self._pending)
-
-    def end_early(self) -> None:
-        """End the request now, with its partial answer."""
-        _end_early(self._pending)
-
-    def _give_up(self) -> None:
-        if not self._has_given_up:
-            self._has_given_up = True
-            self.end_early()
-
-    def cancel(self) -> None:
-        """Cancel the rest of the answer. Does nothing when the request has ended."""
-        self._pending.cancel()
-
-    async def __aenter__(self) -> AsyncAnswerStream:
-        return self
-
-    async def __aexit__(self, *_: Any) -> None:
-        self.cancel()
+    raise timed_out(what, timeout_ms, pending)

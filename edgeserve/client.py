@@ -19,15 +19,8 @@ import numpy as np
 import zmq
 from numpy.typing import NDArray
 
-from edgeserve.answers import (
-    Answer,
-    AnswerStream,
-    AsyncAnswerStream,
-    TakesPieces,
-    TimedOut,
-    answer_awaited,
-    answer_within,
-)
+from edgeserve.answer_streams import AnswerStream, AsyncAnswerStream
+from edgeserve.answers import Answer, TakesPieces, TimedOut, answer_awaited, answer_within
 from edgeserve.errors import BadInput, Cancelled, ConfigError, Rejected, RequestError
 from edgeserve.interpreter import check_may_wait, check_process, may_wait
 from edgeserve.ipc import wire
@@ -153,7 +146,7 @@ class Client:
         **options: Unpack[RequestOptions],
     ) -> AnswerStream:
         """Ask an app for an answer in pieces, as its model works them out (a language model's words): an
-        :class:`~edgeserve.answers.AnswerStream`. An app without such a model brings none, only the answer.
+        :class:`~edgeserve.answer_streams.AnswerStream`. An app without such a model brings none, only the answer.
         ``timeout_ms`` (default: the client's) bounds the wait for each piece. ``origin``: see :meth:`submit`."""
         pieces = AnswerStream(self.timeout_ms if timeout_ms is None else timeout_ms)
         return pieces.follow(self._ask(app, inputs, options, True, pieces, origin))

@@ -12,10 +12,10 @@ import queue
 import threading
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, TypeVar, Union
 
-from edgeserve.answers import Answer, AnswerStream, TakesPieces, answer_within
+from edgeserve.answers import Answer, TakesPieces, answer_within
 from edgeserve.config.loading import config_of
 from edgeserve.config.schema import Config
-from edgeserve.errors import DeadlineExpired, EdgeServeError, Failed, Rejected, RequestError
+from edgeserve.errors import ConfigError, DeadlineExpired, EdgeServeError, Failed, Rejected, RequestError
 from edgeserve.interpreter import check_may_wait, check_process, gives_answers, may_wait, settle_memory, unsettle_memory
 from edgeserve.live.loop_io import clock_ns
 from edgeserve.live.request import LiveRequest, request_of_call, request_validators, unknown_app
@@ -28,6 +28,9 @@ from edgeserve.units import ns_to_s
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+    from edgeserve.answer_streams import AnswerStream
+    from edgeserve.app import Sections
 
 log = logging.getLogger("edgeserve")
 
@@ -43,10 +46,24 @@ STOP_GRACE_S = 5.0
 """Beyond the drain: for the last answers, the lanes' threads and the engines' memory."""
 
 
+def _configured(source: Optional[ConfigSource], sections: Sections) -> Config:
+    """The configuration of a file, an object, or models and apps in Python."""
+    if not sections:
+        if source is None:
+            raise ConfigError("a Runtime needs a configuration: the path of its file, or models={...} and apps={...}")
+        return config_of(source)
+    if source is not None:
+        raise ConfigError(f"a Runtime takes a configuration ({source!r}) or {', '.join(sections)}=..., not both")
+    from edgeserve.app import configuration
+
+    return configuration(**sections)
+
+
 class Runtime:
     """Many models on this machine, called as functions. Use it as a context manager, or ``start`` and ``stop`` it.
 
-    ``config``: the path of a configuration file, or a :class:`~edgeserve.config.schema.Config`. Raises
+    ``config``: the path of a configuration file, or a :class:`~edgeserve.config.schema.Config`. Or, in Python,
+    ``models`` and ``apps`` by name, and the other arguments of :func:`edgeserve.app.configuration`. Raises
     :class:`~edgeserve.errors.ConfigError` naming the mend.
 
     ``infer`` and ``submit`` may be called from any thread, except that ``infer`` and everything else that waits raises
@@ -66,10 +83,16 @@ class Runtime:
     """
 
     def __init__(
-        self, config: ConfigSource, *, serve: bool = False, tracer_provider: Any = None, freeze: bool = True
+        self,
+        config: ConfigSource | None = None,
+        *,
+        serve: bool = False,
+        tracer_provider: Any = None,
+        freeze: bool = True,
+        **sections: Unpack[Sections],
     ) -> None:
-        config = self._config = config_of(config)
-        self._tracer_provider = tracer_provider
+        config = self._config = _configured(config, sections)
+        self.tracer_provider = tracer_provider
         with naming_file(config.source):
             self._validators = request_validators(config)
         self._serve = serve
@@ -100,7 +123,7 @@ class Runtime:
         ``progress`` is told of each step, and how far a long one is, in words; on another thread."""
         self.check_process()
         check_may_wait("start()")
-        if self._thread is not None:
+        if self.was_started:
             raise EdgeServeError("this Runtime was started already; make a new one")
         self._process = os.getpid()
         self._core = RuntimeCore(
@@ -109,7 +132,7 @@ class Runtime:
             self._serve,
             lambda: self._called_off,
             progress,
-            self._tracer_provider,
+            self.tracer_provider,
             self._settle,
         )
         self._core.reload_file = self.reload
@@ -155,6 +178,11 @@ class Runtime:
         assert self._thread is not None, "wait() is for a started runtime"
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
+
+    @property
+    def was_started(self) -> bool:
+        """Whether :meth:`start` was called: a runtime starts once."""
+        return self._thread is not None
 
     @property
     def is_alive(self) -> bool:
@@ -215,8 +243,10 @@ class Runtime:
         self, app: str, inputs: Mapping[str, Any], *, timeout_ms: float | None = None, **options: Unpack[RequestOptions]
     ) -> AnswerStream:
         """Ask ``app`` for an answer in pieces, as its model works them out (a language model's words): an
-        :class:`~edgeserve.answers.AnswerStream`. An app without such a model brings none, only the answer.
+        :class:`~edgeserve.answer_streams.AnswerStream`. An app without such a model brings none, only the answer.
         ``timeout_ms`` bounds the wait for each piece."""
+        from edgeserve.answer_streams import AnswerStream
+
         pieces = AnswerStream(timeout_ms)
         return pieces.follow(self.submit_pieces(pieces, app, inputs, **options))
 
@@ -308,6 +338,19 @@ class Runtime:
         self._validators, self._config = dict(core.validators), core.config
 
     # --- questions ----------------------------------------------------------------------------------------------------
+
+    @property
+    def configuration(self) -> Config:
+        """The configuration that is served."""
+        return self._config
+
+    def config(self) -> str:
+        """The text of a configuration file that means the same. Functions are written as ``module:function``; raises
+        :class:`~edgeserve.errors.ConfigError` for one that no file can name."""
+        from edgeserve.config.toml_text import toml_of
+
+        with naming_file(self._config.source):
+            return toml_of(self._config)
 
     def stats(self) -> Dict[str, Any]:
         """Per app: outcomes, reasons, late, latency percentiles, where time went; per lane: busy share, works; and

@@ -26,6 +26,7 @@ from edgeserve.ipc.endpoints import remove_sockets
 from edgeserve.live.service_manager import Heartbeat, started_by
 from edgeserve.live.startup import StartInterrupted
 from edgeserve.live.world import LostDevice
+from edgeserve.python_file import names_runtime, runtime_at
 from edgeserve.runtime import STOP_GRACE_S, Runtime
 from edgeserve.units import counted, format_duration
 
@@ -49,7 +50,9 @@ STUCK_STATUS = 70
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("config", help="the configuration file, such as edge.toml")
+    parser.add_argument(
+        "config", help="the configuration file, such as edge.toml, or a runtime of a Python program, app.py:runtime"
+    )
     parser.add_argument(
         "--endpoint",
         default="",
@@ -68,10 +71,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Serve until a signal; the exit status is 0 after a clean end."""
     log_to(sys.stderr, logging.DEBUG if args.verbose else logging.INFO, LOG_FORMAT)
-    config = load_config(args.config)
+    given = runtime_at(args.config) if names_runtime(args.config) else None
+    config = load_config(args.config) if given is None else given.configuration
     if not config.apps:
         raise ConfigError(
             f"{args.config} has no [app.NAME]: there is nothing to serve; write one (docs/reference/configuration.md)"
+            if given is None
+            else f"{args.config} has no app: there is nothing to serve; give its Runtime apps={{...}}"
         )
     changes: Dict[str, Any] = {}
     if args.endpoint:
@@ -82,20 +88,25 @@ def main(args: argparse.Namespace) -> int:
         from dataclasses import replace
 
         config = replace(config, server=replace(config.server, **changes))
-    status = serve(config)
+    status = serve(config, given=given)
     if status == DEVICE_LOST_STATUS:
         logging.shutdown()
         os._exit(status)  # what CUDA's libraries do at the end of a process may never return
     return status
 
 
-def serve(config: Config, signals: Sequence[int] = (signal.SIGTERM, signal.SIGINT)) -> int:
+def serve(
+    config: Config, signals: Sequence[int] = (signal.SIGTERM, signal.SIGINT), given: Optional[Runtime] = None
+) -> int:
     """Serve ``config`` until one of ``signals`` (or a ``drain`` over the bus), or until a device is lost where
-    ``[server] on_device_lost`` says so. From the main thread only."""
+    ``[server] on_device_lost`` says so. From the main thread only. ``given``: a program's runtime, whose tracer and
+    listener the server's takes over."""
     manager = started_by()
     check_files(raise_file_limit(), config.server.clients_max)
     front = front_of(config)
-    runtime = Runtime(config, serve=True)
+    runtime = Runtime(config, serve=True, tracer_provider=given.tracer_provider if given is not None else None)
+    if given is not None:
+        runtime.on_device_lost = given.on_device_lost
     heartbeat = Heartbeat(manager, runtime.on_loop)
     lost: List[LostDevice] = []
     if config.server.on_device_lost == "exit" or (config.server.on_device_lost == "auto" and manager.listens):

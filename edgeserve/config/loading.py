@@ -11,13 +11,10 @@ import sys
 from dataclasses import MISSING, fields
 from typing import Any, Dict, List, Mapping, Sequence, Tuple, Type, TypeVar
 
-from edgeserve.config.ensemble_profile import check_nodes, parse_ensemble, read_ensemble
-from edgeserve.config.files import resolve_path
 from edgeserve.config.gone import refuse_gone
 from edgeserve.config.hints import check_predicted
 from edgeserve.config.language_apps import completed
 from edgeserve.config.limits import NAME_CHARS_MAX
-from edgeserve.config.plain_text import one_line
 from edgeserve.config.readers import anything, string, table_of
 from edgeserve.config.schema import (
     DEFAULT_POLICY,
@@ -33,15 +30,8 @@ from edgeserve.config.schema import (
     ServerConfig,
     TensorConfig,
 )
-from edgeserve.config.text_files import decoded
-from edgeserve.config.variants import check_variants, with_variants
 from edgeserve.errors import ConfigError, nearest
 from edgeserve.units import NS_PER_MS, counted_axes, format_duration
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 T = TypeVar("T")
 
@@ -82,6 +72,8 @@ def read_toml(path: str) -> Dict[str, Any]:
 
 def read_toml_text(path: str) -> str:
     """The text of one TOML file, its lines as they end there."""
+    from edgeserve.config.text_files import decoded
+
     try:
         with open(path, "rb") as file:
             return decoded(file.read())
@@ -93,6 +85,11 @@ def read_toml_text(path: str) -> str:
 
 def parse_toml(text: str, source: str = "(a text)") -> Dict[str, Any]:
     """The table of a TOML text, unchecked."""
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+
     try:
         return dict(tomllib.loads(text))
     except RecursionError:
@@ -127,9 +124,13 @@ def parse_config(table: Mapping[str, Any], directory: str = ".", source: str = "
     models = _sections(ModelConfig, table, "model")
     policies = {name: _policy(name, section) for name, section in _named(table, "policy").items()}
     apps = {
-        name: with_variants(completed(_app(name, section, directory), section, models), models)
+        name: completed(_app(name, section, directory), section, models)
         for name, section in _named(table, "app").items()
     }
+    if any(model.variants for model in models.values()):
+        from edgeserve.config.variants import with_variants
+
+        apps = {name: with_variants(app, models) for name, app in apps.items()}
     if not policies or any(app.policy == DEFAULT_POLICY for app in apps.values()):
         policies.setdefault(DEFAULT_POLICY, PolicyConfig(name=DEFAULT_POLICY, kind=DEFAULT_POLICY))
     for name, section in _named(table, "app").items():
@@ -245,12 +246,16 @@ def _app(name: str, section: Mapping[str, Any], directory: str = ".") -> AppConf
         for key, value in table_of(anything)(section.get("inputs", {}), f"{where} inputs").items()
     }
     profile = None
-    if isinstance(rest.get("ensemble"), Mapping):
-        profile = parse_ensemble(rest.pop("ensemble"), f"[app.{name}.ensemble]")
-    elif rest.get("ensemble"):
-        profile = read_ensemble(resolve_path(string(rest["ensemble"], f"{where} ensemble"), directory))
-    if profile is not None:
-        check_nodes(profile, {node.name: node.after or () for node in _linked(nodes)}, where)
+    if rest.get("ensemble"):
+        from edgeserve.config.ensemble_profile import check_nodes, parse_ensemble, read_ensemble
+        from edgeserve.config.files import resolve_path
+
+        if isinstance(rest["ensemble"], Mapping):
+            profile = parse_ensemble(rest.pop("ensemble"), f"[app.{name}.ensemble]")
+        else:
+            profile = read_ensemble(resolve_path(string(rest["ensemble"], f"{where} ensemble"), directory))
+        if profile is not None:
+            check_nodes(profile, {node.name: node.after or () for node in _linked(nodes)}, where)
     return read_table(
         AppConfig, rest, where, APP_KEYS, name=name, nodes=_linked(nodes), inputs=inputs, ensemble_profile=profile
     )
@@ -285,7 +290,12 @@ def check_config(config: Config) -> None:
             )
         for lane_name in model.lanes:
             _refers(lane_name, config.lanes, f"[model.{model.name}] lanes")
-    check_variants(config)
+    if any(model.variants for model in config.models.values()) or any(
+        app.least_quality for app in config.apps.values()
+    ):
+        from edgeserve.config.variants import check_variants
+
+        check_variants(config)
     for app in config.apps.values():
         check_app_name(app.name)
         if app.policy:
@@ -316,6 +326,8 @@ def check_app_name(name: str) -> None:
     elif name == "stats":
         why = "is taken in the paths of KServe over HTTP: GET /v2/models/stats tells of all models"
     if why:
+        from edgeserve.config.plain_text import one_line
+
         raise ConfigError(f"[app.{one_line(name[:NAME_CHARS_MAX])!r}]: the name {why}; rename the app")
 
 

@@ -22,7 +22,6 @@ from edgeserve.config.files import (
     sha256_of,
     stamp,
 )
-from edgeserve.config.onnx_file import named_in
 from edgeserve.config.schema import ModelConfig
 from edgeserve.config.text_files import read_json
 from edgeserve.errors import EngineError
@@ -81,7 +80,13 @@ def graph_parts(path: str) -> List[Part]:
     return _in_order([Part(os.path.basename(path), path, wrong=wrong), *beside])
 
 
-_named = Remembered(named_in)
+def _named_in(path: str) -> Dict[str, int]:
+    from edgeserve.config.onnx_file import named_in  # where there is such a file
+
+    return named_in(path)
+
+
+_named = Remembered(_named_in)
 
 
 def parts_of(model: ModelConfig, directory: str) -> List[Part]:

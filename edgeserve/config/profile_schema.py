@@ -10,12 +10,7 @@ import math
 import re
 from typing import Any, Dict, List, Mapping, NamedTuple, Sequence
 
-FORMAT = 2
-"""Version of the file format; a file of another version is refused with that reason. Format 1 did not tell the options
-and the load that the model was measured with."""
-
-QUANTILES = (0.0, 0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0)
-"""The stored quantiles of the execution time: dense where deadlines are decided."""
+from edgeserve.config.profile_record import FORMAT, QUANTILES
 
 TIME_NS_MAX = 86_400 * 10**9
 """A day: a longer batch or load is a mistake of the unit."""

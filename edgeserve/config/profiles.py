@@ -1,20 +1,23 @@
-"""Profiles: measured times of one model on one device, as JSON files that people can read and compare.
+"""Files of profiles: measured times of one model on one device, as JSON that people can read and compare.
 
-``edgeserve profile`` writes them, the scheduler's latency models are seeded from them. This module holds the record
-and its reading and writing; measuring is ``tools/profile.py``, using is ``sched/latency/batch_time.py``, and
-``profile_match.py`` tells whether one still holds.
+``edgeserve profile`` writes them, the scheduler's latency models are seeded from them. The record is
+``profile_record.py``, measuring is ``tools/profile.py``, and ``profile_match.py`` tells whether one still holds.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from typing import Any, Container, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from edgeserve.config.machine import device_slug, slug
-from edgeserve.config.profile_schema import FORMAT, ProfileProblem, problems_of
-from edgeserve.config.profile_schema import QUANTILES as QUANTILES
+from edgeserve.config.profile_record import FORMAT
+from edgeserve.config.profile_record import QUANTILES as QUANTILES
+from edgeserve.config.profile_record import LaneProfile as LaneProfile
+from edgeserve.config.profile_record import Profile as Profile
+from edgeserve.config.profile_record import Timing as Timing
+from edgeserve.config.profile_schema import ProfileProblem, problems_of
 from edgeserve.config.text_files import read_json, write_whole
 from edgeserve.errors import ProfileError
 
@@ -36,45 +39,6 @@ class InvalidProfile(ProfileError):
         )
         self.path = path
         self.problems = tuple(problems)
-
-
-@dataclass(frozen=True)
-class Timing:
-    """Execution time of one batch size on one lane, in nanoseconds. ``quantiles_ns`` follows :data:`QUANTILES`."""
-
-    count: int
-    median_ns: int
-    p99_ns: int
-    mean_ns: int
-    sd_ns: int
-    quantiles_ns: Tuple[int, ...] = ()
-    drift: float = 0.0  # last fifth's median over first fifth's, minus 1: above 0.05 the device was throttling
-    p99_error: float = 1.0  # half the width of the p99's 95 % interval over the p99; 1.0 = too few runs to say
-
-
-@dataclass(frozen=True)
-class LaneProfile:
-    """All batch sizes of one model on one lane, and the affine fit ``c0 + c1 * k`` of the medians."""
-
-    timings: Dict[int, Timing]
-    fixed_ns: int = 0  # c0
-    per_item_ns: int = 0  # c1
-    fit_error_max: float = 0.0  # largest relative error of the fit over the measured sizes
-    load_ns: int = 0  # median time to load
-    alone: Dict[str, Tuple[int, ...]] = field(default_factory=dict)  # app -> times alone of its inputs in ns, rising
-    prompt_token_ns: int = 0  # of a language model: reading one token of a prompt; 0 = not measured
-
-
-@dataclass(frozen=True)
-class Profile:
-    """One model on one device: a lane profile per lane, memory in bytes, and the circumstances."""
-
-    model: str
-    device: str
-    lanes: Dict[str, LaneProfile]
-    weights_bytes: int = 0
-    work_bytes: int = 0
-    circumstances: Dict[str, Any] = field(default_factory=dict)  # identity, lanes' settings and load, date, host
 
 
 def profile_path(directory: str, device: str, model: str, mode: str = "") -> str:

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
-from typing import Any, Dict, Optional, Tuple, Union
+from typing import TYPE_CHECKING, Any, Dict, Optional, Tuple, Union
 
-from edgeserve.config.ensemble_profile import EnsembleProfile
 from edgeserve.config.readers import (
     anything,
     boolean,
@@ -33,6 +32,9 @@ from edgeserve.config.readers import (
     tuple_of,
     web_origin,
 )
+
+if TYPE_CHECKING:
+    from edgeserve.config.ensemble_profile import EnsembleProfile
 
 CLASS_NAMES = ("critical", "normal", "background")
 ON_LATE_NAMES = ("drop", "answer", "partial")
@@ -125,6 +127,7 @@ class ModelConfig:
     quality: float = entry(quality_number, 1.0)  # what its answers are worth, beside those of its variants
     variants: Dict[str, float] = entry(table_of(quality_number), factory=dict)  # model in its place -> its quality
     options: Dict[str, Any] = entry(table_of(anything), factory=dict)  # the engine's own (providers, threads, ...)
+    given: Any = field(default=None, compare=False)  # the function or the engine, where Python gave it (edgeserve.app)
 
     @property
     def keeps_state(self) -> bool:

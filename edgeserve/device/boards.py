@@ -11,9 +11,7 @@ from dataclasses import dataclass
 from typing import Mapping, NamedTuple, Optional, Tuple
 
 from edgeserve.device.files import listing, read_text
-
-GPU_NODES = ("dev/nvidia[0-9]*", "dev/nvhost-gpu", "dev/nvgpu", "dev/nvmap")
-WSL_NODE = "dev/dxg"
+from edgeserve.device.signs import DRIVER_GPUS, GPU_NODES, L4T_RELEASE, TREE_MODEL, WSL_NODE
 
 PLAIN_CPU, DESKTOP_GPU = "cpu", "desktop-gpu"
 
@@ -162,16 +160,16 @@ class Board:
 def detect_board(root: str = "/", package_version: str = "") -> Board:
     """The board below ``root``. ``package_version`` is that of the package nvidia-l4t-core (``36.4.3-2025...``), for
     containers without /etc/nv_tegra_release."""
-    model = _text(root, "proc/device-tree/model")
+    model = _text(root, TREE_MODEL)
     compatible = _text(root, "proc/device-tree/compatible").replace("\0", " ").lower()
-    l4t = l4t_of(read_text(root, "etc/nv_tegra_release")) or l4t_of(package_version)
+    l4t = l4t_of(read_text(root, L4T_RELEASE)) or l4t_of(package_version)
     kernel = read_text(root, "proc/sys/kernel/osrelease")
     tegra = bool(l4t or "tegra" in compatible or "tegra" in kernel or "jetson" in model.lower())
     kind = KINDS[
         _kind_of(model.lower(), compatible)
         if tegra
         else DESKTOP_GPU
-        if listing(root, "proc/driver/nvidia/gpus/*") or has_nvidia_gpu(root)
+        if listing(root, DRIVER_GPUS) or has_nvidia_gpu(root)
         else PLAIN_CPU
     ]
     dla_cores = min(1, kind.dla_cores) if ONE_DLA_CORE in compatible else kind.dla_cores

@@ -12,7 +12,6 @@ import os
 from dataclasses import replace
 from typing import Callable, Dict, Sequence, Tuple
 
-from edgeserve.config.model_files import parts_of, stamps
 from edgeserve.config.schema import Config, ModelConfig
 from edgeserve.engines.base import Engine, LaneInfo
 from edgeserve.engines.options import Options
@@ -56,6 +55,10 @@ def make_engine(model: ModelConfig, lanes: Sequence[LaneInfo], directory: str = 
     Raises :class:`ConfigError` for an unknown kind or option and :class:`EngineError` when the engine's own library
     is not installed, or the module of an engine of one's own cannot be imported.
     """
+    if not model.file:
+        return _made(model, lanes, directory)
+    from edgeserve.config.model_files import parts_of, stamps
+
     files = stamps(parts_of(model, directory), lasting=True)
     engine = _made(model, lanes, directory)
     engine.made_from = files
@@ -88,6 +91,8 @@ def _made(model: ModelConfig, lanes: Sequence[LaneInfo], directory: str) -> Engi
     process = importlib.import_module(PROCESS_MODULE)
     timeout_ns = own.duration_ns("process_timeout", process.TIMEOUT_NS)
     restarts_max = own.integer("process_restarts_max", process.RESTARTS_MAX, 0, 1000)
+    if inner.given is not None:
+        inner = _by_name(inner)
     if engine.makes_sequences:
         if not engine.use_processes(process.starter(timeout_ns, restarts_max), wanted) and wanted:
             raise ConfigError(
@@ -100,6 +105,18 @@ def _made(model: ModelConfig, lanes: Sequence[LaneInfo], directory: str) -> Engi
     remote.output_names = engine.output_names  # type: ignore[method-assign]  # what is known before load, on this side
     remote.check = engine.check  # type: ignore[method-assign]  # it runs with the same libraries
     return remote
+
+
+def _by_name(model: ModelConfig) -> ModelConfig:
+    """The model for another process, which imports by its name what Python gave."""
+    from edgeserve.config.python_names import importable_name
+
+    if not importable_name(model.given):
+        raise ConfigError(
+            f"[model.{model.name}] options.process = true: another process cannot import {model.given!r}, which has no "
+            "name in a module; define it at the top of a module, or take options.process away"
+        )
+    return replace(model, given=None)
 
 
 def check_streams(config: Config, model: ModelConfig, engine: Engine) -> None:
@@ -123,7 +140,11 @@ def check_streams(config: Config, model: ModelConfig, engine: Engine) -> None:
 
 
 def _factory(model: ModelConfig, directory: str) -> EngineFactory:
-    """The factory of the engine that a model names."""
+    """The factory of the engine that a model names, or that Python gave."""
+    if isinstance(model.given, Engine):
+        return lambda *_: model.given
+    if isinstance(model.given, type) and issubclass(model.given, Engine):
+        return model.given
     if ":" in model.engine:
         from edgeserve.engines.python import import_function  # only where it is needed
 

@@ -74,12 +74,13 @@ class PythonEngine(Engine):
 
     def __init__(self, model: ModelConfig, directory: str) -> None:
         options = Options(model, KNOWN_OPTIONS)
-        if not model.function:
+        if not model.function and model.given is None:
             raise ConfigError(
                 f"[model.{model.name}] function is missing: engine 'python' needs function = 'module:name'"
             )
         self._name = model.name
         self._spec = model.function
+        self._given: Function | None = model.given
         self._directory = directory
         self._batched = options.boolean("batched", False)
         self._stateful = options.boolean("stateful", False)
@@ -91,8 +92,11 @@ class PythonEngine(Engine):
     def load(self) -> Footprint:
         """Import the function. A module stays imported after ``unload``, as always in Python."""
         if self._function is None:
-            self._function = import_function(self._spec, self._directory, f"[model.{self._name}] function")
+            self._function = self._found()
         return Footprint(self._bytes)
+
+    def _found(self) -> Function:
+        return self._given or import_function(self._spec, self._directory, f"[model.{self._name}] function")
 
     def unload(self) -> None:
         self._function = None
@@ -102,7 +106,7 @@ class PythonEngine(Engine):
 
     def output_names(self) -> FrozenSet[str]:
         try:
-            return returned_names(import_function(self._spec, self._directory, f"[model.{self._name}] function"))
+            return returned_names(self._found())
         except EngineError:
             return frozenset()  # its check before loading says why
 

@@ -11,7 +11,7 @@ and any fault of a message becomes a typed error that names the key, the value a
 from __future__ import annotations
 
 import re
-from typing import Any, ClassVar, Dict, List, Mapping, Optional, Protocol, Sequence, Tuple, Union
+from typing import Any, Dict, List, Mapping, Optional, Protocol, Sequence, Tuple, Union
 
 import msgpack
 import msgspec
@@ -40,6 +40,8 @@ from edgeserve.ipc.tensors import (
     insert_places,
     show,
 )
+from edgeserve.request import Ask as Ask
+from edgeserve.request import Key as Key
 
 VERSION = 1
 """First byte of every header. A server answers another version with the error ``wrong_version``."""
@@ -58,77 +60,6 @@ CONTROL_KINDS = ("models", "apps", "stats", "health", "story", "trace", "drain",
 REQUEST_KINDS = ("infer", "cancel", "beat", "bye", "memory") + CONTROL_KINDS
 
 _VERSION_BYTE = bytes([VERSION])
-
-Key = Union[int, bytes]
-"""A client's own number (or bytes) for a request; unique among its requests in flight."""
-
-
-class Ask:
-    """The content of one request. The bus makes one from a message that it checked for form only: whether the app
-    exists, and what the options mean, is checked where the request is accepted.
-
-    ``inputs`` are read-only views of what was received (or strings). ``sent_ns`` is ``None`` where it is unknown, or by
-    the clock of another host. An option of ``None`` (``slo_ms``, ``klass``, ...) means: as the app says.
-    ``pieces``: it wants pieces of the answer as they come. ``bytes`` is how many its message has, with its tensors in
-    shared memory. ``room``: where in that memory (offset, bytes) large tensors of the answer may be put.
-    ``client`` is the client's own name; the bus replaces it by the owner and number of its connection. ``origin`` is
-    the client for which a gateway asks, empty where it asks for itself. ``peer``, ``key`` and ``is_req`` are the bus's:
-    the connection, the client's own id of the request, and whether a REQ socket sent it. ``id`` is the server's number
-    of the request, 0 until it gives one. The live side extends this class, so that a request is one record from its
-    message to its answer.
-    """
-
-    fields: ClassVar[Tuple[str, ...]] = (
-        "id",
-        "peer",
-        "key",
-        "is_req",
-        "app",
-        "inputs",
-        "slo_ms",
-        "sent_ns",
-        "klass",
-        "value",
-        "stream",
-        "reset",
-        "on_late",
-        "hints",
-        "client",
-        "origin",
-        "quality_min",
-        "pieces",
-        "bytes",
-        "room",
-        "traceparent",
-    )
-    __slots__ = fields
-
-    id: int
-    peer: Any
-    key: Key
-    is_req: bool
-    app: str
-    inputs: Dict[str, Any]
-    slo_ms: Optional[float]
-    sent_ns: Optional[int]
-    klass: Optional[str]
-    value: Optional[float]
-    stream: Optional[str]
-    reset: bool
-    on_late: Optional[str]
-    hints: Optional[Mapping[str, float]]
-    client: str
-    origin: str
-    quality_min: Optional[float]
-    pieces: bool
-    bytes: int
-    room: Optional[Sequence[int]]
-    traceparent: Optional[str]
-
-    def __repr__(self) -> str:
-        return (
-            f"{type(self).__name__}(" + ", ".join(f"{slot}={getattr(self, slot, None)!r}" for slot in Ask.fields) + ")"
-        )
 
 
 class Reply:

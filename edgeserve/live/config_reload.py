@@ -13,7 +13,7 @@ from dataclasses import fields, replace
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Sequence, Set, Tuple
 
 from edgeserve.config.model_files import parts_of, stamps
-from edgeserve.config.profiles import Profile
+from edgeserve.config.profile_record import Profile
 from edgeserve.config.schema import Config, ModelConfig
 from edgeserve.engines.base import Engine
 from edgeserve.errors import ConfigError, EngineError
@@ -113,7 +113,9 @@ def compatible(old: Config, new: Config) -> Config:
 def kept_models(old: Config, new: Config, engines: Mapping[Key, Engine]) -> Set[str]:
     """Models that are the same in both, and whose files the running engines were made from."""
     same = {
-        name for name, model in new.models.items() if old.models.get(name) == model and old.directory == new.directory
+        name
+        for name, model in new.models.items()
+        if old.models.get(name) == model and old.models[name].given is model.given and old.directory == new.directory
     }
     changed = {
         name

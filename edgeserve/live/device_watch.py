@@ -22,21 +22,12 @@ from edgeserve.device.sources import sources_for
 from edgeserve.device.state import DeviceState
 from edgeserve.engines.cuda.driver import open_driver
 from edgeserve.errors import EngineError
-from edgeserve.sched.protocol.events import Event
+from edgeserve.live.device_news import DeviceNews
 
 log = logging.getLogger("edgeserve")
 
 SourcesOf = Callable[[Board, int], Sequence[DeviceSource]]
 """The sources of a board's GPU, by its index."""
-
-
-class DeviceNews:
-    """Events from a monitor's thread."""
-
-    __slots__ = ("events",)
-
-    def __init__(self, events: List[Event]) -> None:
-        self.events = events
 
 
 class DeviceWatch:
@@ -95,10 +86,7 @@ class DeviceWatch:
     def table(self) -> Dict[str, Any]:
         """The board and, per monitor, what it read last and what reading costs: for ``stats()``."""
         return {
-            "board": self.board.kind.slug,
-            "model": self.board.model,
-            "l4t": self.board.l4t,
-            "jetpack": self.board.jetpack,
+            **board_table(self.board),
             "monitors": {
                 monitor.device: {
                     "devices": [device.name for device in self._devices[gpu]],
@@ -108,6 +96,11 @@ class DeviceWatch:
                 for gpu, monitor in self._monitors.items()
             },
         }
+
+
+def board_table(board: Board) -> Dict[str, Any]:
+    """The board, and no monitor."""
+    return {"board": board.kind.slug, "model": board.model, "l4t": board.l4t, "jetpack": board.jetpack, "monitors": {}}
 
 
 def bus_id_of(index: int) -> str:

@@ -9,8 +9,7 @@ from __future__ import annotations
 import inspect
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple, Type
 
-from edgeserve.config.model_files import model_path
-from edgeserve.config.profiles import Profile
+from edgeserve.config.profile_record import Profile
 from edgeserve.config.schema import Config, ModelConfig
 from edgeserve.engines import check_streams, lane_info, make_engine
 from edgeserve.engines.base import Engine
@@ -119,12 +118,14 @@ def _check_model(config: Config, model: ModelConfig, engines: Dict[Tuple[str, st
             check_streams(config, model, engine)
             engines[model.name, device] = engine
     if model.engine in FILE_ENGINES and (model.file or model.engine == "onnx"):
+        from edgeserve.config.model_files import model_path
+
         model_path(model, config.directory)
     for (name, _), engine in engines.items():
         if name == model.name:
             engine.check()
     for key, spec in (("function", model.function), ("options.example", model.options.get("example", ""))):
-        if isinstance(spec, str) and spec:
+        if isinstance(spec, str) and spec and not (key == "function" and model.given is not None):
             import_function(spec, config.directory, f"[model.{model.name}] {key}")
 
 

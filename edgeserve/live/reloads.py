@@ -15,6 +15,7 @@ from typing import Any, Callable, Dict, List, MutableMapping, Optional, Sequence
 from edgeserve.config.schema import Config, ModelConfig
 from edgeserve.engines import lane_info, make_engine
 from edgeserve.engines.base import Engine
+from edgeserve.errors import EngineError
 from edgeserve.live.errors import EngineFailures
 from edgeserve.live.warming import Warmed, Warming
 from edgeserve.offload.lane_thread import LaneThread, LaneWork, WorkDone
@@ -160,6 +161,10 @@ class Reloads:
         config = self._config
         model = config.models[reload.model]
         lanes = [name for name in model_lanes(config, model) if config.lanes[name].device == reload.device]
+        if isinstance(model.given, Engine):
+            raise EngineError(
+                f"model {model.name!r} is an engine object, of which there is no other; give its class: Model(Class)"
+            )
         engine = make_engine(model, [lane_info(config, name) for name in lanes], config.directory)
         if reload.resident:
             engine.load()

@@ -11,33 +11,41 @@ from __future__ import annotations
 import difflib
 import itertools
 from functools import partial
-from typing import Any, Collection, Dict, Iterator, List, Mapping, NoReturn, Optional, Sequence, Set, Tuple
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Collection,
+    Dict,
+    Iterator,
+    List,
+    Mapping,
+    NoReturn,
+    Optional,
+    Sequence,
+    Set,
+    Tuple,
+)
 
 import numpy as np
 
 from edgeserve.config.hints import hint_bounds, read_hints
 from edgeserve.config.limits import HINTS_MAX, INPUTS_MAX, NAME_CHARS_MAX, NUMBER_MAX, SLO_MS_MAX
-from edgeserve.config.schema import AppConfig, Config, TensorConfig
+from edgeserve.config.schema import AppConfig, Config, ModelConfig
 from edgeserve.engines.base import Values
-from edgeserve.engines.device_arrays import DeviceArray, on_device
+from edgeserve.engines.device_arrays import on_device
 from edgeserve.errors import BadInput, ConfigError, DeadlineExpired, UnknownApp, sent_instead, with_nearest
-from edgeserve.ipc.wire import Ask
-from edgeserve.live.answer_lengths import AnswerLengths, answer_lengths
 from edgeserve.live.hints import A_NUMBER, is_name, number_of, show
-from edgeserve.live.predictors import Predictor, Predictors, language_model, prompt_counter
 from edgeserve.live.responders import Responder
 from edgeserve.live.value_flow import AppPlan, name_clashes
+from edgeserve.request import Ask
 from edgeserve.request_options import TRACEPARENT
 from edgeserve.sched.protocol.events import CLASSES, ON_LATE, Part
-from edgeserve.texts import is_text, text_array
-from edgeserve.units import NS_PER_S, counted_axes, format_duration, ms_to_ns
+from edgeserve.units import NS_PER_S, format_duration, ms_to_ns
 
-OBJECT_KINDS: Mapping[str, Tuple[type, ...]] = {
-    "text": (str,),
-    "bytes": (bytes, bytearray, memoryview),
-    "any": (object,),
-}
-"""Input dtypes that are no arrays."""
+if TYPE_CHECKING:
+    from edgeserve.live.answer_lengths import AnswerLengths
+    from edgeserve.live.input_rules import InputRule
+    from edgeserve.live.predictors import Predictor, Predictors
 
 STAMP_BEHIND_NS_MAX = NS_PER_S
 """A request that says it was sent longer ago has its deadline counted from then, but statistics and policies learn
@@ -163,83 +171,6 @@ NO_VALUES: Mapping[Any, Any] = {}
 """The tables of a request before anything stands in them: most requests never need one."""
 
 
-class InputRule:
-    """The rule for one declared input."""
-
-    __slots__ = ("name", "dtype", "kinds", "shape", "exact", "optional", "texts")
-
-    def __init__(self, app: str, name: str, config: TensorConfig) -> None:
-        self.name = name
-        self.texts = config.dtype == "text" and bool(config.shape)  # an array of them; else it is one string
-        self.kinds = None if self.texts else OBJECT_KINDS.get(config.dtype)
-        self.shape = config.shape
-        self.exact = -1 not in config.shape
-        self.optional = config.optional
-        try:
-            self.dtype: Optional[np.dtype[Any]] = (
-                None if self.kinds else np.dtype(object if self.texts else config.dtype)
-            )
-            if self.dtype is not None and self.dtype.hasobject and not self.texts:
-                raise TypeError("texts are said to be texts")
-        except TypeError:
-            raise ConfigError(
-                f"[app.{app}] inputs.{name} dtype = {config.dtype!r}: expected a numpy dtype such as "
-                f"'float32' or 'uint8', or one of {', '.join(sorted(OBJECT_KINDS))}"
-            ) from None
-
-    def fits(self, value: Any) -> bool:
-        if self.kinds is not None:
-            return isinstance(value, self.kinds)
-        if not isinstance(value, (np.ndarray, DeviceArray)) or value.dtype != self.dtype:
-            return False
-        if self.texts and not (isinstance(value, np.ndarray) and all(isinstance(text, str) for text in value.flat)):
-            return False
-        if self.exact:
-            same: bool = value.shape == self.shape
-            return same
-        return len(value.shape) == len(self.shape) and all(
-            want in (-1, have) for want, have in zip(self.shape, value.shape)
-        )
-
-    def as_declared(self, value: Any) -> Any:
-        """Texts in the form that is declared: a string, or an array of strings. Any other value as it is."""
-        try:
-            if self.texts:
-                array = text_array(value)
-                is_one = array.ndim == 0 and all(size in (1, -1) for size in self.shape)
-                return array.reshape((1,) * len(self.shape)) if is_one else array
-            if self.kinds == (str,) and is_text(value) and value.size == 1:
-                return text_array(value).item()
-        except ValueError:
-            pass  # it does not fit, and that is said
-        return value
-
-    def mismatch(self, value: Any) -> str:
-        """Why a value does not fit: what it is, and what was expected."""
-        told = f"{describe(value)}, expected {self}"
-        if self.kinds is not None or not isinstance(value, (np.ndarray, DeviceArray)):
-            return told
-        have, want = value.ndim, len(self.shape)
-        if have != want:
-            batch = (
-                f"; leave the batch axis out: a request is one item, such as {self.name}[0]"
-                if have == want + 1 and value.shape[0] == 1
-                else ""
-            )
-            return f"{describe(value)} with {counted_axes(have)}, expected {counted_axes(want)}: {self}{batch}"
-        if value.dtype != self.dtype:
-            return f"{told}; nothing is cast silently: send {self.name}.astype('{self.dtype}')"
-        return told
-
-    def __str__(self) -> str:
-        if self.kinds is not None:
-            return {"text": "a string", "bytes": "bytes"}.get(
-                next(name for name, kinds in OBJECT_KINDS.items() if kinds is self.kinds), "anything"
-            )
-        shape = ", ".join("any" if size < 0 else str(size) for size in self.shape)
-        return f"an array of texts [{shape}]" if self.texts else f"a numpy array {self.dtype} [{shape}]"
-
-
 class RequestValidator:
     """All that is checked of a request to one app, prepared once. ``predictors`` of ``None``: the app predicts
     nothing. ``hints`` are the ones that its policy reads: a name that is nearly one of them is refused as misspelt, any
@@ -277,11 +208,19 @@ class RequestValidator:
         self._strange: Set[str] = set()  # unknown hints that resemble no known one
         self._ids = itertools.count(1) if ids is None else ids
         self.config: AppConfig = plan.config
-        self.inputs = {name: InputRule(self.config.name, name, tensor) for name, tensor in self.config.inputs.items()}
+        self.inputs: Dict[str, InputRule] = {}
+        if self.config.inputs:
+            from edgeserve.live.input_rules import InputRule
+
+            self.inputs = {name: InputRule(plan.config.name, name, item) for name, item in plan.config.inputs.items()}
         self.lengths = lengths
         if lengths is not None:
             counters = [*counters, *lengths.predictors]
-        self.predictors = Predictors(self.config, directory, counters) if self.config.predict or counters else None
+        self.predictors: Optional[Predictors] = None
+        if self.config.predict or counters:
+            from edgeserve.live.predictors import Predictors
+
+            self.predictors = Predictors(self.config, directory, counters)
         self._length = self.config.length
         self._hint_bounds = hint_bounds(self.config)
 
@@ -520,11 +459,37 @@ def request_validators(config: Config, ids: Iterator[int] | None = None) -> Dict
             config.directory,
             ids,
             read_hints(app, config),
-            [] if model is None else [prompt_counter(model, app, config)],
-            answer_lengths(app, model, config),
+            counters_of(model, app, config),
+            lengths_of(app, model, config),
             stateful_model(app, config),
         )
     return validators
+
+
+def language_model(app: AppConfig, config: Config) -> Optional[ModelConfig]:
+    """The model of an app of one language model, which reads the request's inputs as they are."""
+    if len(app.nodes) != 1 or app.nodes[0].inputs:
+        return None
+    model = config.models.get(app.nodes[0].model or app.nodes[0].name)
+    return model if model is not None and model.engine == "lm" else None
+
+
+def counters_of(model: Optional[ModelConfig], app: AppConfig, config: Config) -> Sequence[Predictor]:
+    """The predictor of the tokens of a language model's prompts."""
+    if model is None:
+        return []
+    from edgeserve.live.predictors import prompt_counter
+
+    return [prompt_counter(model, app, config)]
+
+
+def lengths_of(app: AppConfig, model: Optional[ModelConfig], config: Config) -> Optional[AnswerLengths]:
+    """The length predictor of an app, where it has a language model or asks for one."""
+    if model is None and not app.answer_lengths and not app.learn_lengths:
+        return None
+    from edgeserve.live.answer_lengths import answer_lengths
+
+    return answer_lengths(app, model, config)
 
 
 def stateful_model(app: AppConfig, config: Config) -> str:
@@ -545,13 +510,3 @@ def check_names(validators: Mapping[str, RequestValidator], returned: Mapping[st
 def unknown_app(app: Any, validators: Mapping[str, RequestValidator]) -> UnknownApp:
     """The error for a request to an app that is not served."""
     return with_nearest(UnknownApp(f"no app {show(app)} is served here"), str(app)[:NAME_CHARS_MAX], validators)
-
-
-def describe(value: Any) -> str:
-    """A value in an error message: an array by dtype and shape, anything else by its type."""
-    if isinstance(value, np.ndarray):
-        kind = "texts" if is_text(value) and all(isinstance(text, str) for text in value.flat) else value.dtype
-        return f"{kind} [{', '.join(map(str, value.shape))}]"
-    if isinstance(value, DeviceArray):
-        return f"{value.dtype} [{', '.join(map(str, value.shape))}] on the GPU"
-    return type(value).__name__

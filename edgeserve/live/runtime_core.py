@@ -12,33 +12,27 @@ import threading
 import time
 from functools import partial
 from itertools import count
-from typing import Any, Callable, Dict, List, Mapping, Optional, Set, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Set, Tuple
 
 from edgeserve import __version__, compiled
 from edgeserve.config.language_apps import WRITING_ENGINES
 from edgeserve.config.limits import NAME_CHARS_MAX
-from edgeserve.config.profiles import parts_of
+from edgeserve.config.profile_record import Profile
 from edgeserve.config.schema import AppConfig, Config
 from edgeserve.engines.base import Engine
 from edgeserve.errors import BadInput, RequestError, nearest
 from edgeserve.interpreter import forked, stays_with_parent
-from edgeserve.live.answer_lengths import AnswerLengths
-from edgeserve.live.config_reload import Prepared, RunningStarter, merged, prepare
-from edgeserve.live.device_watch import DeviceWatch, card_free_bytes
 from edgeserve.live.errors import EarlyRefusals, error_for
 from edgeserve.live.estimates import ContradictionLog, app_fit, log_fits, times_table
 from edgeserve.live.hints import show
-from edgeserve.live.history_recorder import HistoryRecorder, recorded_apps
 from edgeserve.live.loop_io import Mailbox, clock_ns
-from edgeserve.live.predictors import NOT_PREDICTED
 from edgeserve.live.preflight import check_before_loading, raise_or_tell
-from edgeserve.live.profiles import usable_profiles
 from edgeserve.live.request import LiveRequest, RequestValidator, check_names, unknown_app
 from edgeserve.live.responders import RequestFuture
+from edgeserve.live.sensors import card_free_bytes, device_table, started_watch
 from edgeserve.live.startup import Progress, Started, Starter, make_lane, make_lanes
-from edgeserve.live.stats import energy_of, figures_of
+from edgeserve.live.stats import energy_of
 from edgeserve.live.value_flow import output_types
-from edgeserve.live.why import story_of
 from edgeserve.live.world import CallAsked, LiveWorld, LostDevice, StopAsked
 from edgeserve.loop.drive import OnStep, drive
 from edgeserve.offload.lane_thread import LaneDown, LaneThread, LaneWork
@@ -47,8 +41,17 @@ from edgeserve.sched.core.scheduler import Scheduler
 from edgeserve.sched.protocol.actions import START_ANY_TIME_NS
 from edgeserve.taps.last_steps import LastSteps
 from edgeserve.taps.span_export import SpanExport, export_for
-from edgeserve.taps.trace import Recorder, start_of
+from edgeserve.taps.trace import Recorder
 from edgeserve.units import ns_to_s
+
+if TYPE_CHECKING:
+    from edgeserve.live.answer_lengths import AnswerLengths
+    from edgeserve.live.config_reload import Prepared, RunningStarter
+    from edgeserve.live.device_watch import DeviceWatch
+    from edgeserve.live.history_recorder import AppRecords
+    from edgeserve.taps.last_steps import LastSteps
+    from edgeserve.taps.span_export import SpanExport
+    from edgeserve.taps.trace import Recorder
 
 log = logging.getLogger("edgeserve")
 
@@ -57,6 +60,10 @@ LANES_END_S = 2.0
 
 LANES_GIVE_UP_S = 0.2
 """Seconds that a lane may take to abort its batches; then its thread is abandoned."""
+
+
+NOT_PREDICTED: Dict[str, Any] = {"count": 0, "mean_ms": 0.0, "went_without": 0}
+"""The table of an app without predictors."""
 
 
 class RuntimeCore:
@@ -88,7 +95,7 @@ class RuntimeCore:
         self._started: Optional[Started] = None
         self._recorder: Optional[Recorder] = None
         self._taps: List[OnStep] = []
-        self._last_steps = LastSteps(self._taps, config.server.trace_steps)
+        self._last_steps: Optional[LastSteps] = None
         self._tracer_provider = tracer_provider
         self._spans: Optional[SpanExport] = None
         self._watch: Optional[DeviceWatch] = None
@@ -110,8 +117,8 @@ class RuntimeCore:
     def open(self) -> None:
         """Lanes up, models warm, scheduler built, bus bound: ready."""
         config = self.config
-        profiles = usable_profiles(config)
-        recorded = recorded_apps(config)
+        profiles = profiles_of(config)
+        recorded = recorded_of(config)
         engines: Dict[Tuple[str, str], Engine] = {}
         problems = check_before_loading(config, profiles, engines)
         if self._serve:
@@ -119,14 +126,9 @@ class RuntimeCore:
 
             check_endpoint(config.server.endpoint, config.curve_secret_key_path)
         raise_or_tell(problems, log.warning)
-        self._spans = export_for(
-            config,
-            self._serve,
-            __version__,
-            self._tracer_provider,
-            parent_of=lambda request_id: self.world.values.requests[request_id].traceparent,
-            offset_ns=lambda: time.time_ns() - clock_ns(),
-        )
+        if config.server.trace_steps:
+            self._steps()
+        self._spans = self._spans_export()
         if self._spans is not None:
             self._taps.append(self._spans.tap)
         lanes = make_lanes(config, self.mailbox, clock_ns)
@@ -163,8 +165,13 @@ class RuntimeCore:
         state = self.scheduler.state
         self.world.contradictions = ContradictionLog(config, state.latency, state)
         if recorded:
+            from edgeserve.live.history_recorder import HistoryRecorder
+
             self.world.history = HistoryRecorder(recorded)
         if config.server.record:
+            from edgeserve.config.profiles import parts_of
+            from edgeserve.taps.trace import Recorder, start_of
+
             path = os.path.join(config.directory, config.server.record)
             self._recorder = Recorder(
                 path,
@@ -182,8 +189,30 @@ class RuntimeCore:
             from edgeserve.live.gateway import Gateway  # opens a socket library that an embedded runtime spares
 
             self._gateway = self.world.io.source = Gateway(config, self.validators, self.world, self, self.early)
-        self._watch = DeviceWatch(config, self.mailbox.post, clock_ns)
-        self._watch.start()
+        self._watch = started_watch(config, self.mailbox.post, clock_ns)
+
+    def _spans_export(self) -> Optional[SpanExport]:
+        """The tap that exports spans, where a provider, the configuration or a server's environment asks for it."""
+        asks = self._serve and any(name.startswith("OTEL_") for name in os.environ)
+        if self._tracer_provider is None and not self.config.server.otlp and not asks:
+            return None
+
+        return export_for(
+            self.config,
+            self._serve,
+            __version__,
+            self._tracer_provider,
+            parent_of=lambda request_id: self.world.values.requests[request_id].traceparent,
+            offset_ns=lambda: time.time_ns() - clock_ns(),
+        )
+
+    def _steps(self) -> LastSteps:
+        """The last steps of the scheduler, which are kept from the first question on, or always."""
+        if self._last_steps is None:
+            from edgeserve.taps.last_steps import LastSteps
+
+            self._last_steps = LastSteps(self._taps, self.config.server.trace_steps)
+        return self._last_steps
 
     # --- another configuration ----------------------------------------------------------------------------------------
 
@@ -215,10 +244,12 @@ class RuntimeCore:
         old.predictions.close()
         world.io.source = old.io.source
         world.take_over(old)
-        recorded = recorded_apps(prepared.config)
+        recorded = recorded_of(prepared.config)
         if old.history is not None:
             old.history.close(wait=False)
         if recorded or old.history is not None:
+            from edgeserve.live.history_recorder import HistoryRecorder
+
             world.history = HistoryRecorder(recorded, old.history)
         self.scheduler, self.world, self._started = scheduler, world, started
         self.config, self.validators, self._prepared = prepared.config, prepared.validators, None
@@ -229,8 +260,7 @@ class RuntimeCore:
         self._unload(gone)
         if self._watch is not None:  # a new one tells the new scheduler all it knows
             self._watch.stop()
-        self._watch = DeviceWatch(self.config, self.mailbox.post, clock_ns)
-        self._watch.start()
+        self._watch = started_watch(self.config, self.mailbox.post, clock_ns)
         for name, counts in world.works.counts.items():
             if not counts.up:
                 self.mailbox.post(LaneDown(name, "it was down before the configuration changed"))
@@ -241,6 +271,8 @@ class RuntimeCore:
         told(None)
 
     def _successors(self, prepared: Prepared) -> Tuple[Scheduler, LiveWorld, Started]:
+        from edgeserve.live.config_reload import merged
+
         assert self._started is not None, "asked when it has started"
         config = prepared.config
         resident = {
@@ -319,7 +351,9 @@ class RuntimeCore:
 
     def prepare(self, config: Config) -> Prepared:
         """Check another configuration, then load and warm its new and changed models. For any thread but the loop's."""
-        recorded_apps(config)
+        from edgeserve.live.config_reload import RunningStarter, merged, prepare
+
+        recorded_of(config)
         starters: List[RunningStarter] = []
 
         def make_starter(others: Config, profiles: Any, engines: Any) -> RunningStarter:
@@ -332,7 +366,7 @@ class RuntimeCore:
 
         try:
             prepared = prepare(
-                self.config, config, usable_profiles(config), self.world.engines, self.validators, make_starter
+                self.config, config, profiles_of(config), self.world.engines, self.validators, make_starter
             )
             assert self._started is not None, "asked when it has started"
             names = merged(self._started, prepared, {}, {}).names
@@ -426,7 +460,7 @@ class RuntimeCore:
             return {"story": self.story(number)}
         if kind == "trace":
             now_ns = clock_ns()
-            return {"now_ns": now_ns, **self._last_steps.page(number, now_ns)._asdict()}
+            return {"now_ns": now_ns, **self._steps().page(number, now_ns)._asdict()}
         if kind == "drain":
             self.mailbox.post(StopAsked(self.config.server.drain_ns))
             return {"draining": True, "open": self.world.open_count}
@@ -440,6 +474,8 @@ class RuntimeCore:
 
     def story(self, request_id: int) -> List[str]:
         """The story of a request, line by line; no line when it is not remembered."""
+        from edgeserve.live.why import story_of
+
         lines = story_of(self.scheduler, request_id) or self.early.story(request_id)
         if lines:
             return lines
@@ -535,6 +571,8 @@ class RuntimeCore:
 
     def stats(self) -> Dict[str, Any]:
         """Counts per app, model, lane and device, and what policies have learnt, as plain numbers and strings."""
+        from edgeserve.live.figures import figures_of
+
         world, energy = self.world, self.scheduler.energy(clock_ns())
         return {
             "uptime_s": ns_to_s(clock_ns() - world.started_ns),
@@ -559,7 +597,7 @@ class RuntimeCore:
             "trials": self.scheduler.trials(),
             "lanes": self._lane_tables(),
             "devices": self._devices(energy),
-            "device": self._watch.table() if self._watch is not None else {},
+            "device": device_table(self._watch),
             "streams_with_state": world.values.state_count(),
         }
 
@@ -681,6 +719,24 @@ class RuntimeCore:
         """The lengths that an input of an app of one node is warmed up with, where the configuration says them."""
         shape = self.config.models[app.nodes[0].model].shapes.get(name) if len(app.nodes) == 1 else None
         return {} if shape is None or shape == app.inputs[name].shape else {"usual": list(shape)}
+
+
+def profiles_of(config: Config) -> List[Profile]:
+    """The profiles to begin with; none where there is no folder of profiles."""
+    if not os.path.isdir(config.profiles_path):
+        return []
+    from edgeserve.live.profiles import usable_profiles
+
+    return usable_profiles(config)
+
+
+def recorded_of(config: Config) -> Dict[str, AppRecords]:
+    """The recorders of histories by app. Raises ``ConfigError`` where an app cannot be recorded."""
+    if not any(app.history for app in config.apps.values()):
+        return {}
+    from edgeserve.live.history_recorder import recorded_apps
+
+    return recorded_apps(config)
 
 
 def _unload_engine(engine: Engine) -> None:

@@ -11,17 +11,30 @@ import logging
 import select
 import statistics
 from functools import partial
-from typing import Any, Callable, Dict, FrozenSet, Iterator, List, Mapping, NamedTuple, Sequence, Set, Tuple
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Callable,
+    Dict,
+    FrozenSet,
+    Iterator,
+    List,
+    Mapping,
+    NamedTuple,
+    Sequence,
+    Set,
+    Tuple,
+)
 
 import numpy as np
 
-from edgeserve.config.profiles import Profile
+from edgeserve.config.profile_record import Profile
+from edgeserve.config.python_names import GIVEN_IN_PYTHON, in_python
 from edgeserve.config.schema import AppConfig, Config, ModelConfig
 from edgeserve.engines import check_streams, lane_info, make_engine
 from edgeserve.engines.base import CONTEXT_BYTES_MAX, Engine, Footprint, OutputType, SequenceInfo
 from edgeserve.engines.denormals import flush_to_zero
 from edgeserve.engines.niceness import yield_to_others
-from edgeserve.engines.row_check import RowCheck, may_need_row_check, row_check_of
 from edgeserve.engines.warm import warm_up
 from edgeserve.errors import ConfigError, EngineError, ExampleUnknown, ProfileError
 from edgeserve.live.loop_io import Mailbox
@@ -31,6 +44,9 @@ from edgeserve.sched.core.build import ASSUMED_NS, copy_lane_name, model_lanes
 from edgeserve.sched.protocol.actions import START_ANY_TIME_NS
 from edgeserve.texts import is_text
 from edgeserve.units import NS_PER_MS, format_duration, format_size
+
+if TYPE_CHECKING:
+    from edgeserve.engines.row_check import RowCheck
 
 log = logging.getLogger("edgeserve")
 
@@ -57,9 +73,14 @@ def naming_file(source: str) -> Iterator[None]:
     except StartInterrupted:
         raise
     except (ConfigError, EngineError, ProfileError) as error:
-        if source.startswith("(") or source in str(error):
+        text = str(error)
+        if source == GIVEN_IN_PYTHON:
+            told = in_python(text)
+        else:
+            told = text if source.startswith("(") or source in text else f"{source}: {text}"
+        if told == text:
             raise
-        raise type(error)(f"{source}: {error}") from error
+        raise type(error)(told) from error
 
 
 class _Made(NamedTuple):
@@ -212,6 +233,8 @@ class Starter:
 
     def _look_at_outsider(self, item: _Made, device: str) -> None:
         """See in which batches a model may run that is loaded later only, and unload it."""
+        from edgeserve.engines.row_check import may_need_row_check
+
         if not may_need_row_check(item.model, item.engine):
             return
         copy_lane, engine = copy_lane_name(device), item.engine
@@ -312,6 +335,10 @@ class Starter:
 
     def _checked_sizes(self, model: ModelConfig, lane: str, engine: Engine) -> Tuple[int, ...]:
         """The batch sizes in which the model keeps the items of several clients apart. The log says why others end."""
+        if not engine.rows().checked:
+            return model.batch
+        from edgeserve.engines.row_check import row_check_of
+
         check = row_check_of(model, engine)
         if check is None:
             return model.batch

@@ -6,13 +6,15 @@ graph itself comes from ``sched/requests/graph.py``, the names in ``inputs`` and
 
 from __future__ import annotations
 
-from typing import Collection, Container, Dict, List, Mapping, NamedTuple, Optional, Tuple
+from typing import TYPE_CHECKING, Collection, Container, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 from edgeserve.config.schema import AppConfig
 from edgeserve.engines.base import OutputType, Values
 from edgeserve.errors import ConfigError, nearest
-from edgeserve.live.value_names import NameBook, named_apart
 from edgeserve.sched.requests.graph import App, Node
+
+if TYPE_CHECKING:
+    from edgeserve.live.value_names import NameBook
 
 
 class Source(NamedTuple):
@@ -88,7 +90,11 @@ class AppPlan:
         self.plain_exit = self.exits[0] if plain else ""
         self._note_needed()
         plain_names = frozenset(source.name for source in self.outputs if source.node is None)
-        self.names = NameBook(config, app, plain_names) if len(app.nodes) > 1 else None
+        self.names: Optional[NameBook] = None
+        if len(app.nodes) > 1:
+            from edgeserve.live.value_names import NameBook
+
+            self.names = NameBook(config, app, plain_names)
         self.has_joins = any(node.is_join for node in self.nodes.values())
 
     def piece(self, node: str, outputs: Values) -> Values:
@@ -218,6 +224,8 @@ def _outputs(config: AppConfig, app: App) -> Tuple[Source, ...]:
         source = _output(config, app, where, "", text)
         other = found.setdefault(source.argument, source)
         if other is not source and other != source:
+            from edgeserve.live.value_names import named_apart
+
             apart = [item.node for item in (other, source) if item.node is not None]
             raise ConfigError(
                 f"{where}: {source.argument!r} of {_owner(other)} and of {_owner(source)} would have one name in the "

@@ -7,7 +7,7 @@ request's values are freed when it has ended and none of its jobs runs any more.
 from __future__ import annotations
 
 import logging
-from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Set, Tuple
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -18,10 +18,12 @@ from edgeserve.errors import EngineError, StateLost, WrongInput, did_you_mean
 from edgeserve.live.hints import ResultHints, show
 from edgeserve.live.request import NO_VALUES, LiveRequest, ValueKey
 from edgeserve.live.value_flow import NodePlan, Source
-from edgeserve.live.value_names import NameBook
 from edgeserve.sched.protocol.actions import RunBatch
 from edgeserve.sched.protocol.events import JobId, JobResult, Part
 from edgeserve.units import counted
+
+if TYPE_CHECKING:
+    from edgeserve.live.value_names import NameBook
 
 log = logging.getLogger("edgeserve")
 

@@ -7,14 +7,16 @@ whether each size keeps the items apart. It belongs to the loop's thread.
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.base import Batch, Engine, Session, Values, run_whole
-from edgeserve.engines.row_check import RowCheck, row_check_of
 from edgeserve.errors import EngineError, ExampleUnknown
 from edgeserve.offload.lane_thread import LaneThread, LaneWork, WorkDone, WorkNotStarted
 from edgeserve.sched.protocol.actions import START_ANY_TIME_NS, LoadModel
+
+if TYPE_CHECKING:
+    from edgeserve.engines.row_check import RowCheck
 
 
 class WarmStep:
@@ -99,14 +101,18 @@ class Warming:
         step.lane.give(LaneWork(0, 0, START_ANY_TIME_NS, call, (step, warm), step))
 
 
-Warm = Tuple[Session, Values, Optional[RowCheck]]
+Warm = Tuple[Session, Values, Optional["RowCheck"]]
 
 
 def _open_and_run(argument: Tuple[WarmStep, None]) -> Warm:
     """The first step, on the lane's thread. A host function without an example raises: its first run warms it."""
     step = argument[0]
     session, item = step.lane.open(step.engine), step.engine.example()
-    check = row_check_of(step.unchecked, step.engine) if step.unchecked is not None else None
+    check = None
+    if step.unchecked is not None and step.engine.rows().checked:
+        from edgeserve.engines.row_check import row_check_of
+
+        check = row_check_of(step.unchecked, step.engine)
     if check is not None:
         check.begin(session, item)
         check.stands_still()

@@ -8,19 +8,32 @@ from __future__ import annotations
 
 import logging
 import threading
-from typing import Any, Callable, Dict, Iterable, List, Mapping, MutableMapping, NamedTuple, Optional, Set, Tuple, Union
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Callable,
+    Dict,
+    Iterable,
+    List,
+    Mapping,
+    MutableMapping,
+    NamedTuple,
+    Optional,
+    Set,
+    Tuple,
+    Union,
+)
 
 from edgeserve.config.schema import Config
 from edgeserve.engines.base import Batch, Engine
 from edgeserve.errors import EdgeServeError, EngineError, Failed, Rejected, RequestError, WrongInput
-from edgeserve.live.device_watch import DeviceNews
+from edgeserve.live.device_news import DeviceNews
 from edgeserve.live.endings import Endings
 from edgeserve.live.errors import CANCELLED, STOPPING, EarlyRefusals, EngineFailures, cut, refusal
 from edgeserve.live.estimates import LOOK_NS, ContradictionLog
-from edgeserve.live.history_recorder import HistoryRecorder
 from edgeserve.live.lane_works import LaneWorks
 from edgeserve.live.loop_io import LoopIO, Mailbox, clock_ns
-from edgeserve.live.predictors import Prediction, PredictionWorker
+from edgeserve.live.prediction_worker import Prediction, PredictionWorker
 from edgeserve.live.preparation import Preparation, PreparationWorker, preparers
 from edgeserve.live.reloads import Reload, Reloads
 from edgeserve.live.request import LiveRequest
@@ -61,6 +74,9 @@ from edgeserve.sched.protocol.events import (
 )
 from edgeserve.sched.requests.states import new_tuple
 from edgeserve.units import counted
+
+if TYPE_CHECKING:
+    from edgeserve.live.history_recorder import HistoryRecorder
 
 log = logging.getLogger("edgeserve")
 

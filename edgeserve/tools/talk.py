@@ -19,7 +19,7 @@ import time
 from dataclasses import replace
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Tuple
 
-from edgeserve.answers import AnswerStream
+from edgeserve.answer_streams import AnswerStream
 from edgeserve.client import AsyncClient, Client
 from edgeserve.config.files import CACHE_PREFIX, cache_directory, file_sha256, resolve_path
 from edgeserve.config.loading import parse_config

@@ -108,7 +108,7 @@ def test_a_runtime_is_made_of_a_file_or_of_a_config(tmp_path, place, make):
     ("source", "text"),
     [
         ({"app": {}}, "is dict, expected the path of its file or an edgeserve.Config; .*parse_config makes one"),
-        (None, "is NoneType, expected the path"),
+        (None, "needs a configuration: the path of its file, or models="),
         (7, "is int, expected the path"),
         ("no/such.toml", "no/such.toml: cannot be read"),
         ("", "cannot be read"),

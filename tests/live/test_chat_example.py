@@ -23,7 +23,8 @@ pytest.importorskip("onnxruntime", reason="pip install -e '.[onnx]'")
 import lm_models
 
 from edgeserve.live.answer_lengths import answer_lengths
-from edgeserve.live.predictors import Predictors, language_model
+from edgeserve.live.predictors import Predictors
+from edgeserve.live.request import language_model
 from edgeserve.tools.lm_model.graph import random_tensors, write_model
 
 CHAT = os.path.join(os.path.dirname(__file__), os.pardir, os.pardir, "examples", "chat")

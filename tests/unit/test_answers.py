@@ -7,7 +7,8 @@ import asyncio
 import pytest
 
 from edgeserve import answers
-from edgeserve.answers import Answer, AnswerStream, AsyncAnswerStream, PendingAnswer, answer_awaited, answer_within
+from edgeserve.answer_streams import AnswerStream, AsyncAnswerStream
+from edgeserve.answers import Answer, PendingAnswer, answer_awaited, answer_within
 from edgeserve.errors import Cancelled, Failed, TimedOut
 
 WRITTEN = Answer({"text": "word word "}, late=True)

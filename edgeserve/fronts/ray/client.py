@@ -7,7 +7,8 @@ import threading
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Protocol, Tuple, Type
 
-from edgeserve.answers import UNREAD, Answer, AnswerStream, AsyncAnswerStream
+from edgeserve.answer_streams import AnswerStream, AsyncAnswerStream
+from edgeserve.answers import UNREAD, Answer
 from edgeserve.errors import Cancelled, RequestError, ServerGone, TimedOut
 from edgeserve.fronts.ray.calls import Call, Reply
 from edgeserve.request_options import RequestOptions, given

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
-from edgeserve.config.profiles import LaneProfile, Profile, Timing
+from edgeserve.config.profile_record import LaneProfile, Profile, Timing
 from edgeserve.config.schema import AppConfig, Config, ModelConfig
 from edgeserve.errors import ConfigError, ProfileError, did_you_mean
 from edgeserve.sched.core.scheduler import Scheduler

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from typing import Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
-from edgeserve.config.profiles import QUANTILES, Timing
+from edgeserve.config.profile_record import QUANTILES, Timing
 from edgeserve.sched.latency.declared import DeclaredShare
 from edgeserve.sched.latency.window import Window
 from edgeserve.sched.latency.work_time import WorkTime

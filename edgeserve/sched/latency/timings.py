@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Sequence
 
-from edgeserve.config.profiles import QUANTILES, Timing
+from edgeserve.config.profile_record import QUANTILES, Timing
 from edgeserve.errors import ConfigError
 
 

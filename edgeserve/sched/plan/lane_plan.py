@@ -1,7 +1,8 @@
 """``plan``: one rule for a frame, a turn of a language model, a model of an ensemble and a stage of a pipeline.
 
 Each kind of work is a source (``plain``, ...), which queues its jobs, drops late ones and offers candidates; the
-choice among them (``choose.py``) knows no kind. Requests go to the source of their app.
+choice among them (``choose.py``) knows no kind. Requests go to the source of their app. A source is imported when an
+app is of its kind.
 """
 
 from __future__ import annotations
@@ -11,11 +12,8 @@ from typing import Any, ClassVar, Dict, Final, List, Mapping, Sequence, Tuple
 from edgeserve.compiled import mypyc_attr
 from edgeserve.sched.plan.candidate import Candidate
 from edgeserve.sched.plan.choose import choose, weigh
-from edgeserve.sched.plan.companies import Companies
 from edgeserve.sched.plan.lane_price import LanePrices
-from edgeserve.sched.plan.members import Members, check_history, members_of
 from edgeserve.sched.plan.source import Source
-from edgeserve.sched.plan.steps import Steps
 from edgeserve.sched.plan.unequal import Unequal
 from edgeserve.sched.policy_api.arbiter import PASSED_SLOS
 from edgeserve.sched.policy_api.board import Board
@@ -43,7 +41,10 @@ class LanePlan(Policy):
 
     def __init__(self, name: str, apps: Sequence[App], options: Options) -> None:
         super().__init__(name, apps, options)
-        check_history(apps)
+        if any(app.history_share > 0.0 for app in apps):
+            from edgeserve.sched.plan.members import check_history
+
+            check_history(apps)
         self._sources: List[Source] = []
         self._wakers: List[Source] = []  # sources that ask for another look
         self._source_of: Dict[str, Source] = {}  # by app: admits its requests, and says when they would end
@@ -76,10 +77,16 @@ class LanePlan(Policy):
 
     def _make(self, kind: str, apps: Sequence[App]) -> Source:
         if kind == "steps":
+            from edgeserve.sched.plan.steps import Steps
+
             return Steps(self)
         if kind == "members":
+            from edgeserve.sched.plan.members import Members
+
             return Members(self, apps)
         if kind == "companies":
+            from edgeserve.sched.plan.companies import Companies
+
             return Companies(self, apps)
         return Unequal(self)
 
@@ -247,10 +254,19 @@ def kind_of(app: App, board: Board) -> str:
     models = list(dict.fromkeys([node.model for node in app.nodes]))
     if any(board.makes_sequences(model) for model in models):
         return "steps"
-    if members_of(app) is not None:
-        return "members"
+    if _may_choose(app):
+        from edgeserve.sched.plan.members import members_of
+
+        if members_of(app) is not None:
+            return "members"
     for index, model in enumerate(models):
         for other in models[:index]:
             if any(lane in board.lanes_of(other) for lane in board.lanes_of(model)):
                 return "companies"
     return "plain"
+
+
+def _may_choose(app: App) -> bool:
+    """True if an app has what models to choose among are made of: an ensemble's profile or join, or variants."""
+    joins = [node for node in app.nodes if node.join == "policy"]
+    return app.ensemble is not None or len(app.nodes[0].models) > 1 or len(joins) > 0

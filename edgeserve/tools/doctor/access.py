@@ -9,8 +9,9 @@ import resource
 import shutil
 from typing import List, Optional
 
-from edgeserve.device.boards import WSL_NODE, Board
+from edgeserve.device.boards import Board
 from edgeserve.device.files import listing, read_text
+from edgeserve.device.signs import WSL_NODE
 from edgeserve.ipc.connections import files_needed
 from edgeserve.tools.doctor.finding import GOOD, NOTE, WRONG, Finding
 from edgeserve.units import format_size

@@ -12,10 +12,10 @@ from edgeserve.config.profile_match import AT_START, EXPECTED, MEASURED, profile
 from edgeserve.config.schema import Config
 from edgeserve.errors import ConfigError, EngineError
 from edgeserve.fronts.http.process import FrontProcess
+from edgeserve.live.input_rules import InputRule
 from edgeserve.live.predictors import load_predictors
 from edgeserve.live.preflight import Problem, check_before_loading
 from edgeserve.live.profiles import instead, matched_profiles
-from edgeserve.live.request import InputRule
 from edgeserve.tools.doctor.finding import GOOD, NOTE, WRONG, Finding
 from edgeserve.units import counted
 

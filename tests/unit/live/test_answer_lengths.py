@@ -9,7 +9,8 @@ import pytest
 from edgeserve.config.loading import parse_config
 from edgeserve.errors import ConfigError
 from edgeserve.live.answer_lengths import answer_lengths
-from edgeserve.live.predictors import Predictors, language_model
+from edgeserve.live.predictors import Predictors
+from edgeserve.live.request import language_model
 
 TALK = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "What is the capital of Peru?"}]
 

@@ -10,7 +10,8 @@ import pytest
 from edgeserve.config.loading import parse_config
 from edgeserve.engines.lm.lm_engine import LmEngine
 from edgeserve.errors import EngineError
-from edgeserve.live.predictors import WAIT_NS_MAX, WAIT_SHARE, WAITING_MAX, PredictionWorker, prompt_counter
+from edgeserve.live.prediction_worker import WAIT_NS_MAX, WAIT_SHARE, WAITING_MAX, PredictionWorker
+from edgeserve.live.predictors import prompt_counter
 from edgeserve.live.request import LiveRequest, RequestValidator, request_of_call, request_validators
 from edgeserve.live.responders import RequestFuture
 

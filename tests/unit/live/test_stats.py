@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from edgeserve.ipc import wire
-from edgeserve.live import stats
+from edgeserve.live import figures, stats
+from edgeserve.live.figures import figures_of
 from edgeserve.live.stats import (
     AppCounts,
     LaneCounts,
     energy_of,
-    figures_of,
     percentiles_ms,
 )
 from edgeserve.sched.protocol.actions import LatencyBreakdown, Outcome
@@ -158,9 +158,9 @@ def test_figures_are_bounded_and_every_policy_has_its_part() -> None:
         {"text": "x" * 10**7, "array": np.zeros(10**7)},
         {"ok": 1},
     )
-    assert many["p0"]["0"] == 0 and many["p0"][stats.MORE].endswith(" more") and len(many["p0"]) < 20_000
+    assert many["p0"]["0"] == 0 and many["p0"][figures.MORE].endswith(" more") and len(many["p0"]) < 20_000
     assert many["p1"]["lists"][0][-1].endswith(" more")
-    assert len(many["p3"]["text"]) == stats.FIGURE_CHARS_MAX and many["p3"]["text"].endswith(stats.MORE)
+    assert len(many["p3"]["text"]) == figures.FIGURE_CHARS_MAX and many["p3"]["text"].endswith(figures.MORE)
     assert many["p3"]["array"][0] == 0.0 and many["p3"]["array"][-1].endswith(" more")
     assert many["p4"] == {"ok": 1}
 

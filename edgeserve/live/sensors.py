@@ -1,0 +1,40 @@
+"""The start of the sensors (``device_watch.py``), which are imported where something reads them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Callable, Dict, Optional
+
+from edgeserve.config.schema import Config
+from edgeserve.device import signs
+
+if TYPE_CHECKING:
+    from edgeserve.live.device_watch import DeviceWatch
+
+
+def started_watch(config: Config, post: Callable[[Any], None], clock_ns: Callable[[], int]) -> Optional[DeviceWatch]:
+    """The monitors that ``[monitor]`` asks for, begun; None where it asks for none, or nothing shows a board or a
+    GPU."""
+    if config.monitor.enabled == "never" or (config.monitor.enabled == "auto" and signs.has_none()):
+        return None
+    from edgeserve.live.device_watch import DeviceWatch
+
+    watch = DeviceWatch(config, post, clock_ns)
+    watch.start()
+    return watch
+
+
+def device_table(watch: Optional[DeviceWatch]) -> Dict[str, Any]:
+    """What ``stats`` tells of the device."""
+    if watch is not None:
+        return watch.table()
+    from edgeserve.device.boards import detect_board
+    from edgeserve.live.device_watch import board_table
+
+    return board_table(detect_board())
+
+
+def card_free_bytes(index: int) -> Optional[int]:
+    """See :func:`edgeserve.live.device_watch.card_free_bytes`."""
+    from edgeserve.live import device_watch
+
+    return device_watch.card_free_bytes(index)

@@ -1,0 +1,230 @@
+"""Runtimes whose models and apps are given in Python: embedded, awaited, and served by the command."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any, Dict, Iterator, List
+
+import numpy as np
+import pytest
+from serving import wait_until
+
+from edgeserve import App, AsyncRuntime, Client, Model, Node, Runtime
+from edgeserve.engine import Batch, Engine, Footprint, Parts, Result
+from edgeserve.errors import ConfigError, EdgeServeError
+from edgeserve.python_file import names_runtime, runtime_at
+
+SLO_MS = 30_000
+
+
+class Adder(Engine):
+    def __init__(self, model: Any = None, lanes: Any = None, directory: str = "") -> None:
+        self.step = 1 if model is None else 2
+        self.is_loaded = False
+
+    def load(self) -> Footprint:
+        self.is_loaded = True
+        return Footprint(1000)
+
+    def unload(self) -> None:
+        self.is_loaded = False
+
+    def example(self) -> Dict[str, Any]:
+        return {"x": 0}
+
+    def run(self, batch: Batch) -> List[Result]:
+        return [Result({"y": item["x"] + self.step}) for item in batch.items]
+
+
+def parts(inputs: Dict[str, Any]) -> Parts:
+    return Parts([{"part": value} for value in inputs["x"]])
+
+
+def total(inputs: Dict[str, Any]) -> Dict[str, Any]:
+    return {"total": sum(inputs["square"])}
+
+
+def test_functions_that_no_file_could_name_are_called_as_they_are() -> None:
+    seen: List[float] = []
+
+    def note(inputs: Dict[str, Any]) -> Dict[str, Any]:
+        seen.append(float(inputs["x"]))
+        return {"y": inputs["x"] * 2}
+
+    with Runtime(models={"note": note, "negate": lambda inputs: {"y": -inputs["x"]}},
+                 apps={"note": App("note", slo="30s"), "negate": App("negate", slo="30s")}) as runtime:  # fmt: skip
+        assert runtime.infer("note", {"x": 3.0})["y"] == 6.0
+        assert runtime.infer("negate", {"x": 3.0})["y"] == -3.0
+    assert seen == [3.0], "this very function, not a second copy of its module"
+
+
+def test_an_engine_is_given_as_a_class_or_as_an_object() -> None:
+    own = Adder()
+    with Runtime(models={"one": Model(own), "two": Adder}, apps={"one": "one", "two": "two"}) as runtime:
+        assert own.is_loaded
+        assert runtime.infer("one", {"x": 1}, slo_ms=SLO_MS)["y"] == 2
+        assert runtime.infer("two", {"x": 1}, slo_ms=SLO_MS)["y"] == 3
+    assert not own.is_loaded
+
+
+def test_an_engine_object_is_not_made_anew() -> None:
+    told: List[Dict[str, Any]] = []
+    with Runtime(models={"one": Adder()}, apps={"one": "one"}) as runtime:
+        runtime.on_loop(lambda core: core.reload("one", told.append))
+        wait_until(lambda: told)
+        assert "is an engine object, of which there is no other" in told[0]["failed"]["cpu"]
+        assert runtime.infer("one", {"x": 1}, slo_ms=SLO_MS)["y"] == 2
+
+
+def test_a_graph_with_parts_and_a_join() -> None:
+    runtime = Runtime(
+        models={
+            "parts": parts,
+            "square": lambda inputs: {"square": inputs["part"] ** 2},
+            "total": total,
+            "count": lambda inputs: {"count": len(inputs["x"])},
+            "mean": lambda inputs: {"mean": inputs["total"] / inputs["count"]},
+        },
+        apps={
+            "mean": App(
+                Node("parts", fan_out=True),
+                "square",
+                Node("total", gather=True),
+                Node("count", after=[]),
+                Node("mean", after=["total", "count"]),
+                slo="30s",
+                outputs=["mean.mean", "total.total"],
+            )
+        },
+    )
+    with runtime:
+        answer = runtime.infer("mean", {"x": np.arange(4.0)})
+    assert (answer["mean"], answer["total"]) == (3.5, 14.0)
+
+
+def test_a_process_of_its_own_needs_a_name() -> None:
+    model = Model(lambda inputs: inputs, options={"process": True})
+    with pytest.raises(EdgeServeError, match=r"models\['m'\] options.process = true: another process cannot import"):
+        Runtime(models={"m": model}, apps={"m": "m"}).start()
+
+
+def test_a_future_of_the_asyncio_runtime_is_awaited() -> None:
+    async def ask() -> float:
+        async with AsyncRuntime(models={"m": lambda inputs: {"y": inputs["x"] + 1}}, apps={"m": "m"}) as runtime:
+            future = runtime.submit("m", {"x": 1.0}, slo_ms=SLO_MS)
+            assert future.id > 0
+            await runtime.reload(Runtime(models={"m": lambda inputs: {"y": 0.0}}, apps={"m": "m"}).configuration)
+            later = await runtime.infer("m", {"x": 1.0}, slo_ms=SLO_MS)
+            return float((await future)["y"]) + float(later["y"])
+
+    assert asyncio.run(ask()) == 2.0, "another function without a name is another model"
+
+
+# --- edgeserve serve app.py:runtime -----------------------------------------------------------------------------------
+
+PROGRAM = """
+from beside import FACTOR
+import edgeserve
+
+def scale(inputs):
+    return {"y": inputs["x"] * FACTOR}
+
+runtime = edgeserve.Runtime(
+    models={"scale": scale}, apps={"scale": edgeserve.App("scale", slo="30s")}, server={"endpoint": "ipc://bus"}
+)
+twin = edgeserve.AsyncRuntime(models={"scale": scale}, apps={"scale": "scale"})
+number = 7
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    (tmp_path / "beside.py").write_text("FACTOR = 3\n")
+    (tmp_path / "scaling.py").write_text(PROGRAM)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    before = set(sys.modules)
+    yield tmp_path
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+@pytest.mark.parametrize("place", ["scaling.py:runtime", "scaling:runtime"])
+def test_a_program_is_served_on_the_bus(place: str, program: Path) -> None:
+    root = str(Path(__file__).resolve().parents[2])
+    server = subprocess.Popen(
+        [sys.executable, "-m", "edgeserve.cli", "serve", place],
+        env={**os.environ, "PYTHONPATH": root},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        wait_until(lambda: (program / "bus").exists() or server.poll() is not None)
+        assert server.poll() is None, server.communicate()[1]
+        with Client("ipc://bus") as client:
+            assert client.infer("scale", {"x": np.float32(2)})["y"] == 6
+    finally:
+        server.send_signal(signal.SIGTERM)
+        log = server.communicate(timeout=30)[1]
+    assert server.returncode == 0, log
+
+
+@pytest.mark.parametrize("name", ["runtime", "twin"])
+def test_the_runtime_of_a_program(name: str, program: Path) -> None:
+    runtime = runtime_at(f"scaling.py:{name}")
+    assert list(runtime.configuration.apps) == ["scale"]
+    assert "scaling:scale" in runtime.config()
+
+
+@pytest.mark.parametrize(
+    ("place", "text"),
+    [
+        ("scaling.py", "which object of the program is the runtime.* scaling.py:runtime"),
+        ("scale.py:runtime", "there is no file scale.py"),
+        ("scaling.py:runtme", "has no 'runtme'; did you mean 'runtime'"),
+        ("scaling.py:number", "is a int, expected an edgeserve.Runtime"),
+        ("no_such_module:runtime", "no_such_module cannot be imported: ModuleNotFoundError"),
+        ("broken.py:runtime", "broken.py cannot be imported: ZeroDivisionError: division by zero"),
+        ("begun.py:runtime", "was started while begun.py was imported.*__main__"),
+    ],
+)
+def test_what_is_wrong_with_a_program_is_said(place: str, text: str, program: Path) -> None:
+    (program / "broken.py").write_text("1 / 0\n")
+    (program / "begun.py").write_text(PROGRAM + "with runtime: pass\n")
+    assert names_runtime(place)
+    with pytest.raises(ConfigError, match=text):
+        runtime_at(place)
+
+
+def test_files_of_toml_are_no_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a:b").write_text("")
+    assert not any(map(names_runtime, ("edge.toml", "a:b", "/etc/edgeserve/edge.toml")))
+
+
+def test_a_program_names_its_functions_by_its_file(tmp_path: Path) -> None:
+    (tmp_path / "hello.py").write_text(
+        textwrap.dedent(
+            """
+            from edgeserve import Runtime
+            def f(inputs):
+                return inputs
+            print(Runtime(models={"f": f}, apps={"f": "f"}).config())
+            """
+        )
+    )
+    root = str(Path(__file__).resolve().parents[2])
+    done = subprocess.run(
+        [sys.executable, "hello.py"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": root},
+        capture_output=True,
+        text=True,
+    )
+    assert 'function = "hello:f"' in done.stdout, done.stderr

@@ -1,0 +1,104 @@
+"""The boundary of the core: the README's app imports little of the package, and runs with each optional folder gone."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Iterator
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+LINES_MAX = 23_000
+"""Lines of the package that the README's app may import, embedded."""
+
+NOT_EMBEDDED = ("zmq", "msgpack", "msgspec")
+"""Libraries of the bus, which an embedded app does not load."""
+
+OPTIONAL = (
+    "fronts",
+    "http",
+    "ray",
+    "sim",
+    "testing",
+    "tools",
+    "predict",
+    "metrics",
+    "recording",
+    "sched/published",
+    "engines/cuda",
+    "engines/lm",
+    "engines/speech",
+    "engines/tensorrt",
+    "engines/torch",
+)
+"""Folders of the package that an app which does not use them runs without."""
+
+COUNT = """
+import sys
+files = [module.__file__ for name, module in sys.modules.items() if name.split(".")[0] == "edgeserve"]
+print("lines", sum(len(open(file, encoding="utf-8").readlines()) for file in files))
+print("libraries", *[name for name in {libraries} if name in sys.modules])
+"""
+
+OVER_THE_BUS = """
+import edgeserve
+sections = dict(models={"sharpness": sharpness}, apps={"focus": "sharpness"}, server={"endpoint": "ipc://bus"})
+with edgeserve.Runtime(serve=True, **sections), edgeserve.Client("ipc://bus") as bus:
+    print(bus.infer("focus", {"image": image}, slo_ms=30_000)["score"])
+"""
+
+
+def readme_app() -> str:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    found = re.search(r"<!-- run: app\.py -->\n```python\n(.*?)```", text, re.DOTALL)
+    assert found is not None
+    return found[1]
+
+
+def run(program: str, package: Path, place: Path) -> str:
+    (place / "app.py").write_text(program, encoding="utf-8")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("EDGESERVE", "OTEL"))}
+    done = subprocess.run(
+        [sys.executable, "app.py"],
+        cwd=place,
+        env={**environment, "PYTHONPATH": str(package)},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_the_readme_app_imports_no_more_than_the_core(tmp_path: Path) -> None:
+    printed = run(readme_app() + COUNT.replace("{libraries}", repr(NOT_EMBEDDED)), ROOT, tmp_path)
+    answer, lines, libraries = printed.splitlines()
+    assert answer == "1.0 in time"
+    assert int(lines.split()[1]) <= LINES_MAX
+    assert libraries.split() == ["libraries"]
+
+
+@pytest.fixture(scope="module")
+def copied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A copy of the package as a wheel has it."""
+    place = tmp_path_factory.mktemp("copy")
+    shutil.copytree(ROOT / "edgeserve", place / "edgeserve", ignore=shutil.ignore_patterns("__pycache__"))
+    yield place
+    shutil.rmtree(place)
+
+
+@pytest.mark.parametrize("folder", OPTIONAL)
+def test_the_readme_app_is_served_without_a_folder(folder: str, copied: Path, tmp_path: Path) -> None:
+    path, away = copied / "edgeserve" / folder, copied / "away"
+    path.rename(away)
+    try:
+        printed = run(readme_app() + OVER_THE_BUS, copied, tmp_path)
+    finally:
+        away.rename(path)
+    assert printed.splitlines() == ["1.0 in time", "1.0"]
