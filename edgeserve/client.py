@@ -315,6 +315,11 @@ class AsyncClient:
         self._client = Client(endpoint, **options)
 
     @property
+    def client(self) -> Client:
+        """The same connection, for threads and for futures."""
+        return self._client
+
+    @property
     def endpoint(self) -> str:
         return self._client.endpoint
 

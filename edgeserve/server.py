@@ -31,7 +31,7 @@ from edgeserve.runtime import STOP_GRACE_S, Runtime
 from edgeserve.units import counted, format_duration
 
 if TYPE_CHECKING:
-    from edgeserve.fronts.http.process import FrontProcess
+    from edgeserve.front.processes import FrontProcesses
     from edgeserve.taps.metrics_endpoint import MetricsEndpoint
 
 log = logging.getLogger("edgeserve")
@@ -103,7 +103,7 @@ def serve(
     listener the server's takes over."""
     manager = started_by()
     check_files(raise_file_limit(), config.server.clients_max)
-    front = front_of(config)
+    fronts = fronts_of(config)
     runtime = Runtime(config, serve=True, tracer_provider=given.tracer_provider if given is not None else None)
     if given is not None:
         runtime.on_device_lost = given.on_device_lost
@@ -141,8 +141,8 @@ def serve(
             log.info("%s", error)
             return 0
         metrics = metrics_of(runtime, config)
-        if front is not None:
-            front.start(runtime.endpoints[0])
+        if fronts is not None:
+            fronts.start(runtime.endpoints[0])
         log.info("ready on %s: %s", ", ".join(runtime.endpoints), ", ".join(config.apps) or "no apps")
         heartbeat.beat()
         while not runtime.wait(manager.interval_s if manager.listens else LOOK_S):
@@ -157,8 +157,8 @@ def serve(
         if asked:
             log.info("stopped")
     finally:
-        if front is not None:
-            front.stop()
+        if fronts is not None:
+            fronts.stop()
         for number, handler in before.items():
             signal.signal(number, handler)
         if metrics is not None:
@@ -201,15 +201,13 @@ def read_again(runtime: Runtime) -> None:
     threading.Thread(target=work, name="edgeserve-reload", daemon=True).start()
 
 
-def front_of(config: Config) -> Optional[FrontProcess]:
-    """The front that ``[http]`` asks for, checked and not started."""
-    if config.http is None:
+def fronts_of(config: Config) -> Optional[FrontProcesses]:
+    """The fronts that ``[front.NAME]`` tables ask for, checked and not started."""
+    if not config.fronts:
         return None
-    from edgeserve.fronts.http.process import FrontProcess
+    from edgeserve.front.processes import FrontProcesses
 
-    front = FrontProcess(config)
-    front.check()
-    return front
+    return FrontProcesses(config)
 
 
 def metrics_of(runtime: Runtime, config: Config) -> Optional[MetricsEndpoint]:

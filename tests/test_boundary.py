@@ -22,14 +22,12 @@ NOT_EMBEDDED = ("zmq", "msgpack", "msgspec")
 
 OPTIONAL = (
     "fronts",
-    "http",
-    "ray",
+    "front",
     "sim",
     "testing",
     "tools",
     "predict",
-    "metrics",
-    "recording",
+    "taps",
     "sched/published",
     "engines/cuda",
     "engines/lm",

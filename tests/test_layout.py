@@ -95,15 +95,33 @@ ROOMS = {
     "runtime": {"sched", "live", "taps", "testing.invariants", "app", ""} | OUTSIDE,
     "async_runtime": {"runtime", "live"},
     "python_file": {"async_runtime", "runtime"},
-    "server": {"live", "runtime", "python_file", "taps", "fronts.http", "sched", ""} | OUTSIDE,
+    "server": {"live", "runtime", "python_file", "taps", "front", "sched", ""} | OUTSIDE,
     "client": {"ipc", ""},
-    "fronts": {"client", "engines.image", ""},
-    "fronts.http": {"client", "ipc.wire", "ipc.other_end", "taps", ""},
+    "front": {"client", "ipc.other_end", "ipc.connections", ""},
+    "fronts": {"front", "client", "engines.image", ""},
+    "fronts.http": {"front", "client", "taps", ""},
     "fronts.ray": {"async_runtime", "runtime", "live.errors", ""},
-    "tools": {"sched", "loop", "sim", "predict", "live", "taps", "runtime", "client", "fronts", ""} | OUTSIDE,
+    "tools": {"sched", "loop", "sim", "predict", "live", "taps", "runtime", "client", "front", "fronts", ""} | OUTSIDE,
     "cli": {"server", "tools", ""},
     "__main__": {"cli"},
     "": {"app", "runtime", "async_runtime", "client"},
+}
+
+# What a front imports, as a stranger's does; and the exceptions, with what each is for.
+FRONTS = ("fronts",)
+FRONT_MAY = ("", "front", "client", "answers", "errors", "units")
+FRONT_EXCEPTIONS = {
+    "fronts.http.backend": {"request_options"},  # the form of a traceparent
+    "fronts.http.health_routes": {"taps.metrics_endpoint"},  # /metrics
+    "fronts.http.kserve": {"config.gone"},  # what Triton's shared memory is answered
+    "fronts.http.kserve_routes": {"config.gone"},
+    "fronts.http.page_routes": {"taps.timeline", "taps.trace"},  # the page's timeline
+    "fronts.http.tensors": {"texts"},  # tensors of texts
+    "fronts.image_apps": {"engines.image"},  # resized as the server resizes
+    "fronts.ros_messages": {"engines.image"},
+    "fronts.ray.client": {"request_options"},
+    "fronts.ray.deployment": {"config.loading"},
+    "fronts.ray.replica": {"async_runtime", "config.loading", "config.schema", "live.errors"},  # it embeds the runtime
 }
 
 # The same inside ``sched``, lowest first. Shared objects know no policy; policies see ``policy_api`` and nothing above.
@@ -153,7 +171,7 @@ OPTIONAL = {
     "uvloop": {"fronts.http.front"},
     "grpc": {"fronts.http.grpc_service"},
     "google": {"fronts.http.grpc_messages", "fronts.http.grpc_service"},
-    "PIL": {"fronts.http.images", "tools", "fronts"},
+    "PIL": {"front.images", "tools", "fronts"},
     "av": {"fronts.sources"},
     "gi": {"fronts.sources"},
     "rosbags": {"fronts.bag", "fronts.ros_messages"},
@@ -179,6 +197,8 @@ METHODS_TOO = GROUND | {"sched", "loop", "taps", "sim", "runtime"}  # what other
 MAY_READ_THE_CLOCK = (
     "live",
     "client",
+    "front.contract",
+    "fronts.camera_front",
     "ipc.courier",
     "fronts.ray.calls",
     "tools",
@@ -316,6 +336,13 @@ def test_imports_go_down_as_the_table_says(module):
         may = ({"units", "errors", room} | ROOMS[room]) - ({"errors"} if room == "units" else set())
     wrong = sorted(name for name in inner(module) if not any(within(name, allowed) for allowed in may))
     assert wrong == [], f"edgeserve.{module} ({room}) must not import {wrong}"
+
+
+@for_each(lambda: sorted(name for name in TREES if name.split(".")[0] in FRONTS))
+def test_a_front_imports_what_a_strangers_may(module):
+    seen = {name for name in inner(module) if not within(name, module.split(".")[0])}
+    more = {name for name in seen if not any(within(name, room) for room in FRONT_MAY)}
+    assert more == FRONT_EXCEPTIONS.get(module, set()), f"edgeserve.{module}: use edgeserve.front, or mend the list"
 
 
 @for_each(lambda: sorted(name for name in TREES if name.startswith("sched.")))

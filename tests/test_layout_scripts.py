@@ -41,7 +41,10 @@ EVERY_ROOM = {room for rooms in ROOMS.values() for room in rooms}
 BY_NAME = {"scripts/demo.py", "scripts/gpu_check.py", "scripts/profile_device.py"}  # people start these by their names
 
 TEST_ROOMS = {"jetson", "unit", "sim", "live", "hostile", "conformance", "golden", "gpu", "lib", "research"}
-OF_THE_PROJECT = {"conftest.py", *(f"test_{name}.py" for name in ("docs", "imports", "layout", "layout_scripts"))}
+OF_THE_PROJECT = {
+    "conftest.py",
+    *(f"test_{name}.py" for name in ("boundary", "docs", "imports", "layout", "layout_scripts")),
+}
 """They test no room."""
 
 

@@ -21,18 +21,22 @@ GONE = {
     "edgeserve zenoh": "the node in examples/ros2 asks an app about a topic of ROS 2, 'edgeserve bag' about a bag",
     "[app.NAME] pipeline": "write the file's modules as [[app.NAME.node]] tables, with name, model and after "
     "(docs/guide/pipelines.md); lane and max_batch are lanes and batch of [model.NAME], work is [app.NAME.predict]",
-    "[http] shared_memory": BUS_SHARES,
+    "[http]": "fronts have a table each: rename it to [front.http], its keys mean the same",
+    "[front.NAME] shared_memory": BUS_SHARES,
     "shared_memory_region": BUS_SHARES,
     "onnx-encoder": "the back end torch serves the folders that transformers saved, file = 'FOLDER/config.json'; "
     "other graphs need an engine of your own (docs/guide/encoder-decoder.md)",
 }
 """Old name -> what to use instead. A command stands behind ``edgeserve``, a key behind its section, as in
-``"[app.NAME] key"``, and the value of an option by itself."""
+``"[app.NAME] key"``, a section as ``"[section]"``, and the value of an option by itself."""
 
 
 def refuse_gone(where: str, table: Mapping[str, Any]) -> None:
-    """Raises :class:`ConfigError` for a key that went. ``where`` is its section: ``[app.detect]``."""
+    """Raises :class:`ConfigError` for a key that went. ``where`` is its section: ``[app.detect]``, empty for the file,
+    whose keys are sections."""
     section = re.sub(r"[.][^]]+", ".NAME", where)
     for key, value in table.items():
+        if not where and f"[{key}]" in GONE:
+            raise ConfigError(f"[{key}]: there is no such section any more; {GONE[f'[{key}]']}")
         if f"{section} {key}" in GONE:
             raise ConfigError(f"{where} {key} = {value!r}: there is no such key any more; {GONE[f'{section} {key}']}")

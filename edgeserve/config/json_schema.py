@@ -18,8 +18,8 @@ from edgeserve.config.readers import schema_of
 ANY: Mapping[str, Any] = {}
 
 
-def config_schema() -> Dict[str, Any]:
-    """The schema of ``edge.toml``."""
+def config_schema(fronts: Mapping[str, type] = ANY) -> Dict[str, Any]:
+    """The schema of ``edge.toml``. ``fronts``: the settings of fronts by name; tables of other fronts hold anything."""
     app = _section(schema.AppConfig)
     app["properties"].update(
         model={"type": "string", "description": "The one model that answers"},
@@ -36,7 +36,10 @@ def config_schema() -> Dict[str, Any]:
         "policy": _named(policy),
         "app": _named(app),
         "monitor": _section(schema.MonitorConfig),
-        "http": _section(schema.HttpConfig),
+        "front": {
+            **_named({"type": "object", "properties": {"kind": {"type": "string"}}}),
+            "properties": {name: _section(kind) for name, kind in fronts.items()},
+        },
     }
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -66,7 +69,15 @@ def _section(kind: type) -> Dict[str, Any]:
 
 
 def meanings_of(kind: type) -> Dict[str, str]:
-    """Field name -> the comment on its line, as a sentence. Raises :class:`ValueError` for a field without one."""
+    """Field name -> the comment on its line, as a sentence; of a base class's fields, too. Raises :class:`ValueError`
+    for a field without one."""
+    found: Dict[str, str] = {}
+    for each in reversed(kind.__mro__[:-1]):
+        found.update(_meanings_in(each))
+    return found
+
+
+def _meanings_in(kind: type) -> Dict[str, str]:
     source = inspect.getsource(kind)
     by_line = {
         token.start[0]: token.string.lstrip("# ")

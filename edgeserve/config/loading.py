@@ -21,7 +21,6 @@ from edgeserve.config.schema import (
     AppConfig,
     Config,
     DeviceConfig,
-    HttpConfig,
     LaneConfig,
     ModelConfig,
     MonitorConfig,
@@ -114,7 +113,8 @@ def _mend_of(text: str, error: str) -> str:
 def parse_config(table: Mapping[str, Any], directory: str = ".", source: str = "(built in Python)") -> Config:
     """A parsed TOML table to a checked :class:`Config`. Sections that are left out get the defaults: one device
     ``cpu``, one lane ``cpu0`` on it, the policy ``plan``."""
-    known = ("server", "device", "lane", "model", "policy", "app", "monitor", "http")
+    known = ("server", "device", "lane", "model", "policy", "app", "monitor", "front")
+    refuse_gone("", table)
     for key in table:
         if key not in known:
             raise ConfigError(f"[{key}] is no section{nearest(key, known)}")
@@ -143,8 +143,8 @@ def parse_config(table: Mapping[str, Any], directory: str = ".", source: str = "
             f"{format_duration(MONITOR_INTERVAL_NS_MIN)}; more often, the monitor itself is what is "
             "measured"
         )
-    http = read_table(HttpConfig, table["http"], "[http]") if "http" in table else None
-    config = Config(server, devices, lanes, models, policies, apps, directory, source, monitor, http)
+    fronts = {name: dict(section) for name, section in _named(table, "front").items()}
+    config = Config(server, devices, lanes, models, policies, apps, directory, source, monitor, fronts)
     _check_left_out(table, config)
     check_config(config)
     return config

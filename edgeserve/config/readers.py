@@ -15,8 +15,6 @@ from edgeserve.units import parse_duration_ns, parse_size_bytes
 Reader = Callable[[Any, str], Any]
 """``read(value, where)``; ``where`` names the section and key in messages."""
 
-ANY_ORIGIN = "*"
-_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?\Z")
 
 Marked = TypeVar("Marked", bound=Reader)
 
@@ -43,18 +41,6 @@ def string(value: Any, where: str) -> str:
     if not isinstance(value, str):
         raise ConfigError(f"{where} = {value!r}: expected a string")
     return value
-
-
-@takes(type="string")
-def web_origin(value: Any, where: str) -> str:
-    """The origin of pages as browsers send it, in small letters: ``https://app.example:8443``; ``*`` is any."""
-    text = string(value, where).lower()
-    if text != ANY_ORIGIN and not _ORIGIN.match(text):
-        raise ConfigError(
-            f"{where} = {value!r}: expected scheme://host or scheme://host:port of a page, such as "
-            "'https://app.example', without a path; '*' is any"
-        )
-    return text
 
 
 @takes(type="string", pattern="^[0-9a-f]{64}$")

@@ -30,7 +30,6 @@ from edgeserve.config.readers import (
     string,
     table_of,
     tuple_of,
-    web_origin,
 )
 
 if TYPE_CHECKING:
@@ -231,30 +230,6 @@ class MonitorConfig:
 
 
 @dataclass(frozen=True)
-class HttpConfig:
-    """``[http]``: the front for clients that speak HTTP or gRPC, a process beside the server (extra ``http``)."""
-
-    listen: str = entry(string, "127.0.0.1:8000")  # HOST:PORT; beyond loopback only with a token_file
-    grpc: str = entry(string, "")  # HOST:PORT for gRPC, such as 127.0.0.1:8001 (extra grpc); "" = none
-    token_file: str = entry(string, "")  # bearer tokens of clients: one, or lines of NAME TOKEN; "" = none is asked for
-    origins: Tuple[str, ...] = entry(tuple_of(web_origin), ())  # of pages in browsers that may ask; "*" = any
-    server_name: str = entry(string, "edgeserve")  # what /v2 says; some of Triton's examples insist on "triton"
-    server_key: str = entry(string, "")  # the server's public CURVE key, or its file, where its bus has keys
-    client_key: str = entry(string, "")  # file of the front's own CURVE keys, where the server asks for them
-    body_bytes_max: int = entry(size, 64 * 1024**2, key="body_max")  # of one request, unpacked; images too
-    body_timeout_ns: int = entry(duration, 30 * 10**9, key="body_timeout")  # how long a body may take to arrive
-    json_bytes_max: int = entry(size, 16 * 1024**2, key="json_max")  # of one body's JSON; binary tensors do not count
-    bodies_bytes_max: int = entry(size, 512 * 1024**2, key="bodies_max")  # of bodies not answered; JSON counts 8 times
-    in_flight_max: int = entry(integer(1, 4096), 1024)  # requests without an answer; more are refused with status 429
-    connections_max: int = entry(integer(1), 2048)  # of HTTP; more end the longest idle. Also gRPC's plain calls
-    grpc_receive_max: int = entry(integer(1), 32)  # streams of gRPC, and messages of its other calls on their way
-    grpc_message_max: int = entry(size, 16 * 1024**2)  # of one message of gRPC, in place of body_max
-    grpc_bytes_max: int = entry(size, 512 * 1024**2)  # of requests and unread answers of gRPC; more are refused
-    timeout_ns: int = entry(duration, 60 * 10**9, key="timeout")  # an answer, or a piece of one, that takes longer: 504
-    drain_ns: int = entry(duration, 5 * 10**9, key="drain")  # how long requests may take to end when it stops
-
-
-@dataclass(frozen=True)
 class Config:
     """The whole file. ``directory`` is where relative paths start."""
 
@@ -267,7 +242,7 @@ class Config:
     directory: str = "."
     source: str = "(built in Python)"
     monitor: MonitorConfig = MonitorConfig()
-    http: Optional[HttpConfig] = None  # None: the file has no such table, and no front is started
+    fronts: Dict[str, Dict[str, Any]] = field(default_factory=dict)  # tables that the fronts themselves read
 
     @property
     def profiles_path(self) -> str:

@@ -36,8 +36,8 @@ def toml_of(config: Config) -> str:
             _write(lines, f"[policy.{toml_key(name)}]", {"kind": policy.kind, **policy.options})
     for name, app in config.apps.items():
         _of_app(lines, toml_key(name), app, config.models)
-    if config.http is not None:
-        _write(lines, "[http]", _table(config.http))
+    for name, table in config.fronts.items():
+        _write(lines, f"[front.{toml_key(name)}]", table)
     return "\n".join(lines[:-1]) + "\n" if lines else ""
 
 

@@ -13,10 +13,11 @@ from typing import Any, Callable, Optional
 
 from numpy.typing import NDArray
 
-from edgeserve.config.addresses import host_and_port, is_loopback
 from edgeserve.errors import ConfigError
+from edgeserve.front import Seats, host_and_port, is_loopback, seated, user_at
 from edgeserve.fronts.camera import Ended
-from edgeserve.fronts.http.origins import Seats, seated, user_at
+
+EXAMPLE = "127.0.0.1:8090"
 
 VIEWERS_MAX = 8
 """One more takes the place of the oldest."""
@@ -47,7 +48,7 @@ class BoxesPage:
             import PIL  # noqa: F401
         except ImportError:
             raise ConfigError("--page draws with Pillow: pip install 'edgeserve-runtime[camera]'") from None
-        self._host, self._port = host_and_port("--page", listen, "127.0.0.1:8090")
+        self._host, self._port = host_and_port("--page", listen, EXAMPLE)
         self._summary = summary
         self._newest: Optional[Ended] = None
         self._jpeg = b""

@@ -16,6 +16,7 @@ import json
 import logging
 import math
 from collections import Counter
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Dict, List, Optional, Set, Tuple
 
@@ -25,10 +26,10 @@ import zmq.asyncio
 
 from edgeserve.client import AsyncClient
 from edgeserve.errors import BadInput, ConfigError, EdgeServeError, nearest
+from edgeserve.front import Front, FrontSettings, Ready, Troubles, entry, number, string
+from edgeserve.front.images import ERROR_CHARS
 from edgeserve.fronts.detections import FORMS, MODEL_TYPES, rows_of
-from edgeserve.fronts.http.images import ERROR_CHARS
 from edgeserve.fronts.image_apps import AppInput, the_input
-from edgeserve.fronts.served_apps import Troubles
 
 log = logging.getLogger("edgeserve")
 
@@ -57,18 +58,33 @@ MODEL_ANSWER = json.dumps({"model_available": True, "model_loaded": True, "model
 Header = Tuple[Tuple[int, ...], str, str]
 
 
-class FrigateFront:
-    """``app`` is asked for every image; ``form``, one of :data:`~edgeserve.fronts.detections.FORMS`, says how it
-    answers (empty: as Frigate's ``model_type`` says)."""
+@dataclass(frozen=True)
+class Frigate(FrontSettings):
+    """``[front.frigate]``: the app that is asked for every image, and how."""
 
-    def __init__(self, client: AsyncClient, app: str, timeout_ms: float, form: str, score_min: float) -> None:
-        if form and form not in FORMS:
-            raise ConfigError(f"--form {form!r}{nearest(form, FORMS)}")
+    app: str = entry(string, "")  # the app that is asked for every image
+    listen: str = entry(string, "tcp://127.0.0.1:5555")  # what Frigate's detector names as endpoint
+    timeout_ms: float = entry(number(1.0), 200.0)  # Frigate's request_timeout_ms
+    form: str = entry(string, "")  # how the model answers; "" = as Frigate's model_type says
+    score: float = entry(number(0.0, 1.0), 0.4)  # the least score of a box
+
+
+class FrigateFront(Front):
+    """One app as Frigate's detector."""
+
+    Settings = Frigate
+
+    def __init__(self, client: AsyncClient, settings: Frigate) -> None:
+        if not settings.app:
+            raise ConfigError("no app is named: give --app, or [front.frigate] app")
+        if settings.form and settings.form not in FORMS:
+            raise ConfigError(f"--form {settings.form!r}{nearest(settings.form, FORMS)}")
+        super().__init__(client, settings)
         self._client = client
-        self._app = app
-        self._timeout_ms = timeout_ms
-        self._form = form
-        self._score_min = score_min
+        self._app = settings.app
+        self._timeout_ms = settings.timeout_ms
+        self._form = settings.form
+        self._score_min = settings.score
         self._input = AppInput("", "", (), "none", 0.0)
         self._troubles = Troubles("frigate")
         self.answered = 0
@@ -79,8 +95,13 @@ class FrigateFront:
         """Ask the server for the app. Raises :class:`EdgeServeError` where it cannot be a detector."""
         self._input = await the_input(self._client, self._app, "Frigate")
 
-    async def serve(self, listen: str, stopped: asyncio.Event, ready: Any) -> None:
-        """Answer until ``stopped``; ``ready(place)`` is called with where it listens."""
+    def summary(self) -> str:
+        """See :class:`~edgeserve.front.Front`."""
+        return f"{self.answered} images answered, {self.empty} of them as empty; {self.refused} left out"
+
+    async def serve(self, stopped: asyncio.Event, ready: Ready) -> None:
+        """See :class:`~edgeserve.front.Front`."""
+        listen = self.settings.listen
         context = zmq.asyncio.Context()
         socket = context.socket(zmq.ROUTER)
         socket.setsockopt(zmq.MAXMSGSIZE, MESSAGE_BYTES_MAX)

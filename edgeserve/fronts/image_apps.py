@@ -32,9 +32,9 @@ from edgeserve.answers import Answer
 from edgeserve.client import AsyncClient
 from edgeserve.engines.image import BORDER, ImageForm, inside, resized
 from edgeserve.errors import BadInput, ConfigError, Dropped, EdgeServeError, Rejected, nearest
+from edgeserve.front import STREAMS, app_for, of_any
+from edgeserve.front.images import Form, form_of, in_form
 from edgeserve.fronts.detections import FORMS, Box, named_boxes, rows_of
-from edgeserve.fronts.http.images import Form, form_of, in_form
-from edgeserve.fronts.served_apps import STREAMS, app_for, of_any
 
 NEWEST_WINS = "newest_wins"
 BOXES_MAX = 100

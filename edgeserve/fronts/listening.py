@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from edgeserve.answers import Answer
 from edgeserve.errors import EdgeServeError
-from edgeserve.fronts.served_apps import ServedApp
+from edgeserve.front import ServedApp
 
 RATE = 16_000
 FULL_SCALE = 32_768.0

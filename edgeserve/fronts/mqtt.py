@@ -22,8 +22,8 @@ import secrets
 import socket
 import ssl
 from collections import Counter
-from dataclasses import dataclass, field
-from typing import Any, Awaitable, Callable, Dict, List, Mapping, Optional, Set, Tuple
+from dataclasses import dataclass
+from typing import Any, Awaitable, ClassVar, Dict, List, Mapping, Optional, Set, Tuple
 
 import aiomqtt
 import numpy as np
@@ -31,13 +31,33 @@ import numpy as np
 from edgeserve import __version__
 from edgeserve.answers import Answer
 from edgeserve.client import AsyncClient
-from edgeserve.config.plain_text import one_line
 from edgeserve.errors import BadInput, ConfigError, EdgeServeError, Refusal, Rejected, UnknownApp, nearest
+from edgeserve.front import (
+    Front,
+    FrontSettings,
+    Ready,
+    ServedApp,
+    Troubles,
+    app_for,
+    as_json,
+    boolean,
+    entry,
+    inputs_from_json,
+    integer,
+    key_of,
+    label_of,
+    number,
+    of_text,
+    one_line,
+    read_text,
+    string,
+    table_of,
+    topic_part,
+    tuple_of,
+)
+from edgeserve.front.images import decode_file
 from edgeserve.fronts.detections import FORMS, rows_of
-from edgeserve.fronts.http.images import decode_file
 from edgeserve.fronts.image_apps import of_image
-from edgeserve.fronts.served_apps import ServedApp, Troubles, app_for, as_json, inputs_from_json, of_text
-from edgeserve.fronts.topics import key_of, label_of, topic_part
 
 log = logging.getLogger("edgeserve")
 
@@ -80,33 +100,38 @@ READINGS = {
 
 
 @dataclass(frozen=True)
-class Mqtt:
-    """The broker's address, and the topics that it gets and asks."""
+class Mqtt(FrontSettings):
+    """``[front.mqtt]``: the broker, and the topics that it gets and asks."""
 
-    host: str = "127.0.0.1"
-    port: int = 1883
-    tls: bool = False
-    user: str = ""
-    password: str = ""
-    name: str = field(default_factory=lambda: host_name())
-    discovery: str = "homeassistant"  # the prefix of Home Assistant's discovery; empty: none
-    ask: Tuple[str, ...] = ()  # apps that are asked by topic
-    askers: Tuple[str, ...] = ()  # names at the end of a topic that the broker keeps for one user each
-    publish: Tuple[str, ...] = ()  # filters of the topics that answers may publish to
-    cameras: Mapping[str, str] = field(default_factory=dict)  # camera -> the topic of its pictures
-    detect: str = ""  # the app that looks at them
-    form: str = "yolo"
-    score_min: float = 0.4
-    labels: Tuple[str, ...] = ()  # by the number of a class
-    watch: Tuple[str, ...] = ()  # labels with a sensor of their own; empty: one for any
-    every_s: float = 10.0
-    may_reload: bool = False
+    FILES: ClassVar[Tuple[str, ...]] = (*FrontSettings.FILES, "password_file")
+
+    host: str = entry(string, "127.0.0.1")  # of the broker
+    port: int = entry(integer(1, 65_535), 1883)  # of the broker
+    tls: bool = entry(boolean, False)  # the broker speaks TLS
+    user: str = entry(string, "")  # at the broker
+    password_file: str = entry(string, "")  # whose first line is the user's password
+    name: str = entry(string, factory=lambda: host_name())  # of this front on the broker; default: the host's
+    discovery: str = entry(string, "homeassistant")  # the prefix of Home Assistant's discovery; empty: none
+    ask: Tuple[str, ...] = entry(tuple_of(string), ())  # apps that are asked by topic
+    askers: Tuple[str, ...] = entry(tuple_of(string), ())  # names in topics that the broker keeps for one user each
+    publish: Tuple[str, ...] = entry(tuple_of(string), ())  # filters of the topics that answers may publish to
+    cameras: Dict[str, str] = entry(table_of(string), factory=dict)  # camera -> the topic of its pictures
+    detect: str = entry(string, "")  # the app that looks at them
+    form: str = entry(string, "yolo")  # how it answers
+    score_min: float = entry(number(0.0, 1.0), 0.4)  # the least score of a box
+    labels: Tuple[str, ...] = entry(tuple_of(string), ())  # by the number of a class
+    watch: Tuple[str, ...] = entry(tuple_of(string), ())  # labels with a sensor of their own; empty: one for any
+    every_s: float = entry(number(1.0), 10.0)  # between two states
+    may_reload: bool = entry(boolean, False)  # the broker may have the configuration read again
 
 
-class MqttFront:
+class MqttFront(Front):
     """The link between one server and one broker."""
 
+    Settings = Mqtt
+
     def __init__(self, client: AsyncClient, options: Mqtt) -> None:
+        super().__init__(client, options)
         if options.form not in FORMS:
             raise ConfigError(f"--form {options.form!r}{nearest(options.form, FORMS)}")
         for name in (options.name, *options.cameras, *options.askers):
@@ -117,9 +142,8 @@ class MqttFront:
         unknown = [label for label in options.watch if options.labels and label not in options.labels]
         if unknown:
             raise ConfigError(f"--watch {unknown[0]!r}: no such label{nearest(unknown[0], options.labels)}")
-        if options.every_s < 1:
-            raise ConfigError(f"--every {options.every_s:g}: expected 1 second at least")
         self._client = client
+        self._password = _password_in(options.password_file)
         self._options = options
         self._base = f"edgeserve/{options.name}"
         self._apps: Dict[str, Any] = {}
@@ -144,7 +168,11 @@ class MqttFront:
             example = 'image = { dtype = "uint8", shape = [320, 320, 3] }'
             self._detector = app_for(self._apps, self._options.detect, "pictures", of_image, example)
 
-    async def serve(self, stopped: asyncio.Event, ready: Callable[[str], None]) -> None:
+    def summary(self) -> str:
+        """See :class:`~edgeserve.front.Front`."""
+        return ", ".join(f"{count} {what}" for what, count in sorted(self.counts.items())) or "nothing asked"
+
+    async def serve(self, stopped: asyncio.Event, ready: Ready) -> None:
         """Serve until ``stopped``, and at most :data:`END_S` more. A broker that is not there, or goes, is tried again;
         ``ready(place)`` is called at each connection."""
         serving = asyncio.ensure_future(self._serve(stopped, ready))
@@ -158,7 +186,7 @@ class MqttFront:
         if not serving.cancelled():
             serving.result()
 
-    async def _serve(self, stopped: asyncio.Event, ready: Callable[[str], None]) -> None:
+    async def _serve(self, stopped: asyncio.Event, ready: Ready) -> None:
         options, loop = self._options, asyncio.get_running_loop()
         place = f"{options.host}:{options.port}"
         pause_s = PAUSE_S_MIN
@@ -173,7 +201,7 @@ class MqttFront:
                     await broker.publish(f"{self._base}/status", "online", qos=1, retain=True)
                     await broker.publish(f"{self._base}/instance", self._self, qos=1, retain=True)
                     self._has_told = True
-                    ready(place)
+                    ready(f"{place} as {self._base}")
                     await self._until(stopped, broker)
                     await broker.publish(f"{self._base}/status", "offline", qos=1, retain=True)
             except aiomqtt.MqttError as error:
@@ -189,7 +217,7 @@ class MqttFront:
             options.host,
             options.port,
             username=options.user or None,
-            password=options.password or None,
+            password=self._password or None,
             identifier=f"edgeserve-{options.name}",
             will=aiomqtt.Will(f"{self._base}/status", "offline", qos=1, retain=True),
             tls_context=ssl.create_default_context() if options.tls else None,
@@ -475,6 +503,15 @@ class MqttFront:
         if options.may_reload:
             put("button", "reload", "Reload", command_topic=f"{base}/reload", device_class="restart")
         return found
+
+
+def _password_in(path: str) -> str:
+    if not path:
+        return ""
+    try:
+        return "".join(read_text(path).splitlines()[:1]).strip()
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"password_file {path!r} cannot be read: {error}") from None
 
 
 def host_name() -> str:

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from edgeserve.engines.image import ImageForm, to_rgb
 from edgeserve.errors import BadInput
+from edgeserve.front.images import check_pixels, opened
 from edgeserve.fronts.detections import Box
-from edgeserve.fronts.http.images import check_pixels, opened
 from edgeserve.units import NS_PER_S, ns_to_ms
 
 IMAGE, COMPRESSED, CLOUD = "sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage", "sensor_msgs/msg/PointCloud2"

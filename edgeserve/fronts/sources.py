@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeserve.errors import BadInput, ConfigError
-from edgeserve.fronts.http.images import PIXELS_MAX, check_pixels
+from edgeserve.front.images import PIXELS_MAX, check_pixels
 
 Frames = Iterator[Tuple[float, NDArray[Any]]]
 

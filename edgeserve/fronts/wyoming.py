@@ -21,7 +21,7 @@ import socket
 from collections import Counter
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, AsyncIterator, Awaitable, Callable, Dict, List, Mapping, Optional, Tuple
+from typing import Any, AsyncIterator, Awaitable, Dict, List, Mapping, Optional, Tuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,11 +54,30 @@ from wyoming.wake import Detect, Detection, NotDetected
 from edgeserve import __version__
 from edgeserve.answers import Answer
 from edgeserve.client import AsyncClient
-from edgeserve.errors import BadInput, ConfigError, EdgeServeError
-from edgeserve.fronts.http.origins import Seats, seated, user_at
-from edgeserve.fronts.http.sound import Converter
+from edgeserve.errors import BadInput, ConfigError, EdgeServeError, nearest
+from edgeserve.front import (
+    Front,
+    FrontSettings,
+    Ready,
+    Seats,
+    ServedApp,
+    Troubles,
+    app_for,
+    boolean,
+    entry,
+    host_and_port,
+    integer,
+    number,
+    of_any,
+    of_text,
+    seated,
+    string,
+    table_of,
+    tuple_of,
+    user_at,
+)
+from edgeserve.front.sound import Converter
 from edgeserve.fronts.listening import FULL_SCALE, RATE, SILENCE_S, VoiceActivity, WakeWords, as_type
-from edgeserve.fronts.served_apps import ServedApp, Troubles, app_for, of_any, of_text
 
 log = logging.getLogger("edgeserve")
 
@@ -73,6 +92,9 @@ PART_BYTES_MAX = 4 * 1024**2
 
 SOUND_S_MAX = 60
 """The longest command, in seconds: spoken commands are shorter, and every connection may hold as much."""
+
+PATIENCE_MS = 120_000.0
+"""The apps' own deadlines are shorter; a language model's may be a minute."""
 
 TEXT_CHARS_MAX = 64 * 1024
 SOUND_STEP = 2_048
@@ -94,28 +116,39 @@ ROLES = {
 """The roles of an app -> the text for its input, the check that an input fits, an example."""
 
 
+EXAMPLE = "127.0.0.1:10300"
+
+
 @dataclass(frozen=True)
-class Voice:
-    """The apps by role (``apps``: role of :data:`ROLES` -> app), and their settings."""
+class Voice(FrontSettings):
+    """``[front.wyoming]``: the apps by role, and their settings."""
 
-    apps: Mapping[str, str]
-    languages: Tuple[str, ...] = ("en",)
-    wake_words: Tuple[str, ...] = ()  # that may be heard; empty: any, told by the app's name
-    wake_every_ms: float = 250.0
-    wake_unit: bool = False  # floats from -1 to 1, and not in the range of 16-bit integers
-    tts_rate: int = 22_050  # of speech whose app says no rate
-    sorry: str = "Sorry, not now."  # said instead of a refused or failed answer
+    apps: Dict[str, str] = entry(table_of(string), factory=dict)  # the app of each role: wake, vad, asr, intent, tts
+    languages: Tuple[str, ...] = entry(tuple_of(string), ("en",))  # that the apps understand
+    wake_words: Tuple[str, ...] = entry(tuple_of(string), ())  # that may be heard; empty: any, told by the app's name
+    wake_every_ms: float = entry(number(10.0), 250.0)  # between two looks for a wake word
+    wake_unit: bool = entry(boolean, False)  # the wake app's floats go from -1 to 1, not to 32768
+    tts_rate: int = entry(integer(1), 22_050)  # of speech whose app says no rate
+    sorry: str = entry(string, "Sorry, not now.")  # said instead of a refused or failed answer
+    listen: str = entry(string, EXAMPLE)  # HOST:PORT, where Home Assistant and satellites ask
+    zeroconf: str = entry(string, "")  # the name under which Home Assistant finds the front; "" = none
 
 
-class WyomingFront:
+class WyomingFront(Front):
     """The apps of one server as services of voice."""
 
+    Settings = Voice
+    timeout_ms = PATIENCE_MS
+
     def __init__(self, client: AsyncClient, voice: Voice) -> None:
+        unknown = [role for role in voice.apps if role not in ROLES]
+        if unknown:
+            raise ConfigError(f"apps: {unknown[0]!r} is no role{nearest(unknown[0], ROLES)}")
         if not any(voice.apps.values()):
-            raise ConfigError(f"no app is named: give one of {', '.join(f'--{role}' for role in ROLES)}")
-        if voice.wake_every_ms < 10:
-            raise ConfigError(f"--wake-every-ms {voice.wake_every_ms:g}: expected 10 at least")
-        self.client = client
+            raise ConfigError(
+                f"no app is named: give one of {', '.join(f'--{role}' for role in ROLES)}, or [front.wyoming] apps"
+            )
+        super().__init__(client, voice)
         self.voice = voice
         self.apps: Dict[str, ServedApp] = {}
         self.counts: Counter[str] = Counter()
@@ -194,17 +227,20 @@ class WyomingFront:
             info.tts = [TtsProgram(**told("tts", "text to speech"), voices=voices, supports_synthesize_streaming=True)]
         return info
 
-    async def serve(
-        self, host: str, port: int, stopped: asyncio.Event, ready: Callable[[str], None], zeroconf_name: str = ""
-    ) -> None:
-        """Answer until ``stopped``; ``ready(place)`` is called with where it listens. With a name it is announced."""
+    def summary(self) -> str:
+        """See :class:`~edgeserve.front.Front`."""
+        return ", ".join(f"{count} {what}" for what, count in sorted(self.counts.items())) or "nothing asked"
+
+    async def serve(self, stopped: asyncio.Event, ready: Ready) -> None:
+        """See :class:`~edgeserve.front.Front`."""
+        host, port = host_and_port("--listen", self.voice.listen, EXAMPLE)
         try:
             server = await asyncio.start_server(self._accept, host, port)
         except OSError as error:
             raise ConfigError(f"--listen {host}:{port}: {error}; expected such as 127.0.0.1:10300") from None
         bound = server.sockets[0].getsockname()[1]
         try:
-            async with _announced(zeroconf_name, host, bound):
+            async with _announced(self.voice.zeroconf, host, bound):
                 ready(f"tcp://{host}:{bound}")
                 await stopped.wait()
         finally:

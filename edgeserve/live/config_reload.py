@@ -91,12 +91,16 @@ def compatible(old: Config, new: Config) -> Config:
     """``new`` with the parts that a running server cannot change taken from ``old``. :class:`ConfigError` names those
     that differ."""
     changed: List[str] = []
-    for section, one, other in (("device", old.devices, new.devices), ("lane", old.lanes, new.lanes)):
+    for section, one, other in (
+        ("device", old.devices, new.devices),
+        ("lane", old.lanes, new.lanes),
+        ("front", old.fronts, new.fronts),
+    ):
         changed += [f"[{section}.{name}]" for name in sorted({*one, *other}) if one.get(name) != other.get(name)]
     for item in fields(old.server):
         if item.name not in FROM_COMMAND_LINE and getattr(old.server, item.name) != getattr(new.server, item.name):
             changed.append(f"[server] {item.metadata.get('key') or item.name}")
-    changed += [f"[{name}]" for name in ("monitor", "http") if getattr(old, name, None) != getattr(new, name, None)]
+    changed += ["[monitor]"] if old.monitor != new.monitor else []
     if changed:
         raise ConfigError(
             f"{new.source}: {', '.join(changed)} changed; a reload changes apps, policies and models. "

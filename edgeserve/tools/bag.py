@@ -22,7 +22,7 @@ from edgeserve.live.stats import percentiles_ms
 from edgeserve.sim.report import report_of
 from edgeserve.sim.run import machine_to_simulate, profiles_to_simulate, simulate
 from edgeserve.sim.scenario import Scenario, parse_scenario
-from edgeserve.tools.fronts import run_front
+from edgeserve.tools.fronts import run_asking
 from edgeserve.tools.image_front import add_image_arguments, detector_of, table_of, text_of
 from edgeserve.tools.report_tables import print_reports
 from edgeserve.tools.simulate import wide_console, write_json
@@ -54,7 +54,7 @@ def main(args: argparse.Namespace) -> int:
     with BagReader(args.bag, args.topic) as reader:
         if args.simulate:
             return _simulate(args, reader)
-        table = run_front(args, "bag", lambda client, stopped: _play(args, reader, client, stopped))
+        table = run_asking(args, "bag", lambda client, stopped: _play(args, reader, client, stopped))
     if args.json != "-":
         print(text_of(table))
         if args.out:

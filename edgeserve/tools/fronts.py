@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import importlib
 import logging
-import signal
 import sys
-from typing import Any, Awaitable, Callable, TypeVar
+from dataclasses import replace
+from typing import Any, Awaitable, Callable, Mapping, TypeVar
 
 from edgeserve.client import AsyncClient
 from edgeserve.config.loading import load_config
 from edgeserve.config.plain_text import log_to
-from edgeserve.errors import ConfigError
-from edgeserve.interpreter import settle_memory
+from edgeserve.front.registry import front_of
+from edgeserve.front.runner import LOG_FORMAT, run_connected, run_front
 from edgeserve.tools.connection import add_connection_arguments
-
-LOG_FORMAT = "%(asctime)s %(levelname).1s %(message)s"
 
 
 def add_front_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,19 +23,31 @@ def add_front_arguments(parser: argparse.ArgumentParser) -> None:
     add_connection_arguments(parser, "this front's own keys")
 
 
-def front_module(name: str) -> Any:
-    """The module of ``edgeserve.fronts`` with that name. Raises :class:`ConfigError` with the command that installs
-    what is missing."""
-    try:
-        return importlib.import_module(f"edgeserve.fronts.{name}")
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"this front needs {error.name}: pip install 'edgeserve-runtime[{name}]'") from None
+def serve_front(args: argparse.Namespace, kind: str, **given: Any) -> int:
+    """Serve as :func:`front_with` does; the exit status is 0 after a clean end."""
+    front_with(args, kind, **given)
+    return 0
+
+
+def front_with(args: argparse.Namespace, kind: str, **given: Any) -> Any:
+    """Serve the front of a kind until it ends, with the settings of the configuration's table and those ``given``,
+    which go first unless they are None, false or empty lists. Returns the front."""
+    log_to(sys.stderr, logging.INFO, LOG_FORMAT)
+    table: Mapping[str, Any] = {}
+    endpoint, directory = args.endpoint, "."
+    if args.config:
+        config = load_config(args.config)
+        table, directory, endpoint = config.fronts.get(kind, {}), config.directory, endpoint or config.server.endpoint
+    made, settings = front_of(kind, table, directory)
+    given.update(server_key=args.server_key or None, client_key=args.client_key or None)
+    changes = {key: value for key, value in given.items() if value is not None and value not in ((), {}, False)}
+    return run_front(made, replace(settings, **changes), endpoint, kind)
 
 
 Result = TypeVar("Result")
 
 
-def run_front(
+def run_asking(
     args: argparse.Namespace,
     name: str,
     serve: Callable[[AsyncClient, asyncio.Event], Awaitable[Result]],
@@ -49,13 +58,4 @@ def run_front(
     log_to(sys.stderr, logging.INFO, LOG_FORMAT)
     endpoint = args.endpoint or (load_config(args.config).server.endpoint if args.config else "")
     keys = {"server_key": args.server_key, "client_key": args.client_key}
-
-    async def run() -> Result:
-        stopped = asyncio.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, stopped.set)
-        async with AsyncClient(endpoint or None, name=name, timeout_ms=timeout_ms, **keys) as client:
-            settle_memory()
-            return await serve(client, stopped)
-
-    return asyncio.run(run())
+    return run_connected(serve, endpoint, name=name, timeout_ms=timeout_ms, **keys)

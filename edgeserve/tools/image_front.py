@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any, Dict, List, Mapping, Tuple
+from typing import Any, Dict, Mapping, Tuple
 
 from edgeserve.client import AsyncClient
-from edgeserve.config.text_files import read_text
 from edgeserve.errors import ConfigError
+from edgeserve.fronts.camera_front import read_labels
 from edgeserve.fronts.detections import FORMS
 from edgeserve.fronts.image_apps import Detector, Tally
 from edgeserve.live.stats import percentiles_ms
@@ -35,12 +35,7 @@ def add_image_arguments(parser: argparse.ArgumentParser) -> None:
 
 def detector_of(args: argparse.Namespace, client: AsyncClient) -> Detector:
     """The app as the arguments say. Raises :class:`ConfigError`."""
-    labels: List[str] = []
-    if args.labels:
-        try:
-            labels = read_text(args.labels).splitlines()
-        except (OSError, ValueError) as error:
-            raise ConfigError(f"--labels {args.labels}: cannot be read: {error}") from None
+    labels = read_labels(args.labels)
     return Detector(client, args.app, args.form, args.score, size_of("--size", args.size), args.letterbox, labels)
 
 

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
-import logging
 from typing import Dict, Sequence, Tuple
 from urllib.parse import urlsplit
 
-from edgeserve.client import AsyncClient
 from edgeserve.config.text_files import read_text
 from edgeserve.errors import ConfigError
-from edgeserve.tools.fronts import add_front_arguments, front_module, run_front
-
-log = logging.getLogger("edgeserve")
+from edgeserve.tools.fronts import add_front_arguments, serve_front
 
 PORTS = {"mqtt": 1883, "mqtts": 8883}
 
@@ -23,9 +18,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_front_arguments(parser)
     parser.add_argument(
         "--broker",
-        default="mqtt://127.0.0.1",
+        default="",
         metavar="URL",
-        help="mqtt:// or mqtts://HOST[:PORT] (default: %(default)s)",
+        help="mqtt:// or mqtts://HOST[:PORT] (default: mqtt://127.0.0.1)",
     )
     parser.add_argument("--user", default="", help="who this front is to the broker")
     parser.add_argument("--password-file", default="", metavar="FILE", help="its password, alone in a file")
@@ -34,9 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="",
         help="of this server on the broker: topics edgeserve/NAME/... (default: this host's name)",
     )
-    parser.add_argument(
-        "--discovery", default="homeassistant", metavar="PREFIX", help="of Home Assistant's discovery; '' for none"
-    )
+    parser.add_argument("--discovery", metavar="PREFIX", help="of Home Assistant's discovery; '' for none")
     parser.add_argument(
         "--ask", action="append", default=[], metavar="APP", help="may be asked by topic; again for more"
     )
@@ -58,52 +51,41 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--camera", action="append", default=[], metavar="NAME=TOPIC", help="pictures (JPEG) on a topic; again for more"
     )
     parser.add_argument("--detect", default="", metavar="APP", help="the app that looks at the pictures")
-    parser.add_argument("--form", default="yolo", metavar="FORM", help="how it answers, as for edgeserve frigate")
-    parser.add_argument("--score", type=float, default=0.4, metavar="SHARE", help="the least score (default: 0.4)")
+    parser.add_argument("--form", default="", metavar="FORM", help="how it answers, as for edgeserve frigate")
+    parser.add_argument("--score", type=float, metavar="SHARE", help="the least score (default: 0.4)")
     parser.add_argument("--labels", default="", metavar="FILE", help="the names of the classes, one a line")
     parser.add_argument(
         "--watch", action="append", default=[], metavar="LABEL", help="that has a sensor of its own; again for more"
     )
-    parser.add_argument("--every", type=float, default=10.0, metavar="S", help="between two states (default: 10)")
+    parser.add_argument("--every", type=float, metavar="S", help="between two states (default: 10)")
     parser.add_argument("--may-reload", action="store_true", help="the broker may have the configuration read again")
 
 
 def main(args: argparse.Namespace) -> int:
     """Serve until a signal; the exit status is 0 after a clean end."""
-    mqtt = front_module("mqtt")
-    host, port, tls = _broker(args.broker)
-    options = mqtt.Mqtt(
+    host, port, tls = _broker(args.broker) if args.broker else (None, None, False)
+    return serve_front(
+        args,
+        "mqtt",
         host=host,
         port=port,
         tls=tls,
-        user=args.user,
-        password="".join(_lines("--password-file", args.password_file)[:1]),
-        **({"name": args.name} if args.name else {}),
-        discovery=args.discovery.strip("/"),
+        user=args.user or None,
+        password_file=args.password_file or None,
+        name=args.name or None,
+        discovery=None if args.discovery is None else args.discovery.strip("/"),
         ask=tuple(args.ask),
         askers=tuple(args.asker),
         publish=tuple(args.publish),
         cameras=_cameras(args.camera),
-        detect=args.detect,
-        form=args.form,
+        detect=args.detect or None,
+        form=args.form or None,
         score_min=args.score,
         labels=_lines("--labels", args.labels),
         watch=tuple(args.watch),
         every_s=args.every,
         may_reload=args.may_reload,
     )
-
-    async def serve(client: AsyncClient, stopped: asyncio.Event) -> None:
-        front = mqtt.MqttFront(client, options)
-        await front.look()
-        await front.serve(
-            stopped,
-            lambda place: log.info("ready at %s as edgeserve/%s, for %s", place, options.name, client.endpoint),
-        )
-        log.info("%s", ", ".join(f"{count} {what}" for what, count in sorted(front.counts.items())) or "nothing asked")
-
-    run_front(args, "mqtt", serve)
-    return 0
 
 
 def _broker(url: str) -> Tuple[str, int, bool]:

@@ -15,21 +15,21 @@ import os
 import sys
 import tempfile
 import threading
-import time
 from dataclasses import replace
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Tuple
 
 from edgeserve.answer_streams import AnswerStream
-from edgeserve.client import AsyncClient, Client
+from edgeserve.client import AsyncClient
 from edgeserve.config.files import CACHE_PREFIX, cache_directory, file_sha256, resolve_path
 from edgeserve.config.loading import parse_config
 from edgeserve.config.plain_text import log_to
-from edgeserve.config.schema import Config, HttpConfig
+from edgeserve.config.schema import Config
 from edgeserve.config.text_files import read_json
 from edgeserve.engines.gguf import describe
 from edgeserve.errors import BadInput, ConfigError, EdgeServeError, UnknownApp, nearest
 from edgeserve.fronts.http.chat import can_chat, read_request
 from edgeserve.fronts.http.completion import count_of
+from edgeserve.fronts.http.settings import HttpConfig
 from edgeserve.runtime import Runtime
 from edgeserve.tools.assets import Package, fetch
 from edgeserve.tools.connection import add_connection_arguments, connected
@@ -180,10 +180,9 @@ def of_model(args: argparse.Namespace) -> Iterator[Tuple[Ask, str, Mapping[str, 
     config = configuration(path, args)
     front = None if args.http is None else HttpConfig(listen=f"127.0.0.1:{args.http}")
     if front is not None:
-        from edgeserve.fronts.http.front import bind, check_http
+        from edgeserve.fronts.http.front import HttpFront
 
-        check_http(front)
-        bind("listen", front.listen).close()
+        HttpFront.check(front)
     log_to(sys.stderr, logging.WARNING, "%(levelname)s %(message)s")
     print(f"loading {path} ...", file=sys.stderr, flush=True)
     inputs = {name: {"dtype": tensor.dtype, "optional": True} for name, tensor in config.apps[APP].inputs.items()}
@@ -283,27 +282,27 @@ def configuration(path: str, args: argparse.Namespace) -> Config:
 @contextlib.contextmanager
 def _front(http: HttpConfig, runtime: Runtime) -> Iterator[None]:
     """A front of the runtime on a thread of its own."""
-    from edgeserve.fronts.http.front import Front, run
+    from edgeserve.fronts.http.front import HttpFront
 
     ready = threading.Event()
     stopping: List[Callable[[], Any]] = []
 
-    def stopped(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
-        stopping.append(lambda: loop.call_soon_threadsafe(event.set))
-
-    def at(places: List[str]) -> None:
+    def at(*places: str) -> None:
         print(f"the page to chat: {places[0]}/   OpenAI's API: {places[0]}/v1", file=sys.stderr, flush=True)
         ready.set()
 
-    endpoint = runtime.endpoints[0]
-    with Client(endpoint) as client:
-        front = Front(http, client, AsyncClient(endpoint), time.time)
-        thread = threading.Thread(target=run, args=(front, stopped, at), name="edgeserve-http", daemon=True)
-        thread.start()
-        ready.wait(10)
-        try:
-            yield
-        finally:
-            for stop in stopping:
-                stop()
-            thread.join(10)
+    async def serve() -> None:
+        loop, stopped = asyncio.get_running_loop(), asyncio.Event()
+        stopping.append(lambda: loop.call_soon_threadsafe(stopped.set))
+        async with AsyncClient(runtime.endpoints[0]) as client:
+            await HttpFront(client, http).serve(stopped, at)
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()), name="edgeserve-http", daemon=True)
+    thread.start()
+    ready.wait(10)
+    try:
+        yield
+    finally:
+        for stop in stopping:
+            stop()
+        thread.join(10)

@@ -65,15 +65,16 @@ def main(args: argparse.Namespace) -> int:
 
 def _web(args: argparse.Namespace) -> int:
     """The page of a front of its own, until interrupted."""
-    from edgeserve.config.schema import HttpConfig
-    from edgeserve.fronts.http.front import check_http
-    from edgeserve.tools.http import serve_front
+    from edgeserve.front.runner import run_front
+    from edgeserve.fronts.http.front import HttpFront
+    from edgeserve.fronts.http.settings import HttpConfig
 
-    http = HttpConfig(listen=args.web, server_key=args.server_key, client_key=args.client_key)
-    check_http(http)
-    serve_front(
-        http, args.endpoint or "", lambda places, at: print(f"{places[0]}/ shows the server at {at}", flush=True), False
-    )
+    settings = HttpConfig(listen=args.web, server_key=args.server_key, client_key=args.client_key)
+
+    def tell(endpoint: str, *places: str) -> None:
+        print(f"{places[0]}/ shows the server at {endpoint}", flush=True)
+
+    run_front(HttpFront, settings, args.endpoint, "http", tell)
     return 0
 
 

@@ -35,9 +35,9 @@ from lib.checks import Checks, arguments
 
 import edgeserve
 from bench import bus
-from edgeserve.config.schema import HttpConfig
 from edgeserve.fronts.http import page_routes
 from edgeserve.fronts.http.front import Front, run
+from edgeserve.fronts.http.settings import HttpConfig
 
 RATE_HZ = 1000.0
 LOOKS_HZ = 40.0

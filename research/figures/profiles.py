@@ -28,7 +28,7 @@ from edgeserve.tools.measure import fit_affine, summarise
 from edgeserve.tools.profile import schema_text
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-DATA = os.path.join(ROOT, "scripts", "data")
+DATA = os.path.join(ROOT, "research", "data")
 LANE = "gpu0"
 Z99 = statistics.NormalDist().inv_cdf(0.99)
 ENDS = (0.001, 0.999)  # what the least and the largest of a thousand runs stand for

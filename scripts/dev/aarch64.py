@@ -427,7 +427,7 @@ def commit() -> str:
         ["git", "rev-parse", "--short=12", "HEAD"], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False
     ).stdout.strip()
     changed = subprocess.run(
-        ["git", "status", "--porcelain", "edgeserve", "tests", "scripts"],
+        ["git", "status", "--porcelain", "edgeserve", "tests", "scripts", "research"],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         text=True,

@@ -98,7 +98,7 @@ model = "echo"
 policy = "edf"
 slo = "10s"
 inputs = {{ x = {{ dtype = "float32", shape = [-1] }} }}
-[http]
+[front.http]
 listen = "HTTP"
 grpc = "GRPC"
 token_file = "tokens"

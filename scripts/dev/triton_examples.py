@@ -35,7 +35,7 @@ CONFIG = """
 [server]
 endpoint = "ipc://{place}/bus"
 
-[http]
+[front.http]
 listen = "127.0.0.1:8000"
 grpc = "127.0.0.1:8001"
 server_name = "triton"    # simple_http_health_metadata insists on it

@@ -19,6 +19,7 @@ from lib import drawn
 
 from edgeserve.config import readers, schema
 from edgeserve.config.json_schema import meanings_of
+from edgeserve.fronts.http.settings import HttpConfig, web_origin
 from edgeserve.sched.policies import POLICIES
 from edgeserve.sched.policy_api.options import Option, PolicyOptions, options_of
 from edgeserve.units import format_duration, format_size
@@ -30,7 +31,7 @@ SECTIONS = {
     "device": schema.DeviceConfig,
     "lane": schema.LaneConfig,
     "monitor": schema.MonitorConfig,
-    "http": schema.HttpConfig,
+    "http": HttpConfig,
     "model": schema.ModelConfig,
     "app": schema.AppConfig,
     "inputs": schema.TensorConfig,
@@ -40,7 +41,7 @@ SECTIONS = {
 PLAIN = {
     readers.sha256: "64 hexadecimal digits",
     readers.string: "text",
-    readers.web_origin: "origins",
+    web_origin: "origins",
     readers.boolean: "true or false",
     readers.duration: "duration",
     readers.size: "size",

@@ -20,7 +20,7 @@ from typing import Any, Callable, Mapping, NamedTuple, Sequence, Type, TypeVar
 Item = TypeVar("Item")
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-COPIED = ("edgeserve", "tests", "scripts", "examples", "docs", "profiles", "jetson")
+COPIED = ("edgeserve", "tests", "scripts", "research", "examples", "docs", "profiles", "jetson")
 """What tests read. Bytecode goes along: rewriting every assertion takes longer than most tests."""
 
 BYTES_MAX = 4 << 30
@@ -110,7 +110,9 @@ class ChangedTree:
         self, *arguments: str, environment: Mapping[str, str] | None = None, **options: Any
     ) -> subprocess.Popen[str]:
         """Start pytest in the copy, without time limits of its own. It leaves no bytecode of changed files behind."""
-        path = os.pathsep.join((self.home, os.path.join(self.home, "scripts")))  # pytest's plugins lie there
+        path = os.pathsep.join(
+            (self.home, os.path.join(self.home, "research"), os.path.join(self.home, "scripts"))
+        )  # pytest's plugins lie there
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "timeout=0", *arguments]
         variables = {
             **os.environ,

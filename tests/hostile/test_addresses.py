@@ -18,8 +18,8 @@ from bus_server import BusServer
 from http_front import FrontThread
 
 from edgeserve.client import Client
-from edgeserve.config.schema import HttpConfig
-from edgeserve.fronts.http.origins import user_at
+from edgeserve.front.origins import user_at
+from edgeserve.fronts.http.settings import HttpConfig
 from edgeserve.ipc.bus import SURPLUS_FRAMES_MAX, Ask
 from edgeserve.ipc.other_end import LOOPBACK, address_owner, owner_of
 

@@ -51,7 +51,7 @@ def front():
         probe.bind(("127.0.0.1", 0))
         place = f"127.0.0.1:{probe.getsockname()[1]}"
     (folder / "token").write_text(TOKEN)
-    (folder / "edge.toml").write_text(f'[http]\nlisten = "127.0.0.1:0"\ngrpc = "{place}"\ntoken_file = "token"\n')
+    (folder / "edge.toml").write_text(f'[front.http]\nlisten = "127.0.0.1:0"\ngrpc = "{place}"\ntoken_file = "token"\n')
     with Runtime(config, serve=True) as runtime:
         process = subprocess.Popen(
             [

@@ -18,11 +18,11 @@ pytest.importorskip("uvicorn", reason="uvicorn is not installed: there is no fro
 
 from http_front import FrontThread
 
-from edgeserve.config.schema import HttpConfig
 from edgeserve.errors import BadInput, Rejected, TooLarge
+from edgeserve.front import Places
 from edgeserve.fronts.http import connections, images
 from edgeserve.fronts.http.asgi import Bounds, Call
-from edgeserve.fronts.http.backend import Places
+from edgeserve.fronts.http.settings import HttpConfig
 
 APPS = {"echo": {"inputs": {"x": {"dtype": "float32", "shape": [-1]}}, "outputs": ["x"]}}
 PIXELS = {"dtype": "uint8", "shape": [-1, -1, 3]}

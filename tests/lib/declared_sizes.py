@@ -135,19 +135,19 @@ def hear_file(data: bytes) -> Any:
 
 
 def hear(count: int = 40_000, rate: Any = 16_000, width: Any = 2, channels: Any = 1) -> Any:
-    from edgeserve.fronts.http.sound import Converter
+    from edgeserve.front.sound import Converter
 
     return Converter(60).convert(bytes(count), rate, width, channels)
 
 
 def see(data: bytes) -> Any:
-    from edgeserve.fronts.http.images import decode_file
+    from edgeserve.front.images import decode_file
 
     return decode_file("image", data, UINT8, 64 << 20)
 
 
 def load(data: bytes) -> Any:
-    from edgeserve.fronts.http.images import decode_file
+    from edgeserve.front.images import decode_file
 
     return decode_file("x", data, NUMBERS, 64 << 20)
 
@@ -166,8 +166,8 @@ def length_model(path: str) -> Any:
 
 def body(data: bytes, encoding: str, room: int) -> Any:
     """A compressed body where there is ``room`` for bodies."""
+    from edgeserve.front import Places
     from edgeserve.fronts.http.asgi import Bounds, Call
-    from edgeserve.fronts.http.backend import Places
 
     parts = [{"type": "http.request", "body": data}]
 
@@ -220,7 +220,7 @@ def frigate(header: Any, image: bytes = bytes(16)) -> Any:
 
 
 def mqtt(payload: bytes) -> Any:
-    from edgeserve.fronts.served_apps import inputs_from_json
+    from edgeserve.front.served_apps import inputs_from_json
 
     return inputs_from_json("a", {"x": NUMBERS}, payload)
 

@@ -9,8 +9,8 @@ import socket
 import threading
 from typing import Any, Dict, List, Optional, Tuple
 
-from edgeserve.client import AsyncClient, Client
-from edgeserve.config.schema import HttpConfig
+from edgeserve.client import AsyncClient
+from edgeserve.fronts.http.settings import HttpConfig
 
 CLOCK_S = 1_700_000_000.0
 
@@ -19,10 +19,12 @@ class FrontThread:
     """``places`` is where it listens: HTTP first, then gRPC."""
 
     def __init__(self, endpoint: str, config: HttpConfig) -> None:
-        from edgeserve.fronts.http.front import Front
+        from edgeserve.fronts.http.front import HttpFront
 
-        self.client, streams = Client(endpoint, connect_ms=300.0), AsyncClient(endpoint, connect_ms=300.0)
-        self.front = Front(config, self.client, streams, lambda: CLOCK_S)
+        client = AsyncClient(endpoint, connect_ms=300.0)
+        self.client = client.client
+        self.front = HttpFront(client, config)
+        self.front.clock_s = lambda: CLOCK_S
         self.places: List[str] = []
         self._loop: Any = None
         self._stopped: Any = None
@@ -57,8 +59,8 @@ class FrontThread:
 
         asyncio.run(serve())
 
-    def _is_ready(self, places: List[str]) -> None:
-        self.places = places
+    def _is_ready(self, *places: str) -> None:
+        self.places = list(places)
         self._ready.set()
 
     def ask(

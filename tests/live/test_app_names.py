@@ -13,8 +13,8 @@ from serving import LIB, function, served
 
 from edgeserve.client import AsyncClient
 from edgeserve.config.loading import parse_config
-from edgeserve.config.schema import HttpConfig
 from edgeserve.errors import ConfigError
+from edgeserve.fronts.http.settings import HttpConfig
 
 pytest.importorskip("starlette", reason="starlette is not installed: there is no HTTP front")
 pytest.importorskip("uvicorn", reason="uvicorn is not installed: there is no HTTP front")
@@ -134,8 +134,8 @@ def test_mqtt(server):
     aiomqtt = pytest.importorskip("aiomqtt", reason="the front needs aiomqtt: pip install '.[mqtt]'")
     from mqtt_broker import broker
 
+    from edgeserve.front.topics import topic_part
     from edgeserve.fronts.mqtt import Mqtt, MqttFront
-    from edgeserve.fronts.topics import topic_part
 
     async def asked(port):
         stopped, ready = asyncio.Event(), asyncio.Event()
@@ -182,9 +182,9 @@ def test_wyoming(server):
 
     async def asked(name, client):
         stopped, place = asyncio.Event(), asyncio.get_running_loop().create_future()
-        front = WyomingFront(client, Voice({"intent": name}))
+        front = WyomingFront(client, Voice(apps={"intent": name}, listen="127.0.0.1:0"))
         await front.look()
-        serving = asyncio.ensure_future(front.serve("127.0.0.1", 0, stopped, place.set_result))
+        serving = asyncio.ensure_future(front.serve(stopped, place.set_result))
         async with AsyncTcpClient("127.0.0.1", int((await place).rpartition(":")[2])) as satellite:
             await satellite.write_event(Describe().event())
             info = Info.from_event(await satellite.read_event())

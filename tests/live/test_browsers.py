@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 from serving import function, served
 
-from edgeserve.config.loading import parse_config
-from edgeserve.config.schema import HttpConfig
 from edgeserve.errors import ConfigError
+from edgeserve.fronts.http.settings import HttpConfig
 
 pytest.importorskip("starlette", reason="starlette is not installed: there is no HTTP front")
 pytest.importorskip("uvicorn", reason="uvicorn is not installed: there is no HTTP front")
 
 from http_front import FrontThread
 
+from edgeserve.front.registry import front_of
 from edgeserve.fronts.http.front import check_http
 
 TOKEN = "a-token-of-these-tests"
@@ -120,14 +120,12 @@ def test_slashes_too_many_change_nothing_and_redirect_nobody(open_front, path, b
     "origin", ["", "app.example", "https://", "https://app.example/", "https://a.example/x", "null", "https://u@a.b", 7]
 )
 def test_what_is_no_origin_is_refused(origin):
-    with pytest.raises(ConfigError, match=r"\[http\] origins"):
-        parse_config({"http": {"origins": [origin]}})
+    with pytest.raises(ConfigError, match=r"\[front.http\] origins"):
+        front_of("http", {"origins": [origin]})
 
 
 def test_any_page_needs_a_token():
     with pytest.raises(ConfigError, match="token_file"):
         check_http(HttpConfig(origins=("*",)))
     check_http(HttpConfig(origins=("*",), token_file="token"))
-    assert parse_config({"http": {"origins": ["HTTPS://App.Example:8443"]}}).http.origins == (
-        "https://app.example:8443",
-    )
+    assert front_of("http", {"origins": ["HTTPS://App.Example:8443"]})[1].origins == ("https://app.example:8443",)

@@ -9,7 +9,7 @@ import math
 import pytest
 from serving import function, served
 
-from edgeserve.config.schema import HttpConfig
+from edgeserve.fronts.http.settings import HttpConfig
 
 pytest.importorskip("onnx", reason="the onnx package makes the test model; pip install -e '.[test]'")
 pytest.importorskip("onnxruntime", reason="pip install -e '.[onnx]'")

@@ -23,7 +23,7 @@ from edgeserve import cli
 from edgeserve.client import AsyncClient
 from edgeserve.config.loading import parse_config
 from edgeserve.errors import BadInput
-from edgeserve.fronts.frigate import FrigateFront, header_of
+from edgeserve.fronts.frigate import Frigate, FrigateFront, header_of
 from edgeserve.runtime import Runtime
 
 FUNCTIONS = """
@@ -87,9 +87,9 @@ def front(server):
     async def serve():
         ends["loop"], ends["stopped"] = asyncio.get_running_loop(), asyncio.Event()
         async with AsyncClient(server.endpoints[0]) as client:
-            front = FrigateFront(client, "detect", 1000.0, "", 0.4)
+            front = FrigateFront(client, Frigate(app="detect", timeout_ms=1000.0, listen="tcp://127.0.0.1:*"))
             await front.look()
-            await front.serve("tcp://127.0.0.1:*", ends["stopped"], lambda place: (places.append(place), ready.set()))
+            await front.serve(ends["stopped"], lambda place: (places.append(place), ready.set()))
 
     thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
     thread.start()
@@ -217,7 +217,7 @@ def test_what_cannot_be_a_detector_is_said_at_once(server, capsys, arguments, sa
 def test_a_network_of_whole_numbers_is_a_detector(server):
     async def look():
         async with AsyncClient(server.endpoints[0]) as client:
-            await FrigateFront(client, "int8", 200.0, "", 0.5).look()
+            await FrigateFront(client, Frigate(app="int8")).look()
 
     asyncio.run(look())
 

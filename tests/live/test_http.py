@@ -23,7 +23,7 @@ import psutil
 import pytest
 from serving import function, served, wait_until
 
-from edgeserve.config.schema import HttpConfig
+from edgeserve.fronts.http.settings import HttpConfig
 
 pytest.importorskip("starlette", reason="starlette is not installed: there is no HTTP front")
 pytest.importorskip("uvicorn", reason="uvicorn is not installed: there is no HTTP front")
@@ -175,7 +175,7 @@ def test_texts_compressed_bodies_and_curls_default_content_type(front):
         ("/v2/models/double/infer", infer([0] * 4, slo_ms=1e-6), 504, "deadline_expired", "had passed"),
         ("/v2/models/double/infer", infer([-1] * 4), 500, "failed", "negative input"),
         ("/v2/models/double/infer", b"{nonsense", 400, "malformed", "not JSON"),
-        ("/v2/models/double/infer", b"x" * (1024**2 + 1), 413, "too_large", "[http] body_max"),
+        ("/v2/models/double/infer", b"x" * (1024**2 + 1), 413, "too_large", "[front.http] body_max"),
         ("/v2/repository/models/double/load", {}, 501, "not_served", "scheduler"),
         ("/v2/cudasharedmemory/region/r/register", {}, 501, "not_served", "not served"),
     ],
@@ -713,7 +713,7 @@ def has_ended(process):
 def test_serve_starts_the_front_again_after_a_crash_and_ends_it(tmp_path):
     folder, place = tempfile.mkdtemp(prefix="es"), free_place()
     (tmp_path / "edge.toml").write_text(
-        f'[server]\nendpoint = "ipc://{folder}/bus/s"\n[http]\nlisten = "{place}"\n'
+        f'[server]\nendpoint = "ipc://{folder}/bus/s"\n[front.http]\nlisten = "{place}"\n'
         '[app.a]\nmodel = "m"\n[model.m]\nengine = "synthetic"\n'
         'expected = { 1 = "1ms" }\n'
     )

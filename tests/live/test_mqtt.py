@@ -518,7 +518,7 @@ def test_what_cannot_work_is_said_at_once(runtime, capsys, arguments, says):
 
 
 def test_values_that_json_does_not_have_are_told_all_the_same():
-    from edgeserve.fronts.served_apps import as_json
+    from edgeserve.front.served_apps import as_json
 
     assert as_json({"a": np.array([1.5, np.nan]), "b": np.int64(3), "c": b"abc", "d": ["x", None]}) == {
         "a": [1.5, None],

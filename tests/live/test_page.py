@@ -21,8 +21,8 @@ from serving import served, wait_until
 pytest.importorskip("starlette", reason="pip install -e '.[http]'")
 pytest.importorskip("uvicorn", reason="pip install -e '.[http]'")
 
-from edgeserve.config.schema import HttpConfig
 from edgeserve.fronts.http import page_routes
+from edgeserve.fronts.http.settings import HttpConfig
 from edgeserve.taps import last_steps
 
 PAGE = Path(page_routes.__file__).with_name("page")

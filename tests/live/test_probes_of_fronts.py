@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from serving import served
 
-from edgeserve.config.schema import HttpConfig
+from edgeserve.fronts.http.settings import HttpConfig
 
 pytest.importorskip("starlette", reason="starlette is not installed: there is no HTTP front")
 pytest.importorskip("uvicorn", reason="uvicorn is not installed: there is no HTTP front")

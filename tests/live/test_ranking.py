@@ -15,8 +15,8 @@ import pytest
 from serving import function, served
 
 from edgeserve.client import Client
-from edgeserve.config.schema import HttpConfig
 from edgeserve.errors import RequestError
+from edgeserve.fronts.http.settings import HttpConfig
 from edgeserve.runtime import Runtime
 
 X = {"x": np.zeros(4, np.float32)}

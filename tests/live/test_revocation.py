@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from serving import function, served
 
-from edgeserve.config.schema import HttpConfig
+from edgeserve.fronts.http.settings import HttpConfig
 
 pytest.importorskip("starlette", reason="starlette is not installed: there is no HTTP front")
 pytest.importorskip("uvicorn", reason="uvicorn is not installed: there is no HTTP front")

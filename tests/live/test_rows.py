@@ -414,7 +414,7 @@ def test_an_empty_list_is_an_answer_over_http(shape: Any, empties: Any) -> None:
 
     from http_front import FrontThread
 
-    from edgeserve.config.schema import HttpConfig
+    from edgeserve.fronts.http.settings import HttpConfig
 
     x = np.arange(np.prod(shape), dtype=np.float32)
     tensor = {"name": "x", "datatype": "FP32", "shape": list(shape), "data": x.tolist()}

@@ -209,9 +209,9 @@ def test_speech_is_heard_by_the_voice_detector_of_the_hub():
     async def run(endpoint):
         place, stopped = asyncio.get_running_loop().create_future(), asyncio.Event()
         async with Bus(endpoint) as bus:
-            front = WyomingFront(bus, Voice({"vad": "ears"}))
+            front = WyomingFront(bus, Voice(apps={"vad": "ears"}, listen="127.0.0.1:0"))
             await front.look()
-            serving = asyncio.ensure_future(front.serve("127.0.0.1", 0, stopped, place.set_result))
+            serving = asyncio.ensure_future(front.serve(stopped, place.set_result))
             async with AsyncTcpClient("127.0.0.1", int((await place).rpartition(":")[2])) as client:
                 for at in range(0, len(sound), 1024):
                     await client.write_event(AudioChunk(RATE, 2, 1, sound[at : at + 1024].tobytes()).event())

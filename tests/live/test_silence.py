@@ -10,7 +10,7 @@ import live_functions
 import pytest
 from serving import function, served, wait_until
 
-from edgeserve.config.schema import HttpConfig
+from edgeserve.fronts.http.settings import HttpConfig
 
 pytest.importorskip("starlette", reason="starlette is not installed: there is no HTTP front")
 pytest.importorskip("uvicorn", reason="uvicorn is not installed: there is no HTTP front")

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from serving import served
 
-from edgeserve.config.schema import HttpConfig
+from edgeserve.fronts.http.settings import HttpConfig
 
 ENGINE = "edgeserve.engines.speech.whisper"
 SOUND = double.sound(1, 28, 29, 30, 31, 61, seconds=62)

@@ -16,8 +16,8 @@ from edgeserve import cli
 from edgeserve.async_runtime import AsyncRuntime
 from edgeserve.client import AsyncClient
 from edgeserve.config.loading import parse_config
-from edgeserve.config.schema import HttpConfig
 from edgeserve.errors import BadInput, ConfigError, DeadlineExpired, Dropped, Failed, RequestError
+from edgeserve.fronts.http.settings import HttpConfig
 from edgeserve.runtime import Runtime
 
 INPUT = {"x": {"dtype": "float32", "shape": [4]}}

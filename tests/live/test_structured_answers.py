@@ -10,7 +10,7 @@ from typing import Literal
 import pytest
 
 from edgeserve.config.loading import parse_config
-from edgeserve.config.schema import HttpConfig
+from edgeserve.fronts.http.settings import HttpConfig
 from edgeserve.runtime import Runtime
 
 pytest.importorskip("onnx", reason="the onnx package makes the test model; pip install -e '.[test]'")

@@ -13,8 +13,8 @@ from serving import served
 
 from edgeserve import cli
 from edgeserve.config.loading import load_config
-from edgeserve.config.schema import HttpConfig
 from edgeserve.errors import BadInput, RequestError
+from edgeserve.fronts.http.settings import HttpConfig
 from edgeserve.runtime import Runtime
 from edgeserve.texts import ELEMENTS_MAX
 

@@ -19,8 +19,8 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 import edgeserve
 from edgeserve.config.loading import parse_config
-from edgeserve.config.schema import HttpConfig
 from edgeserve.errors import BadInput, ConfigError, RequestError
+from edgeserve.fronts.http.settings import HttpConfig
 from edgeserve.taps import span_export
 
 TRACE, CALLER = 0x0AF7651916CD43DD8448EB211C80319C, 0xB7AD6B7169203331

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from serving import function, served
 
-from edgeserve.config.schema import HttpConfig
 from edgeserve.errors import Rejected
+from edgeserve.fronts.http.settings import HttpConfig
 
 pytest.importorskip("onnx", reason="the onnx package makes the test model; pip install -e '.[test]'")
 pytest.importorskip("onnxruntime", reason="pip install -e '.[onnx]'")

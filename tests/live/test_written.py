@@ -18,8 +18,8 @@ from edgeserve.answers import Answer
 from edgeserve.async_runtime import AsyncRuntime
 from edgeserve.client import AsyncClient
 from edgeserve.config.loading import parse_config
-from edgeserve.config.schema import HttpConfig
 from edgeserve.errors import Dropped, RequestError
+from edgeserve.fronts.http.settings import HttpConfig
 from edgeserve.runtime import Runtime
 from edgeserve.sched.protocol.actions import FinishRequest
 from edgeserve.sched.protocol.events import BatchProgress

@@ -123,9 +123,9 @@ async def fronted(runtime, apps, **how):
     """A front on this loop, and where it listens."""
     place, stopped = asyncio.get_running_loop().create_future(), asyncio.Event()
     async with AsyncClient(runtime.endpoints[0]) as client:
-        front = WyomingFront(client, Voice(apps, **how))
+        front = WyomingFront(client, Voice(apps=apps, listen="127.0.0.1:0", **how))
         await front.look()
-        serving = asyncio.ensure_future(front.serve("127.0.0.1", 0, stopped, place.set_result))
+        serving = asyncio.ensure_future(front.serve(stopped, place.set_result))
         await asyncio.wait({serving, place}, return_when=asyncio.FIRST_COMPLETED)
         port = int(place.result().rpartition(":")[2])
         try:

@@ -26,19 +26,10 @@ from typing import (
     Tuple,
 )
 
-from edgeserve.config.addresses import is_loopback
 from edgeserve.errors import EdgeServeError, Malformed, TooLarge
-from edgeserve.fronts.http.backend import Places, note_parent
-from edgeserve.fronts.http.failures import (
-    ClientGone,
-    Forbidden,
-    NotServed,
-    Unauthorized,
-    details_of,
-    message_of,
-    status_of,
-)
-from edgeserve.fronts.http.origins import Tokens, origin_of
+from edgeserve.front import ClientGone, Forbidden, NotServed, Places, Tokens, Unauthorized, is_loopback, origin_of
+from edgeserve.fronts.http.backend import note_parent
+from edgeserve.fronts.http.failures import details_of, message_of, status_of
 
 log = logging.getLogger("edgeserve")
 
@@ -150,7 +141,7 @@ class Call:
     def hold_json(self, nbytes: int, bytes_max: int) -> None:
         """So many bytes of JSON are about to be read, ``bytes_max`` at most: what becomes of them is larger."""
         if nbytes > bytes_max:
-            mend = "" if bytes_max == JSON_AT_ONCE_MAX else "; send binary tensors, or raise [http] json_max"
+            mend = "" if bytes_max == JSON_AT_ONCE_MAX else "; send binary tensors, or raise [front.http] json_max"
             raise TooLarge(f"the body has {nbytes} bytes of JSON, at most {bytes_max} are allowed{mend}")
         self.hold((JSON_COST - 1) * nbytes)
 
@@ -364,7 +355,7 @@ def _check_page(headers: Headers, listens_on: str, origins: Collection[str]) -> 
         ):
             raise Forbidden(
                 "pages in a browser may ask a front that was started with a token, and send it; this one has none. "
-                "[http] origins names pages that may ask without"
+                "[front.http] origins names pages that may ask without"
             )
         if key == b"host" and not _is_own_name(value, listens_on):
             raise Forbidden(
@@ -383,4 +374,4 @@ def _is_own_name(value: bytes, listens_on: str) -> bool:
 
 
 def _too_large(size: int, bytes_max: int) -> TooLarge:
-    return TooLarge(f"the body has {size} bytes or more, at most {bytes_max} are allowed; raise [http] body_max")
+    return TooLarge(f"the body has {size} bytes or more, at most {bytes_max} are allowed; raise [front.http] body_max")

@@ -10,11 +10,11 @@ from typing import Any, AsyncGenerator, Callable, Dict, List, Mapping, Optional,
 
 from edgeserve.answers import Answer
 from edgeserve.errors import BadInput, EdgeServeError, Malformed, RequestError, TooLarge, UnknownApp
+from edgeserve.front import ClientGone
 from edgeserve.fronts.http.asgi import Call, Headers
 from edgeserve.fronts.http.backend import Backend
 from edgeserve.fronts.http.chat import ChatRequest
 from edgeserve.fronts.http.completion import count_of, text_of
-from edgeserve.fronts.http.failures import ClientGone
 from edgeserve.units import counted
 
 TOGETHER_MAX = 16

@@ -17,6 +17,8 @@ from starlette.routing import Route
 
 from edgeserve.answers import Answer
 from edgeserve.errors import BadInput, UnknownApp, nearest
+from edgeserve.front import Tokens
+from edgeserve.front.sound import FLOATS, RATE_HZ, BadSound, Wav, count_at_16_khz, one_channel, resampled, wav_of
 from edgeserve.fronts.http.asgi import Bounds, Call, Endpoint, to_json
 from edgeserve.fronts.http.asking import kept, send_stream
 from edgeserve.fronts.http.backend import Backend
@@ -24,8 +26,6 @@ from edgeserve.fronts.http.chat import BadField
 from edgeserve.fronts.http.chat_routes import EVENT_STREAM
 from edgeserve.fronts.http.completion import error_body
 from edgeserve.fronts.http.forms import form_fields
-from edgeserve.fronts.http.origins import Tokens
-from edgeserve.fronts.http.sound import FLOATS, RATE_HZ, BadSound, Wav, count_at_16_khz, one_channel, resampled, wav_of
 
 FORMATS = ("json", "text", "verbose_json", "srt", "vtt")
 

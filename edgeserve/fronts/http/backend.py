@@ -10,9 +10,9 @@ from contextvars import ContextVar
 from typing import Any, AsyncGenerator, Awaitable, Callable, Dict, Iterable, List, Mapping, Optional, Set, Tuple
 
 from edgeserve.answers import LAST_S, Answer, TimedOut
-from edgeserve.client import AsyncClient, Client
-from edgeserve.errors import Cancelled, Rejected, UnknownApp, nearest
-from edgeserve.fronts.http.failures import ClientGone
+from edgeserve.client import AsyncClient
+from edgeserve.errors import Cancelled, UnknownApp, nearest
+from edgeserve.front import ClientGone, Places
 from edgeserve.fronts.http.tensors import described
 from edgeserve.request_options import TRACEPARENT
 
@@ -40,68 +40,16 @@ LOOK_AFTER_S = 0.02
 """Seconds that a request waits before its client's connection is watched: most have their answer by then."""
 
 
-class Places:
-    """The places that the gateway keeps for its clients, counted by origin: requests without an answer, or ``what``.
-    The last quarter of the places is for origins that have less than an equal part of them: one of several clients
-    cannot keep the others out. ``lasting``: clients keep their places as long as they like, so that one that is alone
-    has three quarters at most. ``key``: the bound's name in ``[http]``."""
-
-    def __init__(
-        self,
-        count_max: int,
-        what: str = "requests without an answer",
-        key: str = "in_flight_max",
-        *,
-        lasting: bool = False,
-    ) -> None:
-        self.count_max = count_max
-        self.count = 0
-        self._what = what
-        self._key = key
-        self._parts_min = 2 if lasting else 1
-        self._of: Dict[str, int] = {}
-
-    def enter(self, origin: str, count: int = 1) -> None:
-        """Take places. Raises :class:`Rejected`, and takes none, where they are too many."""
-        held = self._of.get(origin, 0)
-        if self.count + count > self.count_max:
-            raise self._full(f"this front has {self.count} {self._what}, of {self.count_max} at most", count)
-        if self.count + count > self.count_max - self.count_max // 4:
-            parts = max(self._parts_min, len(self._of) + (0 if held else 1))
-            if held + count > max(1, self.count_max // parts):
-                raise self._full(
-                    f"{origin} has {held} {self._what} at this front, of {self.count_max} that all its "
-                    "clients may have",
-                    count,
-                )
-        self._of[origin] = held + count
-        self.count += count
-
-    def leave(self, origin: str, count: int = 1) -> None:
-        """Give them back."""
-        self.count -= count
-        left = self._of[origin] - count
-        if left:
-            self._of[origin] = left
-        else:
-            del self._of[origin]
-
-    def _full(self, text: str, count: int) -> Rejected:
-        return Rejected(
-            f"{text}: no room for {count} more; send fewer at a time, or raise [http] {self._key}", "too many in flight"
-        )
-
-
 class Backend:
-    """Requests of all clients of the front, over one connection to the server, and one more for answers in pieces.
+    """Requests of all clients of the front, over one connection to the server.
 
     ``in_flight_max`` bounds those without an answer, ``timeout_ms`` how long one may wait. For the event loop's thread.
     """
 
-    def __init__(self, client: Client, streams: AsyncClient, *, in_flight_max: int, timeout_ms: float) -> None:
-        self.client = client
-        self._streams = streams
-        self.places = Places(in_flight_max)
+    def __init__(self, client: AsyncClient, *, in_flight_max: int, timeout_ms: float) -> None:
+        self.client = client.client
+        self._streams = client
+        self.places = Places(in_flight_max, key="[front.http] in_flight_max")
         self.seen: Dict[str, Shown] = {}
         self._open: Set[Any] = set()  # requests without an answer
         self._timeout_ms = timeout_ms
@@ -184,7 +132,8 @@ class Backend:
             pending.cancel()
             if why == ["timed out"]:
                 raise TimedOut(
-                    f"app {app!r}: no answer within {self._timeout_ms:g} ms ([http] timeout); the request was cancelled"
+                    f"app {app!r}: no answer within {self._timeout_ms:g} ms ([front.http] timeout); "
+                    "the request was cancelled"
                 ) from None
             if "gone" in why:
                 raise ClientGone(f"app {app!r}: the client went away") from None

@@ -1,4 +1,4 @@
-"""Pages of other origins that may ask the front (``[http] origins``), as browsers have it: CORS.
+"""Pages of other origins that may ask the front (``[front.http] origins``), as browsers have it: CORS.
 
 A preflight carries no token, so it is answered before tokens are looked at. Every answer to an allowed origin says so,
 also an error and one that another part of the front sends.
@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any, Collection, Dict, Optional
 
-from edgeserve.config.readers import ANY_ORIGIN
 from edgeserve.fronts.http.asgi import Headers, Receive, Scope, Send
+from edgeserve.fronts.http.settings import ANY_ORIGIN
 
 METHODS = b"GET, POST, OPTIONS"
 EXPOSED = b"inference-header-content-length, retry-after, www-authenticate"

@@ -13,14 +13,13 @@ from starlette.routing import Route
 
 from edgeserve.answers import Answer
 from edgeserve.errors import BadInput, EdgeServeError, Malformed, UnknownApp, nearest
+from edgeserve.front import NotServed, Tokens
 from edgeserve.fronts.http.asgi import Bounds, Call, Endpoint, to_json
 from edgeserve.fronts.http.asking import answers_to, pieces_of, send_stream, texts_to
 from edgeserve.fronts.http.backend import Backend
 from edgeserve.fronts.http.chat import ChatRequest, can_chat, can_embed, read_prompts, read_request, read_texts
 from edgeserve.fronts.http.completion import Completion, count_of, error_body
-from edgeserve.fronts.http.failures import NotServed
 from edgeserve.fronts.http.names import name_behind
-from edgeserve.fronts.http.origins import Tokens
 from edgeserve.fronts.http.responses import WHOLE_CONVERSATION, Response, read_response
 
 MODELS = "/v1/models/"

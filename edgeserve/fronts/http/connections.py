@@ -10,7 +10,7 @@ from typing import Any, Dict, Set
 
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
-from edgeserve.fronts.http.origins import user_at
+from edgeserve.front import user_at
 
 HEAD_S = 10.0
 """Seconds that the head of a request may take to arrive, and a new connection to begin one."""

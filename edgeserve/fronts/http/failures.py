@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Dict
 
-from edgeserve.errors import REFUSAL_NUMBERS, Cancelled, EdgeServeError, Refusal, RequestError
+from edgeserve.errors import REFUSAL_NUMBERS, EdgeServeError, Refusal, RequestError
 
 BY_CODE = {
     "malformed": 400,
@@ -58,29 +58,6 @@ GRPC_OF_HTTP = {
 
 UNKNOWN_MODEL = "Request for unknown model: "
 """The first words of the message of an unknown app: existing clients look for them."""
-
-
-class NotServed(RequestError):
-    """The protocol has this question, this server has no such thing."""
-
-    code = "not_served"
-
-
-class Unauthorized(RequestError):
-    """The request does not carry the token that this front was started with."""
-
-    code = "unauthorized"
-
-
-class Forbidden(RequestError):
-    """A page in a browser that is not allowed sent the request (any page may send requests to this machine's own
-    ports), or one client of several asked for data that may be another's."""
-
-    code = "forbidden"
-
-
-class ClientGone(Cancelled):
-    """The client closed its connection: the error has no receiver."""
 
 
 def status_of(error: BaseException) -> int:

@@ -1,6 +1,6 @@
 """The front put together: routes over one client of the bus, served by uvicorn, and gRPC beside it where asked for.
 
-Wiring only. ``tools/http.py`` is its command.
+Wiring only.
 """
 
 from __future__ import annotations
@@ -10,17 +10,16 @@ import contextlib
 import importlib.util
 import logging
 import socket
-from typing import Any, Callable, List, Tuple
+import sys
+from typing import Any, List, Tuple
 
-from edgeserve.client import AsyncClient, Client
-from edgeserve.config.addresses import host_and_port, is_loopback
-from edgeserve.config.readers import ANY_ORIGIN
-from edgeserve.config.schema import HttpConfig
-from edgeserve.errors import ConfigError
-from edgeserve.fronts.http.backend import Backend, Places
+from edgeserve.client import AsyncClient
+from edgeserve.errors import ConfigError, EdgeServeError
+from edgeserve.front import Front, Places, Ready, host_and_port, is_loopback, read_tokens
+from edgeserve.fronts.http.backend import Backend
 from edgeserve.fronts.http.kserve import OpenInference
 from edgeserve.fronts.http.names import tidied
-from edgeserve.fronts.http.origins import read_tokens
+from edgeserve.fronts.http.settings import ANY_ORIGIN, HttpConfig
 from edgeserve.units import ns_to_ms, ns_to_s
 
 log = logging.getLogger("edgeserve")
@@ -28,6 +27,9 @@ log = logging.getLogger("edgeserve")
 EXAMPLE = "127.0.0.1:8000"
 KEEP_ALIVE_S = 75
 BACKLOG = 1024
+
+SWITCH_S = 0.0005
+"""How long one thread may keep the others waiting: the event loop and the bus's thread hand each request over twice."""
 
 
 def check_extra(packages: Tuple[str, ...], extra: str) -> None:
@@ -45,30 +47,51 @@ def check_http(config: HttpConfig) -> None:
         check_extra(("grpc", "google.protobuf"), "grpc")
     if ANY_ORIGIN in config.origins and not config.token_file:
         raise ConfigError(
-            "[http] origins = ['*'] lets every page that this machine's browsers open ask the front: name the pages, "
-            "or set token_file"
+            "[front.http] origins = ['*'] lets every page that this machine's browsers open ask the front: "
+            "name the pages, or set token_file"
         )
     for key, place in places:
-        host, _ = host_and_port(f"[http] {key}", place, EXAMPLE)
+        host, _ = host_and_port(f"[front.http] {key}", place, EXAMPLE)
         if not is_loopback(host) and not config.token_file:
             raise ConfigError(
-                f"[http] {key} = {place!r} can be reached from other machines: set token_file to a file "
+                f"[front.http] {key} = {place!r} can be reached from other machines: set token_file to a file "
                 f"with a token that clients must send, or listen on 127.0.0.1"
             )
 
 
-class Front:
-    """A front of one server. ``client`` talks to the server, ``streams`` too, for answers in pieces; ``clock_s`` gives
-    the time of day in seconds."""
+class HttpFront(Front):
+    """A front of one server. Answers in pieces come over the connection of all others."""
 
-    def __init__(self, config: HttpConfig, client: Client, streams: AsyncClient, clock_s: Callable[[], float]) -> None:
-        self.config = config
-        self._tokens = read_tokens(config.token_file)
-        self._clock_s = clock_s
-        self._backend = Backend(
-            client, streams, in_flight_max=config.in_flight_max, timeout_ms=ns_to_ms(config.timeout_ns)
-        )
-        self._service = OpenInference(self._backend, config.server_name)
+    Settings = HttpConfig
+
+    def __init__(self, client: AsyncClient, settings: HttpConfig) -> None:
+        super().__init__(client, settings)
+        self.config = settings
+        self._tokens = read_tokens(settings.token_file)
+        self._backend = Backend(client, in_flight_max=settings.in_flight_max, timeout_ms=ns_to_ms(settings.timeout_ns))
+        self._service = OpenInference(self._backend, settings.server_name)
+
+    @classmethod
+    def check(cls, settings: HttpConfig) -> None:
+        """See :class:`~edgeserve.front.Front`."""
+        check_http(settings)
+        for key, place in (("listen", settings.listen), ("grpc", settings.grpc)):
+            if place:
+                bind(key, place).close()
+
+    @classmethod
+    def prepare(cls) -> None:
+        """See :class:`~edgeserve.front.Front`."""
+        sys.setswitchinterval(SWITCH_S)
+        if importlib.util.find_spec("uvloop") is not None:
+            import uvloop
+
+            uvloop.install()
+
+    @classmethod
+    def drain_s(cls, settings: HttpConfig) -> float:
+        """See :class:`~edgeserve.front.Front`."""
+        return ns_to_s(settings.drain_ns)
 
     def app(self) -> Any:
         """The ASGI application."""
@@ -88,16 +111,16 @@ class Front:
             config.body_bytes_max,
             ns_to_s(config.body_timeout_ns),
             config.json_bytes_max,
-            Places(config.bodies_bytes_max, "bytes of bodies", "bodies_max", lasting=True),
-            None if self._tokens else host_and_port("[http] listen", config.listen, EXAMPLE)[0],
+            Places(config.bodies_bytes_max, "bytes of bodies", "[front.http] bodies_max", lasting=True),
+            None if self._tokens else host_and_port("[front.http] listen", config.listen, EXAMPLE)[0],
             config.origins,
         )
         kserve = KServeRoutes(self._service, bounds, self._tokens)
         routes = [
             *kserve.routes(),
             *AudioRoutes(self._backend, bounds, self._tokens).routes(),
-            *ChatRoutes(self._backend, bounds, self._tokens, self._clock_s).routes(),
-            *OllamaRoutes(self._backend, bounds, self._tokens, self._clock_s).routes(),
+            *ChatRoutes(self._backend, bounds, self._tokens, self.clock_s).routes(),
+            *OllamaRoutes(self._backend, bounds, self._tokens, self.clock_s).routes(),
             *HealthRoutes(self._backend, bounds, self._tokens).routes(),
             *PageRoutes(self._backend, bounds, self._tokens).routes(),
         ]
@@ -105,8 +128,8 @@ class Front:
         router.router.redirect_slashes = False  # the way back is the proxy's, where there is one
         return browsers.ahead_of(tidied(kserve.ahead_of(router)), config.origins)
 
-    async def serve(self, stopped: asyncio.Event, ready: Callable[[List[str]], None]) -> None:
-        """Serve until ``stopped``. ``ready`` hears where. Raises :class:`ConfigError` when a port cannot be had."""
+    async def serve(self, stopped: asyncio.Event, ready: Ready) -> None:
+        """See :class:`~edgeserve.front.Front`."""
         import uvicorn
 
         from edgeserve.fronts.http.connections import Connections, protocol_of
@@ -132,11 +155,13 @@ class Front:
         try:
             grpc_server, places = await self._start_grpc()
             ending = asyncio.ensure_future(self._end(stopped, server))
-            ready([f"http://{place_of(listener)}", *places])
+            ready(f"http://{place_of(listener)}", *places)
+            looking = asyncio.ensure_future(self._warn_without_server())
             try:
                 await server.serve(sockets=[listener])
             finally:
                 ending.cancel()
+                looking.cancel()
         finally:
             listener.close()
             if grpc_server is not None:
@@ -151,6 +176,13 @@ class Front:
         await asyncio.sleep(ns_to_s(self.config.drain_ns))
         self._backend.end_early()
 
+    async def _warn_without_server(self) -> None:
+        """Requests are answered with an error until a server is there, which the log should have first."""
+        try:
+            await self.client.health()
+        except EdgeServeError as error:
+            log.warning("%s, or give --endpoint; until a server answers, requests get this error", error)
+
     async def _start_grpc(self) -> Tuple[Any, List[str]]:
         if not self.config.grpc:
             return None, []
@@ -162,7 +194,7 @@ class Front:
 
 def bind(key: str, place: str) -> socket.socket:
     """A listening socket; port 0 is any free one."""
-    host, port = host_and_port(f"[http] {key}", place, EXAMPLE)
+    host, port = host_and_port(f"[front.http] {key}", place, EXAMPLE)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # else asyncio sets no TCP_NODELAY
     try:
@@ -172,7 +204,7 @@ def bind(key: str, place: str) -> socket.socket:
     except OSError as error:
         listener.close()
         raise ConfigError(
-            f"[http] {key} = {place!r}: cannot listen there ({error.strerror}); another program may, or "
+            f"[front.http] {key} = {place!r}: cannot listen there ({error.strerror}); another program may, or "
             "another front; give another port"
         ) from None
     listener.set_inheritable(False)
@@ -183,22 +215,3 @@ def place_of(listener: socket.socket) -> str:
     """``127.0.0.1:8000`` of a listening socket."""
     host, port = listener.getsockname()[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def run(
-    front: Front,
-    stopped: Callable[[asyncio.AbstractEventLoop, asyncio.Event], None],
-    ready: Callable[[List[str]], None],
-) -> None:
-    """Serve on an event loop of this thread. ``stopped`` arranges that the event is set when it should end."""
-
-    async def serve() -> None:
-        event = asyncio.Event()
-        stopped(asyncio.get_running_loop(), event)
-        await front.serve(event, ready)
-
-    if importlib.util.find_spec("uvloop") is not None:
-        import uvloop
-
-        uvloop.install()
-    asyncio.run(serve())

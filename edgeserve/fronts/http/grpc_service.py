@@ -17,11 +17,10 @@ from weakref import WeakValueDictionary
 import grpc
 from google.protobuf.message import DecodeError
 
-from edgeserve.config.plain_text import one_line
-from edgeserve.config.schema import HttpConfig
 from edgeserve.errors import BadInput, ConfigError, EdgeServeError, Malformed, Rejected
-from edgeserve.fronts.http.backend import Places, note_parent
-from edgeserve.fronts.http.failures import GRPC_OF_HTTP, Unauthorized, details_of, message_of, status_of
+from edgeserve.front import Held, Places, Tokens, Unauthorized, one_line, origin_of, user_of_address
+from edgeserve.fronts.http.backend import note_parent
+from edgeserve.fronts.http.failures import GRPC_OF_HTTP, details_of, message_of, status_of
 from edgeserve.fronts.http.grpc_messages import DATA_TYPES, KINDS, SERVICE
 from edgeserve.fronts.http.kserve import (
     FINAL,
@@ -33,7 +32,7 @@ from edgeserve.fronts.http.kserve import (
     OutputWish,
     check_no_region,
 )
-from edgeserve.fronts.http.origins import Tokens, origin_of, user_of_address
+from edgeserve.fronts.http.settings import HttpConfig
 from edgeserve.fronts.http.tensors import to_raw
 from edgeserve.units import ns_to_s
 
@@ -232,28 +231,6 @@ def write_response(response: InferResponse) -> Any:
 # --- calls ------------------------------------------------------------------------------------------------------------
 
 
-class Held:
-    """The places that one call holds among all calls'; :meth:`close` gives everything back."""
-
-    def __init__(self, places: Places, origin: str) -> None:
-        self.count = 0
-        self._places = places
-        self._origin = origin
-
-    def set(self, count: int) -> None:
-        """Have so many places. Raises :class:`~edgeserve.errors.Rejected`, and changes nothing, where they are too
-        many."""
-        if count > self.count:
-            self._places.enter(self._origin, count - self.count)
-        elif count < self.count:
-            self._places.leave(self._origin, self.count - count)
-        self.count = count
-
-    def close(self) -> None:
-        """Have none."""
-        self.set(0)
-
-
 class Turns:
     """So many at a time, three quarters of them of one origin; others wait, in the order in which they came."""
 
@@ -450,11 +427,10 @@ class _Calls:
         self._config = config
         self.port = 0
         self._users: Dict[str, Tuple[str, float]] = {}  # by peer: whose it is, and until when that is believed
-        self._calls = Places(config.connections_max, "calls over gRPC", "connections_max", lasting=True)
-        self._streams = Places(config.grpc_receive_max, "calls of ModelStreamInfer", "grpc_receive_max", lasting=True)
-        self._bytes = Places(
-            config.grpc_bytes_max, "bytes of requests and unread answers over gRPC", "grpc_bytes_max", lasting=True
-        )
+        self._calls = Places(config.connections_max, "calls over gRPC", "[front.http] connections_max", lasting=True)
+        streams, nbytes = "calls of ModelStreamInfer", "bytes of requests and unread answers over gRPC"
+        self._streams = Places(config.grpc_receive_max, streams, "[front.http] grpc_receive_max", lasting=True)
+        self._bytes = Places(config.grpc_bytes_max, nbytes, "[front.http] grpc_bytes_max", lasting=True)
         # A message on its way is not counted before it is complete.
         self._requests = Turns(min(config.grpc_receive_max, max(2, config.grpc_bytes_max // config.grpc_message_max)))
         self._questions = Turns(QUESTIONS_AT_ONCE_MAX)
@@ -529,7 +505,7 @@ class _Calls:
         try:
             data = await asyncio.wait_for(context.read(), wait_s)
         except asyncio.TimeoutError:
-            raise Malformed(f"the message did not arrive within {wait_s:g} s ([http] body_timeout)") from None
+            raise Malformed(f"the message did not arrive within {wait_s:g} s ([front.http] body_timeout)") from None
         if data is grpc.aio.EOF:
             raise Malformed("the call ended without a message")
         return bytes(data)
@@ -611,7 +587,8 @@ async def start_grpc(service: OpenInference, config: HttpConfig, tokens: Tokens)
     calls.port = port
     if not port:
         raise ConfigError(
-            f"[http] grpc = {place!r}: cannot listen there; another program may, or another front; give another port"
+            f"[front.http] grpc = {place!r}: cannot listen there; another program may, or another front; "
+            "give another port"
         )
     await server.start()
     return server, port

@@ -9,10 +9,9 @@ from starlette.routing import Route
 from edgeserve import __version__
 from edgeserve.answers import TimedOut
 from edgeserve.errors import ServerGone
+from edgeserve.front import NotServed, Tokens
 from edgeserve.fronts.http.asgi import Bounds, Call, Endpoint
 from edgeserve.fronts.http.backend import Backend
-from edgeserve.fronts.http.failures import NotServed
-from edgeserve.fronts.http.origins import Tokens
 
 
 class HealthRoutes:

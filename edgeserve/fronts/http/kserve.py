@@ -12,8 +12,8 @@ from edgeserve import __version__
 from edgeserve.answers import Answer, TimedOut
 from edgeserve.config.gone import GONE
 from edgeserve.errors import BadInput, ServerGone, UnknownApp, nearest
+from edgeserve.front import NotServed
 from edgeserve.fronts.http.backend import Backend, Gone, check_version
-from edgeserve.fronts.http.failures import NotServed
 from edgeserve.fronts.http.tensors import check_shape, datatype_of, described, from_json, from_raw
 
 NAME = "edgeserve"

@@ -13,9 +13,8 @@ from starlette.routing import Route
 
 from edgeserve.config.gone import GONE
 from edgeserve.errors import BadInput
-from edgeserve.fronts.http import images
+from edgeserve.front import NotServed, Tokens, images
 from edgeserve.fronts.http.asgi import JSON, JSON_AT_ONCE_MAX, Bounds, Call, Endpoint, whole_of
-from edgeserve.fronts.http.failures import NotServed
 from edgeserve.fronts.http.forms import form_fields
 from edgeserve.fronts.http.kserve import (
     HINT,
@@ -28,7 +27,6 @@ from edgeserve.fronts.http.kserve import (
 )
 from edgeserve.fronts.http.kserve_json import binary_wishes, list_of, named, read_body, table_of, written
 from edgeserve.fronts.http.names import behind, model_paths
-from edgeserve.fronts.http.origins import Tokens
 from edgeserve.fronts.http.tensors import datatype_of, to_raw
 
 HEADER_LENGTH = b"inference-header-content-length"

@@ -12,13 +12,13 @@ from starlette.routing import Route
 from edgeserve import __version__
 from edgeserve.answers import Answer
 from edgeserve.errors import Malformed
+from edgeserve.front import NotServed, Tokens
 from edgeserve.fronts.http.asgi import Bounds, Call, Endpoint, Handler, error_body, to_json
 from edgeserve.fronts.http.asking import answers_to, pieces_of, send_stream, texts_to
 from edgeserve.fronts.http.backend import Backend
 from edgeserve.fronts.http.chat import ChatRequest, can_chat, can_embed, read_prompts, read_request, read_texts
 from edgeserve.fronts.http.chat_routes import CHATS, EMBEDS, app_of, vector_of
 from edgeserve.fronts.http.completion import count_of
-from edgeserve.fronts.http.failures import NotServed
 from edgeserve.fronts.http.ollama import (
     DETAILS,
     VERSION,
@@ -33,7 +33,6 @@ from edgeserve.fronts.http.ollama import (
     passed_over,
     time_of,
 )
-from edgeserve.fronts.http.origins import Tokens
 from edgeserve.units import NS_PER_MS
 
 log = logging.getLogger("edgeserve")

@@ -15,12 +15,11 @@ from typing import Any, AsyncGenerator, Callable, Deque, Dict, List, Mapping, Tu
 from starlette.routing import Route
 
 from edgeserve.errors import EdgeServeError, Malformed
+from edgeserve.front import ClientGone, Forbidden, Seats, Tokens, Unauthorized, seated
 from edgeserve.fronts.http.asgi import Bounds, Call, Endpoint, Handler, to_json, whole_of
 from edgeserve.fronts.http.backend import Backend
 from edgeserve.fronts.http.chat import can_chat
 from edgeserve.fronts.http.chat_routes import EVENT_STREAM
-from edgeserve.fronts.http.failures import ClientGone, Forbidden, Unauthorized
-from edgeserve.fronts.http.origins import Seats, Tokens, seated
 from edgeserve.taps.timeline import Timeline
 from edgeserve.taps.trace import step_of
 

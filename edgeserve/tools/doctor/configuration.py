@@ -11,7 +11,7 @@ from edgeserve.config.machine import device_slug
 from edgeserve.config.profile_match import AT_START, EXPECTED, MEASURED, profile_command, times_from
 from edgeserve.config.schema import Config
 from edgeserve.errors import ConfigError, EngineError
-from edgeserve.fronts.http.process import FrontProcess
+from edgeserve.front.processes import FrontProcess
 from edgeserve.live.input_rules import InputRule
 from edgeserve.live.predictors import load_predictors
 from edgeserve.live.preflight import Problem, check_before_loading
@@ -51,19 +51,22 @@ def check_config_file(path: str, cores: int) -> List[Finding]:
                 f"write one into {path} (docs/reference/configuration.md)",
             )
         )
-    found += check_front(config)
+    for name in config.fronts:
+        found.append(check_front(config, name))
     return [*found, *check_before(config), *check_inputs(config), *check_predictors(config), *check_profiles(config)]
 
 
-def check_front(config: Config) -> List[Finding]:
-    """What would keep ``[http]`` from starting: missing packages, ports in use, settings that mean nothing."""
-    if config.http is None:
-        return []
+def check_front(config: Config, name: str) -> Finding:
+    """What would keep a front from starting: missing packages, ports in use, settings that mean nothing."""
+    subject = f"front {name}"
     try:
-        FrontProcess(config).check()
+        front = FrontProcess(config, name)
     except ConfigError as error:
-        return [Finding("http", WRONG, str(error), f"correct [http] in {config.source}, or install what is missing")]
-    return [Finding("http", GOOD, " and ".join([place for place in (config.http.listen, config.http.grpc) if place]))]
+        return Finding(
+            subject, WRONG, str(error), f"correct [front.{name}] in {config.source}, or install what is missing"
+        )
+    places = [str(getattr(front.settings, key, "")) for key in ("listen", "grpc")]
+    return Finding(subject, GOOD, " and ".join([place for place in places if place]) or "can start")
 
 
 def check_before(config: Config) -> List[Finding]:

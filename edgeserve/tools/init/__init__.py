@@ -20,6 +20,7 @@ from edgeserve.config.plain_text import one_line
 from edgeserve.config.text_files import write_file
 from edgeserve.engines.describe import READERS, SAVED, SAVED_HOW, check_file, describe
 from edgeserve.errors import ConfigError, EdgeServeError
+from edgeserve.front.registry import known_settings
 from edgeserve.tools.init.batch_axis import try_roles
 from edgeserve.tools.init.compute import machine_lanes
 from edgeserve.tools.init.images import propose_image
@@ -70,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Write the configuration; 0 when it serves every file that was named."""
     if args.schema:
-        print(json.dumps(config_schema(), indent=1))
+        print(json.dumps(config_schema(known_settings()), indent=1))
         return 0
     if not args.models:
         raise ConfigError("no model is named; give model files, or a folder that holds some")

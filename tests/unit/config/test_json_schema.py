@@ -12,6 +12,7 @@ import pytest
 from edgeserve.config.json_schema import config_schema
 from edgeserve.config.loading import parse_config, read_toml
 from edgeserve.errors import ConfigError
+from edgeserve.fronts.http.settings import HttpConfig
 
 ROOT = os.path.join(os.path.dirname(__file__), os.pardir, os.pardir, os.pardir)
 EXAMPLES = sorted(glob.glob(os.path.join(ROOT, "examples", "**", "edge.toml"), recursive=True))
@@ -82,8 +83,12 @@ def test_what_does_not_fit_is_refused_when_it_is_read(where, value):
 
 
 def test_every_key_says_what_it_means():
-    sections = config_schema()["properties"]
-    for section in (sections["server"], sections["app"]["additionalProperties"], sections["http"]):
+    sections = config_schema({"http": HttpConfig})["properties"]
+    for section in (
+        sections["server"],
+        sections["app"]["additionalProperties"],
+        sections["front"]["properties"]["http"],
+    ):
         assert all(
             about.get("description") or key in ("node", "inputs") for key, about in section["properties"].items()
         )

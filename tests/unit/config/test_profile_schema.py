@@ -198,11 +198,11 @@ def test_a_simulation_takes_the_only_mode_and_asks_which_of_several(tmp_path: Pa
 
 
 def test_the_profiles_of_papers_are_what_their_numbers_draw() -> None:
-    assert import_module("draw.profiles").main(["--check"]) == 0
+    assert import_module("figures.profiles").main(["--check"]) == 0
 
 
 def test_a_log_normal_timing_has_the_mean_and_the_p99_that_were_printed() -> None:
-    timing = import_module("draw.profiles").log_normal(683_150_000, 2_667_540_000)  # RDI-Nets: the widest
+    timing = import_module("figures.profiles").log_normal(683_150_000, 2_667_540_000)  # RDI-Nets: the widest
     draw = random.Random("log-normal")
     mu = math.log(timing.median_ns)
     sigma = math.sqrt(2 * (math.log(timing.mean_ns) - mu))

@@ -8,6 +8,7 @@ from edgeserve.config.gone import GONE
 from edgeserve.config.loading import load_config, parse_config
 from edgeserve.config.schema import AppConfig, DeviceConfig, LaneConfig, ServerConfig
 from edgeserve.errors import ConfigError
+from edgeserve.front.registry import front_of
 
 MINIMAL = {"model": {"m": {"engine": "synthetic"}}, "app": {"a": {"model": "m"}}}
 
@@ -95,14 +96,21 @@ def test_a_whole_file():
     assert app.inputs["x"].shape == (-1, 8)
 
 
-@pytest.mark.parametrize("name", [name for name in GONE if name.startswith("[")])
+@pytest.mark.parametrize("name", [name for name in GONE if " " in name and name.startswith("[")])
 def test_a_key_that_went_says_what_to_use_instead(name):
-    where, key = name.replace("NAME", "a").rsplit(" ", 1)
-    section = where.strip("[]").split(".")[0]
-    table = {"app": {"a": {key: 7}}} if section == "app" else {section: {key: 7}}
+    where, key = name.replace("app.NAME", "app.a").replace("front.NAME", "front.http").rsplit(" ", 1)
+    section, _, inner = where.strip("[]").partition(".")
     with pytest.raises(ConfigError) as error:
-        parse_config(with_changes(**table))
+        parse_config(with_changes(**{section: {inner: {key: 7}} if inner else {key: 7}}))
+        front_of(inner, {key: 7})
     assert str(error.value) == f"{where} {key} = 7: there is no such key any more; {GONE[name]}"
+
+
+@pytest.mark.parametrize("name", [name for name in GONE if name.startswith("[") and name.endswith("]")])
+def test_a_section_that_went_says_what_to_use_instead(name):
+    with pytest.raises(ConfigError) as error:
+        parse_config(with_changes(**{name.strip("[]"): {}}))
+    assert str(error.value) == f"{name}: there is no such section any more; {GONE[name]}"
 
 
 WRONG = [

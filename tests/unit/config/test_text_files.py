@@ -15,7 +15,7 @@ from edgeserve import cli
 from edgeserve.config.loading import load_config, read_toml
 from edgeserve.config.text_files import read_json, write_file
 from edgeserve.errors import ConfigError
-from edgeserve.fronts.http.origins import read_tokens
+from edgeserve.front.origins import read_tokens
 from edgeserve.predict.length import packaged
 from edgeserve.taps.timeline import timeline_of
 from edgeserve.tools.simulate import write_json

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgeserve.fronts.topics import key_of, label_of, topic_part
+from edgeserve.front.topics import key_of, label_of, topic_part
 
 names = st.text(st.sampled_from("ab2e.-_+#/%é "), min_size=1, max_size=8)
 

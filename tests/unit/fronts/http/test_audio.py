@@ -14,8 +14,8 @@ import pytest
 pytest.importorskip("starlette", reason="starlette is not installed: there is no HTTP front")
 
 from edgeserve.errors import BadInput
+from edgeserve.front.sound import Converter
 from edgeserve.fronts.http.audio_routes import answer_body, bytes_to_read, can_transcribe, read_fields, sound_of
-from edgeserve.fronts.http.sound import Converter
 
 DECLARED = {"audio": {"dtype": "float32", "shape": [-1]}, "language": {"dtype": "text", "shape": []}}
 

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import weakref
 from concurrent.futures import Future
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -52,7 +53,7 @@ async def ask(backend):
     "end", [lambda pending: pending.set_result(Answered()), lambda pending: pending.set_exception(Dropped("too late"))]
 )
 def test_nothing_is_kept_of_a_request_that_has_ended(uncollected, end):
-    backend = Backend(Ending(end), None, in_flight_max=1, timeout_ms=1000.0)
+    backend = Backend(SimpleNamespace(client=Ending(end)), in_flight_max=1, timeout_ms=1000.0)
     x, answer = asyncio.run(ask(backend))
     assert x() is None
     assert answer == "dropped" or answer() is None

@@ -6,8 +6,8 @@ import pytest
 
 from edgeserve import errors
 from edgeserve.answers import TimedOut
+from edgeserve.front import ClientGone, Forbidden, NotServed, Unauthorized
 from edgeserve.fronts.http import completion, failures
-from edgeserve.fronts.http.failures import ClientGone, Forbidden, NotServed, Unauthorized
 
 
 @pytest.mark.parametrize(

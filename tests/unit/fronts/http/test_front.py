@@ -8,9 +8,11 @@ import socket
 import pytest
 
 from edgeserve.config.loading import parse_config
-from edgeserve.config.schema import HttpConfig
 from edgeserve.errors import ConfigError
+from edgeserve.front.registry import front_of
 from edgeserve.fronts.http import front
+from edgeserve.fronts.http.front import HttpFront
+from edgeserve.fronts.http.settings import HttpConfig
 from edgeserve.tools import http
 from edgeserve.tools.doctor.configuration import check_front
 from edgeserve.tools.doctor.finding import GOOD, WRONG
@@ -35,7 +37,7 @@ def test_beyond_loopback_a_token_is_needed(installed):
         ("listen", HttpConfig(listen="127.0.0.1.example.com:8000")),
         ("grpc", HttpConfig(grpc="host:1")),
     ):
-        with pytest.raises(ConfigError, match=rf"\[http\] {key} = .*token_file"):
+        with pytest.raises(ConfigError, match=rf"\[front.http\] {key} = .*token_file"):
             front.check_http(config)
     front.check_http(HttpConfig(listen="0.0.0.0:8000", token_file="token"))
 
@@ -54,15 +56,14 @@ def test_a_port_in_use_is_said():
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
-        with pytest.raises(ConfigError, match=r"\[http\] listen = .*cannot listen there"):
+        with pytest.raises(ConfigError, match=r"\[front.http\] listen = .*cannot listen there"):
             front.bind("listen", f"127.0.0.1:{other.getsockname()[1]}")
 
 
 def test_the_doctor_says_what_would_keep_the_front_from_starting(installed):
-    assert check_front(parse_config({})) == []
-    (good,) = check_front(parse_config({"http": {"listen": "127.0.0.1:0"}}))
+    good = check_front(parse_config({"front": {"http": {"listen": "127.0.0.1:0"}}}), "http")
     assert (good.status, good.text) == (GOOD, "127.0.0.1:0")
-    (wrong,) = check_front(parse_config({"http": {"listen": "0.0.0.0:8000"}}))
+    wrong = check_front(parse_config({"front": {"http": {"listen": "0.0.0.0:8000"}}}), "http")
     assert wrong.status == WRONG and "token_file" in wrong.text
 
 
@@ -76,7 +77,8 @@ def test_arguments_go_before_the_file_and_the_file_before_the_defaults(tmp_path)
     assert http.configured(arguments()) == (HttpConfig(), "")
     path = tmp_path / "edge.toml"
     path.write_text(
-        '[server]\nendpoint = "ipc:///x"\n[http]\nlisten = "127.0.0.1:1"\ntoken_file = "token"\ngrpc = "127.0.0.1:2"\n'
+        '[server]\nendpoint = "ipc:///x"\n[front.http]\nlisten = "127.0.0.1:1"\ntoken_file = "token"\n'
+        'grpc = "127.0.0.1:2"\n'
     )
     (tmp_path / "token").write_text("")
     settings, endpoint = http.configured(arguments(str(path), "--listen", "127.0.0.1:3"))
@@ -87,8 +89,8 @@ def test_arguments_go_before_the_file_and_the_file_before_the_defaults(tmp_path)
 
 
 def test_the_table_is_optional_and_checked():
-    assert parse_config({}).http is None
-    assert parse_config({"http": {}}).http == HttpConfig()
-    assert parse_config({"http": {"body_max": "1MiB", "timeout": "5s"}}).http.body_bytes_max == 1024**2
-    with pytest.raises(ConfigError, match="did you mean 'listen'"):
-        parse_config({"http": {"liste": "x"}})
+    assert parse_config({}).fronts == {}
+    assert front_of("http", {}) == (HttpFront, HttpConfig())
+    assert front_of("http", {"body_max": "1MiB", "timeout": "5s"})[1].body_bytes_max == 1024**2
+    with pytest.raises(ConfigError, match=r"\[front.http\] has no key 'liste'.*did you mean 'listen'"):
+        front_of("http", {"liste": "x"})

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from edgeserve.errors import BadInput, TooLarge
-from edgeserve.fronts.http import images
+from edgeserve.front import images
 
 PIXELS = np.arange(24, dtype=np.uint8).reshape(2, 4, 3) * 10
 

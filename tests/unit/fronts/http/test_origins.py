@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from edgeserve.errors import ConfigError, Rejected
-from edgeserve.fronts.http.backend import Places
-from edgeserve.fronts.http.origins import _of_address, origin_of, read_tokens
+from edgeserve.front import Places
+from edgeserve.front.origins import _of_address, origin_of, read_tokens
 
 LONG, OTHER = "0123456789abcdef", "fedcba9876543210"
 
@@ -93,7 +93,7 @@ def test_one_client_alone_leaves_places_that_last_to_those_to_come():
     places = Places(1000, "bytes", "grpc_bytes_max", lasting=True)
     places.enter("a", 700)
     places.enter("a", 50)
-    with pytest.raises(Rejected, match=r"a has 750 bytes .* no room for 1 more; .* raise \[http\] grpc_bytes_max"):
+    with pytest.raises(Rejected, match=r"a has 750 bytes .* no room for 1 more; .* raise grpc_bytes_max"):
         places.enter("a")
     places.enter("b", 250)
     with pytest.raises(Rejected, match="this front has 1000 bytes"):

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from edgeserve.fronts.http.origins import Seats, seated
+from edgeserve.front import Seats, seated
 
 
 def test_a_newcomer_takes_the_place_of_its_origins_oldest():

@@ -10,8 +10,8 @@ import pytest
 
 from edgeserve.answers import Answer
 from edgeserve.errors import BadInput, Dropped, Failed, Rejected, RequestError, ServerGone, TimedOut
-from edgeserve.fronts.http.backend import Places
-from edgeserve.fronts.http.origins import Tokens, read_tokens
+from edgeserve.front import Places
+from edgeserve.front.origins import Tokens, read_tokens
 
 
 def test_a_stream_that_nobody_reads_ends():

@@ -7,13 +7,11 @@ An origin is ``token:NAME`` where the client showed a token with a name; else ``
 
 from __future__ import annotations
 
-import asyncio
 import hmac
 import logging
 import os
 import re
-from contextlib import asynccontextmanager
-from typing import Any, AsyncIterator, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
 
 from edgeserve.config.text_files import read_text
 from edgeserve.errors import ConfigError
@@ -47,7 +45,7 @@ class Tokens:
         self._stamp = stamp
         try:
             self._names = read_tokens(self._path)._names
-            log.info("[http] token_file = %r is read again: %d tokens", self._path, len(self._names))
+            log.info("token_file = %r is read again: %d tokens", self._path, len(self._names))
         except ConfigError as error:
             log.error("%s; the tokens that it held before are still let in", error)
 
@@ -75,25 +73,25 @@ def read_tokens(path: str) -> Tokens:
     try:
         lines = [line.split() for line in read_text(path).splitlines() if line.strip()]
     except (OSError, ValueError) as error:
-        raise ConfigError(f"[http] token_file = {path!r} cannot be read: {error}") from None
+        raise ConfigError(f"token_file = {path!r} cannot be read: {error}") from None
     names: Dict[str, str] = {}
     for words in lines:
         name, token = words if len(words) == 2 else ("", words[0])
         if len(words) > 2 or len(token) < TOKEN_CHARS_MIN or not (token.isascii() and token.isprintable()):
             raise ConfigError(
-                f"[http] token_file = {path!r}: expected a token of at least {TOKEN_CHARS_MIN} letters "
+                f"token_file = {path!r}: expected a token of at least {TOKEN_CHARS_MIN} letters "
                 "and digits, such as 'openssl rand -hex 24' prints, or lines of NAME TOKEN"
             )
         if (name or len(lines) > 1) and not _NAME.match(name):
             raise ConfigError(
-                f"[http] token_file = {path!r}: with several tokens each line is NAME TOKEN, the name of "
+                f"token_file = {path!r}: with several tokens each line is NAME TOKEN, the name of "
                 "letters, digits, '.', '_' and '-'"
             )
         if token in names or name in names.values():
-            raise ConfigError(f"[http] token_file = {path!r}: {name} or its token is there twice")
+            raise ConfigError(f"token_file = {path!r}: {name} or its token is there twice")
         names[token] = name
     if not names or len(names) > TOKENS_MAX:
-        raise ConfigError(f"[http] token_file = {path!r}: it holds {len(names)} tokens, expected 1 to {TOKENS_MAX}")
+        raise ConfigError(f"token_file = {path!r}: it holds {len(names)} tokens, expected 1 to {TOKENS_MAX}")
     return Tokens(names, path)
 
 
@@ -104,66 +102,6 @@ def _stamp_of(path: str) -> Any:
     except OSError:
         return None
     return about and (about.st_mtime_ns, about.st_size, about.st_ino)
-
-
-class Seats:
-    """Places of what lasts: viewers, satellites. They are few, apart from those of requests, and a newcomer always gets
-    one: that of its own origin's oldest where that has ``of_one_max``, else of the oldest of the origin with the
-    most."""
-
-    def __init__(self, count_max: int, of_one_max: int) -> None:
-        self._count_max = count_max
-        self._of_one_max = of_one_max
-        self._of: Dict[str, Dict[object, Callable[[], None]]] = {}  # in the order in which they came
-
-    @property
-    def count(self) -> int:
-        """The number of places taken."""
-        return sum(map(len, self._of.values()))
-
-    def take(self, origin: str, end: Callable[[], None]) -> object:
-        """Take a place until :meth:`leave`, or until ``end`` is called. Returns the place's key."""
-        own = self._of.get(origin, {})
-        if len(own) >= self._of_one_max:
-            self._end_oldest(origin)
-        elif self.count >= self._count_max:
-            self._end_oldest(max(self._of, key=lambda each: len(self._of[each])))
-        seat = object()
-        self._of.setdefault(origin, {})[seat] = end
-        return seat
-
-    def leave(self, origin: str, seat: object) -> None:
-        """Give it back; a seat that was ended is none any more."""
-        own = self._of.get(origin, {})
-        own.pop(seat, None)
-        if not own:
-            self._of.pop(origin, None)
-
-    def _end_oldest(self, origin: str) -> None:
-        seat, end = next(iter(self._of[origin].items()))
-        self.leave(origin, seat)
-        end()
-
-
-@asynccontextmanager
-async def seated(seats: Seats, origin: str) -> AsyncIterator[None]:
-    """Have a place while the block lasts. Another who takes it ends the block early, without an error."""
-    task = asyncio.current_task()
-    assert task is not None, "called by a handler"
-    ended: List[bool] = []
-
-    def end() -> None:
-        ended.append(True)
-        task.cancel()
-
-    seat = seats.take(origin, end)
-    try:
-        yield
-    except asyncio.CancelledError:
-        if not ended:
-            raise
-    finally:
-        seats.leave(origin, seat)
 
 
 def origin_of(token_name: str, address: str) -> str:

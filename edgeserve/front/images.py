@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from edgeserve.config.arrays import NPY, array_of_npy
 from edgeserve.errors import BadInput, TooLarge
-from edgeserve.fronts.http.failures import NotServed
+from edgeserve.front.own_errors import NotServed
 
 COLOURS = 3
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP")
@@ -124,7 +124,7 @@ def _check_decoded(name: str, size: Tuple[int, int], form: Form, bytes_max: int)
     if decoded > DECODED_PARTS * bytes_max:
         raise TooLarge(
             f"input {name!r}: an image of {width} x {height} takes {decoded} bytes to decode, at most "
-            f"{DECODED_PARTS * bytes_max} are allowed; raise [http] body_max"
+            f"{DECODED_PARTS * bytes_max} are allowed; raise [front.http] body_max"
         )
     return decoded
 

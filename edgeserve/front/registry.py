@@ -1,0 +1,84 @@
+"""The fronts by name: this package's, the ones that other packages install (entry points), and classes of one's own."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import sys
+from dataclasses import replace
+from typing import Any, Dict, Mapping, Tuple, Type
+
+from edgeserve.config.files import resolve_path
+from edgeserve.config.loading import read_table
+from edgeserve.errors import ConfigError, nearest
+from edgeserve.front.contract import Front
+
+BUILT_IN = {
+    "http": "edgeserve.fronts.http.front:HttpFront",
+    "wyoming": "edgeserve.fronts.wyoming:WyomingFront",
+    "mqtt": "edgeserve.fronts.mqtt:MqttFront",
+    "frigate": "edgeserve.fronts.frigate:FrigateFront",
+    "camera": "edgeserve.fronts.camera_front:CameraFront",
+}
+"""Kind of front -> its class."""
+
+GROUP = "edgeserve.fronts"
+"""The group of entry points by which a package installs a front: ``line = "my_package.line:LineFront"``."""
+
+
+def installed() -> Dict[str, str]:
+    """Kind -> class of the fronts that other packages install."""
+    from importlib import metadata  # a megabyte that a server without fronts spares
+
+    points: Any = metadata.entry_points()
+    found = points.select(group=GROUP) if hasattr(points, "select") else points.get(GROUP, ())
+    return {point.name: point.value for point in found}
+
+
+def front_class(kind: str, directory: str = ".") -> Type[Front]:
+    """The class of a kind of front: a name, or ``module:class`` beside the configuration. Raises
+    :class:`ConfigError`."""
+    known = BUILT_IN if kind in BUILT_IN else {**installed(), **BUILT_IN}
+    place = known.get(kind, kind if ":" in kind else "")
+    if not place:
+        raise ConfigError(
+            f"front {kind!r} is none that is installed{nearest(kind, known)}; a class of your own is named as "
+            "kind = 'module:Class'"
+        )
+    module, _, name = place.partition(":")
+    if kind not in known and directory not in sys.path:
+        sys.path.append(os.path.abspath(directory))
+    try:
+        found = getattr(importlib.import_module(module), name, None)
+    except ModuleNotFoundError as error:
+        extra = f": pip install 'edgeserve-runtime[{kind}]'" if kind in BUILT_IN else f" (imported for {place!r})"
+        raise ConfigError(f"this front needs {error.name}{extra}") from None
+    if not (isinstance(found, type) and issubclass(found, Front)):
+        raise ConfigError(f"front {kind!r}: {place!r} is no subclass of edgeserve.front.Front")
+    return found
+
+
+def known_settings() -> Dict[str, type]:
+    """Kind -> settings of this package's fronts, as far as the packages that they need are there."""
+    found = {}
+    for kind in BUILT_IN:
+        with contextlib.suppress(ConfigError):
+            found[kind] = front_class(kind).Settings
+    return found
+
+
+def front_of(name: str, table: Mapping[str, Any], directory: str = ".") -> Tuple[Type[Front], Any]:
+    """The class and the settings of ``[front.NAME]``. ``kind`` says which front it is: its name, where left out."""
+    kind = table.get("kind", name)
+    if not isinstance(kind, str):
+        raise ConfigError(f"[front.{name}] kind = {kind!r}: expected a string")
+    try:
+        made = front_class(kind, directory)
+    except ConfigError as error:
+        raise ConfigError(f"[front.{name}]: {error}") from None
+    own = {key: value for key, value in table.items() if key != "kind"}
+    settings = read_table(made.Settings, own, f"[front.{name}]", ("kind",))
+    named = {key: getattr(settings, key) for key in made.Settings.FILES}
+    paths = {key: resolve_path(value, directory) for key, value in named.items() if value}
+    return made, replace(settings, **{key: path for key, path in paths.items() if os.path.exists(path)})

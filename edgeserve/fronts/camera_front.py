@@ -1,0 +1,155 @@
+"""A camera as a front: its frames to an app of the server, boxes as JSON lines and on a page."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import sys
+import zlib
+from dataclasses import dataclass
+from time import monotonic, monotonic_ns
+from typing import Any, ClassVar, Dict, Optional, TextIO, Tuple
+
+from edgeserve.client import AsyncClient
+from edgeserve.errors import ConfigError
+from edgeserve.front import (
+    Front,
+    FrontSettings,
+    Ready,
+    boolean,
+    entry,
+    host_and_port,
+    integer,
+    is_loopback,
+    number,
+    read_text,
+    string,
+    tuple_of,
+)
+from edgeserve.fronts.boxes_page import EXAMPLE, BoxesPage
+from edgeserve.fronts.camera import Camera, Ended
+from edgeserve.fronts.image_apps import Detector, of_image
+from edgeserve.fronts.sources import shown, source_of
+
+log = logging.getLogger("edgeserve")
+
+LIBRARIES = ("", "gstreamer", "av")
+
+
+@dataclass(frozen=True)
+class CameraSettings(FrontSettings):
+    """``[front.camera]``: the source, the app that is asked about its frames, and where its boxes go."""
+
+    FILES: ClassVar[Tuple[str, ...]] = (*FrontSettings.FILES, "labels_file")
+
+    source: str = entry(string, "")  # test, a video file, /dev/video0, rtsp://..., or a pipeline of GStreamer
+    app: str = entry(string, "")  # the app that is asked
+    form: str = entry(string, "")  # how the model answers; "" = outputs boxes and scores, else yolo
+    score: float = entry(number(0.0, 1.0), 0.5)  # the least score of a box
+    size: Tuple[int, ...] = entry(tuple_of(integer(1, 1 << 15)), ())  # of the network's image, where the server resizes
+    letterbox: bool = entry(boolean, False)  # frames are resized with their aspect kept
+    labels_file: str = entry(string, "")  # names of the classes, a line each
+    page: str = entry(string, "")  # HOST:PORT of a page that shows the boxes; "" = none
+    lines: str = entry(string, "")  # the file that gets a JSON line for each frame; - = standard output, "" = none
+    rate: float = entry(number(0.0, 1000.0), 0.0)  # at most so many frames a second; 0 = all
+    loop: bool = entry(boolean, False)  # play a file again and again
+    frames: int = entry(integer(0), 0)  # end after so many; 0 = never
+    library: str = entry(string, "")  # gstreamer or av; "" = GStreamer where it is there
+    name: str = entry(string, "")  # this camera's stream, where the app has streams
+
+
+class CameraFront(Front):
+    """One source of frames. It ends with its source."""
+
+    Settings = CameraSettings
+
+    def __init__(self, client: AsyncClient, settings: CameraSettings) -> None:
+        if not settings.app or not settings.source:
+            raise ConfigError("a camera needs a source and an app: set both in [front.camera]")
+        super().__init__(client, settings)
+        labels = read_labels(settings.labels_file)
+        self.detector = Detector(
+            client, settings.app, settings.form, settings.score, settings.size, settings.letterbox, labels
+        )
+        source = source_of(settings.source, monotonic, settings.rate, settings.library)
+        stream = settings.name or f"camera-{zlib.crc32(settings.source.encode()):08x}"
+        options: Dict[str, Any] = {"again": settings.loop, "rate": settings.rate, "frames_max": settings.frames}
+        self.camera = Camera(source, self.detector, stream, self._look, monotonic_ns, **options)
+        self._lines: Optional[TextIO] = None
+        self._page: Optional[BoxesPage] = None
+
+    async def look(self) -> None:
+        """See :class:`~edgeserve.front.Front`."""
+        await self.detector.look("a camera", of_image)
+
+    def summary(self) -> str:
+        """See :class:`~edgeserve.front.Front`."""
+        tally = self.camera.tally
+        return f"{tally.answered - tally.late} of {tally.sent} frames in time"
+
+    async def serve(self, stopped: asyncio.Event, ready: Ready) -> None:
+        """See :class:`~edgeserve.front.Front`; returns when the source ends, too."""
+        with contextlib.ExitStack() as stack:
+            self._lines = opened(self.settings.lines, stack)
+            places = [shown(self.settings.source)]
+            if self.settings.page:
+                self._page = BoxesPage(self.settings.page, self.summary)
+                server = await self._page.start()
+                stack.callback(server.close)
+                log.info("boxes are shown on %s", self._page.place)
+                places.append(self._page.place)
+                if not is_loopback(host_and_port("--page", self.settings.page, EXAMPLE)[0]):
+                    log.warning("every client that reaches %s sees this camera: it asks for no password", places[-1])
+            ready(*places)
+            await self.camera.run(stopped)
+
+    def _look(self, ended: Ended) -> None:
+        if self._lines is not None:
+            self._lines.write(line_of(ended) + "\n")
+            self._lines.flush()
+        if self._page is not None:
+            self._page.show(ended)
+
+
+def opened(lines: str, stack: contextlib.ExitStack) -> Optional[TextIO]:
+    """Where lines go. Raises :class:`ConfigError`."""
+    if lines in ("", "-"):
+        return sys.stdout if lines else None
+    try:
+        return stack.enter_context(open(lines, "a", encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"--lines {lines}: cannot be written: {error.strerror}") from None
+
+
+def read_labels(path: str) -> Tuple[str, ...]:
+    """The names of classes in a file, a line each. Raises :class:`ConfigError`."""
+    try:
+        return tuple(read_text(path).splitlines()) if path else ()
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"--labels {path}: cannot be read: {error}") from None
+
+
+def line_of(ended: Ended) -> str:
+    """A frame as JSON: corners in its pixels, or why it has no boxes."""
+    table: Dict[str, Any] = {"frame": ended.seen.number, "time_s": round(ended.seen.time_s, 6)}
+    if ended.reason:
+        return json.dumps({**table, "lost": ended.reason})
+    boxes = [
+        {
+            "label": box.label,
+            "score": round(box.score, 4),
+            "box": [
+                round(value, 1)
+                for value in (
+                    box.x - box.width / 2,
+                    box.y - box.height / 2,
+                    box.x + box.width / 2,
+                    box.y + box.height / 2,
+                )
+            ],
+        }
+        for box in ended.boxes
+    ]
+    return json.dumps({**table, "latency_ms": round(ended.latency_ms, 2), "late": ended.late, "boxes": boxes})
