@@ -95,6 +95,8 @@ def pytest_collection_modifyitems(items: List[pytest.Item]) -> None:
     for item in items:
         if item.nodeid.startswith((*WALL_TIME, *PROCESSES)):
             item.add_marker(pytest.mark.flaky(reruns=1))
+        if item.nodeid.startswith("tests/research/"):
+            item.add_marker(pytest.mark.nightly)
         if item.nodeid.startswith(CLASSES_TOGETHER) and item.name.startswith(WORLDS):
             item.add_marker(pytest.mark.worlds)
 

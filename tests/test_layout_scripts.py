@@ -10,6 +10,8 @@ from __future__ import annotations
 import ast
 import functools
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 from for_each import for_each
@@ -39,6 +41,10 @@ ROOMS = {
 }
 EVERY_ROOM = {room for rooms in ROOMS.values() for room in rooms}
 BY_NAME = {"scripts/demo.py", "scripts/gpu_check.py", "scripts/profile_device.py"}  # people start these by their names
+
+PROGRAMS = {"common.bus_servers", "common.slow_core"}  # processes that studies start: importing is running them
+OPTIONAL = {"matplotlib", "playwright", "sklearn", "torch"}
+"""Libraries that single studies need and no environment of the tests has."""
 
 TEST_ROOMS = {"jetson", "unit", "sim", "live", "hostile", "conformance", "golden", "gpu", "lib", "research"}
 OF_THE_PROJECT = {
@@ -121,6 +127,19 @@ def test_a_script_that_is_started_by_its_path_finds_the_other_rooms(path):
     names = "|".join(room.replace("/", ".") for room in EVERY_ROOM)
     first = re.search(rf"(?m)^\s*from (?:{names})\b", text)
     assert lines in text and text.index(lines) < first.start(), f"{path} needs, before it imports a room: {lines}"
+
+
+def test_every_study_can_be_imported():
+    """Their tests are nightly: what a change of the package takes from them is seen at once here."""
+    names = [path[len("research/") : -len(".py")].replace("/", ".") for path in SCRIPTS if path.startswith("research/")]
+    code = (
+        f"import importlib, sys; sys.path[:0] = {[str(ROOT / tree) for tree in ROOMS]}\n"
+        f"for name in {sorted(set(names) - PROGRAMS)}:\n"
+        "    try: importlib.import_module(name)\n"
+        f"    except ModuleNotFoundError as error: assert error.name.split('.')[0] in {OPTIONAL}, (name, error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
 
 
 @for_each(lambda: sorted(TESTS))

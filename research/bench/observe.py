@@ -35,8 +35,9 @@ from lib.checks import Checks, arguments
 
 import edgeserve
 from bench import bus
+from edgeserve.front.runner import run_front
 from edgeserve.fronts.http import page_routes
-from edgeserve.fronts.http.front import Front, run
+from edgeserve.fronts.http.front import HttpFront
 from edgeserve.fronts.http.settings import HttpConfig
 
 RATE_HZ = 1000.0
@@ -127,9 +128,7 @@ def serve_front(endpoint: str) -> None:
     page_routes.REST_S_MIN /= FASTER
     page_routes.STEPS_BYTES_PER_S = int(page_routes.STEPS_BYTES_PER_S * FASTER)
     config = HttpConfig(listen="127.0.0.1:0")
-    with edgeserve.Client(endpoint) as client:
-        front = Front(config, client, edgeserve.AsyncClient(endpoint), time.time)
-        run(front, lambda *_: None, lambda places: print(places[0].split("//")[1], flush=True))
+    run_front(HttpFront, config, endpoint, "http", lambda _, *places: print(places[0].split("//")[1], flush=True))
 
 
 def _cpu_s(processes: List[psutil.Process], seconds: float) -> List[float]:

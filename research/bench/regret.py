@@ -35,7 +35,7 @@ from common.ensemble_worlds import ALL_KINDS, KIND, rule_of, world_of
 from common.worlds import KINDS, World
 from lib.checks import Checks, arguments
 
-from edgeserve.config.loading import tomllib
+from edgeserve.config.loading import parse_toml
 from edgeserve.config.schema import DEFAULT_POLICY, PolicyConfig
 from edgeserve.sched.core.build import build_scheduler
 from edgeserve.sim.run import sequences_of, setting_of, simulate
@@ -102,7 +102,7 @@ def under(scenario: Scenario, policy: str) -> Scenario:
     """The scenario with every app under one policy, which may have options: ``pard+;plan=0.8;work=false``."""
     kind, *options = policy.split(";")
     if options:
-        table = tomllib.loads("\n".join(options))
+        table = parse_toml("\n".join(options))
         scenario = replace(
             scenario, config=replace(scenario.config, policies={kind: PolicyConfig(kind, kind, dict(table))})
         )

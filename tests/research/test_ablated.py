@@ -12,7 +12,7 @@ from common.ablated import MECHANISMS, Mechanism
 from edgeserve.sched.plan import choose
 from edgeserve.sched.policies import POLICIES
 
-SCHED = Path(__file__).resolve().parents[3] / "edgeserve" / "sched"
+SCHED = Path(__file__).resolve().parents[2] / "edgeserve" / "sched"
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS, ids=[mechanism.name for mechanism in MECHANISMS])

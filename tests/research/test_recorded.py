@@ -5,6 +5,7 @@ from __future__ import annotations
 from statistics import median
 
 import pytest
+from common import recorded
 from common.history import read_history
 from common.recorded import RecordingError, learn, run_recorded
 from common.recorded_times import TimesModel
@@ -13,7 +14,6 @@ from recordings import recording_of
 from edgeserve.config.loading import parse_config, parse_toml
 from edgeserve.sched.protocol.actions import FinishRequest, RunBatch
 from edgeserve.sched.protocol.events import JobId, LaneChanged, Request, RequestArrived, RequestCancelled
-from edgeserve.sim import recorded
 from edgeserve.sim.host import Lags
 from edgeserve.sim.run import setting_of, simulate
 from edgeserve.taps.trace import RecordedStep, Recording, start_of

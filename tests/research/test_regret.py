@@ -9,7 +9,7 @@ from bench import regret
 from common import ensemble_worlds, worlds
 from lib.checks import Checks
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_the_page_recommends_what_the_bench_calls_recommended():

@@ -22,7 +22,7 @@ from replicate.rtlm import run as rtlm
 from replicate.rtlm import world as rtlm_world
 from replicate.schemble import run as schemble
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 SOURCES = {path.relative_to(ROOT).as_posix(): path for path in sorted((ROOT / "research" / "replicate").rglob("*.py"))}
 KNOWN = {"x": Known(1.0, 2.0, "nobody knows")}
 
