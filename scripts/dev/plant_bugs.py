@@ -528,6 +528,8 @@ BUGS: Tuple[Bug, ...] = (
         "            if gain > best:\n                best, query.planned = gain, subset", unit("plan/members")),
     Bug("a-turn-is-expected-to-take-all-steps", "plan/steps.py", "answers.before_ns + steps * answers.step_ns,", "whole_ns,", unit("plan/steps")),
     Bug("what-clients-cancel-counts-as-given-up", "plan/lane_price.py", "if request.state != DROPPED or", "if not request.ended or", unit("plan/lane_price")),
+    Bug("a-lone-batch-teaches-the-price", "plan/lane_plan.py", "first.takes_ns if is_choice else None", "first.takes_ns", unit("plan/lane_price")),
+    Bug("rare-slow-batches-cost-nothing", "latency/batch_time.py", "self._mean_ppm += (ratio_ppm - self._mean_ppm)", "self._mean_ppm += (PPM - self._mean_ppm)", unit("latency/batch_times")),
     Bug("each-lane-pays-for-all-that-lacked", "plan/lane_price.py", " / len(places)", "", unit("plan/lane_price")),
     # --- companies
     Bug("company-runs-half-a-batch", "plan/company.py", "if not smaller or any(self.running):", "if not smaller:", unit("plan/companies")),
