@@ -30,7 +30,7 @@ from common import ensemble_worlds, mixed_worlds, worlds
 from lib.checks import Checks, arguments
 
 from bench import regret
-from edgeserve.sched.core import refusals, request_manager
+from edgeserve.sched.core import entry, refusals
 from edgeserve.sched.core.request_manager import SUPERSEDED
 from edgeserve.sched.policy_api.policy import CANNOT_MAKE_DEADLINE
 from edgeserve.sched.protocol.actions import FinishRequest
@@ -53,9 +53,9 @@ UNNUMBERED_PERCENT = 5.0
 WAYS: Mapping[str, Sequence[Any]] = {
     "running work": (
         mock.patch.object(refusals, "_ahead_ns", return_value=0),
-        mock.patch.object(request_manager, "RANK", 1.0),
+        mock.patch.object(entry, "RANK", 1.0),
     ),
-    "and what waits": (mock.patch.object(request_manager, "RANK", 1.0),),
+    "and what waits": (mock.patch.object(entry, "RANK", 1.0),),
     "and a rank": (),
 }
 

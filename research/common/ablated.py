@@ -20,7 +20,7 @@ from edgeserve.sched.latency.batch_time import BatchTime
 from edgeserve.sched.latency.declared import DeclaredShare
 from edgeserve.sched.latency.lane_gaps import DispatchGap
 from edgeserve.sched.latency.path_cost import AppCosts
-from edgeserve.sched.plan import choose, lane_plan, law, members, plain, side_lanes, steps, unequal
+from edgeserve.sched.plan import candidate, choose, lane_plan, law, members, plain, side_lanes, steps, unequal
 from edgeserve.sched.plan.answers import Answer
 from edgeserve.sched.plan.candidate import Candidate
 from edgeserve.sched.plan.companies import Companies
@@ -226,6 +226,11 @@ MECHANISMS: Tuple[Mechanism, ...] = (
         "plan: critical batches wait less after a late one",
         "plan/choose.py",
         settings=(Setting(choose, "CRITICAL_WAIT", 1.0),),
+    ),
+    Mechanism(
+        "plan: slack shared by the stages that are left",
+        "plan/candidate.py",
+        (Part(candidate, "stages_left", says(1)),),
     ),
     Mechanism("plan: tentative schedule", "plan/choose.py", (Part(choose, "_first", largest_index),)),
     Mechanism("plan: urgency", "plan/choose.py", (Part(choose, "_index", lambda item: item.value),)),

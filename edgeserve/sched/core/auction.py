@@ -29,7 +29,7 @@ class Auction:
         self._state = state
         self._board = state.board
         self._request_manager = request_manager
-        self._trials = request_manager.trials
+        self._trials = request_manager.ends.trials
         self._probes = probes
         self._ready = state.ready
         self._holds = holds

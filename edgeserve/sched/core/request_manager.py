@@ -1,47 +1,33 @@
-"""The lives of requests and jobs as they happen: arrival, progress, return from a lane, the one end, deadlines.
+"""The lives of accepted requests and their jobs as they happen: beginning, progress, return from a lane, deadlines.
 
-The records are ``sched/requests/states.py``, the graphs ``sched/requests/joins.py``; here they meet the policies. Every
-end of a request passes through :meth:`RequestManager.end`. Knows no clock (the time is ``board.now_ns``) and no lane.
+The records are ``sched/requests/states.py``, the graphs ``sched/requests/joins.py``; here they meet the policies. Who
+is accepted is ``entry.py``, how a request ends ``ends.py``. Knows no clock (the time is ``board.now_ns``) and no lane.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from heapq import heapify, heappop, heappush
 from typing import List, Sequence, Tuple
 
 from edgeserve.errors import PolicyError
+from edgeserve.sched.core.ends import EXPIRED, Ends
 from edgeserve.sched.core.experiments import Trials
-from edgeserve.sched.core.holds import Holds
 from edgeserve.sched.core.refusals import shortfall_of
 from edgeserve.sched.core.slack import Slack
 from edgeserve.sched.core.state import State
 from edgeserve.sched.latency.path_cost import batch_time_ns
 from edgeserve.sched.policy_api.board import RequestMoves
 from edgeserve.sched.protocol.actions import (
-    DropState,
-    FinishRequest,
     KeepWritten,
     LatencyBreakdown,
     LeaveOut,
     ReleaseState,
     Shortfall,
 )
-from edgeserve.sched.protocol.events import JobResult, Part, Request, RequestArrived
+from edgeserve.sched.protocol.events import JobResult, Part, Request
 from edgeserve.sched.requests import joins
-from edgeserve.sched.requests.admission import (
-    OVER_SHARE,
-    QUEUE_FULL,
-    SERVER_FULL,
-    Use,
-    rank_within,
-    to_displace_anywhere,
-)
-from edgeserve.sched.requests.arrivals import UNREAD_MAX
 from edgeserve.sched.requests.graph import Node
-from edgeserve.sched.requests.promises import RANK
 from edgeserve.sched.requests.states import (
-    ANSWERED,
     HELD,
     JOB_FAILED,
     LEFT_OUT,
@@ -52,202 +38,44 @@ from edgeserve.sched.requests.states import (
     RUNNING,
     Job,
     RequestRecord,
+    has_written,
     keeps_written,
     move_job,
     move_request,
     new_tuple,
     steps_left,
 )
-from edgeserve.sched.requests.worth import WORK
 from edgeserve.sched.resources.lanes import Lane, Work
 from edgeserve.sched.resources.sequences import SEQUENCE_TOO_LONG
 
-NEWEST_MAX = 256
-"""Requests of a client that are looked at for one that a more important one may replace: a flood of claims must not
-make each refusal expensive."""
-
-STORIES_KEPT = 512
-"""Ended requests whose story can still be asked for."""
-
-EXPIRED, SUPERSEDED, DRAINING, PARTIAL = "expired", "superseded", "draining", "partial"
+SUPERSEDED, PARTIAL = "superseded", "partial"
 QUALITY_TOO_LOW = "quality_too_low"
 """Reason of a request whose answer would be worth less than its client wants."""
 
 
 class RequestManager(RequestMoves):
-    """Every accepted request that has not ended, and the stories of the last that have.
+    """The open requests.
 
-    ``timers`` is a heap of times at which a request's deadline passes, or its joins settle for what there is.
-    ``trials`` are the requests that were taken from their policies.
+    ``timers`` is a heap of times at which a request's deadline passes, or its joins settle for what there is. ``ends``
+    has their ends.
     """
 
-    def __init__(self, state: State, slack: Slack, holds: Holds) -> None:
+    def __init__(self, state: State, slack: Slack) -> None:
         self.timers: List[Tuple[int, int, RequestRecord]] = []
-        self.trials = state.trials = Trials(state, slack)
+        trials = state.trials = Trials(state, slack)
+        self.ends = Ends(state, trials, self._open)
         self._state = state
-        self._holds = holds
         self._ready = state.ready
         self._board = state.board
         self._memory = state.memory
         self._streams = state.streams
         self._requests = state.requests
-        self._ended: OrderedDict[int, RequestRecord] = OrderedDict()
         self._timer_seq = 0
         self._job_seq = 0
 
-    def find(self, request_id: int) -> RequestRecord | None:
-        """An open request, or one of the last that ended."""
-        return self._requests.get(request_id) or self._ended.get(request_id)
+    # --- beginnings ---------------------------------------------------------------------------------------------------
 
-    def remembered(self) -> List[RequestRecord]:
-        """All that :meth:`find` knows."""
-        return [*self._ended.values(), *self._requests.values()]
-
-    # --- arrival ------------------------------------------------------------------------------------------------------
-
-    def arrived(self, event: RequestArrived) -> None:
-        """Accept or reject a request, and begin it unless its stream is busy."""
-        arrived, state, now = event.request, self._state, self._board.now_ns
-        if self._holds.learns:
-            self._holds.came(arrived)
-        if arrived.id in self._requests:
-            raise PolicyError(f"request id {arrived.id} arrived twice")
-        app = state.apps[arrived.app]
-        request = RequestRecord(arrived, app, state.policy_of[app.name])
-        request.log.append((now, ("arrived",)))
-        costs = state.costs[app.name]
-        if now >= costs.fresh_until_ns:
-            costs.refresh(now)
-        steps = max(1, int(request.hints.get("steps", 1))) if request.hints and app.simple else 1
-        own_ns = costs.cost_share_ns * steps
-        request.cost_share_ns = costs.own_share_ns(request.hints) if app.worth == WORK and request.hints else own_ns
-        if request.has_owner and not arrived.trusted:
-            rank_within(request)
-            if request.claim is not None and request.claim > 1.0:
-                request.note(
-                    now, f"class {arrived.klass} and value {arrived.value:g} rank it among its client's own alone"
-                )
-        if state.draining:
-            self._reject(request, DRAINING)
-            return
-        if arrived.deadline_ns <= now and arrived.on_late != "answer":
-            self._reject(request, EXPIRED)
-            return
-        displaced = None
-        admission = state.admission[app.name]
-        if admission.pending >= app.pending_max:
-            displaced = admission.to_displace(request.share) or self._gives_way(request)
-            if displaced is None:
-                clients = len(admission.clients)
-                self._reject(request, OVER_SHARE if clients > 1 and request.share in admission.clients else QUEUE_FULL)
-                return
-        elif len(self._requests) >= state.pending_max:
-            displaced = to_displace_anywhere(tuple(state.admission.values()), request.share)
-            displaced = displaced or self._gives_way(request)
-            if displaced is None:
-                self._reject(request, SERVER_FULL)
-                return
-        if (
-            request.has_owner
-            and not self._is_within(request, steps, arrived.charged_ns)
-            and not self._replaces(request)
-        ):
-            displaced = self._gives_way(request)
-            if displaced is None:
-                self._reject(request, OVER_SHARE)
-                return
-        recent = state.recent[app.name]
-        recent.unread.append(
-            (now, float(request.cost_share_ns), request.value, float(arrived.deadline_ns - arrived.arrival_ns))
-        )
-        if len(recent.unread) >= UNREAD_MAX:
-            recent.count()
-        if state.promises.notes and state.promises.take(
-            (request.share, app.name, request.klass), arrived.deadline_ns - arrived.arrival_ns, now
-        ):
-            request.rank = RANK
-            request.value *= RANK
-            request.note(now, "comes back with a deadline that it was promised: it goes before its equals")
-        refused = request.policy.on_request(request, self._board)
-        if refused is not None and (displaced is not None or not self.trials.takes(request, refused)):
-            self._reject(request, refused, shortfall_of(state, request, None))
-            return
-        if displaced is not None and not displaced.ended:
-            self.give_up(displaced, OVER_SHARE)
-        for use, lane_ns in request.uses:
-            if len(use.shared.uses) > 1:
-                self._make_room(use, lane_ns)
-        admission.enter(request)
-        admission.last_ns = now
-        self._accept(request, arrived)
-
-    def _is_within(self, request: RequestRecord, steps: int, charged_ns: int) -> bool:
-        """Note what a client's request wants of its lanes and, where it ranks within its owner, what it counts. Whether
-        the client may have so much more pending."""
-        app, now, claim = request.app, self._board.now_ns, request.claim
-        within, worth = True, 1.0
-        for shared, kept_ns in zip(
-            self._state.lane_shares[app.name][request.klass], self._state.costs[app.name].kept_ns
-        ):
-            lane_ns = kept_ns * steps + charged_ns // len(app.nodes)
-            use = shared.asks(request, lane_ns, now, request.policy.lets_urgent_first)
-            request.uses.append((use, lane_ns))
-            if len(shared.uses) > 1:
-                within = shared.is_within(use, lane_ns, now) and within
-            if claim is not None:
-                worth = min(worth, use.worth(claim, now))
-        if claim is not None:
-            request.value = app.value * min(worth, claim)
-        return within
-
-    def _replaces(self, request: RequestRecord) -> bool:
-        """Whether a request takes the place of another of its stream."""
-        return (
-            request.stream is not None
-            and request.app.stream == "newest_wins"
-            and bool(self._streams.superseded(request))
-        )
-
-    def _gives_way(self, request: RequestRecord) -> RequestRecord | None:
-        """The request of the same owner and app that goes so that a more important one can come in: the newest of those
-        of the last :data:`NEWEST_MAX` that wait and claim least, if it keeps the lanes as long."""
-        found: RequestRecord | None = None
-        least = request.claim
-        if least is None:
-            return None
-        theirs = self._state.admission[request.app.name].clients.get(request.share, {})
-        for other in list(theirs.values())[: -NEWEST_MAX - 1 : -1]:
-            claim = other.claim
-            if (
-                claim is not None
-                and claim < least
-                and other.running == 0
-                and not _has_written(other)
-                and all(mine[0] is its[0] and mine[1] <= its[1] for mine, its in zip(request.uses, other.uses))
-            ):
-                found, least = other, claim
-        return found
-
-    def _make_room(self, use: Use, lane_ns: int) -> None:
-        """Drop the newest waiting requests of clients above their part until one of ``use`` is in time."""
-        shared = use.shared
-        while True:
-            share = shared.in_the_way(use, lane_ns, self._board.now_ns)
-            if not share:
-                return
-            waiting = [
-                theirs.id
-                for admission in self._state.admission.values()
-                for theirs in admission.clients.get(share, {}).values()
-                if theirs.running == 0
-                and not _has_written(theirs)
-                and any(other.shared is shared for other, _ in theirs.uses)
-            ]
-            if not waiting:
-                return
-            self.end(self._requests[max(waiting)], "drop", OVER_SHARE)
-
-    def _accept(self, request: RequestRecord, arrived: Request) -> None:
+    def accept(self, request: RequestRecord, arrived: Request) -> None:
         app = request.app
         self._requests[request.id] = request
         policy = self._state.policy_of[app.name]
@@ -266,7 +94,7 @@ class RequestManager(RequestMoves):
                 key = (app.name, request.stream)
                 request.successor_ns = self._state.frame_periods.came(key, self._board.now_ns)
                 for older in reversed(self._streams.superseded(request)):
-                    self.end(older, "drop", SUPERSEDED)
+                    self.ends.end(older, "drop", SUPERSEDED)
             if not self._streams.arrive(request):
                 move_request(request, "hold")
                 request.note(self._board.now_ns, "held: its stream has a request in flight")
@@ -307,7 +135,7 @@ class RequestManager(RequestMoves):
 
     def drop(self, request: RequestRecord, reason: str) -> None:
         """Give a request up."""
-        if request.ended or not self.trials.takes(request, reason):
+        if request.ended or not self.ends.trials.takes(request, reason):
             self.give_up(request, reason, shortfall_of(self._state, request, None))
 
     def settle(self, request: RequestRecord, join: str = "", part: Part = (), wait_running: bool = False) -> None:
@@ -366,7 +194,7 @@ class RequestManager(RequestMoves):
         request.fate(job.node, job.part, LEFT_OUT)
         self._state.actions.append(LeaveOut(job.id))
         del request.jobs[job.seq]
-        self._take_out(job)
+        self.ends.take_out(job)
 
     def want(self, job: Job, wanted: bool, model: str, part: float) -> None:
         """Count a ready job as demand for its model, or for a variant of it, or not."""
@@ -391,25 +219,25 @@ class RequestManager(RequestMoves):
         """A ready job cannot be in time: a request that is answered in part goes on without it where only joins wait
         for it, any other is dropped."""
         request = job.request
-        if self.trials.takes(request, reason):
+        if self.ends.trials.takes(request, reason):
             return
         if keeps_written(job):
             self._end_written(job, reason)
             return
-        has_written = request.on_late != "drop" and _has_written(request)
-        goes_on = has_written or (request.on_late == PARTIAL and joins.feeds_joins(job))
+        wrote = request.on_late != "drop" and has_written(request)
+        goes_on = wrote or (request.on_late == PARTIAL and joins.feeds_joins(job))
         # While its policy still holds the job. What goes on for sure is spared that: a fan-out has many parts.
         shortfall = None if goes_on and len(request.jobs) > 1 else shortfall_of(self._state, request, job)
         if goes_on:
             del request.jobs[job.seq]
-            self._take_out(job)
+            self.ends.take_out(job)
             request.note(self._board.now_ns, "goes on without", job.node.name, list(job.part) or "", "-", reason)
             request.leave_out(f"without {job.node.name}{list(job.part) or ''}: {reason}")
             ready = joins.skip(request, job)
             if ready or request.jobs or request.done_exits:
                 self._proceed(request, ready, request.breakdown)
                 return
-        self.end(request, "drop", reason, shortfall)
+        self.ends.end(request, "drop", reason, shortfall)
 
     # --- jobs ---------------------------------------------------------------------------------------------------------
 
@@ -488,7 +316,7 @@ class RequestManager(RequestMoves):
         if keeps_written(job):
             self._end_written(job, reason)
         else:
-            self.end(job.request, "fail", reason)
+            self.ends.end(job.request, "fail", reason)
 
     def returned(self, job: Job, result: JobResult, work: Work, took: Tuple[int, int]) -> None:
         """A lane returned a job of a finished batch."""
@@ -501,7 +329,7 @@ class RequestManager(RequestMoves):
                 use.shared.had(use, lane_ns, request.app.weights, self._board.now_ns)
         if job.state == ORPHAN:
             move_job(job, "finish")
-            self._drop_state(job)
+            self.ends.drop_state(job)
             self._after_return(job)
             return
         started_ns, finished_ns = took
@@ -541,14 +369,14 @@ class RequestManager(RequestMoves):
         if job.state_device:
             if is_sequence:
                 self._state.sequences.learn(job, result.steps, result.cached)
-            self._drop_state(job)
+            self.ends.drop_state(job)
         if is_sequence:
             job.steps += result.steps
             request.wrote = True
         request.breakdown = job.breakdown
         if request.app.simple:
             if request.quality is None:
-                self.end(request, "complete", "")
+                self.ends.end(request, "complete", "")
             else:
                 self._complete(request)
             return
@@ -601,7 +429,7 @@ class RequestManager(RequestMoves):
             return
         move_job(job, "fail")
         del request.jobs[job.seq]
-        self._drop_state(job)
+        self.ends.drop_state(job)
         request.note(self._board.now_ns, "node", job.node.name, list(job.part) or "", "failed:", reason)
         if joins.can_do_without(job):
             request.failure = reason
@@ -612,16 +440,16 @@ class RequestManager(RequestMoves):
                 request.leave_out(f"without {job.node.name}{list(job.part) or ''}: {fate}")
                 self._proceed(request, ready, job.breakdown)
                 return
-        self.end(request, "fail", reason)
+        self.ends.end(request, "fail", reason)
 
     def _complete(self, request: RequestRecord) -> None:
         """No job is left. Where every branch that a join could do without has failed, no last node ran: a failure."""
         if request.failure and not request.done_exits:
-            self.end(request, "fail", request.failure)
+            self.ends.end(request, "fail", request.failure)
         elif request.quality is not None and request.quality < request.quality_min:
-            self.end(request, "drop", QUALITY_TOO_LOW)
+            self.ends.end(request, "drop", QUALITY_TOO_LOW)
         else:
-            self.end(request, "complete", request.left_out)
+            self.ends.end(request, "complete", request.left_out)
 
     def _shed_useless(self, request: RequestRecord) -> None:
         """Jobs whose join fired without them have nothing to do any more."""
@@ -629,17 +457,17 @@ class RequestManager(RequestMoves):
             if joins.is_useless(request, job):
                 request.fate(job.node, job.part, LEFT_OUT)
                 del request.jobs[job.seq]
-                self._take_out(job)
+                self.ends.take_out(job)
 
     def _expire_on_return(self, request: RequestRecord) -> bool:
         """A request whose deadline passed while its work ran, and which needs more, ends now, or in this very step with
         what its sequences have written."""
         if request.deadline_ns > self._board.now_ns or request.on_late == "answer" or request.ended:
             return request.ended
-        if request.on_late == PARTIAL and _has_written(request):
+        if request.on_late == PARTIAL and has_written(request):
             self._remind(request, request.deadline_ns)
             return False
-        self.end(request, "drop", EXPIRED)
+        self.ends.end(request, "drop", EXPIRED)
         return True
 
     def lost(self, work: Work, reason: str) -> None:
@@ -648,7 +476,7 @@ class RequestManager(RequestMoves):
             job.request.running -= 1
             if job.state == ORPHAN:
                 move_job(job, "fail")
-                self._drop_state(job)
+                self.ends.drop_state(job)
             else:
                 self._job_failed(job, reason, LOST)
             self._after_return(job)
@@ -659,7 +487,7 @@ class RequestManager(RequestMoves):
             job.request.running -= 1
             move_job(job, "refuse")
             if job.state != READY:
-                self._drop_state(job)
+                self.ends.drop_state(job)
             elif not self._expire_on_return(job.request):
                 if job.has_state and not (work.lane.up and not work.lane.hung):  # before it counts as stranded there
                     self._release_state(job)
@@ -674,21 +502,12 @@ class RequestManager(RequestMoves):
         device.state_bytes += bytes - job.state_bytes
         job.state_bytes, job.state_device = bytes, device_name
 
-    def _drop_state(self, job: Job) -> None:
-        """The job is over: its state goes."""
-        if job.node.model in self._state.sequences.models and self._state.sequences.free(job):
-            self._state.actions.append(DropState(job=job.id))
-        elif job.state_device:
-            self._memory.devices[job.state_device].state_bytes -= job.state_bytes
-            job.state_bytes, job.state_device = 0, ""
-            self._state.actions.append(DropState(job=job.id))
-
     def release(self, job: Job, why: str) -> None:
         """A ready job gives up its place and what its state occupies: it can go on anywhere, by computing that
         again."""
         job.request.note(self._board.now_ns, "gives up its state on", job.lane, "-", why)
         if job.queued:
-            self._unqueue(job)
+            self.ends.unqueue(job)
         self._release_state(job)
         self._make_ready(job)
 
@@ -708,23 +527,7 @@ class RequestManager(RequestMoves):
         """Let the next request of the stream go when nothing of this one runs any more."""
         request = job.request
         if request.ended and request.running == 0 and request.stream is not None:
-            self._release_stream(request)
-
-    def _take_out(self, job: Job) -> None:
-        """A job's request no longer needs it."""
-        if job.state == READY:
-            move_job(job, "leave")
-            self._drop_state(job)
-            if job.queued:
-                self._unqueue(job)
-        elif job.state == RUNNING:
-            move_job(job, "leave")
-
-    def _unqueue(self, job: Job) -> None:
-        """A ready job waits no longer."""
-        self._ready.remove(job)
-        self._memory.unwant(job)
-        job.request.policy.on_gone(job, self._board)
+            self.ends.release_stream(request)
 
     # --- what sequences have written ----------------------------------------------------------------------------------
 
@@ -741,7 +544,7 @@ class RequestManager(RequestMoves):
         with that, and without what has not begun."""
         kept = [job for job in request.jobs.values() if keeps_written(job)]
         if not kept:
-            self.end(request, "drop", reason, shortfall)
+            self.ends.end(request, "drop", reason, shortfall)
             return
         self._leave_out(request, [job for job in request.jobs.values() if job.state == READY and not job.wrote], reason)
         self._end_all_written(request, kept, reason)
@@ -754,12 +557,12 @@ class RequestManager(RequestMoves):
         if jobs and all(keeps_written(job) and not job.node.succs for job in jobs):
             self._end_all_written(request, jobs, reason)
         else:
-            self.end(request, "cancel", reason)
+            self.ends.end(request, "cancel", reason)
 
     def _expire_written(self, request: RequestRecord) -> bool:
         """End the sequences of a request that is answered in part with their partial answers, at its deadline; nothing
         behind them is given up any more. False: nothing was written."""
-        if request.on_late != PARTIAL or not _has_written(request):
+        if request.on_late != PARTIAL or not has_written(request):
             return False
         self._end_all_written(request, [job for job in request.jobs.values() if keeps_written(job)], EXPIRED)
         self._answer_late(request)
@@ -783,13 +586,13 @@ class RequestManager(RequestMoves):
         del request.jobs[job.seq]
         if has_failed:
             move_job(job, "fail")
-            self._drop_state(job)
+            self.ends.drop_state(job)
         else:
-            job.breakdown = self._spent(job)
-            self._take_out(job)
+            job.breakdown = self.ends.spent(job)
+            self.ends.take_out(job)
         request.breakdown = job.breakdown
         if request.app.simple:
-            self.end(request, "complete", "")
+            self.ends.end(request, "complete", "")
             return
         ready = joins.after(request, job, JobResult(job.id))
         if request.joins and request.jobs:
@@ -798,14 +601,6 @@ class RequestManager(RequestMoves):
             request.done_exits += 1
         self._owe_answer(request)
         self._proceed(request, ready, job.breakdown)
-
-    def _spent(self, job: Job) -> LatencyBreakdown:
-        """The breakdown of a job's time, with the steps of its sequence in the running batch."""
-        if job.state != RUNNING or job.node.model not in self._state.sequences.models:
-            return job.breakdown
-        queued_ns, load_ns, behind_ns, ran_ns = job.breakdown
-        ran_ns += self._board.now_ns - job.launched_ns
-        return LatencyBreakdown(queued_ns + job.launched_ns - job.ready_ns, load_ns, behind_ns, ran_ns)
 
     def _owe_answer(self, request: RequestRecord, has_settled: bool = False) -> None:
         """Keep a request whose sequences have written, or whose joins have settled, beyond its deadline: the nodes
@@ -821,93 +616,11 @@ class RequestManager(RequestMoves):
             return
         waiting = [job for job in request.jobs.values() if job.queued]
         for job in waiting:
-            self._unqueue(job)
+            self.ends.unqueue(job)
         request.on_late = "answer"
         for job in waiting:
             if job.state == READY:  # an earlier one may have ended the request
                 self._make_ready(job)
-
-    # --- ends ---------------------------------------------------------------------------------------------------------
-
-    def _reject(self, request: RequestRecord, reason: str, shortfall: Shortfall | None = None) -> None:
-        move_request(request, "reject")
-        words = ("rejected:", reason) if shortfall is None else ("rejected:", reason, "-", shortfall)
-        request.log.append((self._board.now_ns, words))
-        self._ended[request.id] = request
-        if len(self._ended) > STORIES_KEPT:
-            self._ended.popitem(last=False)
-        self._note_passed(request, reason, shortfall is None or shortfall.expected_ns <= shortfall.left_ns)
-        if request.rank > 1.0:
-            self._state.promises.ended(request.app.name, False)
-        self._promise(request, shortfall)
-        self._state.actions.append(FinishRequest(request.id, request.state, reason, request.breakdown, shortfall))
-
-    def _note_passed(self, request: RequestRecord, reason: str, had_time: bool = True) -> None:
-        """Since when an app's requests have been given up for their deadlines and none that ran has ended. A critical
-        one that no free lane could have served (not ``had_time``) says nothing of the room that critical ones need."""
-        board, name = self._board, request.app.name
-        if reason == EXPIRED or reason in request.policy.by_estimate:
-            if request.klass == "critical" and had_time:
-                self._state.critical.ended(name, False)
-            board.passed_ns.setdefault(name, board.now_ns)
-        if name in board.passed_ns and (
-            request.breakdown.execute_ns or any(job.launched_ns for job in request.jobs.values())
-        ):
-            del board.passed_ns[name]
-
-    def _promise(self, request: RequestRecord, shortfall: Shortfall | None) -> None:
-        """Note the deadline that a refusal offers, since the client may come back with it."""
-        if shortfall is not None and shortfall.slo_ns_min is not None:
-            key = (request.share, request.app.name, request.klass)
-            asked_ns = request.deadline_ns - request.arrival_ns
-            self._state.promises.give(key, asked_ns, shortfall.slo_ns_min, self._board.now_ns)
-
-    def end(self, request: RequestRecord, what: str, reason: str, shortfall: Shortfall | None = None) -> None:
-        """Give a request its one outcome; its jobs leave the queues, or become orphans on their lanes."""
-        move_request(request, what)
-        request.log.append((self._board.now_ns, (request.state, reason) if reason else (request.state,)))
-        if shortfall is not None:
-            request.log.append((self._board.now_ns, (shortfall,)))
-            self._promise(request, shortfall)
-        del self._requests[request.id]
-        self._state.policy_of[request.app.name].open_count -= 1
-        self._state.admission[request.app.name].leave(request)
-        if what != "complete" and request.stream is not None:
-            self._streams.abandon(request)
-        if reason or self._board.passed_ns:
-            self._note_passed(request, reason)
-        if request.rank > 1.0 and (what == "complete" or reason == EXPIRED or reason in request.policy.by_estimate):
-            in_time = what == "complete" and not request.cut and self._board.now_ns <= request.deadline_ns
-            self._state.promises.ended(request.app.name, in_time)
-        if request.klass == "critical" and what == "complete":
-            self._state.critical.ended(request.app.name, self._board.now_ns <= request.deadline_ns)
-        if request.policy is self.trials:
-            in_time = what == "complete" and not request.cut and self._board.now_ns <= request.deadline_ns
-            self.trials.ended(request, in_time)
-        request.spent = request.breakdown
-        if request.jobs:
-            jobs = list(request.jobs.values())
-            if what != "complete":  # of several, that whose steps took longest
-                spent = [request.breakdown, *[self._spent(job) for job in jobs if job.steps or job.state == RUNNING]]
-                request.spent = max(spent, key=lambda each: each.execute_ns)
-            request.jobs.clear()
-            for job in jobs:
-                self._take_out(job)
-        ended = self._ended
-        ended[request.id] = request
-        if len(ended) > STORIES_KEPT:
-            ended.popitem(last=False)
-        if what != "complete" or (request.quality is None and not request.cut):
-            self._state.actions.append(FinishRequest(request.id, request.state, reason, request.breakdown, shortfall))
-        else:
-            rated = (1.0, ()) if request.quality is None else (request.quality, _answered(request))
-            self._state.actions.append(
-                FinishRequest(
-                    request.id, request.state, reason, request.breakdown, None, *rated, request.cut, request.variant
-                )
-            )
-        if request.stream is not None and request.running == 0:
-            self._release_stream(request)
 
     # --- timers -------------------------------------------------------------------------------------------------------
 
@@ -932,31 +645,9 @@ class RequestManager(RequestMoves):
                 if request.state == OPEN and request.joins:
                     self.settle(request)
             elif request.state == HELD or any(job.state == READY for job in request.jobs.values()):
-                self.end(request, "drop", EXPIRED)
+                self.ends.end(request, "drop", EXPIRED)
         self._state.actions.extend(self._streams.forget_silent(now))
-
-    def _release_stream(self, request: RequestRecord) -> None:
-        following = self._streams.leave(request, self._board.now_ns)
-        if following is not None:
-            self._open(following)
-
-
-def _has_written(request: RequestRecord) -> bool:
-    """Whether a sequence of a request has written something that counts as its answer, now or before."""
-    return request.wrote or any(keeps_written(job) for job in request.jobs.values())
 
 
 def _illegal(request: RequestRecord, what: str) -> PolicyError:
     return PolicyError(f"request {request.id} ({request.state}): {what}\n" + "\n".join(request.story()))
-
-
-def _answered(request: RequestRecord) -> Tuple[str, ...]:
-    """The nodes whose results went into joins, outside of fan-outs, in the order of the graph."""
-    fates = request.fates or {}
-    return tuple(
-        [
-            node.name
-            for node in request.app.nodes
-            if fates.get((node.index, ())) == ANSWERED and any(len(succ.preds) > 1 for succ in node.succs)
-        ]
-    )

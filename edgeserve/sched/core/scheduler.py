@@ -13,6 +13,7 @@ from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
 from edgeserve.errors import PolicyError
 from edgeserve.sched.core.auction import Auction
 from edgeserve.sched.core.cuts import Cuts
+from edgeserve.sched.core.entry import Entry
 from edgeserve.sched.core.experiments import Probes
 from edgeserve.sched.core.holds import Holds
 from edgeserve.sched.core.request_manager import RequestManager
@@ -81,7 +82,8 @@ class Scheduler:
         self._board = state.board
         slack = Slack(state)
         self._holds = Holds(state, slack)
-        self._request_manager = RequestManager(state, slack, self._holds)
+        self._request_manager = RequestManager(state, slack)
+        self._ends = self._request_manager.ends
         self._probes = Probes(state, slack)
         self._auction = Auction(state, self._request_manager, self._probes, self._holds)
         self._cuts = Cuts(state, slack)
@@ -92,7 +94,7 @@ class Scheduler:
         self.wake_ns: int | None = None
         self._forget_at_ns = 0
         self._handlers: Dict[type, Callable[[Any], None]] = {
-            RequestArrived: self._request_manager.arrived,
+            RequestArrived: Entry(state, self._request_manager, self._holds).arrived,
             RequestCancelled: self._cancelled,
             BatchProgress: self._progressed,
             WorkFinished: self._finished,
@@ -185,15 +187,15 @@ class Scheduler:
 
     def request(self, request_id: int) -> RequestRecord | None:
         """A request that is open, or one of the last that ended."""
-        return self._request_manager.find(request_id)
+        return self._ends.find(request_id)
 
     def remembered(self) -> List[RequestRecord]:
         """All requests that :meth:`request` knows."""
-        return self._request_manager.remembered()
+        return self._ends.remembered()
 
     def trials(self) -> Mapping[str, Any]:
         """Per app that had any: requests that were run as a trial, and how many of them were in time."""
-        return self._request_manager.trials.figures()
+        return self._ends.trials.figures()
 
     def thought_ns(self) -> int:
         """The time of the policies' plans since the last call: for simulations, which charge it."""
@@ -232,7 +234,7 @@ class Scheduler:
         if event.keeps:
             self._request_manager.stop(request, event.reason)
         else:
-            self._request_manager.end(request, "cancel", event.reason)
+            self._ends.end(request, "cancel", event.reason)
 
     def _progressed(self, event: BatchProgress) -> None:
         """Some jobs of a batch that goes on are over, or have begun to write."""
@@ -472,7 +474,7 @@ class Scheduler:
 
     def _fail_jobs_of(self, model: str, reason: str) -> None:
         """Fail the jobs of a model that could not be loaded again, where no device can serve them."""
-        for policy in (*self.state.policies, self._request_manager.trials):
+        for policy in (*self.state.policies, self._ends.trials):
             for job in policy.queued():
                 if model in job.node.models and not job.request.ended and self.state.memory.is_hopeless(job):
                     self._request_manager.fail(job, reason)

@@ -1,7 +1,7 @@
 """All tables of the scheduler in one record. The modules that decide read them here; nothing is decided here.
 
-``request_manager`` changes the open requests, ``auction`` and ``scheduler`` the running batches, ``experiments`` the
-retained inputs. The time of the step is ``board.now_ns``.
+``request_manager`` and ``ends`` change the open requests, ``auction`` and ``scheduler`` the running batches,
+``experiments`` the retained inputs. The time of the step is ``board.now_ns``.
 """
 
 from __future__ import annotations

@@ -248,10 +248,9 @@ class BatchTime:
         return self._work
 
     def mean_ns(self, size: int) -> int:
-        """The lane time of a batch in the mean of many, rare slow ones included: for sums of lane time. Before many
-        were measured the typical time."""
+        """The lane time of a batch in the mean, which rare slow ones make longer than the typical time: for sums."""
         mean_ppm = (PRIOR * self.slowdown_ppm + self._meant * self._mean_ppm) // (PRIOR + self._meant)
-        return max(1, int(self._standard_ns[size] * mean_ppm / (PPM * self.speed)))
+        return max(self.typical_ns[size], int(self._standard_ns[size] * mean_ppm / (PPM * self.speed)))
 
     def durations_ns(self, size: int) -> List[int]:
         """The last ten durations of a size, at speed 1, the oldest first."""

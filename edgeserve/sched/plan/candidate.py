@@ -93,7 +93,7 @@ class Candidate:
         self.value = 0.0
         self.guarded = False
         self.trust = 1.0
-        self.stages = max([job.node.stages for job in jobs]) if self.is_critical else 1
+        self.stages = stages_left(jobs) if self.is_critical else 1
         self.detail = detail  # what the source needs to make the bid
 
     def wait(self, more_ns: int) -> None:
@@ -103,6 +103,11 @@ class Candidate:
 
     def __repr__(self) -> str:
         return f"Candidate({self.model} x{len(self.jobs)} in {self.takes_ns} ns, slack {self.slack_ns} ns)"
+
+
+def stages_left(jobs: Sequence[Job]) -> int:
+    """The stages that share the slack of a batch: the most of any job's path, this one included."""
+    return max([job.node.stages for job in jobs])
 
 
 def weight_of(request: RequestRecord) -> float:

@@ -180,8 +180,9 @@ class LanePlan(Policy):
         if not offers:
             return None
         first = offers[0]
-        rooms = board.critical_rooms(lane) if len(offers) > 1 or first.klass == "normal" else NO_ROOMS
-        if len(offers) > 1 or rooms is not NO_ROOMS:
+        is_choice = len(offers) > 1
+        rooms = board.critical_rooms(lane) if is_choice or first.klass == "normal" else NO_ROOMS
+        if is_choice or rooms is not NO_ROOMS:
             found = self._first(offers, lane, rooms, at_ns, board)
             if found is None:
                 again_ns = board.now_ns + LOOK_AGAIN_NS
@@ -189,7 +190,7 @@ class LanePlan(Policy):
                     self._look_again_ns = again_ns
                 return None
             first = found
-        self._chosen[lane.name] = (first.model, first.gain / first.takes_ns)
+        self._chosen[lane.name] = (first.model, first.gain / first.takes_ns if is_choice else None)
         chosen = first.source
         assert isinstance(chosen, Source)
         return chosen.bid(first, offers, lane, board)

@@ -44,7 +44,7 @@ class LanePrices:
         return self._price.get(lane.name, 0.0)
 
     def serves(self, work: Work, brings: float | None) -> None:
-        """A batch starts, which brings so much per time (None: nothing else waited, and it was not worked out)."""
+        """A batch starts, which brings so much per time (None: it was chosen from itself alone)."""
         if work.jobs[0].request.klass == "background":
             return
         lane = work.lane.name

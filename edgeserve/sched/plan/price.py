@@ -79,10 +79,8 @@ def steps_on(
             shares = [share_ns(node.model, board) for node in app.nodes]
             here = sum([each for node, each in zip(app.nodes, shares) if node.model in models])
             part = here / max(1, sum(shares))
-            usual_ns = sum(
-                [min([latency.share_ns for _, latency, _ in board.places_of(node.model)]) for node in app.nodes]
-            )
-            steps += hull([(recent.lane_ns * here / usual_ns, worth * part)], count)
+            usual = [min([times.share_ns for _, times, _ in board.places_of(node.model)]) for node in app.nodes]
+            steps += hull([(recent.lane_ns * here / sum(usual), worth * part)], count)
         else:
             steps += hull(_options(ensemble, models, worth, board), count)
     return steps

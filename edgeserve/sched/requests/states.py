@@ -334,6 +334,11 @@ def keeps_written(job: Job) -> bool:
     return job.wrote and job.request.on_late != "drop" and not job.node.fan_out and not job.node.route_one
 
 
+def has_written(request: RequestRecord) -> bool:
+    """Whether a sequence of a request has written something that counts as its answer, now or before."""
+    return request.wrote or any(keeps_written(job) for job in request.jobs.values())
+
+
 def move_request(request: RequestRecord, what: str) -> None:
     """Change a request's state by the table, or raise :class:`PolicyError` with its story and change nothing."""
     state = REQUEST_TABLE.get((request.state, what))

@@ -11,7 +11,8 @@ from collections import Counter
 from typing import Any, Dict, Mapping, NamedTuple, NoReturn, Sequence
 
 from edgeserve.config.schema import Config
-from edgeserve.sched.core.request_manager import EXPIRED, SUPERSEDED
+from edgeserve.sched.core.ends import EXPIRED
+from edgeserve.sched.core.request_manager import SUPERSEDED
 from edgeserve.sched.protocol.actions import Action, FinishRequest, Outcome
 from edgeserve.sched.protocol.events import Event, Request, RequestArrived
 from edgeserve.sched.requests.admission import OVER_SHARE

@@ -75,6 +75,24 @@ def test_one_slow_batch_moves_no_typical_time_and_the_careful_one_until_it_is_ol
     assert careful(known, 4) < 2 * TRUE[4]
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_the_mean_counts_rare_slow_batches_and_the_typical_time_does_not(seed):
+    """One of seven takes five times as long: in the mean a batch takes 11/7 of the usual time."""
+    known, draw = believed(), random.Random(seed)
+    for batch in range(140):
+        ran(known, draw, 1, slow=5.0 if batch % 7 == 3 else 1.0, start=batch)
+    for size in SIZES:
+        assert typical(known, size) == pytest.approx(TRUE[size], rel=0.15)
+        assert known.mean_ns(size) == pytest.approx(11 / 7 * TRUE[size], rel=0.2)
+
+
+def test_before_many_batches_the_mean_is_their_typical_time():
+    known, draw = believed(), random.Random(1)
+    assert known.mean_ns(4) == known.typical_ns[4]
+    ran(known, draw, 3, slow=10.0)
+    assert known.mean_ns(4) == pytest.approx(known.typical_ns[4], rel=0.1)
+
+
 def test_what_is_old_is_forgotten_however_many_batches_of_other_sizes_follow():
     known = believed()
     known.observe(0, 8, 5 * TRUE[8])

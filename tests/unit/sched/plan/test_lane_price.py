@@ -78,6 +78,29 @@ def test_what_clients_cancel_makes_no_others_wait():
     assert world.work().model == "see"
 
 
+@pytest.mark.parametrize("aside", [0, 2])
+def test_a_batch_that_was_chosen_from_itself_alone_teaches_nothing(aside):
+    """A long work ran alone, and others like it were given up. Whether or not requests wait for another lane, a frame
+    is not put off for that, though the map brings twice as much for its time."""
+    apps = {
+        "map": {"model": "map", "slo": "300ms", "value": 2.0},
+        "see": {"model": "see", "slo": "60ms"},
+        "long": {"model": "long", "slo": "410ms", "value": 1.5},
+        "aside": {"model": "aside", "slo": "9s"},
+    }
+    models = {name: {1: ms, "lanes": ["l"]} for name, ms in (("map", 30), ("see", 10), ("long", 200))}
+    models["aside"] = {1: 900, "lanes": ["m"]}
+    world = Driver(models, apps, policy="plan", lane={"l": {}, "m": {}})
+    world.arrive("aside", count=aside)
+    world.arrive("long")
+    world.arrive("long", at=10, count=6)
+    world.arrive("see", at=215)
+    world.arrive("map", at=229)
+    assert len(world.ends) == 6  # the first one took longer than expected
+    world.finish("l", at=230)
+    assert world.work("l").model == "see"
+
+
 def test_what_lacked_is_shared_by_the_lanes_that_could_have_run_it():
     """Six requests of two lanes are given up, and three of one lane, or while the other one is down."""
     prices = []
