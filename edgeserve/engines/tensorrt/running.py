@@ -89,7 +89,7 @@ class BatchMemory:
         self.collecting: Optional[Collecting] = None
         self._inputs = {tensor.name: tensor for tensor in tensors if tensor.is_input and not tensor.narrowed}
 
-    def room(self, name: str, shape: Shape) -> Optional[NDArray[Any]]:
+    def room(self, name: str, shape: Shape, dtype: Any) -> Optional[NDArray[Any]]:
         """The host's memory of an input, to pack it where it is copied from; ``None`` where it does not fit."""
         tensor = self._inputs.get(name)
         if tensor is None or math.prod(shape) * tensor.dtype.itemsize > tensor.size_bytes:
@@ -256,7 +256,7 @@ def _placed(batch: Batch, slot: BatchMemory) -> Tuple[Batch, List[Placed]]:
         return batch, found
     items = [dict(item) for item in batch.items]
     for name, row, array in found:
-        rows = slot.room(name, (batch.size, *array.shape))
+        rows = slot.room(name, (batch.size, *array.shape), array.dtype)
         items[row][name] = np.zeros(array.shape, array.dtype) if rows is None else rows[row]
     return batch._replace(items=items), found
 
