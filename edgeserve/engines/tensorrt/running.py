@@ -43,6 +43,10 @@ log = logging.getLogger("edgeserve.tensorrt")
 
 Shape = Tuple[int, ...]
 
+EQUAL_SHAPES = 8
+"""A graph is captured again after so many batches of equal shapes in a row: a capture costs about what it spares each
+of them."""
+
 
 class Loaded(NamedTuple):
     """A plan in the device's memory, and everything that its lanes share. ``profiles[i]`` runs as the plan's
@@ -109,9 +113,10 @@ class BatchMemory:
 
 
 class ProfileContext:
-    """The execution context of one optimisation profile. ``shapes`` are the inputs' shapes that it has now, and
-    ``graphs`` what was captured for them: slot -> graph. ``has_several``: batches of other sizes than ``size`` run in
-    it too, so that a graph would hold for one of them alone."""
+    """The execution context of one optimisation profile. ``graphs`` are what was captured for the shapes that it has
+    now, or had (slot -> graph): they hold until the shapes change, and are replaced once these stay for a while.
+    ``captures``: whether graphs are wanted and can be had; not where batches of other sizes than ``size`` run in it
+    too."""
 
     def __init__(
         self,
@@ -132,12 +137,13 @@ class ProfileContext:
                 "sizes or lanes"
             )
         self.size = size
-        self.has_several = False
+        self.captures = loaded.graph
         self.context = context
         self.graphs: Dict[int, Graph] = {}
         self.captured: Dict[str, Shape] = {}
         self._loaded = loaded
         self._shapes: Dict[str, Shape] = {}
+        self._equal = 0  # batches since the shapes changed
         self._outputs: Dict[str, Shape] = {}
         library.api.give_memory(context, memory.pointer, memory.size)
         if beside:  # else TensorRT makes its own, which wait for any library's work on the default stream
@@ -150,6 +156,7 @@ class ProfileContext:
         """Set the inputs' shapes where they changed; the outputs' shapes."""
         if shapes != self._shapes:
             self.captured = {}  # a graph holds for the shapes that it was captured with, until they change
+            self._equal = 0
             for name, shape in shapes.items():
                 if self._shapes.get(name) != shape:
                     set_shape(self._loaded.library, self.context, name, shape, self._loaded.where)
@@ -180,16 +187,35 @@ class ProfileContext:
             )
 
     def capture(self, number: int, slot: BatchMemory, stream: CudaStream) -> None:
-        """Capture the network on a slot's memory as a graph. TensorRT must have run with these shapes before."""
-        with stream.captured() as captured:
-            self.execute(slot, stream, capturing=True)
+        """Capture the network on a slot's memory as a graph. TensorRT must have run with these shapes before. A network
+        that cannot be captured is not tried again."""
+        if self.captured != self._shapes:
+            self._free_graphs()  # of other shapes; the last one ran batches ago
+        try:
+            with stream.captured() as captured:
+                self.execute(slot, stream, capturing=True)
+        except EngineError as error:
+            self.captures = False
+            log.info(
+                "%s, batch size %d: no CUDA graph (%s); it is enqueued instead",
+                self._loaded.where,
+                self.size,
+                str(error),
+            )  # a log that keeps the error would keep the context
+            return
         if captured.graph is not None:
             self.graphs[number] = captured.graph
             self.captured = dict(self._shapes)
 
+    def wants_graph(self, number: int) -> bool:
+        """Whether a graph of the slot for the present shapes would pay, and there is none."""
+        lacks = self.captured != self._shapes or number not in self.graphs
+        return self.captures and lacks and self._equal >= EQUAL_SHAPES
+
     def enqueue(self, number: int, slot: BatchMemory, stream: CudaStream) -> None:
         """Launch the slot's graph where there is one for these shapes, else execute."""
         graph = self.graphs.get(number)
+        self._equal += 1
         if graph is not None and self.captured == self._shapes:
             graph.launch(stream)
         else:
@@ -197,12 +223,15 @@ class ProfileContext:
 
     def free(self) -> None:
         """Destroy the graphs, then the context."""
-        for graph in self.graphs.values():
-            graph.free()
-        self.graphs = {}
+        self._free_graphs()
         with self._loaded.device.current():
             self.context = None
         self._loaded = self._loaded._replace(engine=None)
+
+    def _free_graphs(self) -> None:
+        for graph in self.graphs.values():
+            graph.free()
+        self.graphs = {}
 
 
 class Collecting:
@@ -347,6 +376,8 @@ class LaneContexts:
             collecting = Collecting(loaded.ports, packed, views, failed, len(batch.items), there)
             collecting.pending = self._enqueue(number, slot, context, packed, views, collecting)
             slot.collecting = collecting
+            if context.wants_graph(number) and not self._has_other_batch(slot):
+                context.capture(number, slot, self.stream.stream)  # while the device computes
         return collecting.pending
 
     def free(self) -> None:
@@ -366,6 +397,11 @@ class LaneContexts:
 
     # --- helpers ---
 
+    def _has_other_batch(self, slot: BatchMemory) -> bool:
+        """Whether the lane has a batch besides the slot's that is not over."""
+        held = [other.collecting.pending for other in self._slots if other is not slot and other.collecting is not None]
+        return any(pending is not None and not pending.done() for pending in held)
+
     def _context(self, number: int, size: int, shapes: Profile) -> ProfileContext:
         """A context of its own for each batch size, but for plans whose profiles contexts may not share: there, one
         for each profile."""
@@ -373,7 +409,7 @@ class LaneContexts:
         if loaded.given and not loaded.library.api.profiles_always_shared:
             for other, known in self._numbers.items():
                 if other == number:
-                    known.has_several = True
+                    known.captures = False
                     return known
         assert self._memory is not None
         made = ProfileContext(loaded, number, size, shapes, self._memory, self.stream.stream, self._beside)
@@ -533,18 +569,8 @@ class LaneContexts:
                 staged.to_device(stream)
             context.execute(slot, stream)
             stream.synchronize()
-            if not loaded.graph or context.has_several:
-                continue
-            try:
+            if context.captures:
                 context.capture(number, slot, stream)
-            except EngineError as error:
-                log.info(
-                    "%s, batch size %d: no CUDA graph (%s); it is enqueued instead",
-                    loaded.where,
-                    context.size,
-                    str(error),
-                )  # a log that keeps the error would keep the context
-                return
 
 
 def _shape_of(value: Any) -> Shape:

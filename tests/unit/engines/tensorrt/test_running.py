@@ -19,7 +19,7 @@ from cuda_double import Misuse, Use
 from edgeserve.engines.base import Batch, run_batch, run_whole
 from edgeserve.engines.cuda.device import CudaStream
 from edgeserve.engines.device_arrays import DeviceArray, on_device
-from edgeserve.engines.tensorrt import running, tensorrt_engine
+from edgeserve.engines.tensorrt import tensorrt_engine
 from edgeserve.errors import DeviceLost, EngineError, OutOfMemory
 
 WEIGHTS = np.arange(12, dtype=np.float32).reshape(4, 3) / 10
@@ -168,16 +168,17 @@ def test_a_graph_per_profile_and_slot_is_launched_instead(monkeypatch, tmp_path)
 @pytest.mark.parametrize("how", ["option", "capture"])
 def test_without_graphs_the_network_is_enqueued(monkeypatch, tmp_path, how):
     if how == "capture":
-        monkeypatch.setattr(running.ProfileContext, "capture", refuse_capture)
+        monkeypatch.setattr(CudaStream, "captured", refuse_capture)
     with loaded(monkeypatch, tmp_path, options={"graph": how != "option"}) as (cuda, _, _, session):
         assert session.graphs == 0
         np.testing.assert_allclose(outputs_of(session, 2.0), x(2.0)["x"] @ WEIGHTS, rtol=1e-6)
         assert "launch" not in [call[0] for call in cuda.log]
 
 
-def refuse_capture(self, number, slot, stream):
-    with stream.captured():
-        raise EngineError("operation not permitted when stream is capturing")
+@contextlib.contextmanager
+def refuse_capture(self):
+    raise EngineError("operation not permitted when stream is capturing")
+    yield
 
 
 def test_other_shapes_than_the_captured_ones_run_without_a_graph(monkeypatch, tmp_path):
@@ -188,6 +189,44 @@ def test_other_shapes_than_the_captured_ones_run_without_a_graph(monkeypatch, tm
             item = {"x": np.arange(width, dtype=np.float32)[None]}
             result = run_whole(session, Batch([item], 1))[0][0].outputs["y"]
             np.testing.assert_allclose(result, np.arange(0.5, width, 2))
+
+
+def test_graphs_come_back_once_other_shapes_stay(monkeypatch, tmp_path):
+    ranges = {"ranges": {"x": [[1, 2], [1, 8], [1, 16]]}}
+    file = onnx_models.pooled(str(tmp_path))
+    with loaded(monkeypatch, tmp_path, file=file, batch=(1,), options=ranges) as (cuda, _, _, session):
+
+        def launches(width, count):
+            before = len(cuda.log)
+            for _ in range(count):
+                item = {"x": np.arange(width, dtype=np.float32)[None]}
+                result = run_whole(session, Batch([item], 1))[0][0].outputs["y"]
+                np.testing.assert_allclose(result, np.arange(0.5, width, 2))
+            return [call[0] for call in cuda.log[before:]].count("launch")
+
+        assert launches(8, 4) == 4
+        assert launches(4, 8) == 0, "an odd shape is enqueued"
+        assert launches(4, 12) >= 10, "of each slot one more, then its graph"
+        assert session.graphs == 2, "those of the old shape are gone"
+        assert launches(8, 1) + launches(4, 1) + launches(8, 1) == 0, "shapes that alternate are worth no graph"
+        assert launches(8, 20) >= 8
+
+
+def test_no_graph_is_captured_while_another_batch_waits(monkeypatch, tmp_path):
+    ranges = {"ranges": {"x": [[1, 2], [1, 8], [1, 16]]}}
+    file = onnx_models.pooled(str(tmp_path))
+    with loaded(monkeypatch, tmp_path, file=file, batch=(1,), options=ranges) as (cuda, _, _, session):
+        batch = Batch([{"x": np.arange(4, dtype=np.float32)[None]}], 1)
+        before = session.launch(batch)
+        captures = [call[0] for call in cuda.log].count("begin_capture")
+        for _ in range(20):
+            after = session.launch(batch)
+            while not before.wait(0.01):
+                pass
+            before = after
+        assert [call[0] for call in cuda.log].count("begin_capture") == captures
+        while not before.wait(0.01):
+            pass
 
 
 # --- inputs on the device ---
