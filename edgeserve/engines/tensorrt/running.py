@@ -11,8 +11,9 @@ and copies one batch while another runs. Four places in three streams order a ba
 batch adds: copies count where they are not hidden behind another batch. On an integrated GPU with mapped memory there
 are no copies, and everything is on the lane's stream.
 
-The contexts of a lane share one block of device memory: they run one after the other on the lane's stream. So do
-plans that use streams beside it (``options.aux_streams``), which are ours, and which TensorRT orders with the lane's.
+The contexts of a lane, of all its models, share one block of device memory (``scratch.py``): they run one after the
+other on the lane's stream. So do plans that use streams beside it (``options.aux_streams``), which are ours, and which
+TensorRT orders with the lane's.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from edgeserve.engines.ports import PackedBatch, Ports
 from edgeserve.engines.tensorrt.build_errors import failed_by_device, forget_locals
 from edgeserve.engines.tensorrt.io_tensors import Tensor, select_profile, set_shape
 from edgeserve.engines.tensorrt.library import Library
+from edgeserve.engines.tensorrt.scratch import scratch_of
 from edgeserve.engines.tensorrt.shapes import Profile, ProfileShape, outside
 from edgeserve.errors import EngineError
 
@@ -140,17 +142,21 @@ class ProfileContext:
         self.captures = loaded.graph
         self.context = context
         self.graphs: Dict[int, Graph] = {}
-        self.captured: Dict[str, Shape] = {}
         self._loaded = loaded
         self._shapes: Dict[str, Shape] = {}
-        self._equal = 0  # batches since the shapes changed
         self._outputs: Dict[str, Shape] = {}
-        library.api.give_memory(context, memory.pointer, memory.size)
+        self.move(memory)
         if beside:  # else TensorRT makes its own, which wait for any library's work on the default stream
             context.set_aux_streams([other.handle for other in beside])
         select_profile(library, context, index, stream, loaded.where)
         inputs = [tensor.name for tensor in loaded.tensors if tensor.is_input]
         self.reshape({name: shapes[name].usual for name in inputs})
+
+    def move(self, memory: DeviceBuffer) -> None:
+        """Work in this memory from now on. Graphs name the old one: the next batch is enqueued, and captured again."""
+        self._loaded.library.api.give_memory(self.context, memory.pointer, memory.size)
+        self.captured: Dict[str, Shape] = {}
+        self._equal = EQUAL_SHAPES - 1  # batches since the shapes changed
 
     def reshape(self, shapes: Mapping[str, Shape]) -> Dict[str, Shape]:
         """Set the inputs' shapes where they changed; the outputs' shapes."""
@@ -313,7 +319,7 @@ class LaneContexts:
         self._slots: List[BatchMemory] = []
         self._contexts: Dict[int, ProfileContext] = {}
         self._numbers: Dict[int, ProfileContext] = {}
-        self._memory: Optional[DeviceBuffer] = None
+        self._scratch = scratch_of(lane, loaded.device.driver)
         self._beside: List[CudaStream] = []
         self._next = 0
         self.freed = False
@@ -321,12 +327,12 @@ class LaneContexts:
         first = copy * len(sizes)
         with loaded.device.current():
             try:
-                self._memory = loaded.device.buffer(max(1, loaded.context_bytes))
+                memory = self._scratch.take(self, max(1, loaded.context_bytes))
                 for _ in range(loaded.library.api.aux_streams(loaded.engine)):
                     self._beside.append(loaded.device.stream(lane.priority))
                 rows = list(zip(loaded.numbers, loaded.profiles))[first : first + len(sizes)]
                 for number, (size, shapes) in rows:
-                    self._contexts[size] = self._context(number, size, shapes)
+                    self._contexts[size] = self._context(number, size, shapes, memory)
                 for _ in range(max(1, lane.depth)):
                     self._slots.append(BatchMemory(loaded.device, loaded.tensors, loaded.mapped))
                 for _, (size, shapes) in rows:
@@ -387,13 +393,18 @@ class LaneContexts:
         for context in self._contexts.values():
             context.free()
         self.loaded = self.loaded._replace(engine=None)
-        if self._memory is not None:
-            self._memory.free()
+        self._scratch.leave(self)
         for slot in self._slots:
             slot.free()
         for other in self._beside:
             other.free()
-        self._contexts, self._numbers, self._slots, self._memory, self._beside = {}, {}, [], None, []
+        self._contexts, self._numbers, self._slots, self._beside = {}, {}, [], []
+
+    def moved(self, block: DeviceBuffer) -> None:
+        """The lane's working memory has grown, for another model: use the new block. Called on the lane's thread."""
+        self.stream.stream.synchronize()
+        for context in self._contexts.values():
+            context.move(block)
 
     # --- helpers ---
 
@@ -402,7 +413,7 @@ class LaneContexts:
         held = [other.collecting.pending for other in self._slots if other is not slot and other.collecting is not None]
         return any(pending is not None and not pending.done() for pending in held)
 
-    def _context(self, number: int, size: int, shapes: Profile) -> ProfileContext:
+    def _context(self, number: int, size: int, shapes: Profile, memory: DeviceBuffer) -> ProfileContext:
         """A context of its own for each batch size, but for plans whose profiles contexts may not share: there, one
         for each profile."""
         loaded = self.loaded
@@ -411,8 +422,7 @@ class LaneContexts:
                 if other == number:
                     known.captures = False
                     return known
-        assert self._memory is not None
-        made = ProfileContext(loaded, number, size, shapes, self._memory, self.stream.stream, self._beside)
+        made = ProfileContext(loaded, number, size, shapes, memory, self.stream.stream, self._beside)
         self._numbers[number] = made
         return made
 

@@ -19,7 +19,7 @@ from cuda_double import Misuse, Use
 from edgeserve.engines.base import Batch, run_batch, run_whole
 from edgeserve.engines.cuda.device import CudaStream
 from edgeserve.engines.device_arrays import DeviceArray, on_device
-from edgeserve.engines.tensorrt import tensorrt_engine
+from edgeserve.engines.tensorrt import running, tensorrt_engine
 from edgeserve.errors import DeviceLost, EngineError, OutOfMemory
 
 WEIGHTS = np.arange(12, dtype=np.float32).reshape(4, 3) / 10
@@ -227,6 +227,55 @@ def test_no_graph_is_captured_while_another_batch_waits(monkeypatch, tmp_path):
         assert [call[0] for call in cuda.log].count("begin_capture") == captures
         while not before.wait(0.01):
             pass
+
+
+# --- one working memory per lane ---
+
+
+def blocks(cuda):
+    """The sizes of the device memory that is in use."""
+    return [int(leak.split()[-2]) for leak in cuda.leaks() if leak.startswith("device memory of")]
+
+
+@pytest.mark.parametrize("large_first", [True, False])
+def test_the_models_of_a_lane_work_in_one_block_as_large_as_the_largest_needs(monkeypatch, tmp_path, large_first):
+    file = onnx_models.linear(str(tmp_path))
+    with trt_worlds.world(monkeypatch, "10.3") as cuda:
+        lane = trt_worlds.new_lane()
+        sizes = [(1, 2, 8), (1, 2)] if large_first else [(1, 2), (1, 2, 8)]
+        engines = [
+            trt_worlds.made(str(tmp_path), file, name=f"m{place}", batch=each) for place, each in enumerate(sizes)
+        ]
+        sessions = []
+        for engine in engines:
+            engine.load()
+            sessions.append(engine.open(lane))
+            for session in sessions:
+                for value in (1.0, 2.0, 3.0, 4.0):  # the first ones are enqueued where the block moved, then captured
+                    np.testing.assert_allclose(outputs_of(session, value), x(value)["x"] @ WEIGHTS, rtol=1e-6)
+        assert [size for size in blocks(cuda) if size >= trt_double.CONTEXT_BYTES] == [8 * trt_double.CONTEXT_BYTES]
+        before = len(cuda.log)
+        for session in sessions:
+            outputs_of(session, 1.0)
+        assert [call[0] for call in cuda.log[before:]].count("launch") == 2, "both have graphs again"
+        engines[0].unload()
+        np.testing.assert_allclose(outputs_of(sessions[1], 5.0), x(5.0)["x"] @ WEIGHTS, rtol=1e-6)
+        engines[1].unload()
+        trt_worlds.close(lane)
+        assert cuda.leaks() == []
+
+
+def test_planted_contexts_that_stay_in_the_block_that_is_freed(monkeypatch, tmp_path):
+    file = onnx_models.linear(str(tmp_path))
+    monkeypatch.setattr(running.LaneContexts, "moved", lambda self, block: None)
+    with trt_worlds.world(monkeypatch, "10.3"):
+        lane = trt_worlds.new_lane()
+        small, large = (trt_worlds.made(str(tmp_path), file, name=f"m{size}", batch=(size,)) for size in (1, 8))
+        for engine in (small, large):
+            engine.load()
+        small.open(lane)
+        with pytest.raises(Misuse, match="was freed while an execution context has it"):
+            large.open(lane)
 
 
 # --- inputs on the device ---
