@@ -19,6 +19,8 @@ usage: jetson/setup.sh [options]
   --onnxruntime WHEEL   a GPU build of ONNX Runtime for this JetPack (file or URL), instead of the CPU build
   --index URL           take onnxruntime-gpu from this package index for Jetson (NVIDIA's Jetson AI Lab has one per
                         JetPack and CUDA version: docs/start/jetson.md)
+  --language            also llama.cpp, built for this machine's GPU: once, which takes a while (half an hour and more on
+                        an Orin Nano); the wheel stays in PREFIX/wheels
   --client USER         this user may talk to the server: becomes a member of the group edgeserve (may be repeated)
   --hold                keep apt from upgrading nvidia-l4t-* packages
   --no-apt              install no system packages
@@ -30,7 +32,7 @@ Nothing outside PREFIX is touched on a workstation. uninstall.sh takes back what
 TEXT
 }
 
-PREFIX="" CONFIG="" PYTHON="" ORT_WHEEL="" ORT_INDEX="" HOLD=no APT=yes CUDA=yes SERVICE=yes START=no
+PREFIX="" CONFIG="" PYTHON="" ORT_WHEEL="" ORT_INDEX="" HOLD=no APT=yes CUDA=yes SERVICE=yes START=no LANGUAGE=no
 CLIENTS=()
 WORDS=("$@")
 while [ $# -gt 0 ]; do
@@ -43,6 +45,7 @@ while [ $# -gt 0 ]; do
         --onnxruntime) need_value "$1" $#; ORT_WHEEL="$2"; shift ;;
         --index) need_value "$1" $#; ORT_INDEX="$2"; shift ;;
         --client) need_value "$1" $#; CLIENTS+=("$2"); shift ;;
+        --language) LANGUAGE=yes ;;
         --hold) HOLD=yes ;;
         --no-apt) APT=no ;;
         --no-cuda) CUDA=no ;;
@@ -143,6 +146,7 @@ apt_packages() {    # what pip cannot bring: venv, JetPack's TensorRT with its P
         6) echo python3.10-venv python3-pip nvidia-cuda tensorrt python3-libnvinfer ;;
         7) echo python3.12-venv python3-pip nvidia-cuda tensorrt python3-libnvinfer ;;
     esac
+    if [ "$LANGUAGE" = yes ]; then echo build-essential; fi
 }
 
 system_packages() {
@@ -203,6 +207,7 @@ requirements() {    # what pip installs beside the program
         extra="${extra:+$extra,}gpu"
         if [ "$DRIVER" != wsl ] && [ "$DRIVER" -lt 580 ]; then echo 'cuda-bindings<13'; fi    # 580: the first of CUDA 13
     fi
+    if [ "$LANGUAGE" = yes ]; then extra="${extra:+$extra,}lm-llama"; fi
     echo "$PREFIX/source${extra:+[$extra]}"
     if [ -n "$ORT_WHEEL" ]; then echo "$ORT_WHEEL"; fi
     if [ -n "$ORT_INDEX" ]; then echo onnxruntime-gpu; fi
@@ -236,12 +241,44 @@ program() {    # the sources, copied: pip in a chroot sees them, and a checkout 
     if [ -n "$ORT_WHEEL$ORT_INDEX" ] && [ -x "$ROOT$PREFIX/venv/bin/pip" ]; then
         in_root "${pip[@]}" uninstall --quiet --yes onnxruntime    # both in one environment: the CPU build wins
     fi
+    llama_cpp "${pip[@]}"
     pip_install "${pip[@]}"
     put_file "$stamp" 644 <<< "$digest"
 }
 
+CUDA_COMPILER=/usr/local/cuda/bin/nvcc    # where JetPack and NVIDIA's packages put it; it is in no PATH
+
+llama_settings() {    # how llama.cpp is built for this machine
+    local architecture
+    case "$SOC" in
+        tegra194) architecture=72-real ;;
+        tegra234) architecture=87-real ;;
+        tegra264) architecture=110-real ;;
+        *) architecture=native ;;
+    esac
+    if [ "$FAMILY" = workstation ] && [ -z "$DRIVER" ]; then return 0; fi
+    printf '%s' "-DGGML_CUDA=on -DCMAKE_CUDA_ARCHITECTURES=$architecture"
+    # Else ggml reserves 32 GB of addresses, which an integrated GPU refuses, and ends the process.
+    if [ "$FAMILY" != workstation ]; then printf '%s' " -DGGML_CUDA_NO_VMM=ON"; fi
+}
+
+llama_cpp() {    # the wheel of llama.cpp, where there is none yet
+    [ "$LANGUAGE" = yes ] || return 0
+    local settings wheel
+    settings="$(llama_settings)"
+    if [ -n "$settings" ] && [ "$FAMILY" = workstation ] && ! [ -x "$ROOT$CUDA_COMPILER" ]; then
+        die "--language needs CUDA's compiler, and there is no $CUDA_COMPILER" "install NVIDIA's package cuda-toolkit"
+    fi
+    make_dir "$PREFIX/wheels" 755
+    remember tree "$PREFIX/wheels"
+    for wheel in "$ROOT$PREFIX"/wheels/llama_cpp_python-*.whl; do if [ -e "$wheel" ]; then return 0; fi; done
+    in_root env ${settings:+"CUDACXX=$CUDA_COMPILER"} "CMAKE_ARGS=$settings" \
+        "$@" wheel --quiet --no-deps --wheel-dir "$PREFIX/wheels" 'llama-cpp-python>=0.3.30'
+}
+
 pip_install() {
     local words=() line
+    if [ "$LANGUAGE" = yes ]; then words+=(--find-links "$PREFIX/wheels" --only-binary llama-cpp-python); fi
     while IFS= read -r line; do words+=("$line"); done < <(requirements)
     if [ -n "$ORT_INDEX" ]; then    # from that index alone: of two pip takes the higher version, built for other GPUs
         in_root "$@" install --quiet --constraint "$PREFIX/constraints.txt" --no-deps --index-url "$ORT_INDEX" onnxruntime-gpu

@@ -19,9 +19,9 @@ from edgeserve.units import counted_axes
 
 Shape = Tuple[int, ...]
 
-Room = Callable[[str, Shape], Optional[NDArray[Any]]]
-"""``room(name, shape)``: an array of the input's type to pack it into, such as page-locked memory, or ``None`` where
-the caller has none for that shape."""
+Room = Callable[[str, Shape, Any], Optional[NDArray[Any]]]
+"""``room(name, shape, dtype)``: an array of that type to pack an input into, such as page-locked memory, or ``None``
+where the caller has none for that shape."""
 
 
 class Slot(NamedTuple):
@@ -141,7 +141,7 @@ def stack(
 ) -> NDArray[Any]:
     """``arrays`` as rows of one array of ``size`` rows: short items filled with the pad value, absent rows zero. It
     lies in ``room``, where there is one."""
-    own = room(slot.name, (size, *shape)) if room is not None else None
+    own = room(slot.name, (size, *shape), slot.dtype) if room is not None and slot.dtype != object else None
     if own is None and len(arrays) == 1 and size == 1 and arrays[0].shape == shape:
         single: NDArray[Any] = np.asarray(arrays[0], order="C")[np.newaxis]  # the common case without a copy
         return single

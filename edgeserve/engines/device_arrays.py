@@ -58,16 +58,22 @@ def on_device(value: Any) -> Optional[DeviceArray]:
     order, or of a type that numpy does not have."""
     if isinstance(value, DeviceArray):
         return value
-    about = getattr(value, "__cuda_array_interface__", None)
-    if about is not None:
-        shape, dtype = tuple(about["shape"]), np.dtype(about["typestr"])
-        _check_order(shape, about.get("strides"), dtype.itemsize)
-        # Before version 3 nothing says when the values are there: behind the default stream, as such libraries work.
-        stream = about.get("stream") if about.get("version", 0) >= 3 else LEGACY_STREAM
-        return DeviceArray(int(about["data"][0]), shape, dtype, stream, value)
     place = getattr(value, "__dlpack_device__", None)
-    if place is None or place()[0] != DLPACK_CUDA:
+    if place is not None and place()[0] == DLPACK_CUDA:
+        return _by_dlpack(value)
+    about = getattr(value, "__cuda_array_interface__", None)
+    if about is None:
         return None
+    shape, dtype = tuple(about["shape"]), np.dtype(about["typestr"])
+    _check_order(shape, about.get("strides"), dtype.itemsize)
+    # Before version 3 nothing says when the values are there: behind the default stream, as such libraries work.
+    stream = about.get("stream") if about.get("version", 0) >= 3 else LEGACY_STREAM
+    return DeviceArray(int(about["data"][0]), shape, dtype, stream, value)
+
+
+def _by_dlpack(value: Any) -> DeviceArray:
+    """By DLPack, where a library has both: torch's array interface does not say on which of its streams the values
+    are made."""
     capsule = value.__dlpack__(stream=LEGACY_STREAM)  # the other library orders its work before that stream's
     tensor = _DLTensor.from_address(_pointer_of(capsule, b"dltensor"))
     shape = tuple(tensor.shape[axis] for axis in range(tensor.ndim))

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import os
 import struct
+import subprocess
+import sys
 from typing import Any, BinaryIO, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 import numpy as np
@@ -396,3 +398,24 @@ class _HeaderReader:
         if count > self._left:
             raise EngineError(f"{self._path}: ends within its header; was its download interrupted?")
         self._left -= count
+
+
+ASK_LLAMA_CPP = "import llama_cpp; print(int(llama_cpp.llama_supports_gpu_offload()))"
+ASK_S = 60.0
+
+
+def can_use_gpu() -> bool:
+    """Whether the installed llama.cpp was built for a GPU. Asked in a process of its own, which a library for another
+    machine may end."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", ASK_LLAMA_CPP],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=ASK_S,
+        )
+    except subprocess.TimeoutExpired:
+        return False
+    return done.returncode == 0 and done.stdout.strip().endswith("1")

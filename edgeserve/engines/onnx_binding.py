@@ -9,6 +9,7 @@ ONNX Runtime; :mod:`edgeserve.engines.onnx` hands its objects in.
 
 from __future__ import annotations
 
+import math
 import threading
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
@@ -96,14 +97,20 @@ class BoundSession(Session):
 
     def launch(self, batch: Batch) -> Pending:
         model, ports = self._find()
-        packed = ports.pack(batch)
-        if not packed.rows:
-            return Finished(ports.unpack((), packed))
         shared = self._shared
         flight = Flight(model)
         span: Any = None
         with model.lock, model.device.current():
             try:
+                packed = ports.pack(batch, flight.room)
+            except BaseException:
+                flight.give_back()
+                raise
+            if not packed.rows:
+                flight.give_back()
+                return Finished(ports.unpack((), packed))
+            try:
+                flight.stage(packed.feeds)  # the host's work is over before the device's time begins
                 span = shared.clock.begin(shared.record)
                 self._copy_in(flight, packed.feeds)
                 model.stream.wait(span.start)
@@ -139,6 +146,7 @@ class Flight:
         self.model = model
         self._binding = model.session.io_binding()
         self._inputs: List[Staged] = []
+        self._staged: Dict[str, Staged] = {}
         self._pinned: List[PinnedBuffer] = []
         self._events: List[Event] = []
         self._arrays: List[NDArray[Any]] = []
@@ -150,15 +158,30 @@ class Flight:
         self._events.append(event)
         return event
 
+    def room(self, name: str, shape: Tuple[int, ...], dtype: Any) -> Optional[NDArray[Any]]:
+        """The host's memory of an input, to pack it where it is copied from; ``None`` for one that stays there."""
+        if name in self.model.cpu_ports:
+            return None
+        size = math.prod(shape) * np.dtype(dtype).itemsize
+        if name not in self._staged or self._staged[name].size < size:
+            self._staged[name] = self.model.take_input(size)
+            self._inputs.append(self._staged[name])
+        return self._staged[name].array(shape, dtype)
+
+    def stage(self, feeds: Dict[str, NDArray[Any]]) -> None:
+        """Copy what was not packed in its memory into it: constants, masks, states."""
+        for name, array in feeds.items():
+            view = self.room(name, array.shape, array.dtype)
+            if view is not None and array.ctypes.data != view.ctypes.data:
+                view[...] = array
+
     def bind_inputs(self, feeds: Dict[str, NDArray[Any]], stream: CudaStream) -> None:
-        """Copy the inputs to the device, on ``stream``, and bind them."""
+        """Copy the staged inputs to the device, on ``stream``, and bind them."""
         for name, array in feeds.items():
             if name in self.model.cpu_ports:
                 self._binding.bind_cpu_input(name, array)
                 continue
-            staged = self.model.take_input(array.nbytes)
-            self._inputs.append(staged)
-            staged.array(array.shape, array.dtype)[...] = array
+            staged = self._staged[name]
             staged.to_device(stream, array.nbytes)
             self._binding.bind_input(
                 name, "cuda", self.model.device.index, array.dtype, list(array.shape), staged.pointer
@@ -200,13 +223,17 @@ class Flight:
                     stream.synchronize()
         except EngineError:
             return  # a device that is lost: its memory goes with the context
+        self.give_back()
+
+    def give_back(self) -> None:
+        """The memory and events are the model's again: the device does not use them."""
         self.model.give_back(self._inputs, self._pinned, self._events)
 
     def results(self, ports: Ports, packed: PackedBatch) -> List[Result]:
         """The results, in memory of their own; the staged memory is the model's again."""
         arrays = [np.array(array, copy=True) for array in self._arrays]
         with self.model.lock:
-            self.model.give_back(self._inputs, self._pinned, self._events)
+            self.give_back()
         self._binding, self._values, self._arrays = None, (), []
         return ports.unpack(arrays, packed)
 

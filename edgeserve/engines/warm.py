@@ -5,14 +5,27 @@ Used by the live world before it says *ready* and by the profiler. The clock is 
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Iterable, List, Optional
+import statistics
+from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional
 
 from edgeserve.engines.base import Batch, Session, Values, run_whole
+from edgeserve.units import format_duration
 
 REPETITIONS = 3
 """Runs per size: the first makes buffers and chooses kernels, the second may still allocate, the third is typical."""
 
 REPETITIONS_MAX = 12
+
+CHANGE_FACTOR_MAX = 2.0
+"""A batch that takes more than so many times as long after one of another size is worth a line: a change of kernels
+costs less, a plan that is made anew a hundred times as much (microsoft/onnxruntime#23006)."""
+
+
+class Change(NamedTuple):
+    """The time of a batch after one of another size, and after one of its own."""
+
+    changed_ns: int
+    steady_ns: int
 
 
 def warm_up(
@@ -44,6 +57,30 @@ def warm_up(
                 runs.append(time_run_ns(session, batch_to_time(example, size, sequences), clock_ns, seen))
                 spent_ns[size] += clock_ns() - begun_ns
     return dict(sorted(durations.items()))
+
+
+def time_changes(
+    session: Session, example: Values, sizes: Iterable[int], clock_ns: Callable[[], int], sequences: bool = False
+) -> Dict[int, Change]:
+    """The cost of changing the batch size, of a session that is warm: medians of :data:`REPETITIONS` rounds over the
+    sizes. Nothing for one size."""
+    order = sorted(set(sizes))
+    runs: Dict[int, List[Change]] = {size: [] for size in order if len(order) > 1}
+    for _ in range(REPETITIONS):
+        for size, found in runs.items():
+            batch = batch_to_time(example, size, sequences)
+            found.append(Change(*[time_run_ns(session, batch, clock_ns) for _ in Change._fields]))
+    return {size: Change(*[int(statistics.median(each)) for each in zip(*found)]) for size, found in runs.items()}
+
+
+def dear_changes(changes: Mapping[int, Change]) -> str:
+    """The sizes to which a change costs more than :data:`CHANGE_FACTOR_MAX` allows, in words; empty for none."""
+    dear = [
+        f"{size} ({format_duration(change.changed_ns)}, else {format_duration(change.steady_ns)})"
+        for size, change in sorted(changes.items())
+        if change.changed_ns > CHANGE_FACTOR_MAX * change.steady_ns
+    ]
+    return f"slow after a batch of another size: batches of {', '.join(dear)}" if dear else ""
 
 
 def batch_to_time(item: Values, size: int, sequences: bool) -> Batch:

@@ -35,7 +35,7 @@ from edgeserve.engines import check_streams, lane_info, make_engine
 from edgeserve.engines.base import CONTEXT_BYTES_MAX, Engine, Footprint, OutputType, SequenceInfo
 from edgeserve.engines.denormals import flush_to_zero
 from edgeserve.engines.niceness import yield_to_others
-from edgeserve.engines.warm import warm_up
+from edgeserve.engines.warm import dear_changes, time_changes, warm_up
 from edgeserve.errors import ConfigError, EngineError, ExampleUnknown, ProfileError
 from edgeserve.live.loop_io import Mailbox
 from edgeserve.offload.lane_thread import LaneDown, LaneThread, LaneWork, WorkDone
@@ -288,6 +288,8 @@ class Starter:
                     else {size: [] for size in sizes}
                 )
                 log.info("no profile for model %s on lane %s: %s", model.name, lane, how)
+        if times and self._config.devices[device].kind == "cuda":
+            self._tell_changes(model, lanes[0], engine, sizes)
         if free_before is not None:
             footprint = self._with_what_is_gone(self._config.devices[device].index, free_before, footprint)
         self._started.footprints[model.name, device] = footprint
@@ -316,6 +318,22 @@ class Starter:
             return left
         self._started.resident[device].append(model.name)
         return left - needed
+
+    def _tell_changes(self, model: ModelConfig, lane: str, engine: Engine, sizes: Sequence[int]) -> None:
+        """Say in the log where a GPU's library pays for each change of the batch size, as a server makes them."""
+        changes = self._call(
+            lane,
+            model,
+            f"tried in batches that change on lane {lane}",
+            lambda here: time_changes(
+                here.open(engine), engine.example(), sizes, self._clock_ns, engine.makes_sequences
+            ),
+        )
+        dear = dear_changes(changes)
+        if dear:
+            log.warning(
+                "model %s on lane %s is %s. Fewer sizes in [model.NAME] batch change less often", model.name, lane, dear
+            )
 
     def _free_before(self, device: str) -> int | None:
         """The free bytes of a card before its first model is loaded."""

@@ -48,7 +48,7 @@ from edgeserve.engines.base import Engine, LaneInfo, Session, Values
 from edgeserve.engines.cuda.card import cards_of
 from edgeserve.engines.denormals import flushing
 from edgeserve.engines.versions import engine_versions
-from edgeserve.engines.warm import warm_up
+from edgeserve.engines.warm import Change, dear_changes, time_changes, warm_up
 from edgeserve.errors import ConfigError, EdgeServeError, ProfileError, nearest
 from edgeserve.offload.pin import Pinned, allowed_cores, pin_thread
 from edgeserve.sched.latency.saturation import saturating
@@ -296,6 +296,8 @@ def _profile(
             }
             profile = _write(path, profile, lane, _fitted(timings, load_ns, alone, read_ns), weights_bytes, work_bytes)
         progress("checking", len(todo))
+        changes = time_changes(session, item, sizes, clock_ns, engine.makes_sequences)
+        lane_circumstances[lane]["changes_ns"] = {str(size): list(change) for size, change in changes.items()}
         lane_circumstances[lane]["drift"] = _drift_over_lane(engine, session, item, todo[0], timings[todo[0]], clock_ns)
         _write(path, profile, lane, profile.lanes[lane], weights_bytes, work_bytes)
         return ModelOutcome(model_name, lane, tuple(todo), kept, path=path, alone=tuple(strangers), changed=changed)
@@ -579,12 +581,21 @@ def print_outcomes(outcomes: Sequence[ModelOutcome], out: str, device: str) -> N
             f"{format_size(profile.work_bytes)} of work, {circumstances['cpu_share']:.0%} of a core, "
             f"{circumstances['drift']:+.1%} from beginning to end{saturation(lane.timings)}"
         )
+        lines += _lines_on_changes(f"{outcome.model} on {outcome.lane}", circumstances.get("changes_ns", {}))
         lines += [f"{outcome.model}: all measured again: {text}" for text in outcome.changed]
         remarks.update(remarks_on_clocks(circumstances))
     console = PlainConsole(soft_wrap=True)
     console.print(table)
     for line in [*lines, *sorted(remarks)]:
         console.print(line, highlight=False)
+
+
+def _lines_on_changes(what: str, changes_ns: Mapping[str, Sequence[int]]) -> List[str]:
+    """The cost of changing the batch size, where several were measured."""
+    changes = {int(size): Change(*times) for size, times in changes_ns.items()}
+    each = ", ".join(f"{size}: {format_duration(change.changed_ns)}" for size, change in sorted(changes.items()))
+    dear = dear_changes(changes)
+    return [f"{what} after a batch of another size: {each}"] * bool(each) + [f"! {what} is {dear}"] * bool(dear)
 
 
 def saturation(timings: Mapping[int, Timing]) -> str:

@@ -11,6 +11,7 @@ from typing import Any, Dict, List, Optional
 
 import llama_double
 import pytest
+from openai_server import local_server
 
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines import make_engine
@@ -79,3 +80,19 @@ class TestLlamaCpp(LanguageModel):
     def make(self, directory: str) -> Engine:
         llama_double.write_file(pathlib.Path(directory, self.file))
         return super().make(directory)
+
+
+class TestServer(LanguageModel):
+    """Answers of a local server, over HTTP."""
+
+    poisons = ()
+
+    @pytest.fixture(autouse=True)
+    def _server(self) -> Any:
+        with local_server(slots=16) as self.server:
+            yield
+
+    def make(self, directory: str) -> Engine:
+        options = {"backend": "openai", "url": self.server.url}
+        model = ModelConfig(name=self.name, engine="lm", batch=self.sizes, options=options)
+        return make_engine(model, [self.lane], directory)

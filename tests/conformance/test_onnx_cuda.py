@@ -179,6 +179,26 @@ def test_batches_that_fail_leave_their_memory_to_the_next(tmp_path, double):
     assert now[1] <= made[1] + 4, "marks of a batch that failed are used again once they were passed"
 
 
+def test_inputs_are_packed_where_they_are_copied_from(tmp_path, double, monkeypatch):
+    session, made, real = opened(engine_of(tmp_path)), [], np.empty
+    monkeypatch.setattr(np, "empty", lambda *args, **how: made.append(args) or real(*args, **how))
+    two = Batch([{"x": np.full(4, value, np.float32)} for value in (1, 2)], 2)
+    outputs = [result.outputs["y"] for result in run_batch(session, two)[0]]
+    assert made == [], "no array beside the page-locked one"
+    np.testing.assert_allclose(outputs[1], [3.6, 4.4, 5.2], rtol=1e-6)
+
+
+def test_a_batch_that_cannot_be_packed_leaves_its_memory_to_the_next(tmp_path, double):
+    session = opened(engine_of(tmp_path))
+    run_batch(session, BATCH)
+    staged = sum(1 for call in double.driver.log if call[0] == "alloc_host")
+    for _ in range(3):
+        (result,) = run_batch(session, Batch([{"x": np.ones(3, np.float32)}], 1))[0]
+        assert result.error is not None
+    run_batch(session, BATCH)
+    assert sum(1 for call in double.driver.log if call[0] == "alloc_host") == staged
+
+
 def test_batches_use_the_same_memory_again(tmp_path, double):
     session = opened(engine_of(tmp_path))
     run_batch(session, BATCH)

@@ -77,6 +77,18 @@ def test_copies_have_streams_of_their_own_where_the_lane_holds_several_batches(t
         assert len({computing, inward, outward}) == 3
 
 
+def test_inputs_are_packed_where_they_are_copied_from(tmp_path, monkeypatch):
+    torch_cuda_double.installed(monkeypatch)
+    model = ModelConfig("net", "torch", function="torch_models:Linear", shapes={"x": (4,)}, batch=(1, 2))
+    engine = make_engine(model, [CLOCKED], str(tmp_path))
+    engine.load()
+    session, made, real = engine.open(CLOCKED), [], np.empty
+    monkeypatch.setattr(np, "empty", lambda *args, **how: made.append(args) or real(*args, **how))
+    results, _ = run_batch(session, Batch([{"x": np.full(4, value, np.float32)} for value in (1, 2)], 2))
+    assert made == [], "no array beside the page-locked one"
+    assert [result.error for result in results] == [None, None]
+
+
 def weights():
     """Tensors as large as a weight of ``torch_models.Linear`` that are alive; not the form's own, which have no
     memory."""

@@ -326,6 +326,45 @@ def test_a_gpu_build_of_onnxruntime_takes_the_place_of_the_cpu_build(tmp_path: P
     assert "index" not in then and "/opt/edgeserve/source onnxruntime-gpu" in then, "it is there already"
 
 
+ARCHITECTURES = {"agx-xavier": "72-real", "agx-orin": "87-real", "orin-nano": "87-real", "agx-thor": "110-real"}
+
+
+def test_llama_cpp_is_built_for_the_boards_gpu_and_once(laid: Laid) -> None:
+    laid.run("setup.sh", "--language")
+    done = performed(laid.root)
+    (build,) = [line for line in done if " wheel " in line]
+    assert build.startswith(
+        "env CUDACXX=/usr/local/cuda/bin/nvcc CMAKE_ARGS=-DGGML_CUDA=on "
+        f"-DCMAKE_CUDA_ARCHITECTURES={ARCHITECTURES[laid.board.name]} -DGGML_CUDA_NO_VMM=ON "
+        "/opt/edgeserve/venv/bin/python"
+    )
+    assert build.endswith("wheel --quiet --no-deps --wheel-dir /opt/edgeserve/wheels llama-cpp-python>=0.3.30")
+    (install,) = [line for line in done[done.index(build) :] if " pip " in line and " install " in line]
+    assert "--find-links /opt/edgeserve/wheels --only-binary llama-cpp-python" in install
+    assert "/opt/edgeserve/source[onnx,lm-llama]" in install
+    assert any("apt-get install" in line and "build-essential" in line for line in done)
+    (laid.root / "opt/edgeserve/wheels/llama_cpp_python-0.3.36-py3-none-linux_aarch64.whl").write_text("")
+    (laid.root / "opt/edgeserve/installed").unlink()  # as after a change of the program
+    laid.run("setup.sh", "--language")
+    assert [line for line in performed(laid.root) if " wheel " in line] == [build], "the wheel is kept"
+
+
+def test_on_a_workstation_llama_cpp_needs_the_compiler_of_cuda(tmp_path: Path) -> None:
+    version = tmp_path / "proc/driver/nvidia/version"
+    version.parent.mkdir(parents=True)
+    version.write_text("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build\n")
+    words = ["--dry-run", "--prefix", "/edge", "--python", sys.executable, "--language"]
+    commands = lay_commands(tmp_path / "commands")
+    refused = run_script("setup.sh", *words, root=tmp_path, commands=commands)
+    assert refused.returncode != 0 and "no /usr/local/cuda/bin/nvcc" in refused.stderr
+    compiler = tmp_path / "usr/local/cuda/bin/nvcc"
+    compiler.parent.mkdir(parents=True)
+    compiler.write_text("")
+    compiler.chmod(0o755)
+    done = run_script("setup.sh", *words, root=tmp_path, commands=commands)
+    assert "-DCMAKE_CUDA_ARCHITECTURES=native'" in done.stdout and "NO_VMM" not in done.stdout
+
+
 def change(root: Path, path: str, text: str) -> None:
     (root / path).write_text(text)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 
 from edgeserve.engines.cuda.driver import open_driver
@@ -35,6 +36,11 @@ def why_no_onnxruntime(provider: str = "CUDAExecutionProvider") -> str:
         return f"onnxruntime is not installed ({error})"
     if provider not in onnxruntime.get_available_providers():
         return f"this build of onnxruntime {onnxruntime.__version__} has no {provider}; install onnxruntime-gpu"
+    try:
+        if provider == "TensorrtExecutionProvider":  # of the wheel; the library comes from elsewhere
+            ctypes.CDLL("libnvinfer.so.10")
+    except OSError as error:
+        return f"ONNX Runtime's provider for TensorRT needs its library ({error})"
     return why_no_torch() and why_no_driver()
 
 

@@ -1,8 +1,9 @@
 """A double of ``llama_cpp``'s low-level calls for the tests: as strict as llama.cpp about positions and sequences, and
 with scores that depend on everything before a token.
 
-``module()`` makes one; what it was asked to do is in its ``calls``, what each context holds in its ``contexts``, and
-``log(level, line, data)`` tells a line to who listens. :func:`write_file` writes a file that it loads.
+It has a GPU where ``LLAMA_DOUBLE_GPU=1`` is in the environment. ``module()`` makes one; what it was asked to do is in
+its ``calls``, what each context holds in its ``contexts``, and ``log(level, line, data)`` tells a line to who listens.
+:func:`write_file` writes a file that it loads.
 """
 
 from __future__ import annotations
@@ -132,7 +133,7 @@ FUNCTIONS: Dict[str, Any] = {
     "backend_init": lambda: None,
     "model_default_params": types.SimpleNamespace,
     "context_default_params": types.SimpleNamespace,
-    "supports_gpu_offload": lambda: False,
+    "supports_gpu_offload": lambda: os.environ.get("LLAMA_DOUBLE_GPU") == "1",
     "model_load_from_file": load,
     "model_free": lambda model: None,
     "model_n_ctx_train": lambda model: CONTEXT,

@@ -1,6 +1,7 @@
 """The ``lm`` engine's entry: one language model, its back end, and a session per lane.
 
-Options: ``backend`` (``"onnx"``, ``"llama.cpp"`` or ``"torch"``; left out: by the file's name),
+Options: ``backend`` (``"onnx"``, ``"llama.cpp"`` or ``"torch"``; left out: by the file's name; ``"openai"`` is
+:mod:`edgeserve.engines.lm.server_engine`'s, with options of its own),
 ``context`` (tokens of the longest sequence, prompt and answer, of a model with an encoder each of the two; left out: as
 the model says), ``max_tokens`` (of an answer: the default, and
 the most that a request may ask for), ``temperature``, ``top_p``, ``top_k``, ``min_p``, ``frequency_penalty``,
@@ -78,6 +79,9 @@ BACKENDS = {
 }
 """Name -> the module that has ``make(model, path, options, lanes)``, and the extra that installs its library."""
 
+SERVER = "openai"
+"""The back end that is an engine of its own: a server has the model."""
+
 ABORTS = "llama.cpp"
 """The back end that may end its process."""
 
@@ -105,6 +109,10 @@ EXAMPLE_TOKENS = 4
 
 def make(model: ModelConfig, lanes: Sequence[LaneInfo], directory: str) -> Engine:
     """The registry's entry."""
+    if backend_of(model) == SERVER:
+        from edgeserve.engines.lm.server_engine import ServerEngine  # its HTTP client is not loaded for the others
+
+        return ServerEngine(model, lanes, directory)
     return LmEngine(model, lanes, directory)
 
 
@@ -388,10 +396,10 @@ class LmEngine(Engine):
             went = f"; {GONE[WENT]}" if self._model.file.lower().endswith(".json") else ""
             raise ConfigError(
                 f"[model.{self._name}] file = {self._model.file!r}: expected a name that ends in "
-                f"{', '.join(ENDINGS)}, or options.backend = one of {', '.join(BACKENDS)}{went}"
+                f"{', '.join(ENDINGS)}, or options.backend = one of {', '.join((*BACKENDS, SERVER))}{went}"
             )
         if name not in BACKENDS:
-            raise ConfigError(f"{options.where('backend')} = {name!r}{nearest(name, BACKENDS)}")
+            raise ConfigError(f"{options.where('backend')} = {name!r}{nearest(name, (*BACKENDS, SERVER))}")
         return name
 
 

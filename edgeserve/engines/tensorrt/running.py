@@ -11,8 +11,9 @@ and copies one batch while another runs. Four places in three streams order a ba
 batch adds: copies count where they are not hidden behind another batch. On an integrated GPU with mapped memory there
 are no copies, and everything is on the lane's stream.
 
-The contexts of a lane share one block of device memory: they run one after the other on the lane's stream. So do
-plans that use streams beside it (``options.aux_streams``), which are ours, and which TensorRT orders with the lane's.
+The contexts of a lane, of all its models, share one block of device memory (``scratch.py``): they run one after the
+other on the lane's stream. So do plans that use streams beside it (``options.aux_streams``), which are ours, and which
+TensorRT orders with the lane's.
 """
 
 from __future__ import annotations
@@ -36,12 +37,17 @@ from edgeserve.engines.ports import PackedBatch, Ports
 from edgeserve.engines.tensorrt.build_errors import failed_by_device, forget_locals
 from edgeserve.engines.tensorrt.io_tensors import Tensor, select_profile, set_shape
 from edgeserve.engines.tensorrt.library import Library
+from edgeserve.engines.tensorrt.scratch import scratch_of
 from edgeserve.engines.tensorrt.shapes import Profile, ProfileShape, outside
 from edgeserve.errors import EngineError
 
 log = logging.getLogger("edgeserve.tensorrt")
 
 Shape = Tuple[int, ...]
+
+EQUAL_SHAPES = 8
+"""A graph is captured again after so many batches of equal shapes in a row: a capture costs about what it spares each
+of them."""
 
 
 class Loaded(NamedTuple):
@@ -89,7 +95,7 @@ class BatchMemory:
         self.collecting: Optional[Collecting] = None
         self._inputs = {tensor.name: tensor for tensor in tensors if tensor.is_input and not tensor.narrowed}
 
-    def room(self, name: str, shape: Shape) -> Optional[NDArray[Any]]:
+    def room(self, name: str, shape: Shape, dtype: Any) -> Optional[NDArray[Any]]:
         """The host's memory of an input, to pack it where it is copied from; ``None`` where it does not fit."""
         tensor = self._inputs.get(name)
         if tensor is None or math.prod(shape) * tensor.dtype.itemsize > tensor.size_bytes:
@@ -109,9 +115,10 @@ class BatchMemory:
 
 
 class ProfileContext:
-    """The execution context of one optimisation profile. ``shapes`` are the inputs' shapes that it has now, and
-    ``graphs`` what was captured for them: slot -> graph. ``has_several``: batches of other sizes than ``size`` run in
-    it too, so that a graph would hold for one of them alone."""
+    """The execution context of one optimisation profile. ``graphs`` are what was captured for the shapes that it has
+    now, or had (slot -> graph): they hold until the shapes change, and are replaced once these stay for a while.
+    ``captures``: whether graphs are wanted and can be had; not where batches of other sizes than ``size`` run in it
+    too."""
 
     def __init__(
         self,
@@ -132,24 +139,30 @@ class ProfileContext:
                 "sizes or lanes"
             )
         self.size = size
-        self.has_several = False
+        self.captures = loaded.graph
         self.context = context
         self.graphs: Dict[int, Graph] = {}
-        self.captured: Dict[str, Shape] = {}
         self._loaded = loaded
         self._shapes: Dict[str, Shape] = {}
         self._outputs: Dict[str, Shape] = {}
-        library.api.give_memory(context, memory.pointer, memory.size)
+        self.move(memory)
         if beside:  # else TensorRT makes its own, which wait for any library's work on the default stream
             context.set_aux_streams([other.handle for other in beside])
         select_profile(library, context, index, stream, loaded.where)
         inputs = [tensor.name for tensor in loaded.tensors if tensor.is_input]
         self.reshape({name: shapes[name].usual for name in inputs})
 
+    def move(self, memory: DeviceBuffer) -> None:
+        """Work in this memory from now on. Graphs name the old one: the next batch is enqueued, and captured again."""
+        self._loaded.library.api.give_memory(self.context, memory.pointer, memory.size)
+        self.captured: Dict[str, Shape] = {}
+        self._equal = EQUAL_SHAPES - 1  # batches since the shapes changed
+
     def reshape(self, shapes: Mapping[str, Shape]) -> Dict[str, Shape]:
         """Set the inputs' shapes where they changed; the outputs' shapes."""
         if shapes != self._shapes:
             self.captured = {}  # a graph holds for the shapes that it was captured with, until they change
+            self._equal = 0
             for name, shape in shapes.items():
                 if self._shapes.get(name) != shape:
                     set_shape(self._loaded.library, self.context, name, shape, self._loaded.where)
@@ -180,16 +193,35 @@ class ProfileContext:
             )
 
     def capture(self, number: int, slot: BatchMemory, stream: CudaStream) -> None:
-        """Capture the network on a slot's memory as a graph. TensorRT must have run with these shapes before."""
-        with stream.captured() as captured:
-            self.execute(slot, stream, capturing=True)
+        """Capture the network on a slot's memory as a graph. TensorRT must have run with these shapes before. A network
+        that cannot be captured is not tried again."""
+        if self.captured != self._shapes:
+            self._free_graphs()  # of other shapes; the last one ran batches ago
+        try:
+            with stream.captured() as captured:
+                self.execute(slot, stream, capturing=True)
+        except EngineError as error:
+            self.captures = False
+            log.info(
+                "%s, batch size %d: no CUDA graph (%s); it is enqueued instead",
+                self._loaded.where,
+                self.size,
+                str(error),
+            )  # a log that keeps the error would keep the context
+            return
         if captured.graph is not None:
             self.graphs[number] = captured.graph
             self.captured = dict(self._shapes)
 
+    def wants_graph(self, number: int) -> bool:
+        """Whether a graph of the slot for the present shapes would pay, and there is none."""
+        lacks = self.captured != self._shapes or number not in self.graphs
+        return self.captures and lacks and self._equal >= EQUAL_SHAPES
+
     def enqueue(self, number: int, slot: BatchMemory, stream: CudaStream) -> None:
         """Launch the slot's graph where there is one for these shapes, else execute."""
         graph = self.graphs.get(number)
+        self._equal += 1
         if graph is not None and self.captured == self._shapes:
             graph.launch(stream)
         else:
@@ -197,12 +229,15 @@ class ProfileContext:
 
     def free(self) -> None:
         """Destroy the graphs, then the context."""
-        for graph in self.graphs.values():
-            graph.free()
-        self.graphs = {}
+        self._free_graphs()
         with self._loaded.device.current():
             self.context = None
         self._loaded = self._loaded._replace(engine=None)
+
+    def _free_graphs(self) -> None:
+        for graph in self.graphs.values():
+            graph.free()
+        self.graphs = {}
 
 
 class Collecting:
@@ -256,7 +291,7 @@ def _placed(batch: Batch, slot: BatchMemory) -> Tuple[Batch, List[Placed]]:
         return batch, found
     items = [dict(item) for item in batch.items]
     for name, row, array in found:
-        rows = slot.room(name, (batch.size, *array.shape))
+        rows = slot.room(name, (batch.size, *array.shape), array.dtype)
         items[row][name] = np.zeros(array.shape, array.dtype) if rows is None else rows[row]
     return batch._replace(items=items), found
 
@@ -284,7 +319,7 @@ class LaneContexts:
         self._slots: List[BatchMemory] = []
         self._contexts: Dict[int, ProfileContext] = {}
         self._numbers: Dict[int, ProfileContext] = {}
-        self._memory: Optional[DeviceBuffer] = None
+        self._scratch = scratch_of(lane, loaded.device.driver)
         self._beside: List[CudaStream] = []
         self._next = 0
         self.freed = False
@@ -292,12 +327,12 @@ class LaneContexts:
         first = copy * len(sizes)
         with loaded.device.current():
             try:
-                self._memory = loaded.device.buffer(max(1, loaded.context_bytes))
+                memory = self._scratch.take(self, max(1, loaded.context_bytes))
                 for _ in range(loaded.library.api.aux_streams(loaded.engine)):
                     self._beside.append(loaded.device.stream(lane.priority))
                 rows = list(zip(loaded.numbers, loaded.profiles))[first : first + len(sizes)]
                 for number, (size, shapes) in rows:
-                    self._contexts[size] = self._context(number, size, shapes)
+                    self._contexts[size] = self._context(number, size, shapes, memory)
                 for _ in range(max(1, lane.depth)):
                     self._slots.append(BatchMemory(loaded.device, loaded.tensors, loaded.mapped))
                 for _, (size, shapes) in rows:
@@ -347,6 +382,8 @@ class LaneContexts:
             collecting = Collecting(loaded.ports, packed, views, failed, len(batch.items), there)
             collecting.pending = self._enqueue(number, slot, context, packed, views, collecting)
             slot.collecting = collecting
+            if context.wants_graph(number) and not self._has_other_batch(slot):
+                context.capture(number, slot, self.stream.stream)  # while the device computes
         return collecting.pending
 
     def free(self) -> None:
@@ -356,27 +393,36 @@ class LaneContexts:
         for context in self._contexts.values():
             context.free()
         self.loaded = self.loaded._replace(engine=None)
-        if self._memory is not None:
-            self._memory.free()
+        self._scratch.leave(self)
         for slot in self._slots:
             slot.free()
         for other in self._beside:
             other.free()
-        self._contexts, self._numbers, self._slots, self._memory, self._beside = {}, {}, [], None, []
+        self._contexts, self._numbers, self._slots, self._beside = {}, {}, [], []
+
+    def moved(self, block: DeviceBuffer) -> None:
+        """The lane's working memory has grown, for another model: use the new block. Called on the lane's thread."""
+        self.stream.stream.synchronize()
+        for context in self._contexts.values():
+            context.move(block)
 
     # --- helpers ---
 
-    def _context(self, number: int, size: int, shapes: Profile) -> ProfileContext:
+    def _has_other_batch(self, slot: BatchMemory) -> bool:
+        """Whether the lane has a batch besides the slot's that is not over."""
+        held = [other.collecting.pending for other in self._slots if other is not slot and other.collecting is not None]
+        return any(pending is not None and not pending.done() for pending in held)
+
+    def _context(self, number: int, size: int, shapes: Profile, memory: DeviceBuffer) -> ProfileContext:
         """A context of its own for each batch size, but for plans whose profiles contexts may not share: there, one
         for each profile."""
         loaded = self.loaded
         if loaded.given and not loaded.library.api.profiles_always_shared:
             for other, known in self._numbers.items():
                 if other == number:
-                    known.has_several = True
+                    known.captures = False
                     return known
-        assert self._memory is not None
-        made = ProfileContext(loaded, number, size, shapes, self._memory, self.stream.stream, self._beside)
+        made = ProfileContext(loaded, number, size, shapes, memory, self.stream.stream, self._beside)
         self._numbers[number] = made
         return made
 
@@ -533,18 +579,8 @@ class LaneContexts:
                 staged.to_device(stream)
             context.execute(slot, stream)
             stream.synchronize()
-            if not loaded.graph or context.has_several:
-                continue
-            try:
+            if context.captures:
                 context.capture(number, slot, stream)
-            except EngineError as error:
-                log.info(
-                    "%s, batch size %d: no CUDA graph (%s); it is enqueued instead",
-                    loaded.where,
-                    context.size,
-                    str(error),
-                )  # a log that keeps the error would keep the context
-                return
 
 
 def _shape_of(value: Any) -> Shape:

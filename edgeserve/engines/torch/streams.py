@@ -96,6 +96,37 @@ def stream_of(lane: LaneInfo, choice: str) -> SharedStream:
     return lane_stream(lane._replace(common=common), choice)
 
 
+class Pinned:
+    """A batch's inputs in page-locked memory, but for those that stay ``on_host`` as they are."""
+
+    def __init__(self, on_host: Container[str]) -> None:
+        self._on_host = on_host
+        self._tensors: Dict[str, torch.Tensor] = {}
+
+    def room(self, name: str, shape: Tuple[int, ...], dtype: Any) -> Optional[NDArray[Any]]:
+        """Memory of an input, to pack it where it is copied from."""
+        if name in self._on_host:
+            return None
+        tensor = self._tensors[name] = torch.empty(shape, dtype=TORCH_OF[np.dtype(dtype)], pin_memory=True)
+        array: NDArray[Any] = tensor.numpy()
+        return array
+
+    def taken(self, feeds: Dict[str, NDArray[Any]]) -> Dict[str, torch.Tensor]:
+        """The batch's inputs. What was not packed here is copied here: constants, masks, states."""
+        found = {}
+        for name, array in feeds.items():
+            packed = self._tensors.get(name)
+            if name in self._on_host:
+                found[name] = torch.from_numpy(array)
+                continue
+            if packed is None or packed.data_ptr() != array.ctypes.data:
+                view = self.room(name, array.shape, array.dtype)
+                assert view is not None
+                view[...] = array
+            found[name] = self._tensors[name].reshape(array.shape)
+        return found
+
+
 class CudaSession(Session):
     """One lane's use of a network on CUDA. ``enqueue(feeds)`` calls it; ``fail`` turns what torch raises into the
     model's error; ``on_host`` names inputs that stay there, since the network takes them as numbers."""
@@ -127,8 +158,8 @@ class CudaSession(Session):
         return external(into.handle, self._device), external(out.handle, self._device)
 
     def launch(self, batch: Batch) -> Pending:
-        ports = self._ports()
-        packed = ports.pack(batch)
+        ports, staged = self._ports(), Pinned(self._on_host())
+        packed = ports.pack(batch, staged.room)
         if not packed.rows:
             return Finished(ports.unpack((), packed))
         shared = self._shared
@@ -136,9 +167,10 @@ class CudaSession(Session):
         span: Any = None
         with shared.current():
             try:
+                inputs = staged.taken(feeds)  # the host's work is over before the device's time begins
                 span = shared.clock.begin(shared.record)
                 with torch.inference_mode(), torch.cuda.device(self._device):
-                    arrays = self._to_host(self._computed(self._to_device(feeds)))
+                    arrays = self._to_host(self._computed(self._to_device(inputs)))
                     shared.record(span.end, self._outward.cuda_stream)
             except Exception as error:
                 if span is not None:
@@ -152,18 +184,15 @@ class CudaSession(Session):
             shared.current,
         )
 
-    def _to_device(self, feeds: Dict[str, NDArray[Any]]) -> Dict[str, torch.Tensor]:
-        """The inputs on the device. torch's allocators keep pinned memory until its copy is over, and device memory
-        until the streams that it was recorded on are past it."""
+    def _to_device(self, inputs: Dict[str, torch.Tensor]) -> Dict[str, torch.Tensor]:
+        """The inputs on the device, but for those that stay on the host. torch's allocators keep pinned memory until
+        its copy is over, and device memory until the streams that it was recorded on are past it."""
         on_host = self._on_host()
-        moved = {name: torch.from_numpy(array) for name, array in feeds.items() if name in on_host}
         with torch.cuda.stream(self._inward):
-            for name, array in feeds.items():
-                if name in on_host:
-                    continue
-                pinned = torch.empty(array.shape, dtype=TORCH_OF[array.dtype], pin_memory=True)
-                pinned.numpy()[...] = array
-                moved[name] = pinned.to(self._device, non_blocking=True)
+            moved = {
+                name: tensor if name in on_host else tensor.to(self._device, non_blocking=True)
+                for name, tensor in inputs.items()
+            }
         if self._beside:
             self._stream.wait_stream(self._inward)
             for tensor in moved.values():

@@ -87,6 +87,16 @@ print(json.dumps(found))
 """
 
 
+LLAMA = r"""
+import json
+try:
+    import llama_cpp
+except ImportError as error:
+    print(json.dumps({"absent": str(error)})); raise SystemExit
+print(json.dumps({"version": llama_cpp.__version__, "gpu": bool(llama_cpp.llama_supports_gpu_offload())}))
+"""
+
+
 def probe(program: str, limit_s: float = PROBE_S, python: str = sys.executable) -> Dict[str, Any]:
     """What a probe printed; ``{"crashed": why}`` when it printed no object."""
     try:
@@ -176,12 +186,32 @@ def judge_onnxruntime(found: Dict[str, Any], board: Board) -> List[Finding]:
     return [Finding("onnxruntime", WRONG, f"{text}: a kernel on the GPU fails ({why})", mend)]
 
 
+def judge_llama(found: Dict[str, Any], board: Board) -> List[Finding]:
+    """Whether llama.cpp was built for the GPU: the package index has its source alone, which builds for the CPU."""
+    if "absent" in found:
+        return []
+    mend = (
+        "jetson/setup.sh --language builds it for this GPU"
+        if board.is_jetson
+        else "CMAKE_ARGS=-DGGML_CUDA=on pip install --force-reinstall --no-binary :all: --no-deps llama-cpp-python"
+    )
+    if "crashed" in found:
+        return [Finding("llama.cpp", WRONG, f"its import fails: {found['crashed']}", mend)]
+    text = f"llama-cpp-python {found['version']}"
+    if found["gpu"]:
+        return [Finding("llama.cpp", GOOD, f"{text}, built for a GPU")]
+    if board.kind.slug == "cpu":
+        return [Finding("llama.cpp", GOOD, f"{text}, on the CPU")]
+    return [Finding("llama.cpp", NOTE, f"{text} was built without this GPU: language models run on the CPU", mend)]
+
+
 def check_libraries(board: Board) -> List[Finding]:
     """The GPU's libraries, each in a process of its own."""
     return [
         *judge_cuda(probe(CUDA), board),
         *judge_torch(probe(TORCH), board),
         *judge_onnxruntime(probe(ONNXRUNTIME), board),
+        *judge_llama(probe(LLAMA), board),
     ]
 
 

@@ -77,8 +77,9 @@ def try_model(name: str, path: str, roles: Roles, gpu: Optional[bool] = None) ->
     not a row for each item."""
     own = roles.description.engine
     if own == "lm":
-        make_engine(model_config(name, os.path.abspath(path), roles, {}, (1,)), [LaneInfo()], "/").check()
-        return Trial(own, CPU)
+        device = GPU if gpu is not False and _can_use_gpu(path) else CPU
+        make_engine(model_config(name, os.path.abspath(path), roles, {}, (1,)), [LaneInfo(device)], "/").check()
+        return Trial(own, device)
     ways = [(own, GPU), (own, CPU)] if gpu is not False and _can_use_gpu(path) else [(own, CPU)]
     if (
         own == "onnx"

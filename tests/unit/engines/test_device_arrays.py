@@ -92,3 +92,10 @@ def test_a_call_of_the_embedded_runtime_is_checked_as_others_are():
         with pytest.raises(BadInput, match=r"input 'x' is float32 \[2, 3\] on the GPU, expected"):
             runtime.infer("a", {"x": interface()})
         assert isinstance(runtime.infer("a", {"x": interface(shape=(2, 4))})["x"], DeviceArray)
+
+
+def test_a_library_with_both_is_asked_by_dlpack_since_that_orders_its_streams():
+    tensor = OfDlpack(strides=(3, 1))
+    tensor.__cuda_array_interface__ = interface(version=2).__cuda_array_interface__
+    assert on_device(tensor).dtype == np.float16
+    assert tensor.asked == [LEGACY_STREAM]

@@ -16,7 +16,7 @@ from edgeserve.engines import lane_info, make_engine
 from edgeserve.engines.base import Batch, BlockingSession, Engine, Finished, Footprint, LaneInfo, Result, run_whole
 from edgeserve.engines.python import import_function, state_size_bytes
 from edgeserve.engines.synthetic import SyntheticEngine
-from edgeserve.engines.warm import warm_up
+from edgeserve.engines.warm import dear_changes, time_changes, warm_up
 from edgeserve.errors import ConfigError, EngineError
 
 # --- the registry ---
@@ -548,6 +548,25 @@ def test_warm_up_goes_on_with_the_sizes_that_took_less_than_it_may_spend():
     )
     assert times == {1: [100] * 10, 4: [400] * 3}
     assert engine.sizes == [4, 1] * 3 + [1] * 7
+
+
+class PlansAnew(Recorder):
+    """Takes 5000 longer for each batch that is of another size than the one before, as a library does that keeps the
+    plan of the last one."""
+
+    def run(self, batch):
+        self.now_ns += 5000 * (self.sizes[-1:] != [batch.size])
+        return super().run(batch)
+
+
+def test_the_cost_of_changing_the_batch_size_is_told_beside_the_steady_time():
+    engine = PlansAnew()
+    changes = time_changes(BlockingSession(engine), {}, (4, 1, 2), lambda: engine.now_ns)
+    assert changes == {1: (5100, 100), 2: (5200, 200), 4: (5400, 400)}
+    assert dear_changes(changes).startswith("slow after a batch of another size: batches of 1 (5.1us, else 100ns), 2")
+    assert time_changes(BlockingSession(engine), {}, (4,), lambda: engine.now_ns) == {}
+    steady = time_changes(BlockingSession(Recorder()), {}, (1, 2), lambda: 0)
+    assert dear_changes(steady) == "" and len(steady) == 2
 
 
 def test_cache_directory_follows_the_environment(monkeypatch):

@@ -358,3 +358,25 @@ def test_collecting_writes_over_nothing_and_a_root_must_be_there(tmp_path, capsy
     assert main(["doctor", "edge.toml", "--root", str(tmp_path)]) == 2
     said = capsys.readouterr().err
     assert "File exists" in said and "no such directory" in said and "leave the configuration out" in said
+
+
+@pytest.mark.parametrize(
+    ("found", "board", "status", "says"),
+    [
+        ({"version": "0.3.36", "gpu": True}, ORIN, GOOD, "built for a GPU"),
+        ({"version": "0.3.36", "gpu": False}, ORIN, NOTE, "setup.sh --language"),
+        ({"version": "0.3.36", "gpu": False}, CARD, NOTE, "GGML_CUDA=on"),
+        ({"version": "0.3.36", "gpu": False}, CPU, GOOD, "on the CPU"),
+        ({"crashed": "ended with status -6"}, ORIN, WRONG, "ended with status -6"),
+    ],
+)
+def test_llama_cpp_says_whether_it_was_built_for_the_gpu(found, board, status, says):
+    (finding,) = probes.judge_llama(found, board)
+    assert finding.status == status and says in f"{finding.text} {finding.mend}"
+    assert probes.judge_llama({"absent": "no module"}, board) == []
+
+
+def test_llama_cpp_is_asked_in_a_process_of_its_own(tmp_path, monkeypatch):
+    (tmp_path / "llama_cpp.py").write_text("import os; os.abort()")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert "crashed" in probes.probe(probes.LLAMA)

@@ -270,6 +270,7 @@ def test_a_profile_says_what_was_measured_and_how(config, capsys):
     assert profile.circumstances["lanes"]["cpu0"]["settings"] == {"device_kind": "cpu", "threads": 1, "cores": [0]}
     assert {"date", "device_name", "clocks_mhz", "cores", "load_average"} <= set(profile.circumstances)
     printed = capsys.readouterr().out
+    assert "after a batch of another size: 1: " in printed
     assert "steady" in printed
     assert "* batch" in printed
     assert "A server that runs goes on with the times that it has: start it again to use these." in printed

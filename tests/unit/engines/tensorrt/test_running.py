@@ -168,16 +168,17 @@ def test_a_graph_per_profile_and_slot_is_launched_instead(monkeypatch, tmp_path)
 @pytest.mark.parametrize("how", ["option", "capture"])
 def test_without_graphs_the_network_is_enqueued(monkeypatch, tmp_path, how):
     if how == "capture":
-        monkeypatch.setattr(running.ProfileContext, "capture", refuse_capture)
+        monkeypatch.setattr(CudaStream, "captured", refuse_capture)
     with loaded(monkeypatch, tmp_path, options={"graph": how != "option"}) as (cuda, _, _, session):
         assert session.graphs == 0
         np.testing.assert_allclose(outputs_of(session, 2.0), x(2.0)["x"] @ WEIGHTS, rtol=1e-6)
         assert "launch" not in [call[0] for call in cuda.log]
 
 
-def refuse_capture(self, number, slot, stream):
-    with stream.captured():
-        raise EngineError("operation not permitted when stream is capturing")
+@contextlib.contextmanager
+def refuse_capture(self):
+    raise EngineError("operation not permitted when stream is capturing")
+    yield
 
 
 def test_other_shapes_than_the_captured_ones_run_without_a_graph(monkeypatch, tmp_path):
@@ -188,6 +189,93 @@ def test_other_shapes_than_the_captured_ones_run_without_a_graph(monkeypatch, tm
             item = {"x": np.arange(width, dtype=np.float32)[None]}
             result = run_whole(session, Batch([item], 1))[0][0].outputs["y"]
             np.testing.assert_allclose(result, np.arange(0.5, width, 2))
+
+
+def test_graphs_come_back_once_other_shapes_stay(monkeypatch, tmp_path):
+    ranges = {"ranges": {"x": [[1, 2], [1, 8], [1, 16]]}}
+    file = onnx_models.pooled(str(tmp_path))
+    with loaded(monkeypatch, tmp_path, file=file, batch=(1,), options=ranges) as (cuda, _, _, session):
+
+        def launches(width, count):
+            before = len(cuda.log)
+            for _ in range(count):
+                item = {"x": np.arange(width, dtype=np.float32)[None]}
+                result = run_whole(session, Batch([item], 1))[0][0].outputs["y"]
+                np.testing.assert_allclose(result, np.arange(0.5, width, 2))
+            return [call[0] for call in cuda.log[before:]].count("launch")
+
+        assert launches(8, 4) == 4
+        assert launches(4, 8) == 0, "an odd shape is enqueued"
+        assert launches(4, 12) >= 10, "of each slot one more, then its graph"
+        assert session.graphs == 2, "those of the old shape are gone"
+        assert launches(8, 1) + launches(4, 1) + launches(8, 1) == 0, "shapes that alternate are worth no graph"
+        assert launches(8, 20) >= 8
+
+
+def test_no_graph_is_captured_while_another_batch_waits(monkeypatch, tmp_path):
+    ranges = {"ranges": {"x": [[1, 2], [1, 8], [1, 16]]}}
+    file = onnx_models.pooled(str(tmp_path))
+    with loaded(monkeypatch, tmp_path, file=file, batch=(1,), options=ranges) as (cuda, _, _, session):
+        batch = Batch([{"x": np.arange(4, dtype=np.float32)[None]}], 1)
+        before = session.launch(batch)
+        captures = [call[0] for call in cuda.log].count("begin_capture")
+        for _ in range(20):
+            after = session.launch(batch)
+            while not before.wait(0.01):
+                pass
+            before = after
+        assert [call[0] for call in cuda.log].count("begin_capture") == captures
+        while not before.wait(0.01):
+            pass
+
+
+# --- one working memory per lane ---
+
+
+def blocks(cuda):
+    """The sizes of the device memory that is in use."""
+    return [int(leak.split()[-2]) for leak in cuda.leaks() if leak.startswith("device memory of")]
+
+
+@pytest.mark.parametrize("large_first", [True, False])
+def test_the_models_of_a_lane_work_in_one_block_as_large_as_the_largest_needs(monkeypatch, tmp_path, large_first):
+    file = onnx_models.linear(str(tmp_path))
+    with trt_worlds.world(monkeypatch, "10.3") as cuda:
+        lane = trt_worlds.new_lane()
+        sizes = [(1, 2, 8), (1, 2)] if large_first else [(1, 2), (1, 2, 8)]
+        engines = [
+            trt_worlds.made(str(tmp_path), file, name=f"m{place}", batch=each) for place, each in enumerate(sizes)
+        ]
+        sessions = []
+        for engine in engines:
+            engine.load()
+            sessions.append(engine.open(lane))
+            for session in sessions:
+                for value in (1.0, 2.0, 3.0, 4.0):  # the first ones are enqueued where the block moved, then captured
+                    np.testing.assert_allclose(outputs_of(session, value), x(value)["x"] @ WEIGHTS, rtol=1e-6)
+        assert [size for size in blocks(cuda) if size >= trt_double.CONTEXT_BYTES] == [8 * trt_double.CONTEXT_BYTES]
+        before = len(cuda.log)
+        for session in sessions:
+            outputs_of(session, 1.0)
+        assert [call[0] for call in cuda.log[before:]].count("launch") == 2, "both have graphs again"
+        engines[0].unload()
+        np.testing.assert_allclose(outputs_of(sessions[1], 5.0), x(5.0)["x"] @ WEIGHTS, rtol=1e-6)
+        engines[1].unload()
+        trt_worlds.close(lane)
+        assert cuda.leaks() == []
+
+
+def test_planted_contexts_that_stay_in_the_block_that_is_freed(monkeypatch, tmp_path):
+    file = onnx_models.linear(str(tmp_path))
+    monkeypatch.setattr(running.LaneContexts, "moved", lambda self, block: None)
+    with trt_worlds.world(monkeypatch, "10.3"):
+        lane = trt_worlds.new_lane()
+        small, large = (trt_worlds.made(str(tmp_path), file, name=f"m{size}", batch=(size,)) for size in (1, 8))
+        for engine in (small, large):
+            engine.load()
+        small.open(lane)
+        with pytest.raises(Misuse, match="was freed while an execution context has it"):
+            large.open(lane)
 
 
 # --- inputs on the device ---

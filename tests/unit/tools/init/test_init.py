@@ -469,9 +469,10 @@ def llama(tmp_path_factory, monkeypatch):
     yield from llama_double.installed(tmp_path_factory.mktemp("llama"), monkeypatch)
 
 
-def test_a_gguf_file_becomes_a_language_model(tmp_path, llama):
+def tiny_gguf(tmp_path):
+    """A header of a language model."""
     tokens = struct.pack("<IQ", 8, 2) + text(b"a") + text(b"bc")
-    path = gguf_file(
+    return gguf_file(
         tmp_path / "tiny.gguf",
         [
             (b"general.architecture", 8, text(b"llama")),
@@ -483,6 +484,27 @@ def test_a_gguf_file_becomes_a_language_model(tmp_path, llama):
         ],
         tensors=1,
     )
+
+
+@pytest.mark.parametrize(
+    ("in_library", "on_machine", "words", "kind"),
+    [("1", True, (), "cuda"), ("", True, (), "cpu"), ("1", False, (), "cpu"), ("1", True, ("--cpu",), "cpu")],
+    ids=["a gpu", "none in the library", "none in the machine", "not asked for"],
+)
+def test_a_gguf_file_is_served_on_the_gpu_where_library_and_machine_have_one(
+    tmp_path, llama, monkeypatch, in_library, on_machine, words, kind
+):
+    monkeypatch.setenv("LLAMA_DOUBLE_GPU", in_library)
+    monkeypatch.setattr(trial, "has_nvidia_gpu", lambda: on_machine)
+    out = str(tmp_path / "edge.toml")
+    assert cli.main(["init", tiny_gguf(tmp_path), "--out", out, *words]) == 0
+    config = load_config(out)
+    lane = config.lanes[(config.models["tiny"].lanes or tuple(config.lanes))[0]]
+    assert config.devices[lane.device].kind == kind
+
+
+def test_a_gguf_file_becomes_a_language_model(tmp_path, llama):
+    path = tiny_gguf(tmp_path)
     assert describe(path).facts == {
         "architecture": "llama",
         "name": "Tiny",

@@ -1,0 +1,164 @@
+"""A language model that a local server has: what it is asked for, what arrives, and what happens when it fails."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import threading
+
+import numpy as np
+import pytest
+from lm_control import Recorder
+from openai_server import local_server, words_of
+from serving import wait_until
+
+import edgeserve
+from edgeserve.config.schema import ModelConfig
+from edgeserve.engines import make_engine
+from edgeserve.engines.base import Batch, LaneInfo, written_of
+from edgeserve.errors import ConfigError, EngineError, WrongInput
+
+ITEM = {"prompt": "Tell a story", "max_tokens": 6}
+
+
+@pytest.fixture
+def server():
+    with local_server() as local:
+        yield local
+
+
+def made(server, **options):
+    model = ModelConfig(
+        "chat", "lm", batch=(1, 2, 4), options={"backend": "openai", "url": server.url, **options}, slots=4
+    )
+    engine = make_engine(model, [LaneInfo()], ".")
+    engine.load()
+    return engine
+
+
+def run(session, items, states=(), **settings):
+    return session.launch(Batch(items, len(items), states, **settings)).result()
+
+
+def test_pieces_come_as_they_are_written_and_the_end_has_the_servers_numbers(server):
+    session, control = made(server).open(LaneInfo()), Recorder()
+    run(session, [ITEM, {"messages": json.dumps([{"role": "user", "content": "Hello"}])}], control=control)
+    words = words_of(server.asked[0])
+    assert [piece.outputs["text"] for piece in control.pieces[0]] == words
+    outputs = control.ends[0].outputs
+    assert outputs["text"] == "".join(words)
+    assert (outputs["finish_reason"], outputs["prompt_tokens"], outputs["completion_tokens"]) == ("length", 7, 6)
+    assert control.ends[1].outputs["text"] == "".join(words_of(server.asked[1]))
+
+
+def test_a_request_carries_what_its_item_and_the_model_say(server, monkeypatch):
+    monkeypatch.setenv("LOCAL_KEY", "secret")
+    engine = made(server, temperature=0.5, stop=["\n\n"], key_env="LOCAL_KEY", chat=True, max_tokens=8)
+    form = {"type": "json_object"}
+    item = {"prompt": "Hi", "top_p": np.array(0.9), "seed": 3, "response_format": json.dumps(form), "max_tokens": 99}
+    run(engine.open(LaneInfo()), [item])
+    asked = server.asked[0]
+    expected = {"temperature": 0.5, "top_p": 0.9, "seed": 3, "stop": ["\n\n"], "max_tokens": 8, "response_format": form}
+    assert {name: asked[name] for name in expected} == expected
+    assert asked["messages"] == [{"role": "user", "content": "Hi"}]
+    assert (asked["authorization"], asked["model"]) == ("Bearer secret", "words")
+
+
+def test_the_answers_of_a_batch_are_written_at_the_same_time_and_it_can_be_cut_while_the_server_is_silent(server):
+    session = made(server).open(LaneInfo())
+    server.go.clear()
+    control = Recorder()
+    results = []
+    thread = threading.Thread(target=lambda: results.extend(run(session, [ITEM] * 3, control=control)))
+    thread.start()
+    wait_until(lambda: server.running == 3)
+    control.stopping = True
+    thread.join(10)
+    assert [result.done for result in results] == [False] * 3
+    server.go.set()
+    ends = run(session, [ITEM] * 3, [result.state for result in results])
+    assert {end.outputs["text"] for end in ends} == {"".join(words_of(server.asked[0]))}
+    assert len(server.asked) == 3, "the streams go on: nothing is asked for again"
+
+
+def test_a_state_says_what_it_has_written_and_goes_on_in_another_process(server):
+    session = made(server, temperature=1.0).open(LaneInfo())
+    (begun,) = run(session, [ITEM], steps_max=2)
+    words = words_of(server.asked[0])
+    assert written_of(begun.state).outputs["text"] == "".join(words[:2])
+    control = Recorder()
+    run(made(server).open(LaneInfo()), [ITEM], [pickle.loads(pickle.dumps(begun.state))], control=control)
+    assert [piece.outputs["text"] for piece in control.pieces[0]] == words[2:], "what was sent is not sent again"
+    assert control.ends[0].outputs["text"] == "".join(words)
+    assert server.asked[0]["seed"] == server.asked[1]["seed"], "another seed would tell another story"
+
+
+def test_who_leaves_frees_the_servers_slot(server):
+    session, control = made(server).open(LaneInfo()), Recorder()
+    server.go.clear()
+    thread = threading.Thread(target=lambda: run(session, [ITEM], control=control))
+    thread.start()
+    wait_until(lambda: server.running == 1)
+    control.gone.add(0)
+    thread.join(10)
+    wait_until(lambda: server.running == 0)
+    assert server.left == 1 and control.ends[0].outputs == {}
+
+
+def test_what_the_server_refuses_is_the_clients_error_and_the_others_run(server):
+    engine = made(server)
+    wrong, right = run(engine.open(LaneInfo()), [{"prompt": "refuse me"}, ITEM])
+    assert isinstance(wrong.error, WrongInput)
+    assert "model 'chat'" in str(wrong.error) and "exceeds the available context size" in str(wrong.error)
+    assert right.error is None and engine.trouble("") == ""
+
+
+def test_a_server_that_ends_fails_what_it_had_and_is_trouble_until_it_answers(server):
+    engine = made(server)
+    session = engine.open(LaneInfo())
+    server.breaks_after = 2
+    (result,) = run(session, [ITEM])
+    assert "in the middle" in str(result.error) and "in the middle" in engine.trouble("")
+    server.breaks_after = -1
+    assert run(session, [ITEM])[0].error is None and engine.trouble("") == ""
+
+
+def test_at_load_the_server_says_its_model_and_context(server):
+    engine = made(server)
+    assert (engine.sequence().context_tokens, engine.sequence().slots) == (256, 4)
+    server.models.append({"id": "other", "meta": {"n_ctx_train": 64}})
+    assert made(server, served="other").sequence().context_tokens == 64
+    with pytest.raises(EngineError, match="serves 'words', 'other'; expected .*options.served"):
+        made(server)
+    server.models[:] = [{"id": "words"}]
+    with pytest.raises(EngineError, match="does not say how many tokens .*options.context"):
+        made(server)
+    assert made(server, context=32).sequence().context_tokens == 32
+
+
+def test_without_a_server_the_error_says_what_to_do(server):
+    model = ModelConfig("chat", "lm", options={"backend": "openai", "url": "http://127.0.0.1:9/v1"})
+    with pytest.raises(EngineError, match=r"model 'chat': http://127.0.0.1:9/v1/models failed.*Start the server first"):
+        make_engine(model, [LaneInfo()], ".").load()
+    for options, says in (({"url": "localhost"}, "options.url"), ({"url": server.url, "gpu_layers": 3}, "gpu_layers")):
+        with pytest.raises(ConfigError, match=says):
+            make_engine(ModelConfig("chat", "lm", options={"backend": "openai", **options}), [LaneInfo()], ".")
+
+
+def test_served_under_the_scheduler(server, tmp_path):
+    path = tmp_path / "edge.toml"
+    path.write_text(f"""
+[model.chat]
+engine = "lm"
+batch = [1, 2, 4]
+options = {{ backend = "openai", url = "{server.url}" }}
+
+[app.chat]
+model = "chat"
+slo = "20s"
+""")
+    with edgeserve.Runtime(str(path)) as runtime:
+        futures = [runtime.submit("chat", {"prompt": f"Story {number}", "max_tokens": 12}) for number in range(8)]
+        texts = [future.result(30).outputs["text"] for future in futures]
+    asked = {body["prompt"]: "".join(words_of(body)) for body in server.asked}
+    assert texts == [asked[f"Story {number}"] for number in range(8)]
