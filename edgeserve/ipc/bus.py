@@ -168,6 +168,7 @@ class Bus:
         app_bytes_max: Mapping[str, int] | None = None,
         shared_memory_bytes: int = 0,
     ) -> None:
+        transports = {split_endpoint(endpoint)[0] for endpoint in endpoints}
         self._clock_ns = clock_ns
         self._ask_type = ask_type
         self._message_bytes_max = message_bytes_max
@@ -189,13 +190,12 @@ class Bus:
         self._context: zmq.Context[Any] = zmq.Context() if context is None else context
         self._gate: Gate | None = None
         self._authenticator: Authenticator | None = None
-        if allowed is not None and any(endpoint.startswith("tcp") for endpoint in endpoints):
+        if allowed is not None and "tcp" in transports:
             self._authenticator = Authenticator(self._context, allowed)
         seed_routing_ids()
         self.socket: zmq.Socket[Any] = self._context.socket(zmq.ROUTER)
         pending_bytes_max = max(pending_bytes_max, message_bytes_max)
         now_ns = clock_ns()
-        transports = {split_endpoint(endpoint)[0] for endpoint in endpoints}
         self._kept_out = KeptOut(clock_ns)
         self._in_flight = InFlight(message_bytes_max, client_bytes_max, pending_bytes_max, app_bytes_max or {})
         self._liveness = Liveness(

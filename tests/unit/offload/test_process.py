@@ -19,7 +19,7 @@ from edgeserve.config.schema import ModelConfig
 from edgeserve.engines import make_engine
 from edgeserve.engines.base import Batch, LaneInfo, run_whole
 from edgeserve.errors import ConfigError, EngineError, ExampleUnknown
-from edgeserve.offload import pin, process
+from edgeserve.offload import pin, remote
 from edgeserve.offload.channel import Channel
 from edgeserve.offload.pin import allowed_cores, pin_thread
 from edgeserve.offload.quarantine import PoisonInput
@@ -103,7 +103,7 @@ def test_a_killed_child_is_a_typed_error_and_comes_back(engine):
 
 
 def test_starts_in_a_row_have_pauses_between_them_and_never_end(engine, monkeypatch):
-    monkeypatch.setattr(process, "PAUSE_S", 2.0)
+    monkeypatch.setattr(remote, "PAUSE_S", 2.0)
     for number in range(3):
         with pytest.raises(EngineError, match="killed by SIGKILL"):
             run(engine, f"die {number}")
@@ -117,7 +117,7 @@ def test_starts_in_a_row_have_pauses_between_them_and_never_end(engine, monkeypa
 
 
 def test_a_reload_ends_a_pause(engine, monkeypatch):
-    monkeypatch.setattr(process, "PAUSE_S", 60.0)
+    monkeypatch.setattr(remote, "PAUSE_S", 60.0)
     for number in range(3):
         with pytest.raises(EngineError, match="killed by SIGKILL"):
             run(engine, f"die {number}")
