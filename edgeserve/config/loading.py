@@ -32,6 +32,11 @@ from edgeserve.config.schema import (
 from edgeserve.errors import ConfigError, nearest
 from edgeserve.units import NS_PER_MS, counted_axes, format_duration
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
 T = TypeVar("T")
 
 MONITOR_INTERVAL_NS_MIN = 10 * NS_PER_MS
@@ -84,11 +89,6 @@ def read_toml_text(path: str) -> str:
 
 def parse_toml(text: str, source: str = "(a text)") -> Dict[str, Any]:
     """The table of a TOML text, unchecked."""
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
-
     try:
         return dict(tomllib.loads(text))
     except RecursionError:

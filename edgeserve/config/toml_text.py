@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, is_dataclass
 from typing import Any, Dict, List, Mapping
 
 from edgeserve.config.language_apps import WRITING_ENGINES
 from edgeserve.config.loading import parse_config
 from edgeserve.config.plain_text import toml_key, toml_value
 from edgeserve.config.python_names import importable_name
-from edgeserve.config.readers import duration, durations_by_size, input_axis, size
-from edgeserve.config.schema import AppConfig, Config, ModelConfig, NodeConfig
+from edgeserve.config.readers import durations_by_size, input_axis, schema_of
+from edgeserve.config.schema import AppConfig, Config, ModelConfig, NodeConfig, PolicyConfig
 from edgeserve.errors import ConfigError
 from edgeserve.units import NS_PER_MS, NS_PER_S, NS_PER_US
 
@@ -22,23 +22,27 @@ def toml_of(config: Config) -> str:
     """The text. Raises :class:`ConfigError` for a model that no file can name: a function or an engine without an
     importable name, an engine object."""
     lines: List[str] = []
-    for name in ("server", "monitor"):
-        _write(lines, f"[{name}]", _table(getattr(config, name)), always=False)
     plain = parse_config({})  # what is meant where a file says nothing
-    for section, tables in (("device", config.devices), ("lane", config.lanes)):
-        if tables != getattr(plain, f"{section}s"):
-            for name, item in tables.items():
-                _write(lines, f"[{section}.{toml_key(name)}]", _table(item))
-    for name, model in config.models.items():
-        _write(lines, f"[model.{toml_key(name)}]", _of_model(model))
-    if config.policies != plain.policies:
-        for name, policy in config.policies.items():
-            _write(lines, f"[policy.{toml_key(name)}]", {"kind": policy.kind, **policy.options})
-    for name, app in config.apps.items():
-        _of_app(lines, toml_key(name), app, config.models)
-    for name, table in config.fronts.items():
-        _write(lines, f"[front.{toml_key(name)}]", table)
+    for field in fields(config):
+        value = getattr(config, field.name)
+        if is_dataclass(value):
+            _write(lines, f"[{field.name}]", _table(value), always=value != getattr(plain, field.name))
+        elif isinstance(value, Mapping) and value != getattr(plain, field.name):
+            section = "policy" if field.name == "policies" else field.name[:-1]
+            for name, item in value.items():
+                _of_name(lines, section, toml_key(name), item, config.models)
     return "\n".join(lines[:-1]) + "\n" if lines else ""
+
+
+def _of_name(lines: List[str], section: str, name: str, item: Any, models: Mapping[str, ModelConfig]) -> None:
+    if isinstance(item, AppConfig):
+        _of_app(lines, name, item, models)
+    elif isinstance(item, ModelConfig):
+        _write(lines, f"[{section}.{name}]", _of_model(item))
+    elif isinstance(item, PolicyConfig):
+        _write(lines, f"[{section}.{name}]", {"kind": item.kind, **item.options})
+    else:
+        _write(lines, f"[{section}.{name}]", _table(item) if is_dataclass(item) else item)
 
 
 def _write(lines: List[str], head: str, table: Mapping[str, Any], always: bool = True) -> None:
@@ -53,19 +57,19 @@ def _table(item: Any, *kept: str) -> Dict[str, Any]:
         value = getattr(item, entry.name)
         default = entry.default_factory() if entry.default_factory is not MISSING else entry.default
         if "read" in entry.metadata and (value != default or entry.name in kept):
-            table[entry.metadata["key"] or entry.name] = _written(value, entry.metadata["read"])
+            table[entry.metadata["key"] or entry.name] = _written(entry.name, value, entry.metadata["read"])
     return table
 
 
-def _written(value: Any, reader: Any) -> Any:
-    """The value of a file that a reader turns into this one."""
-    if reader is duration:
-        return _exact(value, _EXACT, "ns")
-    if reader is size:
-        return _exact(value, _EXACT_SIZES, "B")
+def _written(name: str, value: Any, reader: Any) -> Any:
+    """The value of a file that a reader turns into this one: durations and sizes are texts with a unit there."""
     if reader is durations_by_size:
         return {str(count): _exact(ns, _EXACT, "ns") for count, ns in value.items()}
-    return f"{value[0]}[{value[1]}]" if reader is input_axis else value
+    if reader is input_axis:
+        return f"{value[0]}[{value[1]}]"
+    if isinstance(value, int) and schema_of(reader).get("type") == "string":
+        return _exact(value, _EXACT, "ns") if name.endswith("_ns") else _exact(value, _EXACT_SIZES, "B")
+    return value
 
 
 def _exact(value: int, units: Any, least: str) -> str:

@@ -15,11 +15,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
 from lib import drawn
 
 import edgeserve
+from edgeserve.app import Sections
 from edgeserve.request_options import OPTIONS
 
 PAGE, SCRIPT = "docs/reference/python.md", "scripts/draw/reference.py"
 
-CLASSES = ("Runtime", "AsyncRuntime", "Client", "AsyncClient", "Answer")
+CLASSES = ("Runtime", "AsyncRuntime", "Model", "App", "Node", "Client", "AsyncClient", "Answer")
 """Those whose methods are listed; :class:`Config` has a page of its own."""
 
 
@@ -69,6 +70,9 @@ def signature(function: Any) -> str:
             words.append("*")
         if parameter.annotation == "Unpack[RequestOptions]":
             words += [*(() if starred else ("*",)), *(f"{name}=None" for name in OPTIONS)]
+            continue
+        if parameter.annotation == "Unpack[Sections]":
+            words += [f"{name}=None" for name in Sections.__annotations__]
             continue
         prefix = {parameter.VAR_KEYWORD: "**", parameter.VAR_POSITIONAL: "*"}.get(parameter.kind, "")
         default = "" if parameter.default is parameter.empty else f"={parameter.default!r}"

@@ -53,7 +53,11 @@ VARIABLE = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
 NOTHING_TO_DO = {"stop", "ask_to_stop", "close", "__exit__", "__aexit__"}
 """Ends what is the parent's: they do nothing in a child."""
 
-HARMLESS = {"is_alive", "from_config", "endpoint", "runtime", "on_device_lost"}
+HARMLESS = {"is_alive", "was_started", "from_config", "configuration", "config", "tracer_provider"} | {
+    "endpoint",
+    "runtime",
+    "on_device_lost",
+}
 """Need no thread of the runtime's."""
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import edgeserve
 from edgeserve import App, Model, Node
 from edgeserve.app import configuration
-from edgeserve.config.loading import parse_config, parse_toml
+from edgeserve.config.loading import load_config, parse_config, parse_toml
 from edgeserve.config.python_names import importable_name, in_python
 from edgeserve.config.schema import Config
 from edgeserve.config.toml_text import toml_of
@@ -259,6 +259,15 @@ def drawn_sections(draw: st.DrawFn) -> Dict[str, Any]:
 @given(drawn_sections())
 def test_the_text_of_a_configuration_means_the_same(drawn: Dict[str, Any]) -> None:
     config = configuration(**drawn)
+    assert read_back(toml_of(config), config) == config
+
+
+EXAMPLES = sorted((Path(__file__).resolve().parents[2] / "examples").rglob("edge.toml"))
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=[path.parent.name for path in EXAMPLES])
+def test_the_text_of_an_example_means_the_same(path: Path) -> None:
+    config = load_config(path)
     assert read_back(toml_of(config), config) == config
 
 
