@@ -87,7 +87,7 @@ ROOMS = {
     "predict": set(),
     "taps": {"sched"},
     "sim": {"sched", "loop", "taps", "device.filter"},
-    "testing": {"sched", "loop", "sim", "taps", "engines.base"},
+    "testing": {"sched", "loop", "sim", "taps", "engines.base", "front", "client", "runtime"},
     "live": {"sched", "loop", "taps", "predict", ""} | OUTSIDE,
     "policy": {"sched"},
     "engine": {"engines"},
@@ -116,7 +116,8 @@ FRONT_EXCEPTIONS = {
     "fronts.http.kserve": {"config.gone"},  # what Triton's shared memory is answered
     "fronts.http.kserve_routes": {"config.gone"},
     "fronts.http.page_routes": {"taps.timeline", "taps.trace"},  # the page's timeline
-    "fronts.http.tensors": {"texts"},  # tensors of texts
+    "fronts.http.grpc_service": {"texts"},  # tensors of texts
+    "fronts.http.tensors": {"texts"},
     "fronts.image_apps": {"engines.image"},  # resized as the server resizes
     "fronts.ros_messages": {"engines.image"},
     "fronts.ray.client": {"request_options"},

@@ -20,7 +20,10 @@ from edgeserve.fronts.camera import Ended
 EXAMPLE = "127.0.0.1:8090"
 
 VIEWERS_MAX = 8
-"""One more takes the place of the oldest."""
+"""Streams; one more takes the place of the oldest."""
+
+ASKING_MAX, ASKING_OF_ONE_MAX = 64, 48
+"""Connections that are no stream, or none yet; one more takes the place of the oldest."""
 
 HEAD_BYTES_MAX = 8192
 WAIT_S = 10.0
@@ -53,7 +56,8 @@ class BoxesPage:
         self._newest: Optional[Ended] = None
         self._jpeg = b""
         self._came = asyncio.Event()
-        self._seats = Seats(VIEWERS_MAX, VIEWERS_MAX)
+        self._asking = Seats(ASKING_MAX, ASKING_OF_ONE_MAX)
+        self._viewers = Seats(VIEWERS_MAX, VIEWERS_MAX)
 
     def show(self, ended: Ended) -> None:
         """A frame that ended; one without an answer, or an older one, leaves the picture before it."""
@@ -75,15 +79,24 @@ class BoxesPage:
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         origin = user_at(writer)
         try:
-            async with seated(self._seats, origin):
-                head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), WAIT_S)
-                await self._serve(head.decode("latin-1"), reader, writer)
-        except (asyncio.TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, OSError):
+            is_stream = False
+            async with seated(self._asking, origin):
+                try:
+                    head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), WAIT_S)
+                except asyncio.LimitOverrunError:
+                    await _send(writer, "431 Request Header Fields Too Large", "text/plain", b"at most 8192 bytes\n")
+                    return
+                is_stream = await self._serve(head.decode("latin-1"), writer)
+            if is_stream:
+                async with seated(self._viewers, origin):
+                    await self._stream(reader, writer)
+        except (asyncio.TimeoutError, asyncio.IncompleteReadError, OSError):
             pass  # the viewer has gone, or never asked
         finally:
             writer.close()
 
-    async def _serve(self, head: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve(self, head: str, writer: asyncio.StreamWriter) -> bool:
+        """Answer a request; True for the stream, which is still to be sent."""
         method, path = (head.split(" ", 2) + ["", ""])[:2]
         hosts = [line[5:].strip() for line in head.split("\r\n") if line.lower().startswith("host:")]
         named = hosts[0].rpartition(":")[0] or hosts[0] if hosts else ""
@@ -101,7 +114,8 @@ class BoxesPage:
                 await asyncio.wait_for(self._came.wait(), WAIT_S)
             await _send(writer, "200 OK", "image/jpeg", await self._picture())
         else:
-            await self._stream(reader, writer)
+            return True
+        return False
 
     async def _stream(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Send frames until the viewer disconnects, also where no frame comes."""

@@ -77,7 +77,7 @@ def alone(path: str, model: Any, item: Dict[str, Any], state: Dict[str, Any]) ->
 def test_what_is_served_answers_as_the_model_does(number, kind, tmp_path):
     path = model_kinds.write(kind, str(tmp_path), number)
     out = str(tmp_path / "edge.toml")
-    assert cli.main(["init", path, "--out", out, "--cpu", "--slo", "60s"]) == 0
+    assert cli.main(["init", "--here", path, "--out", out, "--cpu", "--slo", "60s"]) == 0
     config = load_config(out)
     (model,), (app,) = config.models.values(), config.apps.values()
     items = [drawn_values(config, app.inputs, model.shapes, seed) for seed in range(4)]

@@ -479,7 +479,7 @@ def test_a_front_that_dies_is_offline(runtime, port):
             *command, "--broker", f"mqtt://127.0.0.1:{port}", stderr=asyncio.subprocess.PIPE
         )
         try:
-            assert b"ready at 127.0.0.1" in await asyncio.wait_for(process.stderr.readline(), 60)
+            assert b"ready on 127.0.0.1" in await asyncio.wait_for(process.stderr.readline(), 60)
             async with home_of(port) as home:
                 await home.until("edgeserve/attic/status", lambda text: text == "online")
                 process.kill()

@@ -305,11 +305,21 @@ def test_drawn_graphs_over_the_bus_to_several_processes(begin: int, tmp_path: Pa
             continue  # a text's shape does not travel; streams and lengths are compared in process
         drawn_graphs.save(graph, str(tmp_path / f"m{seed}.onnx"))
         if (
-            cli.main(["init", str(tmp_path / f"m{seed}.onnx"), "--out", str(tmp_path / "try.toml"), "--cpu", "--force"])
+            cli.main(
+                [
+                    "init",
+                    "--here",
+                    str(tmp_path / f"m{seed}.onnx"),
+                    "--out",
+                    str(tmp_path / "try.toml"),
+                    "--cpu",
+                    "--force",
+                ]
+            )
             == 0
         ):
             (tmp_path / f"m{seed}.onnx").rename(kept / f"m{seed}.onnx")
-    assert cli.main(["init", str(kept), "--out", str(kept / "edge.toml"), "--cpu", "--slo", "60s"]) == 0
+    assert cli.main(["init", "--here", str(kept), "--out", str(kept / "edge.toml"), "--cpu", "--slo", "60s"]) == 0
     with tempfile.TemporaryDirectory(prefix="es") as folder:
         config = load_config(str(kept / "edge.toml"))
         config = replace(config, server=replace(config.server, endpoint=f"ipc://{folder}/b"))

@@ -238,7 +238,7 @@ def test_what_init_writes_serves_texts_and_never_says_object(app: str, tmp_path:
     shape = APPS[app]
     file = onnx_models.words(str(tmp_path), [size if size > 0 else "D" for size in shape], app)
     out = str(tmp_path / "edge.toml")
-    assert cli.main(["init", os.path.join(str(tmp_path), file), "--out", out, "--cpu", "--slo", "20s"]) == 0
+    assert cli.main(["init", "--here", os.path.join(str(tmp_path), file), "--out", out, "--cpu", "--slo", "20s"]) == 0
     assert "object" not in (tmp_path / "edge.toml").read_text() + "".join(capsys.readouterr())
     config = load_config(out)
     assert (config.apps[app].inputs["x"].dtype, config.apps[app].inputs["x"].shape) == ("text", shape)
@@ -254,7 +254,7 @@ def test_what_init_writes_serves_texts_and_never_says_object(app: str, tmp_path:
 def test_a_model_may_answer_with_texts(tmp_path: Any, capsys: Any) -> None:
     out = str(tmp_path / "edge.toml")
     file = os.path.join(str(tmp_path), onnx_models.named_classes(str(tmp_path)))
-    assert cli.main(["init", file, "--out", out, "--cpu", "--slo", "20s"]) == 0
+    assert cli.main(["init", "--here", file, "--out", out, "--cpu", "--slo", "20s"]) == 0
     assert "It returns label (text)." in (tmp_path / "edge.toml").read_text()
     with Runtime(load_config(out)) as runtime:
         asked = [runtime.submit("named_classes", {"x": np.eye(3, dtype=np.float32)[place % 3]}) for place in range(6)]

@@ -252,20 +252,33 @@ class Call:
     async def answer(self, body: Any = None, status: int = 200, headers: Sequence[Tuple[bytes, bytes]] = ()) -> None:
         """Send JSON, or ``bytes`` as they are with the ``content-type`` that is in ``headers``."""
         data = body if isinstance(body, bytes) else b"" if body is None else to_json(body)
-        await self.start(
-            status,
-            [
-                *([] if isinstance(body, bytes) else [(b"content-type", JSON)]),
-                *headers,
-                (b"content-length", str(len(data)).encode()),
-            ],
+        own = [] if isinstance(body, bytes) else [(b"content-type", JSON)]
+        length = (b"content-length", str(len(data)).encode())
+        self.begun = True
+        await self._sent(
+            {"type": "http.response.start", "status": status, "headers": [*own, *headers, length]},
+            {"type": "http.response.body", "body": data},
         )
-        await self.send({"type": "http.response.body", "body": data})
 
     async def start(self, status: int, headers: Headers) -> None:
         """Send the status and the headers."""
         self.begun = True
-        await self.send({"type": "http.response.start", "status": status, "headers": headers})
+        await self._sent({"type": "http.response.start", "status": status, "headers": headers})
+
+    async def write(self, part: bytes, more: bool = False) -> None:
+        """Send a part of the body; ``more`` of it follow. Raises :class:`ClientGone` where the client does not read
+        what was sent before."""
+        await self._sent({"type": "http.response.body", "body": part, "more_body": more})
+
+    async def _sent(self, *messages: Dict[str, Any]) -> None:
+        async def send() -> None:
+            for message in messages:
+                await self.send(message)
+
+        try:
+            await asyncio.wait_for(send(), self.bounds.body_s_max)
+        except asyncio.TimeoutError:
+            raise ClientGone("the client does not read its answer") from None
 
 
 def whole_of(text: str) -> int:

@@ -179,8 +179,8 @@ async def send_stream(
             except EdgeServeError as error:
                 if not call.begun or isinstance(error, ClientGone):
                     raise
-                await _write(call, failed(error))
-            await _write(call, b"", more=False)
+                await call.write(failed(error), more=True)
+            await call.write(b"")
     finally:
         if coming is not None:
             await _end([coming])
@@ -191,12 +191,4 @@ async def _send(call: Call, headers: Headers, part: bytes) -> None:
     call.check_token()
     if not call.begun:
         await call.start(200, list(headers))
-    await _write(call, part)
-
-
-async def _write(call: Call, part: bytes, more: bool = True) -> None:
-    try:
-        message = {"type": "http.response.body", "body": part, "more_body": more}
-        await asyncio.wait_for(call.send(message), call.bounds.body_s_max)
-    except asyncio.TimeoutError:
-        raise ClientGone("the client does not read its stream") from None
+    await call.write(part, more=True)

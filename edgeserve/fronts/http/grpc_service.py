@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
-from typing import Any, AsyncIterator, Awaitable, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import Any, AsyncIterator, Awaitable, Callable, Dict, Mapping, Optional, Sequence, Set, Tuple
 from urllib.parse import unquote
 from weakref import WeakValueDictionary
 
@@ -33,7 +33,8 @@ from edgeserve.fronts.http.kserve import (
     check_no_region,
 )
 from edgeserve.fronts.http.settings import HttpConfig
-from edgeserve.fronts.http.tensors import to_raw
+from edgeserve.fronts.http.tensors import to_raw, too_many_texts
+from edgeserve.texts import ELEMENTS_MAX
 from edgeserve.units import ns_to_s
 
 log = logging.getLogger("edgeserve")
@@ -192,11 +193,13 @@ def _contents(tensor: Any) -> Sequence[Any]:
         raise BadInput(
             f"input {tensor.name!r}: datatype {tensor.datatype!r} has no field in contents; send raw_input_contents"
         )
-    values: List[Any] = list(getattr(tensor.contents, field))
+    contents = getattr(tensor.contents, field)
     if field != "bytes_contents":
-        return values
+        return list(contents)
+    if len(contents) > ELEMENTS_MAX:
+        raise too_many_texts(tensor.name, str(len(contents)))
     try:
-        return [value.decode("utf-8") for value in values]
+        return [value.decode("utf-8") for value in contents]
     except UnicodeDecodeError as error:
         raise BadInput(
             f"input {tensor.name!r}: its BYTES are no UTF-8 text ({error.reason}); send raw bytes as UINT8"
@@ -371,7 +374,8 @@ class Stream:
                 raise
             size = len(data)
             self._look()
-            async with self._at_once.turn(self._origin, size):
+            async with AsyncExitStack() as room:
+                await room.enter_async_context(self._at_once.turn(self._origin, size))
                 message = parsed("ModelInferRequest", data)
                 name = message.id
                 request = read_request(message)
@@ -382,6 +386,9 @@ class Stream:
                     packed = message.SerializeToString()
                     del message
                     if not found.parameters[FINAL]:
+                        await room.aclose()  # the server has the request: its room is for the next one
+                        self._held.set(self._held.count - size)
+                        size = 0
                         await self._write_piece(packed)
                         packed = b""
             self._held.set(self._held.count - size + len(packed))

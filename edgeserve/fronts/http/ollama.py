@@ -4,10 +4,12 @@ transport.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import hashlib
 import json
-from typing import Any, Collection, Dict, List, Mapping
+import re
+from typing import Any, Collection, Dict, Iterator, List, Mapping
 
 from edgeserve.answers import Answer
 from edgeserve.errors import did_you_mean
@@ -82,6 +84,18 @@ def name_of(model: Any, apps: Collection[str]) -> Any:
 def listed(app: str) -> str:
     """The name of an app as clients see it, which has a tag."""
     return app if ":" in app and not app.endswith(TAG) else app + TAG
+
+
+@contextlib.contextmanager
+def own_fields(**named: str) -> Iterator[None]:
+    """Have errors of the block name Ollama's fields. ``named``: more fields of OpenAI's, and what they are called."""
+    names = {**{field: f"options.{key}" for key, field in OPTIONS.items()}, "response_format": "format", **named}
+    try:
+        yield
+    except BadField as error:
+        field = re.split(r"[.[]", error.param)[0]
+        rest = "" if field in named else error.param[len(field) :]
+        raise BadField(names.get(field, field) + rest, str(error)[len(error.param) :]) from None
 
 
 def chat_body(body: Mapping[str, Any]) -> Dict[str, Any]:

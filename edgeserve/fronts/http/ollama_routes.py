@@ -30,6 +30,7 @@ from edgeserve.fronts.http.ollama import (
     generate_body,
     models_of,
     name_of,
+    own_fields,
     passed_over,
     time_of,
 )
@@ -110,7 +111,9 @@ class OllamaRoutes:
         if not body.get("messages"):
             await call.answer(lines.loaded(self._clock_s()))
             return
-        await self._answer(call, app, read_request(chat_body({**body, "model": name}), app["inputs"]), lines)
+        with own_fields():
+            request = read_request(chat_body({**body, "model": name}), app["inputs"])
+        await self._answer(call, app, request, lines)
 
     async def generate(self, call: Call) -> None:
         """An answer to a prompt."""
@@ -121,9 +124,11 @@ class OllamaRoutes:
         if not body.get("prompt"):
             await call.answer(lines.loaded(self._clock_s()))
             return
-        asked = generate_body({**body, "model": name})
-        read = read_prompts if "prompt" in asked else read_request
-        await self._answer(call, app, read(asked, app["inputs"]), lines)
+        with own_fields(messages="prompt"):
+            asked = generate_body({**body, "model": name})
+            read = read_prompts if "prompt" in asked else read_request
+            request = read(asked, app["inputs"])
+        await self._answer(call, app, request, lines)
 
     async def _answer(self, call: Call, app: Mapping[str, Any], request: ChatRequest, lines: Lines) -> None:
         if request.stream:
@@ -165,7 +170,8 @@ class OllamaRoutes:
     async def _embedded(self, call: Call, key: str) -> Tuple[str, List[Answer]]:
         body = await _body(call)
         name, app = await self._named(body.get("model"), can_embed, EMBEDS)
-        request, _ = read_texts(embed_body({**body, "model": name}, key), app["inputs"])
+        with own_fields(input=key):
+            request, _ = read_texts(embed_body({**body, "model": name}, key), app["inputs"])
         return body["model"], await answers_to(self._backend, call, request)
 
     async def _named(

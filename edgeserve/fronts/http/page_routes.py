@@ -15,7 +15,7 @@ from typing import Any, AsyncGenerator, Callable, Deque, Dict, List, Mapping, Tu
 from starlette.routing import Route
 
 from edgeserve.errors import EdgeServeError, Malformed
-from edgeserve.front import ClientGone, Forbidden, Seats, Tokens, Unauthorized, seated
+from edgeserve.front import Forbidden, Seats, Tokens, Unauthorized, seated
 from edgeserve.fronts.http.asgi import Bounds, Call, Endpoint, Handler, to_json, whole_of
 from edgeserve.fronts.http.backend import Backend
 from edgeserve.fronts.http.chat import can_chat
@@ -133,21 +133,13 @@ class PageRoutes:
                 await call.start(200, [*EVENT_STREAM, *HEADERS[1:2]])
                 async for piece in pieces:
                     call.check_token()
-                    await _write(call, piece, more=True)
-            await _write(call, b"")
+                    await call.write(piece, more=True)
+            await call.write(b"")
         except Unauthorized as error:
             told = event("failed", {"code": error.code, "error": str(error)})
-            await _write(call, told)  # and this is its end
+            await call.write(told)  # and this is its end
         finally:
             await pieces.aclose()
-
-
-async def _write(call: Call, piece: bytes, more: bool = False) -> None:
-    message = {"type": "http.response.body", "body": piece, "more_body": more}
-    try:
-        await asyncio.wait_for(call.send(message), call.bounds.body_s_max)
-    except asyncio.TimeoutError:
-        raise ClientGone("the viewer does not read its stream") from None
 
 
 class _File:

@@ -116,13 +116,13 @@ def _messages(instructions: Any, given: Any) -> Tuple[List[Any], List[str]]:
     return found, places
 
 
-def _tools(tools: Any) -> Any:
-    """Functions as a conversation's body has them."""
+def _tools(tools: Any, where: str = "tools") -> Any:
+    """Functions as a conversation's body has them; ``where``: the field that holds them."""
     if not isinstance(tools, list):
-        raise BadField("tools", ": expected a list of functions")
+        raise BadField(where, ": expected a list of functions")
     for place, tool in enumerate(tools):
         if not isinstance(tool, dict) or tool.get("type") != "function" or not isinstance(tool.get("name"), str):
-            raise BadField(f"tools[{place}]", ": expected an object of type function with a name")
+            raise BadField(f"{where}[{place}]", ": expected an object of type function with a name")
     kept = ("name", "description", "parameters", "strict")
     return [
         {"type": "function", "function": {key: tool[key] for key in kept if tool.get(key) is not None}}
@@ -135,7 +135,7 @@ def _choice(choice: Mapping[str, Any]) -> Dict[str, Any]:
         return {"type": "function", "function": {"name": choice.get("name")}}
     if choice.get("type") != "allowed_tools":
         raise BadField("tool_choice", ": expected a text, a function, or allowed_tools")
-    tools = _tools(choice.get("tools") or [])
+    tools = _tools(choice.get("tools") or [], "tool_choice.tools")
     return {"type": "allowed_tools", "allowed_tools": {"mode": choice.get("mode"), "tools": tools}}
 
 

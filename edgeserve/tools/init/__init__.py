@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 from typing import Dict, List, Optional, Sequence, Tuple
 
@@ -22,6 +23,7 @@ from edgeserve.engines.describe import READERS, SAVED, SAVED_HOW, check_file, de
 from edgeserve.errors import ConfigError, EdgeServeError
 from edgeserve.front.registry import known_settings
 from edgeserve.tools.init.batch_axis import try_roles
+from edgeserve.tools.init.bounded import READ_S, run_bounded
 from edgeserve.tools.init.compute import machine_lanes
 from edgeserve.tools.init.images import propose_image
 from edgeserve.tools.init.roles import model_names
@@ -66,6 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cpu", action="store_true", help="use no GPU, even where there is one")
     parser.add_argument("--schema", action="store_true", help="write nothing: print the JSON schema of configurations")
     parser.add_argument("--force", action="store_true", help="write over the file that is there")
+    parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)  # in this process: the child itself
 
 
 def main(args: argparse.Namespace) -> int:
@@ -75,6 +78,8 @@ def main(args: argparse.Namespace) -> int:
         return 0
     if not args.models:
         raise ConfigError("no model is named; give model files, or a folder that holds some")
+    if not args.here:
+        return run_bounded(["-m", "edgeserve", "init", "--here", *_again(args)])
     paths = model_files(args.models)
     for path in paths:
         check_file(path)
@@ -91,7 +96,10 @@ def main(args: argparse.Namespace) -> int:
     for name, path in zip(names, paths):
         print(f"reading {one_line(path)} ...", file=sys.stderr, flush=True)
         said = args.batch_axis and args.batch_axis == "yes"
-        roles, tried = try_roles(name, path, describe(path), shapes, said, gpu)
+        signal.alarm(READ_S)  # its default action ends the process, whatever holds the interpreter
+        description = describe(path)
+        signal.alarm(0)
+        roles, tried = try_roles(name, path, description, shapes, said, gpu)
         image = propose_image(path, roles, tried.shapes)
         found.append(FoundModel(name, _told_path(path, directory), roles, tried, image))
     _check_shapes_used(shapes, found)
@@ -101,6 +109,17 @@ def main(args: argparse.Namespace) -> int:
     write_file(args.out, text)
     print(summary(found, args.out, rates, slo_ns))
     return 0
+
+
+def _again(args: argparse.Namespace) -> List[str]:
+    """The arguments again."""
+    words = [f"--out={args.out}"]
+    for option in ("rate", "shape"):
+        words += [f"--{option}={value}" for value in getattr(args, option)]
+    words += [f"--slo={args.slo}"] if args.slo else []
+    words += [f"--batch-axis={args.batch_axis}"] if args.batch_axis else []
+    words += [f"--{option}" for option in ("cpu", "force") if getattr(args, option)]
+    return [*words, "--", *args.models]
 
 
 def model_files(names: Sequence[str]) -> List[str]:

@@ -51,7 +51,7 @@ def init(path):
 
     beside = os.path.dirname(os.path.dirname(path))
     model = os.path.join(beside, onnx_models.linear(beside))
-    return command("init", model, "--out", path, "--force", "--cpu")
+    return command("init", "--here", model, "--out", path, "--force", "--cpu")
 
 
 WRITERS = {

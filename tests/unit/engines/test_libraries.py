@@ -121,5 +121,5 @@ def test_init_writes_nothing_that_could_not_be_served(
 ) -> None:
     without(monkeypatch, library)
     out = folder / "edge.toml"
-    assert cli.main(["init", str(folder / file), "--out", str(out), "--cpu"]) != 0
+    assert cli.main(["init", "--here", str(folder / file), "--out", str(out), "--cpu"]) != 0
     assert library in capsys.readouterr().err and not out.exists()

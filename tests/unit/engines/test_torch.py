@@ -403,7 +403,7 @@ class Words(torch.nn.Module):
 def test_a_script_of_whole_numbers_is_served_by_init_and_says_why_floats_fail(tmp_path):
     file = os.path.join(str(tmp_path), torch_models.scripted(str(tmp_path), Words()))
     out = str(tmp_path / "edge.toml")
-    assert cli.main(["init", file, "--shape", "x=6", "--out", out, "--cpu", "--slo", "1s"]) == 0
+    assert cli.main(["init", "--here", file, "--shape", "x=6", "--out", out, "--cpu", "--slo", "1s"]) == 0
     (model,) = load_config(out).models.values()
     assert model.options["inputs"]["x"] == {"dtype": "int64", "shape": [6]} and model.batch[-1] > 1
     with pytest.raises(EngineError, match="scalar types: Long, Int"):

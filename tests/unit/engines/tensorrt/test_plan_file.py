@@ -124,7 +124,7 @@ def test_tensors_that_are_no_device_memory_in_numpys_order_are_refused(monkeypat
 
 def written(tmp_path, *words):
     out = str(tmp_path / "edge.toml")
-    assert cli.main(["init", *words, "--out", out, "--force"]) == 0
+    assert cli.main(["init", "--here", *words, "--out", out, "--force"]) == 0
     return out
 
 
@@ -142,7 +142,7 @@ def test_init_reads_a_plan_and_what_it_writes_serves(monkeypatch, tmp_path, caps
                 runtime.infer("given", x(2.0), slo_ms=60_000)["y"], x(2.0)["x"] @ WEIGHTS, rtol=1e-6
             )
         assert "on the GPU" in capsys.readouterr().out
-        assert cli.main(["init", str(tmp_path / file), "--out", f"{tmp_path}/cpu.toml", "--cpu"]) == 2
+        assert cli.main(["init", "--here", str(tmp_path / file), "--out", f"{tmp_path}/cpu.toml", "--cpu"]) == 2
         assert "leave --cpu out" in capsys.readouterr().err
 
 

@@ -247,3 +247,28 @@ def test_ollamas_lines_end_with_what_was_written():
     assert first["message"]["content"] == "word " and not first["done"]
     assert last["message"]["content"] == "" and last["done"] and last["done_reason"] == "length"
     assert last["eval_count"] == 1
+
+
+@pytest.mark.parametrize("stuck", ["http.response.start", "http.response.body"])
+@pytest.mark.parametrize("by", ["answer", "start"])
+def test_an_answer_that_nobody_reads_ends(by, stuck):
+    from edgeserve.fronts.http.asgi import Bounds, Endpoint
+
+    async def send(message):
+        if message["type"] == stuck:
+            await asyncio.Event().wait()  # the connection's buffer is full
+
+    async def receive():
+        await asyncio.Event().wait()
+
+    async def handler(call):
+        call.hold(100)
+        if by == "answer":
+            return await call.answer({"text": "words"})
+        await call.start(200, [])
+        await call.write(b"words")
+
+    places = Places(10**6)
+    scope = {"method": "GET", "path": "/", "headers": []}
+    asyncio.run(asyncio.wait_for(Endpoint(handler, Bounds(1000, 0.05, 1000, places, None))(scope, receive, send), 10))
+    assert places.count == 0

@@ -37,7 +37,7 @@ def onnx(tmp_path, name, *arguments):
 
 def written(tmp_path, *arguments):
     out = os.path.join(str(tmp_path), "edge.toml")
-    assert cli.main(["init", *arguments, "--out", out, "--cpu"]) == 0
+    assert cli.main(["init", "--here", *arguments, "--out", out, "--cpu"]) == 0
     return load_config(out)
 
 
@@ -104,7 +104,7 @@ def test_a_run_tells_whether_the_first_axis_is_a_batch(given, answer, operator, 
 
 def test_where_a_run_cannot_tell_the_axis_is_asked_for(tmp_path, capsys):
     clamp = onnx(tmp_path, "mixing", "clamp", [6], [6], "Tanh")
-    assert cli.main(["init", clamp, "--out", str(tmp_path / "edge.toml"), "--cpu"]) != 0
+    assert cli.main(["init", "--here", clamp, "--out", str(tmp_path / "edge.toml"), "--cpu"]) != 0
     assert "x [6] is one item or a batch of 6" in capsys.readouterr().err
     assert written(tmp_path, clamp, "--batch-axis", "no").apps["clamp"].inputs["x"].shape == (6,)
     assert written(tmp_path, clamp, "--batch-axis", "yes", "--force").models["clamp"].batch == (6,)
@@ -289,7 +289,7 @@ def test_what_a_model_remembers_is_refused(tmp_path, capsys):
     text = """g (float[N,2] x) => (float[N,2] y)
     <float[2] scale = {1.0, 1.0}, float[2] zero = {0.0, 0.0}, float[2] mean = {0.0, 0.0}, float[2] var = {1.0, 1.0}>
     { y, new_mean, new_var = BatchNormalization<training_mode=1>(x, scale, zero, mean, var) }"""
-    assert cli.main(["init", saved(tmp_path, text), "--out", str(tmp_path / "edge.toml"), "--cpu"]) == 2
+    assert cli.main(["init", "--here", saved(tmp_path, text), "--out", str(tmp_path / "edge.toml"), "--cpu"]) == 2
     assert "keeps something from one run to the next" in capsys.readouterr().err
 
 
@@ -335,7 +335,7 @@ def test_a_file_that_is_no_model_says_what_to_do(content, mend, tmp_path, capsys
     (tmp_path / "edge.toml").write_text(
         '[lane.cpu0]\n[model.m]\nengine = "onnx"\nfile = "m.onnx"\n[app.m]\nmodel = "m"\nslo = "1s"\n'
     )
-    assert cli.main(["init", str(tmp_path / "m.onnx"), "--out", str(tmp_path / "new.toml")]) != 0
+    assert cli.main(["init", "--here", str(tmp_path / "m.onnx"), "--out", str(tmp_path / "new.toml")]) != 0
     assert mend in capsys.readouterr().err
     with pytest.raises(EngineError, match=mend):
         with Runtime.from_config(str(tmp_path / "edge.toml")):
@@ -357,7 +357,7 @@ def tensorrt(monkeypatch, tmp_path):
 
 def test_where_tensorrt_and_a_gpu_answer_it_is_proposed_and_its_plan_is_there(tensorrt, tmp_path):
     out = tmp_path / "edge.toml"
-    assert cli.main(["init", onnx(tmp_path, "linear"), "--out", str(out)]) == 0
+    assert cli.main(["init", "--here", onnx(tmp_path, "linear"), "--out", str(out)]) == 0
     model = load_config(str(out)).models["linear"]
     assert (model.engine, model.batch) == ("tensorrt", (1, 2, 4, 8))
     assert '# options = { precision = "fp16" }' in out.read_text()
@@ -370,7 +370,7 @@ def test_where_tensorrt_and_a_gpu_answer_it_is_proposed_and_its_plan_is_there(te
 def test_what_tensorrt_cannot_build_is_served_otherwise_with_the_reason(tensorrt, tmp_path, monkeypatch):
     monkeypatch.setenv("TRT_DOUBLE_FAULT", "raises")
     out = tmp_path / "edge.toml"
-    assert cli.main(["init", onnx(tmp_path, "linear"), "--out", str(out)]) == 0
+    assert cli.main(["init", "--here", onnx(tmp_path, "linear"), "--out", str(out)]) == 0
     assert load_config(str(out)).models["linear"].engine == "onnx"
     assert "a bug of the library" in out.read_text()
 
@@ -408,7 +408,7 @@ def test_a_folder_stands_for_its_models_and_a_rate_is_the_deadline(tmp_path):
 def test_nothing_is_overwritten_unless_asked(tmp_path, capsys):
     file = onnx(tmp_path, "linear")
     written(tmp_path, file)
-    assert cli.main(["init", file, "--out", f"{tmp_path}/edge.toml"]) == 2
+    assert cli.main(["init", "--here", file, "--out", f"{tmp_path}/edge.toml"]) == 2
     assert "edge.toml is there already; give another name with --out, or --force" in capsys.readouterr().err
     written(tmp_path, file, "--force")
 
@@ -429,7 +429,7 @@ def test_a_file_that_is_no_model_is_said_to_be_none(tmp_path, name, content, wor
         pytest.importorskip("onnxruntime", reason="pip install -e '.[onnx]'")
     path = tmp_path / name
     path.write_bytes(content)
-    assert cli.main(["init", str(path), "--out", f"{tmp_path}/edge.toml"]) == 2
+    assert cli.main(["init", "--here", str(path), "--out", f"{tmp_path}/edge.toml"]) == 2
     assert words in capsys.readouterr().err
     assert not (tmp_path / "edge.toml").exists()
 

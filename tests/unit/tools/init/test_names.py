@@ -89,7 +89,7 @@ def test_a_files_own_names_are_served_under_these_names(tmp_path, capsys, given_
     own = str(tmp_path / f"{file_name.replace('/', '-').replace(chr(0), '-')[:40]}.onnx")
     onnx.save(model, own)
     out = str(tmp_path / "edge.toml")
-    assert cli.main(["init", own, "--out", out, "--cpu", "--force"]) == 0
+    assert cli.main(["init", "--here", own, "--out", out, "--cpu", "--force"]) == 0
     said = "".join(capsys.readouterr())
     assert not [char for char in said if char < " " and char != "\n"]
     config = load_config(out)
@@ -107,7 +107,7 @@ def test_any_file_name_is_found_again(name, tmp_path, monkeypatch, capsys):
 
     monkeypatch.chdir(tmp_path)
     os.rename(onnx_models.linear("."), name)
-    assert cli.main(["init", "--cpu", "--out", "an edge.toml", "--", name]) == 0
+    assert cli.main(["init", "--here", "--cpu", "--out", "an edge.toml", "--", name]) == 0
     assert "edgeserve serve 'an edge.toml'" in capsys.readouterr().out
     assert cli.main(["doctor", "--quick", "an edge.toml"]) in (0, 1)
     assert "there is no file" not in capsys.readouterr().out
@@ -124,7 +124,7 @@ def test_a_file_name_that_is_no_text_is_refused(tmp_path, capsys):
 
     name = os.path.join(str(tmp_path), "m\udcff.onnx")
     os.rename(os.path.join(str(tmp_path), onnx_models.linear(str(tmp_path))), name)
-    assert cli.main(["init", name, "--out", str(tmp_path / "edge.toml"), "--cpu"]) == 2
+    assert cli.main(["init", "--here", name, "--out", str(tmp_path / "edge.toml"), "--cpu"]) == 2
     assert "rename it" in capsys.readouterr().err and not (tmp_path / "edge.toml").exists()
 
 
@@ -140,5 +140,5 @@ def test_a_name_that_no_request_can_bring_is_refused(damage, tmp_path, capsys):
     ports = [(name, onnx_models.FLOAT, ["B", 4])], [("y", onnx_models.FLOAT, ["B", 4])]
     path = tmp_path / onnx_models.save(str(tmp_path), "m", [node], *ports)
     path.write_bytes(path.read_bytes().replace(name.encode(), damage))
-    assert cli.main(["init", str(path), "--out", str(tmp_path / "edge.toml"), "--cpu"]) == 2
+    assert cli.main(["init", "--here", str(path), "--out", str(tmp_path / "edge.toml"), "--cpu"]) == 2
     assert "name" in capsys.readouterr().err and not (tmp_path / "edge.toml").exists()

@@ -1,0 +1,95 @@
+"""Fronts by name: this package's, installed ones, and classes beside the configuration; their tables."""
+
+from __future__ import annotations
+
+import pytest
+
+from edgeserve.config.loading import parse_config
+from edgeserve.errors import ConfigError
+from edgeserve.front.processes import FrontProcesses
+from edgeserve.front.registry import BUILT_IN, front_class, front_of, known_settings
+
+LINE = """
+from dataclasses import dataclass
+from edgeserve.errors import ConfigError
+from edgeserve.front import Front, FrontSettings, entry, integer, string
+
+@dataclass(frozen=True)
+class LineSettings(FrontSettings):
+    FILES = (*FrontSettings.FILES, "words")
+    place: int = entry(integer(1, 9), 7)  # where
+    words: str = entry(string, "")  # a file
+
+class LineFront(Front):
+    Settings = LineSettings
+
+    @classmethod
+    def check(cls, settings):
+        if settings.place == 9:
+            raise ConfigError("place 9 is taken")
+
+class NoFront:
+    pass
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder with a module, and a package that installs a front from it."""
+    name = f"line_{tmp_path.name.replace('-', '_')}"
+    (tmp_path / f"{name}.py").write_text(LINE)
+    about = tmp_path / "line-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: line\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text(f"[edgeserve.fronts]\nline = {name}:LineFront\nwrong = {name}:NoFront\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return tmp_path, name
+
+
+def test_a_front_that_a_package_installs_is_found_by_its_name(folder):
+    made, settings = front_of("line", {"place": 3})
+    assert (made.__name__, settings.place) == ("LineFront", 3)
+    with pytest.raises(ConfigError, match=r"\[front.line\] has no key 'plase'.*did you mean 'place'"):
+        front_of("line", {"plase": 3})
+    with pytest.raises(ConfigError, match=r"\[front.line\] place = 12: expected a whole number from 1 to 9"):
+        front_of("line", {"place": 12})
+
+
+def test_a_class_beside_the_configuration_is_named_with_its_module(folder):
+    path, name = folder
+    (path / "words").write_text("")
+    made, settings = front_of("mine", {"kind": f"{name}:LineFront", "words": "words"}, str(path))
+    assert (made.__name__, settings.words) == ("LineFront", str(path / "words"))
+
+
+@pytest.mark.parametrize(
+    ("table", "says"),
+    [
+        ({}, "front 'mine' is none that is installed"),
+        ({"kind": "wyomin"}, "did you mean 'wyoming'"),
+        ({"kind": 7}, r"\[front.mine\] kind = 7: expected a string"),
+        ({"kind": "no_such_module:Front"}, "needs no_such_module"),
+        ({"kind": "wrong"}, "is no subclass of edgeserve.front.Front"),
+        ({"kind": "json:dumps"}, "is no subclass of edgeserve.front.Front"),
+        ({"kind": "json:nothing"}, "is no subclass of edgeserve.front.Front"),
+    ],
+)
+def test_what_is_no_front_is_said(folder, table, says):
+    with pytest.raises(ConfigError, match=says):
+        front_of("mine", table)
+
+
+def test_a_server_checks_its_fronts_before_it_loads_models(folder):
+    FrontProcesses(parse_config({"front": {"line": {"place": 8}}}))
+    with pytest.raises(ConfigError, match="place 9 is taken"):
+        FrontProcesses(parse_config({"front": {"line": {"place": 9}}}))
+
+
+def test_every_front_of_the_package_says_what_its_keys_mean():
+    from edgeserve.config.json_schema import config_schema
+
+    known = known_settings()
+    assert set(known) <= set(BUILT_IN) and {"http", "camera", "frigate"} <= set(known)
+    for kind, section in config_schema(known)["properties"]["front"]["properties"].items():
+        assert all(about["description"] for about in section["properties"].values()), kind
+        front_class(kind)

@@ -1,0 +1,44 @@
+"""Errors name the field that the client sent, in its own protocol."""
+
+from __future__ import annotations
+
+import pytest
+
+from edgeserve.fronts.http.chat import BadField, read_prompts, read_request, read_texts
+from edgeserve.fronts.http.ollama import chat_body, embed_body, generate_body, own_fields
+
+CHAT = {"messages": {"dtype": "text"}, "max_tokens": {"dtype": "int32"}, "temperature": {"dtype": "float32"}}
+TALK = [{"role": "user", "content": "hi"}]
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"options": {"num_predict": "many"}}, "options.num_predict"),
+        ({"options": {"temperature": "hot"}}, "options.temperature"),
+        ({"options": {"stop": 5}}, "options.stop"),
+        ({"format": {"type": "object"}}, "format"),
+        ({"messages": [{"role": "user", "content": 5}]}, "messages[0]"),
+        ({"tools": 5}, "tools"),
+    ],
+)
+def test_a_chat_of_ollama(fields, param):
+    with pytest.raises(BadField) as caught, own_fields():
+        read_request(chat_body({"model": "m", "messages": TALK, **fields}), CHAT)
+    assert caught.value.param.startswith(param) and str(caught.value).startswith(param)
+
+
+@pytest.mark.parametrize("raw", [False, True])
+@pytest.mark.parametrize("prompt", [5, ["a"], {"text": "a"}])
+def test_a_prompt_of_ollama(prompt, raw):
+    with pytest.raises(BadField) as caught, own_fields(messages="prompt"):
+        asked = generate_body({"model": "m", "prompt": prompt, "raw": raw})
+        (read_prompts if "prompt" in asked else read_request)(asked, {"prompt": {"dtype": "text"}} if raw else CHAT)
+    assert caught.value.param == "prompt" and str(caught.value).startswith("prompt")
+
+
+@pytest.mark.parametrize("key", ["input", "prompt"])
+def test_a_text_for_a_vector_of_ollama(key):
+    with pytest.raises(BadField) as caught, own_fields(input=key):
+        read_texts(embed_body({"model": "m", key: 5}, key), {"text": {"dtype": "text"}})
+    assert caught.value.param == key and str(caught.value).startswith(key)

@@ -1,0 +1,73 @@
+"""One ``ModelStreamInfer`` call: what it holds while an answer comes in pieces."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+pytest.importorskip("grpc", reason="pip install -e '.[grpc]'")
+pytest.importorskip("google.protobuf", reason="pip install -e '.[grpc]'")
+
+import grpc
+
+from edgeserve.errors import BadInput, TooLarge
+from edgeserve.front import Held, Places
+from edgeserve.fronts.http.grpc_messages import KINDS
+from edgeserve.fronts.http.grpc_service import AtOnce, Stream, read_infer
+from edgeserve.fronts.http.kserve import FINAL, InferResponse
+from edgeserve.texts import ELEMENTS_MAX
+
+LARGE = 2 * 1024**2
+
+
+def message(count=LARGE):
+    made = KINDS["ModelInferRequest"](model_name="m", id="1")
+    made.inputs.add(name="x", datatype="UINT8", shape=[count])
+    made.raw_input_contents.append(bytes(count))
+    return made.SerializeToString()
+
+
+def test_a_request_whose_answer_comes_in_pieces_leaves_its_room_with_the_first():
+    """The next large one of the same client may go to the server while this one's pieces still come."""
+
+    async def run():
+        asked, ending, both, written = [], asyncio.Event(), asyncio.Event(), []
+
+        async def infer(request, origin):
+            asked.append(request)
+            yield InferResponse("m", "1", {FINAL: False}, [])
+            await ending.wait()
+            yield InferResponse("m", "1", {FINAL: True}, [])
+
+        coming = asyncio.Queue()
+        for data in (message(), message(), grpc.aio.EOF):
+            coming.put_nowait(data)
+
+        async def write(packed):
+            written.append(packed)
+            if len(written) == 2:
+                both.set()
+
+        places = Places(64 * LARGE, "bytes", lasting=True)
+        held = Held(places, "a")
+        stream = Stream(infer, "a", held, 16 * LARGE, AtOnce(LARGE))  # room for one large request at a time
+        running = asyncio.ensure_future(stream.run(coming.get, write))
+        await asyncio.wait_for(both.wait(), 5)
+        assert len(asked) == 2 and held.count < LARGE
+        ending.set()
+        await asyncio.wait_for(running, 5)
+        assert len(written) == 4 and held.count == 0
+
+    asyncio.run(run())
+
+
+def test_texts_in_a_message_are_counted_before_they_are_made():
+    made = KINDS["ModelInferRequest"](model_name="m")
+    made.inputs.add(name="x", datatype="BYTES", shape=[ELEMENTS_MAX + 1])
+    made.inputs[0].contents.bytes_contents.extend([b"\xff"] * (ELEMENTS_MAX + 1))  # no text: else it would be told so
+    with pytest.raises(TooLarge, match=f"{ELEMENTS_MAX + 1} texts, at most {ELEMENTS_MAX}"):
+        read_infer(made.SerializeToString())
+    made.inputs[0].contents.bytes_contents.pop()
+    with pytest.raises(BadInput, match="no UTF-8"):
+        read_infer(made.SerializeToString())
