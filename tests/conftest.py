@@ -15,8 +15,9 @@ import gc
 import os
 import sys
 import tempfile
+from collections import defaultdict
 from pathlib import Path
-from typing import Any, Dict, Iterator, List
+from typing import Any, DefaultDict, Dict, Iterator, List
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -154,3 +155,20 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             return super()._pending_of(workload)
 
     return Together(config, log)
+
+
+FILES_SHOWN = 12
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """The files that took longest: where a run's minutes went."""
+    seconds: DefaultDict[str, float] = defaultdict(float)
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if isinstance(report, pytest.TestReport):
+                seconds[report.nodeid.split("::")[0]] += report.duration
+    if sum(seconds.values()) >= 60.0:
+        longest = sorted(seconds, key=seconds.__getitem__, reverse=True)[:FILES_SHOWN]
+        terminalreporter.write_line(
+            f"{sum(seconds.values()):.0f} s in tests: " + ", ".join(f"{path} {seconds[path]:.0f}" for path in longest)
+        )
