@@ -30,7 +30,15 @@ CONFIG = "docs/mkdocs.yml"
 COVER = "docs/cover.md"
 """What the site begins with: its text stands before that of README.md, on the first page."""
 
-PATTERNS = ("*.md", "docs/**/*.md", "examples/*/*.md", "clients/*/*.md", "jetson/*.md", "profiles/*.md")
+PATTERNS = (
+    "*.md",
+    "docs/**/*.md",
+    "examples/*/*.md",
+    "clients/*/*.md",
+    "jetson/*.md",
+    "profiles/*.md",
+    "research/**/*.md",
+)
 """Where pages lie."""
 
 DIAGRAM = re.compile(r"(?ms)^```mermaid\n(.*?)^```$")
