@@ -70,11 +70,11 @@ $(VENV)/.docs: $(NEEDS) | $(IN)
 	@touch $@
 
 demo: $(VENV)/.demo
-	$(IN) -m edgeserve.tools.assets $(READER)/assets.toml
+	$(IN) -m edgeserve.commands.assets $(READER)/assets.toml
 	$(IN) scripts/demo.py $(ARGS)
 
 assets: $(VENV)/.demo
-	$(IN) -m edgeserve.tools.assets $(ASSETS)
+	$(IN) -m edgeserve.commands.assets $(ASSETS)
 
 clients:
 	cd clients/node && npm install --ignore-scripts --no-package-lock --no-audit --no-fund --silent

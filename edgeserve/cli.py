@@ -1,4 +1,4 @@
-"""The ``edgeserve`` command: one verb per module of ``edgeserve.tools`` (and ``server`` for ``serve``).
+"""The ``edgeserve`` command: one verb per module of ``edgeserve.commands`` (and ``server`` for ``serve``).
 
 Each verb's module has ``add_arguments(parser)`` and ``main(args) -> exit status``; it is imported only when its verb
 is named, so that ``edgeserve --help`` stays quick.
@@ -23,32 +23,41 @@ from edgeserve.config.plain_text import PlainOutput
 from edgeserve.errors import ConfigError, EdgeServeError
 
 VERBS = {
-    "init": ("edgeserve.tools.init", "write a configuration for model files, with what they say of themselves"),
+    "init": ("edgeserve.commands.init", "write a configuration for model files, with what they say of themselves"),
     "serve": ("edgeserve.server", "serve the apps of a configuration file on the bus"),
-    "http": ("edgeserve.tools.http", "let clients of HTTP, gRPC and OpenAI's protocol ask a running server"),
-    "frigate": ("edgeserve.tools.frigate", "let Frigate, the network video recorder, ask an app of a running server"),
-    "camera": ("edgeserve.tools.camera", "ask an app about a camera's frames, and show its boxes"),
-    "bag": ("edgeserve.tools.bag", "run a recorded bag of ROS through an app, at the bag's own times"),
-    "wyoming": ("edgeserve.tools.wyoming", "let Home Assistant's voice assistant ask apps of a running server"),
-    "mqtt": ("edgeserve.tools.mqtt", "tell a broker, and Home Assistant, what a running server sees, and ask by topic"),
+    "http": ("edgeserve.commands.http", "let clients of HTTP, gRPC and OpenAI's protocol ask a running server"),
+    "frigate": (
+        "edgeserve.commands.frigate",
+        "let Frigate, the network video recorder, ask an app of a running server",
+    ),
+    "camera": ("edgeserve.commands.camera", "ask an app about a camera's frames, and show its boxes"),
+    "bag": ("edgeserve.commands.bag", "run a recorded bag of ROS through an app, at the bag's own times"),
+    "wyoming": ("edgeserve.commands.wyoming", "let Home Assistant's voice assistant ask apps of a running server"),
+    "mqtt": (
+        "edgeserve.commands.mqtt",
+        "tell a broker, and Home Assistant, what a running server sees, and ask by topic",
+    ),
     "chat": (
-        "edgeserve.tools.talk",
+        "edgeserve.commands.talk",
         "talk with a language model in the terminal: a file, or an app of a running server",
     ),
-    "infer": ("edgeserve.tools.infer", "send one request from the shell"),
-    "story": ("edgeserve.tools.story", "ask a running server what happened to a request"),
-    "top": ("edgeserve.tools.top", "watch a running server: apps, lanes, models, device"),
-    "stats": ("edgeserve.tools.stats", "what a running server has done since its start, as tables or JSON"),
-    "trace": ("edgeserve.tools.trace", "what a running server decides, as a timeline for Perfetto"),
-    "reload": ("edgeserve.tools.reload", "have a running server read its configuration again, or load a model anew"),
-    "profile": ("edgeserve.tools.profile", "measure models on this device and write their profiles"),
-    "check": ("edgeserve.tools.check", "say whether apps will meet their rates here, and what breaks first"),
-    "simulate": ("edgeserve.tools.simulate", "run the same scheduler in virtual time"),
-    "fit": ("edgeserve.tools.fit", "learn from a history what predicts the cost of a request"),
-    "bench": ("edgeserve.tools.bench", "load a running server: finish rate, percentiles, drop reasons"),
-    "monitor": ("edgeserve.tools.monitor", "show clocks, load, heat, power and memory of this device as they change"),
-    "keys": ("edgeserve.tools.keys", "make CURVE keys for a bus that other machines reach"),
-    "doctor": ("edgeserve.tools.doctor", "look at this machine and say what is wrong and what mends it"),
+    "infer": ("edgeserve.commands.infer", "send one request from the shell"),
+    "story": ("edgeserve.commands.story", "ask a running server what happened to a request"),
+    "top": ("edgeserve.commands.top", "watch a running server: apps, lanes, models, device"),
+    "stats": ("edgeserve.commands.stats", "what a running server has done since its start, as tables or JSON"),
+    "trace": ("edgeserve.commands.trace", "what a running server decides, as a timeline for Perfetto"),
+    "reload": ("edgeserve.commands.reload", "have a running server read its configuration again, or load a model anew"),
+    "profile": ("edgeserve.commands.profile", "measure models on this device and write their profiles"),
+    "check": ("edgeserve.commands.check", "say whether apps will meet their rates here, and what breaks first"),
+    "simulate": ("edgeserve.commands.simulate", "run the same scheduler in virtual time"),
+    "fit": ("edgeserve.commands.fit", "learn from a history what predicts the cost of a request"),
+    "bench": ("edgeserve.commands.bench", "load a running server: finish rate, percentiles, drop reasons"),
+    "monitor": (
+        "edgeserve.commands.monitor",
+        "show clocks, load, heat, power and memory of this device as they change",
+    ),
+    "keys": ("edgeserve.commands.keys", "make CURVE keys for a bus that other machines reach"),
+    "doctor": ("edgeserve.commands.doctor", "look at this machine and say what is wrong and what mends it"),
 }
 
 

@@ -44,8 +44,8 @@ WALL_TIME = (
     "tests/live/",
     "tests/hostile/",
     "tests/test_docs.py",
-    "tests/unit/tools/test_measure_machine.py",
-    "tests/unit/tools/test_profile.py",
+    "tests/unit/commands/test_measure_machine.py",
+    "tests/unit/commands/test_profile.py",
 )  # the first process takes these first
 PROCESSES = (
     "tests/jetson/",
@@ -57,7 +57,7 @@ PROCESSES = (
     "tests/unit/live/",
     "tests/unit/test_cli.py",
     "tests/unit/config/test_profile_match.py",
-    "tests/unit/tools/test_doctor_device.py",
+    "tests/unit/commands/test_doctor_device.py",
 )
 """Tests that start processes and wait for them, or measure times, on machines that others share: a failure counts when
 it comes twice in a row. Those that passed at the second time are counted in pytest's closing line (``rerun``) and named

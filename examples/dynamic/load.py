@@ -20,11 +20,11 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from inputs import APPS, Values
 
 from edgeserve.client import Client
+from edgeserve.commands.bench import ResolvedOptions, Tally
 from edgeserve.config.loading import load_config
 from edgeserve.config.schema import Config
 from edgeserve.sim.scenario import WorkloadConfig
 from edgeserve.sim.workload import Workload
-from edgeserve.tools.bench import ResolvedOptions, Tally
 from edgeserve.units import ns_to_s, parse_duration_ns, s_to_ns
 
 CONFIG = os.path.join(os.path.dirname(os.path.abspath(__file__)), "edge.toml")

@@ -24,9 +24,9 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 from data import CLASSES, PIXELS, corrupted, history, learnt, view
 
+from edgeserve.commands.fit.ensemble import fit
 from edgeserve.config.files import resolve_path
 from edgeserve.predict.history import EnsembleHistory, save_history
-from edgeserve.tools.fit.ensemble import fit
 
 PLACE = "cache:ensemble-digits-1/"
 WIDE, NARROW = 4096, 2048

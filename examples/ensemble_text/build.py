@@ -18,10 +18,10 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from lines import drawn
 from recognisers import FIT, MODELS, features, read
 
+from edgeserve.commands.fit.ensemble import fit
 from edgeserve.config.files import resolve_path
 from edgeserve.predict import texts
 from edgeserve.predict.history import EnsembleHistory, save_history
-from edgeserve.tools.fit.ensemble import fit
 
 HISTORY_SEED, EPOCHS = 1, 200
 

@@ -23,9 +23,9 @@ from rich.console import Console
 from rich.table import Table
 
 import edgeserve
+from edgeserve.commands.console import PlainConsole
 from edgeserve.config.files import resolve_path
 from edgeserve.errors import DeadlineExpired, Dropped, Rejected, RequestError
-from edgeserve.tools.console import PlainConsole
 
 PAGE = "cache:scikit-image-0.26.0/page.png"
 SPEECH = "cache:pyannote.audio-3.3.2/speech.wav"

@@ -1,6 +1,6 @@
 """Measure how the times of the dynamic example's requests are spread: ``research/data/dynamic_alone.json``.
 
-    python -m edgeserve.tools.assets examples/dynamic/assets.toml && python examples/dynamic/build.py
+    python -m edgeserve.commands.assets examples/dynamic/assets.toml && python examples/dynamic/build.py
     python research/bench/alone.py --out research/data/dynamic_alone.json
 
 For both models: each app's requests alone (the median of three passes over all), and random batches of both apps'
@@ -26,6 +26,8 @@ import numpy as np
 import onnxruntime
 
 from edgeserve import __version__
+from edgeserve.commands.alone import entry_nodes, example_items, measure_alone
+from edgeserve.commands.measure import quantile_bounds
 from edgeserve.config.loading import load_config
 from edgeserve.config.machine import device_name
 from edgeserve.config.schema import Config
@@ -33,8 +35,6 @@ from edgeserve.device.host import load_average
 from edgeserve.engines import lane_info, make_engine
 from edgeserve.engines.base import Batch, Session, Values, run_whole
 from edgeserve.engines.warm import warm_up
-from edgeserve.tools.alone import entry_nodes, example_items, measure_alone
-from edgeserve.tools.measure import quantile_bounds
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 CONFIG = os.path.join(ROOT, "examples", "dynamic", "edge.toml")

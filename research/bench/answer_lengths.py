@@ -37,9 +37,9 @@ from lib.checks import Checks, arguments
 from numpy.typing import NDArray
 
 import edgeserve
+from edgeserve.commands.fit.length import Errors, History, errors_of, fit, folds, read_history
 from edgeserve.config.loading import parse_config
 from edgeserve.predict.length import PACKAGED
-from edgeserve.tools.fit.length import Errors, History, errors_of, fit, folds, read_history
 
 ANSWERS = str(Path(__file__).resolve().parents[1] / "common" / "answers.jsonl")
 TOKENS_MAX, TOGETHER, HOUSEHOLD = 512, 16, 264

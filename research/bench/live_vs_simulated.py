@@ -55,6 +55,9 @@ from common.recorded import learn, run_recorded
 from lib.checks import Checks, arguments
 
 from edgeserve.client import Client
+from edgeserve.commands.measure import StopRule, summarise
+from edgeserve.commands.measure_machine import OTHERS_BUSY_MAX, profile_machine
+from edgeserve.commands.profile import profile_model
 from edgeserve.config.loading import parse_config, read_toml
 from edgeserve.config.machine import device_slug
 from edgeserve.config.machine_costs import MachineCosts, machine_path, read_machine
@@ -66,9 +69,6 @@ from edgeserve.sim.report import report_of
 from edgeserve.sim.run import setting_of, simulate
 from edgeserve.sim.scenario import parse_scenario
 from edgeserve.taps.trace import RecordedStep, Recording, read_recording, start_of, step_of
-from edgeserve.tools.measure import StopRule, summarise
-from edgeserve.tools.measure_machine import OTHERS_BUSY_MAX, profile_machine
-from edgeserve.tools.profile import profile_model
 from edgeserve.units import NS_PER_S, s_to_ns
 
 READER = Path(__file__).resolve().parents[2] / "examples" / "reader"

@@ -3,7 +3,7 @@
     python research/bench/torch_engine.py [--quick] [--json FILE]
 
 Needs torch (``make test-torch`` makes an environment), ``pip install --no-deps onnx2torch``, and the networks: ``python
--m edgeserve.tools.assets scripts/plans/assets.toml examples/reader/assets.toml examples/listener/assets.toml``.
+-m edgeserve.commands.assets scripts/plans/assets.toml examples/reader/assets.toml examples/listener/assets.toml``.
 
 *Answers*: the weights of an ONNX file run by both engines through their sessions, on parts of a photographed page and
 on drawn numbers, in batches of 1, 2 and 4 with padding; in torch as a module, as an exported program, and as

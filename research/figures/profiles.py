@@ -22,10 +22,10 @@ import sys
 from dataclasses import replace
 from typing import Any, Dict, List, Sequence, Tuple
 
+from edgeserve.commands.measure import fit_affine, summarise
+from edgeserve.commands.profile import schema_text
 from edgeserve.config.machine import slug
 from edgeserve.config.profiles import QUANTILES, LaneProfile, Profile, Timing, profile_text
-from edgeserve.tools.measure import fit_affine, summarise
-from edgeserve.tools.profile import schema_text
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 DATA = os.path.join(ROOT, "research", "data")

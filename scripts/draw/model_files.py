@@ -21,10 +21,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
 from lib import drawn, model_kinds
 
 from edgeserve import cli
+from edgeserve.commands.init import trial
 from edgeserve.config.loading import load_config
 from edgeserve.config.plain_text import toml_value
 from edgeserve.config.schema import Config
-from edgeserve.tools.init import trial
 
 PAGE, SCRIPT = "docs/reference/model-files.md", "scripts/draw/model_files.py"
 

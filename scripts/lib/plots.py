@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import NamedTuple, Sequence
 
-from edgeserve.tools.plots import load_pyplot
+from edgeserve.commands.plots import load_pyplot
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 WIDTH_IN, HEIGHT_IN = 5.2, 3.4  # of one panel

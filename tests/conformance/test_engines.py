@@ -131,7 +131,7 @@ VOICE = "cache:silero-vad-6.2.3/silero_vad.onnx"
 
 @pytest.mark.skipif(
     not os.path.isfile(resolve_path(VOICE, ".")),
-    reason="silero-vad is not in the asset cache; python -m edgeserve.tools.assets "
+    reason="silero-vad is not in the asset cache; python -m edgeserve.commands.assets "
     "examples/reader/assets.toml fetches it",
 )
 class TestOnnxVoiceDetector(EngineConformance):

@@ -7,11 +7,11 @@ import subprocess
 
 import pytest
 
+from edgeserve.commands.doctor.finding import GOOD
+from edgeserve.commands.doctor.probes import CUDA, judge_cuda, probe
 from edgeserve.device.boards import detect_board
 from edgeserve.device.nvml import NvmlSource
 from edgeserve.device.sources import sources_for
-from edgeserve.tools.doctor.finding import GOOD
-from edgeserve.tools.doctor.probes import CUDA, judge_cuda, probe
 
 BOARD = detect_board()
 HERE = NvmlSource()

@@ -16,6 +16,7 @@ from typing import Any, Iterator, List, Tuple
 
 import pytest
 
+from edgeserve.commands.assets import AssetError, Package, fetch, read_assets
 from edgeserve.config import text_files
 from edgeserve.config.ensemble_profile import read_ensemble
 from edgeserve.config.files import file_sha256, resolve_path
@@ -27,7 +28,6 @@ from edgeserve.config.profiles import LaneProfile, Profile, Timing, read_profile
 from edgeserve.config.text_files import write_whole
 from edgeserve.errors import ConfigError, EdgeServeError, EngineError, ProfileError
 from edgeserve.live import profiles as live_profiles
-from edgeserve.tools.assets import AssetError, Package, fetch, read_assets
 
 VERSIONS = {"edgeserve": "0.1.0", "python": "3.10.4"}
 

@@ -20,10 +20,10 @@ from bus_server import dealer
 from serving import function
 
 from edgeserve.client import Client
+from edgeserve.commands.keys import make_keys
 from edgeserve.config.loading import parse_config
 from edgeserve.errors import ConfigError, Failed, NotAllowed, Rejected, ServerGone
 from edgeserve.runtime import Runtime
-from edgeserve.tools.keys import make_keys
 
 FUNCTIONS = """
 import numpy as np

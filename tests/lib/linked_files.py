@@ -12,7 +12,7 @@ from typing import Iterator, Sequence, Union
 
 import pytest
 
-from edgeserve.tools import assets
+from edgeserve.commands import assets
 
 
 def hard_linked(source: str, target: Union[str, Path]) -> None:
@@ -34,7 +34,7 @@ def own_cache(patch: pytest.MonkeyPatch, folder: Path, packages: Sequence[assets
         if fetch:
             assets.fetch(packages, real)
         elif assets.missing(packages, real):
-            raise assets.AssetError("python -m edgeserve.tools.assets fetches the packages")
+            raise assets.AssetError("python -m edgeserve.commands.assets fetches the packages")
     except assets.AssetError as error:
         pytest.skip(f"what the example needs is not in the cache and cannot be fetched: {error}")
     for package in packages:

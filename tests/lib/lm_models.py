@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from edgeserve.tools.lm_model.graph import Shape, random_tensors, write_model
+from edgeserve.commands.lm_model.graph import Shape, random_tensors, write_model
 
 SPECIALS = ("<|im_start|>", "<|im_end|>")
 END = 257  # <|im_end|>

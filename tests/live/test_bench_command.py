@@ -10,8 +10,8 @@ from typing import Any, Dict, Iterator
 import pytest
 from serving import function, served
 
+from edgeserve.commands import bench
 from edgeserve.errors import BadInput, UnknownApp
-from edgeserve.tools import bench
 
 
 @pytest.fixture(scope="module")

@@ -22,10 +22,10 @@ pytest.importorskip("onnxruntime", reason="pip install -e '.[onnx]'")
 
 import lm_models
 
+from edgeserve.commands.lm_model.graph import random_tensors, write_model
 from edgeserve.live.answer_lengths import answer_lengths
 from edgeserve.live.predictors import Predictors
 from edgeserve.live.request import language_model
-from edgeserve.tools.lm_model.graph import random_tensors, write_model
 
 CHAT = os.path.join(os.path.dirname(__file__), os.pardir, os.pardir, "examples", "chat")
 CONTEXT = 32768  # a byte is a token of the test model

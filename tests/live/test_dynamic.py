@@ -16,11 +16,11 @@ import pytest
 from linked_files import own_cache
 
 from edgeserve.client import Client
+from edgeserve.commands import assets
 from edgeserve.config.loading import load_config
 from edgeserve.config.schema import Config
 from edgeserve.engines.python import import_function
 from edgeserve.runtime import Runtime
-from edgeserve.tools import assets
 
 NEEDS = "the example draws text with opencv, exports with onnx: pip install -r examples/dynamic/requirements.txt"
 pytest.importorskip("cv2", reason=NEEDS)

@@ -11,9 +11,9 @@ from typing import Any, Iterator
 import pytest
 from linked_files import own_cache, own_modules
 
+from edgeserve.commands import assets
 from edgeserve.config.loading import load_config
 from edgeserve.runtime import Runtime
-from edgeserve.tools import assets
 
 NEEDS = "the example is fitted with onnx and scikit-learn: pip install '.[fit]'"
 pytest.importorskip("onnx", reason=NEEDS)

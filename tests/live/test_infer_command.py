@@ -10,10 +10,10 @@ import pytest
 from bus_server import BusServer
 
 from edgeserve import cli
+from edgeserve.commands.connection import add_connection_arguments
+from edgeserve.commands.infer import why
 from edgeserve.config.loading import parse_config
 from edgeserve.runtime import Runtime
-from edgeserve.tools.connection import add_connection_arguments
-from edgeserve.tools.infer import why
 
 
 @pytest.fixture

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from edgeserve.commands import init
 from edgeserve.config.loading import load_config
 from edgeserve.errors import EngineError
 from edgeserve.runtime import Runtime
-from edgeserve.tools import init
 
 
 def written(folder: Any, *words: str) -> str:

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 import edgeserve
+from edgeserve.commands import assets
 from edgeserve.config.files import resolve_path
 from edgeserve.config.loading import parse_config, read_toml
 from edgeserve.engines.python import import_function
 from edgeserve.errors import Dropped, Rejected
-from edgeserve.tools import assets
 
 onnxruntime = pytest.importorskip("onnxruntime", reason="the listener needs onnxruntime: pip install '.[onnx]'")
 

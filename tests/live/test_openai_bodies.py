@@ -19,7 +19,7 @@ pytest.importorskip("uvicorn", reason="uvicorn is not installed: there is no HTT
 import lm_models
 from http_front import FrontThread
 
-from edgeserve.tools.lm_model.graph import random_tensors, write_model
+from edgeserve.commands.lm_model.graph import random_tensors, write_model
 
 HELLO = [{"role": "user", "content": "hello"}]
 TEXT = {"dtype": "text"}

@@ -10,9 +10,9 @@ import pytest
 
 import edgeserve
 from edgeserve import cli
+from edgeserve.commands import doctor, simulate
 from edgeserve.errors import ConfigError, EngineError
 from edgeserve.sched.policies import POLICIES
-from edgeserve.tools import doctor, simulate
 
 POLICY = """
 from edgeserve.sched.published.baselines.fifo import Fifo

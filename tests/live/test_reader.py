@@ -18,10 +18,10 @@ import pytest
 from rich.console import Console
 
 import edgeserve
+from edgeserve.commands import assets
 from edgeserve.config.files import resolve_path
 from edgeserve.engines.python import import_function
 from edgeserve.errors import DeadlineExpired, Failed, Rejected
-from edgeserve.tools import assets
 
 cv2 = pytest.importorskip("cv2", reason="the reader demo needs opencv: pip install -r examples/reader/requirements.txt")
 onnxruntime = pytest.importorskip("onnxruntime", reason="the reader demo needs onnxruntime: pip install '.[onnx]'")

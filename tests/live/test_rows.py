@@ -19,6 +19,7 @@ import pytest
 
 from edgeserve import cli
 from edgeserve.client import Client
+from edgeserve.commands.init import trial
 from edgeserve.config.loading import load_config, parse_config
 from edgeserve.engines.base import Batch, Engine, Footprint, Result
 from edgeserve.errors import EngineError, RequestError
@@ -26,7 +27,6 @@ from edgeserve.runtime import Runtime
 from edgeserve.sched.core.build import build_scheduler
 from edgeserve.taps.replay import replay
 from edgeserve.taps.trace import build_inputs, read_recording
-from edgeserve.tools.init import trial
 
 pytest.importorskip("onnxruntime", reason="ONNX Runtime is not installed")
 pytest.importorskip("onnx", reason="onnx is not installed")

@@ -20,8 +20,8 @@ import pytest
 from serving import served
 
 from edgeserve.client import AsyncClient as Bus
+from edgeserve.commands import assets
 from edgeserve.config.loading import read_toml
-from edgeserve.tools import assets
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(300)]
 
@@ -157,7 +157,7 @@ async def hear(port, word_file):
 def test_a_wake_word_is_heard_by_each_of_two_satellites(satellite_python):
     commands = steps()
     try:
-        assets.fetch(assets.read_assets(str(ROOT / commands["edgeserve.tools.assets"][3])), assets.cache_directory())
+        assets.fetch(assets.read_assets(str(ROOT / commands["edgeserve.commands.assets"][3])), assets.cache_directory())
     except assets.AssetError as error:
         pytest.skip(f"the networks are not in the cache and cannot be fetched: {error}")
     with tempfile.TemporaryDirectory(prefix="es") as folder, contextlib.ExitStack() as stack:

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import edgeserve
+from edgeserve.commands import assets
 from edgeserve.config.loading import parse_config, read_toml
-from edgeserve.tools import assets
 
 EXAMPLES = os.path.join(os.path.dirname(__file__), os.pardir, os.pardir, "examples")
 

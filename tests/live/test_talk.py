@@ -17,15 +17,15 @@ from http_front import free_port
 from serving import function, served
 
 from edgeserve import cli
-from edgeserve.tools import talk
-from edgeserve.tools.assets import read_assets
+from edgeserve.commands import talk
+from edgeserve.commands.assets import read_assets
 
 pytest.importorskip("onnx", reason="the onnx package makes the test model; pip install -e '.[test]'")
 pytest.importorskip("onnxruntime", reason="pip install -e '.[onnx]'")
 
 import lm_models
 
-from edgeserve.tools.lm_model.graph import random_tensors, write_model
+from edgeserve.commands.lm_model.graph import random_tensors, write_model
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 

@@ -16,11 +16,11 @@ from serving import served
 
 from edgeserve import cli
 from edgeserve.client import Client
+from edgeserve.commands.doctor import bus as doctor_bus
+from edgeserve.commands.doctor.bus import check_bus
+from edgeserve.commands.doctor.finding import GOOD, WRONG
 from edgeserve.errors import DeadlineExpired
 from edgeserve.taps.trace import read_recording
-from edgeserve.tools.doctor import bus as doctor_bus
-from edgeserve.tools.doctor.bus import check_bus
-from edgeserve.tools.doctor.finding import GOOD, WRONG
 
 CONFIG = {
     "lane": {"cpu0": {}},

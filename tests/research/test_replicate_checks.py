@@ -233,7 +233,7 @@ def test_schemble_is_ordered_beside_the_strongest_static_choice():
 
 def test_digits_that_are_missing_are_told_with_the_command_that_fetches_them(monkeypatch, tmp_path):
     monkeypatch.setattr(schemble.ensemble, "resolve_path", lambda file, directory: str(tmp_path / "none"))
-    with pytest.raises(SystemExit, match=r"python -m edgeserve.tools.assets examples/dynamic/assets.toml"):
+    with pytest.raises(SystemExit, match=r"python -m edgeserve.commands.assets examples/dynamic/assets.toml"):
         schemble.ensemble.need_digits()
 
 

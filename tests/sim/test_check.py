@@ -9,15 +9,15 @@ import re
 import pytest
 
 from edgeserve import cli
+from edgeserve.commands import check as tool
+from edgeserve.commands.check import first_break
+from edgeserve.commands.language_truth import read_lengths, with_language_models
 from edgeserve.config.loading import parse_config
 from edgeserve.config.profiles import LaneProfile, Profile, Timing
 from edgeserve.errors import ConfigError
 from edgeserve.sim.report import AppReport, Report
 from edgeserve.sim.run import simulate
 from edgeserve.sim.scenario import parse_scenario
-from edgeserve.tools import check as tool
-from edgeserve.tools.check import first_break
-from edgeserve.tools.language_truth import read_lengths, with_language_models
 
 CONFIG = """
 [model.detect]

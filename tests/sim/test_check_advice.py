@@ -12,7 +12,7 @@ from typing import Any, Dict, List, Tuple
 import pytest
 
 from edgeserve import cli
-from edgeserve.tools import check as tool
+from edgeserve.commands import check as tool
 
 Case = Tuple[Dict[str, Any], Dict[str, float]]  # the configuration's table, and requests per second by app
 

@@ -8,12 +8,12 @@ import pytest
 from scenarios import NO_STEP_COSTS, scenario_of
 
 from edgeserve.cli import main
+from edgeserve.commands import check
 from edgeserve.errors import ConfigError
 from edgeserve.sched.protocol.events import RequestArrived
 from edgeserve.sim.report import report_of
 from edgeserve.sim.run import simulate
 from edgeserve.taps.trace import read_recording
-from edgeserve.tools import check
 
 DETECTOR = {"detect": {"rate": 20.0, "client": "vision", "kind": "poisson"}}
 

@@ -9,6 +9,7 @@ import pytest
 from relay import Relay
 from scenarios import scenario_of
 
+from edgeserve.commands.measure_decisions import measure_decisions
 from edgeserve.config.machine_costs import (
     ASSUMED,
     MachineCosts,
@@ -25,7 +26,6 @@ from edgeserve.sim.run import simulate
 from edgeserve.sim.scenario import parse_scenario
 from edgeserve.sim.spreads import bend_of, value_at
 from edgeserve.testing.soak.run import draw_scenario, hold
-from edgeserve.tools.measure_decisions import measure_decisions
 
 MS = 10**6
 US = 1000

@@ -1,4 +1,4 @@
-"""Llama-like models on ONNX Runtime's CPU provider, from the graphs that ``edgeserve.tools.lm_model`` writes.
+"""Llama-like models on ONNX Runtime's CPU provider, from the graphs that ``edgeserve.commands.lm_model`` writes.
 
 The graph appends to keys and values in place (ONNX Runtime's GroupQueryAttention with one buffer for past and present),
 so a step copies no memory. Beside ``NAME.onnx`` lies ``NAME.json``, which says what the graph is, and the tokenizer.
@@ -114,14 +114,14 @@ class OnnxBackend:
         except (OSError, ValueError) as error:
             raise EngineError(
                 f"model {self._model!r}: {path} cannot be read ({error}); it says what {self._path} is. "
-                "Make both with python -m edgeserve.tools.lm_model"
+                "Make both with python -m edgeserve.commands.lm_model"
             ) from None
         lacks = [key for key in KNOWN_KEYS if key not in about]
         if about.get("format") != FORMAT or lacks:
             raise EngineError(
                 f"model {self._model!r}: {path} has format {about.get('format')!r}"
                 f"{' and lacks ' + ', '.join(lacks) if lacks else ''}; expected {FORMAT!r}. Make the "
-                "model again with python -m edgeserve.tools.lm_model"
+                "model again with python -m edgeserve.commands.lm_model"
             )
         if self._context > about["context"]:
             raise EngineError(

@@ -21,9 +21,9 @@ from common import lw
 from common.replicated import AHEAD, OURS
 from lib.checks import Checks
 
+from edgeserve.commands.fit.length import History, fit, folds, read_history
 from edgeserve.sim.run import simulate
 from edgeserve.sim.scenario import parse_scenario
-from edgeserve.tools.fit.length import History, fit, folds, read_history
 from replicate.rtlm import cases, world
 from replicate.rtlm.world import LMS, Case, Result, System
 

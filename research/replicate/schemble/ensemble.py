@@ -39,6 +39,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "examples" / "ensem
 from data import corrupted, digits
 from inputs import DIGITS
 
+from edgeserve.commands.fit.ensemble import Network, make_combiner, profile_of, score_statistics, train
 from edgeserve.config.ensemble_profile import EnsembleProfile
 from edgeserve.config.files import resolve_path
 from edgeserve.predict.accuracy import agreements as agreements_of
@@ -46,7 +47,6 @@ from edgeserve.predict.accuracy import margins_of
 from edgeserve.predict.combiner import Combiner
 from edgeserve.predict.discrepancy import Discrepancy, agreement_scores, scale
 from edgeserve.predict.history import EnsembleHistory
-from edgeserve.tools.fit.ensemble import Network, make_combiner, profile_of, score_statistics, train
 
 MODELS = ("m0", "m1", "m2")
 TIMES_MS = (40.0, 75.0, 85.0)
@@ -72,7 +72,7 @@ SHELF = 300
 INK_TOLERANCE, NEAR_TOLERANCE = 0.4, 0.25
 """Answers this close are alike, in standard deviations of the answers of all models; of ``near`` for the fit alone."""
 
-FETCH = "python -m edgeserve.tools.assets examples/dynamic/assets.toml"
+FETCH = "python -m edgeserve.commands.assets examples/dynamic/assets.toml"
 """The command that brings the digits into the asset cache."""
 
 Predict = Callable[[np.ndarray], np.ndarray]

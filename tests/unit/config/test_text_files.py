@@ -12,13 +12,13 @@ import threading
 import pytest
 
 from edgeserve import cli
+from edgeserve.commands.simulate import write_json
 from edgeserve.config.loading import load_config, read_toml
 from edgeserve.config.text_files import read_json, write_file
 from edgeserve.errors import ConfigError
 from edgeserve.front.origins import read_tokens
 from edgeserve.predict.length import packaged
 from edgeserve.taps.timeline import timeline_of
-from edgeserve.tools.simulate import write_json
 
 CONFIG = '[lane.cpu0]\n[model.m]\nengine = "synthetic"\nexpected = {1 = "1ms"}\n[app.m]\nmodel = "m"  # ö\n'
 

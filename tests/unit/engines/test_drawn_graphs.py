@@ -14,14 +14,14 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Sequence, Tuple
 import numpy as np
 import pytest
 
+from edgeserve.commands import init
+from edgeserve.commands.init import trial
 from edgeserve.config.loading import load_config
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines import make_engine
 from edgeserve.engines.base import Batch, LaneInfo, Result, run_batch
 from edgeserve.engines.row_check import RowCheck, row_check_of
 from edgeserve.errors import ConfigError, EngineError
-from edgeserve.tools import init
-from edgeserve.tools.init import trial
 
 pytest.importorskip("onnx", reason="the onnx package makes the test models; pip install -e '.[test]'")
 pytest.importorskip("onnxruntime", reason="pip install -e '.[onnx]'")

@@ -10,13 +10,13 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Tuple
 import llama_double
 import pytest
 
+from edgeserve.commands.init import model_files
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines import make_engine
 from edgeserve.engines.base import LaneInfo
 from edgeserve.engines.describe import describe
 from edgeserve.engines.gguf import BLOCKS, kind_of, read
 from edgeserve.errors import EngineError
-from edgeserve.tools.init import model_files
 
 TOKENIZER = {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.tokens": ["a", "b"]}
 LLAMA: Dict[str, Any] = {

@@ -11,11 +11,11 @@ import llama_double
 import pytest
 
 from edgeserve import cli
+from edgeserve.commands.doctor.configuration import check_config_file
+from edgeserve.commands.doctor.finding import WRONG
 from edgeserve.config.loading import parse_config
 from edgeserve.engines import ENGINES
 from edgeserve.live.preflight import check_models
-from edgeserve.tools.doctor.configuration import check_config_file
-from edgeserve.tools.doctor.finding import WRONG
 
 onnx = pytest.importorskip("onnx", reason="the onnx package makes the test models; pip install -e '.[test]'")
 pytest.importorskip("onnxruntime", reason="pip install -e '.[onnx]'")

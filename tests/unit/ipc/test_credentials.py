@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import zmq
 
+from edgeserve.commands.keys import make_keys
 from edgeserve.ipc.credentials import AllowedKeys, Credential, Credentials
 from edgeserve.ipc.endpoints import read_certificate
-from edgeserve.tools.keys import make_keys
 
 OWNER_UID, OTHER_UID = 1000, 1001
 TCP = "192.0.2.7"

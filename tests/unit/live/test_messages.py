@@ -7,15 +7,15 @@ import socket
 
 import pytest
 
+from edgeserve.commands.doctor import report
+from edgeserve.commands.doctor.bus import check_bus
+from edgeserve.commands.doctor.finding import WRONG, Finding
+from edgeserve.commands.wrapping import wrapped
 from edgeserve.config.loading import parse_config
 from edgeserve.errors import ConfigError
 from edgeserve.ipc.endpoints import check_endpoint, prepare_endpoint
 from edgeserve.live.preflight import check_before_loading, raise_or_tell
 from edgeserve.runtime import Runtime
-from edgeserve.tools.doctor import report
-from edgeserve.tools.doctor.bus import check_bus
-from edgeserve.tools.doctor.finding import WRONG, Finding
-from edgeserve.tools.wrapping import wrapped
 
 MODEL = {"engine": "synthetic", "expected": {"1": "10ms"}}
 

@@ -113,7 +113,7 @@ def model_file(kind, tmp_path, monkeypatch, template="", adds_first=False):
         return file
     pytest.importorskip("onnxruntime", reason="pip install -e '.[onnx]'")
     pytest.importorskip("tokenizers", reason="pip install -e '.[lm]'")
-    from edgeserve.tools.lm_model.__main__ import convert
+    from edgeserve.commands.lm_model.__main__ import convert
 
     convert(os.path.join(directory, file), os.path.join(directory, "out.onnx"), "float32", 64)
     return "out.onnx"
@@ -466,8 +466,8 @@ def test_a_gguf_file_gives_the_same_scores_on_onnx_runtime_and_llama_cpp(tmp_pat
     pytest.importorskip("llama_cpp", reason="pip install -e '.[lm-llama]' (builds llama.cpp, about ten minutes)")
     import lm_models
 
+    from edgeserve.commands.lm_model.__main__ import convert
     from edgeserve.engines.lm.backend import Row
-    from edgeserve.tools.lm_model.__main__ import convert
 
     directory = str(tmp_path)
     source = os.path.join(directory, lm_models.gguf(directory))

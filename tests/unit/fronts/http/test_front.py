@@ -7,15 +7,15 @@ import socket
 
 import pytest
 
+from edgeserve.commands import http
+from edgeserve.commands.doctor.configuration import check_front
+from edgeserve.commands.doctor.finding import GOOD, WRONG
 from edgeserve.config.loading import parse_config
 from edgeserve.errors import ConfigError
 from edgeserve.front.registry import front_of
 from edgeserve.fronts.http import front
 from edgeserve.fronts.http.front import HttpFront
 from edgeserve.fronts.http.settings import HttpConfig
-from edgeserve.tools import http
-from edgeserve.tools.doctor.configuration import check_front
-from edgeserve.tools.doctor.finding import GOOD, WRONG
 
 
 @pytest.mark.parametrize("place", ["8000", ":8000", "localhost", "localhost:http", "localhost:70000", ""])

@@ -1,0 +1,115 @@
+"""``edgeserve bag FILE --app detect``: a recorded bag of ROS through an app, at the bag's own times.
+
+Live, against a running server (:mod:`edgeserve.fronts.bag`), or with ``--simulate`` in virtual time: the same
+scheduler, the same configuration and measured times, and no server.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import tempfile
+from typing import Any, Dict, Mapping
+
+from edgeserve.client import AsyncClient
+from edgeserve.commands.fronts import run_asking
+from edgeserve.commands.image_front import add_image_arguments, detector_of, table_of, text_of
+from edgeserve.commands.report_tables import print_reports
+from edgeserve.commands.simulate import wide_console, write_json
+from edgeserve.errors import ConfigError
+from edgeserve.fronts.bag import BagReader, BagRun, BagWriter, arrivals_ms
+from edgeserve.live.preflight import import_policies
+from edgeserve.live.stats import percentiles_ms
+from edgeserve.sim.report import report_of
+from edgeserve.sim.run import machine_to_simulate, profiles_to_simulate, simulate
+from edgeserve.sim.scenario import Scenario, parse_scenario
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of ``edgeserve bag``."""
+    parser.add_argument("bag", help="an .mcap file, a folder with metadata.yaml, or a .bag file of ROS 1")
+    add_image_arguments(parser)
+    parser.add_argument(
+        "--topic",
+        action="append",
+        default=[],
+        metavar="TOPIC",
+        help="several times for several (default: the only one)",
+    )
+    parser.add_argument("--out", default="", metavar="FOLDER", help="write the detections to a new bag")
+    parser.add_argument(
+        "--outputs", action="store_true", help="with --out: write the app's outputs as std_msgs, not detections"
+    )
+    parser.add_argument(
+        "--simulate", action="store_true", help="in virtual time, with the configuration's times: needs no server"
+    )
+    parser.add_argument("--json", default="", metavar="FILE", help="write the result as JSON ('-': to the screen)")
+
+
+def main(args: argparse.Namespace) -> int:
+    """Run the bag to its end or a signal; the exit status is 0 when what was sent has ended."""
+    with BagReader(args.bag, args.topic) as reader:
+        if args.simulate:
+            return _simulate(args, reader)
+        table = run_asking(args, "bag", lambda client, stopped: _play(args, reader, client, stopped))
+    if args.json != "-":
+        print(text_of(table))
+        if args.out:
+            print(f"{table['boxes']} boxes written to {args.out}" if not args.outputs else f"written to {args.out}")
+    write_json(args.json, table)
+    return 0
+
+
+async def _play(
+    args: argparse.Namespace, reader: BagReader, client: AsyncClient, stopped: asyncio.Event
+) -> Dict[str, Any]:
+    detector = detector_of(args, client)
+    await detector.look("a bag")
+    with contextlib.ExitStack() as stack:
+        writer = stack.enter_context(BagWriter(args.out)) if args.out else None
+        run = BagRun(reader, detector, writer, args.outputs)
+        await run.play(stopped)
+    loop = f"{', '.join(reader.topics)} at the bag's times ({run.span_s:.1f} s)"
+    table = table_of(run.tally, args.app, loop, detector.input.slo_ms, run.span_s)
+    return {**table, "sent_late_p99_ms": percentiles_ms(run.lags_ns).get("p99", 0.0)}
+
+
+def _simulate(args: argparse.Namespace, reader: BagReader) -> int:
+    if not args.config:
+        raise ConfigError(
+            "--simulate needs the server's configuration: edgeserve bag FILE edge.toml --app APP --simulate"
+        )
+    if args.out:
+        raise ConfigError("--out and --simulate: virtual time runs no model, so there are no answers to write")
+    times_ms = arrivals_ms(reader)
+    with tempfile.TemporaryDirectory(prefix="edgeserve-bag-") as folder:
+        scenario = scenario_of(args.config, args.app, times_ms, folder)
+        import_policies(scenario.config)
+        measured = machine_to_simulate(scenario.config)
+        world = simulate(scenario, scenario.run.seed, profiles_to_simulate(scenario.config), measured=measured).world
+    report = report_of([world], 0, scenario.run.duration_ns)
+    if args.json != "-":
+        print_reports({"virtual time": report}, wide_console())
+    write_json(args.json, report.as_table())
+    return 0
+
+
+def scenario_of(config: str, app: str, times_ms: Mapping[str, Any], folder: str) -> Scenario:
+    """The configuration with a trace per topic, whose times keep their distances. Files are written to ``folder``."""
+    workloads: Dict[str, Any] = {}
+    for index, (topic, times) in enumerate(sorted(times_ms.items())):
+        path = os.path.join(folder, f"{index}.csv")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write("arrival_ms\n" + "".join([f"{json.dumps(at_ms)}\n" for at_ms in times]))
+        name = topic.strip("/").replace("/", "-")
+        workloads[name] = {"app": app, "kind": "trace", "file": path, "axis": "bag"}
+    last_ms = max((times[-1] for times in times_ms.values() if times), default=0.0)
+    table = {
+        "config": os.path.abspath(config),
+        "run": {"duration": f"{last_ms / 1000 + 1:.3f}s", "seeds": 1},
+        "workload": workloads,
+    }
+    return parse_scenario(table, folder, config)

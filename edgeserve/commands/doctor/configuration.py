@@ -1,0 +1,182 @@
+"""A configuration on this machine: would the server start with it, and are its models measured. Nothing is loaded."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Dict, List
+
+from edgeserve.commands.doctor.finding import GOOD, NOTE, WRONG, Finding
+from edgeserve.config.loading import load_config
+from edgeserve.config.machine import device_slug
+from edgeserve.config.profile_match import AT_START, EXPECTED, MEASURED, profile_command, times_from
+from edgeserve.config.schema import Config
+from edgeserve.errors import ConfigError, EngineError
+from edgeserve.front.processes import FrontProcess
+from edgeserve.live.input_rules import InputRule
+from edgeserve.live.predictors import load_predictors
+from edgeserve.live.preflight import Problem, check_before_loading
+from edgeserve.live.profiles import instead, matched_profiles
+from edgeserve.units import counted
+
+
+def check_config_file(path: str, cores: int) -> List[Finding]:
+    """A configuration on this machine: would the server start with it, and are its models measured."""
+    try:
+        config = load_config(path)
+    except ConfigError as error:
+        return [Finding("configuration", WRONG, str(error), f"correct {path}")]
+    found = [
+        Finding(
+            "configuration", GOOD, f"{path}: {counted(len(config.apps), 'app')}, {counted(len(config.models), 'model')}"
+        )
+    ]
+    threads = sum(lane.threads for lane in config.lanes.values())
+    if threads > cores:
+        found.append(
+            Finding(
+                "lanes",
+                NOTE,
+                f"{counted(len(config.lanes), 'lane')} with {counted(threads, 'thread')} "
+                f"on {counted(cores, 'core')}: times will vary",
+                f"lower [lane.*] threads in {path}, or give busy lanes a core of their own (cores = [...])",
+            )
+        )
+    if not config.apps:
+        found.append(
+            Finding(
+                "configuration",
+                WRONG,
+                f"{path} has no [app.NAME]: there is nothing to serve",
+                f"write one into {path} (docs/reference/configuration.md)",
+            )
+        )
+    for name in config.fronts:
+        found.append(check_front(config, name))
+    return [*found, *check_before(config), *check_inputs(config), *check_predictors(config), *check_profiles(config)]
+
+
+def check_front(config: Config, name: str) -> Finding:
+    """What would keep a front from starting: missing packages, ports in use, settings that mean nothing."""
+    subject = f"front {name}"
+    try:
+        front = FrontProcess(config, name)
+    except ConfigError as error:
+        return Finding(
+            subject, WRONG, str(error), f"correct [front.{name}] in {config.source}, or install what is missing"
+        )
+    places = [str(getattr(front.settings, key, "")) for key in ("listen", "grpc")]
+    return Finding(subject, GOOD, " and ".join([place for place in places if place]) or "can start")
+
+
+def check_before(config: Config) -> List[Finding]:
+    """What the server itself checks before it loads the first model. Threads are counted by the caller."""
+    matches, _ = matched_profiles(config)
+    usable = [match.usable for match in matches if match.usable.lanes]
+    problems = check_before_loading(config, usable)
+    found = [
+        Finding(problem.subject, WRONG, problem.text, _mend(config, problem))
+        for problem in problems
+        if problem.subject != "threads"
+    ]
+    return found
+
+
+def _mend(config: Config, problem: Problem) -> str:
+    """Where to correct it."""
+    if problem.subject == "models":
+        model = next(
+            (name for name in config.models if f"{name!r}" in problem.text or f"[model.{name}]" in problem.text), ""
+        )
+        if model and "there is no file" in problem.text:
+            return _asset_mend(config.source)
+        return f"correct [model.{model}] in {config.source}" if model else f"correct {config.source}"
+    return {
+        "cores": f"correct [lane.*] cores in {config.source}",
+        "deadlines": f"correct [app.{problem.app}] slo in {config.source}, or measure again",
+        "policies": f"correct {config.source}, or a module beside it",
+        "names": f"name the values in {config.source} as it says (docs/guide/pipelines.md)",
+    }[problem.subject]
+
+
+def check_inputs(config: Config) -> List[Finding]:
+    """Are the declared inputs of apps of a type that can be checked?"""
+    found = []
+    for app in config.apps.values():
+        for name, tensor in app.inputs.items():
+            try:
+                InputRule(app.name, name, tensor)
+            except ConfigError as error:
+                found.append(Finding("inputs", WRONG, str(error), f"correct {config.source}"))
+    return found
+
+
+def check_predictors(config: Config) -> List[Finding]:
+    """Can the functions that predict hints be imported? The server would not start without."""
+    found = []
+    for app in config.apps.values():
+        try:
+            load_predictors(app, config.directory)
+        except (ConfigError, EngineError) as error:
+            found.append(
+                Finding(
+                    "predictors",
+                    WRONG,
+                    str(error),
+                    f"correct [app.{app.name}.predict] in {config.source}, or the module",
+                )
+            )
+        else:
+            if app.predict:
+                found.append(Finding("predictors", GOOD, f"{app.name}: {', '.join(app.predict)}"))
+    return found
+
+
+def check_profiles(config: Config) -> List[Finding]:
+    """Which profiles of this machine match the configuration, and where the times of the other models come from."""
+    directory = os.path.join(config.profiles_path, device_slug())
+    matches, errors = matched_profiles(config)
+    found = [
+        Finding("profiles", NOTE, f"{error}. The server starts without this file", f"edgeserve profile {config.source}")
+        for error in errors
+    ]
+    for match in matches:
+        name, mend = match.profile.model, profile_command(config, match.profile.model)
+        reasons = (*match.mismatches, *match.lacking)
+        if reasons:
+            found.append(
+                Finding(
+                    "profiles",
+                    NOTE,
+                    f"{name} does not match its profile: {'; '.join(reasons)}. "
+                    f"When the server starts, {instead(config, match)}",
+                    mend,
+                )
+            )
+        if match.doubts and match.usable.lanes:
+            found.append(
+                Finding(
+                    "profiles",
+                    NOTE,
+                    f"the profile of {name} may be off: {'; '.join(match.doubts)}",
+                    f"{profile_command(config, name, force=True)} (in a quiet moment)",
+                )
+            )
+    usable = {match.profile.model: match.usable for match in matches}
+    sources: Dict[str, List[str]] = {}
+    for model in config.models.values():
+        sources.setdefault(times_from(config, model, usable.get(model.name)), []).append(model.name)
+    shown = "; ".join(
+        f"{source}: {', '.join(sources[source])}" for source in (MEASURED, EXPECTED, AT_START) if source in sources
+    )
+    if AT_START in sources:
+        return [
+            *found,
+            Finding("profiles", NOTE, f"times of models in {directory}: {shown}", f"edgeserve profile {config.source}"),
+        ]
+    return [*found, Finding("profiles", GOOD, f"times of models in {directory}: {shown or 'there is no model'}")]
+
+
+def _asset_mend(path: str) -> str:
+    assets = os.path.join(os.path.dirname(path), "assets.toml")
+    return f"{sys.executable} -m edgeserve.commands.assets {assets}" if os.path.exists(assets) else f"correct {path}"

@@ -1,0 +1,84 @@
+"""``edgeserve trace``: what a running server decided and did just now, as a timeline for Perfetto or as a recording."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from typing import Any, Dict, List
+
+from edgeserve.commands.connection import add_connection_arguments, connected
+from edgeserve.config.text_files import write_file
+from edgeserve.errors import ConfigError
+from edgeserve.taps.timeline import timeline_of
+from edgeserve.taps.trace import FORMAT, RecordedStep, dumps, read_recording, step_line, step_of
+from edgeserve.units import counted, format_duration, s_to_ns
+
+POLL_S = 0.25
+"""Between two questions while it waits."""
+
+LOST = "edgeserve trace: {lost} are missing: the server decided more between two questions than it keeps"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=5.0,
+        metavar="S",
+        help="go on for so long (default: 5; 0: what the server has kept, with [server] trace_steps)",
+    )
+    parser.add_argument(
+        "--out", default="trace.json", metavar="FILE", help="the timeline, for ui.perfetto.dev (default: trace.json)"
+    )
+    parser.add_argument("--recording", default="", metavar="FILE", help="write the steps themselves too, as JSON lines")
+    parser.add_argument(
+        "--from",
+        dest="source",
+        default="",
+        metavar="FILE",
+        help="make the timeline of a recording ([server] record) instead of asking a server",
+    )
+    add_connection_arguments(parser)
+
+
+def main(args: argparse.Namespace) -> int:
+    """Write the timeline; the exit status is 1 when there was nothing to show."""
+    if not 0 <= args.seconds <= 3600:
+        raise ConfigError(f"--seconds {args.seconds:g}: expected 0 to 3600")
+    steps = read_recording(args.source).steps if args.source else _ask(args)
+    if not steps:
+        print(
+            "edgeserve trace: the server decided nothing in that time; for what was before, let it always keep its "
+            "last decisions ([server] trace_steps)",
+            file=sys.stderr,
+        )
+        return 1
+    if args.recording:
+        lines = [dumps({"format": FORMAT}), *(step_line(*step) for step in steps)]
+        write_file(args.recording, "\n".join(lines) + "\n")
+    timeline = timeline_of(steps)
+    timeline.write(args.out)
+    span = format_duration(max(0, steps[-1].now_ns - steps[0].now_ns))
+    print(f"{args.out}: {counted(len(steps), 'step')} over {span}; open it in https://ui.perfetto.dev")
+    return 0
+
+
+def _ask(args: argparse.Namespace) -> List[RecordedStep]:
+    """The steps that the server remembers, and those of the next seconds."""
+    steps: List[RecordedStep] = []
+    after = lost = ends_ns = 0
+    with connected(args) as client:
+        while True:
+            page: Dict[str, Any] = client.trace(after)
+            ends_ns = ends_ns or page["now_ns"] + s_to_ns(args.seconds)
+            lost += page["first"] - after - 1 if after else 0
+            after = page["after"]
+            steps += [step_of(line) for line in page["lines"]]
+            if steps and steps[-1].now_ns >= ends_ns or not page["lines"] and page["now_ns"] >= ends_ns:
+                break
+            if not page["lines"]:
+                time.sleep(POLL_S)
+    if lost:
+        print(LOST.format(lost=counted(lost, "step")), file=sys.stderr)
+    return steps
