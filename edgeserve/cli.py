@@ -15,49 +15,72 @@ import signal
 import sys
 import threading
 from contextlib import contextmanager
-from typing import Iterator, Sequence
+from typing import Iterator, NamedTuple, Sequence
 
 from edgeserve import __version__
+from edgeserve.commands.parser import Parser, exit_status
 from edgeserve.config.gone import GONE
 from edgeserve.config.plain_text import PlainOutput
-from edgeserve.errors import ConfigError, EdgeServeError
+from edgeserve.errors import ConfigError, EdgeServeError, nearest
+
+
+class Verb(NamedTuple):
+    """A command: the module that has it, what it does, and what its exit status 1 means (empty: it has none)."""
+
+    module: str
+    what: str
+    falls_short: str = ""
+
 
 VERBS = {
-    "init": ("edgeserve.commands.init", "write a configuration for model files, with what they say of themselves"),
-    "serve": ("edgeserve.server", "serve the apps of a configuration file on the bus"),
-    "http": ("edgeserve.commands.http", "let clients of HTTP, gRPC and OpenAI's protocol ask a running server"),
-    "frigate": (
-        "edgeserve.commands.frigate",
-        "let Frigate, the network video recorder, ask an app of a running server",
-    ),
-    "camera": ("edgeserve.commands.camera", "ask an app about a camera's frames, and show its boxes"),
-    "bag": ("edgeserve.commands.bag", "run a recorded bag of ROS through an app, at the bag's own times"),
-    "wyoming": ("edgeserve.commands.wyoming", "let Home Assistant's voice assistant ask apps of a running server"),
-    "mqtt": (
-        "edgeserve.commands.mqtt",
-        "tell a broker, and Home Assistant, what a running server sees, and ask by topic",
-    ),
-    "chat": (
+    "init": Verb("edgeserve.commands.init", "write what a server needs: a configuration for model files, or keys"),
+    "serve": Verb("edgeserve.server", "serve the apps of a configuration file on the bus"),
+    "front": Verb("edgeserve.commands.front", "let clients of another system or protocol ask a running server"),
+    "chat": Verb(
         "edgeserve.commands.talk",
         "talk with a language model in the terminal: a file, or an app of a running server",
+        "the last question had no answer",
     ),
-    "infer": ("edgeserve.commands.infer", "send one request from the shell"),
-    "story": ("edgeserve.commands.story", "ask a running server what happened to a request"),
-    "top": ("edgeserve.commands.top", "watch a running server: apps, lanes, models, device"),
-    "stats": ("edgeserve.commands.stats", "what a running server has done since its start, as tables or JSON"),
-    "trace": ("edgeserve.commands.trace", "what a running server decides, as a timeline for Perfetto"),
-    "reload": ("edgeserve.commands.reload", "have a running server read its configuration again, or load a model anew"),
-    "profile": ("edgeserve.commands.profile", "measure models on this device and write their profiles"),
-    "check": ("edgeserve.commands.check", "say whether apps will meet their rates here, and what breaks first"),
-    "simulate": ("edgeserve.commands.simulate", "run the same scheduler in virtual time"),
-    "fit": ("edgeserve.commands.fit", "learn from a history what predicts the cost of a request"),
-    "bench": ("edgeserve.commands.bench", "load a running server: finish rate, percentiles, drop reasons"),
-    "monitor": (
-        "edgeserve.commands.monitor",
-        "show clocks, load, heat, power and memory of this device as they change",
+    "infer": Verb("edgeserve.commands.infer", "send one request from the shell", "an error, or a late answer"),
+    "story": Verb(
+        "edgeserve.commands.story",
+        "ask a running server what happened to a request",
+        "the server does not remember that request",
     ),
-    "keys": ("edgeserve.commands.keys", "make CURVE keys for a bus that other machines reach"),
-    "doctor": ("edgeserve.commands.doctor", "look at this machine and say what is wrong and what mends it"),
+    "top": Verb("edgeserve.commands.top", "watch a running server, or this device alone"),
+    "record": Verb(
+        "edgeserve.commands.record",
+        "record what a running server decides, also as a timeline for Perfetto",
+        "the server decided nothing in that time",
+    ),
+    "reload": Verb(
+        "edgeserve.commands.reload",
+        "have a running server read its configuration again, or load a model anew",
+        "a device goes on with what it had",
+    ),
+    "profile": Verb(
+        "edgeserve.commands.profile",
+        "measure models on this device and write their profiles, or learn what a request costs from a history",
+        "something that was asked for could not be measured",
+    ),
+    "check": Verb(
+        "edgeserve.commands.check",
+        "say whether apps will meet their rates here, and what breaks first",
+        "an app falls short at these rates",
+    ),
+    "simulate": Verb(
+        "edgeserve.commands.simulate", "run the same scheduler in virtual time", "a replayed decision differs"
+    ),
+    "bench": Verb(
+        "edgeserve.commands.bench",
+        "load a running server: finish rate, percentiles, drop reasons",
+        "fewer answers in time than --finish-min",
+    ),
+    "doctor": Verb(
+        "edgeserve.commands.doctor",
+        "look at this machine, a configuration or profiles, and say what is wrong and what mends it",
+        "something is wrong",
+    ),
 }
 
 
@@ -75,22 +98,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="edgeserve", description="Many models on one device, under deadlines.")
-    parser.add_argument("--version", action="version", version=f"edgeserve {__version__}")
-    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
-    chosen = next((word for word in arguments if not word.startswith("-")), "")
     try:
-        if f"edgeserve {chosen}" in GONE:
-            raise ConfigError(f"{chosen}: there is no such command any more; {GONE[f'edgeserve {chosen}']}")
-        for verb, (home, what) in VERBS.items():
-            verb_parser = verbs.add_parser(verb, help=what, description=what[0].upper() + what[1:] + ".")
-            if verb == chosen:
-                with _ending_at_once():
-                    module = importlib.import_module(home)
-                module.add_arguments(verb_parser)
-                verb_parser.set_defaults(main=module.main)
-        args = parser.parse_args(arguments)
-        status = int(args.main(args))
+        verb = arguments[0] if arguments else ""
+        if verb not in VERBS:
+            return _without_verb(arguments, verb)
+        with _ending_at_once():
+            module = importlib.import_module(VERBS[verb].module)
+        parser = verb_parser(verb)
+        module.add_arguments(parser)
+        status = int(module.main(parser.parse_args(arguments[1:])))
         sys.stdout.flush()
         return status
     except BrokenPipeError:
@@ -109,6 +125,29 @@ def _run(arguments: Sequence[str]) -> int:
         return 1
     except KeyboardInterrupt:
         return INTERRUPTED
+
+
+def verb_parser(verb: str) -> Parser:
+    """The verb's parser before its module has added the arguments."""
+    _, what, falls_short = VERBS[verb]
+    what = f"{what[0].upper()}{what[1:]}."
+    return Parser(prog=f"edgeserve {verb}", description=what, epilog=exit_status(falls_short))
+
+
+def _without_verb(arguments: Sequence[str], word: str) -> int:
+    """``--help``, ``--version``, or a first word that is no verb."""
+    gone = f"edgeserve {word}"
+    if gone in GONE:
+        raise ConfigError(f"{word}: there is no such command any more; {GONE[gone]}")
+    parser = Parser(prog="edgeserve", description="Many models on one device, under deadlines.")
+    parser.add_argument("--version", action="version", version=f"edgeserve {__version__}")
+    verbs = parser.add_subparsers(metavar="VERB", parser_class=argparse.ArgumentParser)
+    for verb, (_, what, _) in VERBS.items():
+        verbs.add_parser(verb, help=what)
+    if word and not word.startswith("-"):
+        parser.error(f"{word}: there is no such verb{nearest(word, VERBS)}")
+    parser.parse_args(arguments)
+    parser.error(f"a verb is missing: one of {', '.join(VERBS)}")
 
 
 @contextmanager

@@ -49,9 +49,9 @@ class Client:
     questions wait at most, ``name`` what the server calls this client when it shares an app among clients,
     ``server_key`` the public key (or its file) of a server with CURVE keys, ``client_key`` the file of this client's
     own keys (``NAME.key_secret``), where that server lets only some clients in. A client does not survive ``fork``:
-    make one in each process. ``shared_memory``: large tensors go through memory shared with a server on this host that
-    gives some (``[server] shared_memory``), instead of its socket. Then an answer's large arrays keep their part of it
-    for as long as they live; copy those that you keep for long.
+    make one in each process. ``shared_memory``: large tensors go through memory shared with a server on this host,
+    instead of its socket. Then an answer's large arrays keep their part of it for as long as they live; copy those
+    that you keep for long.
     """
 
     def __init__(

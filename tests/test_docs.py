@@ -8,9 +8,9 @@ CONFIG`` runs, and ``<!-- prints -->`` is what the run before it must have print
 Blocks without a comment must at least be well-formed.
 """
 
-import argparse
 import ast
 import contextlib
+import dataclasses
 import glob
 import importlib
 import inspect
@@ -38,6 +38,7 @@ from lib import drawn
 
 import edgeserve
 from edgeserve import cli
+from edgeserve.commands import front
 from edgeserve.config import loading, schema
 from edgeserve.errors import REASONS
 from edgeserve.sched.latency.batch_time import BatchTime
@@ -284,6 +285,40 @@ def test_configurations_on_the_page_are_read(path, place):
             pytest.fail(f"{path}, line {block.line}: {error}")
 
 
+KEYS_MAX = 91
+"""Keys of the configuration: another one takes the place of one that is used less."""
+
+
+def test_the_keys_are_few_and_each_stands_in_an_example():
+    kinds = {**KINDS, "server": schema.ServerConfig, "monitor": schema.MonitorConfig, "app": schema.AppConfig}
+    kinds.update(node=schema.NodeConfig, inputs=schema.TensorConfig)
+    keys = {
+        (section, item.metadata["key"] or item.name)
+        for section, kind in kinds.items()
+        for item in dataclasses.fields(kind)
+        if "read" in item.metadata
+    }
+    shown = set()
+    files = glob.glob(os.path.join(ROOT, "examples", "**", "*.toml"), recursive=True)
+    on_pages = [block.text for page in PAGES for block in blocks(read(page)) if block.language == "toml"]
+    for text in [*map(read, files), *on_pages]:
+        shown |= keys_in(tomllib.loads(text))
+    assert len(keys) <= KEYS_MAX
+    assert sorted(keys - shown) == []
+
+
+def keys_in(table):
+    """(section, key) of a configuration's tables."""
+    found = {(section, key) for section in ("server", "monitor") for key in table.get(section, {})}
+    for section in KINDS:
+        found |= {(section, key) for keys in table.get(section, {}).values() for key in keys}
+    for app in table.get("app", {}).values():
+        inside = [("app", app), *(("node", node) for node in app.get("node", ()))]
+        inside += [("inputs", tensor) for tensor in app.get("inputs", {}).values()]
+        found |= {(section, key) for section, keys in inside for key in keys}
+    return found
+
+
 def test_the_example_of_the_configuration_page_is_complete():
     first = next(
         block
@@ -440,9 +475,13 @@ def test_a_dotted_name_that_does_not_exist_is_noticed():
     ]
 
 
-def options_of(verb):
-    parser = argparse.ArgumentParser()
-    importlib.import_module(cli.VERBS[verb][0]).add_arguments(parser)
+def options_of(verb, rest):
+    """The options of ``edgeserve VERB REST``; those of a front are the front's own."""
+    name = next(iter(rest.split()), "")
+    if verb == "front" and name in front.FRONTS:
+        return set(front.front_parser(name)[0]._option_string_actions)
+    parser = cli.verb_parser(verb)
+    importlib.import_module(cli.VERBS[verb].module).add_arguments(parser)
     return set(parser._option_string_actions)
 
 
@@ -456,7 +495,9 @@ def test_commands_on_the_page_exist(path):
                 verb = command.group(1)
                 assert verb in cli.VERBS, f"{path}: 'edgeserve {verb}' in {line!r}"
                 rest = re.split(r"\s[#&|]|\s{3,}", command.group(2))[0]
-                unknown = {word.split("=")[0] for word in rest.split() if word.startswith("--")} - options_of(verb)
+                unknown = {word.split("=")[0] for word in rest.split() if word.startswith("--")} - options_of(
+                    verb, rest
+                )
                 assert not unknown, f"{path}: 'edgeserve {verb}' has no {sorted(unknown)}"
             for script in re.findall(r"\b(?:scripts|research)/[\w*/]+\.py", line):
                 assert glob.glob(os.path.join(ROOT, script)), f"{path}: {script} does not exist"

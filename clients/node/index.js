@@ -69,7 +69,7 @@ function readKey(key) {
   return found[1];
 }
 
-/** A client's own keys: the file NAME.key_secret of `edgeserve keys client NAME`. */
+/** A client's own keys: the file NAME.key_secret of `edgeserve init --keys NAME`. */
 function readOwnKeys(file) {
   if (!file) return zmq.curveKeyPair();
   let text = '';
@@ -78,7 +78,7 @@ function readOwnKeys(file) {
   }
   const publicKey = text.match(/public-key\s*=\s*"([^"]{40})"/);
   const secretKey = text.match(/secret-key\s*=\s*"([^"]{40})"/);
-  if (!publicKey || !secretKey) throw new EdgeServeError(`clientKey = ${JSON.stringify(file)}: expected a file with a public and a secret key, as 'edgeserve keys client NAME' writes NAME.key_secret`, 'bad_input');
+  if (!publicKey || !secretKey) throw new EdgeServeError(`clientKey = ${JSON.stringify(file)}: expected a file with a public and a secret key, as 'edgeserve init --keys NAME' writes NAME.key_secret`, 'bad_input');
   return { publicKey: publicKey[1], secretKey: secretKey[1] };
 }
 

@@ -1,4 +1,4 @@
-"""``edgeserve bag FILE --app detect``: a recorded bag of ROS through an app, at the bag's own times.
+"""``edgeserve front bag FILE --app detect``: a recorded bag of ROS through an app, at the bag's own times.
 
 Live, against a running server (:mod:`edgeserve.fronts.bag`), or with ``--simulate`` in virtual time: the same
 scheduler, the same configuration and measured times, and no server.
@@ -18,7 +18,7 @@ from edgeserve.client import AsyncClient
 from edgeserve.commands.fronts import run_asking
 from edgeserve.commands.image_front import add_image_arguments, detector_of, table_of, text_of
 from edgeserve.commands.report_tables import print_reports
-from edgeserve.commands.simulate import wide_console, write_json
+from edgeserve.commands.simulate import print_json, wide_console
 from edgeserve.errors import ConfigError
 from edgeserve.fronts.bag import BagReader, BagRun, BagWriter, arrivals_ms
 from edgeserve.live.preflight import import_policies
@@ -29,7 +29,7 @@ from edgeserve.sim.scenario import Scenario, parse_scenario
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of ``edgeserve bag``."""
+    """The arguments of ``edgeserve front bag``."""
     parser.add_argument("bag", help="an .mcap file, a folder with metadata.yaml, or a .bag file of ROS 1")
     add_image_arguments(parser)
     parser.add_argument(
@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--simulate", action="store_true", help="in virtual time, with the configuration's times: needs no server"
     )
-    parser.add_argument("--json", default="", metavar="FILE", help="write the result as JSON ('-': to the screen)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -55,11 +55,12 @@ def main(args: argparse.Namespace) -> int:
         if args.simulate:
             return _simulate(args, reader)
         table = run_asking(args, "bag", lambda client, stopped: _play(args, reader, client, stopped))
-    if args.json != "-":
-        print(text_of(table))
-        if args.out:
-            print(f"{table['boxes']} boxes written to {args.out}" if not args.outputs else f"written to {args.out}")
-    write_json(args.json, table)
+    if args.json:
+        print_json(table)
+        return 0
+    print(text_of(table))
+    if args.out:
+        print(f"{table['boxes']} boxes written to {args.out}" if not args.outputs else f"written to {args.out}")
     return 0
 
 
@@ -80,7 +81,7 @@ async def _play(
 def _simulate(args: argparse.Namespace, reader: BagReader) -> int:
     if not args.config:
         raise ConfigError(
-            "--simulate needs the server's configuration: edgeserve bag FILE edge.toml --app APP --simulate"
+            "--simulate needs the server's configuration: edgeserve front bag FILE edge.toml --app APP --simulate"
         )
     if args.out:
         raise ConfigError("--out and --simulate: virtual time runs no model, so there are no answers to write")
@@ -91,9 +92,10 @@ def _simulate(args: argparse.Namespace, reader: BagReader) -> int:
         measured = machine_to_simulate(scenario.config)
         world = simulate(scenario, scenario.run.seed, profiles_to_simulate(scenario.config), measured=measured).world
     report = report_of([world], 0, scenario.run.duration_ns)
-    if args.json != "-":
+    if args.json:
+        print_json(report.as_table())
+    else:
         print_reports({"virtual time": report}, wide_console())
-    write_json(args.json, report.as_table())
     return 0
 
 

@@ -16,6 +16,7 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Opt
 
 from edgeserve.answers import BREAKDOWN_KEYS
 from edgeserve.client import Client
+from edgeserve.commands.connection import add_connection_arguments
 from edgeserve.commands.infer import add_request_arguments, read_inputs
 from edgeserve.commands.inputs import example_inputs
 from edgeserve.config.loading import load_config
@@ -227,7 +228,7 @@ def rate_of(text: str, capacity: Callable[[], float]) -> float:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``edgeserve bench``."""
     parser.add_argument("config", nargs="?", help="the configuration of the running server (for its endpoint)")
-    parser.add_argument("--endpoint", help="where the server listens (default: the configuration's, else this user's)")
+    add_connection_arguments(parser)
     parser.add_argument("--app", help="the app to ask (default: the only one)")
     parser.add_argument(
         "--rate", metavar="R", help="open loop: requests per second, or a share of the measured capacity such as 120%%"
@@ -276,7 +277,7 @@ def main(args: argparse.Namespace) -> int:
         slo_ns = parse_duration_ns(args.slo) if args.slo else None
     except ValueError as error:
         raise BadInput(f"--slo: {error}") from None
-    with Client(endpoint) as bus:
+    with Client(endpoint, server_key=args.server_key, client_key=args.client_key) as bus:
         apps = bus.apps()
         app = choose_app(apps, args.app)
         inputs = example_inputs(app, apps[app]["inputs"], read_inputs(args.inputs, args.texts), args.seed)

@@ -1,5 +1,5 @@
-"""``edgeserve camera SOURCE --app detect``: a camera's frames to an app of a running server, boxes as JSON lines and on
-a page."""
+"""``edgeserve front camera SOURCE --app detect``: a camera's frames to an app of a running server, boxes as
+JSON lines and on a page."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from edgeserve.fronts.sources import shown
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of ``edgeserve camera``."""
+    """The arguments of ``edgeserve front camera``."""
     parser.add_argument(
         "source", help="test, a video file, /dev/video0, rtsp://..., or a pipeline of GStreamer in quotes"
     )

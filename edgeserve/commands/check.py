@@ -2,8 +2,8 @@
 
 The scheduler that serves is run in virtual time with the times of this device: profiles, else ``expected``, else a few
 runs of the models now. Said are the share in time of each app and its spread over the runs, the load at which the first
-of them breaks, which other apps stand before it, and what to change; ``commands/check_advice.py`` tries each change before
-it is said. Exit status 1 when an app falls short at the rates that were asked for.
+of them breaks, which other apps stand before it, and what to change; ``commands/check_advice.py`` tries each change
+before it is said. Exit status 1 when an app falls short at the rates that were asked for.
 """
 
 from __future__ import annotations

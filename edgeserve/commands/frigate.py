@@ -1,4 +1,4 @@
-"""``edgeserve frigate``: an app as the detector of Frigate, the network video recorder, beside a running server."""
+"""``edgeserve front frigate``: an app of a running server as the detector of Frigate, the network video recorder."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from edgeserve.fronts.detections import FORMS
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of ``edgeserve frigate``."""
+    """The arguments of ``edgeserve front frigate``."""
     add_front_arguments(parser)
     parser.add_argument("--app", default="", help="the app that is asked for every image")
     parser.add_argument(

@@ -1,4 +1,4 @@
-"""``edgeserve http``: a front for clients that speak HTTP or gRPC, beside a running server.
+"""``edgeserve front http``: a front for clients that speak HTTP or gRPC, beside a running server.
 
 Serves KServe's Open Inference Protocol v2 and OpenAI's chat protocol; asks the server over its bus.
 """
@@ -22,7 +22,7 @@ log = logging.getLogger("edgeserve")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of ``edgeserve http``."""
+    """The arguments of ``edgeserve front http``."""
     parser.add_argument(
         "config",
         nargs="?",

@@ -1,4 +1,4 @@
-"""What ``edgeserve bag`` and ``camera`` have in common: the app's arguments, and the result."""
+"""What ``edgeserve front bag`` and ``camera`` have in common: the app's arguments, and the result."""
 
 from __future__ import annotations
 

@@ -1,15 +1,12 @@
-"""``edgeserve keys``: CURVE keys for a bus that other machines reach, in files that only their owner can read.
+"""CURVE keys for a bus that other machines reach, in files that only their owner can read (``edgeserve init --keys``).
 
-``keys server`` makes the server's pair, ``keys client NAME`` one of a client. ``NAME.key`` holds the public key alone,
-``NAME.key_secret`` both. Nothing is overwritten.
+``NAME.key`` holds the public key alone, ``NAME.key_secret`` both. Nothing is overwritten.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
-import sys
 from typing import List, Sequence
 
 import zmq
@@ -23,40 +20,30 @@ SECRET_SUFFIX = ".key_secret"
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}\Z")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of ``edgeserve keys``."""
-    parser.add_argument(
-        "whose",
-        choices=("server", "client"),
-        metavar="server|client",
-        help="the server's pair of keys, or one of a client",
-    )
-    parser.add_argument(
-        "name", nargs="?", default="", help="what the client is called (letters, digits, '_', '-', '.')"
-    )
-    parser.add_argument(
-        "--folder", default="keys", help="where the files are written (default: keys); it is made with mode 0700"
-    )
+SERVER = "server"
+"""The name of the server's own pair."""
+
+FOLDER = "keys"
+"""Where the files go when no folder is named; it is made with mode 0700."""
 
 
-def main(args: argparse.Namespace) -> int:
-    """Write the two files and say what they are for."""
-    if (args.whose == "client") != bool(args.name):
-        print("edgeserve: expected 'keys server' or 'keys client NAME'", file=sys.stderr)
-        return 2
-    name = args.name or "server"
-    public, secret = make_keys(args.folder, name)
-    print(f"{public}: the public key of {name!r}")
-    print(f"{secret}: both keys, mode 0600; never copy it where others can read it")
-    print("\n".join(_next_steps(args.whose, public, secret)))
-    return 0
+def write_keys(name: str, folder: str) -> str:
+    """Write a pair of keys; returns what the files are for. Raises :class:`ConfigError`."""
+    public, secret = make_keys(folder, name)
+    return "\n".join(
+        [
+            f"{public}: the public key of {name!r}",
+            f"{secret}: both keys, mode 0600; never copy it where others can read it",
+            *_next_steps(name, public, secret),
+        ]
+    )
 
 
 def make_keys(folder: str, name: str) -> Sequence[str]:
     """Write a new pair of keys; the paths of the public and of the secret file. Raises :class:`ConfigError` for a name
     that is none, a file that exists, or a folder that cannot be written."""
     if not _NAME.match(name):
-        raise ConfigError(f"keys: name {name!r}: expected 1 to 64 letters, digits, '_', '-' and '.', the first no '.'")
+        raise ConfigError(f"--keys {name!r}: expected 1 to 64 letters, digits, '_', '-' and '.', the first no '.'")
     public, secret = zmq.curve_keypair()
     paths = [os.path.join(folder, name + suffix) for suffix in (KEY_SUFFIX, SECRET_SUFFIX)]
     try:
@@ -75,14 +62,14 @@ def make_keys(folder: str, name: str) -> Sequence[str]:
             raise
     except OSError as error:
         raise ConfigError(
-            f"keys: {error.filename or folder} cannot be written ({error.strerror}); give another --folder"
+            f"--keys: {error.filename or folder} cannot be written ({error.strerror}); name another folder with --out"
         ) from None
     return paths
 
 
 def _certificate(name: str, public: bytes, secret: bytes = b"") -> str:
     """The ZPL form that pyzmq reads (``zmq.auth.load_certificate``)."""
-    lines = [f"#   {'Both keys' if secret else 'The public key'} of {name}, made by 'edgeserve keys'"]
+    lines = [f"#   {'Both keys' if secret else 'The public key'} of {name}, made by 'edgeserve init --keys'"]
     if secret:
         lines.append("#   DO NOT give this file to anybody")
     lines += ["", "metadata", "curve", f'    public-key = "{public.decode()}"']
@@ -91,8 +78,8 @@ def _certificate(name: str, public: bytes, secret: bytes = b"") -> str:
     return "\n".join(lines) + "\n"
 
 
-def _next_steps(whose: str, public: str, secret: str) -> List[str]:
-    if whose == "server":
+def _next_steps(name: str, public: str, secret: str) -> List[str]:
+    if name == SERVER:
         return [
             f"On the server: [server] curve_secret_key_file = {secret!r}",
             f"To each client: {public}, for server_key",

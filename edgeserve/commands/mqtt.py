@@ -1,4 +1,4 @@
-"""``edgeserve mqtt``: a running server on an MQTT broker, for Home Assistant and others."""
+"""``edgeserve front mqtt``: a running server on an MQTT broker, for Home Assistant and others."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PORTS = {"mqtt": 1883, "mqtts": 8883}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of ``edgeserve mqtt``."""
+    """The arguments of ``edgeserve front mqtt``."""
     add_front_arguments(parser)
     parser.add_argument(
         "--broker",
@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--camera", action="append", default=[], metavar="NAME=TOPIC", help="pictures (JPEG) on a topic; again for more"
     )
     parser.add_argument("--detect", default="", metavar="APP", help="the app that looks at the pictures")
-    parser.add_argument("--form", default="", metavar="FORM", help="how it answers, as for edgeserve frigate")
+    parser.add_argument("--form", default="", metavar="FORM", help="how it answers, as for edgeserve front frigate")
     parser.add_argument("--score", type=float, metavar="SHARE", help="the least score (default: 0.4)")
     parser.add_argument("--labels", default="", metavar="FILE", help="the names of the classes, one a line")
     parser.add_argument(

@@ -1,7 +1,7 @@
 """``edgeserve profile CONFIG``: measure models on this device's lanes and write ``profiles/<device>/<model>.json``.
 
-For every model, lane and batch size: warm-up, then runs until the p99 is known well enough (``commands/measure.py``), on a
-thread that is pinned as the lane is. What was measured for the same model file, versions and settings is kept
+For every model, lane and batch size: warm-up, then runs until the p99 is known well enough (``commands/measure.py``),
+on a thread that is pinned as the lane is. What was measured for the same model file, versions and settings is kept
 (``config/profile_match.py``), so an interrupted run goes on where it stopped.
 """
 
@@ -41,13 +41,10 @@ from edgeserve.config.loading import load_config
 from edgeserve.config.machine import device_name, device_slug
 from edgeserve.config.machine_costs import machine_path
 from edgeserve.config.profile_match import differences, identity, lane_settings
-from edgeserve.config.profile_schema import SCHEMA
 from edgeserve.config.profiles import (
-    InvalidProfile,
     LaneProfile,
     Profile,
     Timing,
-    profile_files,
     profile_path,
     read_profile,
     write_profile,
@@ -63,8 +60,9 @@ from edgeserve.engines.versions import engine_versions
 from edgeserve.engines.warm import Change, dear_changes, time_changes, warm_up
 from edgeserve.errors import ConfigError, EdgeServeError, ProfileError, nearest
 from edgeserve.offload.pin import Pinned, allowed_cores, pin_thread
+from edgeserve.predict.combiner import KINDS
 from edgeserve.sched.latency.saturation import saturating
-from edgeserve.units import counted, format_duration, format_size, s_to_ns
+from edgeserve.units import counted, format_duration, format_size, ns_to_ms, s_to_ns
 
 DRIFT_MAX = 0.05
 """Above this the device was getting slower while it was measured: throttling, or other work on the machine."""
@@ -115,24 +113,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="only models: not what the machine and the server's loop cost (machine.toml)",
     )
     parser.add_argument("--force", action="store_true", help="measure again what is there already")
-    parser.add_argument("--quiet", action="store_true", help="no progress bar and no table")
     parser.add_argument(
-        "--check",
-        nargs="+",
-        default=[],
-        metavar="FILE",
-        help="measure nothing: say what is wrong with these profiles (files or directories)",
+        "--fit",
+        default="",
+        metavar="APP=HISTORY",
+        help="measure nothing: learn what a request of APP costs, from recorded prompts (.jsonl) or outputs of an "
+        "ensemble's models (.npz), into --out (default: APP.length.npz or APP.ensemble.json)",
     )
-    parser.add_argument("--schema", action="store_true", help="measure nothing: print the JSON schema of profiles")
+    parser.add_argument(
+        "--combiner",
+        default="weighted_average",
+        choices=KINDS,
+        help="with --fit: how outputs become one answer (default: weighted_average)",
+    )
+    parser.add_argument(
+        "--tolerance",
+        type=float,
+        metavar="DISTANCE",
+        help="with --fit: how near an answer of a regression must be to count as the same",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead")
 
 
 def main(args: argparse.Namespace) -> int:
     """Measure and print; 0 when everything asked for has a profile now, 1 when something has not."""
-    if args.schema:
-        print(schema_text(), end="")
-        return 0
-    if args.check:
-        return check_files(args.check)
+    if args.fit:
+        from edgeserve.commands.fit import fit
+
+        return fit(args)
     if not args.config:
         raise ConfigError("edgeserve profile needs a configuration, such as 'edgeserve profile edge.toml'")
     config = load_config(args.config)
@@ -158,13 +166,15 @@ def main(args: argparse.Namespace) -> int:
     mode = power_mode()
     outcomes = _with_progress(
         plans,
-        args.quiet,
+        args.json,
         args.seconds,
         lambda plan, progress, stopped: profile_model(
             config, plan[0], plan[1], plan[2], out, device, rule, args.force, progress, stopped, mode
         ),
     )
-    if not args.quiet:
+    if args.json:
+        print(json.dumps(as_json(outcomes, device, machine)))
+    else:
         print_outcomes(outcomes, out, device)
         print("\n".join(machine))
         if any(outcome.measured for outcome in outcomes):
@@ -181,7 +191,7 @@ def _profile_machine(config: Config, models: Sequence[str], path: str, args: arg
     from edgeserve.commands.progress import progress
 
     seconds = min(args.seconds, MACHINE_S_MAX)
-    with progress(PlainConsole(stderr=True), args.quiet) as bars:
+    with progress(PlainConsole(stderr=True), args.json) as bars:
         bar = bars.add_task("the machine", total=1, step_s=MACHINE_PARTS * seconds)
         costs, lacking = profile_machine(
             config,
@@ -454,30 +464,30 @@ def _drift_over_lane(
 # --- the command ------------------------------------------------------------------------------------------------------
 
 
-def schema_text() -> str:
-    """The schema as a file."""
-    return json.dumps(SCHEMA, indent=1) + "\n"
-
-
-def check_files(paths: Sequence[str]) -> int:
-    """Say of each profile whether it is one, and what is wrong with it; 1 when something is."""
-    files = [file for path in paths for file in profile_files(path)]
-    wrong = 0
-    for path in files:
-        try:
-            profile = read_profile(path)
-        except InvalidProfile as error:
-            wrong += 1
-            for problem in error.problems:
-                print(f"{path}: {problem}")
-        except ProfileError as error:
-            wrong += 1
-            print(error)
-        else:
-            lanes = ", ".join(f"{name} {sorted(lane.timings)}" for name, lane in profile.lanes.items())
-            print(f"{path}: good: {profile.model} on {profile.device}: {lanes or 'no lane'}")
-    print(f"{counted(len(files), 'profile')}, {wrong} wrong")
-    return 1 if wrong or not files else 0
+def as_json(outcomes: Sequence[ModelOutcome], device: str, machine: Sequence[str]) -> Dict[str, Any]:
+    """What was measured, times in milliseconds by batch size, with what was kept and what could not be measured."""
+    rows = []
+    for outcome in outcomes:
+        done = (*outcome.measured, *outcome.kept)
+        timings = read_profile(outcome.path).lanes[outcome.lane].timings if done else {}
+        rows.append(
+            {
+                "model": outcome.model,
+                "lane": outcome.lane,
+                "file": outcome.path,
+                "why_not": outcome.why or None,
+                "batches": {
+                    size: {
+                        "runs": timings[size].count,
+                        "median_ms": ns_to_ms(timings[size].median_ns),
+                        "p99_ms": ns_to_ms(timings[size].p99_ns),
+                        "kept": size in outcome.kept,
+                    }
+                    for size in sorted(done)
+                },
+            }
+        )
+    return {"device": device, "models": rows, "machine": list(machine)}
 
 
 def _chosen(words: Sequence[str], known: Dict[str, Any], flag: str) -> Tuple[str, ...]:

@@ -14,15 +14,11 @@ from edgeserve.commands.report_tables import print_reports, print_sweep
 from edgeserve.config.loading import load_config, parse_config
 from edgeserve.config.profiles import Profile, find_profiles, parts_of
 from edgeserve.config.schema import Config
-from edgeserve.config.text_files import write_file
 from edgeserve.device.circumstances import power_mode
 from edgeserve.errors import ConfigError
 from edgeserve.live.preflight import import_policies
-from edgeserve.loop.drive import OnStep
 from edgeserve.sched.core.build import build_scheduler, policy_of
 from edgeserve.sched.policies import POLICIES
-from edgeserve.sched.protocol.actions import Action
-from edgeserve.sched.protocol.events import Event
 from edgeserve.sim.host import Measured, charged
 from edgeserve.sim.report import Report, report_of
 from edgeserve.sim.run import (
@@ -36,7 +32,6 @@ from edgeserve.sim.run import (
 from edgeserve.sim.scenario import Scenario, load_scenario, with_load, with_policy
 from edgeserve.sim.world import SimWorld
 from edgeserve.taps.replay import replay
-from edgeserve.taps.timeline import Timeline, timeline_of
 from edgeserve.taps.trace import Recorder, build_inputs, read_recording, start_of, used_profiles
 from edgeserve.units import counted
 
@@ -51,7 +46,9 @@ WIDTH = 120
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("scenario", nargs="?", default="", help="the scenario file (docs/reference/scenarios.md)")
+    parser.add_argument(
+        "scenario", nargs="?", default="", metavar="FILE", help="the scenario (docs/reference/scenarios.md)"
+    )
     parser.add_argument(
         "--policy",
         action="append",
@@ -69,18 +66,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--plot", default="", metavar="FILE.svg", help="with --loads: draw it (extra 'plots')")
     parser.add_argument("--profiles", default="", help="directory of profiles (default: [server] profiles)")
-    parser.add_argument("--json", default="", metavar="FILE", help="write the report as JSON ('-': to the screen)")
-    parser.add_argument(
-        "--trace", default="", metavar="FILE", help="write a timeline of the first seed and policy, for ui.perfetto.dev"
-    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead")
     parser.add_argument("--record", default="", metavar="FILE", help="record the steps of the first seed and policy")
     parser.add_argument(
         "--replay",
         default="",
         metavar="FILE",
-        help="replay a recording and compare every decision (with --config, or the recording's own)",
+        help="replay a recording and compare every decision; the file is then the server's configuration (default: the "
+        "recording's own)",
     )
-    parser.add_argument("--config", default="", metavar="FILE", help="with --replay: the server's configuration file")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -160,7 +154,6 @@ def _run_all(
                         seed,
                         profiles,
                         args.measured,
-                        args.trace if watched else "",
                         args.record if watched else "",
                     )
                 )
@@ -200,32 +193,26 @@ def _sweep(
         found[load] = _run_all(
             [(title, with_load(scenario, load)) for title, scenario in compared], seeds, profiles, args
         )
-        args.trace = args.record = ""  # of the first load
-    if args.json != "-":
+        args.record = ""  # of the first load
+    if not args.json:
         print_sweep(found, wide_console())
-    write_json(
-        args.json,
-        {
-            "seeds": list(seeds),
-            "loads": {
-                str(load): {title: report.as_table() for title, report in reports.items()}
-                for load, reports in found.items()
+    else:
+        print_json(
+            {
+                "seeds": list(seeds),
+                "loads": {
+                    str(load): {title: report.as_table() for title, report in reports.items()}
+                    for load, reports in found.items()
+                },
             },
-        },
-    )
+        )
     if args.plot:
         plots.draw_sweep(args.plot, found)
     return 0
 
 
-def _run_one(
-    scenario: Scenario, seed: int, profiles: Sequence[Profile], measured: Measured, trace: str, record: str
-) -> SimWorld:
+def _run_one(scenario: Scenario, seed: int, profiles: Sequence[Profile], measured: Measured, record: str) -> SimWorld:
     setting = setting_of(scenario.config, profiles, scenario.run.cold)
-    watchers: List[OnStep] = []
-    timeline = Timeline() if trace else None
-    if timeline is not None:
-        watchers.append(timeline.add)
     recorder = None
     if record:
         recorder = Recorder(
@@ -241,28 +228,24 @@ def _run_one(
                 ),
             },
         )
-        watchers.append(recorder.record)
 
-    def on_step(now_ns: int, events: Sequence[Event], actions: Sequence[Action]) -> None:
-        for watch in watchers:
-            watch(now_ns, events, actions)
-
-    world = simulate(scenario, seed, profiles, on_step=on_step if watchers else None, measured=measured).world
+    world = simulate(
+        scenario, seed, profiles, on_step=recorder.record if recorder is not None else None, measured=measured
+    ).world
     if recorder is not None:
         recorder.close()
-    if timeline is not None:
-        timeline.write(trace)
     return world
 
 
-def _show(reports: Dict[str, Report], seeds: Sequence[int], json_file: str) -> None:
+def _show(reports: Dict[str, Report], seeds: Sequence[int], as_json: bool) -> None:
     table: Dict[str, Any] = {
         "seeds": list(seeds),
         "policies": {title: report.as_table() for title, report in reports.items()},
     }
-    if json_file != "-":
+    if as_json:
+        print_json(table)
+    else:
         print_reports(reports, wide_console())
-    write_json(json_file, table)
 
 
 def wide_console() -> Any:
@@ -272,31 +255,29 @@ def wide_console() -> Any:
     return PlainConsole() if sys.stdout.isatty() else PlainConsole(width=WIDTH)
 
 
-def write_json(json_file: str, table: Dict[str, Any]) -> None:
-    """Write a table as JSON: to a file, to the screen (``-``), or nowhere (``""``)."""
-    if json_file == "-":
-        print(json.dumps(table, indent=1))
-    elif json_file:
-        write_file(json_file, json.dumps(table, indent=1) + "\n")
+def print_json(table: Dict[str, Any]) -> None:
+    """Print a table as one JSON object."""
+    print(json.dumps(table, indent=1))
 
 
 def _replay(args: argparse.Namespace) -> int:
     """Exit status 0 when every decision is the same, 1 when one differs."""
     recording = read_recording(args.replay)
-    if args.config:
-        config = load_config(args.config)
+    if args.scenario:
+        config = load_config(args.scenario)
     elif "config" in recording.start:
         config = parse_config(recording.start["config"], os.path.dirname(os.path.abspath(args.replay)), args.replay)
     else:
-        raise ConfigError(f"{args.replay} does not hold its configuration; give the server's with --config edge.toml")
+        raise ConfigError(
+            f"{args.replay} does not hold its configuration; name the server's: "
+            f"edgeserve simulate edge.toml --replay {args.replay}"
+        )
     import_policies(config)
     profiles = find_profiles(
         profiles_directory(config, args.profiles), elsewhere=True, mode=power_mode(), models=config.models
     )
     scheduler = build_scheduler(config, used_profiles(recording.start, profiles), **build_inputs(recording.start))
     difference = replay(scheduler, recording.steps)
-    if args.trace:
-        timeline_of(recording.steps).write(args.trace)
     if difference is not None:
         print(difference)
         return 1

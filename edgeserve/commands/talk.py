@@ -71,8 +71,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         default="",
         metavar="MODEL",
-        help=f"a GGUF file, an ONNX graph of edgeserve.commands.lm_model, a folder with one of them or of transformers, "
-        f"or a packaged model: {', '.join(PACKAGED)}",
+        help=f"a GGUF file, an ONNX graph of edgeserve.commands.lm_model, a folder with one of them or of "
+        f"transformers, or a packaged model: {', '.join(PACKAGED)}",
     )
     parser.add_argument("--system", default="", metavar="TEXT", help="what the model is told before the conversation")
     parser.add_argument("--max-tokens", type=int, metavar="N", help="of an answer (default: 512 with a model)")

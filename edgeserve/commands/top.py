@@ -1,4 +1,4 @@
-"""``edgeserve top``: what a running server does now, refreshed; ``edgeserve stats``: the same once, or as JSON."""
+"""``edgeserve top``: what a running server does now, as tables that are refreshed or as JSON; or this device alone."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
 from edgeserve.client import Client
 from edgeserve.commands.connection import add_connection_arguments, connected
 from edgeserve.commands.intervals import read_interval_ns
+from edgeserve.errors import ConfigError
 from edgeserve.units import format_size, ns_to_s
 
 INTERVAL_NS_MIN = 10**8  # 0.1 s: more often, the questions themselves are what is seen
@@ -32,35 +33,73 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="HOST:PORT",
         help="serve it as a page for a browser of this machine instead (default: any free port)",
     )
-    parser.add_argument("--count", type=int, default=0, metavar="N", help="looks until it ends (default: until Ctrl-C)")
+    parser.add_argument(
+        "--count",
+        type=int,
+        metavar="N",
+        help="looks until it ends; 0: until Ctrl-C (default: 0, of --json 1)",
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON object a look instead, with all that is known"
+    )
+    parser.add_argument(
+        "--device",
+        nargs="?",
+        type=int,
+        const=0,
+        metavar="GPU",
+        help="only this device's clocks, load, heat, power and memory: needs no server (of several GPUs: which)",
+    )
+    parser.add_argument(
+        "--replay",
+        metavar="FILE",
+        default="",
+        help="what recorded lines of tegrastats say ('-': standard input): one line each, or a tab-separated table "
+        "with a column 'line'",
+    )
+    parser.add_argument("--root", default="/", help="with --device: read the files of a recorded machine below here")
 
 
 def main(args: argparse.Namespace) -> int:
     """Show tables until interrupted. The first look shows what happened since the server's start."""
+    count = (1 if args.json else 0) if args.count is None else args.count
+    if count < 0:
+        raise ConfigError(f"--count {count}: expected 0 or more")
+    if args.device is not None or args.replay:
+        from edgeserve.commands.device_readings import show_device
+
+        return show_device(args, count)
     if args.web:
         return _web(args)
-    from rich.console import Group
-    from rich.live import Live
-
-    from edgeserve.commands.console import PlainConsole
-
     interval_s = ns_to_s(read_interval_ns(args.interval, INTERVAL_NS_MIN))
-    console = PlainConsole()
     with connected(args) as client:
-        looks = _looks(client, interval_s, args.count)
         try:
-            if not console.is_terminal:
-                for now, before in looks:
-                    console.print(Group(*_tables(now, before)))
-                return 0
-            with Live(console=console, auto_refresh=False, screen=False) as live:
-                for now, before in looks:
-                    live.update(Group(*_tables(now, before)), refresh=True)
+            _show(_looks(client, interval_s, count), args.json)
         except KeyboardInterrupt:
             pass
         except BrokenPipeError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has seen enough
     return 0
+
+
+def _show(looks: Iterator[Tuple[Stats, Optional[Stats]]], as_json: bool) -> None:
+    if as_json:
+        for now, _ in looks:
+            print(json.dumps(now), flush=True)
+        return
+    from rich.console import Group
+    from rich.live import Live
+
+    from edgeserve.commands.console import PlainConsole
+
+    console = PlainConsole()
+    if not console.is_terminal:
+        for now, before in looks:
+            console.print(Group(*_tables(now, before)))
+        return
+    with Live(console=console, auto_refresh=False, screen=False) as live:
+        for now, before in looks:
+            live.update(Group(*_tables(now, before)), refresh=True)
 
 
 def _web(args: argparse.Namespace) -> int:
@@ -250,27 +289,3 @@ def _span(seconds: float) -> str:
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"
-
-
-# --- edgeserve stats --------------------------------------------------------------------------------------------------
-
-
-def add_stats_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of ``edgeserve stats``."""
-    add_connection_arguments(parser)
-    parser.add_argument("--json", action="store_true", help="everything, as one JSON object")
-
-
-def show_stats(args: argparse.Namespace) -> int:
-    """One look at a running server, since its start."""
-    with connected(args) as client:
-        stats = client.stats()
-    if args.json:
-        print(json.dumps(stats))
-        return 0
-    from rich.console import Group
-
-    from edgeserve.commands.console import PlainConsole
-
-    PlainConsole().print(Group(*_tables(stats, None)))
-    return 0

@@ -1,4 +1,4 @@
-"""``edgeserve wyoming``: apps as Home Assistant's voice services, beside a running server."""
+"""``edgeserve front wyoming``: apps as Home Assistant's voice services, beside a running server."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROLES = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of ``edgeserve wyoming``."""
+    """The arguments of ``edgeserve front wyoming``."""
     add_front_arguments(parser)
     for role, what in ROLES.items():
         parser.add_argument(f"--{role}", default="", metavar="APP", help=what)

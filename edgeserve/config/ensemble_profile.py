@@ -1,8 +1,8 @@
 """The profile of an ensemble, from its history: how often each subset of its models agrees with all of them.
 
-One JSON file per ensemble, plain numbers that people can read and compare. ``edgeserve fit`` writes the file, the
-policies of ensembles (``sched/policies/ensemble``) plan with it. This module holds the record, its checks, its reading
-and writing; fitting is ``commands/``'s.
+One JSON file per ensemble, plain numbers that people can read and compare. ``edgeserve profile --fit`` writes the file,
+the policies of ensembles (``sched/policies/ensemble``) plan with it. This module holds the record, its checks, its
+reading and writing; fitting is ``commands/``'s.
 
 A *subset* of the models is a number: bit k stands for ``models[k]``, 0 for no model, ``2**m - 1`` for all.
 """
@@ -152,10 +152,12 @@ def read_fit(path: str) -> Optional[Dict[str, Any]]:
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: is no ensemble file ({error}); make one with 'edgeserve fit'") from None
+        raise ConfigError(f"{path}: is no ensemble file ({error}); make one with 'edgeserve profile --fit'") from None
     if not isinstance(table, dict) or table.get(KEY) != FORMAT:
         found = table.get(KEY) if isinstance(table, dict) else None
-        raise ConfigError(f"{path}: {KEY} = {found!r}, expected {FORMAT}; make the file again with 'edgeserve fit'")
+        raise ConfigError(
+            f"{path}: {KEY} = {found!r}, expected {FORMAT}; make the file again with 'edgeserve profile --fit'"
+        )
     return table
 
 

@@ -15,14 +15,40 @@ BUS_SHARES = (
     "with the server (docs/guide/clients.md)"
 )
 
+MEMORY = "[server] memory bounds all that clients make the server keep (docs/guide/security.md#bounds): set that"
+FIXED = "its bound is fixed ({bound}); leave the key out"
+
 GONE = {
+    **{
+        f"edgeserve {name}": f"fronts are started by name: 'edgeserve front {name}'"
+        for name in ("http", "frigate", "camera", "bag", "wyoming", "mqtt")
+    },
+    "edgeserve stats": "'edgeserve top --count 1' shows it, 'edgeserve top --json' has all of it",
+    "edgeserve trace": "'edgeserve record --timeline FILE' writes the timeline",
+    "edgeserve monitor": "'edgeserve top --device' shows this device, 'edgeserve top --replay FILE' recorded lines",
+    "edgeserve keys": "'edgeserve init --keys server' and 'edgeserve init --keys NAME' make them, in --out FOLDER",
+    "edgeserve fit": "'edgeserve profile --fit APP=HISTORY' learns from a history",
     "edgeserve tune": "apps that name no policy are served by the plan, which has nothing to choose; "
     "'edgeserve simulate CONFIG --policy NAME' compares it with others, 'edgeserve check' says which rates can be met",
-    "edgeserve zenoh": "the node in examples/ros2 asks an app about a topic of ROS 2, 'edgeserve bag' about a bag",
+    "edgeserve zenoh": "the node in examples/ros2 asks an app about a topic of ROS 2, "
+    "'edgeserve front bag' about a bag",
     "[app.NAME] pipeline": "write the file's modules as [[app.NAME.node]] tables, with name, model and after "
     "(docs/guide/pipelines.md); lane and max_batch are lanes and batch of [model.NAME], work is [app.NAME.predict]",
     "[http]": "fronts have a table each: rename it to [front.http], its keys mean the same",
     "[front.NAME] shared_memory": BUS_SHARES,
+    **{
+        f"[server] {key}": MEMORY
+        for key in ("message_max", "pending_bytes_max", "client_bytes_max", "unread_bytes_max", "shared_memory")
+    },
+    "[server] client_silence": FIXED.format(bound="10 s without a heartbeat"),
+    "[device.NAME] load_rate": "give each model its load time, load = '120ms' of [model.NAME], or measure it with "
+    "'edgeserve profile'",
+    "[device.NAME] heat_hard": "the device says where it throttles; heat_soft says from where on to save",
+    "[app.NAME] steps_max": FIXED.format(bound="65536 steps of a request"),
+    "[app.NAME] work_max": FIXED.format(bound="a million times the work of a usual request"),
+    "[app.NAME] history_records": FIXED.format(bound="the latest 5000 records"),
+    "[monitor] interval": FIXED.format(bound="twice a second"),
+    "[monitor] tegrastats": "it is started where other files tell too little; leave the key out",
     "shared_memory_region": BUS_SHARES,
     "onnx-encoder": "the back end torch serves the folders that transformers saved, file = 'FOLDER/config.json'; "
     "other graphs need an engine of your own (docs/guide/encoder-decoder.md)",

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Any, Collection, Dict, Sequence
 
+from edgeserve.config.limits import STEPS_MAX, WORK_MAX
 from edgeserve.config.schema import AppConfig, Config, NodeConfig, PolicyConfig
 from edgeserve.errors import ConfigError, did_you_mean
 
@@ -57,10 +58,10 @@ def read_hints(app: AppConfig, config: Config) -> Collection[str]:
 def hint_bounds(app: AppConfig) -> Dict[str, float]:
     """Name -> the largest value of each hint by which a policy multiplies: steps, work and parts. A larger one that a
     request declares is refused; one that a function or a node says is taken for this."""
-    bounds: Dict[str, float] = {"steps": app.steps_max, "work": app.work_max}
+    bounds: Dict[str, float] = {"steps": STEPS_MAX, "work": WORK_MAX}
     for node in app.nodes:
-        bounds[f"{node.name}.steps"] = app.steps_max
-        bounds[f"{node.name}.work"] = app.work_max
+        bounds[f"{node.name}.steps"] = STEPS_MAX
+        bounds[f"{node.name}.work"] = WORK_MAX
         if node.fan_out:
             bounds[f"{node.name}.parts"] = node.parts_max
     return bounds

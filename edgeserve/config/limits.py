@@ -18,5 +18,11 @@ NUMBER_MAX = 2**63
 """The largest hint or value. Policies multiply hints with nanoseconds and convert the product to a float: this is far
 enough for anything that is counted, and far below what a float cannot hold."""
 
+STEPS_MAX = 65_536
+"""The largest hint ``steps`` or ``NODE.steps``: a policy multiplies by it, and a sequence of more is a mistake."""
+
+WORK_MAX = 1e6
+"""The largest hint ``work`` or ``NODE.work``, in units of a usual request."""
+
 SLO_MS_MAX = 1e9
 """About eleven days: a larger number is a mistake in the unit."""

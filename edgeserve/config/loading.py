@@ -30,7 +30,7 @@ from edgeserve.config.schema import (
     TensorConfig,
 )
 from edgeserve.errors import ConfigError, nearest
-from edgeserve.units import NS_PER_MS, counted_axes, format_duration
+from edgeserve.units import counted_axes
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -38,8 +38,6 @@ else:
     import tomli as tomllib
 
 T = TypeVar("T")
-
-MONITOR_INTERVAL_NS_MIN = 10 * NS_PER_MS
 
 
 def config_of(source: object) -> Config:
@@ -137,12 +135,6 @@ def parse_config(table: Mapping[str, Any], directory: str = ".", source: str = "
         if "model" in section:  # else the error would speak of a node, and the file has none
             _refers(section["model"], models, f"[app.{name}] model")
     monitor = read_table(MonitorConfig, table.get("monitor", {}), "[monitor]")
-    if monitor.interval_ns < MONITOR_INTERVAL_NS_MIN:
-        raise ConfigError(
-            f"[monitor] interval = {format_duration(monitor.interval_ns)!r}: expected at least "
-            f"{format_duration(MONITOR_INTERVAL_NS_MIN)}; more often, the monitor itself is what is "
-            "measured"
-        )
     fronts = {name: dict(section) for name, section in _named(table, "front").items()}
     config = Config(server, devices, lanes, models, policies, apps, directory, source, monitor, fronts)
     _check_left_out(table, config)

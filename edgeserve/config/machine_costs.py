@@ -1,8 +1,8 @@
 """Machine costs: what a machine and the server's loop take beside the models' own times, as a TOML file.
 
-``edgeserve profile`` measures them (``commands/measure_machine.py``) and writes ``profiles/<device>/machine.toml`` beside
-the profiles of the models; the simulator charges them (``sim/host.py``). The same keys make the section ``[machine]``
-of a scenario. This module holds the record, its reading and its writing.
+``edgeserve profile`` measures them (``commands/measure_machine.py``) and writes ``profiles/<device>/machine.toml``
+beside the profiles of the models; the simulator charges them (``sim/host.py``). The same keys make the section
+``[machine]`` of a scenario. This module holds the record, its reading and its writing.
 """
 
 from __future__ import annotations

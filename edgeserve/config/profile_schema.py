@@ -1,7 +1,7 @@
 """The form of a profile file: a JSON Schema, its check of a table, and the rules that no schema can express.
 
-``edgeserve profile --schema`` prints :data:`SCHEMA`, ``profiles/profile.schema.json`` is a copy for editors and other
-programs. :func:`problems_of` interprets the few keywords that the schema uses, so reading a profile needs no library.
+``profiles/profile.schema.json`` is a copy of :data:`SCHEMA` for editors and other programs. :func:`problems_of`
+interprets the few keywords that the schema uses, so reading a profile needs no library.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from dataclasses import MISSING, field
 from typing import Any, Callable, Dict, Mapping, Tuple, TypeVar, Union
 
 from edgeserve.errors import ConfigError
-from edgeserve.units import parse_duration_ns, parse_size_bytes
+from edgeserve.units import format_size, parse_duration_ns, parse_size_bytes
 
 Reader = Callable[[Any, str], Any]
 """``read(value, where)``; ``where`` names the section and key in messages."""
@@ -104,6 +104,19 @@ def size(value: Any, where: str) -> int:
         return parse_size_bytes(value)
     except ValueError as error:
         raise ConfigError(f"{where} = {error}") from None
+
+
+def size_from(low: int) -> Reader:
+    """A reader of sizes of at least ``low`` bytes."""
+
+    @takes(type="string")
+    def read(value: Any, where: str) -> int:
+        found = size(value, where)
+        if found < low:
+            raise ConfigError(f"{where} = {value!r}: expected at least {format_size(low)}")
+        return found
+
+    return read
 
 
 def one_of(*names: str) -> Reader:

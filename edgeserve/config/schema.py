@@ -26,6 +26,7 @@ from edgeserve.config.readers import (
     read_predictors,
     sha256,
     size,
+    size_from,
     sizes,
     string,
     table_of,
@@ -46,15 +47,10 @@ class ServerConfig:
     """``[server]``: the bus and the bounds of the whole server."""
 
     endpoint: str = entry(string, "")  # where the bus listens; "" = the default ipc path of this user
-    message_bytes_max: int = entry(size, 64 * 1024**2, key="message_max")  # of one message; a 4K RGB frame is 25 MB
+    memory_bytes: int = entry(size_from(16 * 1024**2), 1024**3, key="memory")  # that clients may make the server keep
     pending_max: int = entry(integer(1), 4096)  # accepted requests that have not ended, over all apps
-    pending_bytes_max: int = entry(size, 1024**3)  # of the messages of all these; and of all answers not read yet
-    client_bytes_max: int = entry(size, 256 * 1024**2)  # the same of one client's connection
-    unread_bytes_max: int = entry(size, 128 * 1024**2)  # answers that one client has not read: more, and it is cut off
-    shared_memory_bytes: int = entry(size, 64 * 1024**2, key="shared_memory")  # of one client, for tensors; 0 = none
     critical_for: Tuple[str, ...] = entry(tuple_of(string), ())  # whose claims count: uid:N, key:NAME
     clients_max: int = entry(integer(1), 256)  # clients remembered at a time; twice as many connections may be open
-    client_silence_ns: int = entry(duration, 10 * 10**9, key="client_silence")  # no heartbeat: the client is gone
     drain_ns: int = entry(duration, 5 * 10**9, key="drain")  # how long SIGTERM waits for accepted requests
     on_device_lost: str = entry(one_of("auto", "exit", "stay"), "auto")  # a GPU's context: auto = exit under systemd
     curve_secret_key_file: str = entry(string, "")  # needed for TCP beyond loopback
@@ -64,8 +60,23 @@ class ServerConfig:
     metrics: str = entry(string, "")  # HOST:PORT at which Prometheus scrapes /metrics; "" = none
     metrics_remote: bool = entry(boolean, False)  # let other machines scrape: metrics may listen beyond loopback
     otlp: str = entry(string, "")  # where a collector takes spans of OpenTelemetry: http://127.0.0.1:4318; "" = none
-    trace_steps: int = entry(integer(0, 1_000_000), 0)  # decisions always kept for edgeserve trace; 0 = none
+    trace_steps: int = entry(integer(0, 1_000_000), 0)  # decisions always kept for edgeserve record; 0 = none
     record: str = entry(string, "")  # write every step's events and actions here (edgeserve simulate --replay)
+
+    @property
+    def client_bytes_max(self) -> int:
+        """Bytes in flight of one client's connection: four clients at their bound fill the memory."""
+        return self.memory_bytes // 4
+
+    @property
+    def unread_bytes_max(self) -> int:
+        """Bytes of answers that one client has not read; with more it is cut off."""
+        return self.memory_bytes // 8
+
+    @property
+    def message_bytes_max(self) -> int:
+        """Bytes of one message, and of the memory that one connection may share for its tensors."""
+        return self.memory_bytes // 16
 
 
 @dataclass(frozen=True)
@@ -76,11 +87,9 @@ class DeviceConfig:
     kind: str = entry(one_of("cpu", "cuda"), "cpu")  # the host, or a GPU
     index: int = entry(integer(0, 64), 0)  # which GPU, when there are several
     memory_bytes: int = entry(size, 0, key="memory")  # budget for models and stream states; 0 = no budget
-    pcie_bytes_per_s: int = entry(size, 0, key="load_rate")  # bytes a second; 0 = 12 GB: load times are guessed from it
     headroom_bytes: int = entry(size, 0, key="headroom")  # free memory kept for others; 0 = none
     clock_mhz: float = entry(number(0.0), 0.0, key="clock")  # MHz at which it was profiled; 0 = the highest seen
     heat_soft_c: float = entry(number(0.0, 150.0), 0.0, key="heat_soft")  # C: save from here on; 0 = as the device says
-    heat_hard_c: float = entry(number(0.0, 150.0), 0.0, key="heat_hard")  # C: nearly throttled; 0 = as the device says
     power_cap_w: float = entry(number(0.0), 0.0, key="power_cap")  # watts that it should not exceed; 0 = none
     contention: float = entry(number(1.0, 100.0), 1.0)  # simulation: works of two lanes at a time take so much longer
 
@@ -194,20 +203,17 @@ class AppConfig:
     streams_max: int = entry(integer(1), 1024)  # states kept at a time
     pending_max: int = entry(integer(1), 1024)  # accepted requests of this app that have not ended
     pending_bytes_max: int = entry(size, 0)  # of the messages of these; 0 = only the server's bound
-    steps_max: int = entry(integer(1, 10**9), 65_536)  # the largest hint "steps" or "NODE.steps" of a request
-    work_max: float = entry(number(0.001, 1e6), 1e6)  # the largest hint "work" or "NODE.work"
     weights: Dict[str, float] = entry(table_of(number(0.001)), factory=dict)  # client -> share of pending_max
     background_wait_ns: int = entry(duration, 0, key="background_wait")  # class background: longest wait; 0 = no bound
     length: Optional[Tuple[str, int]] = entry(input_axis, None)  # the axis whose size is a request's hint "length"
     predict: Dict[str, str] = entry(read_predictors, factory=dict)  # hint -> what tells it from the inputs
-    answer_lengths: str = entry(string, "")  # predicts tokens of answers, by 'edgeserve fit'; "" = the packaged model
+    answer_lengths: str = entry(string, "")  # predicts tokens, by 'edgeserve profile --fit'; "" = the packaged model
     learn_lengths: bool = entry(boolean, False)  # of a language model: go on learning from answers, in memory alone
     examples: str = entry(string, "")  # "module:function" that returns requests whose times alone are profiled
     least_quality: float = entry(number(0.0, 1.0), 0.0)  # of the variants of its model that may answer
-    ensemble: str = entry(string, "")  # written by 'edgeserve fit': what the app's models are worth
+    ensemble: str = entry(string, "")  # written by 'edgeserve profile --fit': what the app's models are worth
     history: str = entry(string, "")  # record what an ensemble's models say into this .npz file; "" = none
     history_share: float = entry(number(0.0, 1.0), 0.05)  # of the requests, those that are recorded
-    history_records: int = entry(integer(1, 1_000_000), 5000)  # records kept in the file: the latest
     history_features: str = entry(string, "")  # "request.NAME" or "NODE.NAME": what a difficulty predictor reads
     inputs: Dict[str, TensorConfig] = field(default_factory=dict)
     ensemble_profile: Optional[EnsembleProfile] = None  # what stands in that file, or in the table [app.NAME.ensemble]
@@ -225,8 +231,6 @@ class MonitorConfig:
     """``[monitor]``: the thread that reads clocks, heat, power and memory while serving."""
 
     enabled: str = entry(one_of("auto", "always", "never"), "auto")  # auto: on a Jetson or beside an NVIDIA GPU
-    interval_ns: int = entry(duration, 500 * 10**6, key="interval")  # between two readings; slow sensors: 1s at least
-    tegrastats: str = entry(one_of("auto", "always", "never"), "auto")  # auto: where other files tell too little
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ class DeviceEvents:
         self._filters: List[Tuple[DeviceConfig, bool, bool, bool, DeviceFilter]] = []
         for index, device in enumerate(ordered):
             lanes = [lane.name for lane in config.lanes.values() if lane.device == device.name]
-            limits = DeviceLimits(device.clock_mhz, device.heat_soft_c, device.heat_hard_c, device.power_cap_w)
+            limits = DeviceLimits(device.clock_mhz, device.heat_soft_c, device.power_cap_w)
             self._filters.append(
                 (
                     device,

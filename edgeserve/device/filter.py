@@ -99,7 +99,6 @@ class DeviceLimits(NamedTuple):
 
     clock_mhz: float = 0.0
     heat_soft_c: float = 0.0
-    heat_hard_c: float = 0.0
     power_cap_w: float = 0.0
 
 
@@ -234,7 +233,7 @@ class DeviceFilter:
         its soft limit at least, for any values of its sensors."""
         heat_c = readings.heat_c
         soft_c = self.limits.heat_soft_c or readings.heat_soft_c or HEAT_SOFT_C
-        hard_c = max(soft_c, self.limits.heat_hard_c or readings.heat_hard_c or HEAT_HARD_C)
+        hard_c = max(soft_c, readings.heat_hard_c or HEAT_HARD_C)
         if heat_c is not None:
             before = LEVELS.index(self._thermal)
             level = 0

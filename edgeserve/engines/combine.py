@@ -1,4 +1,4 @@
-"""The ``combine`` engine: the join of an ensemble, with the combiner of the file that ``edgeserve fit`` wrote.
+"""The ``combine`` engine: the join of an ensemble, with the combiner of a file of ``edgeserve profile --fit``.
 
 Each input is called as a model of the ensemble and holds that model's output (probabilities, or the components of a
 vector); models that were left out are missing. The outputs are ``answer`` (float32, the shape of one model's output),
@@ -43,7 +43,7 @@ class CombineEngine(Engine):
             try:
                 table = read_fit(self._path)
                 if table is None:
-                    raise ConfigError(f"{self._path} does not exist; make it with 'edgeserve fit'")
+                    raise ConfigError(f"{self._path} does not exist; make it with 'edgeserve profile --fit'")
                 self._combiner = combiner_of(dict(table.get("fit", {})).get("combiner"), self._path)
                 self._names = tuple(str(name) for name in dict(table.get("profile", {})).get("models", ()))
             except ConfigError as error:
@@ -51,7 +51,7 @@ class CombineEngine(Engine):
             if len(self._names) != len(self._combiner.weights):
                 raise EngineError(
                     f"{self._where}: {self._path} combines {len(self._combiner.weights)} models and "
-                    f"names {len(self._names)}; make the file again with 'edgeserve fit'"
+                    f"names {len(self._names)}; make the file again with 'edgeserve profile --fit'"
                 )
         return Footprint(max(4096, os.path.getsize(self._path)))
 

@@ -1,4 +1,4 @@
-"""Messages of ROS 2 to arrays, and answers to messages: what ``edgeserve bag`` and the node in ``examples/ros2``
+"""Messages of ROS 2 to arrays, and answers to messages: what ``edgeserve front bag`` and the node in ``examples/ros2``
 share.
 
 Knows the fields of the messages (ROS Foxy to Jazzy) and numpy; imports nothing of ROS. ``types`` is what makes a

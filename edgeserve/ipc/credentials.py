@@ -67,7 +67,7 @@ class AllowedKeys:
         if not os.path.isdir(folder):
             raise ConfigError(
                 f"[server] curve_client_keys = {folder!r} is no folder; make a key for each client with: "
-                f"edgeserve keys client NAME --folder {folder}"
+                f"edgeserve init --keys NAME --out {folder}"
             )
 
     def names(self) -> Dict[str, str]:

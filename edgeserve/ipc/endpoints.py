@@ -239,7 +239,7 @@ def remove_sockets(endpoints: Sequence[str]) -> None:
 
 
 def read_server_keys(path: str) -> Tuple[bytes, bytes]:
-    """Public and secret key of the server from its file (``edgeserve keys server`` makes one)."""
+    """Public and secret key of the server from its file (``edgeserve init --keys server`` makes one)."""
     public, secret = read_certificate(path)
     if secret is None:
         raise ConfigError(f"{path}: holds no secret key; give the file that ends in .key_secret")
@@ -247,7 +247,7 @@ def read_server_keys(path: str) -> Tuple[bytes, bytes]:
 
 
 def read_client_keys(path: str) -> Tuple[bytes, bytes]:
-    """Public and secret key of a client from its file (``edgeserve keys client NAME``); a pair made up on the spot
+    """Public and secret key of a client from its file (``edgeserve init --keys NAME``); a pair made up on the spot
     without one, for servers that let every client in."""
     if not path:
         return zmq.curve_keypair()
@@ -277,14 +277,14 @@ def read_public_key(key: str) -> bytes:
 
 
 def read_certificate(path: str) -> Tuple[bytes, Optional[bytes]]:
-    """Public and secret key (``None`` where the file has none) of a file that ``edgeserve keys`` or pyzmq made."""
+    """Public and secret key (``None`` where the file has none) of a file of ``edgeserve init --keys`` or pyzmq."""
     if not zmq.has("curve"):
         raise ConfigError("this libzmq was built without CURVE; install pyzmq from its wheel")
     try:
         return zmq.auth.load_certificate(path)
     except (OSError, ValueError) as error:
         raise ConfigError(
-            f"{path}: cannot be read as a CURVE certificate ({error}); make one with: edgeserve keys server"
+            f"{path}: cannot be read as a CURVE certificate ({error}); make one with: edgeserve init --keys server"
         ) from None
 
 

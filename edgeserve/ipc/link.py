@@ -127,7 +127,7 @@ class Link:
         total = sum(frame.nbytes if type(frame) is memoryview else len(frame) for frame in frames)
         if total > self.message_bytes_max:
             raise TooLarge(
-                f"the request has {total} bytes, the server takes {self.message_bytes_max}; raise [server] message_max"
+                f"the request has {total} bytes, the server takes {self.message_bytes_max}; raise [server] memory"
             )
         return total
 

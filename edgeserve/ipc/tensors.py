@@ -233,7 +233,7 @@ def decode_tensors(table: Any, buffers: Sequence[Buffer], message_bytes_max: int
         if span > message_bytes_max:
             raise TooLarge(
                 f"tensor {name!r}: shape {shape} needs {span} bytes, at most {message_bytes_max} are "
-                "allowed; raise [server] message_max"
+                "allowed; raise [server] memory"
             )
         if len(buffer) != size:
             raise Malformed(

@@ -431,7 +431,7 @@ def encode_answer(
     if total + len(header) > message_bytes_max:
         raise Failed(
             f"the answer takes {total + len(header)} bytes, at most {message_bytes_max} are allowed; "
-            "raise [server] message_max"
+            "raise [server] memory"
         )
     return frames
 
@@ -448,7 +448,7 @@ def encode_piece(key: Key, outputs: Mapping[str, Any], message_bytes_max: int) -
     if total + len(header) > message_bytes_max:
         raise Failed(
             f"a piece of the answer takes {total + len(header)} bytes, at most {message_bytes_max} are "
-            "allowed; raise [server] message_max"
+            "allowed; raise [server] memory"
         )
     return frames
 

@@ -23,11 +23,16 @@ from edgeserve.device.state import DeviceState
 from edgeserve.engines.cuda.driver import open_driver
 from edgeserve.errors import EngineError
 from edgeserve.live.device_news import DeviceNews
+from edgeserve.units import NS_PER_MS
 
 log = logging.getLogger("edgeserve")
 
 SourcesOf = Callable[[Board, int], Sequence[DeviceSource]]
 """The sources of a board's GPU, by its index."""
+
+
+INTERVAL_NS = 500 * NS_PER_MS
+"""Between two readings while serving; slow sensors are read once a second at most."""
 
 
 class DeviceWatch:
@@ -53,7 +58,7 @@ class DeviceWatch:
         has_cuda = any(device.kind == "cuda" for device in config.devices.values())
         make = sources or (
             lambda board, gpu: sources_for(
-                board, "/", gpu, setting.tegrastats, bus_id_of(gpu) if has_cuda and not board.is_jetson else ""
+                board, "/", gpu, "auto", bus_id_of(gpu) if has_cuda and not board.is_jetson else ""
             )
         )
         gpus = sorted({device.index for device in config.devices.values() if device.kind == "cuda"}) or [0]
@@ -70,7 +75,7 @@ class DeviceWatch:
                 listener.tell,
                 clock_ns,
                 time.thread_time_ns,
-                setting.interval_ns,
+                INTERVAL_NS,
             )
 
     def start(self) -> None:

@@ -60,6 +60,10 @@ class Questions(Protocol):
         that there is not."""
 
 
+CLIENT_SILENCE_NS = 10 * NS_PER_S
+"""A client with requests in flight that says nothing for so long, no heartbeat either, is gone."""
+
+
 class Gateway:
     """The bus of one running server. Knows no policy."""
 
@@ -81,16 +85,16 @@ class Gateway:
             clock_ns=clock_ns,
             message_bytes_max=server.message_bytes_max,
             clients_max=server.clients_max,
-            client_silence_ns=server.client_silence_ns,
+            client_silence_ns=CLIENT_SILENCE_NS,
             curve_secret_key_file=config.curve_secret_key_path,
             client_keys=config.curve_client_keys_path,
             control_keys=server.control_keys,
             ask_type=LiveRequest,
-            pending_bytes_max=server.pending_bytes_max,
+            pending_bytes_max=server.memory_bytes,
             client_bytes_max=server.client_bytes_max,
             unread_bytes_max=server.unread_bytes_max,
             app_bytes_max={app.name: app.pending_bytes_max for app in config.apps.values() if app.pending_bytes_max},
-            shared_memory_bytes=server.shared_memory_bytes,
+            shared_memory_bytes=server.message_bytes_max,
         )
         self.bus.refused = lambda error, owner: early.add("", error, owner)
         self._critical_for = frozenset(server.critical_for)

@@ -1,4 +1,4 @@
-"""The outputs of an ensemble's models, as served, into the file that ``edgeserve fit`` learns from.
+"""The outputs of an ensemble's models, as served, into the file that ``edgeserve profile --fit`` learns from.
 
 The policy draws the requests and has the models run that they do not run themselves
 (``sched/policies/common/records.py``). Here the outputs of each drawn request are collected as they come back, on the
@@ -45,6 +45,9 @@ QUIET_S = 30.0
 CLOSE_S = 5.0
 """Seconds that closing waits for the last write."""
 
+RECORDS_MAX = 5000
+"""Records kept in the file, the latest: fitting takes about a minute for so many."""
+
 WAITING_MAX = 1024
 """Records that wait for the writing thread; what comes on top is left out."""
 
@@ -57,7 +60,7 @@ class AppRecords:
 
         names = [node.name for node in ensemble.nodes]
         self.app = config.name
-        self.file = RecordedHistory(resolve_path(config.history, directory), names, config.history_records)
+        self.file = RecordedHistory(resolve_path(config.history, directory), names, RECORDS_MAX)
         self.stopped = ""
         self.records = 0  # in memory and in the file, as of the writing thread's last look
         self.left_out = 0

@@ -414,8 +414,8 @@ class RequestValidator:
             most = self._hint_bounds.get(name)
             if most is not None and number > most:
                 raise BadInput(
-                    f"app {self.config.name!r}: hint {name} = {show(value)}, expected at most {most:g}; "
-                    f"raise {self._where(name)}"
+                    f"app {self.config.name!r}: hint {name} = {show(value)}, expected at most {most:g}"
+                    f"{self._mend(name)}"
                 )
             declared[name] = number
         return declared
@@ -431,10 +431,10 @@ class RequestValidator:
         if len(self._strange) < STRANGE_HINTS_MAX:
             self._strange.add(name)
 
-    def _where(self, hint: str) -> str:
-        """The place of a hint's bound in the configuration."""
-        what = hint.rpartition(".")[2]
-        return f"parts_max of node {hint[:-6]!r}" if what == "parts" else f"[app.{self.config.name}] {what}_max"
+    def _mend(self, hint: str) -> str:
+        """What raises a hint's bound, where the configuration has it."""
+        node, _, what = hint.rpartition(".")
+        return f"; raise parts_max of node {node!r}" if what == "parts" else ""
 
     def _slo_ns(self, slo_ms: Any) -> int:
         number = number_of(slo_ms)

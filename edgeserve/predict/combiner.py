@@ -105,7 +105,7 @@ class Combiner:
 def combiner_of(table: Any, where: str) -> Combiner:
     """A combiner of plain values. Raises ``ConfigError`` that names the fault."""
     if not isinstance(table, Mapping):
-        raise ConfigError(f"{where}: combiner = {table!r}: expected a table; make the file with 'edgeserve fit'")
+        raise ConfigError(f"{where}: combiner = {table!r}: expected a table; make it with 'edgeserve profile --fit'")
     try:
         weights = tuple(float(weight) for weight in table["weights"])
         arrays = {
@@ -119,7 +119,9 @@ def combiner_of(table: Any, where: str) -> Combiner:
             return combiner
         return _stacking(combiner, arrays)
     except KeyError as error:
-        raise ConfigError(f"{where}: combiner has no key {error}; make the file again with 'edgeserve fit'") from None
+        raise ConfigError(
+            f"{where}: combiner has no key {error}; make the file again with 'edgeserve profile --fit'"
+        ) from None
     except (ConfigError, ValueError, TypeError) as error:
         raise ConfigError(f"{where}: combiner: {error}") from None
 

@@ -3,8 +3,8 @@
 A linear model of the logarithm of the length: hashed words and pairs of neighbouring words, and the six rule scores and
 the number of words (``rules.py``; RT-LM, Section III-B). What is left of the logarithms on kinds of questions that were
 held out makes a prediction a distribution: a mean for ordering, quantiles for reserving memory. The model that comes
-with the package was fitted to answers of SmolLM2-135M-Instruct; ``edgeserve fit`` fits one to recorded answers, and
-:class:`LearningModel` goes on learning from new answers. One model is one ``.npz`` file.
+with the package was fitted to answers of SmolLM2-135M-Instruct; ``edgeserve profile --fit`` fits one to recorded
+answers, and :class:`LearningModel` goes on learning from new answers. One model is one ``.npz`` file.
 """
 
 from __future__ import annotations
@@ -266,4 +266,6 @@ def load_length_model(path: str) -> LengthModel:
     except OSError as error:
         raise ConfigError(f"length model {path!r} cannot be read: {error.strerror or error}") from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ConfigError(f"length model {path!r} cannot be used: {error}; 'edgeserve fit' writes a new one") from None
+        raise ConfigError(
+            f"length model {path!r} cannot be used: {error}; make one with 'edgeserve profile --fit'"
+        ) from None

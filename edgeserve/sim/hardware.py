@@ -189,7 +189,6 @@ class SimHardware:
             DeviceLimits(
                 device.clock_mhz or self.top_mhz,
                 device.heat_soft_c,
-                device.heat_hard_c,
                 device.power_cap_w,
             ),
         )

@@ -176,7 +176,7 @@ class RequestSpans:
             "edgeserve.app": request.app,
             "edgeserve.request_id": request.id,
             "edgeserve.class": request.klass,
-            "edgeserve.deadline_ms": ns_to_ms(request.deadline_ns + request.margin_ns - request.arrival_ns),
+            "edgeserve.slo_ms": ns_to_ms(request.deadline_ns + request.margin_ns - request.arrival_ns),
             "edgeserve.outcome": end.outcome,
             "edgeserve.late": now_ns > request.deadline_ns + request.margin_ns,
         }

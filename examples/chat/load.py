@@ -5,7 +5,7 @@
 
 First one long question and, while it is answered, ten short ones. Then ``--seconds`` of mixed questions that arrive
 whether or not earlier ones were answered. Prints mean and 95th percentile of response times, by kind, and the share of
-the sound's frames that were answered in time. ``--record FILE`` writes what ``edgeserve fit`` learns lengths from.
+the sound's frames that were answered in time. ``--record FILE`` writes what ``edgeserve profile --fit`` learns from.
 """
 
 from __future__ import annotations

@@ -7,7 +7,8 @@
 * ``looks``: a narrower network of the same kind, which looks from 25 angles and takes the mean.
 * ``neighbours``: the nine nearest of 36,000 learnt versions, weighted by their distance; the mean of nine looks.
 
-Nothing needs a training library but the difficulty predictor (``edgeserve fit``). The same seed gives the same files.
+Nothing needs a training library but the difficulty predictor (``edgeserve profile --fit``). The same seed gives the
+same files.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ Loop = Callable[[int, float], List[float]]
 
 
 class Front:
-    """``edgeserve http`` in a process of its own, on any free port."""
+    """``edgeserve front http`` in a process of its own, on any free port."""
 
     def __init__(self, endpoint: str) -> None:
         command = [sys.executable, "-m", "edgeserve.cli", "http", "--endpoint", endpoint, "--listen", "127.0.0.1:0"]

@@ -2,7 +2,7 @@
 
     python research/bench/plugs.py [--seconds 20] [--rounds 3] [--quick] [--json FILE]
 
-Server, robot, the two fronts (``edgeserve wyoming``, ``edgeserve frigate``), satellites and recorder are processes of
+Server, robot, the two fronts (``edgeserve front wyoming`` and ``frigate``), satellites and recorder are processes of
 their own. The robot sends a frame every 33 ms with 25 ms to answer it. Four satellites send sound as it comes, in
 pieces of 64 ms, and their wake words are looked for; two cameras of the recorder ask five times a second each. The
 models sleep instead of computing: what is measured is the scheduler, the bus and the fronts. In each round the robot is
@@ -196,7 +196,7 @@ def others(folder: Path, endpoint: str) -> Iterator[Dict[str, List[str]]]:
             assert front.stdout is not None
             line = front.stdout.readline()
             if not line:
-                raise SystemExit("edgeserve wyoming ended before it listened")
+                raise SystemExit("edgeserve front wyoming ended before it listened")
         port = line.rpartition("127.0.0.1:")[2].split()[0].strip(".,;:")
         start(frigate_front, stderr=subprocess.DEVNULL)
         asking = {

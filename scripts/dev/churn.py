@@ -40,7 +40,6 @@ SPAWN = multiprocessing.get_context("spawn")
 CONFIG = """
 [server]
 endpoint = "ipc://{folder}/bus/socket"
-client_silence = "2s"
 [lane.cpu0]
 [model.m]
 engine = "synthetic"

@@ -46,7 +46,6 @@ from edgeserve.errors import RequestError
 CONFIG = """
 [server]
 endpoint = "ipc://{folder}/bus/socket"
-client_silence = "2s"
 [lane.here]
 [lane.there]
 [model.here]

@@ -1,6 +1,6 @@
 """Drive Frigate's own ``zmq`` detector, from a checkout of Frigate, against a front that is running.
 
-    edgeserve frigate --app detect --listen tcp://127.0.0.1:5555 &
+    edgeserve front frigate --app detect --listen tcp://127.0.0.1:5555 &
     python scripts/dev/frigate_plugin.py CHECKOUT [--endpoint tcp://127.0.0.1:5555] [--shape 1,320,320,3]
 
 The plugin, of type ``zmq``, is the checkout's file as it is. What it imports of the rest of

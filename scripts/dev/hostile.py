@@ -47,7 +47,7 @@ REST_S = 40.0
 CONFIG = """
 [server]
 endpoint = "ipc://{folder}/bus"
-message_max = "1MiB"
+memory = "16MiB"
 pending_max = 512
 [lane.cpu0]
 [lane.cpu1]

@@ -35,9 +35,7 @@ from dev import front_attackers
 CONFIG = """
 [server]
 endpoint = "ipc://{folder}/bus/socket"
-message_max = "8MiB"
-client_bytes_max = "64MiB"
-pending_bytes_max = "256MiB"
+memory = "256MiB"
 pending_max = 256
 critical_for = ["uid:4294967294"]
 [lane.cpu0]

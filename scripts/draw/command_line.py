@@ -13,22 +13,34 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
 from lib import drawn
 
 from edgeserve import cli
+from edgeserve.commands import front
 
 PAGE, SCRIPT = "docs/reference/command-line.md", "scripts/draw/command_line.py"
 
 
 def parts() -> Dict[str, str]:
     """The page's parts by name."""
-    return {"commands": "\n\n".join(command(verb) for verb in cli.VERBS)}
+    verbs = [command(verb) for verb in cli.VERBS]
+    return {"commands": "\n\n".join(verbs), "fronts": "\n\n".join(front_command(name) for name in front.FRONTS)}
 
 
 def command(verb: str) -> str:
-    """One command: what it does, then a row per argument."""
-    home, what = cli.VERBS[verb]
-    parser = argparse.ArgumentParser(prog=f"edgeserve {verb}", add_help=False)
-    importlib.import_module(home).add_arguments(parser)
-    lines = [f"## edgeserve {verb}", "", f"{what[0].upper()}{what[1:]}.", "", "| argument | means |", "| --- | --- |"]
-    return "\n".join(lines + [f"| {_name(action)} | {_meaning(parser, action)} |" for action in parser._actions])
+    """One command: what it does, its exit status, and a row per argument."""
+    parser = cli.verb_parser(verb)
+    importlib.import_module(cli.VERBS[verb].module).add_arguments(parser)
+    return _section(parser, "##")
+
+
+def front_command(name: str) -> str:
+    """The command of one front, likewise."""
+    parser, _ = front.front_parser(name)
+    return _section(parser, "###")
+
+
+def _section(parser: argparse.ArgumentParser, heading: str) -> str:
+    lines = [f"{heading} {parser.prog}", "", str(parser.description), *([parser.epilog] if parser.epilog else [])]
+    rows = [f"| {_name(action)} | {_meaning(parser, action)} |" for action in parser._actions if action.dest != "help"]
+    return "\n".join([*lines, "", "| argument | means |", "| --- | --- |", *rows])
 
 
 def _name(action: argparse.Action) -> str:

@@ -92,6 +92,8 @@ def _type(read: Any) -> str:
         return ", ".join(f'"{word}"' for word in held["names"])
     if name in ("tuple_of", "table_of", "list_or_table_of"):
         return re.sub(r"list of whole number\b", "list of whole numbers", f"{BUILDERS[name]} {_type(held['reader'])}")
+    if name == "size_from":
+        return f"size from {format_size(held['low'])}"
     low, high = held["low"], held["high"]
     bounds = (
         ""
@@ -111,7 +113,7 @@ def _default(item: Field[Any]) -> str:
         return "**needed**"
     if item.metadata["read"] is readers.duration:
         return f'`"{format_duration(value)}"`' if value else '`"0ms"`'
-    if item.metadata["read"] is readers.size:
+    if _type(item.metadata["read"]).startswith("size"):
         return f'`"{format_size(value)}"`' if value else '`"0B"`'
     if isinstance(value, bool):
         return f"`{str(value).lower()}`"

@@ -1,6 +1,6 @@
 """Builds a TensorRT plan of each model of ``models.toml`` and prints what came of each, as a table.
 
-    python -m edgeserve.commands.assets scripts/plans/assets.toml examples/reader/assets.toml examples/listener/assets.toml
+    python -m edgeserve.commands.assets scripts/plans/assets.toml examples/{reader,listener}/assets.toml
     python scripts/plans/build_models.py [--library tensorrt_rtx] [--for 8.6] [NAME ...]
 
 TensorRT-RTX builds without a GPU when it is told for which compute capability (``--for``); TensorRT needs the GPU. Each

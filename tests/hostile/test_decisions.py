@@ -97,9 +97,9 @@ def test_many_steps_are_few_entries_and_take_as_long() -> None:
     ("hint", "value", "mend"),
     [
         ("find.parts", 257, "parts_max of node 'find'"),
-        ("read.steps", 65_537, r"\[app.a\] steps_max"),
-        ("work", 1e6 + 1, r"\[app.a\] work_max"),
-        ("join.work", 2.0**62, r"\[app.a\] work_max"),
+        ("read.steps", 65_537, "expected at most 65536$"),
+        ("work", 1e6 + 1, "expected at most 1e.06$"),
+        ("join.work", 2.0**62, "expected at most 1e.06$"),
     ],
 )
 def test_a_declared_hint_beyond_its_bound_is_refused(hint: str, value: float, mend: str) -> None:

@@ -440,7 +440,7 @@ def test_tcp_beyond_loopback_with_keys(tmp_path):
             assert client.infer("echo", X).outcome == "completed"
         with Client(endpoint, connect_ms=500) as stranger, pytest.raises(ServerGone):
             stranger.infer("echo", X)
-    with pytest.raises(ConfigError, match="edgeserve keys server"), BusServer(
+    with pytest.raises(ConfigError, match="edgeserve init --keys server"), BusServer(
         "tcp://0.0.0.0:*", curve_secret_key_file=f"{tmp_path}/none"
     ):
         pass

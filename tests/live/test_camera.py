@@ -1,4 +1,4 @@
-"""``edgeserve camera``: frames to a served app, boxes as lines and on a page, a camera that goes and comes back."""
+"""``edgeserve front camera``: frames to a served app, boxes as lines and on a page, a camera that comes back."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def server():
 
 def test_the_pattern_has_its_boxes_as_lines(server, tmp_path):
     lines = tmp_path / "lines.json"
-    words = ["camera", "test:120x160", server[1], "--app", "detect", "--frames", "12", "--rate", "60"]
+    words = ["front", "camera", "test:120x160", server[1], "--app", "detect", "--frames", "12", "--rate", "60"]
     assert cli.main([*words, "--lines", str(lines)]) == 0
     read = [json.loads(line) for line in lines.read_text().splitlines()]
     boxes = {line["frame"]: line["boxes"] for line in read if "boxes" in line}
@@ -45,8 +45,8 @@ def page(server):
     """The page of a camera's process, as host and port."""
     pytest.importorskip("PIL")
     process = subprocess.Popen(
-        [sys.executable, "-m", "edgeserve", "camera", "test:120x160", server[1], "--app", "detect", "--lines", "",
-         "--page", "127.0.0.1:0"],
+        [sys.executable, "-m", "edgeserve", "front", "camera", "test:120x160", server[1], "--app", "detect",
+         "--lines", "", "--page", "127.0.0.1:0"],
         stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"},
     )  # fmt: skip
     place = process.stderr.readline().split("shown on http://")[1].strip()
@@ -165,5 +165,5 @@ def test_a_camera_that_goes_is_asked_again(server, tmp_path, caplog):
     ],
 )
 def test_what_cannot_be_run_is_said_at_once(server, capsys, arguments, says):
-    assert cli.main(["camera", arguments[0], server[1], *arguments[1:]]) == 2
+    assert cli.main(["front", "camera", arguments[0], server[1], *arguments[1:]]) == 2
     assert says in capsys.readouterr().err

@@ -13,7 +13,7 @@ from edgeserve.runtime import Runtime
 def test_statistics_tell_what_the_monitor_reads():
     config = parse_config(
         {
-            "monitor": {"enabled": "always", "interval": "20ms", "tegrastats": "never"},
+            "monitor": {"enabled": "always"},
             "model": {"m": {"engine": "synthetic", "expected": {"1": "1ms"}}},
             "app": {"a": {"model": "m"}},
         }

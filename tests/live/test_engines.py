@@ -135,7 +135,7 @@ def edge(tmp_path: Path) -> str:
 def test_doctor_profile_and_simulate_know_an_engine_of_ones_own(edge: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", edge]) in (0, 1)
     assert "own_device" not in capsys.readouterr().out  # nothing is wrong with it
-    assert main(["profile", edge, "--seconds", "0.1", "--quiet"]) == 0
+    assert main(["profile", edge, "--seconds", "0.1", "--json"]) == 0
     (profile,) = Path(os.path.dirname(edge), "profiles").rglob("m.json")
     assert f'"median_ns": {live_engines.BATCH_NS}' in profile.read_text(encoding="utf-8")
     scenario = Path(os.path.dirname(edge), "scenario.toml")

@@ -210,7 +210,7 @@ def test_a_header_that_is_none_is_refused(frames):
     ],
 )
 def test_what_cannot_be_a_detector_is_said_at_once(server, capsys, arguments, says):
-    assert cli.main(["frigate", "--endpoint", server.endpoints[0], *arguments]) == 2
+    assert cli.main(["front", "frigate", "--endpoint", server.endpoints[0], *arguments]) == 2
     assert says in capsys.readouterr().err
 
 
@@ -228,6 +228,7 @@ def test_the_command_serves_and_ends_on_a_signal(server):
             sys.executable,
             "-m",
             "edgeserve",
+            "front",
             "frigate",
             "--app",
             "detect",

@@ -92,7 +92,7 @@ def test_what_is_served_is_recorded_fitted_and_served_with_the_fit(tmp_path: Pat
     with np.load(place) as stored:  # a fit without the network, which needs more libraries
         np.savez(tmp_path / "plain.npz", **{name: stored[name] for name in ("models", "outputs", "task")})
     fitted = tmp_path / "q.ensemble.json"
-    assert main(["fit", "q", str(tmp_path / "plain.npz"), "--out", str(fitted)]) == 0
+    assert main(["profile", "--fit", f"q={tmp_path / 'plain.npz'}", "--out", str(fitted)]) == 0
     with Runtime(config(place, ensemble=str(fitted), history_share=0.0)) as runtime:
         answer = runtime.infer("q", {"x": asked(0)})
         assert 0 < answer.quality <= 1
@@ -137,7 +137,7 @@ def test_another_configuration_goes_on_with_the_file_of_the_first(tmp_path: Path
     place = tmp_path / "q.npz"
     with Runtime(config(place)) as runtime:
         serve(runtime, 3)
-        runtime.reload(config(place, history_records=4))
+        runtime.reload(config(place, history_share=1.0))
         wait_for(runtime, 3)
         runtime.infer("q", {"x": asked(3)})
         wait_for(runtime, 4)

@@ -304,7 +304,7 @@ def test_bounds_of_the_front_itself(server, gates):
 
 @pytest.mark.nightly
 def test_the_command_warns_where_no_server_answers(tmp_path):
-    command = [sys.executable, "-m", "edgeserve", "http", "--listen", "127.0.0.1:0"]
+    command = [sys.executable, "-m", "edgeserve", "front", "http", "--listen", "127.0.0.1:0"]
     with subprocess.Popen(
         [*command, "--endpoint", f"ipc://{tmp_path}/nobody", "--with-stdin"],
         stdin=subprocess.PIPE,

@@ -35,9 +35,9 @@ inputs.name = { dtype = "text" }
 @pytest.mark.timeout(180)
 def test_keys_in_two_commands_and_every_command_with_them(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
     monkeypatch.chdir(tmp_path)
-    assert cli.main(["keys", "server"]) == 0
+    assert cli.main(["init", "--keys", "server"]) == 0
     for name in ("robot", "operator"):
-        assert cli.main(["keys", "client", name]) == 0
+        assert cli.main(["init", "--keys", name]) == 0
     Path("allowed").mkdir(mode=0o700)
     for name in ("robot", "operator"):
         shutil.copy(f"keys/{name}.key", "allowed")
@@ -46,13 +46,13 @@ def test_keys_in_two_commands_and_every_command_with_them(tmp_path: Path, monkey
         where = ["--endpoint", runtime.endpoints[0], "--server-key", "keys/server.key"]
         robot, operator = ([*where, "--client-key", f"keys/{name}.key_secret"] for name in ("robot", "operator"))
         assert cli.main(["infer", "hello", "--text", "name=you", *robot]) == 0
-        assert cli.main(["stats", *robot]) == 0
+        assert cli.main(["top", "--json", *robot]) == 0
         assert cli.main(["top", "--count", "1", *robot]) == 0
         assert "hello" in capsys.readouterr().out
         assert cli.main(["story", "1", *operator]) == 0
-        assert cli.main(["trace", "--seconds", "0", *operator]) == 0
+        assert cli.main(["record", "--seconds", "0", *operator]) == 0
         assert cli.main(["reload", *operator]) == 0
         assert cli.main(["reload", *robot]) != 0, "no control key"
         capsys.readouterr()
-        assert cli.main(["stats", *where]) == 2, "no key of its own"
+        assert cli.main(["top", "--json", *where]) == 2, "no key of its own"
         assert "Traceback" not in capsys.readouterr().err

@@ -62,7 +62,7 @@ def runtime():
     with tempfile.TemporaryDirectory(prefix="es") as folder:
         (Path(folder) / "mqtt_functions.py").write_text(FUNCTIONS)
         tables = {
-            "monitor": {"enabled": "always", "interval": "50ms", "tegrastats": "never"},
+            "monitor": {"enabled": "always"},
             "model": {
                 name: {
                     "engine": "python",
@@ -474,7 +474,17 @@ def test_one_asker_leaves_room_for_others(runtime, port):
 
 def test_a_front_that_dies_is_offline(runtime, port):
     async def run():
-        command = [sys.executable, "-m", "edgeserve", "mqtt", "--endpoint", runtime.endpoints[0], "--name", "attic"]
+        command = [
+            sys.executable,
+            "-m",
+            "edgeserve",
+            "front",
+            "mqtt",
+            "--endpoint",
+            runtime.endpoints[0],
+            "--name",
+            "attic",
+        ]
         process = await asyncio.create_subprocess_exec(
             *command, "--broker", f"mqtt://127.0.0.1:{port}", stderr=asyncio.subprocess.PIPE
         )
@@ -491,7 +501,17 @@ def test_a_front_that_dies_is_offline(runtime, port):
 
 
 def test_the_command_ends_on_a_signal(runtime, port):
-    command = [sys.executable, "-m", "edgeserve", "mqtt", "--endpoint", runtime.endpoints[0], "--ask", "double"]
+    command = [
+        sys.executable,
+        "-m",
+        "edgeserve",
+        "front",
+        "mqtt",
+        "--endpoint",
+        runtime.endpoints[0],
+        "--ask",
+        "double",
+    ]
     process = subprocess.Popen([*command, "--broker", f"127.0.0.1:{port}"], stderr=subprocess.PIPE, text=True)
     assert f"as edgeserve/{mqtt.host_name()}" in process.stderr.readline()
     process.send_signal(signal.SIGTERM)
@@ -513,7 +533,7 @@ def test_the_command_ends_on_a_signal(runtime, port):
     ],
 )
 def test_what_cannot_work_is_said_at_once(runtime, capsys, arguments, says):
-    assert cli.main(["mqtt", "--endpoint", runtime.endpoints[0], *arguments]) == 2
+    assert cli.main(["front", "mqtt", "--endpoint", runtime.endpoints[0], *arguments]) == 2
     assert says in capsys.readouterr().err
 
 

@@ -64,7 +64,7 @@ def recorded(tmp_path):
 
 def test_a_recorded_live_run_is_decided_again_exactly(recorded, capsys):
     config, record = recorded
-    assert main(["simulate", "--replay", record, "--config", config]) == 0
+    assert main(["simulate", config, "--replay", record]) == 0
     said = capsys.readouterr().out
     assert "every decision is the same" in said
     with open(record, encoding="utf-8") as file:
@@ -82,5 +82,5 @@ def test_a_recording_that_was_changed_is_noticed(recorded, capsys):
     lines[index] = json.dumps(step).replace('"expected_ns": ', '"expected_ns": 9')
     with open(record, "w", encoding="utf-8") as file:
         file.write("".join(line if line.endswith("\n") else line + "\n" for line in lines))
-    assert main(["simulate", "--replay", record, "--config", config]) == 1
+    assert main(["simulate", config, "--replay", record]) == 1
     assert "RunBatch" in capsys.readouterr().out

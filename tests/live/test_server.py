@@ -103,7 +103,7 @@ def test_a_client_gets_answers_and_typed_errors(served: Runtime) -> None:
 def test_what_the_bus_itself_refuses_has_a_story(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Link, "check_size", lambda link, frames: 0)  # this client does not look itself
     tables = {
-        "server": {"endpoint": f"ipc://{tmp_path}/bus/socket", "message_max": "1MiB"},
+        "server": {"endpoint": f"ipc://{tmp_path}/bus/socket", "memory": "16MiB"},
         "model": {"double": {"engine": "python", "function": "live_functions:double"}},
         "app": {"double": {"model": "double", "slo": "1s"}},
     }

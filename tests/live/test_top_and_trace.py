@@ -1,4 +1,4 @@
-"""``edgeserve top``, ``stats`` and ``trace`` against a running server."""
+"""``edgeserve top`` and ``record`` against a running server."""
 
 from __future__ import annotations
 
@@ -72,16 +72,17 @@ def test_a_refused_request_leads_to_its_story(endpoint, capsys):
 
 
 def test_stats_as_json_are_those_of_the_server(endpoint, capsys):
-    assert cli.main(["stats", "--json", "--endpoint", endpoint]) == 0
+    assert cli.main(["top", "--json", "--endpoint", endpoint]) == 0
     stats = json.loads(capsys.readouterr().out)
     assert stats["apps"]["echo"]["outcomes"]["completed"] == 20
-    assert cli.main(["stats", "--endpoint", endpoint]) == 0
+    assert cli.main(["top", "--count", "1", "--endpoint", endpoint]) == 0
     assert "echo" in capsys.readouterr().out
 
 
 def test_a_trace_of_what_has_just_happened(endpoint, tmp_path, capsys):
     out, recording = str(tmp_path / "trace.json"), str(tmp_path / "steps.jsonl")
-    assert cli.main(["trace", "--seconds", "0", "--endpoint", endpoint, "--out", out, "--recording", recording]) == 0
+    files = ["--timeline", out, "--out", recording]
+    assert cli.main(["record", "--seconds", "0", "--endpoint", endpoint, *files]) == 0
     assert "ui.perfetto.dev" in capsys.readouterr().out
     with open(out, encoding="utf-8") as file:
         entries = json.load(file)["traceEvents"]
@@ -89,23 +90,23 @@ def test_a_trace_of_what_has_just_happened(endpoint, tmp_path, capsys):
     assert sum(1 for entry in entries if entry["ph"] == "b") == 20
     assert len(read_recording(recording).steps) >= 40
     again = str(tmp_path / "again.json")
-    assert cli.main(["trace", "--from", recording, "--out", again]) == 0
+    assert cli.main(["record", "--from", recording, "--timeline", again]) == 0
     with open(again, encoding="utf-8") as file:
         assert json.load(file)["traceEvents"] == entries
 
 
 def test_a_trace_goes_on_for_some_time(endpoint, tmp_path):
-    out = str(tmp_path / "trace.json")
+    out = str(tmp_path / "timeline.json")
     with Client(endpoint) as client:
         future = client.submit("echo", {"x": np.zeros(4, np.float32)})
-        assert cli.main(["trace", "--seconds", "0.3", "--endpoint", endpoint, "--out", out]) == 0
+        assert cli.main(["record", "--seconds", "0.3", "--endpoint", endpoint, "--timeline", out]) == 0
         future.result(30)
 
 
 def test_wrong_arguments_are_named(endpoint, capsys):
     assert cli.main(["top", "--interval", "1ms", "--endpoint", endpoint]) == 2
-    assert cli.main(["trace", "--seconds", "-1", "--endpoint", endpoint]) == 2
-    assert cli.main(["trace", "--seconds", "0", "--out", "/no/such/place.json", "--endpoint", endpoint]) == 2
+    assert cli.main(["record", "--seconds", "-1", "--endpoint", endpoint]) == 2
+    assert cli.main(["record", "--seconds", "0", "--out", "/no/such/place.json", "--endpoint", endpoint]) == 2
     assert "/no/such/place.json" in capsys.readouterr().err
 
 

@@ -80,7 +80,7 @@ def test_a_request_is_a_span_below_its_callers_with_its_waiting_and_its_batch():
         "edgeserve.app": "echo",
         "edgeserve.request_id": answer.id,
         "edgeserve.class": "normal",
-        "edgeserve.deadline_ms": 20_000,
+        "edgeserve.slo_ms": 20_000,
         "edgeserve.outcome": "completed",
         "edgeserve.late": False,
     }

@@ -536,7 +536,7 @@ def test_a_command_without_end_is_refused(runtime):
     ],
 )
 def test_what_cannot_be_a_service_is_said_at_once(runtime, capsys, arguments, says):
-    assert cli.main(["wyoming", "--endpoint", runtime.endpoints[0], *arguments]) == 2
+    assert cli.main(["front", "wyoming", "--endpoint", runtime.endpoints[0], *arguments]) == 2
     assert says in capsys.readouterr().err
 
 
@@ -556,7 +556,17 @@ def test_the_command_is_found_serves_and_ends_on_a_signal(runtime):
 
         remove_service = update_service
 
-    command = [sys.executable, "-m", "edgeserve", "wyoming", "--endpoint", runtime.endpoints[0], "--asr", "hear"]
+    command = [
+        sys.executable,
+        "-m",
+        "edgeserve",
+        "front",
+        "wyoming",
+        "--endpoint",
+        runtime.endpoints[0],
+        "--asr",
+        "hear",
+    ]
     process = subprocess.Popen(
         [*command, "--listen", "127.0.0.1:0", "--zeroconf", "cellar"], stderr=subprocess.PIPE, text=True
     )

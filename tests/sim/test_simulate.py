@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
+import io
 import json
 import os
 import re
@@ -72,35 +74,36 @@ def scenario(tmp_path):
 
 
 def test_policies_are_compared_on_the_same_arrivals(scenario, tmp_path, capsys):
-    path = str(tmp_path / "report.json")
-    assert main(["simulate", scenario, "--policy", "fifo", "--policy", "edf", "--seeds", "2", "--json", path]) == 0
+    words = ["simulate", scenario, "--policy", "fifo", "--policy", "edf", "--seeds", "2"]
+    assert main(words) == 0
     shown = capsys.readouterr().out
     assert "fifo (2 seeds x 2 s)" in shown
     assert "edf (2 seeds x 2 s)" in shown
     tables = [line for line in shown.splitlines() if line.startswith(("│", "┃"))]
     assert max(map(len, tables)) <= 100 and not [line for line in tables if "dropped" in line]
     assert re.search(r"^a ended otherwise: \d+ (dropped|rejected): \w+", shown, re.MULTILINE)
-    with open(path, encoding="utf-8") as file:
-        policies = json.load(file)["policies"]
+    assert main([*words, "--json"]) == 0
+    policies = json.loads(capsys.readouterr().out)["policies"]
     assert policies["fifo"]["total"]["offered"] == policies["edf"]["total"]["offered"] > 500
     assert policies["edf"]["total"]["finish_rate"] > policies["fifo"]["total"]["finish_rate"]
 
 
 def test_a_recording_replays_to_the_same_decisions(scenario, tmp_path, capsys):
     path, timeline = str(tmp_path / "r.jsonl"), str(tmp_path / "t.json")
-    assert main(["simulate", scenario, "--seeds", "1", "--record", path, "--json", "-"]) == 0
-    assert main(["simulate", "--replay", path, "--trace", timeline]) == 0
+    assert main(["simulate", scenario, "--seeds", "1", "--record", path, "--json"]) == 0
+    assert main(["simulate", "--replay", path]) == 0
     assert "every decision is the same" in capsys.readouterr().out
+    assert main(["record", "--from", path, "--timeline", timeline]) == 0
     with open(timeline, encoding="utf-8") as file:
         assert len(json.load(file)["traceEvents"]) > 500
 
 
 def test_a_replay_under_another_configuration_differs(scenario, tmp_path, capsys):
     path = str(tmp_path / "r.jsonl")
-    main(["simulate", scenario, "--seeds", "1", "--record", path, "--json", "-"])
+    main(["simulate", scenario, "--seeds", "1", "--record", path, "--json"])
     edge = tmp_path / "edge.toml"
     edge.write_text(SCENARIO.split("[run]")[0] + "[policy.fifo]\n")
-    assert main(["simulate", "--replay", path, "--config", str(edge)]) == 1
+    assert main(["simulate", str(edge), "--replay", path]) == 1
     assert "differs:\n  recorded: " in capsys.readouterr().out
 
 
@@ -138,14 +141,14 @@ def test_a_scenario_in_which_nobody_asks_says_how_to_ask(tmp_path, capsys):
 def test_a_run_in_which_no_request_arrived_reports_nothing(scenario, tmp_path, capsys):
     path = tmp_path / "idle.toml"
     path.write_text(SCENARIO.replace("rate = 300.0", 'rate = 300.0\nstart = "9s"'))
-    assert main(["simulate", str(path), "--seeds", "1", "--json", str(tmp_path / "r.json")]) == 0
+    assert main(["simulate", str(path), "--seeds", "1"]) == 0
     assert [
         line.split()[2:4]
         for line in capsys.readouterr().out.replace("│", " ").replace("┃", " ").splitlines()
         if line.split()[:2] == ["a", "0"]
     ] == [["-", "0"]]
-    with open(tmp_path / "r.json", encoding="utf-8") as file:
-        apps = json.load(file)["policies"]["plan"]["apps"]
+    assert main(["simulate", str(path), "--seeds", "1", "--json"]) == 0
+    apps = json.loads(capsys.readouterr().out)["policies"]["plan"]["apps"]
     assert apps["a"]["finish_rate"] is None and apps["b"]["finish_rate"] > 0.5
     path.write_text(path.read_text().replace("rate = 200.0", 'rate = 200.0\nstart = "9s"'))
     assert main(["simulate", str(path), "--seeds", "1"]) == 2
@@ -192,10 +195,9 @@ def measured(tmp_path):
 
 
 def p50_ms(path, *options):
-    report = os.path.join(os.path.dirname(path), "r.json")
-    assert main(["simulate", path, "--seeds", "1", "--json", report, *options]) == 0
-    with open(report, encoding="utf-8") as file:
-        return json.load(file)["policies"]["plan"]["total"]["p50_ms"]
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        assert main(["simulate", path, "--seeds", "1", "--json", *options]) == 0
+    return json.loads(out.getvalue())["policies"]["plan"]["total"]["p50_ms"]
 
 
 def in_python(path, **options):
@@ -281,7 +283,7 @@ def test_a_recording_is_replayed_without_the_profile_that_was_left_out(stale, tm
     stale('expected = { 1 = "4ms" }')
     recorded = str(tmp_path / "recorded.jsonl")
     assert main(["simulate", str(tmp_path / "scenario.toml"), "--seeds", "1", "--record", recorded]) == 0
-    replay = ["simulate", "--replay", recorded, "--config", str(tmp_path / "edge.toml")]
+    replay = ["simulate", str(tmp_path / "edge.toml"), "--replay", recorded]
     assert main(replay) == 0
     text = (tmp_path / "recorded.jsonl").read_text()
     assert '"profiled":[]' in text
@@ -293,15 +295,14 @@ def test_a_recording_is_replayed_without_the_profile_that_was_left_out(stale, tm
 # --- loads, and what is charged ---
 
 
-def test_a_sweep_over_loads_tells_what_is_in_time_at_each(scenario, tmp_path, capsys):
-    path = str(tmp_path / "r.json")
-    command = f"simulate {scenario} --policy edf --policy fifo --seeds 2 --loads 1.5,0.2 --json {path}"
+def test_a_sweep_over_loads_tells_what_is_in_time_at_each(scenario, capsys):
+    command = f"simulate {scenario} --policy edf --policy fifo --seeds 2 --loads 1.5,0.2"
     assert main(command.split()) == 0
     shown = capsys.readouterr().out
     assert "in time by load (2 seeds x 2 s)" in shown
     assert "(all)" in shown
-    with open(path, encoding="utf-8") as file:
-        loads = json.load(file)["loads"]
+    assert main([*command.split(), "--json"]) == 0
+    loads = json.loads(capsys.readouterr().out)["loads"]
     assert list(loads) == ["0.2", "1.5"]
     offered = [loads[load]["edf"]["total"]["offered"] for load in loads]
     assert offered[1] == pytest.approx(7.5 * offered[0], rel=0.1)
@@ -353,11 +354,13 @@ def test_it_says_which_costs_were_charged(measured, tmp_path, capsys):
     costs = MachineCosts(answer_ns=5 * MS, circumstances={"date": "2026-11-22"})
     write_machine(machine_path(str(tmp_path / "profiles"), "orin"), costs)
     assert p50_ms(path) == in_python(path) == pytest.approx(25, abs=0.2)
+    assert main(["simulate", path, "--seeds", "1"]) == 0
     assert "measured 2026-11-22" in capsys.readouterr().out
     assert p50_ms(path, "--profiles", str(tmp_path / "profiles" / "orin")) == pytest.approx(25, abs=0.2)
     with open(path, "a", encoding="utf-8") as file:
         file.write('[machine]\nanswer = "1ms"\n')
     assert p50_ms(path) == in_python(path) == pytest.approx(21, abs=0.2)
+    assert main(["simulate", path, "--seeds", "1"]) == 0
     assert "(but as [machine] says)" in capsys.readouterr().out
 
 
@@ -380,10 +383,8 @@ def test_an_unknown_policy_is_refused(scenario, capsys):
 
 
 @pytest.mark.parametrize("path", sorted(glob.glob(os.path.join(EXAMPLES, "*.toml"))), ids=os.path.basename)
-def test_the_examples_run(path, tmp_path):
-    report = str(tmp_path / "r.json")
+def test_the_examples_run(path, capsys):
     load_scenario(path)
-    assert main(["simulate", path, "--seeds", "1", "--json", report]) == 0
-    with open(report, encoding="utf-8") as file:
-        (policy,) = json.load(file)["policies"].values()
+    assert main(["simulate", path, "--seeds", "1", "--json"]) == 0
+    (policy,) = json.loads(capsys.readouterr().out)["policies"].values()
     assert policy["total"]["finish_rate"] > 0.8

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import importlib
 import os
 import re
 import subprocess
@@ -35,7 +36,7 @@ def verb(monkeypatch):
 
     module.add_arguments, module.main = add_arguments, main
     monkeypatch.setitem(sys.modules, "edgeserve_stand_in", module)
-    monkeypatch.setitem(cli.VERBS, "stand-in", ("edgeserve_stand_in", "stands in"))
+    monkeypatch.setitem(cli.VERBS, "stand-in", cli.Verb("edgeserve_stand_in", "stands in"))
     return module
 
 
@@ -60,7 +61,7 @@ def test_a_command_that_went_says_what_to_use_instead(name, capsys):
     assert (out.out, out.err.count("\n")) == ("", 1)
     assert f"edgeserve: {name.split()[1]}: " in out.err and GONE[name] in out.err
     named = re.findall(r"'edgeserve (\w+)", GONE[name])
-    assert set(named) <= set(cli.VERBS)
+    assert set(named) <= set(cli.VERBS) and not set(named) & {gone.split()[1] for gone in GONE if " " in gone}
 
 
 def test_a_bug_is_not_hidden(verb):
@@ -77,7 +78,7 @@ def test_ctrl_c_is_status_130(verb):
 @pytest.mark.parametrize("at", ["edgeserve.cli", *sorted(cli.VERBS)])
 def test_ctrl_c_while_modules_are_imported_ends_quietly(at):
     """Also where a module takes it for another error."""
-    verb, home = ("init", at) if at == "edgeserve.cli" else (at, cli.VERBS[at][0])
+    verb, home = ("init", at) if at == "edgeserve.cli" else (at, cli.VERBS[at].module)
     code = f"""
 import os, signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it for what it starts behind itself
@@ -111,12 +112,42 @@ def test_an_output_that_takes_nothing_more_is_a_sentence():
     assert "Traceback" not in done.stderr and "Exception" not in done.stderr
 
 
-@pytest.mark.parametrize("arguments", [[], ["surve"], ["stand-in"], ["stand-in", "edge.toml", "--slow"]])
-def test_wrong_usage_is_status_2(verb, arguments, capsys):
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ([], "a verb is missing"),
+        (["surve"], "did you mean 'serve'?"),
+        (["--verbose"], "--verbose: there is no such option"),
+        (["stand-in"], "required: file"),
+        (["stand-in", "edge.toml", "--fas"], "--fas: there is no such option; did you mean '--fast'?"),
+        (["stand-in", "--fas"], "--fas: there is no such option; did you mean '--fast'?"),
+        (["stand-in", "edge.toml", "--fast=1"], "--fast"),
+    ],
+)
+def test_wrong_usage_is_status_2_and_says_what_was_meant(verb, arguments, says, capsys):
     with pytest.raises(SystemExit) as caught:
         cli.main(arguments)
     assert caught.value.code == 2
-    assert "usage: edgeserve" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert "usage: edgeserve" in err and says in err and verb.seen == []
+
+
+def test_what_stands_behind_two_dashes_is_no_option(verb):
+    assert cli.main(["stand-in", "--", "--fas"]) == 0
+    assert verb.seen == [("--fas", False)]
+
+
+VERBS_MAX, OPTIONS_MAX = 14, 110
+"""What a person can look through; another verb or option takes the place of one that is used less."""
+
+
+def test_the_surface_stays_small():
+    count = 0
+    for name in cli.VERBS:
+        parser = cli.verb_parser(name)
+        importlib.import_module(cli.VERBS[name].module).add_arguments(parser)
+        count += sum(bool(action.option_strings) and action.dest != "help" for action in parser._actions)
+    assert len(cli.VERBS) <= VERBS_MAX and count <= OPTIONS_MAX, (len(cli.VERBS), count)
 
 
 @pytest.mark.parametrize("verb_name", sorted(cli.VERBS))
@@ -139,19 +170,19 @@ def test_help_and_version_import_no_verb():
             [sys.executable, "-c", code, option], capture_output=True, text=True, timeout=60, check=True
         )
         *shown, modules = done.stdout.splitlines()
-        at_first = ["cli", "config", "config.gone", "config.plain_text", "errors"]
+        at_first = ["cli", "commands", "commands.parser", "config", "config.gone", "config.plain_text", "errors"]
         assert modules == str([f"edgeserve.{name}" for name in at_first])
         assert shown == [f"edgeserve {__version__}"] if option == "--version" else len(shown) > len(cli.VERBS)
 
 
 def test_output_that_nobody_reads_to_its_end_is_no_traceback(tmp_path):
-    """``edgeserve stats --json | head``"""
+    """``edgeserve top --json | head``"""
     (tmp_path / "wordy.py").write_text(
         "def add_arguments(parser):\n    pass\n\n\ndef main(args):\n    print('word\\n' * 100_000)\n    return 0\n"
     )
     code = (
         f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from edgeserve import cli; "
-        "cli.VERBS = {'talk': ('wordy', 'talks')}; sys.exit(cli.main(['talk']))"
+        "cli.VERBS = {'talk': cli.Verb('wordy', 'talks')}; sys.exit(cli.main(['talk']))"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as talker:
         assert talker.stdout.readline() == b"word\n"

@@ -1,4 +1,5 @@
-"""``edgeserve doctor [edge.toml]``: what is wrong with this machine for serving, and the command that mends it.
+"""``edgeserve doctor [FILE]``: what is wrong with this machine for serving, with a configuration or with profiles, and
+the command that mends it.
 
 Each check is a function of what it looks at (a root directory, versions, a configuration) and returns findings; only
 :func:`examine` looks at the machine itself. It changes nothing. Checks lie by subject: ``machine``, ``telemetry``,
@@ -35,6 +36,7 @@ from edgeserve.commands.doctor.interpreter import (
     onnxruntime_providers,
 )
 from edgeserve.commands.doctor.probes import check_libraries, library_versions
+from edgeserve.commands.doctor.profile_files import check_profiles
 from edgeserve.commands.doctor.recording import collect
 from edgeserve.commands.doctor.system import (
     check_board,
@@ -179,7 +181,13 @@ def l4t_package_version() -> str:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The verb's arguments."""
-    parser.add_argument("config", nargs="?", default="", metavar="CONFIG", help="also look at this configuration")
+    parser.add_argument(
+        "config",
+        nargs="?",
+        default="",
+        metavar="FILE",
+        help="also look at this configuration; of a profile (.json) or a folder of profiles: look at these alone",
+    )
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
     parser.add_argument("--root", default="", metavar="DIR", help="look at the machine whose files were recorded there")
     parser.add_argument(
@@ -203,7 +211,10 @@ def main(args: argparse.Namespace) -> int:
         raise ConfigError(f"--root {args.root}: there is no such directory; unpack what --collect wrote, and name that")
     if args.collect:
         return _collect(args.collect, args.root or "/")
-    found = examine_tree(args.root) if args.root else examine(args.config, quick=args.quick)
+    if os.path.isdir(args.config) or args.config.endswith(".json"):
+        found = check_profiles(args.config)
+    else:
+        found = examine_tree(args.root) if args.root else examine(args.config, quick=args.quick)
     if args.json:
         print(json.dumps([asdict(finding) for finding in found], indent=1))
     else:

@@ -1,8 +1,8 @@
 """Engines that diagnose themselves: what only they know of their libraries, their plans and this device.
 
 An engine's package may have a module ``diagnose`` with ``findings(config)``: it takes the configuration, or None, and
-returns (subject, status, text, mend) per finding, with the statuses of :mod:`edgeserve.commands.doctor.finding`. An engine
-that is not there, or has no such module, says nothing; one that fails is itself a finding.
+returns (subject, status, text, mend) per finding, with the statuses of :mod:`edgeserve.commands.doctor.finding`. An
+engine that is not there, or has no such module, says nothing; one that fails is itself a finding.
 """
 
 from __future__ import annotations

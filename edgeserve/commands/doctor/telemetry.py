@@ -183,7 +183,7 @@ def check_tegrastats(board: Board, path: Optional[str] = None) -> List[Finding]:
                 "tegrastats",
                 NOTE,
                 f"{program}: {len(line.tokens)} tokens, not understood: {' '.join(line.unknown)}",
-                "update edgeserve-runtime, or report the line (edgeserve monitor "
+                "update edgeserve-runtime, or report the line (edgeserve top --device "
                 "--replay shows what is understood of it)",
             )
         ]

@@ -6,7 +6,6 @@ gives the accuracy profile: a plan reads the profile with predicted scores, so p
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import os
@@ -38,6 +37,9 @@ RECORDS_KEPT = 300
 RANK_WEIGHT = 5.0
 """How much more the score counts than the class when the predictor is trained; its target is the score's rank."""
 
+EPOCHS = 100
+"""Passes over the history at most; training stops earlier where the predictor improves no more."""
+
 HIDDEN = (64, 32)
 TOLERANCE_SHARE = 0.1
 """A regression agrees within this share of the standard deviation of the ensemble's answers, unless told."""
@@ -63,21 +65,11 @@ class Network(NamedTuple):
         return scores
 
 
-def main(args: argparse.Namespace) -> int:
-    history = load_history(args.history)
-    path = args.out or f"{args.app}.ensemble.json"
-    about = fit(
-        history,
-        path,
-        combiner=args.combiner,
-        bins=args.bins,
-        tolerance=args.tolerance,
-        score=args.score,
-        epochs=args.epochs,
-        seed=args.seed,
-        tell=_tell,
-    )
-    if args.json:
+def report(source: str, path: str, combiner: str, tolerance: Optional[float], as_json: bool) -> int:
+    """Fit an ensemble to the history ``source``, write ``path``, and print how well its models agree."""
+    history = load_history(source)
+    about = fit(history, path, combiner=combiner, tolerance=tolerance, epochs=EPOCHS, tell=_tell)
+    if as_json:
         print(json.dumps({"file": path, **about}))
         return 0
     print(f"{path}: {about['records']} records of {', '.join(history.models)}, combined by {about['combiner']}")
@@ -94,7 +86,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _tell(step: str) -> None:
-    print(f"edgeserve fit: {step} ...", file=sys.stderr, flush=True)
+    print(f"edgeserve profile --fit: {step} ...", file=sys.stderr, flush=True)
 
 
 def _silent(step: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 
@@ -47,12 +46,12 @@ class History(NamedTuple):
     forms: List[str]
 
 
-def main(args: argparse.Namespace) -> int:
-    history = read_history(args.history)
-    model = fit(history, args.seed)
-    path = args.out or f"{args.app}.length.npz"
+def report(source: str, path: str, as_json: bool) -> int:
+    """Fit a length model to the history ``source``, write ``path``, and print how well it predicts."""
+    history = read_history(source)
+    model = fit(history)
     model.save(path)
-    if args.json:
+    if as_json:
         print(json.dumps({"file": path, **model.about}))
         return 0
     print(f"{'on held-out forms of texts':<28}{'Spearman':>10}{'Pearson':>9}{'MAE, tokens':>13}")

@@ -31,6 +31,9 @@ from edgeserve.engines.describe import READERS, SAVED, SAVED_HOW, check_file, de
 from edgeserve.errors import ConfigError, EdgeServeError
 from edgeserve.front.registry import known_settings
 
+OUT = "edge.toml"
+"""The configuration that is written when no file is named."""
+
 FILES_MAX = 64
 """Models of one folder; more are a mistake in the path."""
 
@@ -39,7 +42,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "models", nargs="*", metavar="MODEL", help=f"model files ({', '.join(READERS)}), or a folder that holds some"
     )
-    parser.add_argument("--out", default="edge.toml", metavar="FILE", help="the file to write (default: edge.toml)")
+    parser.add_argument(
+        "--out", default="", metavar="FILE", help="what to write (default: edge.toml; with --keys the folder keys)"
+    )
     parser.add_argument(
         "--rate",
         action="append",
@@ -69,6 +74,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--schema", action="store_true", help="write nothing: print the JSON schema of configurations")
     parser.add_argument("--force", action="store_true", help="write over the file that is there")
     parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)  # in this process: the child itself
+    parser.add_argument(
+        "--keys",
+        default="",
+        metavar="NAME",
+        help="make CURVE keys instead, for a bus that other machines reach: the server's own (server), or a client's",
+    )
 
 
 def main(args: argparse.Namespace) -> int:
@@ -76,6 +87,9 @@ def main(args: argparse.Namespace) -> int:
     if args.schema:
         print(json.dumps(config_schema(known_settings()), indent=1))
         return 0
+    if args.keys:
+        return _keys(args)
+    args.out = args.out or OUT
     if not args.models:
         raise ConfigError("no model is named; give model files, or a folder that holds some")
     if not args.here:
@@ -120,6 +134,15 @@ def _again(args: argparse.Namespace) -> List[str]:
     words += [f"--batch-axis={args.batch_axis}"] if args.batch_axis else []
     words += [f"--{option}" for option in ("cpu", "force") if getattr(args, option)]
     return [*words, "--", *args.models]
+
+
+def _keys(args: argparse.Namespace) -> int:
+    if args.models:
+        raise ConfigError(f"--keys {args.keys} takes no model files; run it once without {' '.join(args.models)}")
+    from edgeserve.commands.keys import FOLDER, write_keys
+
+    print(write_keys(args.keys, args.out or FOLDER))
+    return 0
 
 
 def model_files(names: Sequence[str]) -> List[str]:

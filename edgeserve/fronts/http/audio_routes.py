@@ -33,7 +33,7 @@ SAMPLE_BYTES = 32
 """The most bytes that a sample of a file takes while it is read, and again each sample at 16 kHz that it becomes:
 floats of 8 bytes, as they are, scaled, and as frequencies before and after."""
 
-READ = ("file", "model", "language", "response_format", "stream", "deadline_ms")
+READ = ("file", "model", "language", "response_format", "stream", "slo_ms", "deadline_ms")
 NEUTRAL: Dict[str, Tuple[str, ...]] = {
     "temperature": ("0", "0.0"),
     "prompt": ("",),
@@ -135,11 +135,12 @@ def read_fields(name: str, fields: Mapping[str, Any], inputs: Mapping[str, Any])
             raise BadField("language", f": app {name!r} declares no input 'language'")
         asked["language"] = fields["language"]
     options: Dict[str, Any] = {}
-    if "deadline_ms" in fields:
-        try:
-            options["slo_ms"] = float(fields["deadline_ms"])
-        except (TypeError, ValueError):
-            raise BadField("deadline_ms", f" = {str(fields['deadline_ms'])[:80]!r}: expected a number") from None
+    for field in ("deadline_ms", "slo_ms"):
+        if field in fields:
+            try:
+                options["slo_ms"] = float(fields[field])
+            except (TypeError, ValueError):
+                raise BadField(field, f" = {str(fields[field])[:80]!r}: expected a number") from None
     stream = str(fields.get("stream", "false")).lower()
     if stream not in ("true", "false"):
         raise BadField("stream", f" = {stream[:80]!r}: expected true or false")

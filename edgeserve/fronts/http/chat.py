@@ -65,7 +65,8 @@ TEXTS_MAX = 2048
 
 NUMBER = (int, float)
 EXTENSIONS: Dict[str, Tuple[str, Tuple[type, ...]]] = {
-    "deadline_ms": ("slo_ms", NUMBER),
+    "slo_ms": ("slo_ms", NUMBER),
+    "deadline_ms": ("slo_ms", NUMBER),  # what programs for OpenAI's protocol say already
     "class": ("klass", (str,)),
     "value": ("value", NUMBER),
     "on_late": ("on_late", (str,)),

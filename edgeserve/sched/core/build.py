@@ -201,11 +201,10 @@ def _device(
             (model.name, name), (profile.weights_bytes, profile.work_bytes) if profile else (0, 0)
         )
         bytes = model.memory_bytes or weights + work
-        rate = config.devices[name].pcie_bytes_per_s or COPY_RATE_BYTES_PER_S
         load_ns = (
             model.load_ns
             or max([lane.load_ns for lane in profile.lanes.values()] if profile else [0])
-            or bytes * NS_PER_S // rate
+            or bytes * NS_PER_S // COPY_RATE_BYTES_PER_S
         )
         fits = bytes <= left
         here = fits if resident is None else model.name in resident

@@ -110,7 +110,7 @@ class AppCosts:
         return max(1, total_ns)
 
     def _longer_milli(self, hints: Mapping[str, float]) -> int | None:
-        """The declared length in thousandths of the usual one, up to the app's ``work_max``; None where none is."""
+        """The declared length in thousandths of the usual one, up to ``WORK_MAX``; None where none is."""
         length = hints.get("length")
         if length is None or length <= 0.0:
             return None

@@ -622,7 +622,7 @@ class Members(Source):
         if not all(fitted.values()):
             figures["not fitted"] = [name for name, is_fitted in fitted.items() if not is_fitted]
             figures["to fit"] = (
-                "[app.APP] history = 'APP.npz' records; then 'edgeserve fit APP APP.npz' and [app.APP] "
+                "[app.APP] history = 'APP.npz' records; then 'edgeserve profile --fit APP=APP.npz' and [app.APP] "
                 "ensemble = 'FILE'"
             )
         return figures

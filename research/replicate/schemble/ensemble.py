@@ -12,7 +12,7 @@ near   a network's layer, principal components     as its list of ten agrees wit
 ``digits`` stands for text matching (the reference's own ensemble), ``ink`` (how much of an image was black before it
 was corrupted) for counting vehicles, ``near`` (which learnt digits look alike) for image retrieval. Models learn from
 the first 900 digits, predictors, gates and neighbours from the next 225, profiles from 225 more; 447 are asked.
-The combiner, the scores, the predictor of the difficulty and the profile are those of ``edgeserve fit``.
+The combiner, the scores, the predictor of the difficulty and the profile are those of ``edgeserve profile --fit``.
 """
 
 from __future__ import annotations

@@ -235,5 +235,5 @@ def test_what_was_measured_is_kept_until_versions_or_functions_change(config, tm
         file.write("damaged")
     assert again() == ["machine", "host"]
     os.remove(path)
-    assert main(["profile", config, "--model", "quick", "--seconds", "0.01", "--no-machine", "--quiet"]) == 0
+    assert main(["profile", config, "--model", "quick", "--seconds", "0.01", "--no-machine", "--json"]) == 0
     assert not os.path.exists(path)

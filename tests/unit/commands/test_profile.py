@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
 import subprocess
@@ -293,7 +292,7 @@ def test_a_damaged_profile_is_replaced(config):
     os.makedirs(os.path.dirname(path_of(config, "host")))
     with open(path_of(config, "host"), "w", encoding="utf-8") as file:
         file.write("{")
-    assert run(config, "--model", "host", "--quiet") == 0
+    assert run(config, "--model", "host", "--json") == 0
     assert read_profile(path_of(config, "host")).lanes["cpu1"].timings[1].count >= 10
 
 
@@ -504,7 +503,7 @@ def test_what_an_app_takes_alone_is_kept_until_its_examples_change(alone_config,
     assert second.alone["long"] == first.alone["long"]
     assert second.alone["short"][0] >= 6_000_000
     assert "long alone on cpu1: 1 request," in capsys.readouterr().out
-    assert run(alone_config, "--model", "host", "--force", "--quiet") == 0
+    assert run(alone_config, "--model", "host", "--force", "--json") == 0
     assert alone_of(alone_config)["long"] != first.alone["long"]
 
 
@@ -520,7 +519,7 @@ def test_examples_that_cannot_be_used_are_said(alone_config, capsys, returned, w
     path = os.path.join(os.path.dirname(alone_config), "profile_functions.py")
     with open(path, "w", encoding="utf-8") as file:
         file.write(EXAMPLES.replace('[{"size": 6, "other": 0}]', returned))
-    assert run(alone_config, "--model", "host", "--quiet") == 1
+    assert run(alone_config, "--model", "host", "--json") == 1
     error = capsys.readouterr().err
     assert "[app.long] examples = 'profile_functions:long'" in error
     assert words in error
@@ -573,21 +572,16 @@ def test_the_command_says_of_every_file_whether_it_is_a_profile(tmp_path, capsys
     timing = Timing(9, 5, 7, 5, 1)
     write_profile(str(tmp_path / "good.json"), Profile("good", "here", {"cpu0": LaneProfile({1: timing})}))
     text = (tmp_path / "good.json").read_text()
-    assert main(["profile", "--check", str(tmp_path)]) == 0
+    assert main(["doctor", str(tmp_path)]) == 0
     (tmp_path / "bad.json").write_text(text.replace('"median_ns": 5', '"median_ns": -5'))
     (tmp_path / "torn.json").write_text(text[:40])
     (tmp_path / "x.schema.json").write_text("{}")  # lies among profiles and is none
-    assert main(["profile", "--check", str(tmp_path)]) == 1
+    assert main(["doctor", str(tmp_path)]) == 1
     said = capsys.readouterr().out
-    assert "good.json: good: good on here: cpu0 [1]" in said and "3 profiles, 2 wrong" in said
+    assert "good.json: good on here: cpu0 [1]" in said and "2 wrong" in said and "x.schema.json" not in said
     assert "bad.json: lanes.cpu0.timings.1.median_ns is -5, expected a whole number from 0" in said
-    assert main(["profile", "--check", str(tmp_path / "absent.json")]) == 1
+    assert main(["doctor", str(tmp_path / "absent.json")]) == 1
     assert main(["profile"]) == 2
-
-
-def test_the_schema_is_printed(capsys):
-    assert main(["profile", "--schema"]) == 0
-    assert json.loads(capsys.readouterr().out)["properties"]["format"] == {"const": 2}
 
 
 @pytest.mark.parametrize(

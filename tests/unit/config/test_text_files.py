@@ -12,7 +12,6 @@ import threading
 import pytest
 
 from edgeserve import cli
-from edgeserve.commands.simulate import write_json
 from edgeserve.config.loading import load_config, read_toml
 from edgeserve.config.text_files import read_json, write_file
 from edgeserve.errors import ConfigError
@@ -56,9 +55,8 @@ def init(path):
 
 WRITERS = {
     "init": init,
-    "a pair of keys": lambda path: command("keys", "server", "--folder", os.path.dirname(path)),
+    "a pair of keys": lambda path: command("init", "--keys", "server", "--out", os.path.dirname(path)),
     "what doctor collects": lambda path: command("doctor", "--collect", path + ".new"),
-    "a report": lambda path: lambda: write_json(path, {"seeds": list(range(100))}),
     "a timeline": lambda path: lambda: timeline_of([]).write(path),
     "a fitted model": lambda path: lambda: packaged().save(path),
 }

@@ -1,5 +1,4 @@
-"""The choice of an ensemble's requests that have all their models run, for the history that ``edgeserve fit`` learns
-from.
+"""The choice of an ensemble's requests that have all their models run, for the history of ``edgeserve profile --fit``.
 
 Requests are drawn when their models become ready. The world keeps the inputs of each model
 (``sched/core/experiments.py``); a model that the request itself does not run is run later, alone, as a probe. The world

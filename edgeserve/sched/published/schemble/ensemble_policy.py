@@ -513,8 +513,8 @@ class EnsemblePolicy(Policy):
             if all(fitted.values())
             else {
                 "not fitted": [name for name, is_fitted in fitted.items() if not is_fitted],
-                "to fit": "[app.APP] history = 'APP.npz' records; then 'edgeserve fit APP APP.npz' and [app.APP] "
-                "ensemble = 'FILE'",
+                "to fit": "[app.APP] history = 'APP.npz' records; then 'edgeserve profile --fit APP=APP.npz' and "
+                "[app.APP] ensemble = 'FILE'",
             }
         )
         return {

@@ -50,7 +50,7 @@ def fitted(tmp_path_factory: pytest.TempPathFactory) -> Any:
             save_history(str(place / "h.npz"), history(**changes))
             path, out, err = str(place / "app.ensemble.json"), io.StringIO(), io.StringIO()
             with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-                words = ["fit", "app", str(place / "h.npz"), "--out", path, "--epochs", "40", *arguments]
+                words = ["profile", "--fit", f"app={place / 'h.npz'}", "--out", path, *arguments]
                 assert main(words) == 0
             made[key] = path, out.getvalue(), err.getvalue()
         return made[key]
@@ -61,8 +61,8 @@ def fitted(tmp_path_factory: pytest.TempPathFactory) -> Any:
 def test_each_step_is_told_as_it_begins_and_not_among_the_results(fitted: Any) -> None:
     _, out, err = fitted("--json")
     assert json.loads(out)["records"] == 800
-    assert [line.split(":")[0] for line in err.splitlines()] == ["edgeserve fit"] * 4
-    assert "400 records in at most 40 epochs ..." in err
+    assert [line.split(":")[0] for line in err.splitlines()] == ["edgeserve profile --fit"] * 4
+    assert "400 records in at most 100 epochs ..." in err
     assert "every subset of 3 models" in err
 
 
@@ -115,9 +115,9 @@ def test_every_combiner_answers_with_every_subset(tmp_path: pathlib.Path, fitted
 
 
 def test_a_regression_is_fitted(fitted: Any) -> None:
-    path, _, _ = fitted("--combiner", "stacking", "--bins", "3", task="regression")
+    path, _, _ = fitted("--combiner", "stacking", task="regression")
     profile = read_ensemble(path)
-    assert profile is not None and len(profile.agreement) == 3 and profile.observed == {}
+    assert profile is not None and len(profile.agreement) == 10 and profile.observed == {}
     assert profile.row(0.0)[1] > profile.row(1.0)[1]
 
 
@@ -149,7 +149,7 @@ def test_an_item_that_cannot_be_combined_fails_alone(fitted: Any, item: Dict[str
 def test_a_file_that_is_none_is_named(tmp_path: pathlib.Path) -> None:
     (tmp_path / "f.json").write_text('{"edgeserve_ensemble": 1, "profile": {}}')
     engine = make_engine(ModelConfig(name="join", engine="combine", file="f.json"), [LaneInfo()], str(tmp_path))
-    with pytest.raises(EngineError, match="make the file with 'edgeserve fit'"):
+    with pytest.raises(EngineError, match="make it with 'edgeserve profile --fit'"):
         engine.load()
 
 

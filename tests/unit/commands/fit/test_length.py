@@ -39,7 +39,7 @@ def test_it_learns_what_is_there_and_beats_the_number_of_words(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = str(tmp_path / "chat.npz")
-    assert main(["fit", "chat", write(tmp_path / "h.jsonl", history(200)), "--out", out, "--json"]) == 0
+    assert main(["profile", "--fit", f"chat={write(tmp_path / 'h.jsonl', history(200))}", "--out", out, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     model = told["errors"]["model"]
     assert model["spearman"] > told["errors"]["number of words"]["spearman"]
@@ -68,7 +68,7 @@ def test_the_same_seed_fits_the_same_model(tmp_path: pathlib.Path) -> None:
     path = write(tmp_path / "h.jsonl", history(60))
     means = []
     for name in "ab":
-        main(["fit", "chat", path, "--out", str(tmp_path / name)])
+        main(["profile", "--fit", f"chat={path}", "--out", str(tmp_path / name)])
         means.append(load_length_model(str(tmp_path / name)).predict("Why is glass clear?").mean())
     assert means[0] == means[1]
 
@@ -93,5 +93,7 @@ def test_a_history_that_cannot_be_used_says_where(tmp_path: pathlib.Path, line: 
 
 
 def test_other_histories_are_refused(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["fit", "chat", "h.csv"]) == 2
+    assert main(["profile", "--fit", "chat=h.csv"]) == 2
     assert "expected a .jsonl file" in capsys.readouterr().err
+    assert main(["profile", "--fit", "h.jsonl"]) == 2
+    assert "expected APP=HISTORY" in capsys.readouterr().err

@@ -2,7 +2,7 @@
 without a driver cannot even deserialize a plan.
 
     pip install --no-deps tensorrt-rtx-cu13-libs tensorrt-rtx-cu13-bindings && pip install --no-deps tensorrt-rtx-cu13
-    python -m edgeserve.commands.assets scripts/plans/assets.toml examples/reader/assets.toml examples/listener/assets.toml
+    python -m edgeserve.commands.assets scripts/plans/assets.toml examples/{reader,listener}/assets.toml
 """
 
 from __future__ import annotations

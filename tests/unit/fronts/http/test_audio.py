@@ -190,6 +190,7 @@ def test_fields_are_served_or_refused_by_name():
         "file": "text",
         "include[]": "logprobs",
         "deadline_ms": "soon",
+        "slo_ms": "soon",
     }.items():
         with pytest.raises(BadInput, match=field.replace("[", r"\[")) as caught:
             read_fields("hear", {"file": file, field: value}, DECLARED)

@@ -101,9 +101,10 @@ def test_what_asks_for_nothing_is_no_reason_to_refuse(fields):
     assert sorted(chat.read_request(body(**fields), {"messages": TEXT}).asks[0]) == ["messages"]
 
 
-def test_extensions_are_options_of_the_request():
+@pytest.mark.parametrize("deadline", ["slo_ms", "deadline_ms"])
+def test_extensions_are_options_of_the_request(deadline):
     request = chat.read_request(
-        body(deadline_ms=250, **{"class": "critical"}, value=2, stream=True, stream_options={"include_usage": True}),
+        body(**{deadline: 250, "class": "critical"}, value=2, stream=True, stream_options={"include_usage": True}),
         {"messages": TEXT},
     )
     assert request.options == {"slo_ms": 250, "klass": "critical", "value": 2}
@@ -149,6 +150,7 @@ def test_extensions_are_options_of_the_request():
         ({"logit_bias": {"x": 5}}, "logit_bias", "tokens' numbers"),
         ({"logit_bias": {"3": 500}}, "logit_bias", "-100 to 100"),
         ({"deadline_ms": "soon"}, "deadline_ms", "expected a number"),
+        ({"slo_ms": "soon"}, "slo_ms", "expected a number"),
         ({"deadline_ms": True}, "deadline_ms", "expected a number"),
         ({"value": "much"}, "value", "expected a number"),
         ({"class": 3}, "class", "expected a text"),

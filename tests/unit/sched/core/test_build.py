@@ -111,7 +111,7 @@ def test_load_times_are_those_of_the_file_else_of_the_profile_else_of_the_bus():
     assert load_ns({"m": {1: 10, "load": "7ms"}}, [profile(b1=1)]) == 7 * MS
     assert load_ns({"m": {1: 10}}, [profile(b1=1)]) == 3 * MS
     assert load_ns({"m": {1: 10, "memory": "120MB"}}) == 10 * MS  # 12 GB/s
-    assert load_ns({"m": {1: 10, "memory": "120MB"}}, device={"cpu": {"load_rate": "1GB"}}) == 120 * MS
+    assert load_ns({"m": {1: 10, "memory": "120MB"}}) == 10 * MS
 
 
 def test_what_does_not_fit_or_exist_is_refused():

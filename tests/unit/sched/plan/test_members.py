@@ -382,7 +382,7 @@ def test_an_ensemble_that_was_not_fitted_answers_with_what_there_is_and_says_how
     assert models_of(world.pass_time(149)) == ["vote"]
     world.finish("lv", at=149.5)
     assert (answer_of(world).outcome, answer_of(world).quality, answer_of(world).branches) == ("completed", 1.0, ())
-    assert "edgeserve fit" in world.scheduler.policies[0].figures()["to fit"]
+    assert "edgeserve profile --fit" in world.scheduler.policies[0].figures()["to fit"]
 
 
 def test_models_that_a_request_did_not_run_are_run_for_the_history():

@@ -1,69 +1,34 @@
-"""``edgeserve monitor``: what this device does now (clocks, load, heat, power, memory), or what recorded lines of
-tegrastats say."""
+"""What this device does now (clocks, load, heat, power, memory), or what recorded lines of tegrastats say: ``edgeserve
+top --device``."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import csv
 import io
 import json
 import os
 import sys
 import time
-from typing import IO, Any, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import IO, Any, Dict, Iterator, Optional, Sequence, Tuple
 
 from edgeserve.commands.intervals import read_interval_ns
 from edgeserve.device.boards import Board, detect_board
-from edgeserve.device.changes import ChangeFilter
 from edgeserve.device.monitor import Monitor
 from edgeserve.device.replay import line_table, recorded_lines
 from edgeserve.device.sources import TEGRASTATS, sources_for
-from edgeserve.device.state import MAPPINGS, QUANTITIES, DeviceState
+from edgeserve.device.state import DeviceState
 from edgeserve.errors import ConfigError
 from edgeserve.live.loop_io import clock_ns
 from edgeserve.units import format_size, ns_to_s
 
-COLUMNS = tuple(name for name in QUANTITIES if name not in MAPPINGS)
-"""Columns of ``--csv``, after the time. Per-name quantities (zones, rails, cores) are in ``--json`` only."""
-
 INTERVAL_NS_MIN = 10**7  # 10 ms: more often, the monitor itself is what is measured
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--interval", default="1s", help="between two readings (default: 1s)")
-    parser.add_argument("--count", type=int, default=0, help="readings until it ends (default: until interrupted)")
-    parser.add_argument(
-        "--changes",
-        action="store_true",
-        help="only what changed enough to matter; with --json each object names it in 'changed'",
-    )
-    form = parser.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="one JSON object a line instead of a table")
-    form.add_argument("--csv", action="store_true", help="one row a reading, with a header")
-    parser.add_argument(
-        "--replay",
-        metavar="FILE",
-        default="",
-        help="read recorded lines of tegrastats instead ('-': "
-        "standard input): one line each, or a tab-separated table with a column 'line'",
-    )
-    parser.add_argument("--root", default="/", help="read the files of a recorded machine below this directory")
-    parser.add_argument("--gpu", type=int, default=0, help="which discrete GPU (default: 0)")
-    parser.add_argument(
-        "--tegrastats",
-        choices=TEGRASTATS,
-        default="auto",
-        help="whether tegrastats is started (auto: on a Jetson whose own files tell no GPU load or no power)",
-    )
-
-
-def main(args: argparse.Namespace) -> int:
-    """Print readings until interrupted."""
+def show_device(args: argparse.Namespace, looks: int) -> int:
+    """Print ``looks`` readings (0: until interrupted), or what ``--replay`` names."""
     try:
-        if args.replay:
-            return _replay(args)
-        return _watch(args)
+        return _replay(args) if args.replay else _watch(args, looks)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has seen enough
         return 0
@@ -78,11 +43,6 @@ def _replay(args: argparse.Namespace) -> int:
         if args.json:
             for row in rows:
                 print(json.dumps(row))
-        elif args.csv:
-            writer = csv.writer(sys.stdout)
-            writer.writerow(("number", "time", *COLUMNS, "unparsed"))
-            for row in rows:
-                writer.writerow((row["number"], row["time"] or "", *_cells(row["readings"]), " ".join(row["unparsed"])))
         else:
             _print_replay(rows)
     return 0
@@ -128,30 +88,24 @@ def _print_replay(rows: Iterator[Dict[str, Any]]) -> None:
 # --- this machine -----------------------------------------------------------------------------------------------------
 
 
-def _watch(args: argparse.Namespace) -> int:
+def _watch(args: argparse.Namespace, looks: int) -> int:
     interval_ns = read_interval_ns(args.interval, INTERVAL_NS_MIN)
     board = detect_board(args.root)
     monitor = Monitor(
         "here",
-        sources_for(board, args.root, args.gpu, args.tegrastats),
+        sources_for(board, args.root, args.device or 0, TEGRASTATS[0]),
         lambda state: None,
         clock_ns,
         time.thread_time_ns,
         interval_ns,
     )
     try:
-        states = _states(monitor, interval_ns, args.count)
+        states = _states(monitor, interval_ns, looks)
         if args.json:
-            for state, changed in _news(states, args.changes):
-                print(json.dumps({**_state_table(state, board), **changed}), flush=True)
-        elif args.csv:
-            writer = csv.writer(sys.stdout)
-            writer.writerow(("time_s", *COLUMNS))
-            for state, _ in _news(states, args.changes):
-                writer.writerow((f"{time.time():.3f}", *_cells(state.table())))
-                sys.stdout.flush()
+            for state in states:
+                print(json.dumps(_state_table(state, board)), flush=True)
         else:
-            _live_table((state for state, _ in _news(states, args.changes)), monitor, board)
+            _live_table(states, monitor, board)
     finally:
         monitor.stop()
     return 0
@@ -167,17 +121,6 @@ def _states(monitor: Monitor, interval_ns: int, count: int) -> Iterator[DeviceSt
         yield monitor.turn()
 
 
-def _news(states: Iterator[DeviceState], only: bool) -> Iterator[Tuple[DeviceState, Dict[str, Any]]]:
-    """Every state as it was read, or only the steady values of those that bring news, with what changed."""
-    changes = ChangeFilter()
-    for state in states:
-        report = changes.update(state) if only else None
-        if report is not None:
-            yield report.state, {"changed": list(report.changed)}
-        elif not only:
-            yield state, {}
-
-
 def _state_table(state: DeviceState, board: Board) -> Dict[str, Any]:
     """One reading for JSON, on the wall clock."""
     readings = state.table()
@@ -190,15 +133,6 @@ def _state_table(state: DeviceState, board: Board) -> Dict[str, Any]:
         "jetpack": board.jetpack or None,
         "readings": readings,
     }
-
-
-def _cells(readings: Dict[str, Any]) -> List[Any]:
-    """A row of ``--csv``: empty where nothing is known."""
-    cells: List[Any] = []
-    for name in COLUMNS:
-        value = readings[name]
-        cells.append("" if value is None else " ".join(value) if isinstance(value, (list, tuple)) else value)
-    return cells
 
 
 def _live_table(states: Iterator[DeviceState], monitor: Monitor, board: Board) -> None:

@@ -1,8 +1,7 @@
-"""``edgeserve monitor``: recorded lines as JSON, CSV and a table; a recorded machine; wrong usage."""
+"""``edgeserve top --device``: recorded lines as JSON and as a table; a recorded machine; wrong usage."""
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 
@@ -19,7 +18,7 @@ LINES = [case.line for case in CASES if case.line]
 def replayed(capsys, tmp_path, text, *options):
     path = tmp_path / "recorded.txt"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    assert edgeserve_main(["monitor", "--replay", str(path), *options]) == 0
+    assert edgeserve_main(["top", "--replay", str(path), *options]) == 0
     return capsys.readouterr().out
 
 
@@ -76,41 +75,28 @@ def test_a_row_without_its_column_is_read_whole():
     ]
 
 
-def test_as_csv_and_as_a_table(capsys, tmp_path):
-    out = replayed(capsys, tmp_path, "\n".join(LINES) + "\n", "--csv")
-    rows = list(csv.DictReader(io.StringIO(out)))
-    assert len(rows) == len(LINES)
-    assert [row["power_w"] for row in rows][:3] == ["3.0", "2.5", "3.1"]
-    assert rows[5]["power_w"] == ""  # no rails
+def test_recorded_lines_as_a_table(capsys, tmp_path):
     assert "3.00 W" in replayed(capsys, tmp_path, LINES[0], "--interval", "1s")
 
 
-def test_a_recorded_machine_as_json_and_csv(capsys, tmp_path):
+def test_a_recorded_machine_as_json_and_as_a_table(capsys, tmp_path):
     root = AGX_ORIN.plant(tmp_path / "root")
-    options = ["monitor", "--root", root, "--count", "2", "--interval", "10ms"]
-    assert edgeserve_main([*options, "--json"]) == 0
+    options = ["top", "--device", "--root", root, "--interval", "10ms"]
+    assert edgeserve_main([*options, "--json", "--count", "2"]) == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [(row["board"], row["l4t"], row["jetpack"]) for row in rows] == [("agx-orin", "36.4.3", "6.2")] * 2
     assert rows[1]["readings"]["power_w"] == pytest.approx(33.5)
-    assert edgeserve_main([*options, "--csv"]) == 0
-    assert len(list(csv.DictReader(io.StringIO(capsys.readouterr().out)))) == 2
-    assert edgeserve_main(options) == 0
+    assert edgeserve_main([*options, "--count", "2"]) == 0
     table = capsys.readouterr().out
     assert "33.50 W" in table
     assert "cooling:gpu-throttle-alert" in table.replace("\n", "")
-
-
-def test_only_what_changed(capsys, tmp_path):
-    root = AGX_ORIN.plant(tmp_path / "root")
-    assert edgeserve_main(["monitor", "--root", root, "--count", "4", "--interval", "10ms", "--json", "--changes"]) == 0
-    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert "power_w" in rows[0]["changed"]
-    assert [row["changed"] for row in rows[1:]] == [["throttles"]]  # held down: seen in the third reading
+    assert edgeserve_main([*options, "--json"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 1, "one look, unless --count says more"
 
 
 def test_a_machine_that_tells_nothing_shows_dashes_and_no_zero(capsys, tmp_path):
     root = BARE.plant(tmp_path / "root")
-    assert edgeserve_main(["monitor", "--root", root, "--count", "1"]) == 0
+    assert edgeserve_main(["top", "--device", "--root", root, "--count", "1"]) == 0
     rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("│")]
     assert len(rows) == 12
     assert not [row for row in rows if "0" in row]
@@ -122,8 +108,9 @@ def test_a_machine_that_tells_nothing_shows_dashes_and_no_zero(capsys, tmp_path)
         (["--replay", "/no/such/file", "--json"], "/no/such/file: No such file"),
         (["--interval", "1"], "expected a duration"),
         (["--interval", "1ms"], "at least 10ms"),
+        (["--count", "-1"], "expected 0 or more"),
     ],
 )
 def test_wrong_usage_is_said(options, text, capsys):
-    assert edgeserve_main(["monitor", *options]) == 2
+    assert edgeserve_main(["top", "--device", *options]) == 2
     assert text in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""``edgeserve trace``: what a running server decided and did just now, as a timeline for Perfetto or as a recording."""
+"""``edgeserve record``: what a running server decides, as a recording to replay and as a timeline for Perfetto."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from edgeserve.units import counted, format_duration, s_to_ns
 POLL_S = 0.25
 """Between two questions while it waits."""
 
-LOST = "edgeserve trace: {lost} are missing: the server decided more between two questions than it keeps"
+OUT = "recording.jsonl"
+"""Where the steps go when no file is named."""
+
+LOST = "edgeserve record: {lost} are missing: the server decided more between two questions than it keeps"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,38 +32,44 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="go on for so long (default: 5; 0: what the server has kept, with [server] trace_steps)",
     )
     parser.add_argument(
-        "--out", default="trace.json", metavar="FILE", help="the timeline, for ui.perfetto.dev (default: trace.json)"
+        "--out",
+        default="",
+        metavar="FILE",
+        help="the steps as JSON lines (default: recording.jsonl, without --timeline)",
     )
-    parser.add_argument("--recording", default="", metavar="FILE", help="write the steps themselves too, as JSON lines")
+    parser.add_argument("--timeline", default="", metavar="FILE", help="a timeline, for ui.perfetto.dev")
     parser.add_argument(
         "--from",
         dest="source",
         default="",
         metavar="FILE",
-        help="make the timeline of a recording ([server] record) instead of asking a server",
+        help="take the steps of a recording (edgeserve serve --record) instead of asking a server",
     )
     add_connection_arguments(parser)
 
 
 def main(args: argparse.Namespace) -> int:
-    """Write the timeline; the exit status is 1 when there was nothing to show."""
+    """Write the files; the exit status is 1 when there was nothing to record."""
     if not 0 <= args.seconds <= 3600:
         raise ConfigError(f"--seconds {args.seconds:g}: expected 0 to 3600")
     steps = read_recording(args.source).steps if args.source else _ask(args)
     if not steps:
         print(
-            "edgeserve trace: the server decided nothing in that time; for what was before, let it always keep its "
+            "edgeserve record: the server decided nothing in that time; for what was before, let it always keep its "
             "last decisions ([server] trace_steps)",
             file=sys.stderr,
         )
         return 1
-    if args.recording:
-        lines = [dumps({"format": FORMAT}), *(step_line(*step) for step in steps)]
-        write_file(args.recording, "\n".join(lines) + "\n")
-    timeline = timeline_of(steps)
-    timeline.write(args.out)
     span = format_duration(max(0, steps[-1].now_ns - steps[0].now_ns))
-    print(f"{args.out}: {counted(len(steps), 'step')} over {span}; open it in https://ui.perfetto.dev")
+    recorded = f"{counted(len(steps), 'step')} over {span}"
+    out = args.out or ("" if args.timeline else OUT)
+    if out:
+        lines = [dumps({"format": FORMAT}), *(step_line(*step) for step in steps)]
+        write_file(out, "\n".join(lines) + "\n")
+        print(f"{out}: {recorded}; edgeserve record --from {out} --timeline FILE shows them")
+    if args.timeline:
+        timeline_of(steps).write(args.timeline)
+        print(f"{args.timeline}: {recorded}; open it in https://ui.perfetto.dev")
     return 0
 
 

@@ -1,0 +1,38 @@
+"""The parser of a command's arguments: options have one spelling, and a wrong one is answered with the nearest."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any, Sequence
+
+from edgeserve.errors import nearest
+
+
+def exit_status(falls_short: str = "") -> str:
+    """The last paragraph of a command's help; ``falls_short`` says what its exit status 1 means, if it has one."""
+    one = f"; 1: {falls_short}" if falls_short else ""
+    return f"Exit status: 0: done{one}; 2: wrong usage, a wrong file, or no server that answers."
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that takes whole option names only, so that a new option never changes what an old command means."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(allow_abbrev=False, **options)
+
+    def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:
+        """As argparse; an unknown option is reported before anything else, with the nearest that exists."""
+        words = list(sys.argv[1:] if args is None else args)
+        if not any(action.nargs == argparse.REMAINDER for action in self._actions):
+            self._refuse_unknown(words)
+        return super().parse_args(words, namespace)
+
+    def _refuse_unknown(self, words: Sequence[str]) -> None:
+        for word in words:
+            option = word.partition("=")[0]
+            if word == "--":
+                return
+            if option.startswith("--") and " " not in option and option not in self._option_string_actions:
+                known = [name for name in self._option_string_actions if name.startswith("--")]
+                self.error(f"{option}: there is no such option{nearest(option, known)}")
