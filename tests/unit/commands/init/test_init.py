@@ -497,7 +497,7 @@ def test_a_gguf_file_is_served_on_the_gpu_where_library_and_machine_have_one(
     monkeypatch.setenv("LLAMA_DOUBLE_GPU", in_library)
     monkeypatch.setattr(trial, "has_nvidia_gpu", lambda: on_machine)
     out = str(tmp_path / "edge.toml")
-    assert cli.main(["init", tiny_gguf(tmp_path), "--out", out, *words]) == 0
+    assert cli.main(["init", tiny_gguf(tmp_path), "--out", out, "--here", *words]) == 0
     config = load_config(out)
     lane = config.lanes[(config.models["tiny"].lanes or tuple(config.lanes))[0]]
     assert config.devices[lane.device].kind == kind

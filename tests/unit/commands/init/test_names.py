@@ -86,7 +86,8 @@ def test_a_files_own_names_are_served_under_these_names(tmp_path, capsys, given_
     )
     model = onnx.load(path)
     onnx.helper.set_model_props(model, {"imgsz": metadata, metadata or "x": metadata})
-    own = str(tmp_path / f"{file_name.replace('/', '-').replace(chr(0), '-')[:40]}.onnx")
+    stem = file_name.replace("/", "-").replace(chr(0), "-")[:40]
+    own = str(tmp_path / f"{stem if stem.strip('.') else 'm'}.onnx")  # a name of dots alone has no ending
     onnx.save(model, own)
     out = str(tmp_path / "edge.toml")
     assert cli.main(["init", "--here", own, "--out", out, "--cpu", "--force"]) == 0
