@@ -2,7 +2,7 @@
 
 It turns messages into plain records and answers into messages; an unreadable message it answers itself with a typed
 error. It wires what keeps its state: who is connected (``registry.py``), the requests in flight (``in_flight.py``), who
-counts as gone (``liveness.py``), the defence (``guard.py``) and the sleep (``waiter.py``). It does not know apps,
+counts as gone (``liveness.py``), the defence (``guard.py``) and the wait (``waiter.py``). It does not know apps,
 deadlines or the scheduler, has no thread, and is handed its clock.
 """
 
@@ -12,7 +12,7 @@ import errno
 import logging
 import os
 from functools import partial
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Union
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple, Union
 
 import zmq
 
@@ -95,42 +95,33 @@ _NOBLOCK = int(zmq.NOBLOCK)
 _MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
 
 
-class Cancel:
+class Cancel(NamedTuple):
     """A client no longer wants the answer to one request in flight, or (``keeps``) only its partial answer. The
     request still gets its one reply."""
 
-    __slots__ = ("ask", "keeps")
-
-    def __init__(self, ask: Ask, keeps: bool = False) -> None:
-        self.ask = ask
-        self.keeps = keeps
+    ask: Ask
+    keeps: bool = False
 
 
-class Control:
+class Control(NamedTuple):
     """A question about the server (``kind`` of ``wire.CONTROL_KINDS``), to be answered by ``Bus.control_reply``.
     ``number``: the request that a ``story`` is asked of, the step behind which a ``trace`` begins, else 0.
     ``name``: of the model that a ``reload`` is about, else empty."""
 
-    __slots__ = ("peer", "key", "is_req", "kind", "number", "name")
-
-    def __init__(self, peer: Any, key: Key, is_req: bool, kind: str, number: int = 0, name: str = "") -> None:
-        self.name = name
-        self.peer = peer
-        self.key = key
-        self.is_req = is_req
-        self.kind = kind
-        self.number = number
+    peer: Peer
+    key: Key
+    is_req: bool
+    kind: str
+    number: int = 0
+    name: str = ""
 
 
-class ClientGone:
+class ClientGone(NamedTuple):
     """A client vanished with requests in flight: ``asks``. Replies to them are ignored."""
 
-    __slots__ = ("client", "asks", "reason")
-
-    def __init__(self, client: bytes, asks: List[Ask], reason: str) -> None:
-        self.client = client
-        self.asks = asks
-        self.reason = reason
+    client: bytes
+    asks: List[Ask]
+    reason: str
 
 
 News = Union[Ask, Cancel, Control, ClientGone]
@@ -195,11 +186,10 @@ class Bus:
         seed_routing_ids()
         self.socket: zmq.Socket[Any] = self._context.socket(zmq.ROUTER)
         pending_bytes_max = max(pending_bytes_max, message_bytes_max)
-        now_ns = clock_ns()
         self._kept_out = KeptOut(clock_ns)
         self._in_flight = InFlight(message_bytes_max, client_bytes_max, pending_bytes_max, app_bytes_max or {})
         self._liveness = Liveness(
-            now_ns, client_silence_ns, max(unread_bytes_max, 2 * message_bytes_max), pending_bytes_max
+            clock_ns(), client_silence_ns, max(unread_bytes_max, 2 * message_bytes_max), pending_bytes_max
         )
         self._unfinished = Unfinished(message_bytes_max, pending_bytes_max)
         self._registry = ClientRegistry(
@@ -212,14 +202,7 @@ class Bus:
             on_part=self._on_part,
         )
         self._guard = Guard(
-            self.socket,
-            self._context,
-            self._registry,
-            credentials,
-            self._kept_out,
-            self._unfinished,
-            clock_ns,
-            "tcp" in transports,
+            self.socket, self._context, self._registry, self._kept_out, self._unfinished, clock_ns, "tcp" in transports
         )
         self._offers: Offers | None = None
         self._recv = self.socket.recv
@@ -308,9 +291,10 @@ class Bus:
         timeout_ns = min(liveness.check_at_ns, unfinished.look_at_ns, until_ns) - now_ns
         if self._news or liveness.stirred or timeout_ns <= 0:
             return False, True
-        rang, came, stirred = self._waiter.sleep(file, timeout_ns)
+        rang, came, stirred = self._waiter.wait(file, timeout_ns)
         if stirred is not None:
-            liveness.listened(stirred)
+            if stirred:
+                liveness.stir()
             is_over = not (rang or came or stirred)
             if is_over and unfinished.look_at_ns < min(liveness.check_at_ns, until_ns):
                 self._guard.look_for_unfinished(self._clock_ns())  # without a turn of the loop: nothing came
@@ -320,15 +304,16 @@ class Bus:
     def receive(self, count_max: int = 64) -> List[News]:
         """The waiting messages, at most about ``count_max`` at a time; never blocks."""
         now_ns, liveness, guard, waiter = self._clock_ns(), self._liveness, self._guard, self._waiter
-        if liveness.read(now_ns):
+        known, asked, is_quiet = waiter.begin()
+        if liveness.read(now_ns, is_quiet):
             self._unfinished.forget()
-        if liveness.must_look(now_ns):
+        if liveness.stirred or now_ns >= liveness.look_at_ns:
+            liveness.looked(now_ns)
             guard.look_around()
         news, dead, flood = self._news, self._registry.dead, guard.flood
         recv, poll = self._recv, waiter.readable
         read = dropped = 0
         self.costly.clear()
-        known, asked = waiter.begin()
         all_read = False
         if self._surplus is not None:
             self._drop_surplus(self._surplus)
@@ -360,7 +345,12 @@ class Bus:
         self._read_count = read
         if all_read:
             self._empty_count += 1
-            self._look_after(now_ns)
+            if flood is not None:
+                guard.end_flood()
+            if now_ns >= self._unfinished.look_at_ns:
+                guard.look_for_unfinished(now_ns)
+            if now_ns >= liveness.check_at_ns:
+                self._check(now_ns)
         else:
             guard.look_for_flood(now_ns)
             # Small messages must be no shield for a large one. libzmq gives a message of each connection in turn: of
@@ -373,21 +363,17 @@ class Bus:
         self._news = []
         return news
 
-    def _look_after(self, now_ns: int) -> None:
+    def _check(self, now_ns: int) -> None:
         """No message waits: what a client sent counts before its silence does."""
         liveness, registry = self._liveness, self._registry
-        self._guard.end_flood()
-        if now_ns >= self._unfinished.look_at_ns:
-            self._guard.look_for_unfinished(now_ns)
-        if now_ns >= liveness.check_at_ns:
-            self._give_back.look(now_ns, registry.ended_count)
-            self._guard.check(now_ns)
-            for peer in liveness.silent(now_ns, registry.by_id.values()):
-                keys = list(peer.open)
-                registry.part(peer, liveness.silence)
-                for key in keys:  # it is still connected
-                    error = Cancelled(f"the client counts as gone: {liveness.silence}")
-                    self._send(peer, False, (wire.encode_error(key, error),))
+        self._give_back.look(now_ns, registry.ended_count)
+        self._guard.check(now_ns)
+        for peer in liveness.silent(now_ns, registry.by_id.values()):
+            keys = list(peer.open)
+            registry.part(peer, liveness.silence)
+            for key in keys:  # it is still connected
+                error = Cancelled(f"the client counts as gone: {liveness.silence}")
+                self._send(peer, False, (wire.encode_error(key, error),))
 
     def _on_part(self, peer: Peer, reason: str) -> None:
         """A client is forgotten: news when it had requests in flight."""
@@ -453,7 +439,10 @@ class Bus:
             if ask.sent_ns is not None and (not peer.same_host or ask.sent_ns > now_ns + STAMP_AHEAD_NS_MAX):
                 ask.sent_ns = None
             self._in_flight.enter(peer, ask, key, total, is_req)
-            self._registry.take_name(peer, ask)
+            if ask.client or ask.origin:
+                self._registry.take_name(peer, ask)
+            else:
+                ask.client = peer.name
         except Exception as error:  # noqa: BLE001 such as no more memory
             return self._refuse(peer, is_req, key, error)
         news.append(ask)

@@ -14,7 +14,6 @@ from typing import Any, Callable, FrozenSet
 import zmq
 
 from edgeserve.ipc.connections import Connection, culprit, offender, received_bytes
-from edgeserve.ipc.credentials import Credentials
 from edgeserve.ipc.endpoints import readable, watch_socket
 from edgeserve.ipc.flood import Flood, KeptOut
 from edgeserve.ipc.memory import own_bytes
@@ -54,7 +53,6 @@ class Guard:
         socket: zmq.Socket[Any],
         context: zmq.Context[Any],
         registry: ClientRegistry,
-        credentials: Credentials,
         kept_out: KeptOut,
         unfinished: Unfinished,
         clock_ns: Callable[[], int],
@@ -63,7 +61,7 @@ class Guard:
         self.flood: Flood | None = None
         self._registry = registry
         self._connections = registry.connections
-        self._credentials = credentials
+        self._credentials = registry.credentials
         self._kept_out = kept_out
         self._unfinished = unfinished
         self._clock_ns = clock_ns

@@ -59,7 +59,7 @@ class ClientRegistry:
         self.dead: Dict[bytes, Tuple[int, str]] = {}
         self.ended_count = 0
         self.connections = Connections(connections_max, self._is_idle)
-        self._credentials = credentials
+        self.credentials = credentials
         self._clock_ns = clock_ns
         self._count_max = count_max
         self._has_inproc = has_inproc
@@ -100,9 +100,9 @@ class ClientRegistry:
         now_ns = self._clock_ns()
         if connection is not None:
             connection.met_ns = now_ns
-        if file is not None and (connection is None or not self._credentials.is_from(frame, connection.owner)):
+        if file is not None and (connection is None or not self.credentials.is_from(frame, connection.owner)):
             gone = Peer(client, None)  # closed before its first message was read; another may have its number now
-            gone.owner = self._credentials.owner_of(frame)
+            gone.owner = self.credentials.owner_of(frame)
             if client[:1] == b"\0":  # libzmq's own names are never used twice
                 self.bury(client, gone.owner)
             return gone, DEAD
@@ -113,7 +113,7 @@ class ClientRegistry:
             )
         # The owner of a key is known now; by its address alone it was let in.
         is_flooder = connection is not None and self._is_out(peer.owner)
-        if self._is_chosen(client) or is_flooder or (peer.key and not self._credentials.is_allowed(peer.key)):
+        if self._is_chosen(client) or is_flooder or (peer.key and not self.credentials.is_allowed(peer.key)):
             if connection is not None:
                 self.hang_up(connection)
             return peer, DEAD
@@ -136,9 +136,9 @@ class ClientRegistry:
 
     def _new_peer(self, client: bytes, connection: Connection | None, frame: Any, now_ns: int) -> Peer:
         named = f"client {client.hex()}" if connection is None else f"connection {connection.number}"
-        peer = Peer(client, connection, self._credentials.of(frame, named, in_process=connection is None))
+        peer = Peer(client, connection, self.credentials.of(frame, named, in_process=connection is None))
         if not peer.same_host:
-            peer.key, owner = self._credentials.key_of(frame)
+            peer.key, owner = self.credentials.key_of(frame)
             if owner:
                 peer.owner = owner
                 peer.name = f"{owner}{CONNECTION_MARK}{client.hex()}"

@@ -1,4 +1,4 @@
-"""The sleep of the bus's loop, and when its socket is asked whether a message waits. Knows no message."""
+"""The wait of the bus's loop, and when its socket is asked whether a message waits. Knows no message."""
 
 from __future__ import annotations
 
@@ -28,12 +28,13 @@ class Waiter:
         self._file = file
         self._monitor_file = monitor_file
         self._is_armed = False  # the socket was found empty and not used since
-        self._has_come = False  # the last sleep ended for a message
+        self._has_come = False  # the last wait ended for a message
         self._comes_in_bursts = False  # the last read found several
+        self._is_quiet = False  # the last wait listened for news of connections and heard none
         self._other_file = -1
         self._poll: Callable[[int], Sequence[Tuple[int, int]]]
 
-    def sleep(self, file: int, timeout_ns: int) -> Tuple[bool, bool, Optional[bool]]:
+    def wait(self, file: int, timeout_ns: int) -> Tuple[bool, bool, Optional[bool]]:
         """Sleep until there is something, at most for ``timeout_ns``. Whether ``file`` can be read, whether a message
         came, and whether something happened to a connection, ``None`` where that was not asked."""
         if not self._is_armed:
@@ -59,17 +60,19 @@ class Waiter:
                 rang = True
             else:
                 stirred = True
+        self._is_quiet = not stirred
         return rang, came, stirred
 
     def used(self) -> None:
         """Something else was done with the socket, so that its file may not tell of what comes."""
         self._is_armed = False
 
-    def begin(self) -> Tuple[int, int]:
-        """Reading begins: of which messages the socket is asked first whether they are there, from and to."""
-        known = 1 if self._has_come else 0
-        self._has_come = False
-        return known, 1 if self._comes_in_bursts else PROBE_MESSAGES_MAX
+    def begin(self) -> Tuple[int, int, bool]:
+        """Reading begins: of which messages the socket is asked first whether they are there, from and to; and whether
+        the last wait listened for news of connections and heard none."""
+        known, is_quiet = 1 if self._has_come else 0, self._is_quiet
+        self._has_come = self._is_quiet = False
+        return known, 1 if self._comes_in_bursts else PROBE_MESSAGES_MAX, is_quiet
 
     def end(self, count: int, is_empty: bool) -> None:
         """So many messages were read; ``is_empty``: no more is there."""

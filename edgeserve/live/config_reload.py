@@ -10,17 +10,24 @@ from __future__ import annotations
 
 import queue
 from dataclasses import fields, replace
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Sequence, Set, Tuple
+from functools import partial
+from typing import Any, Callable, Dict, List, Mapping, MutableMapping, NamedTuple, Optional, Sequence, Set, Tuple
 
+from edgeserve.config.limits import NAME_CHARS_MAX
 from edgeserve.config.model_files import parts_of, stamps
 from edgeserve.config.profile_record import Profile
 from edgeserve.config.schema import Config, ModelConfig
 from edgeserve.engines.base import Engine
-from edgeserve.errors import ConfigError, EngineError
+from edgeserve.errors import BadInput, ConfigError, EngineError, RequestError, nearest
+from edgeserve.live.errors import EarlyRefusals, error_for
+from edgeserve.live.hints import show
+from edgeserve.live.loop_io import Mailbox, clock_ns
 from edgeserve.live.preflight import Problem, check_before_loading
-from edgeserve.live.request import RequestValidator, request_validators
+from edgeserve.live.request import LiveRequest, RequestValidator, check_names, request_validators, unknown_app
+from edgeserve.live.served import Served, assemble
 from edgeserve.live.startup import Started, Starter
-from edgeserve.offload.lane_thread import LaneWork
+from edgeserve.live.world import LostDevice
+from edgeserve.offload.lane_thread import LaneThread, LaneWork
 from edgeserve.sched.protocol.actions import START_ANY_TIME_NS
 
 LOOK_S = 0.2
@@ -130,27 +137,99 @@ def kept_models(old: Config, new: Config, engines: Mapping[Key, Engine]) -> Set[
 
 
 def prepare(
-    old: Config,
+    running: Served,
     new: Config,
     profiles: Sequence[Profile],
-    engines: Mapping[Key, Engine],
-    validators: Mapping[str, RequestValidator],
-    make_starter: Callable[..., RunningStarter],
+    lanes: MutableMapping[str, LaneThread],
+    mailbox: Mailbox,
+    begin: Callable[[Started], None],
 ) -> Prepared:
-    """Check ``new``, then load and warm its new and changed models. Raises the error that prevents it; nothing has
-    changed then. ``engines``: the running server's."""
-    config = compatible(old, new)
-    kept = kept_models(old, config, engines)
-    ids = next((validator.ids for validator in validators.values()), None)
+    """Check ``new``, then load and warm its new and changed models beside what is ``running``. Raises the error that
+    prevents it; nothing has changed then. ``begin`` gets the engines that are loaded for it, as they come."""
+    config, world = compatible(running.config, new), running.world
+    kept = kept_models(running.config, config, world.engines)
+    ids = next((validator.ids for validator in running.validators.values()), None)
     fresh = request_validators(config, ids)
-    made: Dict[Key, Engine] = {key: engine for key, engine in engines.items() if key[0] in kept}
+    made: Dict[Key, Engine] = {key: engine for key, engine in world.engines.items() if key[0] in kept}
     problems = check_before_loading(config, profiles, made)
     stopping = next((problem for problem in problems if problem.stops), None)
     if stopping is not None:
         raise stopping.error or ConfigError(stopping.text)
     others = replace(config, models={name: model for name, model in config.models.items() if name not in kept})
-    starter = make_starter(others, profiles, {key: engine for key, engine in made.items() if key[0] not in kept})
-    return Prepared(config, fresh, profiles, starter.start(), kept, problems)
+    begun = {key: engine for key, engine in made.items() if key[0] not in kept}
+    starter = RunningStarter(others, profiles, lanes, mailbox, clock_ns, lambda: world.lifecycle.stopping, begun)
+    starter.usable = lambda lane: world.works.counts[lane].up
+    begin(starter.begun)
+    prepared = Prepared(config, fresh, profiles, starter.start(), kept, problems)
+    check_names(fresh, merged(running.started, prepared, {}, {}).names)
+    return prepared
+
+
+def successor(
+    running: Served,
+    prepared: Prepared,
+    lanes: MutableMapping[str, LaneThread],
+    mailbox: Mailbox,
+    early: EarlyRefusals,
+    on_device_lost: Optional[Callable[[LostDevice], None]],
+) -> Served:
+    """What takes over from what is ``running``, with the times learnt of the models that stay."""
+    resident = {
+        name: [model for model in device.placements if device.is_resident(model)]
+        for name, device in running.scheduler.devices.items()
+    }
+    started = merged(running.started, prepared, running.world.engines, resident)
+    learnt = {key: latency for key, latency in running.scheduler.state.latency.items() if key[0] in prepared.kept}
+    served = assemble(
+        prepared.config,
+        prepared.validators,
+        prepared.profiles,
+        started,
+        lanes,
+        mailbox,
+        early,
+        on_device_lost,
+        learnt,
+    )
+    served.world.lifecycle.adopt = partial(_adopt, prepared.validators, early)
+    return served
+
+
+def _adopt(validators: Mapping[str, RequestValidator], early: EarlyRefusals, request: LiveRequest) -> bool:
+    """Whether a request that was checked by an earlier configuration can be served; it is refused if not."""
+    validator = validators.get(request.app)
+    try:
+        if validator is None:
+            raise unknown_app(request.app, validators)
+        validator.adopt(request)
+    except RequestError as error:
+        request.ended = True
+        error = error_for(request.id, error)
+        early.add(request.app, error)
+        request.responder.refuse(request, error)
+        return False
+    return True
+
+
+def reload_model(running: Served, model: str, told: Callable[[Dict[str, Any]], None]) -> None:
+    """Put new engines of a model in the place of its old ones, on every device that may run it. ``told`` gets
+    ``failed``, per device that could not, when the last is done. Raises :class:`BadInput` for an unknown model."""
+    config, world = running.config, running.world
+    if model not in config.models:
+        raise BadInput(f"no model {show(model)} is served here{nearest(model[:NAME_CHARS_MAX], config.models)}")
+    devices = [device for device in config.devices if world.engine(model, device) is not None]
+    left, failed = set(devices), {}
+
+    def ended(device: str, reason: str) -> None:
+        left.discard(device)
+        if reason:
+            failed[device] = reason
+        if not left:
+            told({"model": model, "devices": devices, "failed": failed})
+
+    for device in devices:
+        resident = running.scheduler.devices[device].is_resident(model)
+        world.reloads.begin(model, device, resident, partial(ended, device))
 
 
 def merged(

@@ -134,7 +134,7 @@ class Gateway:
             self._owners[message.id % len(self._owners)] = (message.id, owner)
             if message.stream is not None:
                 message.stream = self._stream_of(message)
-            self._world.accept(message, events)
+            self._world.lifecycle.accept(message, events)
         if bus.costly:
             bus.charge(clock_ns())
 
@@ -154,7 +154,7 @@ class Gateway:
             self._gone(message, events)
         elif type(message) is Cancel:
             assert isinstance(message.ask, LiveRequest), "the bus was told to make these"
-            self._world.cancel(message.ask, events, keeps=message.keeps)
+            self._world.lifecycle.cancel(message.ask, events, keeps=message.keeps)
 
     @staticmethod
     def _stream_of(request: LiveRequest) -> str:
@@ -171,7 +171,7 @@ class Gateway:
         self._early.add(request.app, error, request.peer.credential.owner)
         request.id = 0
         if isinstance(error, DeadlineExpired):
-            self._world.count_refused(request.app, Outcome.REJECTED, "expired")
+            self._world.lifecycle.count_refused(request.app, Outcome.REJECTED, "expired")
         self.bus.refuse(request, error)
 
     def _questioned(self, control: Control) -> None:
@@ -245,4 +245,4 @@ class Gateway:
             self._gone_count = 0
         for request in gone.asks:
             assert isinstance(request, LiveRequest), "the bus was told to make these"
-            self._world.cancel(request, events, CLIENT_GONE + gone.reason)
+            self._world.lifecycle.cancel(request, events, CLIENT_GONE + gone.reason)

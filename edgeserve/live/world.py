@@ -26,12 +26,13 @@ from typing import (
 
 from edgeserve.config.schema import Config
 from edgeserve.engines.base import Batch, Engine
-from edgeserve.errors import EdgeServeError, EngineError, Failed, Rejected, RequestError, WrongInput
+from edgeserve.errors import EdgeServeError, EngineError, WrongInput
 from edgeserve.live.device_news import DeviceNews
 from edgeserve.live.endings import Endings
-from edgeserve.live.errors import CANCELLED, STOPPING, EarlyRefusals, EngineFailures, cut, refusal
+from edgeserve.live.errors import EngineFailures, cut
 from edgeserve.live.estimates import LOOK_NS, ContradictionLog
 from edgeserve.live.lane_works import LaneWorks
+from edgeserve.live.lifecycle import Lifecycle
 from edgeserve.live.loop_io import LoopIO, Mailbox, clock_ns
 from edgeserve.live.prediction_worker import Prediction, PredictionWorker
 from edgeserve.live.preparation import Preparation, PreparationWorker, preparers
@@ -55,53 +56,37 @@ from edgeserve.sched.protocol.actions import (
     KeepWritten,
     LeaveOut,
     LoadModel,
-    Outcome,
     ReleaseInputs,
     ReleaseState,
     RetainInputs,
     RunBatch,
 )
 from edgeserve.sched.protocol.events import (
-    DrainRequested,
     Event,
     JobResult,
     LaneChanged,
-    Request,
-    RequestArrived,
-    RequestCancelled,
     WorkFinished,
     WorkRefused,
 )
 from edgeserve.sched.requests.states import new_tuple
-from edgeserve.units import counted
 
 if TYPE_CHECKING:
     from edgeserve.live.history_recorder import HistoryRecorder
 
 log = logging.getLogger("edgeserve")
 
-ARRIVING_MAX = 1024
-"""Requests beyond the server's bound that the scheduler is still asked about in one step: it turns them or others
-away."""
 
-
-class CancelAsked:
+class CancelAsked(NamedTuple):
     """A caller in this process no longer wants its answer, or (``keeps``) only its partial answer."""
 
-    __slots__ = ("request", "keeps")
-
-    def __init__(self, request: LiveRequest, keeps: bool = False) -> None:
-        self.request = request
-        self.keeps = keeps
+    request: LiveRequest
+    keeps: bool = False
 
 
-class StopAsked:
+class StopAsked(NamedTuple):
     """Stop: with ``drain_ns`` accepted requests may still end within that time, without they are cancelled now."""
 
-    __slots__ = ("drain_ns",)
-
-    def __init__(self, drain_ns: int) -> None:
-        self.drain_ns = drain_ns
+    drain_ns: int
 
 
 class LostDevice(NamedTuple):
@@ -113,14 +98,11 @@ class LostDevice(NamedTuple):
     reason: str
 
 
-class LaneBack:
+class LaneBack(NamedTuple):
     """A lane whose thread was replaced may be used again; ``failed`` says why its model was not made anew."""
 
-    __slots__ = ("lane", "failed")
-
-    def __init__(self, lane: str, failed: str) -> None:
-        self.lane = lane
-        self.failed = failed
+    lane: str
+    failed: str
 
 
 class CallAsked:
@@ -178,31 +160,31 @@ class LiveWorld:
         self.app_counts = {name: AppCounts() for name in config.apps}
         self.works = LaneWorks(config, lanes, make_lane)
         self.started_ns = clock_ns()
-        self._pending_max = config.server.pending_max
-        self.predictions = PredictionWorker(mailbox.post, clock_ns)
-        self.preparations = PreparationWorker(mailbox.post, clock_ns, self._engine_of)
-        self._preparers = preparers(config.apps, engines)
         self._engines = engines
         self._coalescing = ReceiveCoalescing(shares_cores=lane_threads(config) >= len(allowed_cores()))
         self.stopped = False  # the loop may end, or change its scheduler
-        self.stopping = False
-        self.held: Optional[List[LiveRequest]] = None  # what arrives while the loop is about to change its scheduler
-        self.adopt: Optional[Callable[[LiveRequest], bool]] = None  # of a world that took over from another
-        self._drained_by_ns: Optional[int] = None
         self._failures = EngineFailures()
         self._warming = Warming()
         self._sequences = frozenset(sequences)
-        self._writing = frozenset(
-            name for name, app in config.apps.items() if any(node.model in self._sequences for node in app.nodes)
-        )
-        self._batches = RunningBatches(self.values, mailbox.post, self._failures.reason, self.cancel)
+        self._batches = RunningBatches(self.values, mailbox.post, self._failures.reason, self._cancel)
         self.endings = Endings(self.values, self._batches, self.app_counts)
+        self.predictions = PredictionWorker(mailbox.post, clock_ns)
+        self.preparations = PreparationWorker(mailbox.post, clock_ns, self._engine_of)
+        self.lifecycle = Lifecycle(
+            config,
+            self.values,
+            self.app_counts,
+            self.endings,
+            self.predictions,
+            self.preparations,
+            preparers(config.apps, engines),
+            self._sequences,
+        )
         self.reloads = Reloads(config, lanes, engines, self._warming, self._failures, self._usable_lanes, self.sizes_of)
         self.contradictions: Optional[ContradictionLog] = None
         self.history: Optional[HistoryRecorder] = None
         self.on_device_lost: Optional[Callable[[LostDevice], None]] = None  # told once per device
         self._lost: Set[str] = set()
-        self.early: Optional[EarlyRefusals] = None  # remembers those of which the scheduler never heard
         self._look_ns = self.started_ns + LOOK_NS
         self._perform: Dict[type, Callable[[Any], None]] = {
             RunBatch: self._run_batch,
@@ -224,12 +206,12 @@ class LiveWorld:
                 WorkDone: self._work_done,
                 WorkNotStarted: self._work_not_started,
                 LaneDown: self._lane_down,
-                LiveRequest: self.accept,
+                LiveRequest: self.lifecycle.accept,
                 CancelAsked: self._cancel_asked,
                 StopAsked: self._stop_asked,
                 CallAsked: self._call_asked,
-                Prediction: self._predicted,
-                Preparation: self._prepared,
+                Prediction: self.lifecycle.predicted,
+                Preparation: self.lifecycle.prepared,
                 DeviceNews: _take_news,
                 LaneBack: self._lane_back,
             },
@@ -242,13 +224,14 @@ class LiveWorld:
 
     def _is_over(self) -> bool:
         """Asked to stop or to change, and every accepted request has its end."""
-        return (self.stopping and self.values.open_count == 0) or (self.held is not None and self.is_quiet)
+        lifecycle = self.lifecycle
+        return (lifecycle.stopping and self.values.open_count == 0) or (lifecycle.held is not None and self.is_quiet)
 
     @property
     def is_quiet(self) -> bool:
         """Whether no request is open and no lane has a work: another scheduler could take over."""
         return (
-            self.open_count == 0
+            self.lifecycle.open_count == 0
             and not self.endings.waiting
             and not self.reloads.open_count
             and not any(counts.in_flight for counts in self.works.counts.values())
@@ -268,16 +251,6 @@ class LiveWorld:
         self.endings.overhead = other.endings.overhead
         self._failures = other._failures
 
-    @property
-    def open_count(self) -> int:
-        """Requests that have not ended, those included that wait for a prediction or for their preparation."""
-        return self.values.open_count + len(self.predictions.waiting) + len(self.preparations.waiting)
-
-    def open_requests(self) -> List[LiveRequest]:
-        """The requests that have not ended."""
-        early = [*self.predictions.requests(), *self.preparations.requests(), *(self.held or ())]
-        return self.values.open_requests() + early
-
     def perform(self, action: Action) -> None:
         """Begin an action. Requests are answered by the next :meth:`wait`."""
         self._perform[type(action)](action)
@@ -285,16 +258,17 @@ class LiveWorld:
     def wait(self, until_ns: Optional[int]) -> Tuple[int, List[Event]]:
         """Everything that has happened; if nothing has, wait for it or until ``until_ns``."""
         events: List[Event] = []
+        lifecycle = self.lifecycle
         if self.endings.waiting:
             count = self.endings.tell()
             self._coalescing.answered(clock_ns(), count, self.works.idle == 0)
         while True:
-            self.stopped = (self.stopping or self.held is not None) and self._is_over()
+            self.stopped = (lifecycle.stopping or lifecycle.held is not None) and self._is_over()
             if self.stopped:
                 return clock_ns(), events
             due_ns = until_ns
-            if self._drained_by_ns is not None or self.predictions.waiting or self.preparations.waiting:
-                due_ns = self._first_due_ns(until_ns)
+            if lifecycle.drained_by_ns is not None or self.predictions.waiting or self.preparations.waiting:
+                due_ns = lifecycle.first_due_ns(until_ns)
             look_ns = self.works.due_ns
             if look_ns is not None and (due_ns is None or look_ns < due_ns):
                 due_ns = look_ns
@@ -304,26 +278,8 @@ class LiveWorld:
             if events or (until_ns is not None and now_ns >= until_ns):
                 return now_ns, events
 
-    def _first_due_ns(self, until_ns: Optional[int]) -> Optional[int]:
-        """When the first of the scheduler's timer, the end of draining and the limits of predictions and preparations
-        is due."""
-        times = [
-            until_ns,
-            self._drained_by_ns,
-            self.predictions.due_ns() if self.predictions.waiting else None,
-            self.preparations.due_ns() if self.preparations.waiting else None,
-        ]
-        return min([at_ns for at_ns in times if at_ns is not None])
-
     def _come_due(self, now_ns: int, events: List[Event]) -> None:
-        if self._drained_by_ns is not None and now_ns >= self._drained_by_ns:
-            self._cancel_the_rest(events)
-        if self.predictions.waiting:
-            for request in self.predictions.expire(now_ns):
-                self._arrive(request, events)
-        if self.preparations.waiting:
-            for request in self.preparations.expire(now_ns):
-                self._turn_away(request, refusal(request.app, Outcome.REJECTED, "expired", request.id))
+        self.lifecycle.come_due(now_ns, events)
         if self.works.due_ns is not None and now_ns >= self.works.due_ns:
             for name in self.works.look(now_ns):
                 self._replace(name, events)
@@ -332,167 +288,20 @@ class LiveWorld:
         """Mail for the loop, from any thread."""
         self.io.mailbox.post(item)
 
-    # --- requests -----------------------------------------------------------------------------------------------------
-
-    def accept(self, request: LiveRequest, events: List[Event]) -> None:
-        """A checked request becomes the scheduler's, unless the server is full or stopping; before that its hints are
-        predicted, if that is still to be done."""
-        self.values.follow(request)
-        limit = self._pending_max
-        count = self.open_count
-        preparer = self._preparers.get(request.app) if self._preparers and request.prepared is None else None
-        if preparer is not None and not preparer.wants(request.inputs):
-            preparer = None
-        if (
-            request.predictors is None
-            and preparer is None
-            and count < limit
-            and self.held is None
-            and self.adopt is None
-            and not self.stopping
-        ):
-            self._arrive(request, events)  # as most requests do
-        elif self.held is not None and len(self.held) < limit and not self.stopping:
-            request.prepared = None  # another engine may serve it
-            self.held.append(request)
-        elif self.adopt is not None and not self.adopt(request):
-            return
-        elif count >= limit and (
-            request.predictors is not None or count > self.values.open_count or count >= limit + ARRIVING_MAX
-        ):
-            # Else the scheduler decides, which may give it another client's place: it does not know the requests that
-            # wait for their prediction or preparation.
-            self._turn_away(
-                request,
-                Rejected(
-                    f"the server has {limit} requests that have not ended, its bound; send "
-                    "fewer at a time or raise [server] pending_max",
-                    "server_full",
-                ),
-            )
-        elif self.stopping:
-            self._turn_away(request, Rejected("the server is shutting down and accepts nothing more", "draining"))
-        elif preparer is not None:
-            refused = self.preparations.take(request, preparer, self.values.owner_of(request))
-            if refused is not None:
-                self._turn_away(request, refused)
-        elif request.predictors is None:
-            self._arrive(request, events)
-        else:
-            for ready in self.predictions.take(request, clock_ns()):
-                self._arrive(ready, events)
-
-    def _arrive(self, request: LiveRequest, events: List[Event]) -> None:
-        """The scheduler is told of a request."""
-        self.values.add(request)
-        app = request.app
-        self.app_counts[app].received += 1
-        planned_ns = self.endings.overhead.planned_ns(request.arrival_ns, request.deadline_ns)
-        klass, value, on_late = request.klass, request.value, request.on_late
-        assert klass is not None and value is not None and on_late is not None, "resolved when it was checked"
-        if on_late == "drop" and request.pieces and app in self._writing:
-            on_late = request.on_late = "partial"  # what was sent cannot be taken back
-        owing = self.preparations.owing
-        owed_ns = owing.pop(self.values.owner_of(request), 0) if owing else 0
-        events.append(
-            RequestArrived(
-                Request(
-                    request.id,
-                    app,
-                    request.arrival_ns,
-                    planned_ns,
-                    request.client,
-                    klass,
-                    value,
-                    request.stream,
-                    on_late,
-                    request.hints,
-                    request.quality_min or 0.0,
-                    request.deadline_ns - planned_ns,
-                    request.charged_ns + owed_ns,
-                    request.trusted,
-                )
-            )
-        )
-
-    def _predicted(self, prediction: Prediction, events: List[Event]) -> None:
-        if self.predictions.finish(prediction, clock_ns()):
-            self._arrive(prediction.request, events)
-
-    def _prepared(self, preparation: Preparation, events: List[Event]) -> None:
-        """The preparation of a request is over: accept the request, or refuse it."""
-        request = preparation.request
-        if not self.preparations.finish(preparation):
-            return
-        request.prepared, request.charged_ns = preparation.made, preparation.took_ns
-        error = preparation.error
-        if error is None:
-            self.accept(request, events)
-        elif isinstance(error, (Rejected, Failed)):
-            self._turn_away(request, error)
-        else:
-            error.id = request.id
-            self._refuse_early(request, error)
-
     def _engine_of(self, model: str) -> Optional[Engine]:
         """An engine of a model, on any device. Any thread."""
         return next((engine for (name, _), engine in dict(self._engines).items() if name == model), None)
 
-    def _turn_away(self, request: LiveRequest, error: RequestError) -> None:
-        outcome = Outcome.FAILED if isinstance(error, Failed) else Outcome.REJECTED
-        self.count_refused(request.app, outcome, error.reason if isinstance(error, Rejected) else str(error))
-        error.id = request.id
-        self._refuse_early(request, error)
-
-    def count_refused(self, app: str, outcome: str, reason: str) -> None:
-        """A request ended of which the scheduler never heard."""
-        counts = self.app_counts[app]
-        counts.received += 1
-        counts.ended(outcome, reason)
-
-    def _refuse_early(self, request: LiveRequest, error: RequestError) -> None:
-        request.ended = True
-        if self.early is not None:
-            self.early.add(request.app, error)
-        request.responder.refuse(request, error)
-
-    def cancel(self, request: LiveRequest, events: List[Event], reason: str = CANCELLED, keeps: bool = False) -> None:
-        """Cancel a request; with ``keeps``, answer it with its partial answer."""
-        if self.held is not None and request in self.held:
-            self.held.remove(request)
-            self._refuse_early(request, refusal(request.app, Outcome.CANCELLED, reason, request.id))
-        elif self.predictions.forget(request) or self.preparations.forget(request):
-            self.count_refused(request.app, Outcome.CANCELLED, reason)
-            self._refuse_early(request, refusal(request.app, Outcome.CANCELLED, reason, request.id))
-        elif not request.ended:
-            events.append(RequestCancelled(request.id, reason, keeps))
-
     # --- mail ---------------------------------------------------------------------------------------------------------
 
+    def _cancel(self, request: LiveRequest, events: List[Event], reason: str) -> None:
+        self.lifecycle.cancel(request, events, reason)
+
     def _cancel_asked(self, mail: CancelAsked, events: List[Event]) -> None:
-        self.cancel(mail.request, events, keeps=mail.keeps)
+        self.lifecycle.cancel(mail.request, events, keeps=mail.keeps)
 
     def _stop_asked(self, mail: StopAsked, events: List[Event]) -> None:
-        """The first asks to drain; a later one can only shorten the time."""
-        now_ns = clock_ns()
-        if not self.stopping:
-            self.stopping = True
-            self._drained_by_ns = now_ns + mail.drain_ns
-            for request in self.predictions.release_all(now_ns):
-                self._arrive(request, events)  # accepted before; it may still end in time
-            for request in self.preparations.requests():
-                self.preparations.forget(request)
-                self._turn_away(request, refusal(request.app, Outcome.REJECTED, "draining", request.id))
-            events.append(DrainRequested())
-        elif self._drained_by_ns is not None:
-            self._drained_by_ns = min(self._drained_by_ns, now_ns + mail.drain_ns)
-
-    def _cancel_the_rest(self, events: List[Event]) -> None:
-        self._drained_by_ns = None
-        rest = self.values.open_requests()
-        if rest:
-            log.warning("stopping: %s not ended in time and cancelled", counted(len(rest), "accepted request"))
-        events.extend(RequestCancelled(request.id, STOPPING, keeps=True) for request in rest)
+        self.lifecycle.stop(mail.drain_ns, events)
 
     def _call_asked(self, mail: CallAsked, events: List[Event]) -> None:
         mail.run()

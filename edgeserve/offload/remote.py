@@ -61,7 +61,7 @@ TABLE: Mapping[Tuple[str, str], str] = {
     (PAUSED, "ready"): UP,
     (PAUSED, "pause"): PAUSED,
     **{(state, "unload"): ABSENT for state in (ABSENT, STARTING, UP, ASKED, ENDED, PAUSED)},
-    **{(ABSENT, what): ABSENT for what in ("ready", "answer", "end", "pause")},
+    **{(ABSENT, what): ABSENT for what in ("ready", "ask", "answer", "end", "pause")},
 }
 """(state, what happens) -> next state of a process."""
 

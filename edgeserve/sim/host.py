@@ -1,9 +1,8 @@
-"""The costs of the machine in a simulated run: the loop's turns, wake-ups, stalls, and the interpreter lock
-(:class:`Machine`), the threads that share it and the cores (:class:`HostThreads`), and messages that wait for the loop
-(:class:`Messages`).
+"""The host in a simulated run, which says what takes time beside the lanes' works; the world makes it happen.
 
-It draws from :class:`~edgeserve.config.machine_costs.MachineCosts`; the world makes it happen. Without one (an ideal
-machine but for ``[run] step_cost`` and ``event_cost``) nothing is drawn.
+:class:`IdealHost` charges ``[run] step_cost`` and ``event_cost`` and nothing else. :class:`MachineHost` draws from
+:class:`~edgeserve.config.machine_costs.MachineCosts`: the loop's turns, wake-ups and stalls, the interpreter
+lock, the threads that share it and the cores, and messages that wait for the loop (:class:`Messages`).
 """
 
 from __future__ import annotations
@@ -15,8 +14,15 @@ from edgeserve.config.machine_costs import ASSUMED, LockUse, MachineCosts, Sprea
 from edgeserve.config.schema import Config
 from edgeserve.loop.coalescing import ReceiveCoalescing, lane_threads
 from edgeserve.loop.response_overhead import ResponseOverhead
-from edgeserve.sched.protocol.actions import EvictModel, LoadModel, RunBatch
-from edgeserve.sched.protocol.events import Event, LaneChanged, WorkFinished, WorkRefused
+from edgeserve.sched.protocol.actions import Action, EvictModel, LoadModel, RunBatch
+from edgeserve.sched.protocol.events import (
+    Event,
+    LaneChanged,
+    RequestArrived,
+    RequestCancelled,
+    WorkFinished,
+    WorkRefused,
+)
 from edgeserve.sim.running import SimLane
 from edgeserve.sim.scenario import RunConfig, Scenario
 from edgeserve.sim.spreads import value_at
@@ -85,117 +91,6 @@ def charged(scenario: Scenario, measured: Optional[Measured] = None) -> Charged:
     return Charged(costs.step_ns, costs.event_ns, costs, source)
 
 
-class Machine:
-    """The draws of one run. Each kind has a generator of its own, so that more of one moves nothing in another.
-    ``lags``: the recorded delays of each lane, in place of wake-ups. ``is_planned``: deadlines are already a
-    scheduler's, less the time of answers."""
-
-    def __init__(
-        self,
-        costs: MachineCosts,
-        config: Config,
-        seed: Any,
-        lags: Optional[Mapping[str, Lags]] = None,
-        is_planned: bool = False,
-    ) -> None:
-        self.costs = costs
-        self.is_planned = is_planned
-        self._lags = lags or {}
-        self._lag = random.Random(f"{seed}/machine/lag")
-        self.overhead = ResponseOverhead()
-        self._send = random.Random(f"{seed}/machine/send")
-        self._wake = random.Random(f"{seed}/machine/wake")
-        self._start = random.Random(f"{seed}/machine/start")
-        self._stall = random.Random(f"{seed}/machine/stall")
-        self._lock = random.Random(f"{seed}/machine/lock")
-        self._behind = random.Random(f"{seed}/machine/behind")
-        self._locks: Dict[str, LockUse] = {
-            name: costs.lock_of(name)
-            for name, model in config.models.items()
-            if model.engine == HOST_ENGINE and not model.options.get("process", False) or name in costs.lock
-        }
-
-    def share(self, model: str) -> float:
-        """The share of its time for which a model's function holds the interpreter lock."""
-        use = self._locks.get(model)
-        return use.share if use is not None else 0.0
-
-    def send_ns(self) -> int:
-        """The time from a client's stamp until the loop has news of the request."""
-        return _drawn(self.costs.send_ns, self._send)
-
-    def wake_ns(self, running: Sequence[Function]) -> int:
-        """The time from news for the sleeping loop until it runs, while functions of ``running`` models run."""
-        return _drawn(self.costs.wake_ns, self._wake) + self.lock_wait_ns(running, WAKE_TAKES)
-
-    def start_ns(self, running: Sequence[Function]) -> int:
-        """The time from giving an idle lane a batch until its thread starts it."""
-        return _drawn(self.costs.start_ns, self._start) + self.lock_wait_ns(running, START_TAKES)
-
-    def start_lag_ns(self, lane: str) -> int:
-        """The time from giving an idle lane a batch until it starts, as recorded of this lane; 0 without records."""
-        return self._recorded(self._lags[lane].start_ns) if lane in self._lags else 0
-
-    def news_lag_ns(self, lane: str) -> int:
-        """The time from the end of a lane's batch until the loop hears of it, as recorded of this lane; 0 without
-        records."""
-        return self._recorded(self._lags[lane].news_ns) if lane in self._lags else 0
-
-    def _recorded(self, samples: Sequence[int]) -> int:
-        return samples[self._lag.randrange(len(samples))] if samples else 0
-
-    def lock_wait_ns(self, running: Sequence[Function], takes: int) -> int:
-        """The wait of a thread that takes the lock ``takes`` times; no function keeps it waiting beyond its own end."""
-        return sum(
-            min(left_ns, sum(_drawn(self._locks[model].wait_ns, self._lock) for _ in range(takes)))
-            for model, left_ns in running
-        )
-
-    def behind_ns(self, starting: Sequence[Function]) -> int:
-        """The wait of a thread that needs the lock while functions start that get it first: as long as a function keeps
-        it, which the interpreter bounds."""
-        return max(
-            [
-                min(left_ns, _longest(self._locks[model].wait_ns))
-                for model, left_ns in starting
-                if self._behind.random() < self._locks[model].share
-            ],
-            default=0,
-        )
-
-    def beside(self, is_function: bool, others: Sequence[bool]) -> float:
-        """The multiple of its time that a batch takes on cores beside others; each says whether it is a host function,
-        of which the interpreter lock lets one run at a time."""
-        functions = sum(others)
-        beside = len(others) - functions + (functions > 0 and not is_function)
-        return 1.0 + beside * (self.costs.contention - 1.0)
-
-    def receive_ns(self, requests: int, running: Sequence[Function]) -> int:
-        """The loop's time to read so many requests."""
-        return self._stalled(self.costs.receive_ns * requests) + self.lock_wait_ns(running, READ_TAKES * requests)
-
-    def answer_ns(self, running: Sequence[Function]) -> int:
-        """The loop's time to send one answer."""
-        return self.costs.answer_ns + self.lock_wait_ns(running, ANSWER_TAKES)
-
-    def turn_ns(self, events: int, more_ns: int = 0) -> int:
-        """The loop's time to decide on so many events, of which some policies take more than the measured one."""
-        return self._stalled(self.costs.step_ns + self.costs.event_ns * events + more_ns)
-
-    def stalls_ns(self, running_ns: int) -> int:
-        """The stalls of a thread that runs for ``running_ns``."""
-        every_ns, held_ns, left_ns = self.costs.stall_every_ns, 0, float(running_ns)
-        while every_ns:
-            left_ns -= self._stall.expovariate(1.0 / every_ns)
-            if left_ns < 0:
-                break
-            held_ns += _drawn(self.costs.stall_ns, self._stall)
-        return held_ns
-
-    def _stalled(self, running_ns: int) -> int:
-        return running_ns + self.stalls_ns(running_ns)
-
-
 def slowed_by_lock(share: float, others: Iterable[float], factor: float) -> float:
     """The multiple of its time that a function takes that needs the lock for ``share`` of it, beside others with shares
     of their own: with shares of 1 each other one adds what it adds to pure Python."""
@@ -210,29 +105,232 @@ def _drawn(spread: Spread, draw: random.Random) -> int:
     return value_at(spread, draw.random()) if spread else 0
 
 
-class HostThreads:
-    """The loop's thread and those of the lanes of one world. Times are virtual, in nanoseconds."""
+class IdealHost:
+    """A host on which threads and messages take no time: a turn of the loop takes ``step_ns``, and ``event_ns`` per
+    event. Belongs to one world. ``is_ideal``: answers go out when they are decided, and the loop never sleeps.
+    ``messages``: unread messages of the bus, ``None`` where requests come when the loop reads them."""
 
-    def __init__(self, machine: Machine, lanes: Mapping[str, SimLane], config: Config) -> None:
-        self._machine = machine
-        self._lanes = lanes
+    is_ideal = True
+    messages: Optional[Messages] = None
+
+    def __init__(self, step_ns: int = 0, event_ns: int = 0) -> None:
+        self._step_ns = step_ns
+        self._event_ns = event_ns
+
+    def begin(self, lanes: Mapping[str, SimLane]) -> None:
+        """The world's lanes are known."""
+
+    def begin_step(self) -> None:
+        """The loop decides anew."""
+
+    def turn_ns(self, events: Sequence[Event], policies: Mapping[str, str], waiting: Mapping[str, int]) -> int:
+        """The loop's time to decide on the events. ``policies``: app -> the kind of its policy; ``waiting``: requests
+        open, by that kind."""
+        return self._step_ns + self._event_ns * len(events)
+
+    def wake_ns(self, at_ns: int) -> int:
+        """The time from news for the sleeping loop until it runs."""
+        return 0
+
+    def receive_ns(self, requests: int, at_ns: int) -> int:
+        """The loop's time to read so many requests."""
+        return 0
+
+    def send_ns(self) -> int:
+        """The time from a client's stamp until the loop has news of the request."""
+        return 0
+
+    def keeps(self, event: Event, now_ns: int) -> bool:
+        """Whether an event waits as a message until the loop reads it."""
+        return False
+
+    def give(self, action: Action, acts_ns: int, another_ns: int) -> None:
+        """The present step, whose actions take effect at ``acts_ns``, gives a lane a work; another could start on the
+        lane ``another_ns`` later."""
+
+    def start_ns(self, lane: SimLane, action: Any, now_ns: int, acts_ns: int) -> int:
+        """The time from giving an idle lane a batch until its thread starts it."""
+        return 0
+
+    def share(self, model: str) -> float:
+        """The share of its time for which a model's function holds the interpreter lock."""
+        return 0.0
+
+    def stalls_ns(self, running_ns: int) -> int:
+        """The stalls of a thread that runs for so long."""
+        return 0
+
+    def shares_cores(self, lane: SimLane, is_measured: bool) -> bool:
+        """Whether a batch is slower beside others on cores."""
+        return False
+
+    def pace(self, lane: SimLane) -> float:
+        """The multiple of its time that a lane's batch takes for the lock and the cores that it shares."""
+        return 1.0
+
+    def news_lag_ns(self, lane: str) -> int:
+        """The time from the end of a lane's batch until the loop hears of it, as recorded of this lane."""
+        return 0
+
+    def return_wait_ns(self, now_ns: int) -> int:
+        """The wait of a thread that comes back from its device."""
+        return 0
+
+    def answer_ns(self, at_ns: int, acts_ns: int) -> int:
+        """The loop's time to send one answer, and what it waits for the lock before."""
+        return 0
+
+    def answered(self, overhead_ns: int) -> None:
+        """An answer went out this much later than if handing over, there and back, took no time."""
+
+    def planned_ns(self, now_ns: int, deadline_ns: int) -> int:
+        """The deadline for the scheduler: as a server gives it, less the time of answers beside their lane."""
+        return deadline_ns
+
+    def slo_ns(self, planned_ns: int) -> int:
+        """The smallest time until a deadline of which ``planned_ns`` are left to plan with."""
+        return planned_ns
+
+
+class MachineHost(IdealHost):
+    """The loop's thread and those of the lanes of one world, on a machine that costs. Each kind of draw has a generator
+    of its own, so that more of one moves nothing in another. ``lags``: the recorded delays of each lane, in place of
+    wake-ups. ``is_planned``: deadlines are already a scheduler's, less the time of answers."""
+
+    is_ideal = False
+
+    def __init__(
+        self,
+        costs: MachineCosts,
+        config: Config,
+        seed: Any,
+        lags: Optional[Mapping[str, Lags]] = None,
+        is_planned: bool = False,
+    ) -> None:
+        super().__init__()
+        self._costs = costs
+        self._is_planned = is_planned
+        self._lanes: Mapping[str, SimLane] = {}
         self._contended = {
             name for name, device in config.devices.items() if device.kind == "cpu" and device.contention == 1.0
         }
         self._starting: List[Tuple[str, str, int]] = []  # functions of the present step: lane, model, expected time
+        # In a recording requests come when the recorded loop read them.
+        self.messages = None if is_planned else Messages(config, costs.cores)
+        self._lags = lags or {}
+        self._lag = random.Random(f"{seed}/machine/lag")
+        self._overhead = ResponseOverhead()
+        self._send = random.Random(f"{seed}/machine/send")
+        self._wake = random.Random(f"{seed}/machine/wake")
+        self._start = random.Random(f"{seed}/machine/start")
+        self._stall = random.Random(f"{seed}/machine/stall")
+        self._lock = random.Random(f"{seed}/machine/lock")
+        self._first = random.Random(f"{seed}/machine/behind")
+        self._locks: Dict[str, LockUse] = {
+            name: costs.lock_of(name)
+            for name, model in config.models.items()
+            if model.engine == HOST_ENGINE and not model.options.get("process", False) or name in costs.lock
+        }
+
+    def share(self, model: str) -> float:
+        use = self._locks.get(model)
+        return use.share if use is not None else 0.0
+
+    def send_ns(self) -> int:
+        return _drawn(self._costs.send_ns, self._send)
+
+    def wake_ns(self, at_ns: int) -> int:
+        return _drawn(self._costs.wake_ns, self._wake) + self._lock_wait_ns(self._functions(at_ns), WAKE_TAKES)
+
+    def news_lag_ns(self, lane: str) -> int:
+        return self._recorded(self._lags[lane].news_ns) if lane in self._lags else 0
+
+    def _recorded(self, samples: Sequence[int]) -> int:
+        return samples[self._lag.randrange(len(samples))] if samples else 0
+
+    def _lock_wait_ns(self, running: Sequence[Function], takes: int) -> int:
+        """The wait of a thread that takes the lock ``takes`` times; no function keeps it waiting beyond its own end."""
+        return sum(
+            min(left_ns, sum(_drawn(self._locks[model].wait_ns, self._lock) for _ in range(takes)))
+            for model, left_ns in running
+        )
+
+    def _behind_ns(self, starting: Sequence[Function]) -> int:
+        """The wait of a thread that needs the lock while functions start that get it first: as long as a function keeps
+        it, which the interpreter bounds."""
+        return max(
+            [
+                min(left_ns, _longest(self._locks[model].wait_ns))
+                for model, left_ns in starting
+                if self._first.random() < self._locks[model].share
+            ],
+            default=0,
+        )
+
+    def _beside(self, is_function: bool, others: Sequence[bool]) -> float:
+        """The multiple of its time that a batch takes on cores beside others; each says whether it is a host function,
+        of which the interpreter lock lets one run at a time."""
+        functions = sum(others)
+        beside = len(others) - functions + (functions > 0 and not is_function)
+        return 1.0 + beside * (self._costs.contention - 1.0)
+
+    def receive_ns(self, requests: int, at_ns: int) -> int:
+        waits_ns = self._lock_wait_ns(self._functions(at_ns), READ_TAKES * requests)
+        return self._stalled(self._costs.receive_ns * requests) + waits_ns
+
+    def stalls_ns(self, running_ns: int) -> int:
+        every_ns, held_ns, left_ns = self._costs.stall_every_ns, 0, float(running_ns)
+        while every_ns:
+            left_ns -= self._stall.expovariate(1.0 / every_ns)
+            if left_ns < 0:
+                break
+            held_ns += _drawn(self._costs.stall_ns, self._stall)
+        return held_ns
+
+    def _stalled(self, running_ns: int) -> int:
+        return running_ns + self.stalls_ns(running_ns)
+
+    def begin(self, lanes: Mapping[str, SimLane]) -> None:
+        self._lanes = lanes
 
     def begin_step(self) -> None:
-        """The loop decides anew."""
         self._starting.clear()
 
-    def give(self, action: RunBatch) -> None:
-        """The present step gives a lane a batch. Of all threads that a step wakes, that with a host function gets the
-        interpreter lock first (measured: in two cases of three, and others wait as long as it takes in the mean)."""
-        lane = self._lanes[action.lane]
-        if lane.up and not lane.inbox and not lane.launched_count and self._machine.share(action.model):
-            self._starting.append((action.lane, action.model, action.expected_ns))
+    def turn_ns(self, events: Sequence[Event], policies: Mapping[str, str], waiting: Mapping[str, int]) -> int:
+        costs, more_ns = self._costs, 0
+        if costs.decide:  # what policies take beyond the loop's usual time per event
+            kinds = [policies.get(event.request.app, "") for event in events if isinstance(event, RequestArrived)]
+            more_ns = sum([costs.decision_ns(kind, waiting.get(kind, 0)) for kind in kinds])
+        return self._stalled(costs.step_ns + costs.event_ns * len(events) + more_ns)
 
-    def functions(self, at_ns: int) -> List[Function]:
+    def keeps(self, event: Event, now_ns: int) -> bool:
+        if self.messages is None or not isinstance(event, (RequestArrived, RequestCancelled)):
+            return False
+        self.messages.came(event, now_ns)
+        return True
+
+    def give(self, action: Action, acts_ns: int, another_ns: int) -> None:
+        if isinstance(action, RunBatch):
+            # Of all threads that a step wakes, that with a host function gets the interpreter lock first (measured: in
+            # two cases of three, and others wait as long as it takes in the mean).
+            lane = self._lanes[action.lane]
+            if lane.up and not lane.inbox and not lane.launched_count and self.share(action.model):
+                self._starting.append((action.lane, action.model, action.expected_ns))
+        if self.messages is not None:
+            self.messages.given(action, acts_ns, another_ns)
+
+    def answered(self, overhead_ns: int) -> None:
+        self._overhead.took(overhead_ns)
+
+    def planned_ns(self, now_ns: int, deadline_ns: int) -> int:
+        if self._is_planned:
+            return deadline_ns
+        return self._overhead.planned_ns(now_ns, deadline_ns)
+
+    def slo_ns(self, planned_ns: int) -> int:
+        return self._overhead.slo_ns(planned_ns)
+
+    def _functions(self, at_ns: int) -> List[Function]:
         """The host functions that still run then, as far as is known."""
         return [
             (lane.running.action.model, lane.running.ends_ns() - at_ns)
@@ -250,38 +348,34 @@ class HostThreads:
         ]
 
     def start_ns(self, lane: SimLane, action: Any, now_ns: int, acts_ns: int) -> int:
-        """The time from giving an idle lane a batch until its thread starts it."""
-        lag_ns = self._machine.start_ns(self.functions(now_ns)) + self._machine.start_lag_ns(lane.name)
-        if not self._machine.share(getattr(action, "model", "")):
-            lag_ns += self._machine.behind_ns(self._starting_beside(lane.name, now_ns, acts_ns))
+        lag_ns = _drawn(self._costs.start_ns, self._start) + self._lock_wait_ns(self._functions(now_ns), START_TAKES)
+        if lane.name in self._lags:
+            lag_ns += self._recorded(self._lags[lane.name].start_ns)
+        if not self.share(getattr(action, "model", "")):
+            lag_ns += self._behind_ns(self._starting_beside(lane.name, now_ns, acts_ns))
         return lag_ns
 
     def answer_ns(self, at_ns: int, acts_ns: int) -> int:
-        """The loop's time to send one answer, and what it waits for the lock before."""
-        behind_ns = self._machine.behind_ns(self._starting_beside("", at_ns, acts_ns))
-        return behind_ns + self._machine.answer_ns(self.functions(at_ns + behind_ns))
+        behind_ns = self._behind_ns(self._starting_beside("", at_ns, acts_ns))
+        functions = self._functions(at_ns + behind_ns)
+        return behind_ns + self._costs.answer_ns + self._lock_wait_ns(functions, ANSWER_TAKES)
 
     def return_wait_ns(self, now_ns: int) -> int:
-        """The wait of a thread that comes back from its device."""
-        return self._machine.lock_wait_ns(self.functions(now_ns), RETURN_TAKES)
+        return self._lock_wait_ns(self._functions(now_ns), RETURN_TAKES)
 
     def shares_cores(self, lane: SimLane, is_measured: bool) -> bool:
-        """Whether a batch is slower beside others on cores: it was measured alone, and its device does not say how much
-        its lanes slow each other."""
+        """It was measured alone, and its device does not say how much its lanes slow each other."""
         return is_measured and lane.device in self._contended
 
     def pace(self, lane: SimLane) -> float:
-        """The multiple of its time that a lane's batch takes for the lock and the cores that it shares."""
         here = lane.running
         assert here is not None
         others = [other.running for other in self._lanes.values() if other is not lane and other.running is not None]
         pace = 1.0
         if here.share:
-            pace = slowed_by_lock(here.share, [other.share for other in others], self._machine.costs.lock_factor)
+            pace = slowed_by_lock(here.share, [other.share for other in others], self._costs.lock_factor)
         if here.shares_cores:
-            pace *= self._machine.beside(
-                here.share > 0.0, [other.share > 0.0 for other in others if other.shares_cores]
-            )
+            pace *= self._beside(here.share > 0.0, [other.share > 0.0 for other in others if other.shares_cores])
         return pace
 
 

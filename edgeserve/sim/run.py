@@ -17,7 +17,7 @@ from edgeserve.loop.drive import OnStep, drive
 from edgeserve.sched.core.build import build_scheduler, model_lanes, policy_of
 from edgeserve.sim.faults import Trouble
 from edgeserve.sim.hardware import SimHardware
-from edgeserve.sim.host import NOT_MEASURED, Machine, Measured, charged
+from edgeserve.sim.host import NOT_MEASURED, IdealHost, MachineHost, Measured, charged
 from edgeserve.sim.reference_model import ReferenceModel
 from edgeserve.sim.scenario import STATIC, Scenario
 from edgeserve.sim.truth import TrueResults, TrueTimes
@@ -97,7 +97,9 @@ def make_world(
         if isinstance(law, Lognormal)
     }
     costs = charged(scenario, measured)
-    machine = Machine(costs.machine, config, seed) if costs.machine is not None else None
+    host = IdealHost(costs.step_ns, costs.event_ns)
+    if costs.machine is not None:
+        host = MachineHost(costs.machine, config, seed)
     return SimWorld(
         config,
         sources,
@@ -106,9 +108,7 @@ def make_world(
         ReferenceModel(config, setting.footprints, setting.resident, sequences_of(scenario)),
         trouble=Trouble(scenario.faults, seed, run.duration_ns),
         duration_ns=run.duration_ns,
-        step_cost_ns=costs.step_ns,
-        event_cost_ns=costs.event_ns,
-        machine=machine,
+        host=host,
         drain=drain,
         settle=settle,
         hardware={

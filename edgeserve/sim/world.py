@@ -46,7 +46,7 @@ from edgeserve.sched.protocol.events import (
 )
 from edgeserve.sim import faults
 from edgeserve.sim.hardware import POLL_NS, SimHardware
-from edgeserve.sim.host import Function, HostThreads, Machine, Messages
+from edgeserve.sim.host import IdealHost, Messages
 from edgeserve.sim.jobs import Jobs, OpenRequest
 from edgeserve.sim.reference_model import LOST, ReferenceModel
 from edgeserve.sim.running import Running, SimLane, Usage, held_up, repaced
@@ -107,9 +107,7 @@ class SimWorld:
         *,
         trouble: faults.Trouble | None = None,
         duration_ns: int = 0,
-        step_cost_ns: int = 0,
-        event_cost_ns: int = 0,
-        machine: Machine | None = None,
+        host: IdealHost | None = None,
         drain: bool = False,
         settle: bool = False,
         hardware: Mapping[str, SimHardware] | None = None,
@@ -129,13 +127,8 @@ class SimWorld:
         self._trouble = trouble
         self._settle = settle
         self.hardware: Mapping[str, SimHardware] = hardware or {}
-        self._costs_ns = (step_cost_ns, event_cost_ns)
-        self._machine = machine
-        self._threads = HostThreads(machine, self.lanes, config) if machine is not None else None
-        # In a recording requests come when the recorded loop read them.
-        self._messages = (
-            Messages(config, machine.costs.cores) if machine is not None and not machine.is_planned else None
-        )
+        self._host = IdealHost() if host is None else host
+        self._host.begin(self.lanes)
         self._answers = 0  # sent since the loop looked for news
         self._to_finish: List[FinishRequest] = []  # answers that the loop sends after the present step
         self.usage = Usage()
@@ -182,7 +175,8 @@ class SimWorld:
         for action in self._to_finish:  # one after the other, once all lanes were given their works
             self._finish(action)
         self._to_finish.clear()
-        messages, reads = self._messages, True
+        host, reads = self._host, True
+        messages = host.messages
         if messages is None:
             ready_ns, slept = self._await_events(until_ns)
             wanted_ns = ready_ns if slept else self._turn_ns
@@ -192,30 +186,19 @@ class SimWorld:
                 self._answers = 0
             ready_ns, slept, reads = self._await_messages(messages, until_ns)
             wanted_ns = messages.wanted_ns(ready_ns if slept else self._turn_ns, until_ns if slept else None)
-        if self._machine is not None and not self.stopped:
-            ready_ns = self._turn_ns = self._wake(self._machine, ready_ns, slept, reads)
+        if not host.is_ideal and not self.stopped:
+            ready_ns = self._turn_ns = self._wake(ready_ns, slept, reads)
             self.reference_model.held_up_ns = ready_ns - wanted_ns
         self.now_ns = ready_ns
         if messages is not None:
             messages.told(self._events)  # those too that came while the loop woke up and read
         events, self._events = self._events, []
-        if self._threads is not None:
-            self._threads.begin_step()
-        if self._machine is None:
-            self._acts_ns = ready_ns + self._costs_ns[0] + self._costs_ns[1] * len(events)
-        else:
-            self._acts_ns = ready_ns + self._machine.turn_ns(len(events), self._decisions_ns(self._machine, events))
-            self._hold_up(self._acts_ns - ready_ns)
+        host.begin_step()
+        self._acts_ns = ready_ns + host.turn_ns(events, self.policies, self._open)
+        self._hold_up(self._acts_ns - ready_ns)
         self._free_ns = self._acts_ns
         self._watch(events)
         return ready_ns, events
-
-    def _decisions_ns(self, machine: Machine, events: Sequence[Event]) -> int:
-        """The time that policies take for the requests that come, beyond the loop's usual time per event."""
-        if not machine.costs.decide:
-            return 0
-        kinds = [self.policies.get(event.request.app, "") for event in events if isinstance(event, RequestArrived)]
-        return sum([machine.costs.decision_ns(kind, self._open[kind]) for kind in kinds])
 
     def _await_events(self, until_ns: Optional[int]) -> Tuple[int, bool]:
         """Let time pass until there is an event, or until ``until_ns``: when that is, and whether the loop slept."""
@@ -266,23 +249,23 @@ class SimWorld:
             self.now_ns = at_ns
             what(argument)
 
-    def _wake(self, machine: Machine, ready_ns: int, slept: bool, reads: bool) -> int:
+    def _wake(self, ready_ns: int, slept: bool, reads: bool) -> int:
         """When the loop has read what there is for it: it wakes up if it slept, and ``reads`` what came."""
         if slept:
-            ready_ns += machine.wake_ns(self._functions(ready_ns))
+            ready_ns += self._host.wake_ns(ready_ns)
             self._happen(ready_ns)
-        if self._messages is not None:
-            return self._read_messages(machine, self._messages, ready_ns) if reads else ready_ns
+        if self._host.messages is not None:
+            return self._read_messages(self._host.messages, ready_ns) if reads else ready_ns
         read = 0
         for _ in range(READS_MAX):
             came = sum(type(event) is RequestArrived for event in self._events)
             if came == read:
                 break
-            ready_ns = self._receive(machine, came - read, ready_ns)  # messages that come meanwhile: in the same turn
+            ready_ns = self._receive(came - read, ready_ns)  # messages that come meanwhile: in the same turn
             read = came
         return ready_ns
 
-    def _read_messages(self, machine: Machine, messages: Messages, ready_ns: int) -> int:
+    def _read_messages(self, messages: Messages, ready_ns: int) -> int:
         """When all that waits is read, those included who come meanwhile or are expected at once."""
         messages.told(self._events)
         count, looks = 0, 0
@@ -292,7 +275,7 @@ class SimWorld:
                 looks += 1
                 self._events += came
                 count += len(came)
-                ready_ns = self._receive(machine, len(came), ready_ns)
+                ready_ns = self._receive(len(came), ready_ns)
             elif count and messages.expects_more(ready_ns, len(self._events)):
                 ready_ns += AGAIN_PAUSE_NS
                 self._happen(ready_ns)
@@ -304,10 +287,10 @@ class SimWorld:
             messages.were_read(ready_ns, count)
         return ready_ns
 
-    def _receive(self, machine: Machine, count: int, ready_ns: int) -> int:
+    def _receive(self, count: int, ready_ns: int) -> int:
         """When so many requests are read."""
         self.now_ns = ready_ns
-        reads_ns = machine.receive_ns(count, self._functions(ready_ns))
+        reads_ns = self._host.receive_ns(count, ready_ns)
         self._hold_up(reads_ns)
         ready_ns += reads_ns
         self._happen(ready_ns)
@@ -319,7 +302,7 @@ class SimWorld:
         self._think()
         self.reference_model.ordered(self.now_ns, action)
         if isinstance(action, FinishRequest):
-            if self._machine is None:
+            if self._host.is_ideal:
                 self._finish(action)
             else:
                 self._to_finish.append(action)
@@ -338,10 +321,7 @@ class SimWorld:
         else:
             if isinstance(action, RunBatch) and action.probe:
                 self.jobs.probed[action.work_id] = self.jobs.retained.pop(action.jobs[0])
-            if self._threads is not None and isinstance(action, RunBatch):
-                self._threads.give(action)
-            if self._messages is not None:
-                self._messages.given(action, self._acts_ns, self._until_another_ns(action))
+            self._host.give(action, self._acts_ns, self._until_another_ns(action))
             self._when_acted(self._deliver, action)
 
     def _until_another_ns(self, action: Any) -> int:
@@ -373,9 +353,7 @@ class SimWorld:
         heapq.heappush(self._heap, (at_ns, self._sequence, what, argument))
 
     def _emit(self, event: Event) -> None:
-        if self._messages is not None and isinstance(event, (RequestArrived, RequestCancelled)):
-            self._messages.came(event, self.now_ns)
-        else:
+        if not self._host.keeps(event, self.now_ns):
             self._events.append(event)
 
     def _over(self, until_ns: Optional[int]) -> bool:
@@ -410,7 +388,7 @@ class SimWorld:
             self._at(following.at_ns, self._arrive, (source, following, client))
 
     def _send(self, item: Tuple[Workload, Arrival, str]) -> None:
-        sent_ns = self._machine.send_ns() if self._machine is not None else 0
+        sent_ns = self._host.send_ns()
         if sent_ns:
             self._at(self.now_ns + sent_ns, self._received, item)
         else:
@@ -434,12 +412,9 @@ class SimWorld:
                 self._at(self.now_ns + delay_ns, self._emit, RequestCancelled(request.id))
 
     def _planned(self, request: Request) -> Request:
-        """The request with the deadline for the scheduler: as a server does, less the time of answers beside their
-        lane."""
-        if self._machine is None or self._machine.is_planned or not self._machine.overhead.margin_ns:
-            return request
-        due_ns = self._machine.overhead.planned_ns(request.arrival_ns, request.deadline_ns)
-        return changed(request, deadline_ns=due_ns)
+        """The request with the deadline for the scheduler."""
+        due_ns = self._host.planned_ns(request.arrival_ns, request.deadline_ns)
+        return request if due_ns == request.deadline_ns else changed(request, deadline_ns=due_ns)
 
     def _finish(self, action: FinishRequest) -> None:
         entry = self.jobs.open.pop(action.request_id)
@@ -448,10 +423,9 @@ class SimWorld:
         for job in entry.steps:
             self._when_acted(self._drop_job, job)
         self._answers += 1
-        if self._machine is not None and self._threads is not None:
-            self._free_ns += self._threads.answer_ns(self._free_ns, self._acts_ns)
-            if action.outcome == Outcome.COMPLETED:
-                self._machine.overhead.took(self._free_ns - self._overhead_from_ns)
+        self._free_ns += self._host.answer_ns(self._free_ns, self._acts_ns)
+        if action.outcome == Outcome.COMPLETED:
+            self._host.answered(self._free_ns - self._overhead_from_ns)
         self.ended.append(
             Ended(
                 request,
@@ -473,9 +447,7 @@ class SimWorld:
             answered = action.outcome == Outcome.COMPLETED
             arrival = source.next_closed(self._free_ns, entry.arrival.app_index, answered)
         elif source.config.again and action.shortfall is not None and action.shortfall.slo_ns_min is not None:
-            slo_ns = action.shortfall.slo_ns_min
-            if self._machine is not None:
-                slo_ns = self._machine.overhead.slo_ns(slo_ns)
+            slo_ns = self._host.slo_ns(action.shortfall.slo_ns_min)
             arrival = source.asks_again(self._free_ns, entry.arrival, slo_ns)
         if arrival is not None:
             self._at(arrival.at_ns, self._send, (source, arrival, request.client))
@@ -501,14 +473,11 @@ class SimWorld:
         if not lane.up:
             self._refuse(action, f"lane {lane.name} is down")
             return
-        if self._threads is not None and not lane.inbox and not lane.launched_count:
-            lane.awake_ns = self.now_ns + self._threads.start_ns(lane, action, self.now_ns, self._acts_ns)
+        if not lane.inbox and not lane.launched_count:
+            lane.awake_ns = self.now_ns + self._host.start_ns(lane, action, self.now_ns, self._acts_ns)
         lane.inbox.append(action)
         self._given_ns[action.work_id] = self.now_ns
         self._advance(lane)
-
-    def _functions(self, at_ns: int) -> List[Function]:
-        return self._threads.functions(at_ns) if self._threads is not None else []
 
     def _hold_up(self, held_ns: int) -> None:
         """The loop holds the interpreter lock for so long."""
@@ -575,10 +544,10 @@ class SimWorld:
                 duration_ns += lane.hang_ns + round(lane.hangs * lane.hang_ns)
                 lane.hangs = 0.0
         share = 0.0
-        if self._machine is not None and isinstance(action, RunBatch):
-            share = self._machine.share(action.model)
+        if isinstance(action, RunBatch):
+            share = self._host.share(action.model)
             if not self.jobs.times.is_measured(action.model, lane.name):
-                duration_ns += self._machine.stalls_ns(duration_ns)  # measured times have them
+                duration_ns += self._host.stalls_ns(duration_ns)  # measured times have them
         lane.running = Running(action, self.now_ns, duration_ns, share, shares_cores=self._shares_cores(lane, action))
         lane.works += 1
         self._repace(lane)
@@ -590,7 +559,7 @@ class SimWorld:
             slow *= self._trouble.slowed(self.now_ns, NS_PER_S) / NS_PER_S
             hangs_ns = lane.hang_ns + round(lane.hangs * lane.hang_ns) if lane.hangs else 0
             lane.hangs = 0.0
-        share = self._machine.share(action.model) if self._machine is not None else 0.0
+        share = self._host.share(action.model)
         needs = [self.jobs.left(job) for job in action.jobs]
         self.reference_model.ran(self.now_ns, action, [job for job, need in zip(action.jobs, needs) if need])
         reads, turn_ns = self.jobs.reads(lane.name, action)
@@ -677,10 +646,8 @@ class SimWorld:
         self._at(running.ends_ns(), self._finished, (lane, lane.epoch))
 
     def _shares_cores(self, lane: SimLane, action: Any) -> bool:
-        return (
-            self._threads is not None
-            and isinstance(action, RunBatch)
-            and self._threads.shares_cores(lane, self.jobs.times.is_measured(action.model, lane.name))
+        return isinstance(action, RunBatch) and self._host.shares_cores(
+            lane, self.jobs.times.is_measured(action.model, lane.name)
         )
 
     def _repace(self, changed: SimLane, over: Optional[Running] = None) -> None:
@@ -707,7 +674,7 @@ class SimWorld:
                 beside,
                 self._contention[device],
                 self.now_ns,
-                self._threads.pace if self._threads is not None else None,
+                self._host.pace,
                 paces,
             ):
                 self._at(finish_ns, self._finished, (lane, lane.epoch))
@@ -793,7 +760,7 @@ class SimWorld:
 
     def _is_held_back(self, lane: SimLane, running: Running) -> bool:
         """True if the loop hears of the batch only later; its lane is not free before, since it gets no other batch."""
-        lag_ns = self._machine.news_lag_ns(lane.name) if self._machine is not None and not running.done_ns else 0
+        lag_ns = 0 if running.done_ns else self._host.news_lag_ns(lane.name)
         if lag_ns:
             running.over, running.done_ns = True, self.now_ns
             self._at(self.now_ns + lag_ns, self._finished, (lane, lane.epoch))
@@ -801,9 +768,9 @@ class SimWorld:
 
     def _waits_for_lock(self, lane: SimLane, running: Running) -> bool:
         """Whether a thread that comes back from its device has to wait for the interpreter lock first."""
-        if self._threads is None or running.over or running.share or not isinstance(running.action, RunBatch):
+        if running.over or running.share or not isinstance(running.action, RunBatch):
             return False
-        wait_ns = self._threads.return_wait_ns(self.now_ns)
+        wait_ns = self._host.return_wait_ns(self.now_ns)
         if wait_ns:
             running.over = True
             self._at(self.now_ns + wait_ns, self._finished, (lane, lane.epoch))

@@ -24,7 +24,7 @@ from edgeserve.sched.protocol.actions import FinishRequest, Outcome
 from edgeserve.sched.protocol.events import JobId, Request
 from edgeserve.sched.requests.admission import OVER_SHARE
 from edgeserve.sim import faults
-from edgeserve.sim.host import Lags, Machine
+from edgeserve.sim.host import Lags, MachineHost
 from edgeserve.sim.reference_model import ReferenceModel
 from edgeserve.sim.scenario import FaultsConfig, WorkloadConfig
 from edgeserve.sim.sequence_runs import hint_of
@@ -118,7 +118,7 @@ def run_recorded(
         ReferenceModel(config, inputs["footprints"], inputs["resident"], inputs["sequences"]),
         trouble=trouble,
         duration_ns=duration_ns,
-        machine=Machine(truth.costs, alone, seed, truth.lags, is_planned=True),
+        host=MachineHost(truth.costs, alone, seed, truth.lags, is_planned=True),
     )
     ended_ns: Dict[int, int] = {}
 

@@ -189,8 +189,8 @@ while runtime.stats()["open"] and time.monotonic() < due:  # the last clients ar
 runtime.check()
 stats = runtime.stats()
 if stats["open"]:
-    print([line for request in runtime._core.world.open_requests() for line in runtime.story(request.id)],
-          [request.peer.client for request in runtime._core.world.open_requests()], file=sys.stderr)
+    print([line for request in runtime._core.world.lifecycle.open_requests() for line in runtime.story(request.id)],
+          [request.peer.client for request in runtime._core.world.lifecycle.open_requests()], file=sys.stderr)
 for name, app in stats["apps"].items():
     assert app["received"] == sum(app["outcomes"].values()) + app["open"], (name, app)
 runtime.stop()

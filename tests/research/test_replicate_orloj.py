@@ -14,6 +14,7 @@ from edgeserve.loop.drive import drive
 from edgeserve.sched.core.build import build_scheduler
 from edgeserve.sched.protocol.actions import Outcome
 from edgeserve.sched.requests.graph import App
+from edgeserve.sim.host import IdealHost
 from edgeserve.sim.reference_model import ReferenceModel
 from edgeserve.sim.run import setting_of
 from edgeserve.sim.scenario import parse_scenario
@@ -140,8 +141,7 @@ def simulated(system, trace, factor):
         TrueResults(config, scenario.truths, 0),
         ReferenceModel(config, setting.footprints, setting.resident),
         duration_ns=trace.at_ns[-1] + 1,
-        step_cost_ns=scenario.run.step_cost_ns,
-        event_cost_ns=scenario.run.event_cost_ns,
+        host=IdealHost(scenario.run.step_cost_ns, scenario.run.event_cost_ns),
     )
     drive(build_scheduler(config, profiles, measured={}), world)
     world.reference_model.closed(world.now_ns)

@@ -21,7 +21,7 @@ from edgeserve.config.machine_costs import (
 from edgeserve.config.profiles import QUANTILES, LaneProfile, Profile, Timing
 from edgeserve.errors import ConfigError
 from edgeserve.sched.protocol.events import RequestArrived
-from edgeserve.sim.host import NOT_MEASURED, Machine, charged
+from edgeserve.sim.host import NOT_MEASURED, MachineHost, charged
 from edgeserve.sim.run import simulate
 from edgeserve.sim.scenario import parse_scenario
 from edgeserve.sim.spreads import bend_of, value_at
@@ -230,10 +230,10 @@ def test_of_a_step_that_starts_a_network_and_a_function_the_function_gets_the_lo
 
 def test_stalls_come_as_often_as_was_measured_and_not_into_measured_times():
     costs = MachineCosts(stall_every_ns=100 * MS, stall_ns=(5 * MS,) * len(QUANTILES))
-    machine = Machine(costs, scenario({}).config, 1)
+    machine = MachineHost(costs, scenario({}).config, 1)
     held_ns = sum(machine.stalls_ns(10 * MS) for _ in range(20_000))
     assert held_ns == pytest.approx(2000 * 5 * MS, rel=0.1)
-    assert Machine(MachineCosts(), scenario({}).config, 1).stalls_ns(10**12) == 0
+    assert MachineHost(MachineCosts(), scenario({}).config, 1).stalls_ns(10**12) == 0
     made = scenario({"stall_every": "1ms", "stall": "2ms"})
     assert took_ms(made)["a"] > 15
     timing = Timing(10, 10 * MS, 10 * MS, 10 * MS, 0, (10 * MS,) * len(QUANTILES))

@@ -22,7 +22,7 @@ def watching(silence_ns: int = 8 * S, unread: int = 100, all_unread: int = 250) 
 
 def listen(liveness: Liveness, from_s: int, to_s: int) -> None:
     for second in range(from_s, to_s + 1):
-        liveness.read(second * S)
+        liveness.read(second * S, True)
 
 
 def test_silence_counts_with_requests_in_flight_and_without_a_req_socket() -> None:
@@ -42,8 +42,8 @@ def test_a_server_that_was_away_gives_each_client_its_full_time_again() -> None:
     (peer,) = peers_of(1)
     peer.open = {1: object()}
     liveness = watching()
-    assert not liveness.read(2 * S)
-    assert liveness.read(20 * S), "away for longer than two checks"
+    assert not liveness.read(2 * S, True)
+    assert liveness.read(20 * S, True), "away for longer than two checks"
     assert liveness.silent(20 * S, [peer]) == []
     listen(liveness, 21, 29)
     assert liveness.silent(28 * S, [peer]) == []
@@ -52,16 +52,15 @@ def test_a_server_that_was_away_gives_each_client_its_full_time_again() -> None:
 
 def test_a_look_is_due_after_a_while_or_when_something_happened() -> None:
     liveness = watching()
-    assert not liveness.must_look(S // 1000)
-    assert liveness.must_look(S // 10)
-    assert not liveness.must_look(S // 10 + 1), "it counts as done"
-    liveness.listened(True)
-    liveness.listened(False)
-    assert liveness.must_look(S // 10 + 1), "and is not forgotten"
-    liveness.listened(False)
-    liveness.read(S // 2)
-    assert not liveness.must_look(S // 2), "the wait would have heard of it"
-    assert liveness.must_look(S), "a check is due"
+    assert S // 1000 < liveness.look_at_ns < S // 10
+    liveness.read(S // 2, False)
+    assert liveness.look_at_ns < S // 10
+    liveness.read(S // 2, True)
+    assert S // 2 < liveness.look_at_ns < S, "the wait would have heard of it"
+    liveness.stir()
+    assert liveness.stirred
+    liveness.looked(S - 1)
+    assert not liveness.stirred and liveness.look_at_ns == liveness.check_at_ns == S, "a check is due"
     liveness.silent(S, [])
     assert liveness.check_at_ns == 2 * S
 

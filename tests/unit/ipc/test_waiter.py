@@ -1,4 +1,4 @@
-"""The sleep of the bus, on pipes: which file woke it, and when the socket is asked first."""
+"""The wait of the bus, on pipes: which file woke it, and when the socket is asked first."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_it_tells_what_woke_it(pipes: List[Tuple[int, int]], timeout_ns: int, ri
     for which in rings:
         os.write(pipes[which][1], b"x")
     began = time.monotonic_ns()
-    rang, came, stirred = waiter.sleep(pipes[2][0], timeout_ns)
+    rang, came, stirred = waiter.wait(pipes[2][0], timeout_ns)
     assert (rang, came) == (2 in rings, 0 in rings)
     assert stirred is (None if timeout_ns < POLL_NS_MIN else False)
     assert bool(rings) or time.monotonic_ns() - began >= timeout_ns // 2
@@ -42,7 +42,7 @@ def test_it_tells_what_woke_it(pipes: List[Tuple[int, int]], timeout_ns: int, ri
 
 def test_long_sleeps_hear_of_connections(pipes: List[Tuple[int, int]]) -> None:
     os.write(pipes[1][1], b"x")
-    assert waiter_of(pipes, [False]).sleep(pipes[2][0], LONG_NS) == (False, False, True)
+    assert waiter_of(pipes, [False]).wait(pipes[2][0], LONG_NS) == (False, False, True)
 
 
 def test_the_file_is_trusted_only_while_nothing_was_done_since_the_socket_was_empty(
@@ -50,15 +50,15 @@ def test_the_file_is_trusted_only_while_nothing_was_done_since_the_socket_was_em
 ) -> None:
     answers = [True, False]
     waiter = waiter_of(pipes, answers)
-    assert waiter.sleep(pipes[2][0], LONG_NS) == (False, True, None), "a message that the file does not tell of"
-    waiter.sleep(pipes[2][0], SHORT_NS)
-    waiter.sleep(pipes[2][0], SHORT_NS)
+    assert waiter.wait(pipes[2][0], LONG_NS) == (False, True, None), "a message that the file does not tell of"
+    waiter.wait(pipes[2][0], SHORT_NS)
+    waiter.wait(pipes[2][0], SHORT_NS)
     assert answers == [], "asked once, and not again after it was empty"
     waiter.used()
     answers.append(True)
-    assert waiter.sleep(pipes[2][0], LONG_NS)[1]
+    assert waiter.wait(pipes[2][0], LONG_NS)[1]
     waiter.end(0, True)
-    waiter.sleep(pipes[2][0], SHORT_NS)
+    waiter.wait(pipes[2][0], SHORT_NS)
     assert answers == []
 
 
@@ -66,9 +66,9 @@ def test_a_message_that_woke_it_is_not_asked_for_and_bursts_are_read_to_their_en
     pipes: List[Tuple[int, int]],
 ) -> None:
     waiter = waiter_of(pipes, [False])
-    assert waiter.begin() == (0, PROBE_MESSAGES_MAX)
+    assert waiter.begin() == (0, PROBE_MESSAGES_MAX, False)
     os.write(pipes[0][1], b"x")
-    waiter.sleep(pipes[2][0], LONG_NS)
-    assert waiter.begin() == (1, PROBE_MESSAGES_MAX)
+    waiter.wait(pipes[2][0], LONG_NS)
+    assert waiter.begin() == (1, PROBE_MESSAGES_MAX, True)
     waiter.end(PROBE_MESSAGES_MAX + 1, True)
-    assert waiter.begin() == (0, 1)
+    assert waiter.begin() == (0, 1, False)
