@@ -10,6 +10,8 @@ import os
 from dataclasses import replace
 from typing import Any, Dict, Mapping, TypedDict, Union
 
+import numpy as np
+
 from edgeserve.config.loading import parse_config
 from edgeserve.config.python_names import GIVEN_IN_PYTHON, KEYS, importable_name, in_python
 from edgeserve.config.readers import names_function
@@ -70,7 +72,7 @@ class Node:
 
 class App:
     """An app: the name of its model, or its nodes (a string is a node of that name). ``keys`` are those of
-    ``[app.NAME]``, such as ``slo="50ms"``; ``inputs={"image": {"dtype": "uint8", "shape": [480, 640, 3]}}`` declares
+    ``[app.NAME]``, such as ``slo="50ms"``; ``inputs={"image": {"dtype": np.uint8, "shape": (480, 640, 3)}}`` declares
     what a request must bring."""
 
     def __init__(self, *nodes: Union[str, Node], **keys: Any) -> None:
@@ -155,13 +157,15 @@ def _engine_of(path: str, keys: Mapping[str, Any]) -> str:
 
 
 def _plain(given: Any, where: str = "") -> Any:
-    """Values as a file has them: paths as text, functions by their names."""
+    """Values as a file has them: paths as text, functions and types of numpy by their names."""
     if isinstance(given, Mapping):
         return {key: _plain(value, f"{where}.{key}" if where else str(key)) for key, value in given.items()}
     if isinstance(given, (list, tuple)):
         return [_plain(value, where) for value in given]
     if isinstance(given, os.PathLike):
         return os.fspath(given)
+    if isinstance(given, np.dtype) or (isinstance(given, type) and issubclass(given, np.generic)):
+        return np.dtype(given).name
     if not callable(given):
         return given
     name = importable_name(given)

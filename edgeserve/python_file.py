@@ -18,12 +18,12 @@ _PLACE = re.compile(r"(?P<module>.+):(?P<name>[A-Za-z_][\w.]*)")
 
 
 def names_runtime(place: str) -> bool:
-    """True for ``FILE.py:NAME`` and ``MODULE:NAME``, and for a file of Python, of which the name is missing."""
+    """True for a file or a module of Python with a name in it, and for a file of Python whose name is missing."""
     return place.endswith(".py") or (_PLACE.fullmatch(place) is not None and not os.path.exists(place))
 
 
 def runtime_at(place: str) -> Runtime:
-    """The runtime at ``FILE.py:NAME`` or ``MODULE:NAME``, not started. Raises :class:`ConfigError` saying what is wrong
+    """The runtime of that name in a file or a module, not started. Raises :class:`ConfigError` saying what is wrong
     there."""
     found = _PLACE.fullmatch(place)
     if found is None:

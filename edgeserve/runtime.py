@@ -20,7 +20,7 @@ from edgeserve.interpreter import check_may_wait, check_process, gives_answers, 
 from edgeserve.live.loop_io import clock_ns
 from edgeserve.live.request import LiveRequest, request_of_call, request_validators, unknown_app
 from edgeserve.live.responders import RequestFuture
-from edgeserve.live.runtime_core import RuntimeCore
+from edgeserve.live.runtime_core import RuntimeCore, learn_to_answer
 from edgeserve.live.startup import naming_file
 from edgeserve.live.world import CallAsked, CancelAsked, LostDevice, StopAsked
 from edgeserve.request_options import RequestOptions
@@ -388,6 +388,7 @@ class Runtime:
             raise EdgeServeError("the runtime is not started; call start() first")
         if self._closed or self._thread is threading.current_thread():
             return question(core)
+        learn_to_answer()
         check_may_wait("a question to another runtime")
         asked = CallAsked(lambda: question(core))
         core.mailbox.post(asked)

@@ -14,7 +14,8 @@ from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
 from edgeserve.config.files import file_sha256
 from edgeserve.config.model_files import parts_of
-from edgeserve.config.profiles import LaneProfile, Profile
+from edgeserve.config.profile_record import LaneProfile, Profile
+from edgeserve.config.profile_record import profile_command as profile_command
 from edgeserve.config.schema import Config, ModelConfig
 
 DRIFT_MAX = 0.1
@@ -181,12 +182,6 @@ def times_from(config: Config, model: ModelConfig, usable: Profile | None) -> st
     if not missing:
         return MEASURED
     return EXPECTED if missing <= set(model.expected) else AT_START
-
-
-def profile_command(config: Config, model: str, force: bool = False) -> str:
-    """The command that measures a model again."""
-    source = "CONFIG" if config.source.startswith("(") else config.source
-    return f"edgeserve profile {source} --model {model}{' --force' if force else ''}"
 
 
 # --- the parts of it --------------------------------------------------------------------------------------------------

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Dict, Tuple
 
+from edgeserve.config.schema import Config
+
 FORMAT = 2
 """Version of the file format; a file of another version is refused with that reason. Format 1 did not tell the options
 and the load that the model was measured with."""
@@ -50,3 +52,9 @@ class Profile:
     weights_bytes: int = 0
     work_bytes: int = 0
     circumstances: Dict[str, Any] = field(default_factory=dict)  # identity, lanes' settings and load, date, host
+
+
+def profile_command(config: Config, model: str, force: bool = False) -> str:
+    """The command that measures a model again."""
+    source = "CONFIG" if config.source.startswith("(") else config.source
+    return f"edgeserve profile {source} --model {model}{' --force' if force else ''}"

@@ -1,10 +1,13 @@
-"""News of the device for the loop."""
+"""News of the device for the loop, and what ``stats`` tells of the board."""
 
 from __future__ import annotations
 
-from typing import List
+from typing import TYPE_CHECKING, Any, Dict, List
 
 from edgeserve.sched.protocol.events import Event
+
+if TYPE_CHECKING:
+    from edgeserve.device.boards import Board
 
 
 class DeviceNews:
@@ -14,3 +17,8 @@ class DeviceNews:
 
     def __init__(self, events: List[Event]) -> None:
         self.events = events
+
+
+def board_table(board: Board) -> Dict[str, Any]:
+    """The board, and no monitor."""
+    return {"board": board.kind.slug, "model": board.model, "l4t": board.l4t, "jetpack": board.jetpack, "monitors": {}}

@@ -22,7 +22,7 @@ from edgeserve.device.sources import sources_for
 from edgeserve.device.state import DeviceState
 from edgeserve.engines.cuda.driver import open_driver
 from edgeserve.errors import EngineError
-from edgeserve.live.device_news import DeviceNews
+from edgeserve.live.device_news import DeviceNews, board_table
 from edgeserve.units import NS_PER_MS
 
 log = logging.getLogger("edgeserve")
@@ -101,11 +101,6 @@ class DeviceWatch:
                 for gpu, monitor in self._monitors.items()
             },
         }
-
-
-def board_table(board: Board) -> Dict[str, Any]:
-    """The board, and no monitor."""
-    return {"board": board.kind.slug, "model": board.model, "l4t": board.l4t, "jetpack": board.jetpack, "monitors": {}}
 
 
 def bus_id_of(index: int) -> str:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 from typing import Any, Collection, Dict, Mapping, NamedTuple, Optional, Tuple
 
+from edgeserve.config.profile_record import profile_command
 from edgeserve.config.schema import Config
 from edgeserve.sched.core.state import State
 from edgeserve.sched.latency.batch_time import EXPECTED, PROFILE, BatchTime, Contradiction
@@ -216,8 +217,6 @@ class ContradictionLog:
 def warning_text(config: Config, model: str, lane: str, found: Contradiction) -> str:
     """Both numbers, and what to do."""
     began, served = format_duration(found.began_ns), format_duration(found.served_ns)
-    from edgeserve.config.profile_match import profile_command
-
     command = f"run '{profile_command(config, model, force=found.source == PROFILE)}'"
     if found.source == PROFILE:
         believed, mend = f"its profile says {began}", f"else {command}"

@@ -32,7 +32,6 @@ from edgeserve.config.hints import hint_bounds, read_hints
 from edgeserve.config.limits import HINTS_MAX, INPUTS_MAX, NAME_CHARS_MAX, NUMBER_MAX, SLO_MS_MAX
 from edgeserve.config.schema import AppConfig, Config, ModelConfig
 from edgeserve.engines.base import Values
-from edgeserve.engines.device_arrays import on_device
 from edgeserve.errors import BadInput, ConfigError, DeadlineExpired, UnknownApp, sent_instead, with_nearest
 from edgeserve.live.hints import A_NUMBER, is_name, number_of, show
 from edgeserve.live.responders import Responder
@@ -140,6 +139,8 @@ def request_of_call(
     request.inputs = dict(inputs) if isinstance(inputs, Mapping) else inputs
     for name, given in request.inputs.items() if isinstance(inputs, Mapping) else ():
         if type(given) not in HOST_TYPES:
+            from edgeserve.engines.device_arrays import on_device  # once some caller has such a value
+
             request.inputs[name] = on_device(given) or given
     request.slo_ms, request.sent_ns, request.klass, request.value = slo_ms, None, klass, value
     request.stream, request.on_late, request.hints, request.client = stream, on_late, hints, ""

@@ -7,6 +7,8 @@ is prepared by ``config_reload.py``.
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import logging
 import os
 import threading
@@ -53,6 +55,22 @@ LANES_END_S = 2.0
 
 LANES_GIVE_UP_S = 0.2
 """Seconds that a lane may take to abort its batches; then its thread is abandoned."""
+
+
+ANSWERING = (
+    "edgeserve.live.figures",
+    "edgeserve.live.why",
+    "edgeserve.device.boards",
+    "edgeserve.taps.last_steps",
+)
+"""Modules that answers to questions need, as far as they are installed."""
+
+
+def learn_to_answer() -> None:
+    """Import what answers to questions need, on a thread that may take its time: the loop's has requests to serve."""
+    for name in ANSWERING:
+        with contextlib.suppress(ModuleNotFoundError):
+            importlib.import_module(name)
 
 
 class RuntimeCore:
@@ -116,6 +134,8 @@ class RuntimeCore:
 
             check_endpoint(config.server.endpoint, config.curve_secret_key_path)
         raise_or_tell(problems, log.warning)
+        if self._serve:
+            learn_to_answer()
         if config.server.trace_steps:
             self._steps()
         self._spans = self._spans_export()

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Optional
 
 from edgeserve.config.schema import Config
 from edgeserve.device import signs
+from edgeserve.live.device_news import board_table
 
 if TYPE_CHECKING:
     from edgeserve.live.device_watch import DeviceWatch
@@ -28,7 +29,6 @@ def device_table(watch: Optional[DeviceWatch]) -> Dict[str, Any]:
     if watch is not None:
         return watch.table()
     from edgeserve.device.boards import detect_board
-    from edgeserve.live.device_watch import board_table
 
     return board_table(detect_board())
 

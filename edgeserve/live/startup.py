@@ -280,7 +280,8 @@ class Starter:
                 how = "measured a few runs of each batch size at start; run 'edgeserve profile'"
             except ExampleUnknown as unknown:
                 times = {}
-                how = f"{format_duration(ASSUMED_NS)} is assumed until it has run ({unknown})"
+                why = in_python(str(unknown)) if self._config.source == GIVEN_IN_PYTHON else unknown
+                how = f"{format_duration(ASSUMED_NS)} is assumed until it has run ({why})"
             if lane in missing or not self._is_timed(model, lane, sizes):
                 self._started.measured[model.name, lane] = (
                     steadied({size: runs[1:] or runs for size, runs in times.items()})

@@ -82,6 +82,19 @@ def test_an_engine_object_is_not_made_anew() -> None:
         assert runtime.infer("one", {"x": 1}, slo_ms=SLO_MS)["y"] == 2
 
 
+def test_a_file_lies_in_the_directory_that_is_given(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime", reason="the test needs ONNX Runtime: the extra onnx")
+    pytest.importorskip("onnx", reason="the test makes a model: the extra test")
+    import onnx_models
+
+    name = os.path.basename(onnx_models.echo(str(tmp_path), "float32", (3,)))
+    with Runtime(models={"echo": Model(name, batch=[1, 2])}, apps={"echo": "echo"}, directory=tmp_path) as runtime:
+        values = np.arange(3, dtype=np.float32)
+        (answer,) = runtime.infer("echo", {"x": values}, slo_ms=SLO_MS).values()
+        assert answer.tolist() == values.tolist()
+        assert f'file = "{name}"' in runtime.config()
+
+
 def test_a_graph_with_parts_and_a_join() -> None:
     runtime = Runtime(
         models={

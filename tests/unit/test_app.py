@@ -51,6 +51,89 @@ def read_back(text: str, config: Config) -> Config:
 # --- the same objects -------------------------------------------------------------------------------------------------
 
 
+SAME = f"""
+[server]
+drain = "2s"
+[monitor]
+enabled = "never"
+[device.gpu0]
+kind = "cuda"
+memory = "2GiB"
+[device.cpu]
+[lane.gpu]
+device = "gpu0"
+[lane.cpu0]
+device = "cpu"
+threads = 2
+[policy.first]
+kind = "fifo"
+[model.double]
+engine = "python"
+function = "{__name__}:double"
+options.example = "{__name__}:example"
+[model.detect]
+engine = "onnx"
+file = "detect.onnx"
+batch = [1, 2, 4]
+lanes = ["gpu"]
+sha256 = "{"0" * 64}"
+[model.steps]
+engine = "python"
+function = "words:steps"
+[model.chat]
+engine = "lm"
+file = "chat.gguf"
+slots = 4
+[model.own]
+engine = "{__name__}:Doubler"
+[model.slow]
+engine = "synthetic"
+expected = {{ 1 = "5ms" }}
+[app.one]
+model = "double"
+[app.cam]
+model = "detect"
+slo = "50ms"
+class = "critical"
+inputs.x = {{ dtype = "uint8", shape = [4, -1] }}
+[[app.graph.node]]
+name = "detect"
+[[app.graph.node]]
+name = "cut"
+model = "double"
+fan_out = true
+[[app.graph.node]]
+name = "page"
+model = "own"
+gather = true
+[app.join]
+outputs = {{ answer = "c.y" }}
+inputs.x = {{ dtype = "int16", shape = [3] }}
+[[app.join.node]]
+name = "a"
+model = "double"
+[[app.join.node]]
+name = "b"
+model = "slow"
+after = []
+[[app.join.node]]
+name = "c"
+model = "own"
+after = ["a", "b"]
+join = 1
+inputs = {{ x = "a.y" }}
+[app.beside]
+on_late = "partial"
+[[app.beside.node]]
+name = "a"
+model = "double"
+[[app.beside.node]]
+name = "b"
+model = "slow"
+after = ["a"]
+"""
+
+
 def test_python_and_a_file_make_the_same_configuration() -> None:
     given_in_python = configuration(
         models={
@@ -63,12 +146,13 @@ def test_python_and_a_file_make_the_same_configuration() -> None:
         },
         apps={
             "one": "double",
-            "cam": App("detect", slo="50ms", klass="critical", inputs={"x": {"dtype": "uint8", "shape": [4, -1]}}),
+            "cam": App("detect", slo="50ms", klass="critical", inputs={"x": {"dtype": np.uint8, "shape": (4, -1)}}),
             "graph": App("detect", Node("cut", model="double", fan_out=True), Node("page", model="own", gather=True)),
             "join": App(
                 Node("a", model="double"),
                 Node("b", model="slow", after=[]),
                 Node("c", model="own", after=["a", "b"], join=1, inputs={"x": "a.y"}),
+                inputs={"x": {"dtype": np.dtype("int16"), "shape": [3]}},
                 outputs={"answer": "c.y"},
             ),
             "beside": App(Node("a", model="double"), Node("b", model="slow", after="a"), on_late="partial"),
@@ -79,88 +163,7 @@ def test_python_and_a_file_make_the_same_configuration() -> None:
         server={"drain": "2s"},
         monitor={"enabled": "never"},
     )
-    here = __name__
-    text = f"""
-        [server]
-        drain = "2s"
-        [monitor]
-        enabled = "never"
-        [device.gpu0]
-        kind = "cuda"
-        memory = "2GiB"
-        [device.cpu]
-        [lane.gpu]
-        device = "gpu0"
-        [lane.cpu0]
-        device = "cpu"
-        threads = 2
-        [policy.first]
-        kind = "fifo"
-        [model.double]
-        engine = "python"
-        function = "{here}:double"
-        options.example = "{here}:example"
-        [model.detect]
-        engine = "onnx"
-        file = "detect.onnx"
-        batch = [1, 2, 4]
-        lanes = ["gpu"]
-        sha256 = "{"0" * 64}"
-        [model.steps]
-        engine = "python"
-        function = "words:steps"
-        [model.chat]
-        engine = "lm"
-        file = "chat.gguf"
-        slots = 4
-        [model.own]
-        engine = "{here}:Doubler"
-        [model.slow]
-        engine = "synthetic"
-        expected = {{ 1 = "5ms" }}
-        [app.one]
-        model = "double"
-        [app.cam]
-        model = "detect"
-        slo = "50ms"
-        class = "critical"
-        inputs.x = {{ dtype = "uint8", shape = [4, -1] }}
-        [[app.graph.node]]
-        name = "detect"
-        [[app.graph.node]]
-        name = "cut"
-        model = "double"
-        fan_out = true
-        [[app.graph.node]]
-        name = "page"
-        model = "own"
-        gather = true
-        [app.join]
-        outputs = {{ answer = "c.y" }}
-        [[app.join.node]]
-        name = "a"
-        model = "double"
-        [[app.join.node]]
-        name = "b"
-        model = "slow"
-        after = []
-        [[app.join.node]]
-        name = "c"
-        model = "own"
-        after = ["a", "b"]
-        join = 1
-        inputs = {{ x = "a.y" }}
-        [app.beside]
-        on_late = "partial"
-        [[app.beside.node]]
-        name = "a"
-        model = "double"
-        [[app.beside.node]]
-        name = "b"
-        model = "slow"
-        after = ["a"]
-    """
-    assert given_in_python == read_back(text, given_in_python)
+    assert given_in_python == read_back(SAME, given_in_python)
     assert read_back(toml_of(given_in_python), given_in_python) == given_in_python
 
 
@@ -247,9 +250,9 @@ def drawn_sections(draw: st.DrawFn) -> Dict[str, Any]:
         **({"policies": policies} if policies else {}),
         **draw(
             sections(
-                server=sections(drain=DURATIONS, message_max=SIZES, trace_steps=st.integers(0, 9)),
-                monitor=sections(interval=st.just("1s")),
-                devices=st.just({"cpu": {"memory": "1GiB"}}),
+                server=sections(drain=DURATIONS, clients_max=st.integers(1, 9), trace_steps=st.integers(0, 9)),
+                monitor=sections(enabled=st.sampled_from(["auto", "never"])),
+                devices=sections(cpu=sections(memory=SIZES, headroom=SIZES)),
                 lanes=st.just({"cpu0": {"threads": 3}, "other": {"hang": "1min"}}),
             )
         ),

@@ -1,7 +1,7 @@
 """Apps as graphs: the order of nodes, the fan-out of requests into parts, and the joins of parts and branches.
 
 A graph is checked when it is built; afterwards nothing in it changes. It knows no request and no time. What an app was
-asked lately is kept beside it (``App.recent``).
+asked lately is kept beside it (``recent`` of the app).
 
 Fan-out and joins follow one rule, *tokens*. When a job ends, each successor gets a token: *done*, or *skipped* if the
 branch was not taken (``route = "one"``) or nothing came down it. A node runs when its tokens are complete and at least
