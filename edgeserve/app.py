@@ -93,6 +93,7 @@ class Sections(TypedDict, total=False):
     policies: Mapping[str, Mapping[str, Any]]
     server: Mapping[str, Any]
     monitor: Mapping[str, Any]
+    fronts: Mapping[str, Mapping[str, Any]]
     directory: Union[str, os.PathLike[str]]
 
 
@@ -105,6 +106,7 @@ def configuration(
     policies: Mapping[str, Mapping[str, Any]] | None = None,
     server: Mapping[str, Any] | None = None,
     monitor: Mapping[str, Any] | None = None,
+    fronts: Mapping[str, Mapping[str, Any]] | None = None,
     directory: str | os.PathLike[str] = ".",
 ) -> Config:
     """The checked configuration of models and apps by name. A model may be what :class:`Model` takes, an app the name
@@ -117,6 +119,7 @@ def configuration(
         "device": _named("devices", devices),
         "lane": _named("lanes", lanes),
         "policy": _named("policies", policies),
+        "front": _named("fronts", fronts),
     }
     table.update({name: given for name, given in (("server", server), ("monitor", monitor)) if given is not None})
     try:

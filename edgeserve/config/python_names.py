@@ -10,7 +10,8 @@ from typing import Any
 GIVEN_IN_PYTHON = "(given in Python)"
 """The source of a configuration that ``edgeserve.app`` made."""
 
-PLURALS = {"model": "models", "app": "apps", "lane": "lanes", "device": "devices", "policy": "policies"}
+PLURALS = {name: f"{name}s" for name in ("model", "app", "lane", "device", "front")}
+PLURALS["policy"] = "policies"
 """Section of a file -> the argument that holds its tables."""
 
 KEYS = {"klass": "class"}
