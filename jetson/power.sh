@@ -11,7 +11,8 @@ usage: jetson/power.sh [--root DIR] [--dry-run] ACTION...
 
   --show           mode, clocks and fan now
   --list           the modes of this board
-  --mode NAME      set this power mode (numbers mean different modes on different boards, so they are not taken)
+  --mode NAME      set this power mode (numbers mean different modes on different boards, so they are not taken);
+                   max: the one with the most power, whatever it is called here
   --reboot         with --mode or --undo: let the mode restart the board where it must
   --clocks         pin all clocks to the highest of the mode
   --fan PROFILE    quiet, cool, or another profile of /etc/nvfancontrol.conf
@@ -49,6 +50,15 @@ modes() {    # "ID NAME" lines
 }
 
 id_of() { modes | awk -v name="$1" 'tolower($2) == tolower(name) { print $1; exit }'; }
+
+mode_max() {    # the name of the mode with the most power: without a cap where there is one, else by its watts
+    modes | awk '{
+        rank = 0
+        if (match($2, /[0-9]+W/)) rank = substr($2, RSTART, RLENGTH - 1) + 0
+        if ($2 ~ /^MAXN/) rank = 1000 + ($2 ~ /SUPER/)
+        if (NR == 1 || rank > best) { best = rank; name = $2 }
+    } END { print name }'
+}
 
 mode_now() {    # its name, from nvpmodel's own record
     local id
@@ -160,6 +170,7 @@ case "$ACTION" in
     undo) undo; exit 0 ;;
     undo-clocks) release_clocks; exit 0 ;;
 esac
+if [ "$MODE" = max ]; then MODE="$(mode_max)"; fi
 if [ -n "$MODE" ]; then
     [ -n "$(id_of "$MODE")" ] || die "no power mode $MODE on this board" "it has $(modes | cut -d' ' -f2 | tr '\n' ' ')"
     keep mode "$(mode_now)"

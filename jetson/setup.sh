@@ -362,7 +362,7 @@ else
     if [ -n "$DRIVER" ] && [ -z "$ORT_WHEEL$ORT_INDEX" ]; then
         say "on the GPU, engine = \"tensorrt\": $PREFIX/venv/bin/pip install tensorrt"
         say "            engine = \"onnx\": $PREFIX/venv/bin/pip uninstall -y onnxruntime &&" \
-            "$PREFIX/venv/bin/pip install onnxruntime-gpu"
+            "$PREFIX/venv/bin/pip install 'onnxruntime-gpu[cuda,cudnn]'"
     fi
     say "next: $PREFIX/venv/bin/edgeserve doctor $CONFIG"
     say "      $PREFIX/venv/bin/edgeserve serve $CONFIG"

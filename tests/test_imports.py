@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import pkgutil
+import subprocess
+import sys
 
 import pytest
 
@@ -27,3 +30,11 @@ def test_a_module_is_imported(name):
         if (error.name or "").split(".")[0] not in LIBRARIES:
             raise
         importlib.util.find_spec(name).loader.get_code(name)
+
+
+def test_the_tests_start_without_the_plugin_that_runs_them_again():
+    """On a machine of a robot's maker, or one with a GPU, not everything is installed."""
+    root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    words = [sys.executable, "-m", "pytest", "--collect-only", "-p", "no:rerunfailures", "tests/unit/engines/cuda"]
+    done = subprocess.run(words, cwd=root, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr

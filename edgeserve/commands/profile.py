@@ -113,6 +113,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="only models: not what the machine and the server's loop cost (machine.toml)",
     )
     parser.add_argument("--force", action="store_true", help="measure again what is there already")
+    parser.add_argument("--rebuild", action="store_true", help="build plans of TensorRT anew, and measure again")
     parser.add_argument(
         "--fit",
         default="",
@@ -163,13 +164,25 @@ def main(args: argparse.Namespace) -> int:
     machine: List[str] = []
     if not args.no_machine:
         machine = _profile_machine(config, models, machine_path(out, device), args)
-    mode = power_mode()
+    mode, first = power_mode(), {model: lane for model, lane, _ in reversed(plans)}
+    force = args.force or args.rebuild
     outcomes = _with_progress(
         plans,
         args.json,
         args.seconds,
         lambda plan, progress, stopped: profile_model(
-            config, plan[0], plan[1], plan[2], out, device, rule, args.force, progress, stopped, mode
+            config,
+            plan[0],
+            plan[1],
+            plan[2],
+            out,
+            device,
+            rule,
+            force,
+            progress,
+            stopped,
+            mode,
+            args.rebuild and first[plan[0]] == plan[1],
         ),
     )
     if args.json:
@@ -223,14 +236,18 @@ def profile_model(
     progress: Progress = lambda text, done: None,
     stopped: Callable[[], bool] = lambda: False,
     mode: str = "",
+    rebuild: bool = False,
 ) -> ModelOutcome:
     """Pin the calling thread as the lane is, measure ``sizes`` of one model on it, and write its profile after every
-    size: that of power ``mode``, where the device has some. A model that cannot be measured is an outcome that says
-    why, never an exception. Afterwards the thread runs where it ran before."""
+    size: that of power ``mode``, where the device has some. ``rebuild``: what its engine keeps built is built anew. A
+    model that cannot be measured is an outcome that says why, never an exception. Afterwards the thread runs where it
+    ran before."""
     path = profile_path(out, device, model_name, mode)
     try:
         with _as_on(config.lanes[lane]) as pinned:
-            return _profile(config, model_name, lane, sizes, path, device, rule, force, progress, stopped, pinned)
+            return _profile(
+                config, model_name, lane, sizes, path, device, rule, force, progress, stopped, pinned, rebuild
+            )
     except EdgeServeError as error:
         return ModelOutcome(model_name, lane, why=str(error), path=path)
 
@@ -247,11 +264,13 @@ def _profile(
     progress: Progress,
     stopped: Callable[[], bool],
     pinned: Pinned,
+    rebuild: bool,
 ) -> ModelOutcome:
     clock_ns = time.perf_counter_ns
     model = replace(config.models[model_name], batch=tuple(sizes))
     info = lane_info(config, lane)._replace(depth=1, clock_ns=clock_ns, common={})
     engine = make_engine(model, [info], config.directory)
+    engine.rebuilds = rebuild
     profile, changed = _start_from(path, model, device, config)
     about = {"settings": lane_settings(config, lane), "card": cards_of(config).get(lane, {})}
     lane_circumstances = profile.circumstances["lanes"]

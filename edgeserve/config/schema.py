@@ -91,6 +91,7 @@ class DeviceConfig:
     clock_mhz: float = entry(number(0.0), 0.0, key="clock")  # MHz at which it was profiled; 0 = the highest seen
     heat_soft_c: float = entry(number(0.0, 150.0), 0.0, key="heat_soft")  # C: save from here on; 0 = as the device says
     power_cap_w: float = entry(number(0.0), 0.0, key="power_cap")  # watts that it should not exceed; 0 = none
+    in_turn: bool = entry(boolean, True)  # works of different processes on this GPU run one after the other
     contention: float = entry(number(1.0, 100.0), 1.0)  # simulation: works of two lanes at a time take so much longer
 
 

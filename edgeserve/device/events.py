@@ -9,6 +9,7 @@ from typing import List, Optional, Sequence, Tuple
 from edgeserve.config.schema import Config, DeviceConfig
 from edgeserve.device.filter import DeviceFilter, DeviceLimits, Readings
 from edgeserve.device.gpu_clock import HELD
+from edgeserve.device.rails import ALARM
 from edgeserve.device.state import DeviceState
 from edgeserve.device.throttling import CAPPED, OVER_CURRENT, UNDER_VOLTAGE
 from edgeserve.sched.protocol.events import Event
@@ -18,6 +19,7 @@ THERMAL, POWER, OVER_CURRENT_ALONE = "thermal", "power", "over_current"
 
 CAUSES = (
     (UNDER_VOLTAGE, POWER),
+    (ALARM, POWER),
     ("hw_power_brake", POWER),
     ("thermal", THERMAL),
     ("cooling", THERMAL),

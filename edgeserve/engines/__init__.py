@@ -172,8 +172,8 @@ def _split_options(model: ModelConfig) -> Tuple[ModelConfig, Options]:
     return replace(model, options=inner), Options(replace(model, options=own), PROCESS_OPTIONS)
 
 
-def lane_info(config: Config, lane: str) -> LaneInfo:
-    """The description of a lane for an engine."""
+def lane_info(config: Config, lane: str, serves: bool = False) -> LaneInfo:
+    """The description of a lane for an engine. ``serves``: of a server."""
     if lane not in config.lanes:
         raise ConfigError(f"lane {lane!r} does not exist{nearest(lane, config.lanes)}")
     settings = config.lanes[lane]
@@ -191,4 +191,5 @@ def lane_info(config: Config, lane: str) -> LaneInfo:
         apps=len(config.apps),
         priority=settings.priority,
         flush=settings.flush_denormals,
+        serves=serves,
     )

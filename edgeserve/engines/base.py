@@ -44,7 +44,8 @@ class LaneInfo(NamedTuple):
     those), its name, and how many batches it holds launched and not finished. ``nice``: how far its threads yield to
     others, which threads that are made while a session is opened inherit. ``models``: how many models the configuration
     puts on it (0: not known). ``priority``: of its streams on a GPU, from 0. ``flush``: denormal numbers count as 0 on
-    its threads (:mod:`edgeserve.engines.denormals`).
+    its threads (:mod:`edgeserve.engines.denormals`). ``serves``: requests wait on it or will; what takes minutes and
+    disturbs others (building a plan) is then not begun unless the configuration allows it.
 
     ``open`` is told two more: the clock that :meth:`Pending.times` is read on (nanoseconds; ``None`` where times are
     not used), and ``common``, where the sessions of one lane, of any model, keep shared objects by name: a lane's
@@ -65,6 +66,7 @@ class LaneInfo(NamedTuple):
     apps: int = 0
     priority: int = 0
     flush: bool = False
+    serves: bool = False
 
 
 class SequenceInfo(NamedTuple):
@@ -259,6 +261,10 @@ CONTEXT_BYTES_MAX = 1 << 30
 CUDA's context and the libraries, 300 to 900 MB (gh:wang-xinyu/tensorrtx#1145). More is other programs'."""
 
 
+CONTEXT_BYTES_MIN = 300 << 20
+"""What a further process's context takes at least, by the same source, where nothing tells."""
+
+
 class Footprint(NamedTuple):
     """Bytes a loaded model occupies on its device: its weights, and the working memory of its largest batch, of all
     the lanes' sessions together."""
@@ -402,6 +408,10 @@ class Engine:
     """The files of the model as they were when the engine was made (``config/model_files.py``): a changed file makes
     another engine."""
 
+    rebuilds = False
+    """Whether the next load builds anew what the engine keeps built (a plan), with kernels that are timed then. An
+    engine that builds nothing ignores it."""
+
     prepares: Tuple[str, ...] = ()
     """Inputs that make it worth to ask :meth:`prepare` of an item that has one of them."""
 
@@ -424,6 +434,10 @@ class Engine:
 
     ends_calls = False
     """Whether ``unload`` may be called while a batch runs, and ends it: of engines that run elsewhere."""
+
+    takes_turns = False
+    """Whether its sessions wait for their process's turn on a GPU by themselves, for each step
+    (``edgeserve/engines/turns.py``). Else the lane does, for each batch."""
 
     def trouble(self, lane: str) -> str:
         """Why a batch on this lane would fail now although the model is loaded, for people and for ``health``; ``""``

@@ -47,7 +47,10 @@ class DeviceArray:
         return {**about, "strides": None, "stream": self.stream}
 
     def __array__(self, *args: Any, **kwargs: Any) -> NoReturn:
-        raise TypeError("it lies on the GPU, and engine = 'tensorrt' alone takes such inputs; send a copy on the host")
+        raise TypeError(
+            "it lies on the GPU, and engine = 'tensorrt' or 'torch' there alone takes such inputs; send a copy on the "
+            "host"
+        )
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("an array on the GPU cannot leave its process; send a copy on the host")
@@ -68,6 +71,8 @@ def on_device(value: Any) -> Optional[DeviceArray]:
     _check_order(shape, about.get("strides"), dtype.itemsize)
     # Before version 3 nothing says when the values are there: behind the default stream, as such libraries work.
     stream = about.get("stream") if about.get("version", 0) >= 3 else LEGACY_STREAM
+    if stream is None and type(value).__module__.startswith("pycuda."):  # says "there", and means the default stream
+        stream = LEGACY_STREAM
     return DeviceArray(int(about["data"][0]), shape, dtype, stream, value)
 
 

@@ -270,6 +270,15 @@ class Ports:
 
     # --- a batch, there and back ---
 
+    @property
+    def where(self) -> str:
+        """The model's name in messages."""
+        return self._where
+
+    def dtype_of(self, name: str) -> Any:
+        """The type of an input that items bring; ``None`` of another."""
+        return next((slot.dtype for slot in self._slots if slot.name == name), None)
+
     def is_padded(self, name: str) -> bool:
         """Whether an input's items are filled up to one shape, or it is none that items bring."""
         return all(slot.name != name or slot.pad is not None for slot in self._slots)

@@ -112,7 +112,7 @@ def check_models(config: Config, engines: Dict[Tuple[str, str], Engine]) -> List
 def _check_model(config: Config, model: ModelConfig, engines: Dict[Tuple[str, str], Engine]) -> None:
     lanes = model_lanes(config, model)
     for device in config.devices:
-        here = [lane_info(config, lane) for lane in lanes if config.lanes[lane].device == device]
+        here = [lane_info(config, lane, serves=True) for lane in lanes if config.lanes[lane].device == device]
         if here and (model.name, device) not in engines:
             engine = make_engine(model, here, config.directory)
             check_streams(config, model, engine)

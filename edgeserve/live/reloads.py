@@ -165,7 +165,7 @@ class Reloads:
             raise EngineError(
                 f"model {model.name!r} is an engine object, of which there is no other; give its class: Model(Class)"
             )
-        engine = make_engine(model, [lane_info(config, name) for name in lanes], config.directory)
+        engine = make_engine(model, [lane_info(config, name, serves=True) for name in lanes], config.directory)
         if reload.resident:
             engine.load()
         return engine

@@ -32,9 +32,10 @@ from edgeserve.config.profile_record import Profile
 from edgeserve.config.python_names import GIVEN_IN_PYTHON, in_python
 from edgeserve.config.schema import AppConfig, Config, ModelConfig
 from edgeserve.engines import check_streams, lane_info, make_engine
-from edgeserve.engines.base import CONTEXT_BYTES_MAX, Engine, Footprint, OutputType, SequenceInfo
+from edgeserve.engines.base import CONTEXT_BYTES_MAX, CONTEXT_BYTES_MIN, Engine, Footprint, OutputType, SequenceInfo
 from edgeserve.engines.denormals import flush_to_zero
 from edgeserve.engines.niceness import yield_to_others
+from edgeserve.engines.turns import turns_on
 from edgeserve.engines.warm import dear_changes, time_changes, warm_up
 from edgeserve.errors import ConfigError, EngineError, ExampleUnknown, ProfileError
 from edgeserve.live.loop_io import Mailbox
@@ -118,8 +119,16 @@ def make_lanes(config: Config, mailbox: Mailbox, clock_ns: Callable[[], int]) ->
 
 def make_lane(config: Config, name: str, mailbox: Mailbox, clock_ns: Callable[[], int]) -> LaneThread:
     """One lane of the configuration, not started."""
+    settings = config.lanes[name]
+    device = config.devices[settings.device]
     return LaneThread(
-        name, mailbox.post, clock_ns, _pinning(config, name), lane_info(config, name), config.lanes[name].hang_ns
+        name,
+        mailbox.post,
+        clock_ns,
+        _pinning(config, name),
+        lane_info(config, name),
+        settings.hang_ns,
+        turns_on(device.index) if device.kind == "cuda" and device.in_turn else None,
     )
 
 
@@ -224,7 +233,7 @@ class Starter:
         if not lanes:
             return None
         engine = self._made.get((model.name, device)) or make_engine(
-            model, [lane_info(config, lane) for lane in lanes], config.directory
+            model, [lane_info(config, lane, serves=True) for lane in lanes], config.directory
         )
         check_streams(config, model, engine)
         self._started.engines[model.name, device] = engine
@@ -256,7 +265,7 @@ class Starter:
     ) -> int:
         """Load one model and warm it on its lanes; returns the memory that is left then."""
         copy_lane = copy_lane_name(device)
-        free_before = self._free_before(device)
+        free_before = self._free_before(device, engine)
         footprint: Footprint = self._call(copy_lane, model, "loaded", lambda _: engine.load(), engine)
         check_inputs(self._config, model, engine)
         sizes = self._checked_sizes(model, lanes[0], engine)
@@ -293,6 +302,10 @@ class Starter:
             self._tell_changes(model, lanes[0], engine, sizes)
         if free_before is not None:
             footprint = self._with_what_is_gone(self._config.devices[device].index, free_before, footprint)
+        if engine.ends_calls and self._config.devices[device].kind == "cuda":
+            if free_before is None:
+                footprint = footprint._replace(work_bytes=footprint.work_bytes + CONTEXT_BYTES_MIN * len(lanes))
+            self._tell_turns(model, device)
         self._started.footprints[model.name, device] = footprint
         self._started.outputs[model.name] = {**output_types(seen), **engine.outputs()}
         self._started.names[model.name] = frozenset({*seen, *engine.outputs()})
@@ -336,10 +349,21 @@ class Starter:
                 "model %s on lane %s is %s. Fewer sizes in [model.NAME] batch change less often", model.name, lane, dear
             )
 
-    def _free_before(self, device: str) -> int | None:
-        """The free bytes of a card before its first model is loaded."""
+    def _tell_turns(self, model: ModelConfig, device: str) -> None:
+        log.info(
+            "model %s runs in a process of its own: on device %s that is another context of CUDA, which its memory "
+            "counts, and its steps and the batches of other processes %s",
+            model.name,
+            device,
+            "run in turn"
+            if self._config.devices[device].in_turn
+            else f"share the GPU as CUDA cuts the time ([device.{device}] in_turn = false)",
+        )
+
+    def _free_before(self, device: str, engine: Engine) -> int | None:
+        """The free bytes of a card before a process's first model is loaded."""
         config = self._config.devices[device]
-        if config.kind != "cuda" or config.index in self._with_context:
+        if config.kind != "cuda" or (config.index in self._with_context and not engine.ends_calls):
             return None
         self._with_context.add(config.index)
         return self._card_free_bytes(config.index)

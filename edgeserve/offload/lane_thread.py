@@ -13,6 +13,8 @@ from collections import deque
 from typing import Any, Callable, Deque, Dict, Optional, Tuple, Union
 
 from edgeserve.engines.base import WAIT_S_MAX, Engine, LaneInfo, Pending, Session
+from edgeserve.engines.turns import NAME as TURNS
+from edgeserve.engines.turns import Hold, Turns, no_hold
 from edgeserve.errors import DeviceLost, EngineError
 from edgeserve.units import NS_PER_MS, NS_PER_S, NS_PER_US
 
@@ -95,11 +97,12 @@ LaneMail = Union[WorkDone, WorkNotStarted, LaneDown]
 class _Launched:
     """A batch that was launched and is not finished. It is expected to be over by ``due_ns``."""
 
-    __slots__ = ("work", "pending", "launched_ns", "due_ns", "abort_tried", "error")
+    __slots__ = ("work", "pending", "launched_ns", "due_ns", "abort_tried", "error", "hold")
 
-    def __init__(self, work: LaneWork, pending: Pending, launched_ns: int, due_ns: int) -> None:
+    def __init__(self, work: LaneWork, pending: Pending, launched_ns: int, due_ns: int, hold: Hold) -> None:
         self.work = work
         self.pending = pending
+        self.hold = hold
         self.launched_ns = launched_ns
         self.due_ns = due_ns
         self.abort_tried = False
@@ -120,6 +123,11 @@ def _to_nobody(mail: LaneMail) -> None:
     """Drop the mail of an abandoned lane."""
 
 
+def side_of(engine: Optional[Engine]) -> int:
+    """The process that runs an engine's batches: this one, or one of its own."""
+    return id(engine) if engine is not None and engine.ends_calls else 0
+
+
 class _End:
     """Stands in the inbox behind the last work."""
 
@@ -134,6 +142,7 @@ class LaneThread:
     Every work given is answered by exactly one :class:`WorkDone` or :class:`WorkNotStarted`, as long as the engine
     returns: batches that ran in the order in which they were given. A batch that takes longer than expected by
     ``hang_ns`` is aborted where the engine can; else it keeps the thread, and the scheduler decides by its own clock.
+    ``turns``: of the processes on its GPU; a batch is launched when its process has the turn.
     The inbox is as short as the scheduler keeps it; the lane itself does not bound it.
     """
 
@@ -145,9 +154,12 @@ class LaneThread:
         prepare: Callable[[], None] | None = None,
         info: LaneInfo | None = None,
         hang_ns: int = HANG_NS,
+        turns: Optional[Turns] = None,
     ) -> None:
         self.name = name
-        self.info = (info or LaneInfo())._replace(name=name, clock_ns=clock_ns, common={})
+        common = {} if turns is None else {TURNS: turns}
+        self.info = (info or LaneInfo())._replace(name=name, clock_ns=clock_ns, common=common)
+        self._turns = turns
         self._post = post
         self._clock_ns = clock_ns
         self._prepare = prepare
@@ -185,6 +197,8 @@ class LaneThread:
         self._post = _to_nobody
         self.stop()
         self.give_up()
+        if self._turns is not None:
+            self._turns.forget(self.name)
 
     def join(self, timeout_s: float) -> bool:
         """Wait for the thread to end; ``False`` when it is still busy after ``timeout_s``."""
@@ -234,8 +248,12 @@ class LaneThread:
         now_ns = self._clock_ns()
         wait_ns = self._starts_in_ns(work, now_ns) if work is not None else None
         if work is not None and wait_ns == 0:
-            self._next = None
-            self._start(work, now_ns)
+            hold = self._hold_for(work)
+            if hold is not None:
+                self._next = None
+                self._start(work, now_ns if self._turns is None else self._clock_ns(), hold)
+            elif flight:
+                self._await_oldest(int(WAIT_S_MAX * NS_PER_S))
         elif not flight:
             self._stopping.wait((wait_ns or 0) / NS_PER_S)
         elif work is None and len(flight) < self._depth:
@@ -251,7 +269,7 @@ class LaneThread:
             return 0
         if not flight:
             return max(0, work.start_after_ns - now_ns)
-        if work.engine is None or len(flight) >= self._depth:
+        if work.engine is None or len(flight) >= self._depth or flight[-1].hold.side != side_of(work.engine):
             return None
         if now_ns > work.start_before_ns:
             return 0
@@ -259,6 +277,14 @@ class LaneThread:
             return work.start_after_ns - now_ns
         # Behind the others it would begin too late, as far as is known now: it may be launched when one is over.
         return 0 if flight[-1].due_ns <= work.start_before_ns else None
+
+    def _hold_for(self, work: LaneWork) -> Optional[Hold]:
+        """The work's share of its process's turn on the GPU; ``None`` where it has to wait."""
+        side = side_of(work.engine)
+        gated = self._turns is not None and work.engine is not None and not work.engine.takes_turns
+        if not gated or self._turns is None or self._down_reason or self._stopping.is_set():
+            return no_hold(side)
+        return self._turns.enter(side, self.name, 0.0 if self._flight else WAIT_S_MAX)
 
     def _await_oldest(self, wait_ns: int) -> None:
         """Wait for the oldest batch, so long at most, and abort it when it hangs."""
@@ -271,6 +297,7 @@ class LaneThread:
                 launched.pending.abort()
             while flight:
                 launched = flight.popleft()
+                launched.hold.leave()
                 self._answer(
                     launched.work,
                     launched.launched_ns,
@@ -282,19 +309,27 @@ class LaneThread:
             oldest.abort_tried = True
             oldest.pending.abort()
 
-    def _start(self, work: LaneWork, now_ns: int) -> None:
+    def _start(self, work: LaneWork, now_ns: int, hold: Hold) -> None:
         """Start a work whose turn it is, or refuse it."""
-        if self._down_reason:
-            self._post(WorkNotStarted(work, f"lane {self.name} is down: {self._down_reason}"))
-        elif self._stopping.is_set():
-            self._post(WorkNotStarted(work, f"lane {self.name} is shutting down"))
-        elif now_ns > work.start_before_ns:
-            late_us = (now_ns - work.start_before_ns) // 1000
-            self._post(WorkNotStarted(work, f"start window passed {late_us} us ago on lane {self.name}"))
+        why = self._why_not(work, now_ns)
+        if why:
+            hold.leave()
+            self._post(WorkNotStarted(work, why))
         elif work.engine is not None:
-            self._launch(work, work.engine, now_ns)
+            self._launch(work, work.engine, now_ns, hold)
         else:
             self._call(work, now_ns)
+
+    def _why_not(self, work: LaneWork, now_ns: int) -> str:
+        """The reason why a work does not start now, ``""`` without one."""
+        if self._down_reason:
+            return f"lane {self.name} is down: {self._down_reason}"
+        if self._stopping.is_set():
+            return f"lane {self.name} is shutting down"
+        if now_ns > work.start_before_ns:
+            late_us = (now_ns - work.start_before_ns) // 1000
+            return f"start window passed {late_us} us ago on lane {self.name}"
+        return ""
 
     def _call(self, work: LaneWork, started_ns: int) -> None:
         value: Any = None
@@ -306,17 +341,18 @@ class LaneThread:
             raised = error
         self._answer(work, started_ns, self._clock_ns(), value, raised)
 
-    def _launch(self, work: LaneWork, engine: Engine, now_ns: int) -> None:
+    def _launch(self, work: LaneWork, engine: Engine, now_ns: int, hold: Hold) -> None:
         try:
             known = self._sessions.get(id(engine))
             session = known[1] if known is not None else self.open(engine)
             pending = session.launch(work.argument)
         except BaseException as error:  # noqa: BLE001 the lane's boundary: any error of an engine becomes mail
+            hold.leave()
             self._answer(work, now_ns, self._clock_ns(), None, error)
             return
         flight = self._flight
         begins_ns = max(now_ns, flight[-1].due_ns) if flight else now_ns
-        launched = _Launched(work, pending, now_ns, begins_ns + work.expected_ns)
+        launched = _Launched(work, pending, now_ns, begins_ns + work.expected_ns, hold)
         if flight or not launched.is_over():
             flight.append(launched)
         else:
@@ -324,6 +360,7 @@ class LaneThread:
 
     def _complete(self, launched: _Launched) -> None:
         """Unpack a batch that is over and tell of it."""
+        launched.hold.leave()
         value: Any = None
         raised: Optional[BaseException] = launched.error
         times: Optional[Tuple[int, int]] = None
@@ -357,6 +394,7 @@ class LaneThread:
         """The lane is down: what else was launched will bring nothing."""
         while self._flight:
             launched = self._flight.popleft()
+            launched.hold.leave()
             try:
                 launched.pending.abort()
             except Exception as error:  # noqa: BLE001 a device that is lost may fail in any way

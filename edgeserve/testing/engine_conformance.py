@@ -333,14 +333,15 @@ class EngineConformance:
             self._assert_alike(end, self._single(engine, item))
 
     def test_a_cut_batch_of_sequences_goes_on_later(self, engine: Engine) -> None:
-        if engine.sequence() is None:
+        info = engine.sequence()
+        if info is None:
             return
         items = self.items(max(self.sizes))
         control = ListeningControl(stop=True)
         cut = control.ends(self._run(engine, Batch(items, len(items), control=control)))
         assert all(not result.done and result.state is not None for result in cut), "it was cut: expected states"
         cut = self._run(engine, Batch(items, len(items), [result.state for result in cut], steps_max=2))
-        grows = engine.sequence().bytes_per_token > 0
+        grows = info.bytes_per_token > 0
         assert all(result.done or (result.state_bytes > 0) == grows for result in cut), (
             "an unfinished item's state has bytes, where sequences take memory as they grow"
         )

@@ -12,6 +12,7 @@ import pytest
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines import make_engine
 from edgeserve.engines.base import Batch, Engine, LaneInfo, run_batch
+from edgeserve.engines.device_arrays import DeviceArray
 from edgeserve.errors import OutOfMemory
 from edgeserve.testing.engine_conformance import ECHO_SHAPE, ECHO_SIZES
 
@@ -87,6 +88,33 @@ def test_inputs_are_packed_where_they_are_copied_from(tmp_path, monkeypatch):
     results, _ = run_batch(session, Batch([{"x": np.full(4, value, np.float32)} for value in (1, 2)], 2))
     assert made == [], "no array beside the page-locked one"
     assert [result.error for result in results] == [None, None]
+
+
+def on_gpu(array, stream):
+    return DeviceArray(array.ctypes.data, array.shape, array.dtype, stream, array)
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_inputs_on_the_gpu_are_copied_there_behind_the_stream_that_made_them(tmp_path, monkeypatch, depth):
+    torch_cuda_double.installed(monkeypatch)
+    lane = CLOCKED._replace(depth=depth, common={})
+    model = ModelConfig("net", "torch", function="torch_models:Linear", shapes={"x": (4,)}, batch=(1, 2, 4))
+    engine = make_engine(model, [lane], str(tmp_path))
+    engine.load()
+    session = engine.open(lane)
+    host = [np.arange(4, dtype=np.float32) + value for value in range(3)]
+    expected = [run_batch(session, Batch([{"x": x}], 1))[0][0].outputs for x in host]
+    torch_cuda_double.Stream.waits.clear()
+    mixed = [host[0], on_gpu(host[1], 7), on_gpu(host[2].astype(np.float64), 7), on_gpu(host[2], None)]
+    results, _ = run_batch(session, Batch([{"x": x} for x in mixed], 4))
+    for result, outputs in zip([results[0], results[1], results[3]], expected):
+        for name, value in outputs.items():
+            np.testing.assert_array_equal(result.outputs[name], value)
+    assert "lies on the GPU, and is float64, to be float32 there" in str(results[2].error)
+    inward = [waiting for waiting, other in torch_cuda_double.Stream.waits if other == 7]
+    assert len(inward) == 1, "the copies wait for the stream that makes the values"
+    (alone,) = run_batch(session, Batch([{"x": on_gpu(host[2].astype(np.int8), None)}], 1))[0]
+    assert alone.error is not None
 
 
 def weights():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 from typing import Tuple
@@ -40,6 +41,21 @@ def test_a_mode_is_found_by_its_name(tmp_path: Path, board: Board, name: str, nu
     assert performed(laid[0]) == [f"nvpmodel -m {number}"]
     assert f"power mode: {board.modes[number]} " in run(laid, "--show")
     assert "already" in run(laid, "--mode", name) and len(performed(laid[0])) == 1
+
+
+@pytest.mark.parametrize("capped", [False, True])
+@pytest.mark.parametrize(("board", "name"), [(XAVIER, "MAXN"), (ORIN, "MAXN"), (NANO, "MAXN_SUPER"), (THOR, "MAXN")])
+def test_the_mode_with_the_most_power_is_found_whatever_it_is_called(
+    tmp_path: Path, board: Board, name: str, capped: bool
+) -> None:
+    laid = lay(board, tmp_path)
+    if capped:  # a board without such a mode
+        conf = laid[0] / "etc/nvpmodel.conf"
+        conf.write_text(re.sub(r"<[^>]*MAXN[^>]*>", "", conf.read_text()))
+        watts = {mode: int(found.group(1)) for mode in board.modes for found in [re.search(r"(\d+)W", mode)] if found}
+        name = max(watts, key=lambda mode: watts[mode])
+    run(laid, "--mode", "max", "--reboot")
+    assert f"power mode: {name} " in run(laid, "--show")
 
 
 def test_undo_brings_everything_back(tmp_path: Path) -> None:

@@ -429,7 +429,7 @@ def test_wrong_options_are_refused(tmp_path: Path) -> None:
                 "Release Build\n"
             },
             "/source[onnx,gpu]",
-            "pip uninstall -y onnxruntime && ",
+            "pip install 'onnxruntime-gpu[cuda,cudnn]'",
         ),
         ({"dev/dxg": "", "usr/lib/wsl/lib/libcuda.so.1": ""}, "/source[onnx,gpu]", "GPU: NVIDIA, driver wsl"),
     ],

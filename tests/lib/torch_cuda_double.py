@@ -4,11 +4,13 @@ the engine's path on CUDA is whole and keeps order between its streams' names; n
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import importlib
 import itertools
 import types
 from typing import Any, Iterator, List, Tuple
 
+import numpy as np
 import torch
 
 from edgeserve.errors import DeviceMissing
@@ -95,6 +97,11 @@ class Torch:
 
     def device(self, kind: str, index: int = 0) -> torch.device:
         return CPU
+
+    def as_tensor(self, value: Any, device: Any = None) -> torch.Tensor:
+        """An array "on the GPU", at an address of the host."""
+        memory = (ctypes.c_byte * value.nbytes).from_address(value.pointer)
+        return torch.from_numpy(np.frombuffer(memory, value.dtype).reshape(value.shape).copy())
 
     def empty(self, shape: Any, dtype: Any = None, pin_memory: bool = False) -> torch.Tensor:
         assert pin_memory

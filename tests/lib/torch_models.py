@@ -211,3 +211,17 @@ class Deep(torch.nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.layers(x)
+
+
+class Layout(torch.nn.Module):
+    """A convolution, and whether its input and its kernels lay channels last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = torch.nn.Conv2d(3, 4, 3)
+        torch.nn.init.constant_(self.inner.weight, 0.5)
+        torch.nn.init.zeros_(self.inner.bias)
+
+    def forward(self, x):
+        last = [each.is_contiguous(memory_format=torch.channels_last) for each in (x, self.inner.weight)]
+        return self.inner(x).flatten(1), torch.tensor(last, dtype=torch.float32).expand(len(x), 2)

@@ -34,7 +34,7 @@ device = "gpu"
 [model.net]
 engine = "tensorrt"
 file = "linear.onnx"
-options = { plans = "plans" }
+options = { plans = "plans", allow_build = true }
 [app.net]
 model = "net"
 slo = "10s"

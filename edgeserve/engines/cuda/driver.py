@@ -3,7 +3,8 @@
 Handles and pointers are plain integers, sizes are bytes. Calls that take
 no device need a current context on the calling thread. Failures are those of
 :func:`edgeserve.engines.cuda.status.error_of`. The binding is ``cuda.bindings.driver`` of cuda-bindings, or
-``cuda.cuda`` of cuda-python, which Python 3.8 has. A call of it returns ``(status, value...)``.
+``cuda.cuda`` of cuda-python, which Python 3.8 has; without both the driver's library is called as it is
+(:mod:`edgeserve.engines.cuda.bare_library`). A call of it returns ``(status, value...)``.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import importlib
 from typing import Any, Dict, Tuple
 
+from edgeserve.engines.cuda.bare_library import PlainBinding
 from edgeserve.engines.cuda.status import DRIVER_MEND, NOT_READY, error_of
 from edgeserve.errors import ConfigError, DeviceMissing, EngineError, nearest
 
@@ -42,13 +44,17 @@ def open_driver(choice: str = "auto") -> Driver:
 
 
 def binding() -> Any:
-    """The module of the binding. Raises :class:`DeviceMissing` where none can be imported."""
+    """The module of the binding, else the library itself. Raises :class:`DeviceMissing` where neither is there."""
     missing = []
     for name in BINDINGS:
         try:
             return importlib.import_module(name)
         except ImportError as error:
             missing.append(f"{name}: {error}")
+    try:
+        return PlainBinding()
+    except (OSError, AttributeError) as error:  # no driver, or one before CUDA 11.4
+        missing.append(str(error))
     raise DeviceMissing(f"no library for CUDA can be imported ({'; '.join(missing)}); {INSTALL_MEND}")
 
 

@@ -256,6 +256,8 @@ class LlamaBackend:
         settings.split_mode = ONE_GPU
         has_gpu = llama_cpp.llama_supports_gpu_offload() and not vocabulary_only
         settings.main_gpu = self._gpu if has_gpu else NO_GPU
+        # What lies on the GPU alone is read, not mapped: a file's pages would fill the memory that a board shares.
+        settings.use_mmap = not (has_gpu and self._gpu_layers == ALL_LAYERS)
         settings.vocab_only = vocabulary_only
         check_kind(self._path, WRITES, self._model)
         model = load_file(self._model, self._path, settings)

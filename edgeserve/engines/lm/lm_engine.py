@@ -219,6 +219,7 @@ class LmEngine(Engine):
 
     def use_processes(self, start: StartProcess, always: bool) -> bool:
         self._start, self.ends_calls = start, always
+        self.takes_turns = always
         return True
 
     def trouble(self, lane: str) -> str:

@@ -8,7 +8,7 @@ sequences that it held are computed again. What starts a child is handed in.
 from __future__ import annotations
 
 from collections import deque
-from typing import Any, Callable, Deque, Dict, List, Protocol, Sequence, Tuple
+from typing import Any, Callable, Deque, Dict, List, Optional, Protocol, Sequence, Tuple
 
 from numpy.typing import NDArray
 
@@ -16,6 +16,8 @@ from edgeserve.config.schema import ModelConfig
 from edgeserve.engines import make_engine
 from edgeserve.engines.base import LaneInfo
 from edgeserve.engines.lm.backend import BackendSession, LmBackend, ModelFacts, Row, Source, Tokenizer
+from edgeserve.engines.turns import NAME as TURNS
+from edgeserve.engines.turns import Turns, no_hold
 from edgeserve.errors import EngineError
 
 HOST, TRIAL = "edgeserve.engines.lm.remote:BackendHost", "edgeserve.engines.lm.remote:TrialHost"
@@ -83,7 +85,7 @@ class RemoteBackend:
                 f"model {self._name!r} was not made for lane {lane.name!r} (made for "
                 f"{', '.join(map(repr, self._processes))})"
             )
-        return RemoteSession(process, slots, self._mixes)
+        return RemoteSession(process, slots, self._mixes, (lane.common or {}).get(TURNS), lane.name)
 
     def tokenizer(self) -> Tokenizer:
         return self._local.tokenizer()
@@ -95,12 +97,17 @@ class RemoteBackend:
 
 
 class RemoteSession(BackendSession):
-    """One lane's session, whose memory is the child's."""
+    """One lane's session, whose memory is the child's. ``turns``: of the processes on the lane's GPU: each step waits
+    for the child's."""
 
-    def __init__(self, process: Process, slots: int, mixes: bool) -> None:
+    def __init__(
+        self, process: Process, slots: int, mixes: bool, turns: Optional[Turns] = None, lane: str = ""
+    ) -> None:
         self.slots = slots
         self.mixes = mixes
         self._process = process
+        self._turns = turns
+        self._lane = lane
         self._starts = process.present()
         self._orders: Deque[Order] = deque()  # on any thread; told with the next step, before its rows
 
@@ -112,7 +119,11 @@ class RemoteSession(BackendSession):
 
     def _run(self, verb: str, rows: Sequence[Any]) -> List[NDArray[Any]]:
         orders = [self._orders.popleft() for _ in range(len(self._orders))]
-        scores: List[NDArray[Any]] = self._process.call(verb, (orders, list(rows)), self._starts)
+        hold = no_hold(0) if self._turns is None else self._turns.wait(id(self._process), self._lane)
+        try:
+            scores: List[NDArray[Any]] = self._process.call(verb, (orders, list(rows)), self._starts)
+        finally:
+            hold.leave()
         return scores
 
     def encode(self, sources: Sequence[Source]) -> None:

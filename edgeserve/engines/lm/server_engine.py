@@ -235,7 +235,7 @@ class RequestReader(Reader):
             body["prompt"] = self._ids(given["tokens"])
         else:
             text = self._text(given["prompt"], "prompt")
-            body.update({"messages": [{"role": "user", "content": text}]} if chat else {"prompt": text})
+            body["messages" if chat else "prompt"] = [{"role": "user", "content": text}] if chat else text
         if not body.get("messages", body.get("prompt")):
             raise self._refuse("the prompt is empty; give at least one token")
         if isinstance(body.get("prompt"), list) and len(body["prompt"]) >= self._context:

@@ -19,7 +19,7 @@ from typing import Any, Dict, TextIO
 
 from edgeserve.engines.tensorrt.build_errors import KINDS
 from edgeserve.engines.tensorrt.construct import construct
-from edgeserve.engines.tensorrt.library import open_library
+from edgeserve.engines.tensorrt.library import load_plugins, open_library
 from edgeserve.engines.tensorrt.settings import BuildRequest
 from edgeserve.engines.tensorrt.shapes import as_json
 from edgeserve.errors import EngineError
@@ -92,8 +92,9 @@ def build(request: Dict[str, Any], reporter: Reporter) -> Dict[str, Any]:
                 os.unlink(beside)
 
     try:
-        library = open_library(request["library"])
-        built = construct(library, BuildRequest(**request["request"]), where, reporter.say, known, keep)
+        library, asked = open_library(request["library"]), BuildRequest(**request["request"])
+        load_plugins(asked.plugins, where)
+        built = construct(library, asked, where, reporter.say, known, keep)
     except EngineError as error:
         return {"error": error.code if error.code in KINDS else EngineError.code, "message": str(error)}
     except MemoryError:

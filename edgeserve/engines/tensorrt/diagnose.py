@@ -147,7 +147,8 @@ def plan_of(config: Config, model: ModelConfig, about: Dict[str, Any]) -> Found:
     return (
         subject,
         NOTE,
-        f"there is none for this library, device and power mode: the next start builds it, {time}",
+        f"there is none for this library and device: building it takes {time}, and "
+        + ("the next start does" if settings.allow_build else "a server does not begin that"),
         f"edgeserve profile {config.source}",
     )
 

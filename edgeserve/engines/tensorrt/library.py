@@ -8,13 +8,14 @@ alone, so every call goes with a :class:`Log` whose last words become the error'
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import importlib
 import importlib.util
 import logging
 import sys
 import threading
 from collections import deque
-from typing import Any, Deque, List, NamedTuple, Tuple
+from typing import Any, Deque, List, NamedTuple, Sequence, Tuple
 
 from edgeserve.engines.tensorrt.build_errors import LibraryMissing
 from edgeserve.engines.tensorrt.settings import LIBRARIES
@@ -77,6 +78,19 @@ def open_library(choice: str) -> Library:
         _register_plugins(library)
         return library
     raise LibraryMissing(f"TensorRT cannot be imported ({'; '.join(tried)}); {INSTALL_MEND}")
+
+
+def load_plugins(paths: Sequence[str], where: str) -> None:
+    """Load libraries of plugins of one's own, which register themselves: before a network is parsed and before a plan
+    is loaded. Raises :class:`LibraryMissing`."""
+    for path in paths:
+        try:
+            ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
+        except OSError as error:
+            raise LibraryMissing(
+                f"{where}: the plugins in {path} cannot be loaded ({error}); build them for this release of "
+                "TensorRT, and install what they need"
+            ) from None
 
 
 def check_installed(choice: str) -> None:

@@ -1,12 +1,14 @@
 """The cache of plans: what a plan belongs to, where it lies, and who may build it.
 
-A plan runs on the GPU, in the power mode and with the library version that built it, and nowhere else; TensorRT itself
-notices only some of that. So a plan's name is a hash of everything it depends on (:class:`Identity`), a file of
-metadata beside it repeats that in words with the plan's own hash, and a plan whose metadata do not fit to the letter is
-built again, never run. Files appear whole (written beside and renamed); one process builds while others wait.
+A plan runs on GPUs of one kind with the library version that built it, and nowhere else; TensorRT itself notices only
+some of that. So a plan's name is a hash of everything it depends on (:class:`Identity`), a file of metadata beside it
+repeats that in words with the plan's own hash, and a plan whose metadata do not fit to the letter is built again, never
+run. What it runs with all the same, though its kernels were timed there, are facts beside it (:func:`built_on`): the
+power mode, the driver, the card's name. Files appear whole (written beside and renamed); one process builds while
+others wait.
 
-Layout: ``NAME-HASH.plan``, ``NAME-HASH.json``, ``NAME-HASH.lock`` per plan, ``timing-HASH.cache`` per library, device
-and power mode.
+Layout: ``NAME-HASH.plan``, ``NAME-HASH.json``, ``NAME-HASH.lock`` per plan, ``timing-HASH.cache`` per library and
+machine.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import logging
 import os
 import re
 import threading
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
 from edgeserve.config.files import read_sha256, sha256_of
 from edgeserve.config.machine import slug
@@ -31,7 +33,7 @@ from edgeserve.errors import EngineError
 
 log = logging.getLogger("edgeserve.tensorrt")
 
-FORMAT = 1
+FORMAT = 2
 """The format of the metadata, and of the nodes that ``options.image`` puts in front of a network: raised when either
 changes. A plan of another format is built again."""
 
@@ -49,7 +51,6 @@ class Identity(NamedTuple):
     library: str
     version: str
     device: Dict[str, Any]
-    power_mode: str
     release: str
     model_sha256: str
     request: Dict[str, Any]
@@ -76,12 +77,32 @@ def identity_of(
     return Identity(
         library,
         version,
-        {} if device is None else device_facts(device),
-        power_mode(root),
+        {} if device is None else {key: device_facts(device)[key] for key in ("compute_capability", "multiprocessors")},
         l4t_release(root),
         content_sha256(graph_parts(model_path)),
         request.identity(),
     )
+
+
+def built_on(device: Optional[DeviceInfo], root: str = "/") -> Dict[str, Any]:
+    """The facts of this machine that kernels are timed with, and that a plan does not depend on."""
+    facts = {} if device is None else device_facts(device)
+    return {"power_mode": power_mode(root), **{key: facts[key] for key in ("name", "cuda") if key in facts}}
+
+
+def built_elsewhere(metadata: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """The facts that differ from those of the build, as text; empty for none."""
+    then = metadata.get("built_on", {})
+    names = {"power_mode": "power mode", "name": "GPU", "cuda": "CUDA driver"}
+    return ", ".join(
+        f"{names[key]} {_fact(now[key])} (built with {_fact(then[key])})"
+        for key in now
+        if key in then and then[key] != now[key]
+    )
+
+
+def _fact(value: Any) -> str:
+    return ".".join(map(str, value)) if isinstance(value, list) else str(value) or "none"
 
 
 def device_facts(device: DeviceInfo) -> Dict[str, Any]:
@@ -123,9 +144,9 @@ class PlanCache:
         """The path of a model's plan."""
         return os.path.join(self._directory, f"{slug(name)}-{identity.digest()}.{ending}")
 
-    def timing_cache(self, identity: Identity) -> str:
-        """The path of kernel timings that all models' builds share."""
-        about = json.dumps([identity.library, identity.version, identity.device, identity.power_mode], sort_keys=True)
+    def timing_cache(self, identity: Identity, facts: Mapping[str, Any]) -> str:
+        """The path of kernel timings that all models' builds share, of a machine with these ``facts``."""
+        about = json.dumps([identity.library, identity.version, identity.device, facts], sort_keys=True)
         return os.path.join(self._directory, f"timing-{sha256_of([about.encode()])[:HASH_CHARACTERS]}.cache")
 
     def find(self, name: str, identity: Identity) -> Optional[StoredPlan]:
@@ -168,9 +189,11 @@ class PlanCache:
     def discard(self, plan: StoredPlan, why: str) -> None:
         """The plan cannot be run after all: the next :meth:`obtain` builds it again."""
         log.warning("%s is removed: %s", plan.path, why)
-        for path in (plan.path, _metadata_path(plan.path)):
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(path)
+        _remove(plan.path)
+
+    def remove(self, name: str, identity: Identity) -> None:
+        """A plan that is there is not wanted any more: the next :meth:`obtain` builds another."""
+        _remove(self.path(name, identity))
 
     def estimate_s(self, identity: Identity, model_bytes: int, profiles: int) -> Optional[float]:
         """The expected seconds of a build, from the builds remembered here: the last one of the same model, else
@@ -269,6 +292,12 @@ class PlanCache:
 
 
 _SLEEP = threading.Event()  # never set: waiting for it is a sleep without a clock
+
+
+def _remove(plan: str) -> None:
+    for path in (plan, _metadata_path(plan)):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
 
 
 def _metadata_path(plan: str) -> str:

@@ -21,6 +21,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import threading
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
@@ -30,6 +31,7 @@ from edgeserve.engines.base import Batch, Finished, LaneInfo, Pending, Result, S
 from edgeserve.engines.cuda.completion import DevicePending
 from edgeserve.engines.cuda.device import CudaDevice, CudaStream, DeviceBuffer, Event, Graph
 from edgeserve.engines.cuda.lane_stream import LaneStream
+from edgeserve.engines.cuda.placed import Placed, all_there, merged, placed, refused, without
 from edgeserve.engines.cuda.staging import Staged
 from edgeserve.engines.cuda.status import of_model
 from edgeserve.engines.device_arrays import DeviceArray
@@ -270,43 +272,6 @@ class Collecting:
         return self._results
 
 
-class Placed(NamedTuple):
-    """An input that lies on the device: of which name, in which row of the batch."""
-
-    name: str
-    row: int
-    array: DeviceArray
-
-
-def _placed(batch: Batch, slot: BatchMemory) -> Tuple[Batch, List[Placed]]:
-    """The batch with host arrays in place of inputs on the device, and those. They are rows of the slot's own memory,
-    so that packing them copies nothing."""
-    found = [
-        Placed(name, row, value)
-        for row, item in enumerate(batch.items)
-        for name, value in item.items()
-        if isinstance(value, DeviceArray)
-    ]
-    if not found:
-        return batch, found
-    items = [dict(item) for item in batch.items]
-    for name, row, array in found:
-        rows = slot.room(name, (batch.size, *array.shape), array.dtype)
-        items[row][name] = np.zeros(array.shape, array.dtype) if rows is None else rows[row]
-    return batch._replace(items=items), found
-
-
-def _all_there(name: str, rows: int, there: Sequence[Placed]) -> bool:
-    """Whether every row of an input lies on the device."""
-    return sum(placed.name == name for placed in there) == rows
-
-
-def merged(results: Sequence[Result], failed: Mapping[int, EngineError], count: int) -> List[Result]:
-    """``results`` of the items that were handed on, and between them those of ``failed``."""
-    rest = iter(results)
-    return [Result({}, error=failed[place]) if place in failed else next(rest) for place in range(count)]
-
-
 class LaneContexts:
     """The contexts and memory that one lane has of a loaded plan. Made, used and asked on the lane's thread; freed by
     ``unload``'s."""
@@ -322,6 +287,7 @@ class LaneContexts:
         self._scratch = scratch_of(lane, loaded.device.driver)
         self._beside: List[CudaStream] = []
         self._next = 0
+        self._moving = threading.Lock()  # another model's load moves the memory, and an unload ends the contexts
         self.freed = False
         sizes = sorted({size for size, _ in loaded.profiles})
         first = copy * len(sizes)
@@ -358,15 +324,11 @@ class LaneContexts:
             return Finished([Result({}, error=failed[place]) for place in range(len(batch.items))])
         with loaded.device.current():
             number, slot = self._free_slot()
-            rest, there = _placed(rest, slot)
+            rest, there = placed(rest, slot.room)
             packed = loaded.ports.pack(rest, slot.room)
             for error in packed.failed.values():  # a kept error must not keep this frame, and so the engine
                 error.__traceback__ = error.__cause__ = error.__context__ = None
-            there = [
-                placed._replace(row=placed.row - sum(place < placed.row for place in packed.failed))
-                for placed in there
-                if placed.row not in packed.failed
-            ]
+            there = without(there, packed.failed)
             if not packed.rows:
                 return Finished(merged(loaded.ports.unpack((), packed), failed, len(batch.items)))
             context = self._contexts[size]
@@ -390,8 +352,9 @@ class LaneContexts:
         """Give everything back: graphs and contexts, then the memory that they use, then the slots; and let go of the
         engine, which a session that is still referenced must not hold. Idempotent."""
         self.freed = True
-        for context in self._contexts.values():
-            context.free()
+        with self._moving:
+            for context in self._contexts.values():
+                context.free()
         self.loaded = self.loaded._replace(engine=None)
         self._scratch.leave(self)
         for slot in self._slots:
@@ -403,8 +366,9 @@ class LaneContexts:
     def moved(self, block: DeviceBuffer) -> None:
         """The lane's working memory has grown, for another model: use the new block. Called on the lane's thread."""
         self.stream.stream.synchronize()
-        for context in self._contexts.values():
-            context.move(block)
+        with self._moving:
+            for context in self._contexts.values() if not self.freed else ():
+                context.move(block)
 
     # --- helpers ---
 
@@ -444,7 +408,7 @@ class LaneContexts:
         try:
             if not loaded.mapped:
                 for tensor in loaded.tensors:
-                    if tensor.is_input and not _all_there(tensor.name, packed.rows, collecting.there):
+                    if tensor.is_input and not all_there(tensor.name, packed.rows, collecting.there):
                         slot.staged[tensor.name].to_device(into, _bytes_of(packed.feeds[tensor.name], tensor))
             self._copy_within(slot, into, collecting.there)
             if not loaded.mapped:
@@ -472,7 +436,7 @@ class LaneContexts:
     def _copy_within(self, slot: BatchMemory, into: CudaStream, there: Sequence[Placed]) -> None:
         """Enqueue the copies of inputs that lie on the device, each behind the stream that made it."""
         driver = self.loaded.device.driver
-        for stream in sorted({placed.array.stream for placed in there if placed.array.stream is not None}):
+        for stream in sorted({each.array.stream for each in there if each.array.stream is not None}):
             if stream not in slot.produced:
                 slot.produced[stream] = self.loaded.device.event(timing=False)
             driver.record(slot.produced[stream].handle, stream)
@@ -493,16 +457,7 @@ class LaneContexts:
 
     def _outside(self, batch: Batch) -> Dict[int, EngineError]:
         """The items whose shapes no profile takes."""
-        failed = {
-            place: EngineError(
-                f"{self.loaded.where}: input {name!r} lies on the GPU, and is {why} there; send a copy on the host"
-            )
-            for place, item in enumerate(batch.items)
-            for name, value in item.items()
-            if isinstance(value, DeviceArray)
-            for why in [self._why_not_there(name, value)]
-            if why
-        }
+        failed = refused(batch, self.loaded.where, self._why_not_there)
         for place, item in enumerate(batch.items if self.loaded.ranges else ()):
             for name, allowed in self.loaded.ranges.items():
                 shape = _shape_of(item.get(name))

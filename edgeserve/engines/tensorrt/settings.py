@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import Any, Dict, List, NamedTuple, Sequence, Tuple, Union
 
-from edgeserve.config.files import cache_directory, resolve_path
+from edgeserve.config.files import cache_directory, file_sha256, resolve_path
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.image import read_image
 from edgeserve.engines.options import Options
@@ -41,6 +41,8 @@ OWN_OPTIONS = (
     "optimization_level",
     "build_memory",
     "build_timeout",
+    "allow_build",
+    "plugins",
     "plans",
     "timing_cache",
     "dla_core",
@@ -66,7 +68,8 @@ class BuildRequest(NamedTuple):
     ``ranges`` (input -> [smallest, usual, largest]) and ``shapes`` (input -> lengths of open axes). ``states``,
     ``constants`` and ``masks`` (padded input -> its mask) are inputs whose shape follows from elsewhere.
     ``image`` has the fields of an :class:`~edgeserve.engines.image.ImageForm`, where frames are prepared in the plan.
-    ``aux_streams``: the number of streams beside the lane's that the plan may use.
+    ``aux_streams``: the number of streams beside the lane's that the plan may use. ``plugins``: paths of
+    libraries, whose content belongs to a plan.
     ``tactic_bytes`` bounds the builder's device memory (0: it does itself); what was free then makes no other plan.
     """
 
@@ -87,10 +90,12 @@ class BuildRequest(NamedTuple):
     lanes: int
     image: Dict[str, Any] = {}
     aux_streams: int = 0
+    plugins: List[str] = []
 
     def identity(self) -> Dict[str, Any]:
         """The settings that two plans of one file must share to be the same."""
-        return {key: value for key, value in self._asdict().items() if key not in ("file", "tactic_bytes")}
+        kept = {key: value for key, value in self._asdict().items() if key not in ("file", "tactic_bytes")}
+        return {**kept, "plugins": [file_sha256(path) for path in self.plugins]}
 
 
 class Settings(NamedTuple):
@@ -102,6 +107,7 @@ class Settings(NamedTuple):
     timing_cache: bool
     build_memory_bytes: int
     build_timeout_ns: int
+    allow_build: bool
     graph: bool
     mapped: str
     cuda: str
@@ -137,6 +143,7 @@ def read_settings(model: ModelConfig, options: Options, lanes: int, directory: s
         lanes=lanes,
         image={} if image is None else image._asdict(),
         aux_streams=options.integer("aux_streams", 0, 0, 7),
+        plugins=[_plugins(name, directory, options.where("plugins")) for name in options.texts("plugins")],
     )
     return Settings(
         library=library,
@@ -145,11 +152,19 @@ def read_settings(model: ModelConfig, options: Options, lanes: int, directory: s
         plans=resolve_path(plans, directory) if plans else os.path.join(cache_directory(), "tensorrt"),
         build_memory_bytes=build_memory,
         build_timeout_ns=options.duration_ns("build_timeout", BUILD_TIMEOUT_NS),
+        allow_build=options.boolean("allow_build", False),
         graph=options.boolean("graph", True),
         mapped=_one_of(options, "mapped", "auto", ("auto", "yes", "no")),
         cuda=options.text("cuda", "auto"),
         example=options.text("example"),
     )
+
+
+def _plugins(name: str, directory: str, where: str) -> str:
+    path = os.path.abspath(resolve_path(name, directory))
+    if not os.path.isfile(path):
+        raise ConfigError(f"{where}: there is no file {path}; expected a library of TensorRT plugins (.so)")
+    return path
 
 
 def _one_of(options: Options, key: str, default: str, allowed: Sequence[str]) -> str:

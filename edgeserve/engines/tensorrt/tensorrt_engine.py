@@ -44,7 +44,7 @@ from edgeserve.engines.tensorrt.building import (
 )
 from edgeserve.engines.tensorrt.construct import FP16_MEND
 from edgeserve.engines.tensorrt.io_tensors import Tensor, check_profiles, tensors_of
-from edgeserve.engines.tensorrt.library import Library, check_installed, open_library
+from edgeserve.engines.tensorrt.library import Library, check_installed, load_plugins, open_library
 from edgeserve.engines.tensorrt.plan_file import (
     check_options,
     choose,
@@ -52,7 +52,7 @@ from edgeserve.engines.tensorrt.plan_file import (
     item_ranges_of,
     profiles_in,
 )
-from edgeserve.engines.tensorrt.plans import Identity, PlanCache, StoredPlan, identity_of
+from edgeserve.engines.tensorrt.plans import Identity, PlanCache, StoredPlan, built_elsewhere, built_on, identity_of
 from edgeserve.engines.tensorrt.running import LaneContexts, Loaded, TensorrtSession
 from edgeserve.engines.tensorrt.settings import KNOWN_OPTIONS, BuildRequest, is_plan, read_settings
 from edgeserve.engines.tensorrt.shapes import Input, Profile, ProfileShape, item_ranges
@@ -106,6 +106,7 @@ class TensorrtEngine(Engine):
         path = model_path(self._model, self._directory)
         host_bytes = available_bytes()
         library = open_library(self._settings.library)
+        load_plugins(self._settings.request.plugins, self._where)
         if not hasattr(library.trt.IExecutionContext, "execute_async_v3"):
             raise LibraryMissing(
                 f"{self._where}: {library.name} {library.version} is too old; expected 8.5 or later (JetPack 5.1)"
@@ -236,17 +237,29 @@ class TensorrtEngine(Engine):
         before = stamps(graph_parts(path))
         identity = identity_of(library.name, library.version, fixed, path, request)
         cache = PlanCache(self._settings.plans)
+        if self.rebuilds:
+            cache.remove(self._name, identity)
         plan = self._obtain(library, device, cache, identity, path, before)
         try:
             self._loaded = self._deserialized(library, device, plan)
         except PlanRefused as error:
-            if plan.was_built:
+            if plan.was_built or not self._may_build:
                 raise
             forget_locals(error)  # of the refused plan, whose memory the build needs
             cache.discard(plan, str(error))
             plan = self._obtain(library, device, cache, identity, path, before)
             self._loaded = self._deserialized(library, device, plan)
+        other = built_elsewhere(plan.metadata, built_on(fixed))
+        if other:
+            log.info(
+                "%s: its plan runs with %s; 'edgeserve profile --rebuild' times its kernels anew", self._where, other
+            )
+        self.rebuilds = False
         return plan
+
+    @property
+    def _may_build(self) -> bool:
+        return self._settings.allow_build or not any(lane.serves for lane in self._lanes)
 
     def _request(self, library: Library) -> BuildRequest:
         """The request for the build: lanes count only where each needs a copy of the profiles."""
@@ -261,7 +274,16 @@ class TensorrtEngine(Engine):
         model_bytes = weights_size_bytes(path)
         request = self._request(library)._replace(file=os.path.abspath(path))
         limits = BuildLimits(settings.build_memory_bytes, settings.build_timeout_ns)
-        timing_cache = cache.timing_cache(identity) if settings.timing_cache else ""
+        facts = built_on(device.info)
+        timing_cache = cache.timing_cache(identity, facts) if settings.timing_cache and not self.rebuilds else ""
+        if not self._may_build and cache.find(self._name, identity) is None:
+            raise BuildFailed(
+                f"{self._where}: there is no plan of {os.path.basename(path)} in {settings.plans} for "
+                f"{identity.library} {identity.version} on this device, and a server builds none: that takes minutes, "
+                "and the whole GPU. "
+                f"Run 'edgeserve profile CONFIG --model {self._name}' first, or set [model.{self._name}] "
+                "options.allow_build = true"
+            )
 
         def build(plan: str) -> Dict[str, Any]:
             expected_s = cache.estimate_s(identity, model_bytes, len(request.sizes))
@@ -296,7 +318,13 @@ class TensorrtEngine(Engine):
                     "when all its files are in their place"
                 )
             log.warning("%s: the plan was built in %.1f s", self._where, built["build_s"])
-            return {**built, "model_bytes": model_bytes, "profiles_count": len(request.sizes), "model": self._name}
+            return {
+                **built,
+                "model_bytes": model_bytes,
+                "profiles_count": len(request.sizes),
+                "model": self._name,
+                "built_on": facts,
+            }
 
         def waiting(looks: int) -> None:
             self._progress = f"waiting for another process that builds the plan, for {looks * plans.LOCK_LOOK_S:.0f} s"

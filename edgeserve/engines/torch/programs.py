@@ -17,7 +17,7 @@ import os
 import re
 import warnings
 from dataclasses import replace
-from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
 
 import numpy as np
 import torch
@@ -57,6 +57,9 @@ NUMBERS = {"int": int, "float": float, "bool": bool}
 CHANCE = re.compile(r"aten(?:::|\.)(?:rand|normal|bernoulli|multinomial|poisson|exponential|native_dropout)")
 """Operators that draw numbers, as graphs write them. A module that is not training drops nothing out."""
 
+IMAGE_AXES = 4
+"""Batch, channels, height, width: what torch can lay channels last."""
+
 Dims = Tuple[Optional[int], ...]
 
 
@@ -68,7 +71,7 @@ class Program:
 
     def __init__(
         self,
-        function: Callable[..., Any],
+        function: Any,
         inputs: Sequence[Port],
         outputs: Sequence[str],
         keywords: Sequence[str] = (),
@@ -86,6 +89,7 @@ class Program:
         self.sizes = sizes
         self.tensors = list(tensors)  # weights and buffers
         self._keywords = frozenset(keywords)
+        self._channels_last = False
         self.numbers = frozenset(numbers)
 
     def call(self, feeds: Mapping[str, torch.Tensor]) -> List[torch.Tensor]:
@@ -95,6 +99,8 @@ class Program:
         named: Dict[str, Any] = {}
         for port in self.inputs:
             value: Any = feeds[port.name]
+            if self._channels_last and value.dim() == IMAGE_AXES:
+                value = value.contiguous(memory_format=torch.channels_last)
             if port.name in self.numbers:
                 value = value.item()
             if port.name in self._keywords:
@@ -102,6 +108,15 @@ class Program:
             else:
                 arguments.append(value)
         return self._in_order(self.function(*arguments, **named))
+
+    def lay_channels_last(self) -> None:
+        """Keep images and kernels with their channels as the last axis in memory."""
+        self.function.to(memory_format=torch.channels_last)
+        self._channels_last = True
+
+    def compile(self) -> None:
+        """Have torch compile the network, at its first calls."""
+        self.function = torch.compile(self.function)
 
     def weights_bytes(self) -> int:
         """Bytes of the weights and buffers; what two of them share counts once."""

@@ -17,6 +17,8 @@ from edgeserve.engines.base import Batch, Finished, LaneInfo, Pending, Result, S
 from edgeserve.engines.cuda.completion import DevicePending, StreamClock
 from edgeserve.engines.cuda.driver import open_driver
 from edgeserve.engines.cuda.lane_stream import NAME, LaneStream, lane_stream
+from edgeserve.engines.cuda.placed import Placed, merged, placed, refused, without
+from edgeserve.engines.device_arrays import DeviceArray
 from edgeserve.engines.ports import PackedBatch, Ports
 from edgeserve.engines.torch.programs import TORCH_OF
 from edgeserve.errors import DeviceMissing, EngineError
@@ -104,11 +106,15 @@ class Pinned:
         self._tensors: Dict[str, torch.Tensor] = {}
 
     def room(self, name: str, shape: Tuple[int, ...], dtype: Any) -> Optional[NDArray[Any]]:
-        """Memory of an input, to pack it where it is copied from."""
+        """Memory of an input, to pack it where it is copied from; the same again for the same shape."""
         if name in self._on_host:
             return None
+        known = self._tensors.get(name)
+        if known is not None and known.shape == shape and known.dtype == TORCH_OF[np.dtype(dtype)]:
+            array: NDArray[Any] = known.numpy()
+            return array
         tensor = self._tensors[name] = torch.empty(shape, dtype=TORCH_OF[np.dtype(dtype)], pin_memory=True)
-        array: NDArray[Any] = tensor.numpy()
+        array = tensor.numpy()
         return array
 
     def taken(self, feeds: Dict[str, NDArray[Any]]) -> Dict[str, torch.Tensor]:
@@ -159,9 +165,12 @@ class CudaSession(Session):
 
     def launch(self, batch: Batch) -> Pending:
         ports, staged = self._ports(), Pinned(self._on_host())
-        packed = ports.pack(batch, staged.room)
+        failed = refused(batch, ports.where, lambda name, array: self._why_not_there(ports, name, array))
+        count, (batch, there) = len(batch.items), placed(batch.without(failed), staged.room)
+        packed = ports.pack(batch, staged.room) if batch.items else PackedBatch({}, {}, 0, 0, {})
+        there = without(there, packed.failed)
         if not packed.rows:
-            return Finished(ports.unpack((), packed))
+            return Finished(merged(ports.unpack((), packed), failed, count))
         shared = self._shared
         feeds = packed.feeds
         span: Any = None
@@ -170,7 +179,7 @@ class CudaSession(Session):
                 inputs = staged.taken(feeds)  # the host's work is over before the device's time begins
                 span = shared.clock.begin(shared.record)
                 with torch.inference_mode(), torch.cuda.device(self._device):
-                    arrays = self._to_host(self._computed(self._to_device(inputs)))
+                    arrays = self._to_host(self._computed(self._to_device(inputs, there)))
                     shared.record(span.end, self._outward.cuda_stream)
             except Exception as error:
                 if span is not None:
@@ -179,20 +188,32 @@ class CudaSession(Session):
         return DevicePending(
             shared.clock,
             span,
-            lambda: _unpacked(ports, arrays, packed),
+            lambda kept=there: merged(_unpacked(ports, arrays, packed), failed, count),  # type: ignore[misc]
             lambda error: self._fail(error, feeds),
             shared.current,
         )
 
-    def _to_device(self, inputs: Dict[str, torch.Tensor]) -> Dict[str, torch.Tensor]:
-        """The inputs on the device, but for those that stay on the host. torch's allocators keep pinned memory until
-        its copy is over, and device memory until the streams that it was recorded on are past it."""
+    def _why_not_there(self, ports: Ports, name: str, array: DeviceArray) -> str:
+        """The reason why an input cannot stay on the device, ``""`` without one."""
+        if name in self._on_host() or ports.is_padded(name):
+            return "padded or prepared"
+        return "" if ports.dtype_of(name) in (None, array.dtype) else f"{array.dtype}, to be {ports.dtype_of(name)}"
+
+    def _to_device(self, inputs: Dict[str, torch.Tensor], there: Sequence[Placed]) -> Dict[str, torch.Tensor]:
+        """The inputs on the device, but for those that stay on the host, with the rows that lie there already, each
+        behind the stream that made it. torch's allocators keep pinned memory until its copy is over, and device memory
+        until the streams that it was recorded on are past it."""
         on_host = self._on_host()
+        for stream in sorted({each.array.stream for each in there if each.array.stream is not None}):
+            self._inward.wait_stream(torch.cuda.ExternalStream(stream, self._device))
         with torch.cuda.stream(self._inward):
             moved = {
                 name: tensor if name in on_host else tensor.to(self._device, non_blocking=True)
                 for name, tensor in inputs.items()
             }
+            for name, row, array in there:
+                rows = moved[name] if moved[name].dim() > array.ndim else moved[name][None]  # without a batch axis
+                rows[row].copy_(torch.as_tensor(array, device=self._device))
         if self._beside:
             self._stream.wait_stream(self._inward)
             for tensor in moved.values():

@@ -5,8 +5,10 @@ Padding, states and checks are :mod:`edgeserve.engines.ports`'; how a network is
 returns, in order; default ``["output"]``, or the keys of the dict that an exported program returns), ``precision``
 (``"float32"``, ``"float16"``, ``"bfloat16"``: weights and floating inputs; what comes out is float32), ``threads`` (of
 one run on the CPU; default: the lane's), ``deterministic`` (operators that give the same bits each time; it holds for
-the whole process), ``example`` (``"module:function"``), ``cuda`` (the library for streams: ``auto``, ``cuda-bindings``,
-``cuda-bindings``), ``batch_axis`` and those of :mod:`edgeserve.engines.ports`.
+the whole process), ``channels_last`` (images and kernels lie so in memory: half-precision convolutions on a GPU are
+faster), ``compile`` (``torch.compile``, at load and for each batch size at warm-up), ``example``
+(``"module:function"``), ``cuda`` (the library for streams: ``auto`` or ``cuda-bindings``), ``batch_axis`` and those of
+:mod:`edgeserve.engines.ports`.
 
 torch keeps the number of threads per thread of the program where it is built with OpenMP, as its wheels are: each lane
 has its own. The number is set on the thread that runs a batch, and only when it differs.
@@ -30,7 +32,7 @@ from edgeserve.engines.options import Options
 from edgeserve.engines.ports import HALF_ROUNDING, PORT_OPTIONS, PackedBatch, Port, Ports
 from edgeserve.engines.python import NOMINAL_BYTES, import_function
 from edgeserve.engines.torch.failures import failure_of
-from edgeserve.engines.torch.programs import Program, read_program, storages
+from edgeserve.engines.torch.programs import EXPORTED, Program, read_program, storages
 from edgeserve.engines.torch.streams import CudaSession
 from edgeserve.engines.worker import worker_of
 from edgeserve.errors import ConfigError, DeviceMissing, EngineError, ExampleUnknown, OutOfMemory
@@ -42,6 +44,8 @@ KNOWN_OPTIONS = (
     "precision",
     "threads",
     "deterministic",
+    "channels_last",
+    "compile",
     "example",
     "cuda",
     "image",
@@ -93,6 +97,13 @@ class TorchEngine(Engine):
         self._directory = directory
         self._precision = PRECISIONS[precision]
         self._threads_set = options.integer("threads", 0, 1, 1024) if "threads" in options else 0
+        self._channels_last = options.boolean("channels_last", False)
+        self._compiles = options.boolean("compile", False)
+        if self._compiles and model.file and not model.function and not model.file.endswith(EXPORTED):
+            raise ConfigError(
+                f"{options.where('compile')}: {model.file} is TorchScript, which torch.compile does not take; export "
+                "it with torch.export, or name its module (function = 'module:Class')"
+            )
         self._deterministic = options.boolean("deterministic", False)
         self._example = options.text("example")
         self._cuda = options.text("cuda", "auto")
@@ -233,7 +244,12 @@ class TorchEngine(Engine):
 
     def _read(self) -> Program:
         try:
-            return read_program(self._model, self._options, self._directory, self._device, self._precision)
+            program = read_program(self._model, self._options, self._directory, self._device, self._precision)
+            if self._channels_last:
+                program.lay_channels_last()
+            if self._compiles:
+                program.compile()
+            return program
         except RuntimeError as error:  # torch's own, above all a device without room
             raise self.failed(error, {}) from error
 

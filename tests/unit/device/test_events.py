@@ -77,6 +77,7 @@ def test_the_hosts_clock_counts_only_where_the_profiles_is_given():
         (("gpu_clock:held", "over_current:oc2"), "power"),
         (("over_current:oc1",), "power"),
         (("clocks:hw_power_brake",), "power"),
+        (("power_alarm:VDD_GPU_SOC",), "power"),
     ],
 )
 def test_what_throttles_in_the_schedulers_words(throttles, cause):

@@ -31,10 +31,12 @@ def test_stack_keeps_values_and_fills_the_rest(lengths, multiple, absent, pad):
         np.testing.assert_array_equal(batch[row, len(array) :], np.float32(pad))
     assert not batch[len(arrays) :].any()
     used = np.full_like(batch, 7)
-    placed = stack(padded, arrays, shape, len(arrays) + absent, lambda name, wanted: used if name == "x" else None)
+    placed = stack(
+        padded, arrays, shape, len(arrays) + absent, lambda name, wanted, dtype: used if name == "x" else None
+    )
     assert placed is used
     np.testing.assert_array_equal(placed, batch)
-    elsewhere = stack(padded, arrays, shape, len(arrays) + absent, lambda name, wanted: None)
+    elsewhere = stack(padded, arrays, shape, len(arrays) + absent, lambda name, wanted, dtype: None)
     np.testing.assert_array_equal(elsewhere, batch)
 
 

@@ -75,7 +75,9 @@ def test_what_is_in_another_order_or_of_no_type_of_numpys_is_refused(given):
 
 def test_other_engines_say_that_they_take_no_such_input():
     array = on_device(interface())
-    with pytest.raises(WrongInput, match="it lies on the GPU, and engine = 'tensorrt' alone takes such inputs"):
+    with pytest.raises(
+        WrongInput, match="it lies on the GPU, and engine = 'tensorrt' or 'torch' there alone takes such inputs"
+    ):
         fit(Slot("x", np.float32, (2, 3)), array)
     with pytest.raises(TypeError, match="cannot leave its process"):
         pickle.dumps(array)
@@ -99,3 +101,11 @@ def test_a_library_with_both_is_asked_by_dlpack_since_that_orders_its_streams():
     tensor.__cuda_array_interface__ = interface(version=2).__cuda_array_interface__
     assert on_device(tensor).dtype == np.float16
     assert tensor.asked == [LEGACY_STREAM]
+
+
+@pytest.mark.parametrize(("module", "stream"), [("pycuda.gpuarray", LEGACY_STREAM), ("numba.cuda", None)])
+def test_arrays_of_pycuda_are_awaited_on_the_default_stream(module, stream):
+    kind = type("GPUArray", (), {"__module__": module})
+    array = kind()
+    array.__cuda_array_interface__ = interface(version=3, stream=None).__cuda_array_interface__
+    assert on_device(array).stream == stream

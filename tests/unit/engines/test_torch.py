@@ -408,3 +408,37 @@ def test_a_script_of_whole_numbers_is_served_by_init_and_says_why_floats_fail(tm
     assert model.options["inputs"]["x"] == {"dtype": "int64", "shape": [6]} and model.batch[-1] > 1
     with pytest.raises(EngineError, match="scalar types: Long, Int"):
         loaded(tmp_path, file=file, shapes={"x": (6,)})
+
+
+def of_image(tmp_path, **options):
+    model = ModelConfig(
+        "net",
+        "torch",
+        function="torch_models:Layout",
+        shapes={"x": (3, 5, 5)},
+        options={"outputs": ["y", "last"], **options},
+    )
+    return make_engine(model, [LaneInfo()], str(tmp_path))
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_images_and_kernels_lie_channels_last_where_that_is_asked(tmp_path, channels_last):
+    engine = of_image(tmp_path, channels_last=channels_last)
+    engine.load()
+    (result,) = engine.run(Batch([{"x": np.arange(75, dtype=np.float32).reshape(3, 5, 5)}], 1))
+    assert result.outputs["last"].tolist() == [float(channels_last)] * 2
+    assert result.outputs["y"][0] == np.arange(75).reshape(3, 5, 5)[:, :3, :3].sum() / 2, "the same answers"
+    engine.unload()
+
+
+def test_a_network_is_compiled_where_that_is_asked(tmp_path, monkeypatch):
+    calls = []
+    monkeypatch.setattr(torch, "compile", lambda module: lambda *given: calls.append(1) or module(*given))
+    engine = of_image(tmp_path, compile=True)
+    engine.load()
+    calls.clear()
+    engine.run(Batch([{"x": np.zeros((3, 5, 5), np.float32)}], 1))
+    assert calls == [1]
+    script = ModelConfig("net", "torch", file="net.pt", shapes={"x": (4,)}, options={"compile": True})
+    with pytest.raises(ConfigError, match="options.compile: net.pt is TorchScript"):
+        make_engine(script, [LaneInfo()], str(tmp_path))

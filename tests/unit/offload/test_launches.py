@@ -10,6 +10,7 @@ import pytest
 from hand_lane import ANY_TIME, Clock, Post, end
 
 from edgeserve.engines.base import Batch, Engine, LaneInfo, Pending, Session
+from edgeserve.engines.turns import Turns
 from edgeserve.errors import DeviceLost, EngineError
 from edgeserve.offload.lane_thread import LaneDown, LaneThread, LaneWork, WorkDone, WorkNotStarted
 
@@ -66,6 +67,11 @@ class Device(Engine):
     def open(self, lane: LaneInfo) -> Session:
         self.opened.append((lane, threading.current_thread().name))
         return Stream(self)
+
+    def came_within(self, wait_s: float) -> bool:
+        """Whether anything is launched within so long."""
+        with self.came:
+            return self.came.wait_for(lambda: bool(self.kernels), wait_s)
 
     def launched(self, count: int) -> List[Kernel]:
         with self.came:
@@ -345,3 +351,70 @@ def test_what_the_sessions_of_a_lane_share_is_closed_with_it(rig: Any) -> None:
     here.device.opened[0][0].common.update(stream=Shared(), number=7)
     end(here.lane)
     assert closed == ["edgeserve-gpu0"]
+
+
+# --- turns of processes on one GPU ---
+
+
+def work(engine: Device, work_id: int) -> LaneWork:
+    return LaneWork(work_id, 0, ANY_TIME, None, Batch([work_id], 1), None, engine, 100)
+
+
+def two_lanes(clock: Clock, post: Post, turns: Turns) -> List[LaneThread]:
+    lanes = [LaneThread(name, post, clock, info=LaneInfo(depth=2), turns=turns) for name in ("gpu0", "gpu1")]
+    for lane in lanes:
+        lane.start()
+    return lanes
+
+
+def test_batches_of_two_processes_on_one_gpu_run_in_turn_and_those_of_one_at_once() -> None:
+    clock, post, here, there = Clock(), Post(), Device(), Device()
+    there.ends_calls = True
+    first, second = two_lanes(clock, post, Turns())
+    first.give(work(here, 1))
+    first.give(work(here, 2))
+    kernels = here.launched(2)
+    second.give(work(there, 3))
+    second.give(work(here, 4))
+    assert not there.came_within(0.1), "it waits for the batches of the other process"
+    for kernel in kernels:
+        kernel.end()
+    (other,) = there.launched(1)
+    assert len(here.kernels) == 2, "and these wait for it"
+    other.end()
+    here.launched(3)[2].end()
+    assert sorted(mail.work.work_id for mail in post.take(4)) == [1, 2, 3, 4]
+    for lane in (first, second):
+        end(lane)
+
+
+def test_who_waits_for_the_turn_is_not_overtaken() -> None:
+    clock, post, here, there = Clock(), Post(), Device(), Device()
+    there.ends_calls = True
+    first, second = two_lanes(clock, post, Turns())
+    first.give(work(here, 1))
+    (kernel,) = here.launched(1)
+    second.give(work(there, 2))
+    assert not there.came_within(0.1)
+    first.give(work(here, 3))
+    assert len(here.kernels) == 1, "the lane has room, and another process waits"
+    kernel.end()
+    there.launched(1)[0].end()
+    here.launched(2)[1].end()
+    assert sorted(mail.work.work_id for mail in post.take(3)) == [1, 2, 3]
+    for lane in (first, second):
+        end(lane)
+
+
+def test_a_lane_that_hangs_gives_its_turn_to_others_when_it_is_replaced() -> None:
+    clock, post, here, there = Clock(), Post(), Device(), Device()
+    there.ends_calls = True
+    first, second = two_lanes(clock, post, Turns())
+    first.give(work(here, 1))
+    here.launched(1)
+    second.give(work(there, 2))
+    assert not there.came_within(0.1)
+    first.abandon()
+    there.launched(1)[0].end()
+    assert [mail.work.work_id for mail in post.take(1)] == [2]
+    end(second)

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 from edgeserve import cli
-from edgeserve.commands.init import model_files, read_shapes, trial
+from edgeserve.commands.init import compute, model_files, read_shapes, trial
 from edgeserve.commands.init.roles import GUESS_BYTES_MAX, NoBatchAxis, model_names, roles_of
 from edgeserve.commands.init.slo import choose_slo, read_rates, round_up
 from edgeserve.commands.init.trial import worthwhile
 from edgeserve.config.loading import load_config, parse_config
+from edgeserve.device.boards import KINDS, Board
 from edgeserve.engines.describe import FileDescription, describe
 from edgeserve.engines.gguf import read_header
 from edgeserve.engines.lm.lm_engine import KNOWN_OPTIONS
@@ -501,6 +502,16 @@ def test_a_gguf_file_is_served_on_the_gpu_where_library_and_machine_have_one(
     config = load_config(out)
     lane = config.lanes[(config.models["tiny"].lanes or tuple(config.lanes))[0]]
     assert config.devices[lane.device].kind == kind
+
+
+@pytest.mark.parametrize(("kind", "headroom"), [("agx-orin", 512 * 10**6), ("desktop-gpu", 0)])
+def test_a_board_keeps_memory_free_for_everything_else(tmp_path, llama, monkeypatch, kind, headroom):
+    monkeypatch.setenv("LLAMA_DOUBLE_GPU", "1")
+    monkeypatch.setattr(trial, "has_nvidia_gpu", lambda: True)
+    monkeypatch.setattr(compute, "detect_board", lambda: Board(KINDS[kind]))
+    out = str(tmp_path / "edge.toml")
+    assert cli.main(["init", tiny_gguf(tmp_path), "--out", out]) == 0
+    assert load_config(out).devices["gpu"].headroom_bytes == headroom
 
 
 def test_a_gguf_file_becomes_a_language_model(tmp_path, llama):

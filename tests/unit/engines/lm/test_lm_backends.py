@@ -303,6 +303,7 @@ def test_a_model_lies_on_its_lanes_device_and_on_no_other(
     vocabulary, weights = opened
     assert (vocabulary.main_gpu, vocabulary.split_mode) == (-1, 0), "no context of CUDA for a tokenizer"
     assert (weights.main_gpu, weights.split_mode, weights.n_gpu_layers) == (main_gpu, 0, layers)
+    assert (vocabulary.use_mmap, weights.use_mmap) == (True, layers == 0), "no second copy beside what lies on the GPU"
     assert contexts[0].offload_kqv == contexts[0].op_offload == (lane.device_kind == "cuda")
 
 

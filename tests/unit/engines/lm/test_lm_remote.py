@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import llama_double
 import psutil
 import pytest
@@ -9,6 +11,7 @@ import pytest
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines import make_engine
 from edgeserve.engines.base import Batch, LaneInfo
+from edgeserve.engines.turns import NAME, Turns
 from edgeserve.errors import EngineError, ProcessEnded
 
 LANE = LaneInfo(name="cpu0", models=1, apps=2)
@@ -69,6 +72,21 @@ def test_answers_are_those_of_this_process_and_a_crash_costs_its_batch_alone(eng
     child.wait(10)
     assert tokens(run(session, ITEMS)) == alone
     here.unload()
+
+
+def test_each_step_waits_for_its_processs_turn_on_the_gpu(engine):
+    turns = Turns()
+    session = engine.open(LANE._replace(common={NAME: turns}))
+    assert engine.takes_turns, "else the lane would hold the turn over a whole answer"
+    other, answers = turns.wait("another process", "gpu1"), []
+    thread = threading.Thread(target=lambda: answers.append(tokens(run(session, ITEMS[:1]))))
+    thread.start()
+    thread.join(0.2)
+    assert thread.is_alive(), "a step would run beside the other's kernels"
+    other.leave()
+    thread.join(10)
+    assert len(answers[0][0]) == 9
+    assert turns.enter("another process", "gpu1") is not None, "the turn is free after the last step"
 
 
 def test_a_call_waits_for_the_next_process_only_where_nobody_waits_for_the_call(tmp_path):

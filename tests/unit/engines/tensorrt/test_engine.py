@@ -5,6 +5,8 @@ from __future__ import annotations
 import glob
 import os
 import re
+import shutil
+import subprocess
 import sys
 
 import numpy as np
@@ -18,11 +20,13 @@ import trt_double
 import trt_worlds
 
 import edgeserve
+from edgeserve.config.schema import ModelConfig
+from edgeserve.engines import make_engine
 from edgeserve.engines.base import Batch, run_whole
 from edgeserve.engines.cuda import driver
 from edgeserve.engines.tensorrt import tensorrt_engine as engine_module
 from edgeserve.engines.tensorrt.build_errors import LibraryMissing, PlanRefused
-from edgeserve.errors import DeviceLost, DeviceMissing, EngineError, OutOfMemory
+from edgeserve.errors import ConfigError, DeviceLost, DeviceMissing, EngineError, OutOfMemory
 
 TOML = """
 [device.gpu]
@@ -36,7 +40,7 @@ depth = 2
 engine = "tensorrt"
 file = "linear.onnx"
 batch = [1, 2, 4]
-options = { plans = "plans" }
+options = { plans = "plans", allow_build = true }
 
 [app.net]
 model = "net"
@@ -79,6 +83,45 @@ def test_a_plan_is_built_once_and_found_again(double, builds, tmp_path):
     loads(made(tmp_path, batch=(1, 4)))
     assert len(builds) == 2
     assert double.leaks() == []
+
+
+def test_a_server_builds_no_plan_unless_it_is_allowed_to(double, builds, tmp_path):
+    serving = [trt_worlds.LANE._replace(serves=True)]
+    file = onnx_models.linear(str(tmp_path))
+
+    def engine(lanes, **options):
+        model = ModelConfig("m", "tensorrt", file=file, options={"plans": str(tmp_path / "plans"), **options})
+        return make_engine(model, lanes, str(tmp_path))
+
+    with pytest.raises(
+        EngineError, match=r"model 'm': there is no plan of linear.onnx .*edgeserve profile.*allow_build"
+    ):
+        engine(serving).load()
+    assert builds == [] and double.leaks() == []
+    loads(engine(serving, allow_build=True))
+    loads(engine(serving))
+    assert len(builds) == 1, "what is there is found"
+
+
+def test_a_refused_plan_stays_where_it_may_not_be_built_again(double, builds, tmp_path):
+    loads(made(tmp_path))
+    double.refusals.append("magic tag does not match")
+    model = ModelConfig("m", "tensorrt", file="linear.onnx", options={"plans": str(tmp_path / "plans")})
+    engine = make_engine(model, [trt_worlds.LANE._replace(serves=True)], str(tmp_path))
+    with pytest.raises(PlanRefused, match="refuses the plan"):
+        engine.load()
+    loads(engine)
+    assert len(builds) == 1
+
+
+def test_a_plan_is_built_anew_with_new_timings_where_that_is_asked(double, builds, tmp_path):
+    loads(made(tmp_path))
+    engine = made(tmp_path)
+    engine.rebuilds = True
+    loads(engine)
+    loads(engine)
+    timings = [arguments[4] for arguments in builds]
+    assert len(builds) == 2 and timings[0] and not timings[1]
 
 
 def test_a_plan_of_another_version_of_the_library_is_not_run(monkeypatch, builds, tmp_path):
@@ -317,3 +360,42 @@ def test_frames_are_prepared_in_the_plan(monkeypatch, tmp_path):
 def test_frames_of_any_size_cannot_be_letterboxed_in_a_plan(double, tmp_path):
     with pytest.raises(EngineError, match=r"letterbox needs from = \[height, width\]"):
         loads(made(tmp_path, options={"image": {"letterbox": True}}))
+
+
+PLUGIN = """
+#include <stdio.h>
+#include <unistd.h>
+__attribute__((constructor)) static void registered(void) {
+    FILE *file = fopen(PLACE, "a");
+    fprintf(file, "%d\\n", (int)getpid());
+    fclose(file);
+}
+int version = VERSION;
+"""
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="a C compiler makes the plugins")
+def test_plugins_of_ones_own_are_loaded_where_a_plan_is_built_and_where_it_runs(monkeypatch, tmp_path):
+    place, library = tmp_path / "registered", tmp_path / "ops.so"
+    (tmp_path / "ops.c").write_text(PLUGIN)
+
+    def compiled(version):
+        words = [f'-DPLACE="{place}"', f"-DVERSION={version}"]
+        new = tmp_path / f"{version}.so"
+        subprocess.run(["cc", "-shared", "-fPIC", *words, "-o", new, tmp_path / "ops.c"], check=True)
+        os.replace(new, library)
+
+    compiled(1)
+    with trt_worlds.world(monkeypatch, "10.3", in_process=False):
+        loads(made(tmp_path, options={"plugins": ["ops.so"]}))
+        by = place.read_text().split()
+        assert len(by) == 2 and str(os.getpid()) in by, "the process that builds, and this one"
+        first = glob.glob(str(tmp_path / "plans/*.plan"))
+        compiled(2)
+        loads(made(tmp_path, options={"plugins": ["ops.so"]}))
+        assert len(glob.glob(str(tmp_path / "plans/*.plan"))) == len(first) + 1, "another plan for other plugins"
+        library.write_text("no library")
+        with pytest.raises(LibraryMissing, match=r"model 'm': the plugins in .*ops.so cannot be loaded"):
+            made(tmp_path, options={"plugins": ["ops.so"]}).load()
+        with pytest.raises(ConfigError, match="options.plugins: there is no file"):
+            made(tmp_path, options={"plugins": ["none.so"]})

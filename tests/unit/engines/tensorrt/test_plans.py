@@ -11,7 +11,7 @@ import pytest
 
 from edgeserve.engines.cuda.device import DeviceInfo
 from edgeserve.engines.tensorrt.build_errors import BuildFailed
-from edgeserve.engines.tensorrt.plans import PlanCache, identity_of, l4t_release, power_mode
+from edgeserve.engines.tensorrt.plans import PlanCache, built_elsewhere, built_on, identity_of, l4t_release, power_mode
 from edgeserve.engines.tensorrt.settings import BuildRequest
 from edgeserve.errors import EngineError
 
@@ -65,7 +65,6 @@ def test_a_plan_belongs_to_everything_that_it_was_built_from(root):
     assert same.digest() == other.digest()
     others = [
         identity(root, version="10.3.1"),
-        identity(root, device=ORIN._replace(name="Xavier")),
         identity(root, device=ORIN._replace(compute_capability=(7, 2))),
         identity(root, library="tensorrt_rtx"),
         identity(root, device=ORIN._replace(multiprocessors=8)),
@@ -74,13 +73,22 @@ def test_a_plan_belongs_to_everything_that_it_was_built_from(root):
         identity(root, request=REQUEST._replace(precision="fp16")),
         identity(root, request=REQUEST._replace(ranges={"x": [[1], [2], [3]]})),
     ]
-    write(str(root / "var/lib/nvpmodel/status"), "pmode:0000")
-    others.append(identity(root))
     write(str(root / "m.onnx"), "another")
     others.append(identity(root))
     write(str(root / "etc/nv_tegra_release"), "# R36 (release), REVISION: 5.0")
     others.append(identity(root))
     assert len({item.digest() for item in (same, *others)}) == 1 + len(others)
+
+
+def test_a_power_mode_a_driver_and_a_name_make_no_other_plan_but_are_told(root):
+    facts = built_on(ORIN, str(root))
+    before = identity(root).digest()
+    write(str(root / "var/lib/nvpmodel/status"), "pmode:0000")
+    updated = ORIN._replace(name="Orin Super", cuda=(12, 9))
+    assert identity(root, device=updated).digest() == before
+    told = built_elsewhere({"built_on": json.loads(json.dumps(facts))}, built_on(updated, str(root)))
+    assert "power mode MAXN (built with MODE_30W)" in told and "GPU Orin Super" in told and "CUDA driver 12.9" in told
+    assert built_elsewhere({"built_on": facts}, facts) == "" == built_elsewhere({}, facts)
 
 
 @pytest.mark.parametrize("damage", ["truncated", "changed", "no metadata", "bad metadata", "foreign", "other format"])
@@ -99,7 +107,7 @@ def test_a_plan_that_does_not_fit_is_built_again_and_never_run(root, damage, cap
     elif damage == "bad metadata":
         write(about, "{")
     elif damage == "foreign":  # a cache copied from another board under this one's name
-        metadata["identity"]["device"]["name"] = "Xavier"
+        metadata["identity"]["device"]["multiprocessors"] = 1
         write(about, json.dumps(metadata))
     else:
         write(about, json.dumps({**metadata, "format": 99}))
@@ -173,13 +181,14 @@ def test_the_time_of_a_build_is_estimated_from_those_before(root):
     assert cache.estimate_s(identity(root, version="10.4"), 100, 4) == 20.0  # the same model, twice the profiles
     write(str(root / "m.onnx"), "another model")
     assert cache.estimate_s(identity(root), 300, 2) == 30.0  # another model, three times as large
-    assert cache.estimate_s(identity(root, device=ORIN._replace(name="Xavier")), 300, 2) is None
+    assert cache.estimate_s(identity(root, device=ORIN._replace(multiprocessors=1)), 300, 2) is None
 
 
 def test_timings_are_shared_by_models_and_by_nothing_else(root):
     cache = PlanCache(str(root / "plans"))
-    mine = cache.timing_cache(identity(root))
-    assert mine == cache.timing_cache(identity(root, request=REQUEST._replace(sizes=[8])))
-    assert mine != cache.timing_cache(identity(root, version="10.4"))
+    facts = built_on(ORIN, str(root))
+    mine = cache.timing_cache(identity(root), facts)
+    assert mine == cache.timing_cache(identity(root, request=REQUEST._replace(sizes=[8])), facts)
+    assert mine != cache.timing_cache(identity(root, version="10.4"), facts)
     write(str(root / "var/lib/nvpmodel/status"), "pmode:0000")
-    assert mine != cache.timing_cache(identity(root))
+    assert mine != cache.timing_cache(identity(root), built_on(ORIN, str(root)))
