@@ -51,10 +51,6 @@ _BACKLOG = (
 )
 _NEAR = "within .003 of the band, on the seeds that the specification has"
 _COUNTED = "the reference's rival plans with full batches; this one counts those that run, which is better"
-_VARYING = (
-    "the fastest model alone needs no plan; plan counts on usual times where one is ten times that, and is 6.1 behind "
-    "(3 seeds), where schemble+ was 3.1"
-)
 
 
 def _ramp(lms: Sequence[str], what: str, known: Known) -> Dict[str, Known]:
@@ -130,12 +126,9 @@ KNOWN: Mapping[str, Mapping[str, Known]] = {
             18.0, 25.0, "the load is that at which all models miss what the paper's do; the cause is not known"
         ),
     },
-    "research/replicate/schemble/varying.py": {
-        "load 4: plan against the best other": Known(-8.0, -4.0, _VARYING),
-    },
     "research/replicate/schemble/varying.py --quick": {
         "load 2: plan against the best other": Known(
-            -8.0, -2.5, "one seed, a third of the time, a few batches of ten times the length; in full 0.6 ahead"
+            -4.5, -2.0, "one seed, a third of the time, a few batches of ten times the length; in full 1.1 ahead"
         ),
     },
     "research/replicate/pard/run.py": {

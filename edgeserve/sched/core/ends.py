@@ -58,6 +58,7 @@ class Ends:
     # --- one outcome --------------------------------------------------------------------------------------------------
 
     def reject(self, request: RequestRecord, reason: str, shortfall: Shortfall | None = None) -> None:
+        """Refuse a request at arrival."""
         move_request(request, "reject")
         words = ("rejected:", reason) if shortfall is None else ("rejected:", reason, "-", shortfall)
         request.log.append((self._board.now_ns, words))
@@ -173,6 +174,7 @@ class Ends:
             self._state.actions.append(DropState(job=job.id))
 
     def release_stream(self, request: RequestRecord) -> None:
+        """Nothing of a request runs any more: the next one of its stream begins."""
         following = self._streams.leave(request, self._board.now_ns)
         if following is not None:
             self._opens(following)

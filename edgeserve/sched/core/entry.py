@@ -47,7 +47,7 @@ class Entry:
         self._requests = state.requests
 
     def arrived(self, event: RequestArrived) -> None:
-        """Accept or reject a request, and begin it unless its stream is busy."""
+        """Accept or reject a request."""
         arrived, state, now = event.request, self._state, self._board.now_ns
         if self._holds.learns:
             self._holds.came(arrived)

@@ -29,11 +29,8 @@ from edgeserve.sched.requests import joins
 from edgeserve.sched.requests.graph import Node
 from edgeserve.sched.requests.states import (
     HELD,
-    JOB_FAILED,
     LEFT_OUT,
-    LOST,
     OPEN,
-    ORPHAN,
     READY,
     RUNNING,
     Job,
@@ -42,10 +39,9 @@ from edgeserve.sched.requests.states import (
     keeps_written,
     move_job,
     move_request,
-    new_tuple,
     steps_left,
 )
-from edgeserve.sched.resources.lanes import Lane, Work
+from edgeserve.sched.resources.lanes import Lane
 from edgeserve.sched.resources.sequences import SEQUENCE_TOO_LONG
 
 SUPERSEDED, PARTIAL = "superseded", "partial"
@@ -76,6 +72,7 @@ class RequestManager(RequestMoves):
     # --- beginnings ---------------------------------------------------------------------------------------------------
 
     def accept(self, request: RequestRecord, arrived: Request) -> None:
+        """Begin a request that has come in, unless its stream is busy."""
         app = request.app
         self._requests[request.id] = request
         policy = self._state.policy_of[app.name]
@@ -102,7 +99,7 @@ class RequestManager(RequestMoves):
             self._state.actions.extend(self._streams.bound(app.name, app.streams_max))
         if app.simple and request.on_late != PARTIAL:  # as _open does, without its call: most requests are such
             move_request(request, "open")
-            self._begin(request, app.nodes[0], (), request.breakdown)
+            self.begin(request, app.nodes[0], (), request.breakdown)
         else:
             self._open(request)
 
@@ -111,9 +108,9 @@ class RequestManager(RequestMoves):
         if request.on_late == PARTIAL:
             self._plan_to_settle(request)
         if request.app.simple:
-            self._begin(request, request.app.nodes[0], (), request.breakdown)
+            self.begin(request, request.app.nodes[0], (), request.breakdown)
         else:
-            self._proceed(request, [(node, ()) for node in request.app.entries], request.breakdown)
+            self.proceed(request, [(node, ()) for node in request.app.entries], request.breakdown)
 
     def _remind(self, request: RequestRecord, at_ns: int) -> None:
         self._timer_seq += 1
@@ -150,10 +147,10 @@ class RequestManager(RequestMoves):
             late = dict.fromkeys([job.node.name for job in request.jobs.values()])
             request.leave_out(f"did not wait for {', '.join(late)}")
         if request.joins:
-            self._shed_useless(request)
-            self._owe_answer(request, bool(ready))
-        if not ready or not self._expire_on_return(request):
-            self._proceed(request, ready, request.breakdown)
+            self.shed_useless(request)
+            self.owe_answer(request, bool(ready))
+        if not ready or not self.expire_on_return(request):
+            self.proceed(request, ready, request.breakdown)
 
     def _settle_one(self, request: RequestRecord, join: str, part: Part, wait_running: bool) -> None:
         """One join goes on: at once, or when the branches that run have ended."""
@@ -174,8 +171,8 @@ class RequestManager(RequestMoves):
         for job in behind:
             if job.state in (READY, RUNNING):  # an earlier one's policy may have dropped the request
                 self._remove(request, job, "the join was settled")
-        if request.state == OPEN and not self._expire_on_return(request):
-            self._proceed(request, ready, request.breakdown)
+        if request.state == OPEN and not self.expire_on_return(request):
+            self.proceed(request, ready, request.breakdown)
 
     def _leave_out(self, request: RequestRecord, jobs: Sequence[Job], reason: str) -> None:
         ready: List[Tuple[Node, Part]] = []
@@ -183,8 +180,8 @@ class RequestManager(RequestMoves):
             if job.state in (READY, RUNNING):  # an earlier one's policy may have dropped the request
                 self._remove(request, job, reason)
                 ready += joins.skip(request, job)
-        if request.state == OPEN and (ready or not request.jobs) and not self._expire_on_return(request):
-            self._proceed(request, ready, request.breakdown)
+        if request.state == OPEN and (ready or not request.jobs) and not self.expire_on_return(request):
+            self.proceed(request, ready, request.breakdown)
 
     def _remove(self, request: RequestRecord, job: Job, reason: str) -> None:
         """Take a branch's job from its request; the world forgets what the job brings."""
@@ -222,7 +219,7 @@ class RequestManager(RequestMoves):
         if self.ends.trials.takes(request, reason):
             return
         if keeps_written(job):
-            self._end_written(job, reason)
+            self.end_written(job, reason)
             return
         wrote = request.on_late != "drop" and has_written(request)
         goes_on = wrote or (request.on_late == PARTIAL and joins.feeds_joins(job))
@@ -235,16 +232,16 @@ class RequestManager(RequestMoves):
             request.leave_out(f"without {job.node.name}{list(job.part) or ''}: {reason}")
             ready = joins.skip(request, job)
             if ready or request.jobs or request.done_exits:
-                self._proceed(request, ready, request.breakdown)
+                self.proceed(request, ready, request.breakdown)
                 return
         self.ends.end(request, "drop", reason, shortfall)
 
     # --- jobs ---------------------------------------------------------------------------------------------------------
 
-    def _proceed(self, request: RequestRecord, ready: Sequence[Tuple[Node, Part]], breakdown: LatencyBreakdown) -> None:
+    def proceed(self, request: RequestRecord, ready: Sequence[Tuple[Node, Part]], breakdown: LatencyBreakdown) -> None:
         """Make jobs at these ready; a request with no job left is complete."""
         if len(ready) == 1:
-            self._begin(request, ready[0][0], ready[0][1], breakdown)
+            self.begin(request, ready[0][0], ready[0][1], breakdown)
             return
         made = []
         for node, part in ready:
@@ -253,13 +250,13 @@ class RequestManager(RequestMoves):
             request.jobs[job.seq] = job
             made.append(job)
         if not request.jobs:
-            self._complete(request)
+            self.complete(request)
             return
         for job in made:
             if job.state == READY:  # an earlier one's policy may have dropped the request
-                self._make_ready(job)
+                self.make_ready(job)
 
-    def _begin(self, request: RequestRecord, node: Node, part: Part, breakdown: LatencyBreakdown) -> None:
+    def begin(self, request: RequestRecord, node: Node, part: Part, breakdown: LatencyBreakdown) -> None:
         """Make one job and make it ready."""
         self._job_seq += 1
         job = Job(self._job_seq, request, node, part, self._board.now_ns, breakdown)
@@ -271,12 +268,12 @@ class RequestManager(RequestMoves):
             or self._memory.tracked
             or request.on_late == "answer"
         ):
-            self._make_ready(job)
+            self.make_ready(job)
         else:
             self._ready.add(job)
             request.policy.on_ready(job, self._board)
 
-    def _make_ready(self, job: Job) -> None:
+    def make_ready(self, job: Job) -> None:
         request, node = job.request, job.node
         # Nothing else bounds its wait, or no lane will come back in time.
         if (request.on_late == "answer" or self._state.draining) and self.fail_if_stranded(job):
@@ -314,135 +311,11 @@ class RequestManager(RequestMoves):
     def fail(self, job: Job, reason: str) -> None:
         """A ready job can never be done: its request fails, or has what its sequence has written."""
         if keeps_written(job):
-            self._end_written(job, reason)
+            self.end_written(job, reason)
         else:
             self.ends.end(job.request, "fail", reason)
 
-    def returned(self, job: Job, result: JobResult, work: Work, took: Tuple[int, int]) -> None:
-        """A lane returned a job of a finished batch."""
-        request = job.request
-        request.running -= 1
-        if request.uses:
-            use, _ = request.uses[self._state.costs[request.app.name].place_of[job.node.model]]
-            if len(use.shared.uses) > 1:
-                lane_ns = (took[1] - took[0]) // (len(work.jobs) * len(self._state.lanes_of[work.model]))
-                use.shared.had(use, lane_ns, request.app.weights, self._board.now_ns)
-        if job.state == ORPHAN:
-            move_job(job, "finish")
-            self.ends.drop_state(job)
-            self._after_return(job)
-            return
-        started_ns, finished_ns = took
-        load_ns = 0
-        if self._memory.tracked:
-            since_ns = self._memory.devices[work.lane.device].placements[work.model].since_ns
-            load_ns = max(0, min(since_ns, work.launched_ns) - job.ready_ns)
-        queued_ns, loaded_ns, behind_ns, ran_ns = job.breakdown
-        queued_ns += work.launched_ns - job.ready_ns - load_ns
-        if started_ns > work.launched_ns:
-            behind_ns += started_ns - work.launched_ns
-        job.breakdown = new_tuple(
-            LatencyBreakdown, (queued_ns, loaded_ns + load_ns, behind_ns, ran_ns + finished_ns - started_ns)
-        )
-        if result.state_bytes and request.stream is not None:
-            self._state.actions.extend(
-                self._streams.keep_state(request, job.node.name, work.lane.device, result.state_bytes)
-            )
-        if result.status == "done":
-            if job.node.qualities:
-                request.variant, request.quality = work.model, job.node.qualities[work.model]
-            reason = "" if job.node.plain else joins.wrong_result(job, result)
-            if reason:
-                self._job_failed(job, reason)
-            else:
-                self._job_done(job, result)
-        elif result.status == "unfinished":
-            self._job_unfinished(job, result, work)
-        else:
-            self._job_failed(job, result.reason)
-
-    def _job_done(self, job: Job, result: JobResult) -> None:
-        request, node = job.request, job.node
-        move_job(job, "finish")
-        del request.jobs[job.seq]
-        is_sequence = node.model in self._state.sequences.models
-        if job.state_device:
-            if is_sequence:
-                self._state.sequences.learn(job, result.steps, result.cached)
-            self.ends.drop_state(job)
-        if is_sequence:
-            job.steps += result.steps
-            request.wrote = True
-        request.breakdown = job.breakdown
-        if request.app.simple:
-            if request.quality is None:
-                self.ends.end(request, "complete", "")
-            else:
-                self._complete(request)
-            return
-        now = self._board.now_ns
-        request.note(
-            now, "node", node.name, list(job.part) or "", "done", f"({result.parts} parts)" if node.fan_out else ""
-        )
-        if result.hints:
-            request.learn(job.part, result.hints)
-            request.note(now, "node", node.name, list(job.part) or "", "said", dict(result.hints))
-        if node.follower is not None:
-            if request.joins and request.jobs:
-                self._shed_useless(request)
-            self._owe_answer(request)
-            if not self._expire_on_return(request):
-                self._begin(request, node.follower, job.part, job.breakdown)
-            return
-        if node.fan_out and result.parts is not None:
-            self._state.costs[request.app.name].observe_parts(node, result.parts)
-        ready = joins.after(request, job, result)
-        if request.joins and request.jobs:
-            self._shed_useless(request)
-        self._owe_answer(request)
-        if not node.succs:
-            request.done_exits += 1
-        if not ready and not request.jobs:
-            self._complete(request)
-        elif not self._expire_on_return(request):
-            self._proceed(request, ready, job.breakdown)
-
-    def _job_unfinished(self, job: Job, result: JobResult, work: Work) -> None:
-        move_job(job, "unfinished")
-        job.lane, job.steps, job.ready_ns = work.lane.name, job.steps + result.steps, self._board.now_ns
-        job.model = work.model
-        if job.node.model in self._state.sequences.models:
-            said = result.hints.get("steps", result.hints.get(f"{job.node.name}.steps", 0)) if result.hints else 0
-            if said >= 1:
-                job.steps_total = job.steps + int(said)
-            job.has_state = True
-            self._state.sequences.kept(job, result.state_bytes)
-        elif result.state_bytes and job.request.stream is None:
-            self._keep_state(job, work.lane.device, result.state_bytes)
-        if not self._expire_on_return(job.request):
-            self._make_ready(job)
-
-    def _job_failed(self, job: Job, reason: str, fate: str = JOB_FAILED) -> None:
-        request = job.request
-        if keeps_written(job):
-            self._end_written(job, reason, has_failed=True)
-            return
-        move_job(job, "fail")
-        del request.jobs[job.seq]
-        self.ends.drop_state(job)
-        request.note(self._board.now_ns, "node", job.node.name, list(job.part) or "", "failed:", reason)
-        if joins.can_do_without(job):
-            request.failure = reason
-            ready = joins.skip(request, job, fate)
-            if self._expire_on_return(request):
-                return
-            if not joins.is_starved(request, job):
-                request.leave_out(f"without {job.node.name}{list(job.part) or ''}: {fate}")
-                self._proceed(request, ready, job.breakdown)
-                return
-        self.ends.end(request, "fail", reason)
-
-    def _complete(self, request: RequestRecord) -> None:
+    def complete(self, request: RequestRecord) -> None:
         """No job is left. Where every branch that a join could do without has failed, no last node ran: a failure."""
         if request.failure and not request.done_exits:
             self.ends.end(request, "fail", request.failure)
@@ -451,7 +324,7 @@ class RequestManager(RequestMoves):
         else:
             self.ends.end(request, "complete", request.left_out)
 
-    def _shed_useless(self, request: RequestRecord) -> None:
+    def shed_useless(self, request: RequestRecord) -> None:
         """Jobs whose join fired without them have nothing to do any more."""
         for job in list(request.jobs.values()):
             if joins.is_useless(request, job):
@@ -459,7 +332,7 @@ class RequestManager(RequestMoves):
                 del request.jobs[job.seq]
                 self.ends.take_out(job)
 
-    def _expire_on_return(self, request: RequestRecord) -> bool:
+    def expire_on_return(self, request: RequestRecord) -> bool:
         """A request whose deadline passed while its work ran, and which needs more, ends now, or in this very step with
         what its sequences have written."""
         if request.deadline_ns > self._board.now_ns or request.on_late == "answer" or request.ended:
@@ -470,48 +343,16 @@ class RequestManager(RequestMoves):
         self.ends.end(request, "drop", EXPIRED)
         return True
 
-    def lost(self, work: Work, reason: str) -> None:
-        """The lane will not finish this work, which was running: its jobs fail."""
-        for job in work.left():
-            job.request.running -= 1
-            if job.state == ORPHAN:
-                move_job(job, "fail")
-                self.ends.drop_state(job)
-            else:
-                self._job_failed(job, reason, LOST)
-            self._after_return(job)
-
-    def give_back(self, work: Work) -> None:
-        """The jobs of a work that never started are ready again, unless their request has ended."""
-        for job in work.left():
-            job.request.running -= 1
-            move_job(job, "refuse")
-            if job.state != READY:
-                self.ends.drop_state(job)
-            elif not self._expire_on_return(job.request):
-                if job.has_state and not (work.lane.up and not work.lane.hung):  # before it counts as stranded there
-                    self._release_state(job)
-                elif not job.has_state and self._state.sequences.free(job):
-                    job.lane = ""
-                self._make_ready(job)
-            self._after_return(job)
-
-    def _keep_state(self, job: Job, device_name: str, bytes: int) -> None:
-        """An unfinished job leaves state on its lane's device; it counts there until the job is over."""
-        device = self._memory.devices[device_name]
-        device.state_bytes += bytes - job.state_bytes
-        job.state_bytes, job.state_device = bytes, device_name
-
     def release(self, job: Job, why: str) -> None:
         """A ready job gives up its place and what its state occupies: it can go on anywhere, by computing that
         again."""
         job.request.note(self._board.now_ns, "gives up its state on", job.lane, "-", why)
         if job.queued:
             self.ends.unqueue(job)
-        self._release_state(job)
-        self._make_ready(job)
+        self.release_state(job)
+        self.make_ready(job)
 
-    def _release_state(self, job: Job) -> None:
+    def release_state(self, job: Job) -> None:
         """A sequence's state on its lane is gone, or is to go: the job is bound to no lane any more."""
         self._state.sequences.free(job)
         self._state.actions.append(ReleaseState(job.id))
@@ -522,12 +363,6 @@ class RequestManager(RequestMoves):
         for job in list(self._state.sequences.holders.get(lane.name, {}).values()):
             if job.state == READY and not job.request.ended:
                 self.release(job, "the lane is down")
-
-    def _after_return(self, job: Job) -> None:
-        """Let the next request of the stream go when nothing of this one runs any more."""
-        request = job.request
-        if request.ended and request.running == 0 and request.stream is not None:
-            self.ends.release_stream(request)
 
     # --- what sequences have written ----------------------------------------------------------------------------------
 
@@ -571,11 +406,11 @@ class RequestManager(RequestMoves):
     def _end_all_written(self, request: RequestRecord, jobs: Sequence[Job], reason: str) -> None:
         for job in jobs:
             if job.seq in request.jobs:  # an earlier one's join may have left it out
-                self._end_written(job, reason)
+                self.end_written(job, reason)
         if request.joins and request.state == OPEN:
             self.settle(request)
 
-    def _end_written(self, job: Job, reason: str, has_failed: bool = False) -> None:
+    def end_written(self, job: Job, reason: str, has_failed: bool = False) -> None:
         """A sequence ends with what it has written, as if it were done. ``has_failed``: its lane has returned it, or
         will not."""
         request, node, now = job.request, job.node, self._board.now_ns
@@ -596,13 +431,13 @@ class RequestManager(RequestMoves):
             return
         ready = joins.after(request, job, JobResult(job.id))
         if request.joins and request.jobs:
-            self._shed_useless(request)
+            self.shed_useless(request)
         if not node.succs:
             request.done_exits += 1
-        self._owe_answer(request)
-        self._proceed(request, ready, job.breakdown)
+        self.owe_answer(request)
+        self.proceed(request, ready, job.breakdown)
 
-    def _owe_answer(self, request: RequestRecord, has_settled: bool = False) -> None:
+    def owe_answer(self, request: RequestRecord, has_settled: bool = False) -> None:
         """Keep a request whose sequences have written, or whose joins have settled, beyond its deadline: the nodes
         behind run late, where no join can still go on with less."""
         owes = has_settled or request.wrote
@@ -620,7 +455,7 @@ class RequestManager(RequestMoves):
         request.on_late = "answer"
         for job in waiting:
             if job.state == READY:  # an earlier one may have ended the request
-                self._make_ready(job)
+                self.make_ready(job)
 
     # --- timers -------------------------------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from edgeserve.sched.core.entry import Entry
 from edgeserve.sched.core.experiments import Probes
 from edgeserve.sched.core.holds import Holds
 from edgeserve.sched.core.request_manager import RequestManager
+from edgeserve.sched.core.returns import Returns
 from edgeserve.sched.core.slack import Slack
 from edgeserve.sched.core.state import State
 from edgeserve.sched.latency.batch_time import BatchTime
@@ -84,6 +85,7 @@ class Scheduler:
         self._holds = Holds(state, slack)
         self._request_manager = RequestManager(state, slack)
         self._ends = self._request_manager.ends
+        self._returns = Returns(state, self._request_manager)
         self._probes = Probes(state, slack)
         self._auction = Auction(state, self._request_manager, self._probes, self._holds)
         self._cuts = Cuts(state, slack)
@@ -255,7 +257,7 @@ class Scheduler:
             work.steps = max(work.steps, result.steps)
             work.turns = max(work.turns, result.turns)
             work.failed = work.failed or result.status == "done"  # until it is over: something of it was done
-            self._request_manager.returned(job, result, work, took)
+            self._returns.returned(job, result, work, took)
         for job_id in event.begun:
             job = by_id.get(job_id)
             if job is not None and job.state == RUNNING:
@@ -293,7 +295,7 @@ class Scheduler:
             if result.steps > work.steps:
                 work.steps = result.steps
             work.turns = max(work.turns, result.turns)
-            self._request_manager.returned(job, result, work, took)
+            self._returns.returned(job, result, work, took)
         if not work.failed:
             latency = self.state.latency[work.model, lane.name]
             over_milli = over_usual_milli(jobs) if latency.learns_work else None
@@ -351,7 +353,7 @@ class Scheduler:
         for job in work.jobs:
             job.request.note(self._board.now_ns, "lane", work.lane.name, "refused work", work.id, "-", event.reason)
         work.policy.on_refused(work, self._board)
-        self._request_manager.give_back(work)
+        self._returns.give_back(work)
 
     def _lane_changed(self, event: LaneChanged) -> None:
         lane = self.state.lanes[event.lane]
@@ -448,9 +450,9 @@ class Scheduler:
             self.state.sequences.hangs(work)
         work.policy.on_lost(work, self._board)
         if running and not (forget and work.model in self.state.sequences.models):
-            self._request_manager.lost(work, reason)
+            self._returns.lost(work, reason)
         else:
-            self._request_manager.give_back(work)
+            self._returns.give_back(work)
 
     def _answered(self, work_id: int, at_ns: int) -> Work | None:
         """The lane is done with a work. None for one that was lost with its lane."""

@@ -76,11 +76,10 @@ def steps_on(
         worth = recent.worth * (CRITICAL_FACTOR if app.klass == "critical" else 1.0)
         ensemble = ensembles.get(name)
         if ensemble is None:
-            shares = [share_ns(node.model, board) for node in app.nodes]
+            shares = [min([times.share_ns for _, times, _ in board.places_of(node.model)]) for node in app.nodes]
             here = sum([each for node, each in zip(app.nodes, shares) if node.model in models])
             part = here / max(1, sum(shares))
-            usual = [min([times.share_ns for _, times, _ in board.places_of(node.model)]) for node in app.nodes]
-            steps += hull([(recent.lane_ns * here / sum(usual), worth * part)], count)
+            steps += hull([(recent.lane_ns * part, worth * part)], count)
         else:
             steps += hull(_options(ensemble, models, worth, board), count)
     return steps
