@@ -166,6 +166,7 @@ class Bus:
         self._client_silence_ns = client_silence_ns
         self._surplus: Peer | None = None  # whose message's rest is being dropped
         self._surplus_frames = self._surplus_since_ns = 0
+        self._received_ns = clock_ns()  # when it read last
         self._news: List[News] = []  # what the next receive tells, in order
         self._paths: Dict[str, int] = {}  # socket files of ours, by their inode
         self.refused: Callable[[RequestError, str], None] = lambda error, owner: None  # a refusal and its owner
@@ -189,7 +190,7 @@ class Bus:
         self._kept_out = KeptOut(clock_ns)
         self._in_flight = InFlight(message_bytes_max, client_bytes_max, pending_bytes_max, app_bytes_max or {})
         self._liveness = Liveness(
-            clock_ns(), client_silence_ns, max(unread_bytes_max, 2 * message_bytes_max), pending_bytes_max
+            self._received_ns, client_silence_ns, max(unread_bytes_max, 2 * message_bytes_max), pending_bytes_max
         )
         self._unfinished = Unfinished(message_bytes_max, pending_bytes_max)
         self._registry = ClientRegistry(
@@ -212,10 +213,8 @@ class Bus:
             self._set_up()
             self._gate = self._open_gate(transports, bool(curve_secret_key_file))
             self.endpoints = [self._bind(endpoint, curve_secret_key_file) for endpoint in endpoints]
-            file = int(self.socket.getsockopt(zmq.FD))
-            self._waiter = Waiter(
-                partial(zmq.zmq_poll, [(self.socket, int(zmq.POLLIN))], 0), file, self._guard.monitor_file
-            )
+            readable = partial(zmq.zmq_poll, [(self.socket, int(zmq.POLLIN))], 0)
+            self._waiter = Waiter(readable, int(self.socket.getsockopt(zmq.FD)), self._guard.monitor_file)
             self._offers = offers_for(endpoints, shared_memory_bytes, pending_bytes_max, clock_ns)
         except BaseException:
             self.close()
@@ -305,10 +304,11 @@ class Bus:
         """The waiting messages, at most about ``count_max`` at a time; never blocks."""
         now_ns, liveness, guard, waiter = self._clock_ns(), self._liveness, self._guard, self._waiter
         known, asked, is_quiet = waiter.begin()
-        if liveness.read(now_ns, is_quiet):
+        if now_ns - self._received_ns > liveness.away_ns:
+            liveness.was_away(now_ns)
             self._unfinished.forget()
-        if liveness.stirred or now_ns >= liveness.look_at_ns:
-            liveness.looked(now_ns)
+        self._received_ns = now_ns
+        if (liveness.stirred or now_ns >= liveness.look_at_ns) and liveness.must_look(now_ns, is_quiet):
             guard.look_around()
         news, dead, flood = self._news, self._registry.dead, guard.flood
         recv, poll = self._recv, waiter.readable
@@ -469,7 +469,7 @@ class Bus:
 
     def _refuse(self, peer: Peer, is_req: bool, key: Any, raised: Exception) -> None:
         error = self.expected(raised)
-        self.note_cost(peer, self._liveness.received_ns, error)
+        self.note_cost(peer, self._received_ns, error)
         if key is not None:
             self.refused(error, peer.credential.owner)
         self._send(peer, is_req, (wire.encode_error(key, error),))
@@ -485,7 +485,7 @@ class Bus:
 
     def charge(self, now_ns: int) -> None:
         """Charge the owners of the messages that the last :meth:`receive` read; call it when they are dealt with."""
-        cost_ns = (now_ns - self._liveness.received_ns) // max(self._read_count, len(self.costly), 1)
+        cost_ns = (now_ns - self._received_ns) // max(self._read_count, len(self.costly), 1)
         for account in self.costly:
             account.charge(cost_ns, now_ns)
         self.costly.clear()
@@ -645,7 +645,8 @@ class Bus:
 
     def _send(self, peer: Peer, is_req: bool, frames: Sequence[Any]) -> bool:
         send, unread = self._send_frame, peer.unread
-        self._waiter.used()
+        if self._waiter.is_armed:
+            self._waiter.used()
         if unread.total and not self._may_send(peer):
             return False
         try:

@@ -109,19 +109,15 @@ class InFlight:
             return False
         del peer.open[key]
         if isinstance(entry, Ask):
-            self._give_back(peer, entry)
+            peer.bytes -= entry.bytes
+            self.bytes -= entry.bytes
+            if entry.app in self.app_bytes:
+                self.app_bytes[entry.app] -= entry.bytes
         return True
 
     def end_all(self, peer: Peer) -> List[Ask]:
         """A client is gone: its requests, which are in flight no more."""
-        asks = [entry for entry in peer.open.values() if isinstance(entry, Ask)]
-        peer.open.clear()
-        for ask in asks:
-            self._give_back(peer, ask)
-        return asks
-
-    def _give_back(self, peer: Peer, ask: Ask) -> None:
-        peer.bytes -= ask.bytes
-        self.bytes -= ask.bytes
-        if ask.app in self.app_bytes:
-            self.app_bytes[ask.app] -= ask.bytes
+        entries = list(peer.open.values())
+        for entry in entries:
+            self.leave(entry)
+        return [entry for entry in entries if isinstance(entry, Ask)]

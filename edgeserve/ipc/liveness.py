@@ -23,8 +23,9 @@ class Liveness:
     """``silence_ns``: how long a client with requests in flight may say nothing; ``unread_bytes_max``: of the answers
     that one client has not read; ``all_unread_bytes_max``: that all have not read.
 
-    ``received_ns``: when the bus read last; ``look_at_ns``: when a look at the connections is due, at once where one
-    is ``stirred``, which means that something happened to it; ``check_at_ns``: when :meth:`silent` is due."""
+    ``away_ns``: without a read for longer the bus was away; ``look_at_ns``: when a look at the connections is due, at
+    once where one is ``stirred``, which means that something happened to it; ``check_at_ns``: when :meth:`silent` is
+    due."""
 
     def __init__(self, now_ns: int, silence_ns: int, unread_bytes_max: int, all_unread_bytes_max: int) -> None:
         self.silence = f"it sent nothing for {ns_to_ms(silence_ns):g} ms"
@@ -34,28 +35,26 @@ class Liveness:
         self._look_ns = max(NS_PER_MS, min(LOOK_BUSY_NS, silence_ns // 4))
         self._check_ns = max(NS_PER_MS, min(LOOK_IDLE_NS, silence_ns // 4))
         self.check_at_ns = now_ns + self._check_ns
-        self.received_ns = self._awake_ns = now_ns
-        self.looked(now_ns)
+        self.away_ns = AWAY_CHECKS * self._check_ns
+        self.look_at_ns = now_ns + self._look_ns
+        self.stirred = False
+        self._awake_ns = now_ns
 
     def stir(self) -> None:
         """Something happened to a connection."""
         self.stirred = True
 
-    def looked(self, now_ns: int) -> None:
-        """It is known which connections are open."""
+    def must_look(self, now_ns: int, is_quiet: bool) -> bool:
+        """Whether the connections must be looked at, which counts as done then: not where the last wait listened and
+        heard nothing of them (``is_quiet``), unless a check is due."""
+        must = self.stirred or not is_quiet or now_ns >= self.check_at_ns
         self.stirred = False
         self.look_at_ns = min(now_ns + self._look_ns, self.check_at_ns)
+        return must
 
-    def read(self, now_ns: int, is_quiet: bool) -> bool:
-        """The bus begins to read; ``is_quiet``: its last wait listened and heard nothing of connections. Whether it was
-        away before."""
-        was_away = now_ns - self.received_ns > AWAY_CHECKS * self._check_ns
-        if was_away:
-            self._awake_ns = now_ns
-        self.received_ns = now_ns
-        if is_quiet:
-            self.look_at_ns = min(now_ns + self._look_ns, self.check_at_ns)
-        return was_away
+    def was_away(self, now_ns: int) -> None:
+        """The bus read nothing for :attr:`away_ns`: every client has its full time again."""
+        self._awake_ns = now_ns
 
     def silent(self, now_ns: int, peers: Iterable[Peer]) -> List[Peer]:
         """The clients that were silent for too long, as far as the server listened."""

@@ -27,7 +27,7 @@ class Waiter:
         self.readable = readable
         self._file = file
         self._monitor_file = monitor_file
-        self._is_armed = False  # the socket was found empty and not used since
+        self.is_armed = False  # the socket was found empty and not used since
         self._has_come = False  # the last wait ended for a message
         self._comes_in_bursts = False  # the last read found several
         self._is_quiet = False  # the last wait listened for news of connections and heard none
@@ -37,11 +37,11 @@ class Waiter:
     def wait(self, file: int, timeout_ns: int) -> Tuple[bool, bool, Optional[bool]]:
         """Sleep until there is something, at most for ``timeout_ns``. Whether ``file`` can be read, whether a message
         came, and whether something happened to a connection, ``None`` where that was not asked."""
-        if not self._is_armed:
+        if not self.is_armed:
             if self.readable():
                 self._has_come = True
                 return False, True, None
-            self._is_armed = True
+            self.is_armed = True
         if timeout_ns < POLL_NS_MIN:
             found = _readable_ones((file, self._file), timeout_ns)
             self._has_come = self._file in found
@@ -65,7 +65,7 @@ class Waiter:
 
     def used(self) -> None:
         """Something else was done with the socket, so that its file may not tell of what comes."""
-        self._is_armed = False
+        self.is_armed = False
 
     def begin(self) -> Tuple[int, int, bool]:
         """Reading begins: of which messages the socket is asked first whether they are there, from and to; and whether
@@ -76,7 +76,7 @@ class Waiter:
 
     def end(self, count: int, is_empty: bool) -> None:
         """So many messages were read; ``is_empty``: no more is there."""
-        self._is_armed = is_empty
+        self.is_armed = is_empty
         self._comes_in_bursts = count > PROBE_MESSAGES_MAX
 
 

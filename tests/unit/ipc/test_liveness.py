@@ -20,19 +20,12 @@ def watching(silence_ns: int = 8 * S, unread: int = 100, all_unread: int = 250) 
     return Liveness(0, silence_ns, unread, all_unread)
 
 
-def listen(liveness: Liveness, from_s: int, to_s: int) -> None:
-    for second in range(from_s, to_s + 1):
-        liveness.read(second * S, True)
-
-
 def test_silence_counts_with_requests_in_flight_and_without_a_req_socket() -> None:
     silent, idle, patient = peers_of(3)
     silent.open = patient.open = {1: object()}
     patient.patient = True
     liveness = watching()
-    listen(liveness, 1, 8)
     assert liveness.silent(8 * S, [silent, idle, patient]) == []
-    listen(liveness, 9, 9)
     assert liveness.silent(9 * S, [silent, idle, patient]) == [silent]
     silent.seen_ns = 9 * S
     assert liveness.silent(17 * S, [silent]) == []
@@ -42,10 +35,8 @@ def test_a_server_that_was_away_gives_each_client_its_full_time_again() -> None:
     (peer,) = peers_of(1)
     peer.open = {1: object()}
     liveness = watching()
-    assert not liveness.read(2 * S, True)
-    assert liveness.read(20 * S, True), "away for longer than two checks"
-    assert liveness.silent(20 * S, [peer]) == []
-    listen(liveness, 21, 29)
+    assert 2 * S <= liveness.away_ns < 18 * S
+    liveness.was_away(20 * S)
     assert liveness.silent(28 * S, [peer]) == []
     assert liveness.silent(29 * S, [peer]) == [peer]
 
@@ -53,16 +44,15 @@ def test_a_server_that_was_away_gives_each_client_its_full_time_again() -> None:
 def test_a_look_is_due_after_a_while_or_when_something_happened() -> None:
     liveness = watching()
     assert S // 1000 < liveness.look_at_ns < S // 10
-    liveness.read(S // 2, False)
-    assert liveness.look_at_ns < S // 10
-    liveness.read(S // 2, True)
-    assert S // 2 < liveness.look_at_ns < S, "the wait would have heard of it"
+    assert not liveness.must_look(S // 10, True), "the wait would have heard of it"
+    assert S // 10 < liveness.look_at_ns < S // 5
+    assert liveness.must_look(S // 5, False)
     liveness.stir()
-    assert liveness.stirred
-    liveness.looked(S - 1)
-    assert not liveness.stirred and liveness.look_at_ns == liveness.check_at_ns == S, "a check is due"
+    assert liveness.stirred and liveness.must_look(S // 5, True)
+    assert not liveness.stirred
+    assert liveness.must_look(S, True), "a check is due"
     liveness.silent(S, [])
-    assert liveness.check_at_ns == 2 * S
+    assert liveness.check_at_ns == 2 * S and S < liveness.look_at_ns < 2 * S
 
 
 class Tracker:
