@@ -15,7 +15,7 @@ import signal
 import sys
 import threading
 from contextlib import contextmanager
-from typing import Iterator, NamedTuple, Sequence
+from typing import Iterator, Mapping, NamedTuple, Sequence
 
 from edgeserve import __version__
 from edgeserve.commands.parser import Parser, exit_status
@@ -25,61 +25,65 @@ from edgeserve.errors import ConfigError, EdgeServeError, nearest
 
 
 class Verb(NamedTuple):
-    """A command: the module that has it, what it does, and what its exit status 1 means (empty: it has none)."""
+    """A command: the module that has it, what it does, and what its own exit statuses mean."""
 
     module: str
     what: str
-    falls_short: str = ""
+    ends: Mapping[int, str] = {}
 
 
 VERBS = {
     "init": Verb("edgeserve.commands.init", "write what a server needs: a configuration for model files, or keys"),
-    "serve": Verb("edgeserve.server", "serve the apps of a configuration file on the bus"),
+    "serve": Verb(
+        "edgeserve.server",
+        "serve the apps of a configuration file on the bus",
+        {70: "a second signal had to end it by force", 75: "a device is lost; start it again"},
+    ),
     "front": Verb("edgeserve.commands.front", "let clients of another system or protocol ask a running server"),
     "chat": Verb(
         "edgeserve.commands.talk",
         "talk with a language model in the terminal: a file, or an app of a running server",
-        "the last question had no answer",
+        {1: "the last question had no answer"},
     ),
-    "infer": Verb("edgeserve.commands.infer", "send one request from the shell", "an error, or a late answer"),
+    "infer": Verb("edgeserve.commands.infer", "send one request from the shell", {1: "an error, or a late answer"}),
     "story": Verb(
         "edgeserve.commands.story",
         "ask a running server what happened to a request",
-        "the server does not remember that request",
+        {1: "the server does not remember that request"},
     ),
     "top": Verb("edgeserve.commands.top", "watch a running server, or this device alone"),
     "record": Verb(
         "edgeserve.commands.record",
         "record what a running server decides, also as a timeline for Perfetto",
-        "the server decided nothing in that time",
+        {1: "the server decided nothing in that time"},
     ),
     "reload": Verb(
         "edgeserve.commands.reload",
         "have a running server read its configuration again, or load a model anew",
-        "a device goes on with what it had",
+        {1: "a device goes on with what it had"},
     ),
     "profile": Verb(
         "edgeserve.commands.profile",
         "measure models on this device and write their profiles, or learn what a request costs from a history",
-        "something that was asked for could not be measured",
+        {1: "something that was asked for could not be measured"},
     ),
     "check": Verb(
         "edgeserve.commands.check",
         "say whether apps will meet their rates here, and what breaks first",
-        "an app falls short at these rates",
+        {1: "an app falls short at these rates"},
     ),
     "simulate": Verb(
-        "edgeserve.commands.simulate", "run the same scheduler in virtual time", "a replayed decision differs"
+        "edgeserve.commands.simulate", "run the same scheduler in virtual time", {1: "a replayed decision differs"}
     ),
     "bench": Verb(
         "edgeserve.commands.bench",
         "load a running server: finish rate, percentiles, drop reasons",
-        "fewer answers in time than --finish-min",
+        {1: "fewer answers in time than --finish-min"},
     ),
     "doctor": Verb(
         "edgeserve.commands.doctor",
         "look at this machine, a configuration or profiles, and say what is wrong and what mends it",
-        "something is wrong",
+        {1: "something is wrong"},
     ),
 }
 
@@ -129,9 +133,9 @@ def _run(arguments: Sequence[str]) -> int:
 
 def verb_parser(verb: str) -> Parser:
     """The verb's parser before its module has added the arguments."""
-    _, what, falls_short = VERBS[verb]
+    _, what, ends = VERBS[verb]
     what = f"{what[0].upper()}{what[1:]}."
-    return Parser(prog=f"edgeserve {verb}", description=what, epilog=exit_status(falls_short))
+    return Parser(prog=f"edgeserve {verb}", description=what, epilog=exit_status(ends))
 
 
 def _without_verb(arguments: Sequence[str], word: str) -> int:

@@ -40,7 +40,7 @@ def front_parser(name: str) -> Tuple[Parser, Callable[[argparse.Namespace], Any]
     """The parser of a front's own arguments, and what runs it. A front of another package, or a class of one's own,
     has its table in the configuration: ``edgeserve front NAME CONFIG``."""
     home, what = FRONTS.get(name, ("", f"the front of the table [front.{name}]"))
-    parser = Parser(prog=f"edgeserve front {name}", description=f"{what[0].upper()}{what[1:]}.", epilog=exit_status())
+    parser = Parser(prog=f"edgeserve front {name}", description=f"{what[0].upper()}{what[1:]}.", epilog=exit_status({}))
     if not home:
         add_front_arguments(parser)
         return parser, functools.partial(serve_front, kind=name)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import Any, Sequence
+from typing import Any, Mapping, Sequence
 
 from edgeserve.errors import nearest
 
 
-def exit_status(falls_short: str = "") -> str:
-    """The last paragraph of a command's help; ``falls_short`` says what its exit status 1 means, if it has one."""
-    one = f"; 1: {falls_short}" if falls_short else ""
-    return f"Exit status: 0: done{one}; 2: wrong usage, a wrong file, or no server that answers."
+def exit_status(ends: Mapping[int, str]) -> str:
+    """The last paragraph of a command's help; ``ends`` says what its own exit statuses mean."""
+    meanings = {0: "done", 2: "wrong usage, a wrong file, or no server that answers", **ends}
+    return f"Exit status: {'; '.join(f'{status}: {meanings[status]}' for status in sorted(meanings))}."
 
 
 class Parser(argparse.ArgumentParser):

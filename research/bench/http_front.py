@@ -38,7 +38,8 @@ class Front:
     """``edgeserve front http`` in a process of its own, on any free port."""
 
     def __init__(self, endpoint: str) -> None:
-        command = [sys.executable, "-m", "edgeserve.cli", "http", "--endpoint", endpoint, "--listen", "127.0.0.1:0"]
+        command = [sys.executable, "-m", "edgeserve.cli", "front", "http"]
+        command += ["--endpoint", endpoint, "--listen", "127.0.0.1:0"]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         assert self.process.stderr is not None
         said = self.process.stderr.readline()

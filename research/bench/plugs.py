@@ -181,8 +181,8 @@ def others(folder: Path, endpoint: str) -> Iterator[Dict[str, List[str]]]:
     answered: Dict[str, List[str]] = {}
     place = f"ipc://{folder}/frigate"
     python = [sys.executable, "-m", "edgeserve.cli"]
-    wake_front = [*python, "wyoming", "--endpoint", endpoint, "--wake", "wake", "--listen", "127.0.0.1:0"]
-    frigate_front = [*python, "frigate", "--endpoint", endpoint, "--app", "detect", "--listen", place]
+    wake_front = [*python, "front", "wyoming", "--endpoint", endpoint, "--wake", "wake", "--listen", "127.0.0.1:0"]
+    frigate_front = [*python, "front", "frigate", "--endpoint", endpoint, "--app", "detect", "--listen", place]
     started: List[subprocess.Popen[str]] = []
 
     def start(command: List[str], **how: Any) -> subprocess.Popen[str]:

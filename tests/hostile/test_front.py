@@ -58,6 +58,7 @@ def front():
                 sys.executable,
                 "-m",
                 "edgeserve.cli",
+                "front",
                 "http",
                 str(folder / "edge.toml"),
                 "--endpoint",

@@ -137,11 +137,11 @@ def test_another_configuration_goes_on_with_the_file_of_the_first(tmp_path: Path
     place = tmp_path / "q.npz"
     with Runtime(config(place)) as runtime:
         serve(runtime, 3)
-        runtime.reload(config(place, history_share=1.0))
+        runtime.reload(config(place, value=2.0))
         wait_for(runtime, 3)
         runtime.infer("q", {"x": asked(3)})
         wait_for(runtime, 4)
         runtime.infer("q", {"x": asked(4)})
         runtime.check()
     again = RecordedHistory(str(place), NODES, 100)
-    assert (again.load(), len(again)) == ("", 4)
+    assert (again.load(), len(again)) == ("", 5)
