@@ -49,6 +49,7 @@ GONE = {
     "[app.NAME] history_records": FIXED.format(bound="the latest 5000 records"),
     "[monitor] interval": FIXED.format(bound="twice a second"),
     "[monitor] tegrastats": "it is started where other files tell too little; leave the key out",
+    "[front.NAME] grpc_bytes_max": "bytes over HTTP and gRPC are counted together: [front.http] bodies_max",
     "shared_memory_region": BUS_SHARES,
     "onnx-encoder": "the back end torch serves the folders that transformers saved, file = 'FOLDER/config.json'; "
     "other graphs need an engine of your own (docs/guide/encoder-decoder.md)",

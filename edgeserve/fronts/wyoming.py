@@ -21,7 +21,7 @@ import socket
 from collections import Counter
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, AsyncIterator, Awaitable, Dict, List, Mapping, Optional, Tuple
+from typing import Any, AsyncIterator, Awaitable, Callable, Dict, List, Mapping, Optional, Tuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,10 +54,12 @@ from wyoming.wake import Detect, Detection, NotDetected
 from edgeserve import __version__
 from edgeserve.answers import Answer
 from edgeserve.client import AsyncClient
-from edgeserve.errors import BadInput, ConfigError, EdgeServeError, nearest
+from edgeserve.errors import BadInput, ConfigError, EdgeServeError, Rejected, nearest
 from edgeserve.front import (
     Front,
     FrontSettings,
+    Held,
+    Places,
     Ready,
     Seats,
     ServedApp,
@@ -89,6 +91,10 @@ CONNECTIONS_OF_ONE_MAX = 64
 
 PART_BYTES_MAX = 4 * 1024**2
 """The most bytes of an event's data, and of its sound: two minutes."""
+
+BYTES_MAX = 128 * 1024**2
+"""The most bytes of events on their way, and of commands that are heard, of all connections; of one address or user
+three quarters: Home Assistant's satellites are one."""
 
 SOUND_S_MAX = 60
 """The longest command, in seconds: spoken commands are shorter, and every connection may hold as much."""
@@ -155,6 +161,7 @@ class WyomingFront(Front):
         self.troubles = Troubles("wyoming")
         self._has_intents = False
         self._seats = Seats(CONNECTIONS_MAX, CONNECTIONS_OF_ONE_MAX)
+        self.places = Places(BYTES_MAX, "bytes of events", lasting=True)
         self._numbers = itertools.count(1)
         self._tasks: Dict[asyncio.Task[None], None] = {}
 
@@ -298,9 +305,10 @@ class OddEvent(ValueError):
     """An event that this front cannot read; the next one may do."""
 
 
-async def read_event(reader: asyncio.StreamReader) -> Optional[Event]:
-    """The next event, None at the end. The sender says how many bytes follow a line: raises :class:`OddEvent` where the
-    bytes are no event, and ``ValueError`` where the beginning of the next one is unknown."""
+async def read_event(reader: asyncio.StreamReader, hold: Callable[[int], None] = lambda count: None) -> Optional[Event]:
+    """The next event, None at the end. The sender says how many bytes follow a line, and ``hold`` takes the room for
+    them before they are read. Raises :class:`OddEvent` where the bytes are no event, and ``ValueError`` where the
+    beginning of the next one is unknown."""
     line = await reader.readline()  # bounded by the stream itself
     if not line:
         return None
@@ -310,7 +318,9 @@ async def read_event(reader: asyncio.StreamReader) -> Optional[Event]:
         raise ValueError(str(error)) from None
     if not isinstance(head, dict):
         raise OddEvent(f"a line of JSON that is a {type(head).__name__}, expected an object")
-    parts = [await _part(reader, head.get(key)) for key in ("data_length", "payload_length")]
+    counts = [_count(head.get(key)) for key in ("data_length", "payload_length")]
+    hold(sum(counts))
+    parts = [await reader.readexactly(count) if count else b"" for count in counts]
     data = head.get("data") or {}
     try:
         more = json.loads(parts[0]) if parts[0] else {}
@@ -319,10 +329,10 @@ async def read_event(reader: asyncio.StreamReader) -> Optional[Event]:
         raise OddEvent(f"{type(error).__name__}: {error}") from None
 
 
-async def _part(reader: asyncio.StreamReader, count: Any) -> bytes:
+def _count(count: Any) -> int:
     if count is not None and (type(count) is not int or not 0 <= count <= PART_BYTES_MAX):
         raise ValueError(f"a part of {str(count)[:40]} bytes, expected 0 to {PART_BYTES_MAX}")
-    return await reader.readexactly(count) if count else b""
+    return count or 0
 
 
 def _text(value: Any) -> str:
@@ -350,6 +360,7 @@ class Connection:
         self._sending = asyncio.Lock()
         self._origin = origin
         self._stream = stream
+        self._held = Held(front.places, origin)
         self._tasks: Dict[asyncio.Task[None], None] = {}
         self._answering: Optional[asyncio.Task[None]] = None
         self._converter = Converter(SOUND_S_MAX)
@@ -373,15 +384,19 @@ class Connection:
         try:
             while True:
                 try:
-                    event = await read_event(self._reader)
+                    self._hold(0)
+                    event = await read_event(self._reader, self._hold)
                 except OddEvent as error:
                     await self._answer_odd(error)
                     continue
+                except Rejected as error:
+                    return await self.send(Error(str(error), error.code))
                 except ValueError as error:
                     await self._answer_odd(error)
                     return
                 if event is None:
                     return
+                await asyncio.sleep(0)  # what has come is read without a wait: other connections have a turn
                 try:
                     await self._take(event)
                 except ODD as error:
@@ -389,9 +404,14 @@ class Connection:
         except (asyncio.IncompleteReadError, ConnectionError):
             return
         finally:
+            self._held.close()
             for task in list(self._tasks):
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _hold(self, count: int) -> None:
+        """Have room for so many bytes of an event besides the command's sound. Raises :class:`Rejected`."""
+        self._held.set(len(self._sound) + count)
 
     async def _answer_odd(self, error: Exception) -> None:
         """An event that is none is counted and answered, and its kind is logged once."""

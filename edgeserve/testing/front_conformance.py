@@ -50,6 +50,9 @@ NAMES = ("a/b", "a+b", "a#b", "a.b", "a_b", "a b", "x:latest", "Qwen/Qwen3", "%2
 WAIT_S = 15.0
 """Seconds after which a step that is not over hangs: a failure, not a slow machine."""
 
+GONE_S = 3.0
+"""Seconds in which the request of a client that has gone is cancelled: less than its time-out and its deadline."""
+
 END_S = 3.0
 """Seconds beyond its drain in which a front has ended."""
 
@@ -221,7 +224,7 @@ class FrontConformance:
                 await until(lambda: server.stats()["apps"]["waits"]["open"] == 1)
                 asking.cancel()
                 await asyncio.gather(asking, return_exceptions=True)
-                await until(lambda: cancelled(server) == before + 1)
+                await until(lambda: cancelled(server) == before + 1, GONE_S)
                 if self.CLIENTS_NAME_APPS:
                     assert await within(self.ask(place, "answers")) == ANSWERED
 
@@ -325,10 +328,10 @@ async def within(work: Awaitable[Any]) -> Any:
     return await asyncio.wait_for(work, WAIT_S)
 
 
-async def until(holds: Callable[[], bool]) -> None:
+async def until(holds: Callable[[], bool], wait_s: float = WAIT_S) -> None:
     """Wait until it holds."""
     loop = asyncio.get_running_loop()
-    end_s = loop.time() + WAIT_S
+    end_s = loop.time() + wait_s
     while not await loop.run_in_executor(None, holds):
         assert loop.time() < end_s, "it did not happen in time"
         await asyncio.sleep(0.02)

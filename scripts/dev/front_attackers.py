@@ -1,8 +1,10 @@
-"""Attackers of the fronts over HTTP and gRPC for ``isolation.py``, and the clients beside them.
+"""Attackers of the fronts for ``isolation.py``, and the clients beside them: over HTTP, gRPC, Wyoming and Frigate's
+sockets.
 
-Each is the text of a program. The arguments of an attacker: the bus's endpoint, the process id of the client, and
-HOST:PORT of HTTP, of gRPC and of the metrics. Those of a client: HOST:PORT of its front, how many seconds it asks, its
-requests a second. A client counts an answer that comes within a second.
+Each is the text of a program. The arguments of an attacker: the bus's endpoint, the process id of the client,
+HOST:PORT of HTTP, of gRPC, of the metrics, of Wyoming, the endpoint for Frigate. Those of a client: HOST:PORT (or the
+endpoint) of its front, how many seconds it asks, its requests a second. A client counts an answer that comes within a
+second.
 """
 
 from __future__ import annotations
@@ -19,6 +21,14 @@ def example():
 
 def echo(item):
     return {"y": item["x"]}
+
+def say(item):
+    return {"text": item["text"]}
+
+def see(item):
+    rows = np.zeros((9, 40), np.float32)
+    rows[:5, 0] = 4, 4, 4, 4, item["image"][0, 0, 0] / 255
+    return {"output0": rows}
 """
 
 COUNT = """
@@ -340,5 +350,200 @@ while True:
     time.sleep(1)
     for one in many:
         one.close()
+""",
+}
+
+SAYINGS = """
+import json, socket
+def dial(place):
+    host, port = place.split(":")
+    return socket.create_connection((host, int(port)), 10)
+def event(kind, data=None, payload=b""):
+    more = json.dumps(data or {}).encode()
+    head = {"type": kind, "data_length": len(more), "payload_length": len(payload)}
+    return json.dumps(head).encode() + b"\\n" + more + payload
+def hear(file, *kinds):
+    while True:
+        head = json.loads(file.readline())
+        file.read(head.get("data_length") or 0), file.read(head.get("payload_length") or 0)
+        if head["type"] in kinds:
+            return head["type"]
+"""
+
+TIMED = """
+print("ready", flush=True)
+sys.stdin.readline()
+begin = time.monotonic()
+def work(first):
+    asking = asker()
+    for number in range(first, round(seconds * rate), WORKERS):
+        due = begin + number / rate
+        time.sleep(max(0.0, due - time.monotonic()))
+        try:
+            found = asking()
+            count("late" if time.monotonic() - due > 1 else found)
+        except Exception as error:
+            count(type(error).__name__)
+            asking = asker()
+threads = [threading.Thread(target=work, args=(first,)) for first in range(WORKERS)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+print(json.dumps(told))
+"""
+
+WYOMING_CLIENT = (
+    COUNT
+    + SAYINGS
+    + """
+WORKERS = 8
+def asker():
+    connection = dial(place)
+    connection.settimeout(10)
+    file = connection.makefile("rb")
+    def ask():
+        connection.sendall(event("transcript", {"text": "hi"}))
+        return "completed" if hear(file, "handled", "not-handled") == "handled" else "not handled"
+    return ask
+asker()()
+"""
+    + TIMED
+)
+
+WYOMING_BEGIN = (
+    SAYINGS
+    + """
+import encodings.idna, random, threading, time
+os.setgroups([]); os.setgid(ANOTHER); os.setuid(ANOTHER)
+place = sys.argv[6]
+def again(act):
+    def run():
+        while True:
+            try:
+                act()
+            except OSError:
+                time.sleep(0.05)
+    return threading.Thread(target=run)
+def all_of(count, act):
+    threads = [again(act) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+"""
+)
+
+WYOMING_ATTACKS: Dict[str, str] = {
+    "sends text in pieces of one character": """
+def act():
+    with dial(place) as one:
+        one.sendall(event("synthesize-start"))
+        while True:
+            one.sendall(event("synthesize-chunk", {"text": "x"}) * 1000)
+all_of(4, act)
+""",
+    "holds 300 connections": """
+held = []
+def act():
+    held.append(dial(place))
+    if len(held) > 300:
+        time.sleep(0.1); held.pop(0).close()
+all_of(1, act)
+""",
+    "announces 4 MiB on 100 connections and sends it slowly": """
+def act():
+    with dial(place) as one:
+        one.sendall(b'{"type": "audio-chunk", "payload_length": 4194304}' + b"\\n")
+        while True:
+            one.sendall(bytes(8192)); time.sleep(0.1)
+all_of(100, act)
+""",
+    "sends events that are none": """
+def act():
+    with dial(place) as one:
+        one.settimeout(1)
+        while True:
+            wrong = event("audio-chunk", {"rate": -1})
+            one.sendall(random.choice((b"[]\\n", b"{}\\n", b'{"type": 5}\\n', b"{" * 5000 + b"\\n", wrong)))
+all_of(8, act)
+""",
+    "asks at full rate and reads nothing": """
+def act():
+    with dial(place) as one:
+        while True:
+            one.sendall(event("transcript", {"text": "hi"}) * 10)
+all_of(8, act)
+""",
+}
+
+FRIGATE_CALLS = """
+import json, zmq
+SIZE = (8, 8, 3)
+HEAD = json.dumps({"shape": SIZE, "dtype": "uint8", "model_type": "yologeneric"}).encode()
+def dealer(kind=zmq.DEALER):
+    one = zmq.Context.instance().socket(kind)
+    one.setsockopt(zmq.LINGER, 0); one.setsockopt(zmq.RCVTIMEO, 2000); one.setsockopt(zmq.SNDTIMEO, 2000)
+    one.connect(place)
+    return one
+"""
+
+FRIGATE_CLIENT = (
+    COUNT
+    + FRIGATE_CALLS
+    + """
+WORKERS = 4
+def asker():
+    one = dealer(zmq.REQ)
+    def ask():
+        one.send_multipart([HEAD, bytes(192)])
+        return "completed" if len(one.recv()) == 480 else "odd"
+    return ask
+asker()()
+"""
+    + TIMED
+)
+
+FRIGATE_BEGIN = "place = sys.argv[7]\n" + FRIGATE_CALLS
+
+FRIGATE_ATTACKS: Dict[str, str] = {
+    "sends messages of 200,000 frames": """
+one = dealer()
+while True:
+    try:
+        for _ in range(200_000):
+            one.send(b"x", zmq.SNDMORE)
+        one.send(b"x")
+    except zmq.ZMQError:
+        one.close(); one = dealer()
+""",
+    "sends headers of 60 kB": """
+one = dealer()
+while True:
+    try:
+        one.send_multipart([b"", b"{" + b"x" * 60_000, bytes(192)])
+    except zmq.ZMQError:
+        pass
+""",
+    "asks at full rate on 64 sockets": """
+sockets = [dealer() for _ in range(64)]
+while True:
+    for one in sockets:
+        try:
+            one.send_multipart([b"", HEAD, bytes(192)], zmq.NOBLOCK)
+        except zmq.ZMQError:
+            pass
+    time.sleep(0.001)
+""",
+    "claims shapes and types that are none": """
+import random
+one = dealer()
+while True:
+    shape = random.choice(([], [-1, 8, 3], [2**40, 2**40, 3], "x"))
+    about = {"shape": shape, "dtype": random.choice(("O", "u1,u1", "x" * 500))}
+    try:
+        one.send_multipart([b"", json.dumps(about).encode(), bytes(192)])
+    except zmq.ZMQError:
+        pass
 """,
 }

@@ -2,10 +2,11 @@
 
     python scripts/dev/hostile_fronts.py --requests 100000 --seed 7 [--json FILE]
 
-So many requests to the front over HTTP, then as many over gRPC, made from good ones by seeded mutations: bytes flipped,
-cut, added; JSON values of every kind; headers, paths and verbs that are none. The healthy client asks over the same
-front all the while, each time with numbers of its own: every answer must be its own and right. The server and its front
-are processes of their own; their memory is compared with what it was after the first tenth.
+So many requests to the front over HTTP, then as many over gRPC, Wyoming and Frigate's socket, made from good ones by
+seeded mutations: bytes flipped, cut, added; JSON values of every kind; headers, paths and verbs that are none. The
+healthy client asks over the same front all the while, each time with numbers of its own: every answer must be its own
+and right. The server and its fronts are processes of their own; their memory is compared with what it was after the
+first tenth.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import Any, Callable, Dict, List
 
 import grpc
 import numpy as np
+import zmq
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
 
@@ -115,6 +117,62 @@ def grpc_attacker(place: str) -> Callable[[random.Random], None]:
     return ask
 
 
+def wyoming_events(draw: random.Random) -> bytes:
+    """Some events: mostly good, or nearly."""
+    said = b""
+    for _ in range(draw.randrange(1, 6)):
+        kind = draw.choice(
+            ("transcript", "recognize", "describe", "ping", "audio-chunk", "audio-stop", "synthesize", "")
+        )
+        data = {
+            "text": draw.choice(("hi", *VALUES)),
+            "rate": draw.choice((16_000, -1, None)),
+            "width": 2,
+            "channels": 1,
+        }
+        more, sound = json.dumps(data).encode(), bytes(draw.choice((0, 0, 64, 63)))
+        head = {"type": draw.choice((kind,) * 6 + VALUES), "data_length": len(more), "payload_length": len(sound)}
+        said += json.dumps(head).encode() + b"\n" + more + sound
+    return flipped(draw, said) if draw.random() < 0.5 else said
+
+
+def ask_wyoming(place: str, draw: random.Random) -> None:
+    """Send some on a connection, and read what comes or leave it."""
+    host, port = place.split(":")
+    with socket.create_connection((host, int(port)), 20) as one:
+        one.sendall(wyoming_events(draw))
+        if draw.random() < 0.8:
+            one.settimeout(0.02)
+            while one.recv(1 << 16):
+                pass
+
+
+def frigate_attacker(place: str) -> Callable[[random.Random], None]:
+    """Sends one message over its socket."""
+    context = zmq.Context.instance()
+    sockets = [context.socket(zmq.DEALER)]
+
+    def ask(draw: random.Random) -> None:
+        if draw.random() < 0.02 or not sockets:
+            for one in sockets:
+                one.close(0)
+            sockets[:] = [context.socket(zmq.DEALER)]
+        one = sockets[0]
+        if not one.getsockopt(zmq.LAST_ENDPOINT):
+            one.setsockopt(zmq.LINGER, 0)
+            one.connect(place)
+        about = {"shape": [8, 8, 3], "dtype": "uint8", "model_type": "yologeneric"}
+        if draw.random() < 0.5:
+            about[draw.choice((*about, "model_request"))] = draw.choice(VALUES)
+        frames = [b"", flipped(draw, json.dumps(about).encode()), bytes(draw.choice((192, 192, 0, 7)))]
+        if draw.random() < 0.1:
+            frames = frames[: draw.randrange(1, 4)] + [b"x"] * draw.randrange(50)
+        one.setsockopt(zmq.SNDTIMEO, 1000)
+        one.send_multipart(frames)
+
+    return ask
+
+
 class Healthy(threading.Thread):
     """Asks one thing after the other over a front, and knows every answer."""
 
@@ -162,17 +220,57 @@ def healthy_grpc(place: str) -> Callable[[np.ndarray], Any]:
     return ask
 
 
+def healthy_wyoming(place: str) -> Callable[[np.ndarray], Any]:
+    host, port = place.split(":")
+
+    def ask(x: np.ndarray) -> Any:
+        data = json.dumps({"text": json.dumps(x.tolist())}).encode()
+        with socket.create_connection((host, int(port)), 60) as one, one.makefile("rb") as file:
+            one.sendall(json.dumps({"type": "transcript", "data_length": len(data)}).encode() + b"\n" + data)
+            while True:
+                head = json.loads(file.readline())
+                more = json.loads(file.read(head.get("data_length") or 0) or b"{}")
+                if head["type"] == "handled":
+                    return json.loads({**(head.get("data") or {}), **more}["text"])
+
+    return ask
+
+
+def healthy_frigate(place: str) -> Callable[[np.ndarray], Any]:
+    def ask(x: np.ndarray) -> Any:
+        one = zmq.Context.instance().socket(zmq.REQ)
+        one.setsockopt(zmq.RCVTIMEO, 60_000)
+        one.connect(place)
+        value = int(x[0]) % 100 + 120
+        about = {"shape": [8, 8, 3], "dtype": "uint8", "model_type": "yologeneric"}
+        one.send_multipart([json.dumps(about).encode(), bytes([value]) * 192])
+        score = np.frombuffer(one.recv(), np.float32)[1]
+        one.close(0)
+        return x if abs(score - value / 255) < 1e-3 else [score]
+
+    return ask
+
+
+HEALTHY = {"http": healthy_http, "grpc": healthy_grpc, "wyoming": healthy_wyoming, "frigate": healthy_frigate}
+ATTACKING: Dict[str, Callable[[str], Callable[[random.Random], None]]] = {
+    "http": lambda place: lambda draw: ask_http(place, draw),
+    "grpc": grpc_attacker,
+    "wyoming": lambda place: lambda draw: ask_wyoming(place, draw),
+    "frigate": frigate_attacker,
+}
+
+
 def attack(server: Server, front: str, requests: int, seed: int) -> Dict[str, Any]:
     """So many requests to one front; what was found."""
     place = server.places[front]
-    healthy = Healthy((healthy_http if front == "http" else healthy_grpc)(place))
+    healthy = Healthy(HEALTHY[front](place))
     healthy.start()
     begin_s, memory = time.monotonic(), []
     for part, share in (("warm", 0.1), ("main", 0.9)):
         threads = []
         for number in range(ATTACKERS):
             draw = random.Random(f"{seed}/{front}/{part}/{number}")
-            ask = (lambda one: ask_http(place, one)) if front == "http" else grpc_attacker(place)
+            ask = ATTACKING[front](place)
             count = round(requests * share) // ATTACKERS
             threads.append(threading.Thread(target=_ask_all, args=(ask, draw, count), daemon=True))
             threads[-1].start()
@@ -197,7 +295,7 @@ def _ask_all(ask: Callable[[random.Random], None], draw: random.Random, count: i
     for _ in range(count):
         try:
             ask(draw)
-        except (OSError, grpc.RpcError, ValueError):
+        except (OSError, grpc.RpcError, zmq.ZMQError, ValueError):
             pass  # what the front ends
 
 
@@ -205,12 +303,13 @@ def main() -> int:
     parser = arguments(__doc__)
     parser.add_argument("--requests", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", default="", metavar="FRONT", help="that front alone")
     args = parser.parse_args()
     checks, rows = Checks("scripts/dev/hostile_fronts.py"), []
     with bus_folder() as folder:
         server = Server(folder)
         try:
-            for front in ("http", "grpc"):
+            for front in [each for each in HEALTHY if args.only in each]:
                 found = attack(server, front, args.requests, args.seed)
                 print(found, flush=True)
                 rows.append(found)

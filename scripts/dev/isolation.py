@@ -100,6 +100,32 @@ inputs = {{ x = {{ dtype = "float32", shape = [-1] }} }}
 listen = "HTTP"
 grpc = "GRPC"
 token_file = "tokens"
+[model.say]
+engine = "python"
+function = "functions:say"
+lanes = ["cpu1"]
+[app.say]
+model = "say"
+policy = "edf"
+slo = "10s"
+outputs = ["text"]
+inputs = {{ text = {{ dtype = "text" }} }}
+[front.wyoming]
+apps = {{ intent = "say" }}
+listen = "WYOMING"
+[model.frames]
+engine = "python"
+function = "functions:see"
+lanes = ["cpu1"]
+[app.frames]
+model = "frames"
+policy = "edf"
+slo = "10s"
+inputs = {{ image = {{ dtype = "uint8", shape = [8, 8, 3] }} }}
+[front.frigate]
+app = "frames"
+timeout_ms = 2000.0
+listen = "FRIGATE"
 """
 """What the server has besides where it is asked over HTTP and gRPC."""
 
@@ -463,6 +489,8 @@ FRONTS = {
     "bus": Front(CLIENT, "", {**ATTACKS, "holds connections to the metrics": METRICS}),
     "http": Front(front_attackers.HTTP_CLIENT, front_attackers.HTTP_BEGIN, front_attackers.HTTP_ATTACKS),
     "grpc": Front(front_attackers.GRPC_CLIENT, front_attackers.GRPC_BEGIN, front_attackers.GRPC_ATTACKS),
+    "wyoming": Front(front_attackers.WYOMING_CLIENT, front_attackers.WYOMING_BEGIN, front_attackers.WYOMING_ATTACKS),
+    "frigate": Front(front_attackers.FRIGATE_CLIENT, front_attackers.FRIGATE_BEGIN, front_attackers.FRIGATE_ATTACKS),
 }
 
 
@@ -487,27 +515,31 @@ class Server:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        http, grpc, self.metrics = (free_place() for _ in range(3))
+        http, grpc, self.metrics, wyoming, frigate = (free_place() for _ in range(5))
         self.places = {"bus": f"ipc://{folder}/bus/socket", "http": http, "grpc": grpc}
+        self.places.update(wyoming=wyoming, frigate=f"tcp://{frigate}")
         tokens = "".join([f"{name} {token}\n" for name, token in front_attackers.TOKENS.items()])
-        config = CONFIG.replace("[server]\n", f'[server]\nmetrics = "{self.metrics}"\n')
-        config += PLACES.replace("HTTP", http).replace("GRPC", grpc)
+        config = CONFIG.replace("[server]\n", f'[server]\nmetrics = "{self.metrics}"\n') + PLACES
+        for name, place in self.places.items():
+            config = config.replace(name.upper(), place)
         files = {"tokens": tokens, "functions.py": front_attackers.FUNCTIONS}
         self.process = ServerProcess(folder, config, files, log=folder / "log")
         self.process.wait_ready(self.places["bus"])
         due_s = time.monotonic() + READY_S
-        for place in (http, grpc):
+        for place in (http, grpc, wyoming, frigate):
             while not listens(place) and time.monotonic() < due_s:
                 time.sleep(0.1)
 
     def memory_mib(self) -> Dict[str, float]:
-        """What the server and its front have."""
+        """What the server and its fronts have."""
         server = psutil.Process(self.process.pid)
         found = {"server": server.memory_info().rss / 2**20}
         for child in server.children():
             with contextlib.suppress(psutil.Error):
-                if "http" in child.cmdline():
-                    found["front"] = child.memory_info().rss / 2**20
+                words = child.cmdline()
+                if "edgeserve.front.runner" in words:
+                    name = words[words.index("edgeserve.front.runner") + 1]
+                    found[f"front {name}"] = child.memory_info().rss / 2**20
         return found
 
     def measure(self, front: str, seconds: float, attack: str = "") -> Dict[str, Any]:
@@ -520,7 +552,8 @@ class Server:
             text=True,
         )
         assert client.stdout is not None and client.stdin is not None
-        places = (self.places["bus"], str(client.pid), self.places["http"], self.places["grpc"], self.metrics)
+        fronts = [self.places[name] for name in ("http", "grpc", "wyoming", "frigate")]
+        places = (self.places["bus"], str(client.pid), *fronts[:2], self.metrics, *fronts[2:])
         most: Dict[str, float] = {}
         program = FRONTS[front].begin + attack
         with client, attacker(program, *places) if attack else contextlib.nullcontext() as other:

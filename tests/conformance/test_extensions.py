@@ -1,4 +1,5 @@
-"""``edgeserve.policy`` and ``edgeserve.engine``: all that an extension imports, and no more than it needs."""
+"""``edgeserve.policy``, ``edgeserve.engine``, ``edgeserve.front``: all that an extension imports, and no more than it
+needs."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from typing import Iterator, List, Tuple
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-MODULES = ("edgeserve.policy", "edgeserve.engine")
+MODULES = ("edgeserve.policy", "edgeserve.engine", "edgeserve.front")
 PUBLIC = {"edgeserve", "edgeserve.errors", "edgeserve.testing", *MODULES}
 """What an extension may import of this package, with what lies below ``edgeserve.testing``."""
 

@@ -19,8 +19,8 @@ pytest.importorskip("uvicorn", reason="uvicorn is not installed: there is no fro
 from http_front import FrontThread
 
 from edgeserve.errors import BadInput, Rejected, TooLarge
-from edgeserve.front import Places
-from edgeserve.fronts.http import connections, images
+from edgeserve.front import Places, images
+from edgeserve.fronts.http import connections
 from edgeserve.fronts.http.asgi import Bounds, Call
 from edgeserve.fronts.http.settings import HttpConfig
 

@@ -17,6 +17,7 @@ pytest.importorskip("grpc", reason="grpcio is not installed: there is no gRPC fr
 
 import grpc
 
+from edgeserve.fronts.http.admission import Admission
 from edgeserve.fronts.http.grpc_messages import KINDS, SERVICE
 from edgeserve.fronts.http.grpc_service import start_grpc
 
@@ -72,9 +73,9 @@ def asking(question, tokens=(), **settings):
 
     async def run():
         service = Service()
-        server, port = await start_grpc(
-            service, HttpConfig(grpc="127.0.0.1:0", **settings), Tokens({token: token[11:] for token in tokens})
-        )
+        config = HttpConfig(grpc="127.0.0.1:0", **settings)
+        held = Tokens({token: token[11:] for token in tokens})
+        server, port = await start_grpc(service, config, held, Admission(config))
         try:
             async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", OPTIONS) as channel:
                 await asyncio.wait_for(question(service, channel), 60)
@@ -182,12 +183,12 @@ def test_what_has_no_room_is_refused_and_all_room_comes_back():
         assert sorted(int(answer.infer_response.id) for answer in answers) == list(range(40))
         errors = [answer.error_message for answer in answers if answer.error_message]
         assert 20 < len(errors) < 40
-        assert all("[front.http] grpc_bytes_max" in text for text in (error.details(), *errors))
+        assert all("[front.http] bodies_max" in text for text in (error.details(), *errors))
         for size in (700 * KIB, -1, 700 * KIB):
             asked = infer(channel, request_of(600 * KIB, "", size))
             assert await (asked if size > 0 else refused(asked, "INVALID_ARGUMENT"))
 
-    asking(question, grpc_message_max=MIB, grpc_bytes_max=MIB)
+    asking(question, grpc_message_max=MIB, bodies_bytes_max=MIB)
 
 
 def test_calls_that_are_given_up_amid_requests_and_answers_give_all_room_back():
@@ -207,7 +208,7 @@ def test_calls_that_are_given_up_amid_requests_and_answers_give_all_room_back():
             except grpc.RpcError:  # not yet
                 await asyncio.sleep(0.05)
 
-    asking(question, grpc_message_max=MIB, grpc_bytes_max=MIB)
+    asking(question, grpc_message_max=MIB, bodies_bytes_max=MIB)
 
 
 def test_one_client_does_not_have_all_streams_and_their_places_come_back():

@@ -36,7 +36,14 @@ from wyoming.tts import Synthesize, SynthesizeChunk, SynthesizeStart, Synthesize
 from wyoming.vad import VoiceStarted, VoiceStopped
 from wyoming.wake import Detect, Detection, NotDetected
 
-from edgeserve.fronts.wyoming import CONNECTIONS_OF_ONE_MAX, Voice, WyomingFront
+from edgeserve.fronts.wyoming import (
+    BYTES_MAX,
+    CONNECTIONS_OF_ONE_MAX,
+    PART_BYTES_MAX,
+    Connection,
+    Voice,
+    WyomingFront,
+)
 
 FUNCTIONS = """
 import json, time
@@ -580,3 +587,46 @@ def test_the_command_is_found_serves_and_ends_on_a_signal(runtime):
         process.send_signal(signal.SIGTERM)
     assert "nothing asked" in process.communicate(timeout=20)[1]
     assert process.returncode == 0 and found == [(["127.0.0.1"], port)]
+
+
+def test_a_client_that_never_stops_sending_gives_others_their_turn():
+    """What has come already is read without a wait: without a turn for others a client that sends small events keeps
+    the event loop."""
+    events = 2000
+
+    async def run():
+        reader, turns = asyncio.StreamReader(), 0
+        reader.feed_data(b'{"type": "synthesize-chunk", "data": {"text": "x"}}\n' * events)
+        reader.feed_eof()
+        front = WyomingFront(None, Voice(apps={"tts": "speak"}))
+        reading = asyncio.ensure_future(Connection(front, reader, None, "a", "s").run())
+        while not reading.done():
+            turns += 1
+            await asyncio.sleep(0)
+        return turns
+
+    assert asyncio.run(run()) >= events
+
+
+def test_the_bytes_of_events_are_charged_to_their_sender_before_they_are_read(runtime):
+    async def run():
+        announced = b'{"type": "audio-chunk", "payload_length": %d}\n' % PART_BYTES_MAX
+
+        async with fronted(runtime, ALL) as (front, port):
+            held = []
+            for _ in range(BYTES_MAX * 3 // 4 // PART_BYTES_MAX + 1):
+                reader, writer = await asyncio.open_connection("127.0.0.1", port)
+                held.append(writer)
+                writer.write(announced)
+            event = await asyncio.wait_for(async_read_event(reader), 10)
+            assert Error.is_type(event.type) and event.data["code"] == "rejected"
+            assert "bytes of events" in event.data["text"]
+            for writer in held:
+                writer.close()
+            async with AsyncTcpClient("127.0.0.1", port) as client:
+                await client.write_event(Describe().event())
+                assert Info.is_type((await asyncio.wait_for(client.read_event(), 10)).type)
+                while front.places.count:
+                    await asyncio.sleep(0.01)
+
+    asyncio.run(asyncio.wait_for(run(), 30))

@@ -73,7 +73,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cpu", action="store_true", help="use no GPU, even where there is one")
     parser.add_argument("--schema", action="store_true", help="write nothing: print the JSON schema of configurations")
     parser.add_argument("--force", action="store_true", help="write over the file that is there")
-    parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)  # in this process: the child itself
+    parser.add_argument(
+        "--here", action="store_true", help="read the files in this process, without bounds on time and memory"
+    )
     parser.add_argument(
         "--keys",
         default="",

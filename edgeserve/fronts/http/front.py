@@ -15,7 +15,8 @@ from typing import Any, List, Tuple
 
 from edgeserve.client import AsyncClient
 from edgeserve.errors import ConfigError, EdgeServeError
-from edgeserve.front import Front, Places, Ready, host_and_port, is_loopback, read_tokens
+from edgeserve.front import Front, Ready, host_and_port, is_loopback, read_tokens
+from edgeserve.fronts.http.admission import Admission
 from edgeserve.fronts.http.backend import Backend
 from edgeserve.fronts.http.kserve import OpenInference
 from edgeserve.fronts.http.names import tidied
@@ -70,6 +71,7 @@ class HttpFront(Front):
         self._tokens = read_tokens(settings.token_file)
         self._backend = Backend(client, in_flight_max=settings.in_flight_max, timeout_ms=ns_to_ms(settings.timeout_ns))
         self._service = OpenInference(self._backend, settings.server_name)
+        self._admission = Admission(settings)
 
     @classmethod
     def check(cls, settings: HttpConfig) -> None:
@@ -111,7 +113,7 @@ class HttpFront(Front):
             config.body_bytes_max,
             ns_to_s(config.body_timeout_ns),
             config.json_bytes_max,
-            Places(config.bodies_bytes_max, "bytes of bodies", "[front.http] bodies_max", lasting=True),
+            self._admission.bodies,
             None if self._tokens else host_and_port("[front.http] listen", config.listen, EXAMPLE)[0],
             config.origins,
         )
@@ -188,7 +190,7 @@ class HttpFront(Front):
             return None, []
         from edgeserve.fronts.http.grpc_service import start_grpc
 
-        server, port = await start_grpc(self._service, self.config, self._tokens)
+        server, port = await start_grpc(self._service, self.config, self._tokens, self._admission)
         return server, [f"grpc://{self.config.grpc.rpartition(':')[0]}:{port}"]
 
 

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any, AsyncIterator, Awaitable, Callable, Dict, Mapping, Optional, Sequence, Set, Tuple
 from urllib.parse import unquote
-from weakref import WeakValueDictionary
 
 import grpc
 from google.protobuf.message import DecodeError
 
 from edgeserve.errors import BadInput, ConfigError, EdgeServeError, Malformed, Rejected
 from edgeserve.front import Held, Places, Tokens, Unauthorized, one_line, origin_of, user_of_address
+from edgeserve.fronts.http.admission import Admission, AtOnce, Turns
 from edgeserve.fronts.http.backend import note_parent
 from edgeserve.fronts.http.failures import GRPC_OF_HTTP, details_of, message_of, status_of
 from edgeserve.fronts.http.grpc_messages import DATA_TYPES, KINDS, SERVICE
@@ -44,12 +44,6 @@ METADATA = "edgeserve-"
 
 ON_ONE_STREAM_MAX = 256
 """Requests of one ``ModelStreamInfer`` call whose answers are not written; more are read when some are."""
-
-LARGE_BYTES = 1024**2
-"""A message from here on waits where its origin has much with the server already."""
-
-QUESTIONS_AT_ONCE_MAX = 4
-"""Messages received at a time of verbs that do not infer. They are small, and do not wait behind large ones."""
 
 CONTENTS = {
     "BOOL": "bool_contents",
@@ -234,67 +228,6 @@ def write_response(response: InferResponse) -> Any:
 # --- calls ------------------------------------------------------------------------------------------------------------
 
 
-class Turns:
-    """So many at a time, three quarters of them of one origin; others wait, in the order in which they came."""
-
-    def __init__(self, count_max: int) -> None:
-        self._of_one_max = max(1, count_max * 3 // 4)
-        self._all = asyncio.Semaphore(count_max)
-        self._of: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
-
-    @asynccontextmanager
-    async def turn(self, origin: str) -> AsyncIterator[None]:
-        """Wait for a turn, and have it."""
-        of_one = self._of.get(origin)
-        if of_one is None:
-            of_one = self._of[origin] = asyncio.Semaphore(self._of_one_max)
-        async with of_one, self._all:
-            yield
-
-
-class AtOnce:
-    """Bytes of large messages that are with the server, ``bytes_max`` of one origin at a time, and one message where
-    that has more: they share one connection with every other client's. Others wait in order. What the event loop does
-    with them it does one in a turn (:meth:`step`)."""
-
-    def __init__(self, bytes_max: int) -> None:
-        self._count_max = max(1, bytes_max // LARGE_BYTES)
-        self._one = asyncio.Lock()
-        self._of: WeakValueDictionary[str, _OfOrigin] = WeakValueDictionary()
-
-    @asynccontextmanager
-    async def turn(self, origin: str, nbytes: int) -> AsyncIterator[None]:
-        """Wait until there is room, and have it. A small message has it at once."""
-        count = min(nbytes // LARGE_BYTES, self._count_max)
-        of_one = self._of.get(origin)
-        if of_one is None:
-            of_one = self._of[origin] = _OfOrigin(self._count_max)
-        taken = 0
-        try:
-            if count:
-                async with of_one.order:
-                    for _ in range(count):
-                        await of_one.room.acquire()
-                        taken += 1
-            await self.step(nbytes)
-            yield
-        finally:
-            for _ in range(taken):
-                of_one.room.release()
-
-    async def step(self, nbytes: int) -> None:
-        """Wait, before work on so many bytes, for a turn of the event loop without another large message."""
-        if nbytes >= LARGE_BYTES:
-            async with self._one:
-                await asyncio.sleep(0)
-
-
-class _OfOrigin:
-    def __init__(self, count: int) -> None:
-        self.order = asyncio.Lock()
-        self.room = asyncio.Semaphore(count)
-
-
 class Stream:
     """One ``ModelStreamInfer`` call. Each request has one answer, in the order in which they end; an error is one, too.
     Where an answer comes in pieces, the next is asked for when one is written.
@@ -429,37 +362,30 @@ USER_S = 5.0
 class _Calls:
     """gRPC's side of each verb: the token, bounds on all calls, and errors as statuses."""
 
-    def __init__(self, tokens: Tokens, config: HttpConfig) -> None:
+    def __init__(self, tokens: Tokens, config: HttpConfig, admission: Admission) -> None:
         self._tokens = tokens
         self._config = config
         self.port = 0
         self._users: Dict[str, Tuple[str, float]] = {}  # by peer: whose it is, and until when that is believed
-        self._calls = Places(config.connections_max, "calls over gRPC", "[front.http] connections_max", lasting=True)
-        streams, nbytes = "calls of ModelStreamInfer", "bytes of requests and unread answers over gRPC"
-        self._streams = Places(config.grpc_receive_max, streams, "[front.http] grpc_receive_max", lasting=True)
-        self._bytes = Places(config.grpc_bytes_max, nbytes, "[front.http] grpc_bytes_max", lasting=True)
-        # A message on its way is not counted before it is complete.
-        self._requests = Turns(min(config.grpc_receive_max, max(2, config.grpc_bytes_max // config.grpc_message_max)))
-        self._questions = Turns(QUESTIONS_AT_ONCE_MAX)
-        self._at_once = AtOnce(config.grpc_message_max)
+        self._admission = admission
 
     def infer(self, verb: Verb) -> Any:
         """A call of one request for an answer."""
-        return self._unary(self._requests, read_infer, verb)
+        return self._unary(self._admission.requests, read_infer, verb)
 
     def question(self, kind: str, verb: Callable[[Any], Awaitable[Any]]) -> Any:
         """A call of any other verb, whose message is of ``kind``."""
-        return self._unary(self._questions, partial(parsed, kind), lambda message, _: verb(message))
+        return self._unary(self._admission.questions, partial(parsed, kind), lambda message, _: verb(message))
 
     def _unary(self, turns: Turns, read: Callable[[bytes], Any], verb: Verb) -> Any:
         async def answered(context: Any) -> bytes:
             origin = self._origin(context)
-            self._hold(context, self._calls, origin).set(1)
-            held = self._hold(context, self._bytes, origin)
+            self._hold(context, self._admission.calls, origin).set(1)
+            held = self._hold(context, self._admission.bodies, origin)
             async with turns.turn(origin):
                 data = await self._received(context)
                 held.set(len(data))
-            async with self._at_once.turn(origin, len(data)):
+            async with self._admission.at_once.turn(origin, len(data)):
                 request = read(data)
                 del data  # its bytes are in the request, which alone is kept until its answer
                 packed: bytes = (await verb(request, origin)).SerializeToString()
@@ -484,10 +410,10 @@ class _Calls:
         async def call(_: Any, context: Any) -> None:
             try:
                 origin = self._origin(context)
-                self._hold(context, self._streams, origin).set(1)
+                self._hold(context, self._admission.streams, origin).set(1)
             except EdgeServeError as error:
                 await context.abort(*refusal_of(error))
-            held = self._hold(context, self._bytes, origin)
+            held = self._hold(context, self._admission.bodies, origin)
 
             async def checked(request: InferRequest, origin: str) -> AsyncIterator[InferResponse]:
                 self._origin(context)  # the token may be none any more
@@ -495,7 +421,7 @@ class _Calls:
                     yield found
                     self._origin(context)
 
-            stream = Stream(checked, origin, held, self._config.grpc_message_max, self._at_once)
+            stream = Stream(checked, origin, held, self._config.grpc_message_max, self._admission.at_once)
             await stream.run(context.read, context.write)
 
         return call
@@ -566,10 +492,12 @@ def _plain(value: Any) -> str:
     return one_line(str(value)).encode("ascii", "backslashreplace").decode()
 
 
-async def start_grpc(service: OpenInference, config: HttpConfig, tokens: Tokens) -> Tuple[Any, int]:
+async def start_grpc(
+    service: OpenInference, config: HttpConfig, tokens: Tokens, admission: Admission
+) -> Tuple[Any, int]:
     """A server that listens, and its port. Raises :class:`ConfigError` when the port cannot be had."""
     place = config.grpc
-    calls = _Calls(tokens, config)
+    calls = _Calls(tokens, config, admission)
     verbs = GrpcService(service)
     # Also verbs of one request are streams to gRPC, which reads the message of any other before it calls the handler.
     handlers = {

@@ -39,11 +39,10 @@ class HttpConfig(FrontSettings):
     body_bytes_max: int = entry(size, 64 * 1024**2, key="body_max")  # of one request, unpacked; images too
     body_timeout_ns: int = entry(duration, 30 * 10**9, key="body_timeout")  # how long a body may take to arrive
     json_bytes_max: int = entry(size, 16 * 1024**2, key="json_max")  # of one body's JSON; binary tensors do not count
-    bodies_bytes_max: int = entry(size, 512 * 1024**2, key="bodies_max")  # of bodies not answered; JSON counts 8 times
+    bodies_bytes_max: int = entry(size, 512 * 1024**2, key="bodies_max")  # of requests, unread answers; JSON: 8 times
     in_flight_max: int = entry(integer(1, 4096), 1024)  # requests without an answer; more are refused with status 429
     connections_max: int = entry(integer(1), 2048)  # of HTTP; more end the longest idle. Also gRPC's plain calls
     grpc_receive_max: int = entry(integer(1), 32)  # streams of gRPC, and messages of its other calls on their way
     grpc_message_max: int = entry(size, 16 * 1024**2)  # of one message of gRPC, in place of body_max
-    grpc_bytes_max: int = entry(size, 512 * 1024**2)  # of requests and unread answers of gRPC; more are refused
     timeout_ns: int = entry(duration, 60 * 10**9, key="timeout")  # an answer, or a piece of one, that takes longer: 504
     drain_ns: int = entry(duration, 5 * 10**9, key="drain")  # how long requests may take to end when it stops

@@ -13,8 +13,9 @@ import grpc
 
 from edgeserve.errors import BadInput, TooLarge
 from edgeserve.front import Held, Places
+from edgeserve.fronts.http.admission import AtOnce
 from edgeserve.fronts.http.grpc_messages import KINDS
-from edgeserve.fronts.http.grpc_service import AtOnce, Stream, read_infer
+from edgeserve.fronts.http.grpc_service import Stream, read_infer
 from edgeserve.fronts.http.kserve import FINAL, InferResponse
 from edgeserve.texts import ELEMENTS_MAX
 
