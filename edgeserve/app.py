@@ -1,7 +1,8 @@
 """A configuration in Python: :class:`Model`, :class:`App` and :class:`Node` in place of the tables of a file.
 
 They take what those tables take, by the same names, and the same reader checks it: ``App("detect", slo="50ms")`` among
-``apps`` as ``"cam"`` is ``[app.cam]`` with ``model = "detect"`` and ``slo = "50ms"``. Only ``class`` is ``klass`` here.
+``apps`` as ``"cam"`` is ``[app.cam]`` with ``model = "detect"`` and ``slo = "50ms"``. Only ``class`` is
+``priority_class`` here.
 """
 
 from __future__ import annotations

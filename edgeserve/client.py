@@ -107,11 +107,11 @@ class Client:
     ) -> Answer:
         """Ask an app and wait for the answer. ``inputs`` maps names to numpy arrays, numbers or strings.
 
-        ``slo_ms`` counts from now; ``klass``, ``value``, ``on_late`` default to the app's own. ``quality_min`` (0 to 1)
-        is the least quality of an ensemble's answer, or of a variant, that is of use. A request that does not complete
-        raises a :class:`edgeserve.errors.RequestError`; :class:`TimedOut` after ``timeout_ms``, unless a language model
-        has written something by then, which is the answer. Large arrays are not copied: they must not change until this
-        returns. ``origin``: see :meth:`submit`.
+        ``slo_ms`` counts from now; ``priority_class``, ``value``, ``on_late`` default to the app's own. ``quality_min``
+        (0 to 1) is the least quality of an ensemble's answer, or of a variant, that is of use. A request that does not
+        complete raises a :class:`edgeserve.errors.RequestError`; :class:`TimedOut` after ``timeout_ms``, unless a
+        language model has written something by then, which is the answer. Large arrays are not copied: they must not
+        change until this returns. ``origin``: see :meth:`submit`.
         """
         check_may_wait("infer()")
         pending = self._ask(app, inputs, options, copy=False, origin=origin)
@@ -175,8 +175,8 @@ class Client:
         origin: str | None = None,
     ) -> Pending:
         options = given(asked)
-        if "klass" in options:
-            options["class"] = options.pop("klass")
+        if "priority_class" in options:
+            options["class"] = options.pop("priority_class")
         if "hints" in options:
             options["hints"] = dict(options["hints"])
         if pieces is not None:

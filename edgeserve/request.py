@@ -13,7 +13,7 @@ class Ask:
     exists, and what the options mean, is checked where the request is accepted.
 
     ``inputs`` are read-only views of what was received (or strings). ``sent_ns`` is ``None`` where it is unknown, or by
-    the clock of another host. An option of ``None`` (``slo_ms``, ``klass``, ...) means: as the app says.
+    the clock of another host. An option of ``None`` (``slo_ms``, ``priority_class``, ...) means: as the app says.
     ``pieces``: it wants pieces of the answer as they come. ``bytes`` is how many its message has, with its tensors in
     shared memory. ``room``: where in that memory (offset, bytes) large tensors of the answer may be put.
     ``client`` is the client's own name; the bus replaces it by the owner and number of its connection. ``origin`` is
@@ -32,7 +32,7 @@ class Ask:
         "inputs",
         "slo_ms",
         "sent_ns",
-        "klass",
+        "priority_class",
         "value",
         "stream",
         "reset",
@@ -56,7 +56,7 @@ class Ask:
     inputs: Dict[str, Any]
     slo_ms: Optional[float]
     sent_ns: Optional[int]
-    klass: Optional[str]
+    priority_class: Optional[str]
     value: Optional[float]
     stream: Optional[str]
     reset: bool

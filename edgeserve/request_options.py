@@ -10,7 +10,7 @@ class RequestOptions(TypedDict, total=False):
     """An option that is left out, or None, is as the app's configuration says."""
 
     slo_ms: Optional[float]  # the deadline, from now
-    klass: Optional[str]  # "critical", "normal" or "background"
+    priority_class: Optional[str]  # "critical", "normal" or "background"
     value: Optional[float]  # from 0: what the answer is worth, times the app's own value
     stream: Optional[str]  # the stream that the request belongs to, where the app keeps streams
     reset: Optional[bool]  # whether the stream begins anew with this request: what it left behind is forgotten

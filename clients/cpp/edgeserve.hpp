@@ -110,7 +110,7 @@ using Inputs = std::map<std::string, Input>;
 // What is left unset is as the app says.
 struct Options {
   double slo_ms = kUnset, value = kUnset, quality_min = kUnset;
-  std::string klass, on_late, stream, traceparent;  // klass: critical, normal or background
+  std::string priority_class, on_late, stream, traceparent;  // priority_class: critical, normal or background
   std::map<std::string, double> hints;
   bool reset = false;  // begin the stream anew: what it left behind is forgotten
   bool pieces = false;
@@ -854,7 +854,7 @@ class Client {
 
   std::size_t options_count(const Options& options) const {
     return (std::isnan(options.slo_ms) ? 0 : 1) + (std::isnan(options.value) ? 0 : 1) +
-           (std::isnan(options.quality_min) ? 0 : 1) + (options.klass.empty() ? 0 : 1) + (options.on_late.empty() ? 0 : 1) +
+           (std::isnan(options.quality_min) ? 0 : 1) + (options.priority_class.empty() ? 0 : 1) + (options.on_late.empty() ? 0 : 1) +
            (options.stream.empty() ? 0 : 1) + (options.traceparent.empty() ? 0 : 1) + (options.hints.empty() ? 0 : 1) + (options.pieces ? 1 : 0) + (options.reset ? 1 : 0) +
            (options_.name.empty() ? 0 : 1);
   }
@@ -864,7 +864,7 @@ class Client {
     for (auto& one : numbers)
       if (!std::isnan(one.second)) writer->text(one.first), writer->real(one.second);
     const std::pair<const char*, const std::string*> words[] = {
-        {"class", &options.klass},         {"on_late", &options.on_late},
+        {"class", &options.priority_class},         {"on_late", &options.on_late},
         {"stream", &options.stream},       {"traceparent", &options.traceparent},
         {"client", &options_.name}};
     for (auto& one : words)

@@ -31,7 +31,7 @@ static void values(Client& client) {
   const char flags[] = {1, 0};
   Options options;
   options.slo_ms = 5000;
-  options.klass = "background";
+  options.priority_class = "background";
   options.hints["length"] = 2;
   auto answer = client.infer("echo", {{"x", Tensor::of(numbers, {2, 2})}, {"l", Tensor::of(longs, {2})},
                                       {"b", Tensor::of(bytes, {1, 3})}, {"f", Tensor::raw("bool", flags, {2})},

@@ -45,7 +45,7 @@ class ResolvedOptions(NamedTuple):
     app: str
     inputs: Mapping[str, Any]
     slo_ns: Optional[int] = None
-    klass: Optional[str] = None
+    priority_class: Optional[str] = None
     on_late: Optional[str] = None
     streams: int = 0
 
@@ -80,7 +80,7 @@ class Tally:
                 terms.app,
                 terms.inputs,
                 slo_ms=slo_ms,
-                klass=terms.klass,
+                priority_class=terms.priority_class,
                 on_late=terms.on_late,
                 stream=stream,
                 copy=False,
@@ -282,7 +282,7 @@ def main(args: argparse.Namespace) -> int:
         app = choose_app(apps, args.app)
         inputs = example_inputs(app, apps[app]["inputs"], read_inputs(args.inputs, args.texts), args.seed)
         streams = args.streams or (args.in_flight if apps[app].get("needs_stream") else 0)
-        terms = ResolvedOptions(app, inputs, slo_ns, args.klass, args.on_late, streams)
+        terms = ResolvedOptions(app, inputs, slo_ns, args.priority_class, args.on_late, streams)
         table = run(bus, terms, args)
     print(json.dumps(table) if args.json else as_text(table))
     return int(table["finish_rate"] < args.finish_min)

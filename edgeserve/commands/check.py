@@ -563,11 +563,12 @@ class CheckResult(NamedTuple):
         lines.append(f"{busiest} is in use {busy:.0%} of the time{at}" + (f"; of {app}: {why}" if why else ""))
         if self.rivals:
             told = [
-                f"{name} (class {self.config.apps[name].klass}), without which {share:.1%} of {self.worst} are in time"
+                f"{name} (class {self.config.apps[name].priority_class}), "
+                f"without which {share:.1%} of {self.worst} are in time"
                 for name, share in self.rivals.items()
             ]
             stand = f"stand{'s' if len(told) == 1 else ''} {'; '.join(told)}"
-            lines.append(f"before {self.worst} (class {self.config.apps[self.worst].klass}) {stand}")
+            lines.append(f"before {self.worst} (class {self.config.apps[self.worst].priority_class}) {stand}")
         return [*lines, *self.changes]
 
 

@@ -184,8 +184,8 @@ def _longer(case: Case) -> Iterator[Trial]:
 
 def _no_deadline(case: Case) -> str:
     told = f"no deadline helps: {case.app} falls short with {LONGER[-1]:g} times its slo, too"
-    above = [name for name in _neighbours(case) if case.config.apps[name].klass != "background"]
-    if case.config.apps[case.app].klass != "background" or not above:
+    above = [name for name in _neighbours(case) if case.config.apps[name].priority_class != "background"]
+    if case.config.apps[case.app].priority_class != "background" or not above:
         return told
     return (
         f"{told}. Work of class background starts only where it ends before the next request of a class above it is "
@@ -256,7 +256,7 @@ def _own_lane(case: Case, busiest: str) -> Iterator[Trial]:
 def _in_parts(case: Case) -> Iterator[Trial]:
     """The model of a background app cut into nodes that fit between the requests of others."""
     app = case.config.apps[case.app]
-    if app.klass != "background" or len(app.nodes) != 1:
+    if app.priority_class != "background" or len(app.nodes) != 1:
         return
     model = case.config.models[app.nodes[0].model]
     times = dict(model.expected)
@@ -281,7 +281,7 @@ def _in_parts(case: Case) -> Iterator[Trial]:
 def _background_waits(case: Case) -> Iterator[Trial]:
     """Background work that may delay what goes before it, once in a while."""
     app = case.config.apps[case.app]
-    if app.klass != "background":
+    if app.priority_class != "background":
         return
     for part in WAITS:
         wait_ns = min(round(part * NS_PER_S / (case.rates[case.app] * case.load)), app.slo_ns // 2)

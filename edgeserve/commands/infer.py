@@ -69,7 +69,7 @@ def add_request_arguments(parser: argparse.ArgumentParser, tensors: str) -> None
     parser.add_argument("--in", dest="inputs", metavar="NAME=FILE", action="append", default=[], help=tensors)
     parser.add_argument("--text", dest="texts", metavar="NAME=TEXT", action="append", default=[], help="a text input")
     parser.add_argument("--slo", metavar="TIME", help="deadline, such as 200ms (default: the app's own)")
-    parser.add_argument("--class", dest="klass", choices=CLASS_NAMES, help="urgency (default: the app's own)")
+    parser.add_argument("--class", dest="priority_class", choices=CLASS_NAMES, help="urgency (default: the app's own)")
     parser.add_argument("--on-late", choices=ON_LATE_NAMES, help="what to do when it is late (default: the app's own)")
 
 
@@ -85,7 +85,7 @@ def main(args: argparse.Namespace) -> int:
                 args.app,
                 inputs,
                 slo_ms=slo_ms,
-                klass=args.klass,
+                priority_class=args.priority_class,
                 on_late=args.on_late,
                 stream=args.stream,
                 reset=args.reset or None,

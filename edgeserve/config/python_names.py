@@ -14,7 +14,7 @@ PLURALS = {name: f"{name}s" for name in ("model", "app", "lane", "device", "fron
 PLURALS["policy"] = "policies"
 """Section of a file -> the argument that holds its tables."""
 
-KEYS = {"klass": "class"}
+KEYS = {"priority_class": "class"}
 """Arguments whose key in a file is a keyword of Python."""
 
 _TABLE = re.compile(

@@ -190,7 +190,7 @@ class Infer(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     texts: None = None
     slo_ms: Union[int, float, None] = None
     sent_ns: Optional[int] = None
-    klass: Optional[str] = msgspec.field(name="class", default=None)
+    priority_class: Optional[str] = msgspec.field(name="class", default=None)
     value: Union[int, float, None] = None
     stream: Optional[str] = None
     reset: bool = False
@@ -205,7 +205,7 @@ class Infer(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 
 
 _INFER = msgspec.msgpack.Decoder(Infer)
-_INFER_KEYS = tuple("class" if key == "klass" else key for key in Infer.__struct_fields__)
+_INFER_KEYS = tuple("class" if key == "priority_class" else key for key in Infer.__struct_fields__)
 
 
 def encode_request(
@@ -263,7 +263,7 @@ def _infer_of(fields: Dict[str, Any]) -> Infer:
     """The same of a header's fields (``kind`` and ``id`` taken), which hold values of any types."""
     known = {key: fields.pop(key) for key in _INFER_KEYS[2:] if key in fields}
     refuse_rest(fields, _INFER_KEYS, "an infer header")
-    return Infer("infer", 0, **{"klass" if key == "class" else key: value for key, value in known.items()})
+    return Infer("infer", 0, **{"priority_class" if key == "class" else key: value for key, value in known.items()})
 
 
 def decode_infer(
@@ -287,7 +287,7 @@ def decode_infer(
     slo_ms = ask.slo_ms = told.slo_ms
     if slo_ms is not None and type(slo_ms) is not int and type(slo_ms) is not float:
         raise Malformed(f"slo_ms = {show(slo_ms)}: expected a number of milliseconds")
-    ask.klass = None if told.klass is None else _text(told.klass, "class")
+    ask.priority_class = None if told.priority_class is None else _text(told.priority_class, "class")
     ask.on_late = None if told.on_late is None else _text(told.on_late, "on_late")
     ask.stream = None if told.stream is None else _text(told.stream, "stream")
     ask.traceparent = None if told.traceparent is None else _text(told.traceparent, "traceparent")

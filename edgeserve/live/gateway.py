@@ -222,7 +222,7 @@ class Gateway:
         # A front that asks for others may not lend them what it may itself.
         names = (request.origin,) if request.origin else tuple(dict.fromkeys((user_of(peer.owner), peer.owner)))
         trusted = not self._critical_for.isdisjoint(names)
-        if request.klass == "critical" and not trusted:
+        if request.priority_class == "critical" and not trusted:
             raise Rejected(
                 f"app {request.app!r}: class 'critical' is not for {' or '.join(names)}; add "
                 "it to [server] critical_for, or ask with class = 'normal'",

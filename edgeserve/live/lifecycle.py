@@ -126,8 +126,8 @@ class Lifecycle:
         app = request.app
         self._app_counts[app].received += 1
         planned_ns = self._endings.overhead.planned_ns(request.arrival_ns, request.deadline_ns)
-        klass, value, on_late = request.klass, request.value, request.on_late
-        assert klass is not None and value is not None and on_late is not None, "resolved when it was checked"
+        priority_class, value, on_late = request.priority_class, request.value, request.on_late
+        assert priority_class is not None and value is not None and on_late is not None, "resolved when it was checked"
         if on_late == "drop" and request.pieces and app in self._writing:
             on_late = request.on_late = "partial"  # what was sent cannot be taken back
         owing = self.preparations.owing
@@ -140,7 +140,7 @@ class Lifecycle:
                     request.arrival_ns,
                     planned_ns,
                     request.client,
-                    klass,
+                    priority_class,
                     value,
                     request.stream,
                     on_late,

@@ -211,7 +211,7 @@ def apps(served: Served) -> Dict[str, Any]:
         app.name: {
             "nodes": [node.name for node in app.nodes],
             **_expected(served, app.name),
-            "class": app.klass,
+            "class": app.priority_class,
             "stream": app.stream,
             "needs_stream": bool(served.validators[app.name].stateful),
             "on_late": app.on_late,

@@ -121,7 +121,7 @@ def request_of_call(
     inputs: Any,
     *,
     slo_ms: Any = None,
-    klass: Any = None,
+    priority_class: Any = None,
     value: Any = None,
     stream: Any = None,
     reset: Any = None,
@@ -142,7 +142,7 @@ def request_of_call(
             from edgeserve.engines.device_arrays import on_device  # once some caller has such a value
 
             request.inputs[name] = on_device(given) or given
-    request.slo_ms, request.sent_ns, request.klass, request.value = slo_ms, None, klass, value
+    request.slo_ms, request.sent_ns, request.priority_class, request.value = slo_ms, None, priority_class, value
     request.stream, request.on_late, request.hints, request.client = stream, on_late, hints, ""
     request.origin = ""
     request.trusted = True
@@ -255,10 +255,10 @@ class RequestValidator:
         names = self.plan.names
         if names is not None and names.input_clashes:
             self._check_names(request.inputs, names.input_clashes)
-        if request.klass is None:
-            request.klass = config.klass
-        elif not isinstance(request.klass, str) or request.klass not in CLASSES:
-            self._refuse("class", request.klass, f"one of {', '.join(CLASSES)}")
+        if request.priority_class is None:
+            request.priority_class = config.priority_class
+        elif not isinstance(request.priority_class, str) or request.priority_class not in CLASSES:
+            self._refuse("class", request.priority_class, f"one of {', '.join(CLASSES)}")
         if request.on_late is None:
             request.on_late = config.on_late
         elif not isinstance(request.on_late, str) or request.on_late not in ON_LATE:

@@ -130,7 +130,7 @@ class WorkloadConfig:
     start_ns: int = entry(duration, 0, key="start")
     stop_ns: int = entry(duration, 2**62, key="stop")
     slo_ns: int = entry(duration, 0, key="slo")  # 0 = the app's
-    klass: str = entry(one_of("", *CLASS_NAMES), "", key="class")  # "" = the app's
+    priority_class: str = entry(one_of("", *CLASS_NAMES), "", key="class")  # "" = the app's
     value: float = entry(number(0.0), -1.0)  # left out = the app's
     on_late: str = entry(one_of("", *ON_LATE_NAMES), "")  # "" = the app's
     streams: int = entry(integer(0, 1_000_000), 0)  # 0 = no stream ids

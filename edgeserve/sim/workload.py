@@ -142,7 +142,7 @@ class Workload:
             arrival.at_ns,
             arrival.at_ns + (arrival.slo_ns or config.slo_ns or app.slo_ns),
             client,
-            config.klass or app.klass,
+            config.priority_class or app.priority_class,
             config.value if config.value >= 0 else app.value,
             stream,
             config.on_late or app.on_late,

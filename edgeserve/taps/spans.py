@@ -175,7 +175,7 @@ class RequestSpans:
         attributes = {
             "edgeserve.app": request.app,
             "edgeserve.request_id": request.id,
-            "edgeserve.class": request.klass,
+            "edgeserve.class": request.priority_class,
             "edgeserve.slo_ms": ns_to_ms(request.deadline_ns + request.margin_ns - request.arrival_ns),
             "edgeserve.outcome": end.outcome,
             "edgeserve.late": now_ns > request.deadline_ns + request.margin_ns,

@@ -132,7 +132,7 @@ class Timeline:
         arguments = {
             "outcome": action.outcome,
             "reason": action.reason,
-            "class": request.klass,
+            "class": request.priority_class,
             "slack_ms": -late_ns / 1e6,
             **({"cut": action.cut} if action.cut else {}),
             **breakdown,

@@ -22,7 +22,7 @@ log = logging.getLogger("edgeserve")
 LINE_BYTES_MAX = 1 << 20
 """The bytes from the end in which the end of the last whole line is looked for."""
 
-FORMAT = 1
+FORMAT = 2
 """Version of the recording's format; the first line of a recording says it."""
 
 

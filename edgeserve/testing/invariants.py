@@ -111,7 +111,7 @@ def _check_memory(state: State) -> None:
             key = (state.lanes[job.lane].device if job.lane else "", job.model)
             if job.state == READY:
                 demand[key] = demand.get(key, 0) + job.demand_ns
-                by_class = (*key, request.klass)
+                by_class = (*key, request.priority_class)
                 worth[by_class] = worth.get(by_class, 0) + (job.demand_worth if job.demand_ns else 0)
     for work in state.works.by_id.values():
         if work.kind == RUN:
@@ -133,8 +133,9 @@ def _check_memory(state: State) -> None:
                 f"{placement!r}: demand is wrong"
             )
             waiting = [
-                worth.get((device.name, placement.model, klass), 0) + worth.get(("", placement.model, klass), 0)
-                for klass in CLASSES
+                worth.get((device.name, placement.model, priority_class), 0)
+                + worth.get(("", placement.model, priority_class), 0)
+                for priority_class in CLASSES
             ]
             assert placement.waiting == waiting, f"{placement!r}: waiting {placement.waiting}, jobs say {waiting}"
         states = sum(job.state_bytes for job in holders.values() if job.state_device == device.name)

@@ -183,7 +183,9 @@ class World(BatchControl):
         until_ns = round(seconds * 1e9)
         for room in range(ROOMS):
             for frame in range(until_ns // FRAME_NS):
-                self._arrive("ears", frame * FRAME_NS + room * 13 * MS, SLO_NS, klass="critical", stream=f"room {room}")
+                self._arrive(
+                    "ears", frame * FRAME_NS + room * 13 * MS, SLO_NS, priority_class="critical", stream=f"room {room}"
+                )
         for _ in range(CLIENTS):
             self._ask(self._draw.randrange(500) * MS)
         self.go_on(until_ns)

@@ -188,10 +188,10 @@ def by_class(scenario: Scenario, apps: Mapping[str, AppReport]) -> Dict[str, flo
     """Class -> percent in time."""
     sums: Dict[str, List[int]] = {}
     for name, report in apps.items():
-        mine = sums.setdefault(scenario.config.apps[name].klass, [0, 0])
+        mine = sums.setdefault(scenario.config.apps[name].priority_class, [0, 0])
         mine[0] += report.in_time
         mine[1] += report.offered
-    return {klass: 100.0 * in_time / max(1, offered) for klass, (in_time, offered) in sums.items()}
+    return {priority_class: 100.0 * in_time / max(1, offered) for priority_class, (in_time, offered) in sums.items()}
 
 
 def bound(scenario: Scenario, requests: Sequence[Request], needs_ms: Mapping[str, float]) -> float:
@@ -365,7 +365,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     rows = rows_of(found)
     print(f"{'mix':12}{'load':>5} {'way':16}{'value %':>8}{'critical':>9}{'normal':>8}{'background':>11}{'gap s':>7}")
     for row in rows:
-        classes = [row["classes"].get(klass) for klass in ("critical", "normal", "background")]
+        classes = [row["classes"].get(priority_class) for priority_class in ("critical", "normal", "background")]
         cells = ["      -" if share is None else f"{share:7.2f}" for share in classes]
         print(
             f"{row['mix']:12}{row['load']:5g} {row['way']:16}{row['percent']:8.2f}  {'  '.join(cells)}"

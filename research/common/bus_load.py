@@ -130,14 +130,14 @@ def open_loop(
         while index < len(plan) or open_requests:
             now = time.monotonic_ns()
             if index < len(plan) and now >= began + plan[index][0] * 1e9:
-                klass = plan[index][1]
+                priority_class = plan[index][1]
                 fields["sent_ns"] = now
-                if klass != "normal":
-                    fields["class"] = klass
+                if priority_class != "normal":
+                    fields["class"] = priority_class
                 else:
                     fields.pop("class", None)
                 index += 1
-                open_requests[index] = (now + int(slo_ms * 1e6), klass)
+                open_requests[index] = (now + int(slo_ms * 1e6), priority_class)
                 socket.send_multipart([header(fields, index), tensor])
                 continue
             try:
@@ -147,13 +147,17 @@ def open_loop(
                     raise SystemExit(f"{endpoint}: {len(open_requests)} requests never ended") from None
                 continue
             reply = msgpack.unpackb(frames[0][1:])
-            deadline_ns, klass = open_requests.pop(reply["id"])
+            deadline_ns, priority_class = open_requests.pop(reply["id"])
             if reply["kind"] == "answer" and time.monotonic_ns() <= deadline_ns:
-                in_time[klass] += 1
+                in_time[priority_class] += 1
     finally:
         socket.close()
-    sent = {klass: max(1, sum(1 for _, other in plan if other == klass)) for klass in in_time}
-    return OpenLoop({klass: in_time[klass] / sent[klass] for klass in in_time}, len(plan))
+    sent = {
+        priority_class: max(1, sum(1 for _, other in plan if other == priority_class)) for priority_class in in_time
+    }
+    return OpenLoop(
+        {priority_class: in_time[priority_class] / sent[priority_class] for priority_class in in_time}, len(plan)
+    )
 
 
 def make_network(path: str) -> None:

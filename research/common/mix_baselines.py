@@ -32,7 +32,7 @@ class FixedPriority(Policy):
     def rank(self, job: Job) -> Tuple[float, ...]:
         """Who goes first: the lowest."""
         app = job.request.app
-        return CLASSES.index(app.klass), app.slo_ns, job.ready_ns, job.seq
+        return CLASSES.index(app.priority_class), app.slo_ns, job.ready_ns, job.seq
 
     def on_ready(self, job: Job, board: Board) -> None:
         self._waiting[job.seq] = job

@@ -236,7 +236,7 @@ def test_another_user_whom_the_socket_lets_in_cannot_drain_it(served: Runtime, f
 
 def may_be_critical(client: Client) -> bool:
     """Whether a client gets an answer to a request of class critical, or is told that it may not ask."""
-    error = client.submit("shout", {"text": "four"}, klass="critical").exception(20)
+    error = client.submit("shout", {"text": "four"}, priority_class="critical").exception(20)
     assert error is None or (type(error) is Rejected and error.reason == "class_not_allowed"), error
     return error is None
 
@@ -358,10 +358,10 @@ def test_only_listed_keys_are_let_in_and_only_control_keys_control(folder: Path)
 def test_the_class_of_a_control_key_counts_beside_others(folder: Path) -> None:
     config, keys = keyed(folder, ["robot", "boss"], control_keys=["boss"])
     with Runtime(config, serve=True) as runtime:
-        for name, klass in (("robot", "normal"), ("boss", "critical")):
+        for name, priority_class in (("robot", "normal"), ("boss", "critical")):
             with reach(runtime.endpoints[0], **keys(name)) as client:
-                number = client.infer("shout", {"text": "four"}, klass="critical").id
-                assert f"class {klass}" in runtime.story(number)[0]
+                number = client.infer("shout", {"text": "four"}, priority_class="critical").id
+                assert f"class {priority_class}" in runtime.story(number)[0]
 
 
 @needs_curve

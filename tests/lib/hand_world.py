@@ -167,7 +167,7 @@ class Driver:
         self._last_id += 1
         config = self.config.apps[app]
         now_ns = round(self.now_ms * MS)
-        fields = {"klass": config.klass, "value": config.value, "on_late": config.on_late, **fields}
+        fields = {"priority_class": config.priority_class, "value": config.value, "on_late": config.on_late, **fields}
         slo_ns = config.slo_ns if slo is None else round(slo * MS)
         return Request(self._last_id, app, now_ns, now_ns + slo_ns, **fields)
 

@@ -68,7 +68,9 @@ def tell(one, **fields):
 
 
 def test_an_answer_says_what_and_how(client):
-    answer = client.infer("echo", {"t": "text", "n": 3, **X}, slo_ms=5000, klass="critical", hints={"length": 2})
+    answer = client.infer(
+        "echo", {"t": "text", "n": 3, **X}, slo_ms=5000, priority_class="critical", hints={"length": 2}
+    )
     assert sorted(answer) == ["n", "t", "x"]
     assert (answer["x"] == X["x"]).all()
     assert (answer["t"], int(answer["n"]), answer.outcome, answer.late) == ("text", 3, "completed", False)
@@ -76,9 +78,11 @@ def test_an_answer_says_what_and_how(client):
 
 
 def test_the_server_sees_the_terms(server, client):
-    client.infer("echo", X, slo_ms=5000, klass="background", value=2.0, on_late="answer", stream="s", hints={"n": 1})
+    client.infer(
+        "echo", X, slo_ms=5000, priority_class="background", value=2.0, on_late="answer", stream="s", hints={"n": 1}
+    )
     ask = server.seen(Ask)
-    terms = (ask.slo_ms, ask.klass, ask.value, ask.on_late, ask.stream, ask.hints)
+    terms = (ask.slo_ms, ask.priority_class, ask.value, ask.on_late, ask.stream, ask.hints)
     assert terms == (5000, "background", 2.0, "answer", "s", {"n": 1})
     assert 0 <= time.monotonic_ns() - ask.sent_ns < 10**10
 

@@ -119,7 +119,7 @@ def test_everything_over_ipc_with_shared_memory(program, tmp_path):
     assert code == 0
     asks = [news for news in server.news if type(news) is Ask and news.app == "echo" and news.bytes > 500_000]
     assert sum(news.room is not None for news in asks) >= 4
-    assert [(news.klass, news.slo_ms, news.hints) for news in server.news if type(news) is Ask][0] == (
+    assert [(news.priority_class, news.slo_ms, news.hints) for news in server.news if type(news) is Ask][0] == (
         "background",
         5000,
         {"length": 2},

@@ -118,29 +118,29 @@ def test_clients_of_a_front_rank_their_own_requests_alone(ask: Any, ways: Any, t
 @pytest.mark.parametrize("origin", ["mqtt:lamp", "address:192.0.2.7", "camera:door"])
 def test_what_a_front_asks_for_others_ranks_among_theirs(origin: str, ways: Any) -> None:
     _, client = ways
-    story = client.story(client.submit("work", X, klass="critical", value=1e15, origin=origin).result(20).id)
+    story = client.story(client.submit("work", X, priority_class="critical", value=1e15, origin=origin).result(20).id)
     assert "class normal" in story[0] and any(RANKED in line for line in story), story
 
 
 def test_without_a_right_to_control_a_client_of_the_bus_ranks_its_own() -> None:
     with served(tables(endpoint="tcp://127.0.0.1:*")) as (runtime, client):
-        number = client.infer("work", X, klass="critical", value=1e15).id
+        number = client.infer("work", X, priority_class="critical", value=1e15).id
         story = runtime.story(number)
         assert "class normal" in story[0] and any(RANKED in line for line in story), story
 
 
 def test_the_application_is_taken_at_its_word_and_other_programs_of_its_user_rank_their_own(ways: Any) -> None:
     runtime, client = ways
-    story = client.story(runtime.infer("work", X, klass="critical", value=1e15).id)
+    story = client.story(runtime.infer("work", X, priority_class="critical", value=1e15).id)
     assert "class critical" in story[0] and not any(RANKED in line for line in story), story
-    story = client.story(client.infer("work", X, klass="critical", value=1e15).id)
+    story = client.story(client.infer("work", X, priority_class="critical", value=1e15).id)
     assert "class normal" in story[0] and any(RANKED in line for line in story), story
 
 
 @pytest.mark.parametrize(("listed", "counted"), [("token:greedy", "critical"), ("token:other", "")])
 def test_the_configuration_says_whose_class_counts(listed: str, counted: str) -> None:
     with served(tables(critical_for=[listed])) as (_, client):
-        future = client.submit("work", X, klass="critical", origin="token:greedy")
+        future = client.submit("work", X, priority_class="critical", origin="token:greedy")
         if not counted:
             with pytest.raises(RequestError, match="critical_for"):
                 future.result(20)
@@ -159,7 +159,9 @@ def answered_in_time(futures: List[Any]) -> float:
     return sum(future.exception(20) is None and not future.result(0).late for future in futures) / len(futures)
 
 
-@pytest.mark.parametrize("claim", [{"klass": "critical"}, {"value": 1e15}, {"klass": "critical", "slo_ms": 30}])
+@pytest.mark.parametrize(
+    "claim", [{"priority_class": "critical"}, {"value": 1e15}, {"priority_class": "critical", "slo_ms": 30}]
+)
 def test_on_the_bus_no_claim_takes_the_honest_clients_share(claim: Dict[str, Any], ways: Any) -> None:
     _, client = ways
     honest, greedy, begin_s = [], [], time.monotonic()

@@ -214,7 +214,7 @@ def test_requests_are_answered_and_errors_are_typed(cluster):
     with pytest.raises(UnknownApp, match="nobody"):
         cluster.infer("nobody", {})
     with pytest.raises(BadInput, match="royal"):
-        cluster.infer("who", {}, klass="royal")
+        cluster.infer("who", {}, priority_class="royal")
 
 
 @pytest.mark.timeout(300)

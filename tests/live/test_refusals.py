@@ -84,7 +84,7 @@ def test_every_end_has_the_id_by_which_its_story_is_told_both_ways(both: Both, w
         assert both[1].story(request_id) == story
     assert "400ms on cpu0" in "\n".join(both[1].story(ids["rejected"]))
     early = {
-        "bad_input": failed(BadInput, "quick", X, klass="odd"),
+        "bad_input": failed(BadInput, "quick", X, priority_class="odd"),
         "deadline_expired": failed(DeadlineExpired, "quick", X, slo_ms=0),
         "unknown_app": failed(UnknownApp, "quik", X),
     }

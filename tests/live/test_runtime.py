@@ -179,7 +179,7 @@ def test_what_cannot_be_right_is_refused_at_once_with_a_typed_error() -> None:
             assert says in str(caught.value)
         assert runtime.infer("echo", {"x": X, "n": np.zeros((5, 2), np.int64)}, slo_ms=10_000)["x"] is X
         refused: List[Tuple[Dict[str, Any], Any]] = [
-            ({"klass": "urgent"}, BadInput),
+            ({"priority_class": "urgent"}, BadInput),
             ({"on_late": "maybe"}, BadInput),
             ({"value": -1}, BadInput),
             ({"stream": "s"}, BadInput),

@@ -276,7 +276,9 @@ def test_a_request_that_was_read_after_its_deadline_is_given_up_when_it_was_read
 
 
 def replace_request(request, arrival_ns, deadline_ns):
-    return Request(request.id, request.app, arrival_ns, deadline_ns, request.client, request.klass, request.value)
+    return Request(
+        request.id, request.app, arrival_ns, deadline_ns, request.client, request.priority_class, request.value
+    )
 
 
 def test_lanes_change_as_recorded():

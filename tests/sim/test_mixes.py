@@ -23,5 +23,5 @@ def test_every_app_has_the_plan_and_is_answered(mix: str) -> None:
     assert {type(policy).__name__ for policy in state.policy_of.values()} == {"LanePlan"}
     assert {item.app for item in scenario.workloads} == set(scenario.config.apps)
     done = {item.request.app for item in run.world.ended if item.outcome == "completed"}
-    critical = {app.name for app in scenario.config.apps.values() if app.klass == "critical"}
+    critical = {app.name for app in scenario.config.apps.values() if app.priority_class == "critical"}
     assert critical & done and len(done) > 3

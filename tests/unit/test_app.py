@@ -146,7 +146,9 @@ def test_python_and_a_file_make_the_same_configuration() -> None:
         },
         apps={
             "one": "double",
-            "cam": App("detect", slo="50ms", klass="critical", inputs={"x": {"dtype": np.uint8, "shape": (4, -1)}}),
+            "cam": App(
+                "detect", slo="50ms", priority_class="critical", inputs={"x": {"dtype": np.uint8, "shape": (4, -1)}}
+            ),
             "graph": App("detect", Node("cut", model="double", fan_out=True), Node("page", model="own", gather=True)),
             "join": App(
                 Node("a", model="double"),
@@ -205,7 +207,7 @@ def apps(draw: st.DrawFn, names: List[str]) -> App:
     keys = draw(
         sections(
             slo=DURATIONS,
-            klass=st.sampled_from(["critical", "normal", "background"]),
+            priority_class=st.sampled_from(["critical", "normal", "background"]),
             value=st.floats(0.0, 1e6),
             on_late=st.sampled_from(["drop", "answer", "partial"]),
             stream=st.sampled_from(["none", "in_order", "newest_wins"]),
@@ -289,7 +291,10 @@ def test_a_file_is_written_as_it_was_read(text: str) -> None:
         ({"apps": {"cam": App("m", slo="200")}}, r"apps\['cam'\] slo = '200': expected a duration with a unit"),
         ({"apps": {"cam": App("m", slo=200)}}, r"apps\['cam'\] slo = 200: expected a duration with a unit"),
         ({"apps": {"cam": App("m", slow="1s")}}, r"apps\['cam'\] has no key 'slow'.*'slo'"),
-        ({"apps": {"cam": App("m", klass="urgent")}}, r"apps\['cam'\] klass = 'urgent': expected one of 'critical'"),
+        (
+            {"apps": {"cam": App("m", priority_class="urgent")}},
+            r"apps\['cam'\] priority_class = 'urgent': expected one of 'critical'",
+        ),
         ({"apps": {"cam": App("n")}}, r"apps\['cam'\] model = 'n' does not exist"),
         ({"apps": {"cam": App()}}, r"apps\['cam'\] needs either model"),
         ({"apps": {"cam": App(Node("a", fan=True))}}, r"apps\['cam'\] node number 1 has no key 'fan'"),

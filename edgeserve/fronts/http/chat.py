@@ -67,7 +67,7 @@ NUMBER = (int, float)
 EXTENSIONS: Dict[str, Tuple[str, Tuple[type, ...]]] = {
     "slo_ms": ("slo_ms", NUMBER),
     "deadline_ms": ("slo_ms", NUMBER),  # what programs for OpenAI's protocol say already
-    "class": ("klass", (str,)),
+    "class": ("priority_class", (str,)),
     "value": ("value", NUMBER),
     "on_late": ("on_late", (str,)),
 }

@@ -130,7 +130,7 @@ def _option(name: str, value: Any) -> Any:
         return ("slo_ms", _number(name, value) / 1000) if _number(name, value) else None
     if name == "priority":
         level = _number(name, value)
-        return ("klass", OF_PRIORITY.get(int(level), "background")) if level else None
+        return ("priority_class", OF_PRIORITY.get(int(level), "background")) if level else None
     if name in ("value", "quality_min"):
         return name, _number(name, value)
     if name == "sequence_id":
@@ -142,7 +142,7 @@ def _option(name: str, value: Any) -> Any:
     if name in ("class", "stream", "on_late"):
         if not isinstance(value, str):
             raise BadInput(f"parameter {name!r} = {value!r}: expected a string")
-        return ("klass" if name == "class" else name), value
+        return ("priority_class" if name == "class" else name), value
     return None  # a sequence that ends is forgotten when it is silent; binary_data_output is for the transport
 
 

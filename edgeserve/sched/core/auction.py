@@ -107,7 +107,7 @@ class Auction:
             trial, arbiter.choose(others, at_ns, dispatch_gap_ns), at_ns + dispatch_gap_ns
         ):
             return False
-        return trial.klass == "critical" or self._fits(trial, trial.size, lane)
+        return trial.priority_class == "critical" or self._fits(trial, trial.size, lane)
 
     def _yielding(self, bid: Bid, lane: Lane) -> Bid | None:
         """The part of background work or of a probe that may run now: all of it, a smaller batch that is over before

@@ -88,7 +88,7 @@ class Ends:
         if request.rank > 1.0 and (what == "complete" or reason == EXPIRED or reason in request.policy.by_estimate):
             in_time = what == "complete" and not request.cut and self._board.now_ns <= request.deadline_ns
             self._state.promises.ended(request.app.name, in_time)
-        if request.klass == "critical" and what == "complete":
+        if request.priority_class == "critical" and what == "complete":
             self._state.critical.ended(request.app.name, self._board.now_ns <= request.deadline_ns)
         if request.policy is self.trials:
             in_time = what == "complete" and not request.cut and self._board.now_ns <= request.deadline_ns
@@ -123,7 +123,7 @@ class Ends:
         one that no free lane could have served (not ``had_time``) says nothing of the room that critical ones need."""
         board, name = self._board, request.app.name
         if reason == EXPIRED or reason in request.policy.by_estimate:
-            if request.klass == "critical" and had_time:
+            if request.priority_class == "critical" and had_time:
                 self._state.critical.ended(name, False)
             board.passed_ns.setdefault(name, board.now_ns)
         if name in board.passed_ns and (
@@ -134,7 +134,7 @@ class Ends:
     def _promise(self, request: RequestRecord, shortfall: Shortfall | None) -> None:
         """Note the deadline that a refusal offers, since the client may come back with it."""
         if shortfall is not None and shortfall.slo_ns_min is not None:
-            key = (request.share, request.app.name, request.klass)
+            key = (request.share, request.app.name, request.priority_class)
             asked_ns = request.deadline_ns - request.arrival_ns
             self._state.promises.give(key, asked_ns, shortfall.slo_ns_min, self._board.now_ns)
 

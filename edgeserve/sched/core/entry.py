@@ -66,7 +66,8 @@ class Entry:
             rank_within(request)
             if request.claim is not None and request.claim > 1.0:
                 request.note(
-                    now, f"class {arrived.klass} and value {arrived.value:g} rank it among its client's own alone"
+                    now,
+                    f"class {arrived.priority_class} and value {arrived.value:g} rank it among its client's own alone",
                 )
         if state.draining:
             self._ends.reject(request, DRAINING)
@@ -106,7 +107,7 @@ class Entry:
         if len(recent.unread) >= UNREAD_MAX:
             recent.count()
         if state.promises.notes and state.promises.take(
-            (request.share, app.name, request.klass), arrived.deadline_ns - arrived.arrival_ns, now
+            (request.share, app.name, request.priority_class), arrived.deadline_ns - arrived.arrival_ns, now
         ):
             request.rank = RANK
             request.value *= RANK
@@ -130,7 +131,7 @@ class Entry:
         app, now, claim = request.app, self._board.now_ns, request.claim
         within, worth = True, 1.0
         for shared, kept_ns in zip(
-            self._state.lane_shares[app.name][request.klass], self._state.costs[app.name].kept_ns
+            self._state.lane_shares[app.name][request.priority_class], self._state.costs[app.name].kept_ns
         ):
             lane_ns = kept_ns * steps + charged_ns // len(app.nodes)
             use = shared.asks(request, lane_ns, now, request.policy.lets_urgent_first)

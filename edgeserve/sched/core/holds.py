@@ -186,7 +186,7 @@ class Holds:
         now = self._state.board.now_ns
         until_ns = now
         if (
-            bid.klass == "normal"
+            bid.priority_class == "normal"
             and not bid.probe
             and not bid.drops
             and bid.steps_max is None
@@ -318,7 +318,7 @@ class Holds:
     def _grade(self, lane: Lane, bid: Bid, now: int) -> None:
         """The wait is over: the batch starts. Waits that did not pay make the next ones rarer."""
         wait = self._waits.pop(lane.name)
-        if bid.model != wait.model or bid.klass != "normal":
+        if bid.model != wait.model or bid.priority_class != "normal":
             return  # something else has come
         latency = self._state.latency[bid.model, lane.name]
         times_ns, size_for = latency.typical_ns, latency.size_for

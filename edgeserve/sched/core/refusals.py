@@ -18,7 +18,7 @@ from edgeserve.sched.resources.lanes import Lane
 ROUNDS = 4
 """A later deadline has more before it: so often the queue is counted anew."""
 
-NOT_BELOW = {klass: CLASSES[: index + 1] for index, klass in enumerate(CLASSES)}
+NOT_BELOW = {priority_class: CLASSES[: index + 1] for index, priority_class in enumerate(CLASSES)}
 """Class -> the classes above it, and itself."""
 
 
@@ -74,12 +74,12 @@ def _ahead_on_ns(state: State, request: RequestRecord, lane: Lane, due_ns: int) 
     total_ns = 0
     for model in lane.models:
         job_ns = gap_ns = 0
-        for klass in NOT_BELOW[request.klass]:
-            rows = state.ready.of[klass][model]
+        for priority_class in NOT_BELOW[request.priority_class]:
+            rows = state.ready.of[priority_class][model]
             if not rows:
                 continue
-            count = state.ready.count_before(klass, model, due_ns)
-            if klass == request.klass:
+            count = state.ready.count_before(priority_class, model, due_ns)
+            if priority_class == request.priority_class:
                 count -= sum([job.queued and job.node.model == model for job in request.jobs.values()])
             if count <= 0:
                 continue

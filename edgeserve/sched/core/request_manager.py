@@ -78,7 +78,7 @@ class RequestManager(RequestMoves):
         policy = self._state.policy_of[app.name]
         policy.open_count += 1
         policy.is_idle = False
-        if request.klass == "critical":
+        if request.priority_class == "critical":
             self._state.critical.came(request, self._board.now_ns, self._state.costs[app.name].alone_ns)
         if request.on_late != "answer":
             self._timer_seq += 1  # as _remind does, without its call: nearly every request has a deadline

@@ -24,8 +24,8 @@ class Slack:
 
     def waiting(self, lane: Lane, classes: Sequence[str] = CLASSES, but: str = "") -> Iterator[Job]:
         """The jobs of these classes that wait and could run on the lane, those of model ``but`` left out."""
-        for klass in classes:
-            by_model = self._state.ready.of[klass]
+        for priority_class in classes:
+            by_model = self._state.ready.of[priority_class]
             for model in lane.models:
                 if model != but:
                     for _, _, job in by_model[model]:
@@ -76,13 +76,13 @@ class Slack:
         if it is free at ``sooner_ns``, and that no other lane could run now."""
         state, now = self._state, self._state.board.now_ns
         device = state.devices[lane.device]
-        for klass in classes if state.ready.count else ():
+        for priority_class in classes if state.ready.count else ():
             for model in lane.models:
                 latency = state.latency[model, lane.name]
                 late_ns = ends_ns + latency.alone_likely_ns
-                if klass == "critical":
+                if priority_class == "critical":
                     late_ns = max(late_ns, careful_ns + latency.alone_ns)
-                rows = state.ready.due_between(klass, model, sooner_ns + latency.alone_likely_ns, late_ns)
+                rows = state.ready.due_between(priority_class, model, sooner_ns + latency.alone_likely_ns, late_ns)
                 if not rows or not device.is_resident(model):
                     continue
                 if any(

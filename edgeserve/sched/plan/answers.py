@@ -32,7 +32,7 @@ KEEP: Final = 0.8
 LEAST: Final = 0.01
 """The least chance of an answer: one that is expected to be late and yet not given up runs where no other does."""
 
-RANKS: Final[Dict[str, int]] = {klass: rank for rank, klass in enumerate(CLASSES)}
+RANKS: Final[Dict[str, int]] = {priority_class: rank for rank, priority_class in enumerate(CLASSES)}
 
 
 class Each:
@@ -86,7 +86,7 @@ class Answer:
         self.length = length
         self.told = told
         self.steps = length.mean()
-        self.rank = RANKS[request.klass]
+        self.rank = RANKS[request.priority_class]
         self.due_ns = request.deadline_ns - (board.rest_ns(request.app, job.node) if job.node.succs else 0)
         self.soft_ns = max(1, request.deadline_ns - request.arrival_ns) if request.on_late == "answer" else 0
         self._each = each

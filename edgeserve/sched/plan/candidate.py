@@ -54,7 +54,7 @@ class Candidate:
         "gain",
         "slack_ns",
         "k_ns",
-        "klass",
+        "priority_class",
         "is_critical",
         "press",
         "value",
@@ -75,7 +75,7 @@ class Candidate:
         gain: float,
         slack_ns: int,
         k_ns: int,
-        klass: str,
+        priority_class: str,
         detail: object = None,
     ) -> None:
         self.source = source
@@ -87,8 +87,8 @@ class Candidate:
         self.gain = gain
         self.slack_ns = slack_ns
         self.k_ns = max(1, k_ns)
-        self.klass = klass
-        self.is_critical = klass == "critical"  # some job of the batch is
+        self.priority_class = priority_class
+        self.is_critical = priority_class == "critical"  # some job of the batch is
         self.press = max(0, slack_ns) / self.k_ns
         self.value = 0.0
         self.guarded = False
@@ -112,10 +112,10 @@ def stages_left(jobs: Sequence[Job]) -> int:
 
 def weight_of(request: RequestRecord) -> float:
     """The worth of a request as a multiple of its app's usual one."""
-    return request.value * (CRITICAL_FACTOR if request.klass == "critical" else 1.0)
+    return request.value * (CRITICAL_FACTOR if request.priority_class == "critical" else 1.0)
 
 
 def worth_of(request: RequestRecord) -> float:
     """The worth of a request if it is in time, in nanoseconds of lane time."""
-    factor = CRITICAL_FACTOR if request.klass == "critical" else 1.0
+    factor = CRITICAL_FACTOR if request.priority_class == "critical" else 1.0
     return each_ns(request.app, request.cost_share_ns) * (request.value * factor)

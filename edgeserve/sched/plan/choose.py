@@ -54,7 +54,7 @@ def weigh(candidate: Candidate, rooms: Rooms, gap_ns: int, price: float = 0.0) -
 
 def choose(candidates: Sequence[Candidate], gap_ns: int) -> Candidate | None:
     """The candidate that starts; None where each of them had better wait. All are weighed."""
-    foreground = [item for item in candidates if item.klass != "background"]
+    foreground = [item for item in candidates if item.priority_class != "background"]
     able = [item for item in foreground if item.value > 0.0 or item.is_critical or not item.guarded]
     if able:
         return able[0] if len(able) == 1 else _first(able, gap_ns)

@@ -425,7 +425,7 @@ class Companies(Source):
         if isinstance(company, Company) and lane.name == company.home:
             if company not in self._companies:
                 self._begins[lane.name] = (company, company.members)
-            elif not [item for item in others if item.source is not self and item.klass != "background"]:
+            elif not [item for item in others if item.source is not self and item.priority_class != "background"]:
                 candidate = self._gathered(candidate, company, lane, board)
         return bid_for(candidate.jobs, candidate.size, candidate.takes_ns, board)
 
@@ -445,8 +445,8 @@ class Companies(Source):
             answer_ns = company.answers.get(member.request.id, at_ns + takes_ns)
             slack_ns, worth = _in_time(member, at_ns, answer_ns, slack_ns, board)
             gain += worth * takes_ns / here_ns
-        k_ns, klass = round(K_SHARE * (request.deadline_ns - request.arrival_ns)), CLASSES[company.rank]
-        return Candidate(self, model, jobs, size, takes_ns, careful_ns, gain, slack_ns, k_ns, klass, company)
+        k_ns, priority_class = round(K_SHARE * (request.deadline_ns - request.arrival_ns)), CLASSES[company.rank]
+        return Candidate(self, model, jobs, size, takes_ns, careful_ns, gain, slack_ns, k_ns, priority_class, company)
 
     def _ahead(
         self, pipeline: Pipeline, node: Node, rows: Sequence[Row], lane: Lane, at_ns: int, board: Board

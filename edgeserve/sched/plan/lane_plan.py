@@ -155,12 +155,12 @@ class LanePlan(Policy):
         if self._runs[work.id].cut(work, board):
             return True
         at_ns = work.lane.available_ns(board.now_ns)
-        is_last = not [job for job in work.left() if job.request.klass != "background"]
+        is_last = not [job for job in work.left() if job.request.priority_class != "background"]
         for source in self._sources:
             if source.is_idle or work.lane.name not in source.lanes:
                 continue
             for item in source.offers(work.lane, at_ns, board):
-                if item.model != work.model and (is_last or item.klass != "background"):
+                if item.model != work.model and (is_last or item.priority_class != "background"):
                     return True
         return False
 
@@ -181,7 +181,7 @@ class LanePlan(Policy):
             return None
         first = offers[0]
         is_choice = len(offers) > 1
-        rooms = board.critical_rooms(lane) if is_choice or first.klass == "normal" else NO_ROOMS
+        rooms = board.critical_rooms(lane) if is_choice or first.priority_class == "normal" else NO_ROOMS
         if is_choice or rooms is not NO_ROOMS:
             found = self._first(offers, lane, rooms, at_ns, board)
             if found is None:
@@ -203,7 +203,7 @@ class LanePlan(Policy):
         more: List[Candidate] = []
         for item in offers:
             weigh(item, rooms, gap_ns, price)
-            if item.guarded and item.klass == "normal":
+            if item.guarded and item.priority_class == "normal":
                 source = item.source
                 assert isinstance(source, Source)
                 more += source.smaller(item, lane, at_ns, board)
@@ -212,7 +212,7 @@ class LanePlan(Policy):
         offers += more
         if board.passed_ns:
             for item in offers:
-                if item.klass == "normal" and _passed_over(item, board):
+                if item.priority_class == "normal" and _passed_over(item, board):
                     item.value *= PASSED_FACTOR
         return choose(offers, gap_ns)
 

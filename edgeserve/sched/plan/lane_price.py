@@ -45,7 +45,7 @@ class LanePrices:
 
     def serves(self, work: Work, brings: float | None) -> None:
         """A batch starts, which brings so much per time (None: it was chosen from itself alone)."""
-        if work.jobs[0].request.klass == "background":
+        if work.jobs[0].request.priority_class == "background":
             return
         lane = work.lane.name
         if brings is not None:
@@ -60,7 +60,7 @@ class LanePrices:
         parts on the lanes that could have run it."""
         request = job.request
         is_late = 2 * (request.deadline_ns - board.now_ns) < request.deadline_ns - request.arrival_ns
-        if request.state != DROPPED or not is_late or request.klass != "normal":
+        if request.state != DROPPED or not is_late or request.priority_class != "normal":
             return
         places = [
             (lane.name, model)

@@ -490,7 +490,7 @@ class Members(Source):
                 item.press = press  # a long model is not more urgent than the others of its request
         elif not others:
             for item in self._batches(self._spare, lane, at_ns, board):
-                item.klass, item.is_critical = "background", False  # all other work goes first
+                item.priority_class, item.is_critical = "background", False  # all other work goes first
                 if board.spares_critical(lane, item.careful_ns):
                     found.append(item)
             probe = None if found else self._records.offer(lane, board)

@@ -147,7 +147,7 @@ class Plain(Source):
     ) -> Candidate:
         size = latency.size_for[len(jobs)]
         takes_ns = latency.likely_ns[size]
-        after_ns, _, klass = outlook(jobs, takes_ns, board)
+        after_ns, _, priority_class = outlook(jobs, takes_ns, board)
         share_ns = latency.share_ns
         gain = worth = 0.0
         slack_ns = FOREVER_NS
@@ -162,7 +162,7 @@ class Plain(Source):
             if (
                 alike is None
                 or alike.app is not request.app
-                or alike.klass != request.klass
+                or alike.priority_class != request.priority_class
                 or alike.value != request.value
                 or alike.cost_share_ns != request.cost_share_ns
                 or job.node.succs
@@ -199,7 +199,7 @@ class Plain(Source):
             gain * (1.0 + min(RISE_MAX, queues.lost / (RISE * len(jobs)))),
             slack_ns,
             round(K_SHARE * (first.deadline_ns - first.arrival_ns)),
-            klass,
+            priority_class,
         )
         found.trust = max(0.0, 1.0 - TRUST * queues.loss)
         return found

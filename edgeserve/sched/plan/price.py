@@ -71,9 +71,9 @@ def steps_on(
     for name, app in apps.items():
         recent = board.recent_arrivals(name)
         count = recent.per_ns(board.now_ns) * horizon_ns + waiting.get(name, 0)
-        if app.klass == "background" or count <= 0.0:
+        if app.priority_class == "background" or count <= 0.0:
             continue
-        worth = recent.worth * (CRITICAL_FACTOR if app.klass == "critical" else 1.0)
+        worth = recent.worth * (CRITICAL_FACTOR if app.priority_class == "critical" else 1.0)
         ensemble = ensembles.get(name)
         if ensemble is None:
             shares = [min([times.share_ns for _, times, _ in board.places_of(node.model)]) for node in app.nodes]

@@ -282,7 +282,7 @@ class Member:
         self.jobs: Dict[int, Job] = {}
         self.cohort: object | None = None
         self.due_ns = request.deadline_ns
-        self.rank = CLASSES.index(request.klass)
+        self.rank = CLASSES.index(request.priority_class)
         self.queued: List[int] = []  # nodes in whose queues it waits
         self.foretold = bool(request.hints) and not pipeline.hints.isdisjoint(request.hints)
         self.plain = not self.foretold

@@ -414,8 +414,8 @@ class Steps(Source):
         if [answer for answer in answers.answers if answer.job.steps]:
             whole = max(STEPS_MIN, whole)
         steps = whole
-        rank = RANKS[candidate.klass]
-        if [item for item in others if item.model != candidate.model and RANKS[item.klass] <= rank]:
+        rank = RANKS[candidate.priority_class]
+        if [item for item in others if item.model != candidate.model and RANKS[item.priority_class] <= rank]:
             steps = 1
         elif board.reads_in_turns(candidate.model):
             steps = STEPS_MIN  # what a turn takes is learnt when a batch ends
@@ -429,7 +429,7 @@ class Steps(Source):
             answers,
             whole_ns + rest_ns,
             steps_max=steps,
-            klass=candidate.klass,
+            priority_class=candidate.priority_class,
             whole_ns=whole_ns,
         )
 

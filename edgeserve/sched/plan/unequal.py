@@ -316,7 +316,7 @@ def _row(job: Job, law: Law, at_ns: int, board: Board) -> Row:
         worth *= share_ns / max(1, share_ns + board.rest_lane_ns(request.app, job.node))
     press = max(0, slack_ns) / max(1.0, K_SHARE * (request.deadline_ns - request.arrival_ns))
     mean_ns = law.mean_ns(law.first, law.alike(length, 1))
-    return Row(_RANKS[request.klass], press, job.seq, job, due_ns, length, mean_ns, slack_ns, worth)
+    return Row(_RANKS[request.priority_class], press, job.seq, job, due_ns, length, mean_ns, slack_ns, worth)
 
 
 _RANKS: Final[Mapping[str, int]] = {"critical": 0, "normal": 1, "background": 2}

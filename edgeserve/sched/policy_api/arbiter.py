@@ -31,10 +31,10 @@ def _goes_before(a: Bid, b: Bid, at_ns: int, then_ns: int) -> bool:
     """Whether ``a`` starts at ``at_ns`` rather than ``b``. What the first takes after ``then_ns`` passes before the
     second starts."""
     a_now, b_now = a.utility.value(at_ns), b.utility.value(at_ns)
-    if a.klass != b.klass:
-        if a.klass == "critical" and a.utility.value(then_ns + b.expected_ns) < a_now:
+    if a.priority_class != b.priority_class:
+        if a.priority_class == "critical" and a.utility.value(then_ns + b.expected_ns) < a_now:
             return True
-        if b.klass == "critical" and b.utility.value(then_ns + a.expected_ns) < b_now:
+        if b.priority_class == "critical" and b.utility.value(then_ns + a.expected_ns) < b_now:
             return False
     a_loses = a_now - a.utility.value(then_ns + max(b.expected_ns, b.whole_ns))
     b_loses = b_now - b.utility.value(then_ns + max(a.expected_ns, a.whole_ns))
@@ -47,7 +47,7 @@ def overdue(bids: Sequence[Bid], passed_ns: Mapping[str, int], first: Bid, now_n
     start at ``then_ns`` behind no other. ``passed_ns``: by app, since when (``Board.passed_ns``). O(jobs)."""
     most, found = float(PASSED_SLOS), first
     for bid in bids:
-        for job in bid.jobs if bid.klass == first.klass else ():
+        for job in bid.jobs if bid.priority_class == first.priority_class else ():
             request = job.request
             slo_ns = max(1, request.deadline_ns - request.arrival_ns)
             slos = (now_ns - passed_ns.get(request.app.name, now_ns)) / slo_ns
@@ -56,6 +56,6 @@ def overdue(bids: Sequence[Bid], passed_ns: Mapping[str, int], first: Bid, now_n
     if found is not first:
         takes_ns = found.expected_ns // (found.steps_max or 1)
         for bid in bids:
-            if bid.klass == "critical" and bid.utility.value(then_ns + takes_ns) < bid.utility.value(then_ns):
+            if bid.priority_class == "critical" and bid.utility.value(then_ns + takes_ns) < bid.utility.value(then_ns):
                 return first
     return found

@@ -56,7 +56,7 @@ class Bid:
         "drops",
         "steps_max",
         "probe",
-        "klass",
+        "priority_class",
         "is_background",
         "policy",
         "variant",
@@ -76,7 +76,7 @@ class Bid:
         drops: Sequence[Tuple[RequestRecord, str]] = (),
         steps_max: int | None = None,
         probe: bool = False,
-        klass: str = "normal",
+        priority_class: str = "normal",
         variant: str = "",
         whole_ns: int = 0,
     ) -> None:
@@ -90,8 +90,8 @@ class Bid:
         self.drops = drops
         self.steps_max = steps_max
         self.probe = probe
-        self.klass = klass
-        self.is_background = probe or klass == "background"  # it yields to everything else
+        self.priority_class = priority_class
+        self.is_background = probe or priority_class == "background"  # it yields to everything else
         self.variant = variant
         self.whole_ns = whole_ns
         self.policy: Policy | None = None  # filled in by the scheduler
@@ -109,7 +109,7 @@ class Bid:
             self.start_before_ns,
             self.drops,
             steps_max,
-            klass=self.klass,
+            priority_class=self.priority_class,
             variant=self.variant,
         )
         found.policy = self.policy

@@ -48,7 +48,7 @@ class Request:
         "arrival_ns",
         "deadline_ns",
         "client",
-        "klass",
+        "priority_class",
         "value",
         "stream",
         "on_late",
@@ -67,7 +67,7 @@ class Request:
         arrival_ns: int,
         deadline_ns: int,
         client: str = "",
-        klass: str = "normal",
+        priority_class: str = "normal",
         value: float = 1.0,
         stream: str | None = None,
         on_late: str = "drop",
@@ -82,7 +82,7 @@ class Request:
         self.arrival_ns = arrival_ns
         self.deadline_ns = deadline_ns
         self.client = client
-        self.klass = klass
+        self.priority_class = priority_class
         self.value = value
         self.stream = stream
         self.on_late = on_late

@@ -52,9 +52,9 @@ def rank_within(request: RequestRecord) -> None:
     urgent one, and ``claim`` ranks it. A lesser class counts where the policy has it wait for others."""
     app = request.app
     claim = request.value / app.value if app.value else 1.0
-    raised = CLASSES.index(app.klass) - CLASSES.index(request.klass)
+    raised = CLASSES.index(app.priority_class) - CLASSES.index(request.priority_class)
     if raised > 0 or not request.policy.lets_urgent_first:
-        request.klass = app.klass
+        request.priority_class = app.priority_class
         claim *= CLASS_STEP**raised
     request.claim = claim
 
@@ -365,8 +365,15 @@ def lane_sets(lanes_of: Mapping[str, Sequence[str]]) -> Dict[str, int]:
 
 def lane_shares(sets_of: Mapping[str, Sequence[int]]) -> Dict[str, Dict[str, Tuple[LaneShare, ...]]]:
     """App -> class -> the shares of each set of lanes that the app uses, in their order."""
-    shares = {(number, klass): LaneShare() for numbers in sets_of.values() for number in numbers for klass in CLASSES}
+    shares = {
+        (number, priority_class): LaneShare()
+        for numbers in sets_of.values()
+        for number in numbers
+        for priority_class in CLASSES
+    }
     return {
-        app: {klass: tuple([shares[number, klass] for number in numbers]) for klass in CLASSES}
+        app: {
+            priority_class: tuple([shares[number, priority_class] for number in numbers]) for priority_class in CLASSES
+        }
         for app, numbers in sets_of.items()
     }

@@ -110,7 +110,7 @@ class App:
         "exits",
         "policy",
         "slo_ns",
-        "klass",
+        "priority_class",
         "value",
         "worth",
         "recent",
@@ -133,7 +133,7 @@ class App:
         self.name = config.name
         self.policy = policy
         self.slo_ns = config.slo_ns
-        self.klass = config.klass
+        self.priority_class = config.priority_class
         self.value = config.value
         self.worth = config.worth
         self.recent = AppArrivals()

@@ -21,28 +21,30 @@ class ReadyJobs:
     def __init__(self, models: Iterable[str]) -> None:
         names = list(models)
         self.count = self.critical = 0
-        self.of: Dict[str, Dict[str, List[Row]]] = {klass: {model: [] for model in names} for klass in CLASSES}
+        self.of: Dict[str, Dict[str, List[Row]]] = {
+            priority_class: {model: [] for model in names} for priority_class in CLASSES
+        }
 
     def add(self, job: Job) -> None:
         """A job became ready. O(log n), and one move of a list."""
         job.queued = True
         self.count += 1
-        self.critical += job.request.klass == "critical"
-        insort(self.of[job.request.klass][job.node.model], (job.deadline_ns, job.seq, job))
+        self.critical += job.request.priority_class == "critical"
+        insort(self.of[job.request.priority_class][job.node.model], (job.deadline_ns, job.seq, job))
 
     def remove(self, job: Job) -> None:
         """A ready job was launched, or has left."""
         job.queued = False
         self.count -= 1
-        self.critical -= job.request.klass == "critical"
-        rows = self.of[job.request.klass][job.node.model]
+        self.critical -= job.request.priority_class == "critical"
+        rows = self.of[job.request.priority_class][job.node.model]
         del rows[bisect_left(rows, (job.deadline_ns, job.seq))]
 
-    def count_before(self, klass: str, model: str, to_ns: int) -> int:
+    def count_before(self, priority_class: str, model: str, to_ns: int) -> int:
         """The number of jobs of a class and model that are due before ``to_ns``."""
-        return bisect_left(self.of[klass][model], (to_ns,))
+        return bisect_left(self.of[priority_class][model], (to_ns,))
 
-    def due_between(self, klass: str, model: str, from_ns: int, to_ns: int) -> List[Row]:
+    def due_between(self, priority_class: str, model: str, from_ns: int, to_ns: int) -> List[Row]:
         """The jobs of a class and model whose deadlines lie from ``from_ns`` on and before ``to_ns``."""
-        rows = self.of[klass][model]
+        rows = self.of[priority_class][model]
         return rows[bisect_left(rows, (from_ns,)) : bisect_left(rows, (to_ns,))]

@@ -108,7 +108,7 @@ class RequestRecord:
         "share",
         "has_owner",
         "uses",
-        "klass",
+        "priority_class",
         "value",
         "rank",
         "claim",
@@ -151,7 +151,7 @@ class RequestRecord:
         self.share = request.client.partition(CONNECTION_MARK)[0]
         self.has_owner = len(self.share) < len(self.client)
         self.uses: List[Tuple[Any, int]] = []
-        self.klass = request.klass
+        self.priority_class = request.priority_class
         self.value = request.value
         self.rank = 1.0
         self.claim: float | None = None
@@ -226,7 +226,7 @@ class RequestRecord:
         """The story of the request, line by line, times relative to its ``arrival_ns``: its sending, where a client
         tells it."""
         head = (
-            f"request {self.id} of app {self.app.name}: {self.state}, class {self.klass}, "
+            f"request {self.id} of app {self.app.name}: {self.state}, class {self.priority_class}, "
             f"deadline {format_duration(self.deadline_ns + self.margin_ns - self.arrival_ns)} after it was asked"
             + (f", of which {format_duration(self.margin_ns)} are kept for the answer" if self.margin_ns else "")
         )

@@ -59,7 +59,7 @@ class Memory:
         job.demand_ns = alone_ns
         worth = part * worth_ns(request)
         job.demand_worth = round(worth / (request.rank * max(1, len(request.jobs))))
-        rank = CLASSES.index(request.klass)
+        rank = CLASSES.index(request.priority_class)
         for placement in self._places(job, job.model):
             placement.demand_ns += alone_ns
             placement.waiting[rank] += job.demand_worth
@@ -72,7 +72,7 @@ class Memory:
         """The job was launched or is gone."""
         if job.demand_ns:
             request = job.request
-            rank = CLASSES.index(request.klass)
+            rank = CLASSES.index(request.priority_class)
             for placement in self._places(job, job.model):
                 placement.demand_ns -= job.demand_ns
                 placement.waiting[rank] -= job.demand_worth

@@ -83,7 +83,7 @@ class ModelWorth:
             if per_ns > 0.0:
                 slack_ns = max(0.0, recent.allowed_ns - self._costs[app.name].alone_ns)
                 members = self._members[app.name]
-                rank, qualities = CLASSES.index(app.klass), app.nodes[0].qualities
+                rank, qualities = CLASSES.index(app.priority_class), app.nodes[0].qualities
                 asked = Asked(self._models[app.name], members, rank, per_ns, slack_ns, qualities)
                 for model in asked.models:
                     self.by_model.setdefault(model, []).append(asked)

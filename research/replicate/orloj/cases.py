@@ -338,14 +338,14 @@ def requests_of(trace: Trace, slo_ns: int, on_late: str = "drop", tells: str = "
     """The trace's requests in order of arrival, numbered from 1. Policies know the app, and the ``length``, which is
     what the hint ``tells`` says in ms, if one does."""
     requests = []
-    for index, (at_ns, klass, length_ns, guess_ns) in enumerate(
+    for index, (at_ns, priority_class, length_ns, guess_ns) in enumerate(
         zip(trace.at_ns, trace.classes, trace.lengths_ns, trace.guesses_ns)
     ):
         hints: Dict[str, float] = {FACT: length_ns, GUESS: guess_ns}
         if tells:
             hints["length"] = hints[tells] / ms_to_ns(1.0)
         requests.append(
-            Request(index + 1, app_name(klass), at_ns, at_ns + slo_ns, "trace", on_late=on_late, hints=hints)
+            Request(index + 1, app_name(priority_class), at_ns, at_ns + slo_ns, "trace", on_late=on_late, hints=hints)
         )
     return requests
 

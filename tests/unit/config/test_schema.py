@@ -29,7 +29,7 @@ def test_a_file_of_four_lines_serves_one_model_on_one_lane_under_the_plan():
     assert config.server == ServerConfig()
     app = config.apps["a"]
     assert [(node.name, node.model, node.after) for node in app.nodes] == [("m", "m", ())]
-    assert (app.slo_ns, app.klass, app.on_late, app.stream) == (10**9, "normal", "drop", "none")
+    assert (app.slo_ns, app.priority_class, app.on_late, app.stream) == (10**9, "normal", "drop", "none")
 
 
 def test_the_default_lane_stands_on_the_first_device():
@@ -87,7 +87,7 @@ def test_a_whole_file():
     assert (model.shapes, model.pad, model.options) == ({"x": (3, 8)}, {"x": -1.0}, {"threads": 2})
     assert config.policies["cw"].options == {"window_ms": 3}
     app = config.apps["a"]
-    assert (app.klass, app.value, app.on_late, app.weights) == ("critical", 2.0, "answer", {"cam": 3.0})
+    assert (app.priority_class, app.value, app.on_late, app.weights) == ("critical", 2.0, "answer", {"cam": 3.0})
     assert [(node.name, node.model, node.after, node.join, node.route) for node in app.nodes] == [
         ("one", "m", (), "all", "all"),
         ("two", "m", ("one",), 1, "one"),

@@ -99,7 +99,7 @@ def test_every_key_of_a_request_arrives():
         "client": "arm",
     }
     ask = decode(wire.encode_request(b"k", "a", {"t": "hé", "x": np.zeros(2)}, 5, options))
-    assert (ask.app, ask.slo_ms, ask.sent_ns, ask.klass, ask.value) == ("a", 12.5, 5, "critical", 2)
+    assert (ask.app, ask.slo_ms, ask.sent_ns, ask.priority_class, ask.value) == ("a", 12.5, 5, "critical", 2)
     assert (ask.stream, ask.on_late, ask.hints, ask.client) == ("cam", "answer", {"length": 3}, "arm")
     assert ask.inputs["t"] == "hé"
 

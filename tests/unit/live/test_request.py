@@ -38,7 +38,7 @@ CROP = np.zeros((3, 48, 320), np.float32)
 NUMBER = np.array(1, np.int64)
 
 
-@pytest.mark.parametrize("options", [NO_OPTIONS, {"klass": "critical"}, {"hints": {}}])
+@pytest.mark.parametrize("options", [NO_OPTIONS, {"priority_class": "critical"}, {"hints": {}}])
 def test_the_length_of_a_request_is_the_size_of_the_axis_that_the_app_names(options: Mapping[str, Any]) -> None:
     assert hints_of(rules(length="crop[2]"), options, crop=CROP, n=NUMBER) == {"length": 320}
     assert hints_of(rules(length="crop[1]"), options, crop=CROP, n=NUMBER) == {"length": 48}
@@ -100,7 +100,7 @@ def predicting(tmp_path: Any, **hints: str) -> RequestValidator:
     return rules(str(tmp_path), predict={hint: f"guesses:{name}" for hint, name in hints.items()})
 
 
-@pytest.mark.parametrize("options", [NO_OPTIONS, {"klass": "critical"}, {"hints": {}}])
+@pytest.mark.parametrize("options", [NO_OPTIONS, {"priority_class": "critical"}, {"hints": {}}])
 def test_a_predictor_gets_the_inputs_and_its_number_becomes_the_hint(tmp_path: Any, options: Mapping[str, Any]) -> None:
     app = predicting(tmp_path, length="width", work="bright")
     hints = hints_of(app, options, crop=CROP + np.float32(0.5), n=NUMBER)

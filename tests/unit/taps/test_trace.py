@@ -117,8 +117,8 @@ def test_lines_are_the_same_bytes_whatever_the_order_of_hints():
     [
         ("", "is empty; a recording starts with"),
         ('{"format": 99}\n', "format 99, expected 1"),
-        ('{"format":1}\nnot json\n', "r.jsonl:2: is no step"),
-        ('{"format":1}\n{"now":1,"events":[{"kind":"Nonsense"}],"actions":[]}\n', "r.jsonl:2: is no step"),
+        ('{"format":2}\nnot json\n', "r.jsonl:2: is no step"),
+        ('{"format":2}\n{"now":1,"events":[{"kind":"Nonsense"}],"actions":[]}\n', "r.jsonl:2: is no step"),
     ],
 )
 def test_what_is_no_recording_is_named(tmp_path, text, reason):

@@ -108,7 +108,7 @@ def bid_for(
 ) -> Bid:
     """The bid to run ``jobs`` of one model: worth and remaining lane time count the rest of their pipelines.
     ``shares``: what each job adds to its request (:class:`Utility`)."""
-    after_ns, remaining_ns, klass = outlook(jobs, expected_ns, board)
+    after_ns, remaining_ns, priority_class = outlook(jobs, expected_ns, board)
     return Bid(
         jobs[0].node.model,
         jobs,
@@ -118,7 +118,7 @@ def bid_for(
         remaining_ns,
         start_before_ns=start_before_ns,
         drops=drops,
-        klass=klass,
+        priority_class=priority_class,
     )
 
 
@@ -126,10 +126,10 @@ def outlook(jobs: Sequence[Job], expected_ns: int, board: Board) -> Tuple[int, i
     """The outlook of jobs of one model that run as a batch: the time from its start to the end of their requests, the
     lane time that these still take, and the most urgent class."""
     rest_ns = rest_lane_ns = steps_ns = 0
-    klass, is_mixed = jobs[0].request.klass, False
+    priority_class, is_mixed = jobs[0].request.priority_class, False
     node: Node | None = None
     for job in jobs:
-        if job.request.klass != klass:
+        if job.request.priority_class != priority_class:
             is_mixed = True
         if job.node.succs and job.node is not node:  # most are at one node
             node = job.node
@@ -138,16 +138,25 @@ def outlook(jobs: Sequence[Job], expected_ns: int, board: Board) -> Tuple[int, i
         if job.hints:
             steps_ns = max(steps_ns, (steps_left(job) - 1) * expected_ns)
     taken_ns = expected_ns + steps_ns
-    return taken_ns + rest_ns, taken_ns + rest_lane_ns, best_class(jobs) if is_mixed else klass
+    return taken_ns + rest_ns, taken_ns + rest_lane_ns, best_class(jobs) if is_mixed else priority_class
 
 
 def bid_to_measure(job: Job, lane: Lane, board: Board, probe: bool = False) -> Bid:
     """The bid to run a job alone for what that teaches (``sched/core/experiments.py``): it delivers no value."""
     latency = board.latency(job.node.model, lane.name)
     alone_ns = latency.alone_likely_ns
-    klass = "background" if probe else job.request.klass
+    priority_class = "background" if probe else job.request.priority_class
     nothing = Utility((), alone_ns)
-    return Bid(job.node.model, (job,), latency.sizes[0], alone_ns, nothing, alone_ns, probe=probe, klass=klass)
+    return Bid(
+        job.node.model,
+        (job,),
+        latency.sizes[0],
+        alone_ns,
+        nothing,
+        alone_ns,
+        probe=probe,
+        priority_class=priority_class,
+    )
 
 
 def refusal(request: RequestRecord, board: Board, alone_ns: AloneTime | None = None) -> str | None:
@@ -214,9 +223,9 @@ def best_class(jobs: Sequence[Job]) -> str:
     """The most urgent class among the jobs of a batch: what the batch counts as in the auction."""
     found = "background"
     for job in jobs:
-        klass = job.request.klass
-        if klass == "critical":
-            return klass
-        if klass == "normal":
-            found = klass
+        priority_class = job.request.priority_class
+        if priority_class == "critical":
+            return priority_class
+        if priority_class == "normal":
+            found = priority_class
     return found

@@ -25,7 +25,7 @@ RANKS: Final = 2 * STEPS_MAX + 1
 
 VALUE_MAX: Final = WORTH_STEP**STEPS_MAX
 
-TIERS: Final = {klass: 2 * index for index, klass in enumerate(CLASSES)}
+TIERS: Final = {priority_class: 2 * index for index, priority_class in enumerate(CLASSES)}
 """The first of the two tiers of each class: jobs that have begun or were promised, and fresh ones. The most urgent
 class comes first."""
 
@@ -118,7 +118,7 @@ def _rank_of(job: Job) -> int:
     steps = 0
     if request.value != 1.0:
         steps = round(math.log(min(VALUE_MAX, max(1.0 / VALUE_MAX, request.value)), WORTH_STEP))
-    return (TIERS[request.klass] + (0 if job.steps or request.rank > 1.0 else 1)) * RANKS + STEPS_MAX - steps
+    return (TIERS[request.priority_class] + (0 if job.steps or request.rank > 1.0 else 1)) * RANKS + STEPS_MAX - steps
 
 
 def _rank_key(queue: WorthQueue) -> int:

@@ -55,7 +55,9 @@ class InOrder:
         jobs = take(self.queues[model], lane, 0, count)
         if must_yield(jobs, lane, board):
             others = [
-                job for job in self.queues[model] if job.request.klass != "background" and job.lane in ("", lane.name)
+                job
+                for job in self.queues[model]
+                if job.request.priority_class != "background" and job.lane in ("", lane.name)
             ]
             return others[:count]
         return jobs

@@ -14,7 +14,7 @@ def must_yield(jobs: Iterable[Job], lane: Lane, board: Board) -> bool:
     it could make a critical request late, and none of them has waited for too long."""
     waiting: List[Job] = []
     for job in jobs:
-        if job.request.klass != "background":
+        if job.request.priority_class != "background":
             return False  # of a long queue nearly always the first one
         waiting.append(job)
     if not waiting:

@@ -82,7 +82,7 @@ class DynamicModel:
                 self._shares[known] *= 1.0 - step
             self._shares[name] += step
         self.has_steps = self.has_steps or job.steps > 0
-        queue_key = QueueKey(CLASSES.index(job.request.klass), name, job.request.value)
+        queue_key = QueueKey(CLASSES.index(job.request.priority_class), name, job.request.value)
         queue = self.queues.get(queue_key)
         if queue is None:
             queue = self.queues[queue_key] = JobQueue()

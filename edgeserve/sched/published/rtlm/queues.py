@@ -30,7 +30,7 @@ class Waiting:
         self.length = length
         self.declared = declared
         self.steps = length.mean()
-        self.tier = 2 * CLASSES.index(job.request.klass) + (job.request.rank <= 1.0)
+        self.tier = 2 * CLASSES.index(job.request.priority_class) + (job.request.rank <= 1.0)
         self.task = Task(self.steps, job.request.arrival_ns, due_ns, job.seq)
 
     def chance(self, steps: float) -> float:

@@ -422,7 +422,7 @@ class Rtlm(Policy):
             utility,
             whole_ns + rest_lane_ns,
             steps_max=bound,
-            klass=best_class(jobs),
+            priority_class=best_class(jobs),
             whole_ns=whole_ns,
         )
 

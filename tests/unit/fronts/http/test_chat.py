@@ -107,7 +107,7 @@ def test_extensions_are_options_of_the_request(deadline):
         body(**{deadline: 250, "class": "critical"}, value=2, stream=True, stream_options={"include_usage": True}),
         {"messages": TEXT},
     )
-    assert request.options == {"slo_ms": 250, "klass": "critical", "value": 2}
+    assert request.options == {"slo_ms": 250, "priority_class": "critical", "value": 2}
     assert request.stream and request.usage
 
 

@@ -95,7 +95,7 @@ def test_the_way_has_cost_a_part_of_the_deadline(replica):
 
 def test_what_is_wrong_with_a_request_comes_back_typed(replica):
     assert isinstance(asked(replica, "nobody", {}).error, UnknownApp)
-    assert isinstance(asked(replica, "a", {}, options={"klass": "royal"}).error, BadInput)
+    assert isinstance(asked(replica, "a", {}, options={"priority_class": "royal"}).error, BadInput)
     assert isinstance(asked(replica, "a", {}, "soon").error, BadInput)
     assert replica._meters.ends[-3][:3] == ("", "unknown_app", ""), "a client's word becomes no label"
 
@@ -194,12 +194,12 @@ class FakeFront:
 
 def test_the_client_asks_with_the_arguments_of_a_runtime():
     front = FakeFront(Reply(Answer({"y": 1})))
-    assert ClusterClient(front).infer("a", {"x": 1}, slo_ms=50, klass="critical", stream="s")["y"] == 1
+    assert ClusterClient(front).infer("a", {"x": 1}, slo_ms=50, priority_class="critical", stream="s")["y"] == 1
     (call,) = front.calls
     assert (call.app, call.inputs, call.slo_ms) == ("a", {"x": 1}, 50)
-    assert call.options == {"klass": "critical", "stream": "s"}
+    assert call.options == {"priority_class": "critical", "stream": "s"}
     assert call_of("a", {}, {"value": 2, "hints": None}).options == {"value": 2}
-    with pytest.raises(TypeError, match="'slo' is no option of a request, expected one of slo_ms, klass"):
+    with pytest.raises(TypeError, match="'slo' is no option of a request, expected one of slo_ms, priority_class"):
         ClusterClient(front).infer("a", {}, slo=50)
 
 

@@ -113,7 +113,7 @@ class Steps(Fifo):
 
     def bid(self, lane: Lane, board: Board) -> Bid | None:
         bid = super().bid(lane, board)
-        if bid is not None and bid.klass == "background":
+        if bid is not None and bid.priority_class == "background":
             bid.expected_ns *= 3
             bid.steps_max = 3
         return bid

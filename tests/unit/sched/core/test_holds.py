@@ -163,15 +163,15 @@ def test_a_request_that_has_no_time_ends_the_wait():
 
 def test_no_critical_request_waits_and_none_is_made_to():
     world = teach(world_of(), "x")
-    assert started(one_waits_while_another_is_answered(world, klass="critical")) == [1]
+    assert started(one_waits_while_another_is_answered(world, priority_class="critical")) == [1]
     for slo, batches in ((20, [1]), (30, [])):
         world = teach(world_of(), "x")
-        world.arrive("a", client="c", klass="critical", slo=slo)
+        world.arrive("a", client="c", priority_class="critical", slo=slo)
         world.finish(at=world.now_ms + 10)
         assert started(one_waits_while_another_is_answered(world)) == batches, "another one is expected"
     world = teach(world_of(), "x")
     assert started(one_waits_while_another_is_answered(world)) == []
-    assert started(world.arrive("a", client="c", klass="critical", at=world.now_ms + 0.5)) == [2]
+    assert started(world.arrive("a", client="c", priority_class="critical", at=world.now_ms + 0.5)) == [2]
 
 
 @pytest.mark.parametrize("policies", [("fifo",), ("edf", "second")])

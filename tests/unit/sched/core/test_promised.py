@@ -34,7 +34,7 @@ def test_it_goes_before_no_class_above(policy: str) -> None:
     world.arrive("a", slo=500)
     world.arrive("a", slo=15, client="x")
     world.arrive("a", slo=promised_ms(world, 2) + 1, at=1, client="x")
-    world.arrive("a", slo=20, at=1, klass="critical", client="y")
+    world.arrive("a", slo=20, at=1, priority_class="critical", client="y")
     assert ran("m", 4) in world.finish(at=10)
 
 

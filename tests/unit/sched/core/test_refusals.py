@@ -276,8 +276,8 @@ def test_classes_below_do_not_stand_before_it() -> None:
     world = Driver({"m": {1: 12, 2: 14}}, {"a": "m"})
     world.arrive("a", slo=500)
     world.arrive("a", count=2, slo=30)
-    world.arrive("a", count=4, slo=24, klass="background")
-    world.arrive("a", slo=20, klass="critical")
+    world.arrive("a", count=4, slo=24, priority_class="background")
+    world.arrive("a", slo=20, priority_class="critical")
     assert lacked(world, 8) == ("cpu0", 12, 12, 20, 24)
 
 

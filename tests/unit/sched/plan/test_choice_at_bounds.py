@@ -13,12 +13,14 @@ MS = 1_000_000
 APP = app_of("m")
 
 
-def made(model: str, takes: float, gain: float, slack: float, klass: str = "normal", slo: float = 100.0) -> Candidate:
+def made(
+    model: str, takes: float, gain: float, slack: float, priority_class: str = "normal", slo: float = 100.0
+) -> Candidate:
     """A batch of one job; times in milliseconds, the gain in milliseconds of lane time."""
     jobs = [job(1, APP)]
     k_ns = round(0.4 * slo * MS)
     takes_ns = round(takes * MS)
-    return Candidate(Kind(), model, jobs, 1, takes_ns, takes_ns, gain * MS, round(slack * MS), k_ns, klass)
+    return Candidate(Kind(), model, jobs, 1, takes_ns, takes_ns, gain * MS, round(slack * MS), k_ns, priority_class)
 
 
 def first_of(*candidates: Candidate, gap: float = 0.0, price: float = 0.0, rooms: Rooms = NO_ROOMS) -> str:
@@ -59,16 +61,16 @@ def test_a_batch_below_the_price_counts_a_little_and_is_not_given_up() -> None:
     assert first_of(made("cheap", 10, 1, 20), price=2.0) == "cheap"
 
 
-@pytest.mark.parametrize("klass", ["critical", "normal", "background"])
-def test_of_two_that_exclude_each_other_the_one_goes_that_brings_more_for_its_time(klass: str) -> None:
-    short, long = made("short", 10, 10, 5, klass), made("long", 30, 20, 5, klass)
+@pytest.mark.parametrize("priority_class", ["critical", "normal", "background"])
+def test_of_two_that_exclude_each_other_the_one_goes_that_brings_more_for_its_time(priority_class: str) -> None:
+    short, long = made("short", 10, 10, 5, priority_class), made("long", 30, 20, 5, priority_class)
     assert first_of(short, long) == first_of(long, short) == "short"
 
 
-@pytest.mark.parametrize("klass", ["critical", "normal", "background"])
-def test_a_batch_that_brings_nothing_in_time_runs_where_nothing_else_waits(klass: str) -> None:
-    assert first_of(made("late", 10, 0, 0, klass)) == "late"
-    assert first_of(made("late", 10, 0, 0, klass), made("good", 10, 10, 0, klass)) == "good"
+@pytest.mark.parametrize("priority_class", ["critical", "normal", "background"])
+def test_a_batch_that_brings_nothing_in_time_runs_where_nothing_else_waits(priority_class: str) -> None:
+    assert first_of(made("late", 10, 0, 0, priority_class)) == "late"
+    assert first_of(made("late", 10, 0, 0, priority_class), made("good", 10, 10, 0, priority_class)) == "good"
 
 
 def rooms(*opened: float) -> Rooms:

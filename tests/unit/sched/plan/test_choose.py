@@ -22,7 +22,7 @@ def made(
     takes: float,
     gain: float,
     slack: float,
-    klass: str = "normal",
+    priority_class: str = "normal",
     jobs: int = 1,
     slo: float = 100.0,
     careful: float = 0.0,
@@ -39,7 +39,7 @@ def made(
         gain * ms,
         round(slack * ms),
         round(0.4 * slo * ms),
-        klass,
+        priority_class,
     )
 
 
@@ -144,9 +144,9 @@ def test_a_lane_with_work_worth_doing_never_idles_without_critical_requests(seed
     ]
     found = first_of(items)
     assert found, f"seed {seed}"
-    if any(item.klass != "background" for item in items):
+    if any(item.priority_class != "background" for item in items):
         chosen = [item for item in items if item.model == found]
-        assert any(item.klass != "background" for item in chosen), f"seed {seed}"
+        assert any(item.priority_class != "background" for item in chosen), f"seed {seed}"
 
 
 @pytest.mark.parametrize("seed", range(100))

@@ -149,7 +149,7 @@ def test_a_late_request_that_is_answered_all_the_same_is_not_dropped():
 def test_a_critical_request_does_not_wait_for_a_company_in_flight():
     device = Device(planned(chain()))
     busy(device)
-    device.ask(ask(2, 16, klass="critical"))
+    device.ask(ask(2, 16, priority_class="critical"))
     device.advance()
     assert device.ends[2][0] == device.ends[1][0] == "completed" and device.ends[2][1] < device.ends[1][1]
 
@@ -194,7 +194,7 @@ def test_urgent_requests_run_ahead_before_tighter_ones():
     device = Device(pipeline(*AT_ENTRY))
     device.ask(ask(1, 200))
     device.now_ns = 1 * MS
-    device.ask(ask(2, 100), ask(3, 190, klass="critical"))
+    device.ask(ask(2, 100), ask(3, 190, priority_class="critical"))
     device.advance(12)
     assert [jobs for _, name, jobs in device.batches if name == "f"] == [[1], [3], [2]]
 

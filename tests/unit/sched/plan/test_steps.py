@@ -68,7 +68,7 @@ def test_a_more_urgent_class_goes_first_whatever_its_length():
     world = world_of(slots=1)
     ask(world, 5)
     ask(world, 10, at=1)
-    ask(world, 50, at=1, klass="critical")
+    ask(world, 50, at=1, priority_class="critical")
     world.finish(at=50, steps=5)
     assert batch_of(world) == [3]
 

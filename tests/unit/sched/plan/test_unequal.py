@@ -222,7 +222,7 @@ def test_jobs_are_kept_whatever_becomes_of_lanes_and_requests(seed):
                 slo=draw.choice((20, 60, 300)),
                 on_late=draw.choice(("drop", "answer", "partial")),
                 stream="s" if app == "cam" else None,
-                klass=draw.choice(("critical", "normal", "normal", "background")),
+                priority_class=draw.choice(("critical", "normal", "normal", "background")),
             )
         elif choice < 0.85 and driver.on_lane:
             work = draw.choice(list(driver.on_lane.values()))

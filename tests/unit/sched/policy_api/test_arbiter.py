@@ -15,11 +15,20 @@ from edgeserve.sched.policy_api.policy import Bid
 APP = app_of("m")
 
 
-def bid(took, *deadlines, utility=10, klass="normal", **fields):
+def bid(took, *deadlines, utility=10, priority_class="normal", **fields):
     """A bid that takes so many ms for requests with these deadlines (ms), each worth so much."""
     jobs = [job(number, APP, deadline=deadline, worth=utility) for number, deadline in enumerate(deadlines, 1)]
     remaining = fields.pop("remaining", took)
-    return Bid("m", jobs, len(jobs), took * MS, Utility(jobs, took * MS), remaining * MS, klass=klass, **fields)
+    return Bid(
+        "m",
+        jobs,
+        len(jobs),
+        took * MS,
+        Utility(jobs, took * MS),
+        remaining * MS,
+        priority_class=priority_class,
+        **fields,
+    )
 
 
 def delivered(order, at_ns):
@@ -64,19 +73,19 @@ def test_of_many_bids_the_winner_of_each_comparison_meets_the_next():
 
 
 def test_a_critical_bid_that_would_lose_by_waiting_goes_first_whatever_it_costs():
-    rich, critical = bid(10, 12, utility=1000), bid(10, 15, utility=1, klass="critical")
+    rich, critical = bid(10, 12, utility=1000), bid(10, 15, utility=1, priority_class="critical")
     assert arbiter.choose([rich, critical], 0) is critical
     assert arbiter.choose([critical, rich], 0) is critical
 
 
 def test_a_critical_bid_that_can_wait_competes_like_any_other():
-    rich, critical = bid(10, 12, utility=1000), bid(10, 100, utility=1, klass="critical")
+    rich, critical = bid(10, 12, utility=1000), bid(10, 100, utility=1, priority_class="critical")
     assert arbiter.choose([rich, critical], 0) is rich
     assert arbiter.choose([critical, rich], 0) is rich
 
 
 def test_background_and_probes_start_only_when_nobody_else_bids():
-    poor, background = bid(10, 100, utility=1), bid(1, 12, utility=1000, klass="background")
+    poor, background = bid(10, 100, utility=1), bid(1, 12, utility=1000, priority_class="background")
     probe = bid(1, 12, utility=1000, probe=True)
     assert arbiter.choose([background, probe, poor], 0) is poor
     assert arbiter.choose([background], 0) is background
@@ -96,7 +105,7 @@ def test_what_lies_between_two_batches_counts_in_what_a_waiting_bid_needs():
 
 
 def test_a_dispatch_gap_counts_before_critical_work_too():
-    rich, critical = bid(10, 100, utility=1000), bid(10, 20, utility=1, klass="critical")
+    rich, critical = bid(10, 100, utility=1000), bid(10, 20, utility=1, priority_class="critical")
     assert arbiter.choose([rich, critical], 0) is rich
     assert arbiter.choose([rich, critical], 0, 1) is critical
 
@@ -130,14 +139,14 @@ def test_an_app_that_was_passed_over_does_not_go_before_what_counts_more_nor_mak
     dense.jobs[0].request.value = 2.0
     assert overdue([dense, sparse], dense, sparse=most) is dense
     dense.jobs[0].request.value = 1.0
-    soon, later = of_app("loop", 10, 15, klass="critical"), of_app("loop", 10, 25, klass="critical")
+    soon, later = of_app("loop", 10, 15, priority_class="critical"), of_app("loop", 10, 25, priority_class="critical")
     assert overdue([soon, dense, sparse], dense, sparse=most) is dense
     assert overdue([later, dense, sparse], dense, sparse=most) is sparse
     assert overdue([soon, dense, sparse], soon, sparse=most) is soon
 
 
 def test_of_a_model_that_makes_steps_the_next_one_must_make_no_critical_request_late():
-    soon, dense = of_app("loop", 10, 15, klass="critical"), of_app("dense", 10, 100, 100)
+    soon, dense = of_app("loop", 10, 15, priority_class="critical"), of_app("dense", 10, 100, 100)
     whole, steps = of_app("sparse", 16, 100), of_app("sparse", 16, 100, steps_max=4)
     assert overdue([soon, dense, whole], dense, sparse=40) is dense
     assert overdue([soon, dense, steps], dense, sparse=40) is steps

@@ -30,7 +30,9 @@ class Arrivals:
     ) -> RequestRecord:
         for at_ms in times_ms:
             self._seq += 1
-            request = job(self._seq, app, arrival=at_ms, deadline=at_ms + slo, klass="critical", **fields).request
+            request = job(
+                self._seq, app, arrival=at_ms, deadline=at_ms + slo, priority_class="critical", **fields
+            ).request
             self.known.came(request, round(at_ms * MS), round(alone * MS))
             request.ended = not open
         return request

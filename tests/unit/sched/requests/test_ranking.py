@@ -20,41 +20,43 @@ def world_of(**app: Any) -> Driver:
 def counts(world: Driver, request_id: int) -> Any:
     """The class and the value that the scheduler counts for a request that waits."""
     request = world.scheduler.state.requests[request_id]
-    return request.klass, request.value
+    return request.priority_class, request.value
 
 
 @pytest.mark.parametrize("own", CLASSES)
-@pytest.mark.parametrize("klass", CLASSES)
+@pytest.mark.parametrize("priority_class", CLASSES)
 @pytest.mark.parametrize("value", [0.0, 1.0, 2.0, 1e15])
 @pytest.mark.parametrize("owner", [MINE, "address:10.0.0.1@uid:0 #07", "token:t@uid:0 #07", "key:robot #03"])
-def test_nothing_that_a_request_says_raises_it_beside_others(own: str, klass: str, value: float, owner: str) -> None:
+def test_nothing_that_a_request_says_raises_it_beside_others(
+    own: str, priority_class: str, value: float, owner: str
+) -> None:
     world = world_of(**{"class": own})
     for _ in range(3):
-        world.arrive("a", client=owner, klass=klass, value=value)
+        world.arrive("a", client=owner, priority_class=priority_class, value=value)
     for request_id in (1, 2, 3):
         counted, worth = counts(world, request_id)
-        assert CLASSES.index(counted) == max(CLASSES.index(own), CLASSES.index(klass))
-        said = value if counted == klass else 1000.0 * value  # a more urgent class is so much more of its own
+        assert CLASSES.index(counted) == max(CLASSES.index(own), CLASSES.index(priority_class))
+        said = value if counted == priority_class else 1000.0 * value  # a more urgent class is so much more of its own
         assert worth == min(said, 2.0)
 
 
 @pytest.mark.parametrize(("client", "trusted"), [("", False), ("camera", False), (MINE, True)])
 def test_the_application_and_who_is_trusted_are_taken_at_their_word(client: str, trusted: bool) -> None:
     world = world_of()
-    world.arrive("a", client=client, trusted=trusted, klass="critical", value=1e15)
+    world.arrive("a", client=client, trusted=trusted, priority_class="critical", value=1e15)
     assert counts(world, 1) == ("critical", 1e15)
 
 
 def test_a_story_says_that_a_claim_counts_within_its_client_alone() -> None:
     world = world_of()
-    world.arrive("a", client=MINE, klass="critical", value=9.0)
+    world.arrive("a", client=MINE, priority_class="critical", value=9.0)
     world.arrive("a", client=MINE)
     told = "class critical and value 9 rank it among its client's own alone"
     assert any(told in line for line in world.scheduler.story(1))
     assert not any("rank it" in line for line in world.scheduler.story(2))
 
 
-MORE: Dict[str, Dict[str, Any]] = {"critical": {"klass": "critical"}, "value": {"value": 20.0}}
+MORE: Dict[str, Dict[str, Any]] = {"critical": {"priority_class": "critical"}, "value": {"value": 20.0}}
 
 
 @pytest.mark.parametrize("claim", sorted(MORE))

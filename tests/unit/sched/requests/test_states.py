@@ -58,7 +58,7 @@ def test_whatever_a_lane_says_of_an_orphan_makes_it_gone():
 
 
 def test_a_story_tells_times_from_arrival_and_is_bounded():
-    request = job(1, app_of("m"), arrival=100, deadline=150, klass="critical").request
+    request = job(1, app_of("m"), arrival=100, deadline=150, priority_class="critical").request
     for index in range(STORY_LEN_MAX + 5):
         request.note(100_000_000 + index * 1_000, "line", index)
     story = request.story()

@@ -101,7 +101,10 @@ def test_jobs_whose_state_another_lane_holds_stay_in_the_queue():
     ],
 )
 def test_a_batch_counts_as_its_most_urgent_member(classes, expected):
-    assert best_class([job(number, APP, klass=klass) for number, klass in enumerate(classes)]) == expected
+    assert (
+        best_class([job(number, APP, priority_class=priority_class) for number, priority_class in enumerate(classes)])
+        == expected
+    )
 
 
 def test_a_bid_counts_the_rest_of_the_pipeline():

@@ -14,8 +14,8 @@ SEVERAL = {"m": {1: 10, "lanes": ["l0", "l1"]}, "n": {1: 10, "lanes": ["l1"]}}
 def waiting(*rows):
     """A queue of these jobs: (model, ready at, class, lane), numbered from 0."""
     queues, jobs = InOrder(), []
-    for seq, (model, ready_ms, klass, lane) in enumerate(rows):
-        item = job(seq, APPS[model], arrival=ready_ms, klass=klass)
+    for seq, (model, ready_ms, priority_class, lane) in enumerate(rows):
+        item = job(seq, APPS[model], arrival=ready_ms, priority_class=priority_class)
         item.lane = lane
         jobs.append(item)
         queues.add(item)

@@ -58,7 +58,7 @@ def test_admission_can_be_left_to_the_drop():
 
 def test_critical_jobs_enter_the_batch_first():
     world = edf()
-    normal, critical = world.request("a", 50), world.request("a", 90, klass="critical")
+    normal, critical = world.request("a", 50), world.request("a", 90, priority_class="critical")
     others = [world.request("a", 50) for _ in range(4)]
     assert world.step(*[RequestArrived(item) for item in (normal, critical, *others)]) == [ran("m", 2, 1, 3, 4)]
 
@@ -66,7 +66,7 @@ def test_critical_jobs_enter_the_batch_first():
 def test_the_size_that_loses_fewer_critical_jobs_is_preferred():
     # Four in 16 ms save more, but would come too late for the critical one.
     world = edf()
-    critical = world.request("a", 11, klass="critical")
+    critical = world.request("a", 11, priority_class="critical")
     normals = [world.request("a", 60) for _ in range(5)]
     assert world.step(*[RequestArrived(item) for item in (critical, *normals)]) == [ran("m", 1)]
 
@@ -74,9 +74,11 @@ def test_the_size_that_loses_fewer_critical_jobs_is_preferred():
 def test_critical_jobs_that_would_be_too_late_for_the_batch_after_are_not_left_out():
     # Two critical ones, both due before a second batch could end: size 2 takes both.
     world = edf({1: 10, 2: 19})
-    assert burst(world, 19, 19, klass="critical") == [ran("m", 1, 2)]
+    assert burst(world, 19, 19, priority_class="critical") == [ran("m", 1, 2)]
     relaxed = edf({1: 10, 2: 21})
-    assert burst(relaxed, 19, 21, klass="critical") == [ran("m", 1)]  # size 2 would lose the first, size 1 the second
+    assert burst(relaxed, 19, 21, priority_class="critical") == [
+        ran("m", 1)
+    ]  # size 2 would lose the first, size 1 the second
 
 
 def test_the_batch_after_begins_a_dispatch_gap_later():
@@ -84,7 +86,7 @@ def test_the_batch_after_begins_a_dispatch_gap_later():
         world = edf({1: 10, 2: 22.9})
         for _ in range(LEARNT_MIN):
             world.scheduler.state.lanes["cpu0"].dispatch_gap.took(dispatch_gap_ms * MS)
-        return burst(world, due, due, klass="critical")
+        return burst(world, due, due, priority_class="critical")
 
     assert starts(0, 22.9) == [ran("m", 1)]
     assert starts(3, 22.9) == [ran("m", 1, 2)]

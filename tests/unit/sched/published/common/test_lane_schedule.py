@@ -16,10 +16,10 @@ from edgeserve.sched.published.common.lane_schedule import first_of as first_of_
 APP = app_of("m")
 
 
-def bid(took, *deadlines, worth=10, klass="normal"):
+def bid(took, *deadlines, worth=10, priority_class="normal"):
     """A bid that takes so many ms for requests with these deadlines (ms), each worth so much."""
     jobs = [job(number, APP, deadline=deadline, worth=worth) for number, deadline in enumerate(deadlines, 1)]
-    return Bid("m", jobs, len(jobs), took * MS, Utility(jobs, took * MS), took * MS, klass=klass)
+    return Bid("m", jobs, len(jobs), took * MS, Utility(jobs, took * MS), took * MS, priority_class=priority_class)
 
 
 def first_of(bids, at_ns, dispatch_gap_ns):
@@ -65,19 +65,19 @@ def test_what_does_not_fit_is_given_up_by_its_worth_per_lane_time():
     small, large = bid(10, 15, worth=10), bid(10, 15, worth=11)
     assert first_of([small, large], 0, 0) is large
     assert first_of([bid(10, 12, worth=1), bid(20, 25, worth=50)], 0, 0).expected_ns == 20 * MS
-    assert first_of([bid(10, 15, worth=10, klass="critical"), large], 0, 0).klass == "critical"
+    assert first_of([bid(10, 15, worth=10, priority_class="critical"), large], 0, 0).priority_class == "critical"
 
 
 def test_a_critical_bid_loses_nothing_by_waiting():
     dense = bid(16, *[60] * 40, worth=20)
-    tight, looser = [bid(10, *[50] * 19, due, klass="critical") for due in (25, 26)]
+    tight, looser = [bid(10, *[50] * 19, due, priority_class="critical") for due in (25, 26)]
     assert first_of([tight, dense], 0, 0) is tight
     assert first_of([looser, dense], 0, 0) is dense
     assert first_of([looser, dense], 0, 1) is looser  # it would start a dispatch_gap later
 
 
 def test_background_starts_only_where_nobody_else_bids():
-    background = bid(10, 20, worth=100, klass="background")
+    background = bid(10, 20, worth=100, priority_class="background")
     assert first_of([background, bid(10, 500)], 0, 0) is not background
     assert first_of([background], 0, 0) is background
 

@@ -15,11 +15,20 @@ from edgeserve.sched.published.common.orders import ORDERS_MAX, choose
 APP = app_of("m")
 
 
-def bid(took, *deadlines, utility=10, klass="normal", **fields):
+def bid(took, *deadlines, utility=10, priority_class="normal", **fields):
     """A bid that takes so many ms for requests with these deadlines (ms), each worth so much."""
     jobs = [job(number, APP, deadline=deadline, worth=utility) for number, deadline in enumerate(deadlines, 1)]
     remaining = fields.pop("remaining", took)
-    return Bid("m", jobs, len(jobs), took * MS, Utility(jobs, took * MS), remaining * MS, klass=klass, **fields)
+    return Bid(
+        "m",
+        jobs,
+        len(jobs),
+        took * MS,
+        Utility(jobs, took * MS),
+        remaining * MS,
+        priority_class=priority_class,
+        **fields,
+    )
 
 
 def delivered(order, at_ns):
@@ -67,19 +76,19 @@ def test_of_many_bids_the_winner_of_each_comparison_meets_the_next():
 
 
 def test_a_critical_bid_that_would_lose_by_waiting_goes_first_whatever_it_costs():
-    rich, critical = bid(10, 12, utility=1000), bid(10, 15, utility=1, klass="critical")
+    rich, critical = bid(10, 12, utility=1000), bid(10, 15, utility=1, priority_class="critical")
     assert choose([rich, critical], 0) is critical
     assert choose([critical, rich], 0) is critical
 
 
 def test_a_critical_bid_that_can_wait_competes_like_any_other():
-    rich, critical = bid(10, 12, utility=1000), bid(10, 100, utility=1, klass="critical")
+    rich, critical = bid(10, 12, utility=1000), bid(10, 100, utility=1, priority_class="critical")
     assert choose([rich, critical], 0) is rich
     assert choose([critical, rich], 0) is rich
 
 
 def test_background_and_probes_start_only_when_nobody_else_bids():
-    poor, background = bid(10, 100, utility=1), bid(1, 12, utility=1000, klass="background")
+    poor, background = bid(10, 100, utility=1), bid(1, 12, utility=1000, priority_class="background")
     probe = bid(1, 12, utility=1000, probe=True)
     assert choose([background, probe, poor], 0) is poor
     assert choose([background], 0) is background
@@ -105,6 +114,6 @@ def test_each_batch_before_a_waiting_one_is_followed_by_a_dispatch_gap():
 
 
 def test_a_dispatch_gap_counts_before_critical_work_too():
-    rich, critical = bid(10, 100, utility=1000), bid(10, 20, utility=1, klass="critical")
+    rich, critical = bid(10, 100, utility=1000), bid(10, 20, utility=1, priority_class="critical")
     assert choose([rich, critical], 0) is rich
     assert choose([rich, critical], 0, 1) is critical
