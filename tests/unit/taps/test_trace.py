@@ -116,7 +116,7 @@ def test_lines_are_the_same_bytes_whatever_the_order_of_hints():
     ("text", "reason"),
     [
         ("", "is empty; a recording starts with"),
-        ('{"format": 99}\n', "format 99, expected 1"),
+        ('{"format": 99}\n', "format 99, expected 2"),
         ('{"format":2}\nnot json\n', "r.jsonl:2: is no step"),
         ('{"format":2}\n{"now":1,"events":[{"kind":"Nonsense"}],"actions":[]}\n', "r.jsonl:2: is no step"),
     ],
