@@ -110,7 +110,7 @@ ROOMS = {
 
 # What a front imports, as a stranger's does; and the exceptions, with what each is for.
 FRONTS = ("fronts",)
-FRONT_MAY = ("", "front", "client", "answers", "errors", "units")
+FRONT_MAY = ("", "front", "client", "answers", "answer_streams", "errors", "units")
 FRONT_EXCEPTIONS = {
     "fronts.http.backend": {"request_options"},  # the form of a traceparent
     "fronts.http.health_routes": {"taps.metrics_endpoint"},  # /metrics

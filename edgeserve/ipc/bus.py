@@ -1,9 +1,9 @@
 """The server's side of the bus: one ROUTER socket that the loop's thread owns.
 
 It turns messages into plain records and answers into messages; an unreadable message it answers itself with a typed
-error. It wires what keeps its state: who is connected (``registry.py``), the requests in flight (``in_flight.py``), who
-counts as gone (``liveness.py``), the defence (``guard.py``) and the wait (``waiter.py``). It does not know apps,
-deadlines or the scheduler, has no thread, and is handed its clock.
+error. It wires what keeps its state: who is connected (``client_registry.py``), the requests in flight
+(``in_flight.py``), who counts as gone (``liveness.py``), the defence (``guard.py``) and the wait (``waiter.py``). It
+does not know apps, deadlines or the scheduler, has no thread, and is handed its clock.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from edgeserve.errors import (
     told,
 )
 from edgeserve.ipc import wire
+from edgeserve.ipc.client_registry import DEAD, ClientRegistry, seed_routing_ids
 from edgeserve.ipc.connections import connections_max
 from edgeserve.ipc.costs import Account
 from edgeserve.ipc.credentials import AllowedKeys, Authenticator, Credentials, refuse_old_greetings, require_keys
@@ -49,7 +50,6 @@ from edgeserve.ipc.in_flight import InFlight
 from edgeserve.ipc.liveness import Liveness
 from edgeserve.ipc.memory import GiveBack
 from edgeserve.ipc.peer import MARK_BYTES, Peer, Unread
-from edgeserve.ipc.registry import DEAD, ClientRegistry, seed_routing_ids
 from edgeserve.ipc.segments import Offers, check_room, offers_for
 from edgeserve.ipc.tensors import LARGE_BYTES, TENSORS_MAX
 from edgeserve.ipc.unfinished import LATE_NS, Unfinished

@@ -13,13 +13,13 @@ from typing import Any, Callable, FrozenSet
 
 import zmq
 
+from edgeserve.ipc.client_registry import ClientRegistry
 from edgeserve.ipc.connections import Connection, culprit, offender, received_bytes
 from edgeserve.ipc.endpoints import readable, watch_socket
 from edgeserve.ipc.flood import Flood, KeptOut
 from edgeserve.ipc.memory import own_bytes
 from edgeserve.ipc.other_end import sockets_of
 from edgeserve.ipc.peer import Peer
-from edgeserve.ipc.registry import ClientRegistry
 from edgeserve.ipc.unfinished import Sample, Unfinished
 from edgeserve.owners import pid_of
 from edgeserve.units import NS_PER_S

@@ -22,7 +22,6 @@ from edgeserve.config.schema import Config
 from edgeserve.engines.base import Engine
 from edgeserve.errors import RequestError
 from edgeserve.interpreter import forked, stays_with_parent
-from edgeserve.live import questions
 from edgeserve.live.errors import EarlyRefusals, error_for
 from edgeserve.live.estimates import log_fits
 from edgeserve.live.loop_io import Mailbox, clock_ns
@@ -58,6 +57,7 @@ LANES_GIVE_UP_S = 0.2
 
 
 ANSWERING = (
+    "edgeserve.live.questions",
     "edgeserve.live.figures",
     "edgeserve.live.why",
     "edgeserve.device.boards",
@@ -379,6 +379,8 @@ class RuntimeCore:
         if kind == "drain":
             self.mailbox.post(StopAsked(self.config.server.drain_ns))
             return {"draining": True, "open": self.world.lifecycle.open_count}
+        from edgeserve.live import questions
+
         answers: Dict[str, Callable[[], Dict[str, Any]]] = {
             "stats": self.stats,
             "models": lambda: questions.models(self.serving),
@@ -389,22 +391,32 @@ class RuntimeCore:
 
     def stats(self) -> Dict[str, Any]:
         """See :func:`edgeserve.live.questions.stats`."""
+        from edgeserve.live import questions
+
         return questions.stats(self.serving, clock_ns(), device_table(self._watch))
 
     def health(self) -> Dict[str, Any]:
         """See :func:`edgeserve.live.questions.health`."""
+        from edgeserve.live import questions
+
         return questions.health(self.serving, clock_ns())
 
     def blocked_apps(self) -> Dict[str, str]:
         """See :func:`edgeserve.live.questions.blocked_apps`."""
+        from edgeserve.live import questions
+
         return questions.blocked_apps(self.serving, clock_ns())
 
     def expected(self) -> Dict[str, Dict[str, Any]]:
         """See :func:`edgeserve.live.questions.expected`."""
+        from edgeserve.live import questions
+
         return questions.expected(self.serving, clock_ns())
 
     def story(self, request_id: int) -> List[str]:
         """See :func:`edgeserve.live.questions.story`."""
+        from edgeserve.live import questions
+
         return questions.story(self.serving, self.early, request_id)
 
     def reload(self, model: str, told: Callable[[Dict[str, Any]], None]) -> None:

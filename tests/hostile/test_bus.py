@@ -25,7 +25,7 @@ from edgeserve.errors import Rejected
 from edgeserve.ipc import bus as bus_module
 from edgeserve.ipc import connections, endpoints, flood, guard, memory, wire
 from edgeserve.ipc.bus import SURPLUS_FRAMES_MAX, Ask, Bus, ClientGone
-from edgeserve.ipc.registry import DEAD_NS
+from edgeserve.ipc.client_registry import DEAD_NS
 from edgeserve.owners import process_owner, user_of
 
 IMPORTS = os.pathsep.join([os.path.dirname(bus_server.__file__), *sys.path])

@@ -9,8 +9,8 @@ import pytest
 import zmq
 
 from edgeserve.errors import Malformed, Rejected
+from edgeserve.ipc.client_registry import DEAD, DEAD_NS, ClientRegistry
 from edgeserve.ipc.credentials import Credential, Credentials
-from edgeserve.ipc.registry import DEAD, DEAD_NS, ClientRegistry
 from edgeserve.ipc.wire import Ask
 
 
