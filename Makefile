@@ -83,8 +83,11 @@ clients:
 test: $(VENV)/.test
 	$(IN) -m pytest -n $(TESTERS) -m "not nightly$(if $(WORLDS),, and not worlds)" $(ARGS)
 
-# Of tests/live what one Python is enough for: clients in other languages, examples, what a type checker sees.
-ONCE := cpp_client node_client node_package dynamic ensemble_example ensemble_text_example chat_example types
+# Of tests/live what one Python is enough for: clients in other languages, examples, what a type checker sees, and what
+# the server decides, which is the same on every Python.
+ONCE := cpp_client node_client node_package dynamic ensemble_example ensemble_text_example chat_example types \
+	bench_command history infer_command output_types predictors ranking refusals result_hints ros2_example same_rules \
+	sequences side_lanes speech_example stream_states variants votes written
 # What depends on the Python or on a library that each Python has another version of. The golden traces and the digests
 # of the soak say that decisions do not.
 PORTABLE := tests/test_imports.py tests/golden tests/sim/test_soak.py::test_decisions_are_the_same_on_every_python \
