@@ -91,7 +91,7 @@ ONCE := cpp_client node_client node_package dynamic ensemble_example ensemble_te
 # What depends on the Python or on a library that each Python has another version of. The golden traces and the digests
 # of the soak say that decisions do not.
 PORTABLE := tests/test_imports.py tests/golden tests/sim/test_soak.py::test_decisions_are_the_same_on_every_python \
-	$(addprefix tests/unit/,config device engines fronts ipc live loop offload taps) \
+	$(addprefix tests/unit/,config device engines front fronts ipc live loop offload taps) \
 	$(filter-out %/test_compiled.py,$(wildcard tests/unit/test_*.py)) \
 	$(filter-out $(addprefix tests/live/test_,$(addsuffix .py,$(ONCE))),$(wildcard tests/live/test_*.py)) \
 	$(filter-out %_policies.py %_tensorrt.py,$(wildcard tests/conformance/test_*.py)) \
