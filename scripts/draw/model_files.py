@@ -48,7 +48,7 @@ def made_of(kind: model_kinds.Kind, folder: str, number: int) -> str:
     out = os.path.join(folder, "edge.toml")
     said = io.StringIO()
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(said):
-        status = cli.main(["init", path, "--out", out, "--force", "--cpu", *kind.arguments])
+        status = cli.main(["init", "--here", path, "--out", out, "--force", "--cpu", *kind.arguments])
     if status:
         refusal = said.getvalue().strip().splitlines()[-1].partition("edgeserve: ")[2]
         name = os.path.splitext(os.path.basename(path))[0]
