@@ -282,7 +282,7 @@ class LaneThread:
         """The work's share of its process's turn on the GPU; ``None`` where it has to wait."""
         side = side_of(work.engine)
         gated = self._turns is not None and work.engine is not None and not work.engine.takes_turns
-        if not gated or self._turns is None or self._down_reason or self._stopping.is_set():
+        if not gated or self._turns is None or self._why_not(work, self._clock_ns()):
             return no_hold(side)
         return self._turns.enter(side, self.name, 0.0 if self._flight else WAIT_S_MAX)
 
