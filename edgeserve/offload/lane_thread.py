@@ -207,10 +207,12 @@ class LaneThread:
         return not self._thread.is_alive()
 
     def open(self, engine: Engine) -> Session:
-        """Open a session of a loaded engine, in place of an earlier one. Belongs to the lane's thread."""
-        session = engine.open(self.info)
-        self._sessions[id(engine)] = (engine, session)
-        return session
+        """The lane's session of a loaded engine, opened where there is none: each may reserve memory. Belongs to the
+        lane's thread."""
+        known = self._sessions.get(id(engine))
+        if known is None:
+            known = self._sessions[id(engine)] = (engine, engine.open(self.info))
+        return known[1]
 
     def forget(self, engine: Engine) -> None:
         """The engine is about to be unloaded: its session is over. It has no batch here."""
@@ -343,9 +345,7 @@ class LaneThread:
 
     def _launch(self, work: LaneWork, engine: Engine, now_ns: int, hold: Hold) -> None:
         try:
-            known = self._sessions.get(id(engine))
-            session = known[1] if known is not None else self.open(engine)
-            pending = session.launch(work.argument)
+            pending = self.open(engine).launch(work.argument)
         except BaseException as error:  # noqa: BLE001 the lane's boundary: any error of an engine becomes mail
             hold.leave()
             self._answer(work, now_ns, self._clock_ns(), None, error)
