@@ -271,7 +271,9 @@ class LaneThread:
             return 0
         if not flight:
             return max(0, work.start_after_ns - now_ns)
-        if work.engine is None or len(flight) >= self._depth or flight[-1].hold.side != side_of(work.engine):
+        if work.engine is None or len(flight) >= self._depth:
+            return None
+        if self._turns is not None and flight[-1].hold.side != side_of(work.engine):
             return None
         if now_ns > work.start_before_ns:
             return 0

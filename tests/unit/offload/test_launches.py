@@ -360,7 +360,7 @@ def work(engine: Device, work_id: int, start_before_ns: int = ANY_TIME) -> LaneW
     return LaneWork(work_id, 0, start_before_ns, None, Batch([work_id], 1), None, engine, 100)
 
 
-def two_lanes(clock: Clock, post: Post, turns: Turns) -> List[LaneThread]:
+def two_lanes(clock: Clock, post: Post, turns: Optional[Turns]) -> List[LaneThread]:
     lanes = [LaneThread(name, post, clock, info=LaneInfo(depth=2), turns=turns) for name in ("gpu0", "gpu1")]
     for lane in lanes:
         lane.start()
@@ -384,6 +384,19 @@ def test_batches_of_two_processes_on_one_gpu_run_in_turn_and_those_of_one_at_onc
     other.end()
     here.launched(3)[2].end()
     assert sorted(mail.work.work_id for mail in post.take(4)) == [1, 2, 3, 4]
+    for lane in (first, second):
+        end(lane)
+
+
+def test_without_turns_a_lane_holds_batches_of_several_processes() -> None:
+    clock, post, here, there = Clock(), Post(), Device(), Device()
+    there.ends_calls = True
+    first, second = two_lanes(clock, post, None)
+    first.give(work(here, 1))
+    first.give(work(there, 2))
+    for kernel in (*here.launched(1), *there.launched(1)):
+        kernel.end()
+    assert [mail.work.work_id for mail in post.take(2)] == [1, 2]
     for lane in (first, second):
         end(lane)
 
