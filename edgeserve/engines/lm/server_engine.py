@@ -310,7 +310,7 @@ class Answer:
             text = choice.get("text") or delta.get("content") or ""
             if not text:
                 return {} if calls else None
-            return self._added(text, (choice.get("logprobs") or {}).get("content") or [])
+            return self._added(text, _chances_in(choice.get("logprobs") or {}))
 
     def _called(self, call: Mapping[str, Any]) -> None:
         known = self._calls.setdefault(int(call.get("index", 0)), {"name": "", "arguments": ""})
@@ -373,6 +373,17 @@ class Answer:
     def __setstate__(self, state: Dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._growing = threading.Lock()
+
+
+def _chances_in(said: Mapping[str, Any]) -> List[Mapping[str, Any]]:
+    """Probabilities with an object per token; vLLM's completions have lists, in the older form."""
+    tokens, chances = said.get("tokens") or [], said.get("token_logprobs") or []
+    likely = said.get("top_logprobs") or [{}] * len(tokens)
+    listed = [
+        {"token": token, "logprob": chance, "top_logprobs": [{"token": each, "logprob": top[each]} for each in top]}
+        for token, chance, top in zip(tokens, chances, likely)
+    ]
+    return said.get("content") or listed
 
 
 def _counts_in(usage: Optional[Mapping[str, Any]]) -> Optional[Tuple[int, int, int]]:

@@ -161,6 +161,22 @@ def test_an_end_that_comes_alone_is_an_end_and_so_is_a_call(server):
     assert json.loads(called.outputs["tool_calls"]) == [{"name": "light", "arguments": "{}"}]
 
 
+@pytest.mark.parametrize(
+    "form",
+    [
+        {"content": [{"token": "b", "logprob": -0.5, "top_logprobs": [{"token": "c", "logprob": -1.0}]}]},
+        {"tokens": ["b"], "token_logprobs": [-0.5], "top_logprobs": [{"c": -1.0}], "text_offset": [3]},
+    ],
+    ids=["llama-server", "vLLM"],
+)
+def test_probabilities_come_in_one_form(server, form):
+    server.odd = {"choices": [{"text": "b", "logprobs": form}]}
+    (result,) = run(made(server).open(LaneInfo()), [{"prompt": "odd", "max_tokens": 2, "logprobs": 1}])
+    assert json.loads(result.outputs["logprobs"]) == [
+        {"token": "b", "logprob": -0.5, "top_logprobs": [{"token": "c", "logprob": -1.0}]}
+    ]
+
+
 def test_an_input_that_is_no_json_is_the_clients_error(server):
     engine = made(server)
     (wrong,) = run(engine.open(LaneInfo()), [{"prompt": "Hi", "tools": np.zeros(2)}])
