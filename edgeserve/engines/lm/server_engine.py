@@ -383,7 +383,7 @@ def _chances_in(said: Mapping[str, Any]) -> List[Mapping[str, Any]]:
         {"token": token, "logprob": chance, "top_logprobs": [{"token": each, "logprob": top[each]} for each in top]}
         for token, chance, top in zip(tokens, chances, likely)
     ]
-    return said.get("content") or listed
+    return list(said.get("content") or listed)
 
 
 def _counts_in(usage: Optional[Mapping[str, Any]]) -> Optional[Tuple[int, int, int]]:
