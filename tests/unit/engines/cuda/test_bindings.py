@@ -10,9 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from edgeserve.engines.cuda import bare_library, driver
-from edgeserve.errors import DeviceMissing
-
 LIBRARY = Path(__file__).resolve().parents[3] / "lib"
 VERSIONS = (11040,) if sys.version_info < (3, 10) else (12060, 13000)  # the drivers of JetPack 5, of 6 and of 7
 COMPILER = shutil.which("cc") or shutil.which("gcc")
@@ -96,10 +93,3 @@ def test_the_library_is_called_as_it_wants(tmp_path, binding, version):
         env={**os.environ, "LD_LIBRARY_PATH": str(tmp_path), "PYTHONPATH": os.pathsep.join([root, *sys.path])},
     )
     assert "all calls made" in done.stdout, done.stdout + done.stderr
-
-
-def test_without_a_driver_the_error_names_the_driver_and_no_package(monkeypatch):
-    monkeypatch.setattr(driver, "BINDINGS", ())
-    monkeypatch.setattr(bare_library, "LIBRARY", "libcuda_of_no_machine.so.1")
-    with pytest.raises(DeviceMissing, match=r"libcuda_of_no_machine.*check that the NVIDIA driver is installed"):
-        driver.binding()
