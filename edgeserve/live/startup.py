@@ -346,7 +346,11 @@ class Starter:
         dear = dear_changes(changes)
         if dear:
             log.warning(
-                "model %s on lane %s is %s. Fewer sizes in [model.NAME] batch change less often", model.name, lane, dear
+                "model %s on lane %s is %s. Fewer sizes in [model.%s] batch change less often",
+                model.name,
+                lane,
+                dear,
+                model.name,
             )
 
     def _tell_turns(self, model: ModelConfig, device: str) -> None:

@@ -207,10 +207,12 @@ class LaneThread:
         return not self._thread.is_alive()
 
     def open(self, engine: Engine) -> Session:
-        """Open a session of a loaded engine, in place of an earlier one. Belongs to the lane's thread."""
-        session = engine.open(self.info)
-        self._sessions[id(engine)] = (engine, session)
-        return session
+        """The lane's session of a loaded engine, opened where there is none: each may reserve memory. Belongs to the
+        lane's thread."""
+        known = self._sessions.get(id(engine))
+        if known is None:
+            known = self._sessions[id(engine)] = (engine, engine.open(self.info))
+        return known[1]
 
     def forget(self, engine: Engine) -> None:
         """The engine is about to be unloaded: its session is over. It has no batch here."""
@@ -269,7 +271,9 @@ class LaneThread:
             return 0
         if not flight:
             return max(0, work.start_after_ns - now_ns)
-        if work.engine is None or len(flight) >= self._depth or flight[-1].hold.side != side_of(work.engine):
+        if work.engine is None or len(flight) >= self._depth:
+            return None
+        if self._turns is not None and flight[-1].hold.side != side_of(work.engine):
             return None
         if now_ns > work.start_before_ns:
             return 0
@@ -282,7 +286,7 @@ class LaneThread:
         """The work's share of its process's turn on the GPU; ``None`` where it has to wait."""
         side = side_of(work.engine)
         gated = self._turns is not None and work.engine is not None and not work.engine.takes_turns
-        if not gated or self._turns is None or self._down_reason or self._stopping.is_set():
+        if not gated or self._turns is None or self._why_not(work, self._clock_ns()):
             return no_hold(side)
         return self._turns.enter(side, self.name, 0.0 if self._flight else WAIT_S_MAX)
 
@@ -343,9 +347,7 @@ class LaneThread:
 
     def _launch(self, work: LaneWork, engine: Engine, now_ns: int, hold: Hold) -> None:
         try:
-            known = self._sessions.get(id(engine))
-            session = known[1] if known is not None else self.open(engine)
-            pending = session.launch(work.argument)
+            pending = self.open(engine).launch(work.argument)
         except BaseException as error:  # noqa: BLE001 the lane's boundary: any error of an engine becomes mail
             hold.leave()
             self._answer(work, now_ns, self._clock_ns(), None, error)

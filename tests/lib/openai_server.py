@@ -27,6 +27,8 @@ class LocalServer(ThreadingHTTPServer):
         self.go = threading.Event()
         self.go.set()
         self.breaks_after = -1  # events, then the connection ends
+        self.odd: Any = None  # an event in place of the second of prompts that ask for it
+        self.closes = False  # whether its answers end their connections
         self.slots = threading.Semaphore(slots)
         self.most = self.running = 0
         self.lock = threading.Lock()
@@ -78,6 +80,8 @@ class Handler(BaseHTTPRequestHandler):
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
         self.send_header("Transfer-Encoding", "chunked")
+        if self.server.closes:
+            self.send_header("Connection", "close")
         self.end_headers()
         words = words_of(body)
         for place, word in enumerate(words):
@@ -87,6 +91,9 @@ class Handler(BaseHTTPRequestHandler):
                 self.close_connection = True
                 self._chunk("", end=True)
                 return
+            if place == 1 and "odd" in json.dumps(body):
+                self._event(self.server.odd)
+                continue
             said = {"delta": {"content": word}} if chat else {"text": word}
             self._event({"choices": [{"index": 0, **said, "finish_reason": None}]})
         last = {"delta": {}} if chat else {"text": ""}
@@ -96,7 +103,7 @@ class Handler(BaseHTTPRequestHandler):
         self._chunk("data: [DONE]\n\n")
         self._chunk("", end=True)
 
-    def _event(self, event: Dict[str, Any]) -> None:
+    def _event(self, event: Any) -> None:
         self._chunk(f"data: {json.dumps(event)}\n\n")
 
     def _chunk(self, text: str, end: bool = False) -> None:

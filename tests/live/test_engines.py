@@ -49,6 +49,13 @@ def test_every_lane_opens_its_own_session_on_its_own_thread() -> None:
     assert set(threads("launch", "m")) == {"edgeserve-a", "edgeserve-b"}
 
 
+def test_a_start_opens_one_session_of_a_model_on_a_gpu_where_each_may_reserve_memory() -> None:
+    own = {"device": {"gpu": {"kind": "cuda"}}, "lane": {"gpu0": {"device": "gpu"}}}
+    with Runtime(config_of({"m": device(batch=[1, 2])}, **own)) as runtime:
+        assert np.array_equal(runtime.infer("m", {"x": X})["y"], X * 2)
+    assert threads("open", "m") == ["edgeserve-gpu0"]
+
+
 @pytest.mark.parametrize("depth", [1, 2])
 def test_a_lane_holds_as_many_batches_as_it_is_deep_over_all_models(depth: int) -> None:
     with Runtime(config_of({"m": device(), "n": device()}, lane={"cpu0": {"depth": depth}})) as runtime:

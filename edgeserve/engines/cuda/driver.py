@@ -53,9 +53,13 @@ def binding() -> Any:
             missing.append(f"{name}: {error}")
     try:
         return PlainBinding()
-    except (OSError, AttributeError) as error:  # no driver, or one before CUDA 11.4
+    except OSError as error:
         missing.append(str(error))
-    raise DeviceMissing(f"no library for CUDA can be imported ({'; '.join(missing)}); {INSTALL_MEND}")
+        mend = DRIVER_MEND
+    except AttributeError as error:  # of a driver before CUDA 11.4
+        missing.append(str(error))
+        mend = INSTALL_MEND
+    raise DeviceMissing(f"no library for CUDA can be imported ({'; '.join(missing)}); {mend}")
 
 
 def is_available() -> bool:

@@ -14,10 +14,12 @@ included; left out: a minute), and of those in :mod:`edgeserve.engines.lm.lm_eng
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import threading
-from typing import Any, Dict, List, Mapping, Optional, Sequence
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from urllib.parse import urlsplit
 
 import numpy as np
 
@@ -88,7 +90,7 @@ class ServerEngine(Engine):
     def __init__(self, model: ModelConfig, lanes: Sequence[LaneInfo], directory: str) -> None:
         options = Options(model, KNOWN_OPTIONS)
         url = options.text("url").rstrip("/")
-        if not url.startswith(("http://", "https://")):
+        if not _is_address(url):
             raise ConfigError(f"{options.where('url')} = {url!r}: expected such as 'http://127.0.0.1:8080/v1'")
         if model.file:
             raise ConfigError(f"[model.{model.name}] file = {model.file!r}: a server has its own; take file away")
@@ -119,14 +121,15 @@ class ServerEngine(Engine):
         """Ask the server for its models. Its memory is not this device's to give."""
         if not self._context:
             try:
-                models = self._server.ask("/models").get("data", [])
+                said = self._server.ask("/models").get("data")
             except EngineError as error:
                 self._trouble = str(error)
                 raise EngineError(
                     f"model {self._name!r}: {error}. Start the server first, or correct "
                     f"[model.{self._name}] options.url"
                 ) from None
-            about = self._chosen([each for each in models if isinstance(each, dict)])
+            models = said if isinstance(said, list) else []
+            about = self._chosen([each for each in models if isinstance(each, dict) and "id" in each])
             self._context = self._asked_context or _context_in(about)
             if not self._context:
                 raise EngineError(
@@ -137,7 +140,7 @@ class ServerEngine(Engine):
         return Footprint(NOMINAL_BYTES)
 
     def _chosen(self, models: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-        names = [str(each.get("id", "")) for each in models]
+        names = [str(each["id"]) for each in models]
         found = [each for each, name in zip(models, names) if name == self._served or not self._served]
         if len(found) != 1:
             raise EngineError(
@@ -159,7 +162,8 @@ class ServerEngine(Engine):
         return session
 
     def run(self, batch: Batch) -> List[Result]:
-        return self.open(LaneInfo()).launch(batch).result()
+        self.must_be_loaded()
+        return ServerSession(self).launch(batch).result()
 
     def sequence(self) -> Optional[SequenceInfo]:
         self.must_be_loaded()
@@ -204,6 +208,14 @@ class ServerEngine(Engine):
     def name(self) -> str:
         """The model's name in messages."""
         return self._name
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # of the port
+        return False
 
 
 def _context_in(about: Mapping[str, Any]) -> int:
@@ -258,6 +270,10 @@ class RequestReader(Reader):
         body.update({name: self._parsed(item[name], name) for name in PASSED if item.get(name) is not None})
         if item.get("tool_choice") is not None:
             body["tool_choice"] = self._choice(item)
+        try:
+            json.dumps([body.get(name) for name in (*PASSED, "tool_choice")])
+        except (TypeError, ValueError) as error:
+            raise self._refuse(f"{', '.join(PASSED)} and tool_choice must be JSON: {error}") from None
         return body
 
 
@@ -273,27 +289,28 @@ class Answer:
         self.reason = ""
         self._calls: Dict[int, Dict[str, str]] = {}
         self._chances: Optional[List[Mapping[str, Any]]] = [] if "logprobs" in body else None
-        self._usage: Mapping[str, Any] = {}
+        self._counts: Optional[Tuple[int, int, int]] = None  # tokens of the prompt, the answer, and from memory
         self.stream: Optional[ServerStream] = None
         self._passed_over = self.text
         self._growing = threading.Lock()
 
     def took(self, event: Mapping[str, Any]) -> Optional[Dict[str, Any]]:
-        """An event arrived: the new piece of the answer, ``None`` for one that has none."""
+        """An event arrived: the new piece of the answer, empty for one of a call, ``None`` where there is none."""
         with self._growing:
-            self._usage = event.get("usage") or self._usage
+            self._counts = _counts_in(event.get("usage")) or self._counts
             choices = event.get("choices") or []
             if not choices:
                 return None
             choice = choices[0]
             self.reason = choice.get("finish_reason") or self.reason
             delta = choice.get("delta") or {}
-            for call in delta.get("tool_calls") or ():
+            calls = delta.get("tool_calls") or ()
+            for call in calls:
                 self._called(call)
             text = choice.get("text") or delta.get("content") or ""
             if not text:
-                return None
-            return self._added(text, (choice.get("logprobs") or {}).get("content") or [])
+                return {} if calls else None
+            return self._added(text, _chances_in(choice.get("logprobs") or {}))
 
     def _called(self, call: Mapping[str, Any]) -> None:
         known = self._calls.setdefault(int(call.get("index", 0)), {"name": "", "arguments": ""})
@@ -328,14 +345,11 @@ class Answer:
             return Written(self._as_it_is("length"), counted(self.steps, "piece"))
 
     def _as_it_is(self, reason: str) -> Dict[str, Any]:
-        usage, details = self._usage, self._usage.get("prompt_tokens_details") or {}
         return answer_of(
             self.text,
             [],
             reason,
-            int(usage.get("prompt_tokens", 0)),
-            int(usage.get("completion_tokens", self.steps)),
-            int(details.get("cached_tokens") or 0),
+            *(self._counts or (0, self.steps, 0)),
             [self._calls[place] for place in sorted(self._calls)],
             self._chances,
         )
@@ -359,6 +373,25 @@ class Answer:
     def __setstate__(self, state: Dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._growing = threading.Lock()
+
+
+def _chances_in(said: Mapping[str, Any]) -> List[Mapping[str, Any]]:
+    """Probabilities with an object per token; vLLM's completions have lists, in the older form."""
+    tokens, chances = said.get("tokens") or [], said.get("token_logprobs") or []
+    likely = said.get("top_logprobs") or [{}] * len(tokens)
+    listed = [
+        {"token": token, "logprob": chance, "top_logprobs": [{"token": each, "logprob": top[each]} for each in top]}
+        for token, chance, top in zip(tokens, chances, likely)
+    ]
+    return list(said.get("content") or listed)
+
+
+def _counts_in(usage: Optional[Mapping[str, Any]]) -> Optional[Tuple[int, int, int]]:
+    if not usage:
+        return None
+    details = usage.get("prompt_tokens_details") or {}
+    written, cached = usage.get("completion_tokens") or 0, details.get("cached_tokens") or 0
+    return int(usage.get("prompt_tokens") or 0), int(written), int(cached)
 
 
 class Job:
@@ -403,7 +436,7 @@ class ServerSession(Session):
                 job.answer.release()
             raise
         for job in jobs:
-            results[job.index] = Result({}, state=job.answer, done=False, steps=job.steps, turns=job.steps)
+            results[job.index] = Result({}, state=job.answer, done=False, steps=job.steps)
         return Finished([results[index] for index in range(len(batch.items))])
 
     def _answer(self, batch: Batch, index: int) -> Answer:
@@ -427,7 +460,7 @@ class ServerSession(Session):
             heard = False
             for job in list(jobs):
                 if control is not None and control.dropped(job.index):
-                    self._end(batch, results, jobs, job, Result({}, steps=max(1, job.steps), turns=job.steps))
+                    self._end(batch, results, jobs, job, Result({}))
                 elif most is None or job.steps < most:
                     heard = self._hear(batch, results, jobs, job) or heard
             if not [job for job in jobs if most is None or job.steps < most] or (control is not None and control.stop):
@@ -442,24 +475,29 @@ class ServerSession(Session):
         assert answer.stream is not None, "a running answer was released"
         events = answer.stream.take()  # a step, behind which the batch may end
         for event in events:
+            piece = None
+            if isinstance(event, dict):
+                try:
+                    piece = answer.took(event)
+                except (TypeError, ValueError, AttributeError, LookupError) as error:
+                    event = EngineError(f"the server sent an event of another form: {type(error).__name__}: {error}")
             if isinstance(event, EngineError):
                 self._engine.told(event)
-                error = type(event)(f"model {self._engine.name!r}: {event}")
-                self._end(batch, results, jobs, job, Result({}, error=error, steps=job.steps, turns=job.steps))
+                failure = type(event)(f"model {self._engine.name!r}: {event}")
+                self._end(batch, results, jobs, job, Result({}, error=failure))
             elif event is None:
                 self._engine.told(None)
-                self._end(batch, results, jobs, job, Result(answer.outputs(), steps=job.steps, turns=job.steps))
-            else:
-                piece = answer.took(event)
-                if piece is not None:
-                    job.steps += 1
-                    if batch.control is not None:
-                        batch.control.emit(job.index, Result(piece, state=answer, done=False, steps=job.steps))
+                self._end(batch, results, jobs, job, Result(answer.outputs()))
+            elif piece is not None:
+                job.steps += 1
+                if piece and batch.control is not None:
+                    batch.control.emit(job.index, Result(piece, state=answer, done=False, steps=job.steps))
         return bool(events)
 
     def _end(self, batch: Batch, results: Dict[int, Result], jobs: List[Job], job: Job, result: Result) -> None:
         job.answer.release()
         jobs.remove(job)
+        result.steps = max(1, job.steps)  # the end may come alone
         self._over(batch, results, job.index, result)
 
     def _over(self, batch: Batch, results: Dict[int, Result], index: int, result: Result) -> None:

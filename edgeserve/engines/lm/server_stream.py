@@ -20,6 +20,9 @@ from edgeserve.errors import EngineError, WrongInput
 ERROR_BYTES_MAX = 4096
 """Of a refusal, to be shown."""
 
+ANSWER_BYTES_MAX = 1 << 24
+"""Of the list of models."""
+
 LINE_BYTES_MAX = 1 << 20
 """Of one line of a stream: an event with probabilities takes a few thousand."""
 
@@ -35,11 +38,11 @@ class Server(NamedTuple):
     key: str
     patience_s: float
 
-    def ask(self, path: str, body: Optional[Mapping[str, Any]] = None) -> Any:
-        """The answer to a request, as JSON. Raises :class:`EngineError`."""
+    def ask(self, path: str) -> Dict[str, Any]:
+        """What lies there, a JSON object. Raises :class:`EngineError`."""
         connection = self._connected()
         try:
-            return json.loads(self._sent(connection, path, body).read())
+            return _object(self._sent(connection, path, None).read(ANSWER_BYTES_MAX))
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise EngineError(f"{self.url}{path} failed: {type(error).__name__}: {error}") from error
         finally:
@@ -63,7 +66,8 @@ class Server(NamedTuple):
         connection.request("GET" if body is None else "POST", urlsplit(self.url).path + path, data, headers)
         response = connection.getresponse()
         if response.status != 200:
-            said = response.read(ERROR_BYTES_MAX).decode("utf-8", "replace")
+            with response:
+                said = response.read(ERROR_BYTES_MAX).decode("utf-8", "replace")
             kind = WrongInput if response.status in REFUSALS else EngineError
             raise kind(f"{self.url}{path} answered {response.status}: {_message(said)}")
         return response
@@ -79,6 +83,7 @@ class ServerStream:
         self._events: Deque[Any] = deque()
         self._closed = False
         self._connection = server._connected()
+        self._socket: Optional[socket.socket] = None
         threading.Thread(target=self._read, name="edgeserve-lm-stream", daemon=True).start()
 
     def take(self) -> List[Any]:
@@ -89,23 +94,19 @@ class ServerStream:
     def close(self) -> None:
         """End the answer. Idempotent, on any thread; the reading thread ends by itself."""
         self._closed = True
-        open_socket = self._connection.sock
-        if open_socket is not None:
+        if self._socket is not None:
             with contextlib.suppress(OSError):
-                open_socket.shutdown(socket.SHUT_RDWR)
+                self._socket.shutdown(socket.SHUT_RDWR)
 
     def _read(self) -> None:
         last: Optional[EngineError] = None
         try:
-            response = self._server._sent(self._connection, self._path, self._body)
-            while not self._closed:
-                line = response.readline(LINE_BYTES_MAX)
-                if not line:
-                    raise EngineError(f"{self._server.url} ended an answer in the middle")
-                if line.startswith(b"data:"):
-                    if line[5:].strip() == b"[DONE]":
-                        break
-                    self._tell(json.loads(line[5:]))
+            self._connection.connect()
+            self._socket = self._connection.sock  # the connection forgets it where the server closes afterwards
+            if self._closed:
+                return
+            with self._server._sent(self._connection, self._path, self._body) as response:
+                self._listen(response)
         except EngineError as error:
             last = error
         except Exception as error:  # noqa: BLE001 sockets, HTTP and JSON raise many kinds; also where it was closed
@@ -114,10 +115,34 @@ class ServerStream:
             self._connection.close()
         self._tell(last)
 
+    def _listen(self, response: http.client.HTTPResponse) -> None:
+        """Tell the events up to the last. A server that fails within an answer sends an error, and the last all the
+        same."""
+        while not self._closed:
+            line = response.readline(LINE_BYTES_MAX)
+            if not line:
+                raise EngineError(f"{self._server.url} ended an answer in the middle")
+            if not line.startswith(b"data:"):
+                continue
+            if line[5:].strip() == b"[DONE]":
+                return
+            event = _object(line[5:])
+            if event.get("error"):
+                raise EngineError(f"{self._server.url} failed within an answer: {_message(json.dumps(event))}")
+            self._tell(event)
+
     def _tell(self, event: Any) -> None:
         with self._news:
             self._events.append(event)
             self._news.notify_all()
+
+
+def _object(text: bytes) -> Dict[str, Any]:
+    """A JSON object. Raises :class:`ValueError` for anything else."""
+    said = json.loads(text)
+    if not isinstance(said, dict):
+        raise ValueError(f"{text[:80]!r} is no JSON object")
+    return said
 
 
 def _message(text: str) -> str:

@@ -13,7 +13,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from edgeserve.engines.base import Batch, LaneInfo, run_whole
 from edgeserve.engines.cuda.device import CudaDevice
 from edgeserve.engines.cuda.driver import is_available, open_driver
 from edgeserve.engines.options import Options
-from edgeserve.engines.tensorrt.library import INSTALL_MEND, open_library
+from edgeserve.engines.tensorrt.library import INSTALL_MEND, load_plugins, open_library
 from edgeserve.engines.tensorrt.plan_file import describe
 from edgeserve.engines.tensorrt.plans import PlanCache, identity_of
 from edgeserve.engines.tensorrt.settings import KNOWN_OPTIONS, is_plan, read_settings
@@ -58,13 +58,13 @@ def findings(config: Optional[Config]) -> List[Found]:
     return found
 
 
-def look(choice: str, limit_s: float = PROBE_S, plan: str = "") -> Dict[str, Any]:
-    """The report of a probing process on the library of ``choice``, or on a plan that was built elsewhere; ``{"error":
-    why}`` without a report."""
+def look(choice: str, limit_s: float = PROBE_S, plan: str = "", plugins: Sequence[str] = ()) -> Dict[str, Any]:
+    """The report of a probing process on the library of ``choice``, or on a plan that was built elsewhere, with the
+    plugins that it needs; ``{"error": why}`` without a report."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "edgeserve.engines.tensorrt.diagnose", choice, *([plan] if plan else [])],
+            [sys.executable, "-m", "edgeserve.engines.tensorrt.diagnose", choice, *([plan, *plugins] if plan else [])],
             text=True,
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -120,7 +120,7 @@ def plan_of(config: Config, model: ModelConfig, about: Dict[str, Any]) -> Found:
         settings = read_settings(model, Options(model, KNOWN_OPTIONS), lanes, config.directory)
         path = model_path(model, config.directory)
         if is_plan(path):
-            return _given(subject, path, about)
+            return _given(subject, path, about, settings.request.plugins)
         device = CudaDevice(open_driver(settings.cuda), device_index_of(config, model))
         info = device.info
         device.close()
@@ -153,9 +153,9 @@ def plan_of(config: Config, model: ModelConfig, about: Dict[str, Any]) -> Found:
     )
 
 
-def _given(subject: str, path: str, about: Dict[str, Any]) -> Found:
+def _given(subject: str, path: str, about: Dict[str, Any], plugins: Sequence[str]) -> Found:
     """The finding on a plan that was built elsewhere: whether it runs here. It is never built again."""
-    found = look(about["library"], plan=path)
+    found = look(about["library"], plan=path, plugins=plugins)
     if found.get("error"):
         return (
             subject,
@@ -180,9 +180,10 @@ def lanes_of(config: Config, model: ModelConfig) -> int:
     return lanes.count(lanes[0]) if lanes else 1
 
 
-def main(choice: str, plan: str = "") -> Dict[str, Any]:
+def main(choice: str, plan: str = "", *plugins: str) -> Dict[str, Any]:
     """Import the library, build and run a small model, or read a plan; runs in a process of its own."""
     try:
+        load_plugins(plugins, plan)
         if plan:
             return {"batches": sorted(set(describe(plan, choice).batches))}
         library = open_library(choice)

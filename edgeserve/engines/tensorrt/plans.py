@@ -156,7 +156,7 @@ class PlanCache:
             return None
         why, metadata = self._fault(path, identity)
         if why:
-            log.warning("%s is not used: %s; it is built again", path, why)
+            log.warning("%s is not used: %s", path, why)
             return None
         return StoredPlan(path, os.path.getsize(path), metadata, was_built=False)
 

@@ -356,11 +356,11 @@ def test_what_the_sessions_of_a_lane_share_is_closed_with_it(rig: Any) -> None:
 # --- turns of processes on one GPU ---
 
 
-def work(engine: Device, work_id: int) -> LaneWork:
-    return LaneWork(work_id, 0, ANY_TIME, None, Batch([work_id], 1), None, engine, 100)
+def work(engine: Device, work_id: int, start_before_ns: int = ANY_TIME) -> LaneWork:
+    return LaneWork(work_id, 0, start_before_ns, None, Batch([work_id], 1), None, engine, 100)
 
 
-def two_lanes(clock: Clock, post: Post, turns: Turns) -> List[LaneThread]:
+def two_lanes(clock: Clock, post: Post, turns: Optional[Turns]) -> List[LaneThread]:
     lanes = [LaneThread(name, post, clock, info=LaneInfo(depth=2), turns=turns) for name in ("gpu0", "gpu1")]
     for lane in lanes:
         lane.start()
@@ -388,6 +388,19 @@ def test_batches_of_two_processes_on_one_gpu_run_in_turn_and_those_of_one_at_onc
         end(lane)
 
 
+def test_without_turns_a_lane_holds_batches_of_several_processes() -> None:
+    clock, post, here, there = Clock(), Post(), Device(), Device()
+    there.ends_calls = True
+    first, second = two_lanes(clock, post, None)
+    first.give(work(here, 1))
+    first.give(work(there, 2))
+    for kernel in (*here.launched(1), *there.launched(1)):
+        kernel.end()
+    assert [mail.work.work_id for mail in post.take(2)] == [1, 2]
+    for lane in (first, second):
+        end(lane)
+
+
 def test_who_waits_for_the_turn_is_not_overtaken() -> None:
     clock, post, here, there = Clock(), Post(), Device(), Device()
     there.ends_calls = True
@@ -402,6 +415,22 @@ def test_who_waits_for_the_turn_is_not_overtaken() -> None:
     there.launched(1)[0].end()
     here.launched(2)[1].end()
     assert sorted(mail.work.work_id for mail in post.take(3)) == [1, 2, 3]
+    for lane in (first, second):
+        end(lane)
+
+
+def test_a_work_whose_start_has_passed_is_refused_while_another_process_has_the_turn() -> None:
+    clock, post, here, there = Clock(), Post(), Device(), Device()
+    there.ends_calls = True
+    first, second = two_lanes(clock, post, Turns())
+    first.give(work(here, 1))
+    (kernel,) = here.launched(1)
+    second.give(work(there, 2, start_before_ns=2000))
+    assert not there.came_within(0.1)
+    clock.now_ns = 3000
+    (refused,) = post.take(1)
+    assert isinstance(refused, WorkNotStarted) and "start window passed" in refused.reason
+    kernel.end()
     for lane in (first, second):
         end(lane)
 

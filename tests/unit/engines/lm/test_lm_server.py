@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 import threading
 
 import numpy as np
@@ -17,6 +18,7 @@ from edgeserve.config.schema import ModelConfig
 from edgeserve.engines import make_engine
 from edgeserve.engines.base import Batch, LaneInfo, written_of
 from edgeserve.errors import ConfigError, EngineError, WrongInput
+from edgeserve.live.values import item_error
 
 ITEM = {"prompt": "Tell a story", "max_tokens": 6}
 
@@ -43,12 +45,13 @@ def run(session, items, states=(), **settings):
 def test_pieces_come_as_they_are_written_and_the_end_has_the_servers_numbers(server):
     session, control = made(server).open(LaneInfo()), Recorder()
     run(session, [ITEM, {"messages": json.dumps([{"role": "user", "content": "Hello"}])}], control=control)
-    words = words_of(server.asked[0])
+    first, second = sorted(server.asked, key=lambda body: "messages" in body)  # they came in any order
+    words = words_of(first)
     assert [piece.outputs["text"] for piece in control.pieces[0]] == words
     outputs = control.ends[0].outputs
     assert outputs["text"] == "".join(words)
     assert (outputs["finish_reason"], outputs["prompt_tokens"], outputs["completion_tokens"]) == ("length", 7, 6)
-    assert control.ends[1].outputs["text"] == "".join(words_of(server.asked[1]))
+    assert control.ends[1].outputs["text"] == "".join(words_of(second))
 
 
 def test_a_request_carries_what_its_item_and_the_model_say(server, monkeypatch):
@@ -93,7 +96,9 @@ def test_a_state_says_what_it_has_written_and_goes_on_in_another_process(server)
     assert server.asked[0]["seed"] == server.asked[1]["seed"], "another seed would tell another story"
 
 
-def test_who_leaves_frees_the_servers_slot(server):
+@pytest.mark.parametrize("closes", [False, True])
+def test_who_leaves_frees_the_servers_slot(server, closes):
+    server.closes = closes
     session, control = made(server).open(LaneInfo()), Recorder()
     server.go.clear()
     thread = threading.Thread(target=lambda: run(session, [ITEM], control=control))
@@ -123,6 +128,63 @@ def test_a_server_that_ends_fails_what_it_had_and_is_trouble_until_it_answers(se
     assert run(session, [ITEM])[0].error is None and engine.trouble("") == ""
 
 
+@pytest.mark.parametrize(
+    ("event", "says"),
+    [
+        ({"error": {"message": "out of slots"}}, "out of slots"),
+        (None, "no JSON object"),
+        ({"choices": [7]}, "another form"),
+        ({"choices": [{"text": ["x"]}]}, "another form"),
+        ({"choices": [], "usage": {"prompt_tokens": "many"}}, "another form"),
+        ([1], "no JSON object"),
+    ],
+)
+def test_a_failure_within_an_answer_is_that_answers_alone(server, event, says):
+    server.odd = event
+    engine = made(server)
+    wrong, right = run(engine.open(LaneInfo()), [{"prompt": "odd", "max_tokens": 6}, ITEM])
+    assert wrong.error is not None and not isinstance(wrong.error, WrongInput)
+    assert re.search(says, str(wrong.error))
+    assert right.error is None and right.outputs["text"] == "".join(words_of({**ITEM}))
+
+
+def test_an_end_that_comes_alone_is_an_end_and_so_is_a_call(server):
+    session = made(server).open(LaneInfo())
+    (begun,) = run(session, [ITEM], steps_max=6)
+    assert not begun.done and begun.steps == 6
+    (ended,) = run(session, [ITEM], [begun.state], steps_max=6)
+    assert item_error("chat", ended) is None and ended.outputs["completion_tokens"] == 6
+    server.odd = {
+        "choices": [{"delta": {"tool_calls": [{"index": 0, "function": {"name": "light", "arguments": "{}"}}]}}]
+    }
+    (called,) = run(session, [{"prompt": "odd", "max_tokens": 2}], steps_max=8)
+    assert called.steps == 2, "a piece of a call is a step"
+    assert json.loads(called.outputs["tool_calls"]) == [{"name": "light", "arguments": "{}"}]
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        {"content": [{"token": "b", "logprob": -0.5, "top_logprobs": [{"token": "c", "logprob": -1.0}]}]},
+        {"tokens": ["b"], "token_logprobs": [-0.5], "top_logprobs": [{"c": -1.0}], "text_offset": [3]},
+    ],
+    ids=["llama-server", "vLLM"],
+)
+def test_probabilities_come_in_one_form(server, form):
+    server.odd = {"choices": [{"text": "b", "logprobs": form}]}
+    (result,) = run(made(server).open(LaneInfo()), [{"prompt": "odd", "max_tokens": 2, "logprobs": 1}])
+    assert json.loads(result.outputs["logprobs"]) == [
+        {"token": "b", "logprob": -0.5, "top_logprobs": [{"token": "c", "logprob": -1.0}]}
+    ]
+
+
+def test_an_input_that_is_no_json_is_the_clients_error(server):
+    engine = made(server)
+    (wrong,) = run(engine.open(LaneInfo()), [{"prompt": "Hi", "tools": np.zeros(2)}])
+    assert isinstance(wrong.error, WrongInput) and "must be JSON" in str(wrong.error)
+    assert engine.trouble("") == "" and not server.asked
+
+
 def test_at_load_the_server_says_its_model_and_context(server):
     engine = made(server)
     assert (engine.sequence().context_tokens, engine.sequence().slots) == (256, 4)
@@ -134,13 +196,21 @@ def test_at_load_the_server_says_its_model_and_context(server):
     with pytest.raises(EngineError, match="does not say how many tokens .*options.context"):
         made(server)
     assert made(server, context=32).sequence().context_tokens == 32
+    server.models = None
+    with pytest.raises(EngineError, match="serves no model"):
+        made(server)
 
 
 def test_without_a_server_the_error_says_what_to_do(server):
     model = ModelConfig("chat", "lm", options={"backend": "openai", "url": "http://127.0.0.1:9/v1"})
     with pytest.raises(EngineError, match=r"model 'chat': http://127.0.0.1:9/v1/models failed.*Start the server first"):
         make_engine(model, [LaneInfo()], ".").load()
-    for options, says in (({"url": "localhost"}, "options.url"), ({"url": server.url, "gpu_layers": 3}, "gpu_layers")):
+    for options, says in (
+        ({"url": "localhost"}, "options.url"),
+        ({"url": "http:///v1"}, "options.url"),
+        ({"url": "http://box:port/v1"}, "options.url"),
+        ({"url": server.url, "gpu_layers": 3}, "gpu_layers"),
+    ):
         with pytest.raises(ConfigError, match=says):
             make_engine(ModelConfig("chat", "lm", options={"backend": "openai", **options}), [LaneInfo()], ".")
 

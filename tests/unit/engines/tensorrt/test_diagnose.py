@@ -59,8 +59,12 @@ def test_whether_the_plan_of_a_model_is_there(double, tmp_path):
     assert text.endswith("built in 0 s")
 
 
+def look_here(choice, limit_s=0.0, plan="", plugins=()):
+    return diagnose.main(choice, plan, *plugins)
+
+
 def test_a_plan_that_was_built_elsewhere_is_read_and_not_built(double, monkeypatch, tmp_path):
-    monkeypatch.setattr(diagnose, "look", lambda choice, limit_s=0.0, plan="": diagnose.main(choice, plan))
+    monkeypatch.setattr(diagnose, "look", look_here)
     profiles = [{"x": [[1, 4], [4, 4], [8, 4]]}, {"x": [[16, 4]] * 3}]
     for version in ("10.3", "8.6"):
         trt_worlds.plan_file(str(tmp_path), onnx_models.linear(str(tmp_path)), profiles, f"{version}.plan", version)
@@ -74,6 +78,10 @@ def test_a_plan_that_was_built_elsewhere_is_read_and_not_built(double, monkeypat
         assert (subject, found) == ("plan of net", status)
         assert words in text
         assert ("name the ONNX file" in mend) == (status == "wrong")
+    (tmp_path / "ops.so").write_text("no library")
+    model = replace(own.models["net"], file="10.3.plan", options={"plugins": ["ops.so"]})
+    _, found, text, _ = diagnose.findings(replace(own, models={"net": model}))[1]
+    assert found == "wrong" and "ops.so cannot be loaded" in text, "a plan is read with the plugins that it needs"
     assert double.leaks() == []
 
 
