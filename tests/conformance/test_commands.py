@@ -77,7 +77,7 @@ ABSENT = ("--endpoint", "ipc:///absent/bus")
 
 
 class TestInit(VerbConformance):
-    verb, missing = "init", ("absent.onnx",)
+    verb, missing = "init", ("--here", "absent.onnx")
 
 
 class TestServe(VerbConformance):

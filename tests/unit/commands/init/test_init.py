@@ -510,7 +510,7 @@ def test_a_board_keeps_memory_free_for_everything_else(tmp_path, llama, monkeypa
     monkeypatch.setattr(trial, "has_nvidia_gpu", lambda: True)
     monkeypatch.setattr(compute, "detect_board", lambda: Board(KINDS[kind]))
     out = str(tmp_path / "edge.toml")
-    assert cli.main(["init", tiny_gguf(tmp_path), "--out", out]) == 0
+    assert cli.main(["init", tiny_gguf(tmp_path), "--out", out, "--here"]) == 0
     assert load_config(out).devices["gpu"].headroom_bytes == headroom
 
 
