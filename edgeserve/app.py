@@ -161,15 +161,17 @@ def _engine_of(path: str, keys: Mapping[str, Any]) -> str:
 
 
 def _plain(given: Any, where: str = "") -> Any:
-    """Values as a file has them: paths as text, functions and types of numpy by their names."""
+    """Values as a file has them: paths as text, functions and types of numbers by their names."""
     if isinstance(given, Mapping):
         return {key: _plain(value, f"{where}.{key}" if where else str(key)) for key, value in given.items()}
     if isinstance(given, (list, tuple)):
         return [_plain(value, where) for value in given]
     if isinstance(given, os.PathLike):
         return os.fspath(given)
-    if isinstance(given, np.dtype) or (isinstance(given, type) and issubclass(given, np.generic)):
+    if isinstance(given, np.dtype) or (isinstance(given, type) and issubclass(given, (np.generic, int, float))):
         return np.dtype(given).name
+    if isinstance(given, np.generic):
+        return given.item()
     if not callable(given):
         return given
     name = importable_name(given)

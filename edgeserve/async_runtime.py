@@ -104,6 +104,11 @@ class AsyncRuntime:
         """See :class:`Runtime`."""
         return self.runtime.tracer_provider
 
+    @property
+    def freeze(self) -> bool:
+        """See :class:`Runtime`."""
+        return self.runtime.freeze
+
     def check_process(self) -> None:
         """See :meth:`Runtime.check_process`."""
         self.runtime.check_process()

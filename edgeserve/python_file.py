@@ -19,7 +19,7 @@ _PLACE = re.compile(r"(?P<module>.+):(?P<name>[A-Za-z_][\w.]*)")
 
 def names_runtime(place: str) -> bool:
     """True for a file or a module of Python with a name in it, and for a file of Python whose name is missing."""
-    return place.endswith(".py") or (_PLACE.fullmatch(place) is not None and not os.path.exists(place))
+    return place.rstrip(":").endswith(".py") or (_PLACE.fullmatch(place) is not None and not os.path.exists(place))
 
 
 def runtime_at(place: str) -> Runtime:
@@ -27,7 +27,7 @@ def runtime_at(place: str) -> Runtime:
     there."""
     found = _PLACE.fullmatch(place)
     if found is None:
-        raise ConfigError(f"{place}: which object of the program is the runtime? Name it: {place}:runtime")
+        raise ConfigError(f"{place}: which object of the program is the runtime? Name it: {place.rstrip(':')}:runtime")
     module = _module_of(found["module"], place)
     value: Any = module
     for name in found["name"].split("."):

@@ -96,7 +96,7 @@ class Runtime:
         with naming_file(config.source):
             self._validators = request_validators(config)
         self._serve = serve
-        self._freeze = freeze
+        self.freeze = freeze
         self._process = 0  # that started it
         self.on_device_lost: Optional[Callable[[LostDevice], None]] = None
         self._core: Optional[RuntimeCore] = None
@@ -311,7 +311,9 @@ class Runtime:
             raise EdgeServeError("another reload is going on; wait for its end")
         try:
             if source == "" and self._config.source.startswith("("):
-                raise EdgeServeError("this runtime was made from no file; give reload() a file or a Config")
+                raise EdgeServeError(
+                    "this runtime was made from no file: start it again, or give reload() a file or a Config"
+                )
             config = config_of(self._config.source if source == "" else source)
             with naming_file(config.source):
                 self._change(core, core.prepare(config))
@@ -427,7 +429,7 @@ class Runtime:
             self._ready.set()
 
     def _settle(self) -> None:
-        if self._freeze:
+        if self.freeze:
             settle_memory(self)
 
     def _why_closed(self) -> RequestError:

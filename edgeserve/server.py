@@ -24,7 +24,7 @@ from edgeserve.errors import ConfigError
 from edgeserve.ipc.connections import check_files, raise_file_limit
 from edgeserve.ipc.endpoints import remove_sockets
 from edgeserve.live.service_manager import Heartbeat, started_by
-from edgeserve.live.startup import StartInterrupted
+from edgeserve.live.startup import StartInterrupted, naming_file
 from edgeserve.live.world import LostDevice
 from edgeserve.python_file import names_runtime, runtime_at
 from edgeserve.runtime import STOP_GRACE_S, Runtime
@@ -99,13 +99,16 @@ def serve(
     config: Config, signals: Sequence[int] = (signal.SIGTERM, signal.SIGINT), given: Optional[Runtime] = None
 ) -> int:
     """Serve ``config`` until one of ``signals`` (or a ``drain`` over the bus), or until a device is lost where
-    ``[server] on_device_lost`` says so. From the main thread only. ``given``: a program's runtime, whose tracer and
-    listener the server's takes over."""
+    ``[server] on_device_lost`` says so. From the main thread only. ``given``: a program's runtime, whose tracer,
+    listener and ``freeze`` the server's takes over."""
     manager = started_by()
     check_files(raise_file_limit(), config.server.clients_max)
-    fronts = fronts_of(config)
-    runtime = Runtime(config, serve=True, tracer_provider=given.tracer_provider if given is not None else None)
-    if given is not None:
+    with naming_file(config.source):
+        fronts = fronts_of(config)
+    if given is None:
+        runtime = Runtime(config, serve=True)
+    else:
+        runtime = Runtime(config, serve=True, tracer_provider=given.tracer_provider, freeze=given.freeze)
         runtime.on_device_lost = given.on_device_lost
     heartbeat = Heartbeat(manager, runtime.on_loop)
     lost: List[LostDevice] = []
@@ -129,7 +132,8 @@ def serve(
         if len(asked) == 2:
             threading.Thread(target=_end_by_force, args=(runtime,), name="edgeserve-end", daemon=True).start()
 
-    handlers = {**dict.fromkeys(signals, on_signal), **reload_signals(runtime, config)}
+    handlers: Dict[int, Callable[[int, Any], None]] = dict.fromkeys(signals, on_signal)
+    handlers[signal.SIGHUP] = lambda number, frame: read_again(runtime)
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     metrics = None
     try:
@@ -177,13 +181,6 @@ def end_without(device: LostDevice, lost: List[LostDevice], runtime: Runtime, co
         format_duration(config.server.drain_ns),
     )
     runtime.ask_to_stop()
-
-
-def reload_signals(runtime: Runtime, config: Config) -> Dict[int, Callable[[int, Any], None]]:
-    """SIGHUP, where there is a file to read again."""
-    if config.source.startswith("("):
-        return {}
-    return {signal.SIGHUP: lambda number, frame: read_again(runtime)}
 
 
 def read_again(runtime: Runtime) -> None:

@@ -22,9 +22,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--lines", default="-", metavar="FILE", help="a JSON line for each frame (default: standard output; '': none)"
     )
-    parser.add_argument("--rate", type=float, default=0.0, metavar="N", help="at most so many frames a second")
+    parser.add_argument("--rate", type=float, metavar="N", help="at most so many frames a second")
     parser.add_argument("--loop", action="store_true", help="play a file again and again")
-    parser.add_argument("--frames", type=int, default=0, metavar="N", help="end after so many")
+    parser.add_argument("--frames", type=int, metavar="N", help="end after so many")
     parser.add_argument(
         "--library", default="", choices=("gstreamer", "av"), help="what reads (default: GStreamer where it is there)"
     )
@@ -33,8 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Run until the source ends or a signal; the exit status is 0 after a clean end."""
-    if not 0 <= args.rate <= 1000 or args.frames < 0:
-        raise ConfigError(f"--rate {args.rate:g}, --frames {args.frames}: expected 0 to 1000 a second, and 0 or more")
+    rate, frames = args.rate or 0.0, args.frames or 0
+    if not 0 <= rate <= 1000 or frames < 0:
+        raise ConfigError(f"--rate {rate:g}, --frames {frames}: expected 0 to 1000 a second, and 0 or more")
     front = front_with(
         args,
         "camera",
@@ -46,7 +47,7 @@ def main(args: argparse.Namespace) -> int:
         letterbox=args.letterbox,
         labels_file=args.labels or None,
         page=args.page or None,
-        lines=args.lines or None,
+        lines=args.lines,
         rate=args.rate,
         loop=args.loop,
         frames=args.frames,

@@ -31,7 +31,7 @@ def serve_front(args: argparse.Namespace, kind: str, **given: Any) -> int:
 
 def front_with(args: argparse.Namespace, kind: str, **given: Any) -> Any:
     """Serve the front of a kind until it ends, with the settings of the configuration's table and those ``given``,
-    which go first unless they are None, false or empty lists. Returns the front."""
+    which go first unless they are None, False or empty. Returns the front."""
     log_to(sys.stderr, logging.INFO, LOG_FORMAT)
     table: Mapping[str, Any] = {}
     endpoint, directory = args.endpoint, "."
@@ -40,7 +40,11 @@ def front_with(args: argparse.Namespace, kind: str, **given: Any) -> Any:
         table, directory, endpoint = config.fronts.get(kind, {}), config.directory, endpoint or config.server.endpoint
     made, settings = front_of(kind, table, directory)
     given.update(server_key=args.server_key or None, client_key=args.client_key or None)
-    changes = {key: value for key, value in given.items() if value is not None and value not in ((), {}, False)}
+    changes = {
+        key: value
+        for key, value in given.items()
+        if value is not None and value is not False and value not in ((), {})  # 0 is a value
+    }
     return run_front(made, replace(settings, **changes), endpoint, kind)
 
 

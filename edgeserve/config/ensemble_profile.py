@@ -1,8 +1,8 @@
 """The profile of an ensemble, from its history: how often each subset of its models agrees with all of them.
 
 One JSON file per ensemble, plain numbers that people can read and compare. ``edgeserve profile --fit`` writes the file,
-the policies of ensembles (``sched/policies/ensemble``) plan with it. This module holds the record, its checks, its
-reading and writing; fitting is ``commands/``'s.
+``sched/plan`` and ``sched/published/schemble`` plan with it. This module holds the record, its checks, its reading and
+writing; fitting is ``commands/``'s.
 
 A *subset* of the models is a number: bit k stands for ``models[k]``, 0 for no model, ``2**m - 1`` for all.
 """

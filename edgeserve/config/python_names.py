@@ -45,7 +45,7 @@ def in_python(text: str) -> str:
     """An error's text with the arguments of Python in place of a file's tables: ``[app.focus] slo`` is
     ``apps['focus'] slo``."""
     for argument, key in KEYS.items():
-        text = re.sub(rf"(\[app\.[^\]]+\] ){key}\b", rf"\1{argument}", text)
+        text = re.sub(rf"(\[app\.[^\]]+\] (?:has no key .*[' ])?){key}\b", rf"\1{argument}", text)
     return _TABLE.sub(_argument, text)
 
 

@@ -79,7 +79,7 @@ class PythonEngine(Engine):
                 f"[model.{model.name}] function is missing: engine 'python' needs function = 'module:name'"
             )
         self._name = model.name
-        self._spec = model.function
+        self._spec = model.function or getattr(model.given, "__qualname__", repr(model.given))
         self._given: Function | None = model.given
         self._directory = directory
         self._batched = options.boolean("batched", False)

@@ -2,5 +2,5 @@
 from the outputs of some of its models.
 
 Plain numpy, no engine and no scheduler. Predictors (``[app.NAME.predict]``), the ``combine`` engine and ``edgeserve
-fit`` use this room; the policies of ``sched/policies/schemble`` plan with an ensemble's profile.
+profile --fit`` use this room; ``sched/plan`` and ``sched/published/schemble`` plan with an ensemble's profile.
 """

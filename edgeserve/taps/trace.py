@@ -53,7 +53,12 @@ class Recorder:
     def __init__(self, path: str, start: Mapping[str, Any] | None = None) -> None:
         self._path = path
         self._failed = False
-        self._file: IO[str] = open(path, "w", encoding="utf-8", opener=_private)  # noqa: SIM115 closed by close()
+        try:
+            self._file: IO[str] = open(path, "w", encoding="utf-8", opener=_private)  # noqa: SIM115 closed by close()
+        except OSError as error:
+            raise TraceError(
+                f"{path}: a recording cannot be written there ({error.strerror}); name another file"
+            ) from None
         # Unsorted: the order of lanes and models in a configuration is part of it.
         self._file.write(json.dumps({"format": FORMAT, **(start or {})}, separators=(",", ":")) + "\n")
 

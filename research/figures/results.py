@@ -88,12 +88,12 @@ TITLES = {  # file -> what it shows; in the order of the page
     "bench_pard_live.json": "PARD on one shared device, live",
 }
 
-PLOTS = {  # file -> its plot, and what that shows
-    "replicate_orloj.json": ("../orloj_finish.svg", "Finish rate by deadline: Orloj, its successor, the baselines"),
-    "bench_mix.json": ("../mixes.svg", "Value in time of three mixes over the load, beside simple rules"),
-    "replicate_pard.json": ("../pard_drops.svg", "Share of requests lost over time, and before which module"),
+PLOTS = {  # file -> its plot in docs/research, and what that shows
+    "replicate_orloj.json": ("orloj_finish.svg", "Finish rate by deadline: Orloj, its successor, the baselines"),
+    "bench_mix.json": ("mixes.svg", "Value in time of three mixes over the load, beside simple rules"),
+    "replicate_pard.json": ("pard_drops.svg", "Share of requests lost over time, and before which module"),
     "replicate_schemble.json": (
-        "../schemble_fit.svg",
+        "schemble_fit.svg",
         "Difficulty of the example's requests, and agreement of its models by difficulty",
     ),
 }
@@ -207,7 +207,7 @@ def section(title: str, name: str, result: Mapping[str, Any]) -> str:
     command = circumstances.pop("command", f"python {result['script']} --json research/results/{name}")
     lines = [f"## {title}", "", f"`{command}`: {held} of {len(checks)} checks hold. {said(circumstances)}".rstrip(), ""]
     if name in PLOTS:
-        lines += [f"![{PLOTS[name][1]}]({PLOTS[name][0]})", ""]
+        lines += [f"![{PLOTS[name][1]}](../../docs/research/{PLOTS[name][0]})", ""]
     short = [check for check in checks if not check["holds"]]
     if short:
         lines += ["<details open><summary>What falls short</summary>", "", *table(short), "", "</details>", ""]

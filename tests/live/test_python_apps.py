@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import signal
 import subprocess
@@ -17,7 +18,7 @@ from serving import wait_until
 
 from edgeserve import App, AsyncRuntime, Client, Model, Node, Runtime
 from edgeserve.engine import Batch, Engine, Footprint, Parts, Result
-from edgeserve.errors import ConfigError, EdgeServeError
+from edgeserve.errors import ConfigError, EdgeServeError, Failed
 from edgeserve.python_file import names_runtime, runtime_at
 
 SLO_MS = 30_000
@@ -62,6 +63,19 @@ def test_functions_that_no_file_could_name_are_called_as_they_are() -> None:
         assert runtime.infer("note", {"x": 3.0})["y"] == 6.0
         assert runtime.infer("negate", {"x": 3.0})["y"] == -3.0
     assert seen == [3.0], "this very function, not a second copy of its module"
+
+
+@pytest.mark.parametrize(
+    ("function", "text"),
+    [
+        (lambda inputs: 3, r"<lambda> returned int 3"),
+        (functools.partial(max, 1), r"functools\.partial\(<built-in function max>, 1\) raised TypeError"),
+    ],
+)
+def test_an_error_tells_a_function_that_has_no_name(function: Any, text: str) -> None:
+    with Runtime(models={"m": function}, apps={"m": App("m", slo="30s")}) as runtime:
+        with pytest.raises(Failed, match=text):
+            runtime.infer("m", {"x": 1})
 
 
 def test_an_engine_is_given_as_a_class_or_as_an_object() -> None:
@@ -182,6 +196,9 @@ def test_a_program_is_served_on_the_bus(place: str, program: Path) -> None:
         assert server.poll() is None, server.communicate()[1]
         with Client("ipc://bus") as client:
             assert client.infer("scale", {"x": np.float32(2)})["y"] == 6
+            server.send_signal(signal.SIGHUP)  # there is no file to read again, and the server goes on
+            assert any("has not changed: this runtime was made from no file" in line for line in server.stderr or ())
+            assert client.infer("scale", {"x": np.float32(2)})["y"] == 6
     finally:
         server.send_signal(signal.SIGTERM)
         log = server.communicate(timeout=30)[1]
@@ -199,6 +216,7 @@ def test_the_runtime_of_a_program(name: str, program: Path) -> None:
     ("place", "text"),
     [
         ("scaling.py", "which object of the program is the runtime.* scaling.py:runtime"),
+        ("scaling.py:", "which object of the program is the runtime.* scaling.py:runtime"),
         ("scale.py:runtime", "there is no file scale.py"),
         ("scaling.py:runtme", "has no 'runtme'; did you mean 'runtime'"),
         ("scaling.py:number", "is a int, expected an edgeserve.Runtime"),

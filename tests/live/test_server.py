@@ -20,12 +20,23 @@ import zmq
 from serving import function, wait_until
 
 from edgeserve.client import AsyncClient, Client
-from edgeserve.config.loading import parse_config
-from edgeserve.errors import BadInput, Cancelled, DeadlineExpired, Dropped, Failed, Rejected, TooLarge, UnknownApp
+from edgeserve.config.loading import load_config, parse_config
+from edgeserve.errors import (
+    BadInput,
+    Cancelled,
+    ConfigError,
+    DeadlineExpired,
+    Dropped,
+    Failed,
+    Rejected,
+    TooLarge,
+    UnknownApp,
+)
 from edgeserve.ipc import wire
 from edgeserve.ipc.link import Link
 from edgeserve.runtime import Runtime
 from edgeserve.sched.plan.lane_plan import LanePlan
+from edgeserve.server import serve
 
 HERE = Path(live_functions.__file__).parent
 
@@ -307,6 +318,13 @@ def test_a_fault_that_ends_the_loop_is_told_once(folder: Path) -> None:
     )
     assert done.returncode == 2, done.stderr
     assert (done.stdout, done.stderr.count("Traceback"), done.stderr.count("ended because of a fault")) == ("", 1, 1)
+
+
+def test_a_mistake_in_the_table_of_a_front_names_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "edge.toml"
+    file.write_text('[model.m]\nengine = "synthetic"\n[app.a]\nmodel = "m"\n[front.http]\nlsten = "127.0.0.1:0"\n')
+    with pytest.raises(ConfigError, match=r"edge.toml: \[front.http\] has no key 'lsten'; did you mean 'listen'"):
+        serve(load_config(file))
 
 
 def test_sighup_reads_the_file_again_and_a_mistake_in_it_changes_nothing(folder: Path) -> None:

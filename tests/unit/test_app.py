@@ -134,6 +134,17 @@ after = ["a"]
 """
 
 
+def test_numbers_and_types_of_numpy_stand_for_what_a_file_has() -> None:
+    config = configuration(
+        models={"m": Model(double, batch=list(np.array([1, 4])))},
+        apps={
+            "cam": App("m", inputs={"x": {"dtype": int, "shape": np.zeros((2, 3)).shape}}, value=np.float32(2)),
+        },
+    )
+    assert tuple(config.models["m"].batch) == (1, 4)
+    assert (config.apps["cam"].inputs["x"].dtype, config.apps["cam"].value) == ("int64", 2.0)
+
+
 def test_python_and_a_file_make_the_same_configuration() -> None:
     given_in_python = configuration(
         models={
@@ -298,6 +309,8 @@ def test_a_file_is_written_as_it_was_read(text: str) -> None:
         ({"apps": {"cam": App("n")}}, r"apps\['cam'\] model = 'n' does not exist"),
         ({"apps": {"cam": App()}}, r"apps\['cam'\] needs either model"),
         ({"apps": {"cam": App(Node("a", fan=True))}}, r"apps\['cam'\] node number 1 has no key 'fan'"),
+        ({"apps": {"cam": App("m", klass="normal")}}, r"\['cam'\] has no key 'klass'; did you mean 'priority_class'"),
+        ({"apps": {"cam": App("m", xyz=1)}}, r"apps\['cam'\] has no key 'xyz' \(known: .*, priority_class, .*, value"),
         ({"apps": {"cam": App("m", inputs={"x": {"typ": "uint8"}})}}, r"apps\['cam'\] inputs.x has no key 'typ'"),
         ({"models": {"m": Model(double, batch=[2, 1])}}, r"models\['m'\] batch = \[2, 1\]: expected batch sizes"),
         ({"models": {"m": Model(double, lanes=["gpu"])}}, r"models\['m'\] lanes = 'gpu' does not exist"),

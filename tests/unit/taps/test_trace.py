@@ -128,6 +128,11 @@ def test_what_is_no_recording_is_named(tmp_path, text, reason):
         read_recording(str(path))
 
 
+def test_a_recording_that_cannot_be_written_is_a_sentence(tmp_path):
+    with pytest.raises(TraceError, match=r"no_such/r.jsonl: a recording cannot be written there \(No such file"):
+        Recorder(str(tmp_path / "no_such" / "r.jsonl"))
+
+
 def test_a_timeline_holds_batches_ends_and_reasons(tmp_path):
     run = RunBatch(1, "gpu0", "m", (JobId(1, "m", ()),), 1, 0, 2**62, 4 * MS)
     steps = [
