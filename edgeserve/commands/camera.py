@@ -47,9 +47,9 @@ def main(args: argparse.Namespace) -> int:
         labels_file=args.labels or None,
         page=args.page or None,
         lines=args.lines or None,
-        rate=args.rate,
+        rate=args.rate or None,
         loop=args.loop,
-        frames=args.frames,
+        frames=args.frames or None,
         library=args.library or None,
         name=args.name or None,
     )

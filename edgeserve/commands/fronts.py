@@ -13,7 +13,7 @@ from edgeserve.client import AsyncClient
 from edgeserve.commands.connection import add_connection_arguments
 from edgeserve.config.loading import load_config
 from edgeserve.config.plain_text import log_to
-from edgeserve.front.registry import front_of
+from edgeserve.front.registry import front_of, server_key_of
 from edgeserve.front.runner import LOG_FORMAT, run_connected, run_front
 
 
@@ -31,16 +31,18 @@ def serve_front(args: argparse.Namespace, kind: str, **given: Any) -> int:
 
 def front_with(args: argparse.Namespace, kind: str, **given: Any) -> Any:
     """Serve the front of a kind until it ends, with the settings of the configuration's table and those ``given``,
-    which go first unless they are None, false or empty lists. Returns the front."""
+    which go first unless they are None, False or empty. Returns the front."""
     log_to(sys.stderr, logging.INFO, LOG_FORMAT)
     table: Mapping[str, Any] = {}
-    endpoint, directory = args.endpoint, "."
+    endpoint, directory, key = args.endpoint, ".", ""
     if args.config:
         config = load_config(args.config)
         table, directory, endpoint = config.fronts.get(kind, {}), config.directory, endpoint or config.server.endpoint
+        key = server_key_of(config, endpoint)
     made, settings = front_of(kind, table, directory)
-    given.update(server_key=args.server_key or None, client_key=args.client_key or None)
-    changes = {key: value for key, value in given.items() if value is not None and value not in ((), {}, False)}
+    server_key = args.server_key or settings.server_key or key
+    given.update(server_key=server_key, client_key=args.client_key or None)
+    changes = {key: value for key, value in given.items() if not (value is None or value is False or value in ((), {}))}
     return run_front(made, replace(settings, **changes), endpoint, kind)
 
 

@@ -9,7 +9,7 @@ from edgeserve.client import AsyncClient
 from edgeserve.commands.bench import as_text
 from edgeserve.commands.fronts import add_front_arguments
 from edgeserve.errors import ConfigError
-from edgeserve.fronts.camera_front import read_labels
+from edgeserve.fronts.camera_front import SCORE, read_labels
 from edgeserve.fronts.detections import FORMS
 from edgeserve.fronts.image_apps import Detector, Tally
 from edgeserve.live.stats import percentiles_ms
@@ -25,7 +25,7 @@ def add_image_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FORM",
         help=f"how the model answers: {', '.join(FORMS)}; default: outputs boxes and scores, else yolo",
     )
-    parser.add_argument("--score", type=float, default=0.5, metavar="SHARE", help="the least score (default: 0.5)")
+    parser.add_argument("--score", type=float, metavar="SHARE", help=f"the least score (default: {SCORE})")
     parser.add_argument(
         "--size", default="", metavar="HxW", help="the network's image, where the server resizes (options.image)"
     )
@@ -36,7 +36,8 @@ def add_image_arguments(parser: argparse.ArgumentParser) -> None:
 def detector_of(args: argparse.Namespace, client: AsyncClient) -> Detector:
     """The app as the arguments say. Raises :class:`ConfigError`."""
     labels = read_labels(args.labels)
-    return Detector(client, args.app, args.form, args.score, size_of("--size", args.size), args.letterbox, labels)
+    score = SCORE if args.score is None else args.score
+    return Detector(client, args.app, args.form, score, size_of("--size", args.size), args.letterbox, labels)
 
 
 def size_of(option: str, text: str) -> Tuple[int, ...]:
