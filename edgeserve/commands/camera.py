@@ -50,7 +50,7 @@ def main(args: argparse.Namespace) -> int:
         lines=args.lines,
         rate=args.rate,
         loop=args.loop,
-        frames=args.frames,
+        frames=args.frames or None,
         library=args.library or None,
         name=args.name or None,
     )

@@ -13,7 +13,7 @@ from edgeserve.client import AsyncClient
 from edgeserve.commands.connection import add_connection_arguments
 from edgeserve.config.loading import load_config
 from edgeserve.config.plain_text import log_to
-from edgeserve.front.registry import front_of
+from edgeserve.front.registry import front_of, server_key_of
 from edgeserve.front.runner import LOG_FORMAT, run_connected, run_front
 
 
@@ -34,12 +34,14 @@ def front_with(args: argparse.Namespace, kind: str, **given: Any) -> Any:
     which go first unless they are None, False or empty. Returns the front."""
     log_to(sys.stderr, logging.INFO, LOG_FORMAT)
     table: Mapping[str, Any] = {}
-    endpoint, directory = args.endpoint, "."
+    endpoint, directory, key = args.endpoint, ".", ""
     if args.config:
         config = load_config(args.config)
         table, directory, endpoint = config.fronts.get(kind, {}), config.directory, endpoint or config.server.endpoint
+        key = server_key_of(config, endpoint)
     made, settings = front_of(kind, table, directory)
-    given.update(server_key=args.server_key or None, client_key=args.client_key or None)
+    server_key = args.server_key or settings.server_key or key
+    given.update(server_key=server_key, client_key=args.client_key or None)
     changes = {
         key: value
         for key, value in given.items()

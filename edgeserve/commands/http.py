@@ -13,7 +13,7 @@ from typing import Any
 
 from edgeserve.config.loading import load_config
 from edgeserve.config.plain_text import log_to
-from edgeserve.front.registry import front_of
+from edgeserve.front.registry import front_of, server_key_of
 from edgeserve.front.runner import LOG_FORMAT, run_front
 from edgeserve.fronts.http.front import HttpFront
 from edgeserve.fronts.http.settings import HttpConfig
@@ -75,5 +75,6 @@ def configured(args: argparse.Namespace) -> Any:
         config = load_config(args.config)
         settings = front_of("http", config.fronts.get("http", {}), config.directory)[1]
         endpoint = endpoint or config.server.endpoint
+        settings = replace(settings, server_key=settings.server_key or server_key_of(config, endpoint))
     keys = ("listen", "grpc", "server_name", *HttpConfig.FILES)
     return replace(settings, **{key: getattr(args, key) for key in keys if getattr(args, key)}), endpoint

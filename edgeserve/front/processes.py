@@ -1,5 +1,5 @@
 """Fronts as children of ``edgeserve serve``: started when the server is ready, ended with it, started again after a
-crash.
+crash. One that ends by itself, as a camera's front does with its film, or by SIGTERM, stays ended.
 
 The front of a server that dies, however it dies, sees the end of its standard input and ends too.
 """
@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import signal
 import threading
 from typing import List, Optional
 
-from edgeserve.child import Child
+from edgeserve.child import Child, how_it_ended
 from edgeserve.config.schema import Config
-from edgeserve.front.registry import front_of
+from edgeserve.front.registry import front_of, server_key_of
 from edgeserve.front.runner import WRONG_USAGE
 
 log = logging.getLogger("edgeserve")
@@ -36,9 +35,7 @@ class FrontProcess:
         self.table = dict(config.fronts[name])
         made, self.settings = front_of(name, self.table, config.directory)
         made.check(self.settings)
-        if config.curve_secret_key_path and not self.settings.server_key:
-            self.table["server_key"] = os.path.abspath(config.curve_secret_key_path)
-        self._directory = config.directory
+        self._config = config
         self._drain_s = made.drain_s(self.settings) + END_S
         self._child: Optional[Child] = None
         self._ending = threading.Event()
@@ -48,7 +45,9 @@ class FrontProcess:
 
     def start(self, endpoint: str) -> None:
         """Start the front of the server at ``endpoint``."""
-        table = ("--table", json.dumps(self.table), "--directory", self._directory)
+        server_key = self.settings.server_key or server_key_of(self._config, endpoint)
+        own = {**self.table, "server_key": server_key} if server_key else self.table
+        table = ("--table", json.dumps(own), "--directory", self._config.directory)
         self._command = ["-m", "edgeserve.front.runner", self.name, *table, "--endpoint", endpoint, "--with-stdin"]
         self._watch.start()
 
@@ -77,7 +76,10 @@ class FrontProcess:
             if status == WRONG_USAGE:
                 log.error("front %s cannot start; the server goes on without it", self.name)
                 return
-            log.error("front %s ended with status %d; it is started again", self.name, status)
+            if status == 0:
+                log.info("front %s has ended; the server goes on without it", self.name)
+                return
+            log.error("front %s ended (%s); it is started again", self.name, how_it_ended(status))
             self._ending.wait(RESTART_S)
 
 

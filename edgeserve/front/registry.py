@@ -11,7 +11,8 @@ from typing import Any, Dict, Mapping, Tuple, Type
 
 from edgeserve.config.files import resolve_path
 from edgeserve.config.loading import read_table
-from edgeserve.errors import ConfigError, nearest
+from edgeserve.config.schema import Config
+from edgeserve.errors import ConfigError, nearest, said
 from edgeserve.front.contract import Front
 
 BUILT_IN = {
@@ -54,6 +55,8 @@ def front_class(kind: str, directory: str = ".") -> Type[Front]:
     except ModuleNotFoundError as error:
         extra = f": pip install 'edgeserve-runtime[{kind}]'" if kind in BUILT_IN else f" (imported for {place!r})"
         raise ConfigError(f"this front needs {error.name}{extra}") from None
+    except Exception as error:
+        raise ConfigError(f"front {kind!r}: {module} cannot be imported: {said(error)}") from error
     if not (isinstance(found, type) and issubclass(found, Front)):
         raise ConfigError(f"front {kind!r}: {place!r} is no subclass of edgeserve.front.Front")
     return found
@@ -82,3 +85,9 @@ def front_of(name: str, table: Mapping[str, Any], directory: str = ".") -> Tuple
     named = {key: getattr(settings, key) for key in made.Settings.FILES}
     paths = {key: resolve_path(value, directory) for key, value in named.items() if value}
     return made, replace(settings, **{key: path for key, path in paths.items() if os.path.exists(path)})
+
+
+def server_key_of(config: Config, endpoint: str) -> str:
+    """The file of the server's keys, where those who connect to ``endpoint`` need its public one; else ``""``."""
+    path = config.curve_secret_key_path
+    return os.path.abspath(path) if path and endpoint.startswith("tcp://") else ""

@@ -14,7 +14,7 @@ from typing import Any, Awaitable, Callable, Optional, Sequence, Type, TypeVar
 
 from edgeserve.client import AsyncClient
 from edgeserve.config.plain_text import log_to
-from edgeserve.errors import EdgeServeError
+from edgeserve.errors import ConfigError, EdgeServeError, UnknownApp
 from edgeserve.front.contract import Front
 from edgeserve.front.registry import front_of
 from edgeserve.interpreter import settle_memory
@@ -98,9 +98,12 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     try:
         made, settings = front_of(args.name, json.loads(args.table), args.directory)
         run_front(made, settings, args.endpoint, args.name, with_stdin=args.with_stdin)
-    except EdgeServeError as error:
+    except (ConfigError, UnknownApp) as error:
         log.error("%s", error)
         return WRONG_USAGE
+    except EdgeServeError as error:  # of a server that is busy, or is not there yet
+        log.error("%s", error)
+        return 1
     return 0
 
 

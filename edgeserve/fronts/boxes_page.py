@@ -97,7 +97,8 @@ class BoxesPage:
 
     async def _serve(self, head: str, writer: asyncio.StreamWriter) -> bool:
         """Answer a request; True for the stream, which is still to be sent."""
-        method, path = (head.split(" ", 2) + ["", ""])[:2]
+        method, target = (head.split(" ", 2) + ["", ""])[:2]
+        path = target.partition("?")[0]
         hosts = [line[5:].strip() for line in head.split("\r\n") if line.lower().startswith("host:")]
         named = hosts[0].rpartition(":")[0] or hosts[0] if hosts else ""
         sites = [line[15:].strip() for line in head.split("\r\n") if line.lower().startswith("sec-fetch-site:")]
@@ -105,11 +106,11 @@ class BoxesPage:
             await _send(writer, "403 Forbidden", "text/plain", b"no page of another place shows this camera\n")
         elif is_loopback(self._host) and not (named == "localhost" or is_loopback(named.strip("[]"))):
             await _send(writer, "403 Forbidden", "text/plain", b"this page is for this machine\n")
-        elif method != "GET" or path.partition("?")[0] not in ("/", "/stream", "/frame.jpg"):
+        elif method != "GET" or path not in ("/", "/stream", "/frame.jpg"):
             await _send(writer, "404 Not Found", "text/plain", b"/, /stream or /frame.jpg\n")
         elif path == "/":
             await _send(writer, "200 OK", "text/html; charset=utf-8", HTML.encode())
-        elif path.startswith("/frame.jpg"):
+        elif path == "/frame.jpg":
             if self._newest is None:
                 await asyncio.wait_for(self._came.wait(), WAIT_S)
             await _send(writer, "200 OK", "image/jpeg", await self._picture())

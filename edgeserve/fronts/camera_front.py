@@ -36,6 +36,7 @@ from edgeserve.fronts.sources import shown, source_of
 log = logging.getLogger("edgeserve")
 
 LIBRARIES = ("", "gstreamer", "av")
+SCORE = 0.5
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class CameraSettings(FrontSettings):
     source: str = entry(string, "")  # test, a video file, /dev/video0, rtsp://..., or a pipeline of GStreamer
     app: str = entry(string, "")  # the app that is asked
     form: str = entry(string, "")  # how the model answers; "" = outputs boxes and scores, else yolo
-    score: float = entry(number(0.0, 1.0), 0.5)  # the least score of a box
+    score: float = entry(number(0.0, 1.0), SCORE)  # the least score of a box
     size: Tuple[int, ...] = entry(tuple_of(integer(1, 1 << 15)), ())  # of the network's image, where the server resizes
     letterbox: bool = entry(boolean, False)  # frames are resized with their aspect kept
     labels_file: str = entry(string, "")  # names of the classes, a line each

@@ -618,7 +618,7 @@ class Bus:
     def piece(self, ask: Ask, outputs: Mapping[str, Any]) -> str:
         """Send a piece of the answer to a request that asked for pieces, ahead of its one reply. Why no piece can be
         sent, or ``""``."""
-        if ask.key in ask.peer.open:
+        if ask.peer.open.get(ask.key) is ask:
             try:
                 frames = wire.encode_piece(ask.key, outputs, self._message_bytes_max)
             except RequestError as error:

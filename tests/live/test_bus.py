@@ -234,6 +234,27 @@ def test_a_req_socket_gets_its_delimiter_back_and_cannot_ask_for_pieces(server, 
     assert reply_to(one).error.code == "bad_input"
 
 
+def test_a_piece_of_a_request_that_ended_is_not_the_next_ones_of_its_id(tmp_path, context):
+    bus = bus_server.bus_of(f"ipc://{tmp_path}/bus")
+    try:
+        dealer = bus_server.dealer(context, bus.endpoints[0])
+
+        def asked():
+            dealer.send_multipart(wire.encode_request(1, "a", X, options={"pieces": True}))
+            while True:
+                for ask in bus.receive():
+                    return ask
+
+        first = asked()
+        bus.refuse(first, Cancelled("its client wants it no more"))
+        second = asked()
+        bus.piece(first, {"text": "old"})
+        bus.piece(second, {"text": "new"})
+        assert [reply_to(dealer).kind, reply_to(dealer).outputs] == ["error", {"text": "new"}]
+    finally:
+        bus.close()
+
+
 def test_too_many_clients_are_refused_unless_one_is_idle(tmp_path, context):
     with BusServer(f"ipc://{tmp_path}/bus", clients_max=2) as server:
         dealers = [bus_server.dealer(context, server.endpoint) for _ in range(4)]

@@ -65,7 +65,8 @@ def get(place, path, **headers):
 def test_the_page_shows_the_newest_frame_with_its_boxes(page):
     from PIL import Image
 
-    assert b'src="/stream"' in get(page, "/").read()
+    for path in ("/", "/?from=here"):
+        assert b'src="/stream"' in get(page, path).read()
     answer = get(page, "/frame.jpg")
     assert answer.getheader("Content-Type") == "image/jpeg"
     pixels = np.asarray(Image.open(io.BytesIO(answer.read())).convert("RGB")).astype(int)

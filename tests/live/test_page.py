@@ -106,13 +106,13 @@ def test_text_can_be_read_in_light_and_in_dark_colours(colours):
 
 def test_viewers_share_what_they_see_and_the_server_rests_without_them(front, server, monkeypatch):
     asked: Dict[str, int] = {}
-    ask = front.client.ask
+    ask = front.front.client.ask
 
-    def counted(kind: str, *more: Any) -> Any:
+    async def counted(kind: str, *more: Any) -> Any:
         asked[kind] = asked.get(kind, 0) + 1
-        return ask(kind, *more)
+        return await ask(kind, *more)
 
-    monkeypatch.setattr(front.client, "ask", counted)
+    monkeypatch.setattr(front.front.client, "ask", counted)
     monkeypatch.setattr(page_routes, "LOOK_S", 0.05)
     monkeypatch.setattr(page_routes, "STEPS_S", 0.05)
     one = Viewer(front)

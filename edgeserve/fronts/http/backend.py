@@ -48,7 +48,7 @@ class Backend:
 
     def __init__(self, client: AsyncClient, *, in_flight_max: int, timeout_ms: float) -> None:
         self.client = client.client
-        self._streams = client
+        self.asking = client
         self.places = Places(in_flight_max, key="[front.http] in_flight_max")
         self.seen: Dict[str, Shown] = {}
         self._open: Set[Any] = set()  # requests without an answer
@@ -87,7 +87,7 @@ class Backend:
         :class:`Answer`. Closing the iterator cancels the request."""
         self.places.enter(origin)
         try:
-            stream = self._streams.stream(
+            stream = self.asking.stream(
                 app, inputs, timeout_ms=self._timeout_ms, origin=origin, traceparent=_PARENT.get(), **options
             )
             async with stream:
@@ -164,8 +164,7 @@ class Backend:
 
     async def ask(self, kind: str) -> Dict[str, Any]:
         """A question about the server, such as ``stats`` or ``health``."""
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(None, self.client.ask, kind, self._timeout_ms)
+        return await self.asking.ask(kind, self._timeout_ms)
 
     async def apps(self) -> Dict[str, Any]:
         """The apps that are served, as of a moment ago."""

@@ -121,9 +121,7 @@ class PageRoutes:
         number = whole_of(call.path("id"))
         if number < 0:
             raise Malformed(f"{call.path('id')[:40]!r} is no request's id; expected a whole number")
-        loop = asyncio.get_running_loop()
-        lines = await loop.run_in_executor(None, self._backend.client.story, number)
-        await call.answer({"story": lines})
+        await call.answer({"story": await self._backend.asking.story(number)})
 
     async def stream(self, call: Call) -> None:
         """Server-sent events until the viewer goes, or another takes its place."""

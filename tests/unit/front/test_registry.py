@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from edgeserve.config.loading import parse_config
+from edgeserve.config.loading import load_config, parse_config
 from edgeserve.errors import ConfigError
 from edgeserve.front.processes import FrontProcesses
-from edgeserve.front.registry import BUILT_IN, front_class, front_of, known_settings
+from edgeserve.front.registry import BUILT_IN, front_class, front_of, known_settings, server_key_of
 
 LINE = """
 from dataclasses import dataclass
@@ -31,6 +31,8 @@ class LineFront(Front):
 class NoFront:
     pass
 """
+
+BROKEN = "class LineFront(:"
 
 
 @pytest.fixture
@@ -79,10 +81,24 @@ def test_what_is_no_front_is_said(folder, table, says):
         front_of("mine", table)
 
 
+def test_a_module_that_cannot_be_imported_is_said(folder):
+    path, name = folder
+    (path / f"broken_{name}.py").write_text(BROKEN)
+    with pytest.raises(ConfigError, match=rf"\[front.mine\]: .*broken_{name} cannot be imported: .*invalid syntax"):
+        front_of("mine", {"kind": f"broken_{name}:LineFront"}, str(path))
+
+
 def test_a_server_checks_its_fronts_before_it_loads_models(folder):
     FrontProcesses(parse_config({"front": {"line": {"place": 8}}}))
     with pytest.raises(ConfigError, match="place 9 is taken"):
         FrontProcesses(parse_config({"front": {"line": {"place": 9}}}))
+
+
+def test_a_front_needs_the_servers_key_where_its_endpoint_has_keys(tmp_path):
+    (tmp_path / "edge.toml").write_text('[server]\ncurve_secret_key_file = "keys/server.key_secret"\n')
+    config = load_config(str(tmp_path / "edge.toml"))
+    assert server_key_of(config, "tcp://127.0.0.1:5555") == str(tmp_path / "keys" / "server.key_secret")
+    assert server_key_of(config, "ipc:///run/bus") == server_key_of(parse_config({}), "tcp://127.0.0.1:5555") == ""
 
 
 def test_every_front_of_the_package_says_what_its_keys_mean():
