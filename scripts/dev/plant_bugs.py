@@ -57,7 +57,7 @@ BUGS: Tuple[Bug, ...] = (
         "queued_ns += work.launched_ns - request.arrival_ns - load_ns"),
     Bug("displaced-for-nothing", "core/entry.py", "            displaced = admission.to_displace(request.share) or self._gives_way(request)\n",
         "            displaced = admission.to_displace(request.share) or self._gives_way(request)\n"
-        "            if displaced is not None:\n                self.end(displaced, \"drop\", OVER_SHARE)\n"),
+        "            if displaced is not None:\n                self._ends.end(displaced, \"drop\", OVER_SHARE)\n"),
     Bug("draining-accepts", "core/entry.py", "        if state.draining:", "        if False:"),
     # --- what a refusal says
     Bug("a-refusal-forgets-what-follows", "policy_api/expected_end.py", "best_ends_ns += after_ns", "pass",
