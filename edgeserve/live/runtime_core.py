@@ -312,10 +312,9 @@ class RuntimeCore:
             drive(self.scheduler, self.world, self._taps)
             if self.world.lifecycle.held is None or self.world.lifecycle.stopping:
                 return
-            if self.world.is_quiet:
+            if self.world.is_quiet:  # else the last step began something more
                 self._change()
-            else:  # the last step began something more
-                self.world.stopped = False
+            self.world.stopped = False
 
     def close(self, error: RequestError) -> None:
         """Notify all waiting callers, then release everything. Never raises: it runs on the way out."""
