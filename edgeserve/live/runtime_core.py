@@ -226,7 +226,7 @@ class RuntimeCore:
         """No request is open and no lane works: another scheduler and world take over."""
         prepared, told, old = self._prepared, self._told, self.world
         assert prepared is not None and told is not None and self._served is not None, "hold() was called"
-        held, old.lifecycle.held = old.lifecycle.held or [], None
+        held, old.lifecycle.held, self._prepared = old.lifecycle.held or [], None, None
         from edgeserve.live.config_reload import successor
 
         try:
@@ -249,7 +249,6 @@ class RuntimeCore:
 
             world.history = HistoryRecorder(recorded, old.history)
         self._serve_with(served)
-        self._prepared = None
         if self._gateway is not None:
             self._gateway.change(self.validators, world)
         if self._spans is not None:
