@@ -36,7 +36,7 @@ LOOK_S = 0.2
 Key = Tuple[str, str]
 """(model, device)."""
 
-FROM_COMMAND_LINE = ("endpoint", "record", "http_address")
+FROM_COMMAND_LINE = ("endpoint", "record")
 """Keys of ``[server]`` that the command line may have set; the file's are not looked at."""
 
 

@@ -226,7 +226,7 @@ class RuntimeCore:
         """No request is open and no lane works: another scheduler and world take over."""
         prepared, told, old = self._prepared, self._told, self.world
         assert prepared is not None and told is not None and self._served is not None, "hold() was called"
-        held, old.lifecycle.held = old.lifecycle.held or [], None
+        held, old.lifecycle.held, self._prepared = old.lifecycle.held or [], None, None
         from edgeserve.live.config_reload import successor
 
         try:
@@ -249,7 +249,6 @@ class RuntimeCore:
 
             world.history = HistoryRecorder(recorded, old.history)
         self._serve_with(served)
-        self._prepared = None
         if self._gateway is not None:
             self._gateway.change(self.validators, world)
         if self._spans is not None:
@@ -312,10 +311,9 @@ class RuntimeCore:
             drive(self.scheduler, self.world, self._taps)
             if self.world.lifecycle.held is None or self.world.lifecycle.stopping:
                 return
-            if self.world.is_quiet:
+            if self.world.is_quiet:  # else the last step began something more
                 self._change()
-            else:  # the last step began something more
-                self.world.stopped = False
+            self.world.stopped = False
 
     def close(self, error: RequestError) -> None:
         """Notify all waiting callers, then release everything. Never raises: it runs on the way out."""

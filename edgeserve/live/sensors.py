@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Callable, Dict, Optional
 
 from edgeserve.config.schema import Config
@@ -26,8 +27,12 @@ def started_watch(config: Config, post: Callable[[Any], None], clock_ns: Callabl
 
 def device_table(watch: Optional[DeviceWatch]) -> Dict[str, Any]:
     """What ``stats`` tells of the device."""
-    if watch is not None:
-        return watch.table()
+    return {**_board()} if watch is None else watch.table()
+
+
+@lru_cache(maxsize=1)
+def _board() -> Dict[str, Any]:
+    """The board alone, looked at once: the loop's thread asks."""
     from edgeserve.device.boards import detect_board
 
     return board_table(detect_board())

@@ -26,7 +26,7 @@ whenever they are repeated. With ``--charge`` the processor time of each step is
 
 A policy of one's own (``module:Class``) is imported from the Python path. So is one of an earlier commit, such as
 ``edf`` of fe3afc9 without what that one did for frames of streams that are still to come: ``git show
-ddfba83b:scripts/lib/edf_before.py | sed 's/klass/priority_class/'`` writes its module.
+ddfba83b:scripts/lib/edf_before.py | sed 's/klass/priority_class/g'`` writes its module.
 """
 
 from __future__ import annotations

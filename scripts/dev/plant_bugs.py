@@ -57,7 +57,7 @@ BUGS: Tuple[Bug, ...] = (
         "queued_ns += work.launched_ns - request.arrival_ns - load_ns"),
     Bug("displaced-for-nothing", "core/entry.py", "            displaced = admission.to_displace(request.share) or self._gives_way(request)\n",
         "            displaced = admission.to_displace(request.share) or self._gives_way(request)\n"
-        "            if displaced is not None:\n                self.end(displaced, \"drop\", OVER_SHARE)\n"),
+        "            if displaced is not None:\n                self._ends.end(displaced, \"drop\", OVER_SHARE)\n"),
     Bug("draining-accepts", "core/entry.py", "        if state.draining:", "        if False:"),
     # --- what a refusal says
     Bug("a-refusal-forgets-what-follows", "policy_api/expected_end.py", "best_ends_ns += after_ns", "pass",
@@ -529,6 +529,8 @@ BUGS: Tuple[Bug, ...] = (
     Bug("a-turn-is-expected-to-take-all-steps", "plan/steps.py", "answers.before_ns + steps * answers.step_ns,", "whole_ns,", unit("plan/steps")),
     Bug("what-clients-cancel-counts-as-given-up", "plan/lane_price.py", "if request.state != DROPPED or", "if not request.ended or", unit("plan/lane_price")),
     Bug("a-lone-batch-teaches-the-price", "plan/lane_plan.py", "first.takes_ns if is_choice else None", "first.takes_ns", unit("plan/lane_price")),
+    Bug("the-mean-outlives-a-pause", "latency/batch_time.py", "            if not self._ratios.count:", "            if False:", unit("latency/batch_times")),
+    Bug("a-clock-that-fell-stays-in-the-mean", "latency/batch_time.py", "if changed_ns < FOREVER_NS:", "if False:", unit("latency/batch_times")),
     Bug("rare-slow-batches-cost-nothing", "latency/batch_time.py", "self._mean_ppm += (ratio_ppm - self._mean_ppm)", "self._mean_ppm += (PPM - self._mean_ppm)", unit("latency/batch_times")),
     Bug("each-lane-pays-for-all-that-lacked", "plan/lane_price.py", " / len(places)", "", unit("plan/lane_price")),
     # --- companies

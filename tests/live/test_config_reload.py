@@ -13,6 +13,7 @@ from edgeserve.client import Client
 from edgeserve.config.loading import load_config, parse_config
 from edgeserve.engines.synthetic import SyntheticEngine
 from edgeserve.errors import ConfigError, EdgeServeError, EngineError, Rejected, UnknownApp
+from edgeserve.policy import POLICIES
 from edgeserve.runtime import Runtime
 
 LIB = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "lib")
@@ -101,6 +102,28 @@ def test_what_was_loaded_for_nothing_is_unloaded(monkeypatch):
             runtime.reload(replace(changed, directory=LIB))
         assert unloaded.wait(30)
         assert runtime.infer("a", X)
+
+
+def test_what_is_wrong_at_the_change_alone_is_told_and_the_old_configuration_serves_on(monkeypatch):
+    class Moody(POLICIES["edf"]):
+        made = 0
+
+        def __init__(self, *given):
+            super().__init__(*given)
+            Moody.made += 1
+            if Moody.made > 1:  # the first is for a look before anything is loaded
+                raise EdgeServeError("not in the mood")
+
+    monkeypatch.setitem(POLICIES, "moody", Moody)
+    with Runtime(config()) as runtime:
+        for _ in range(2):
+            Moody.made = 0
+            with pytest.raises(EdgeServeError, match="not in the mood"):
+                runtime.reload(config(("a", "b"), policy={"moody": {}}))
+            assert Moody.made == 2
+            assert runtime.infer("a", X)
+        runtime.reload(config(("a", "b")))
+        assert runtime.infer("b", X)
 
 
 def test_accepted_requests_that_do_not_end_call_it_off_and_all_are_served():

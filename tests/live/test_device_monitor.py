@@ -7,6 +7,7 @@ import threading
 from serving import wait_until
 
 from edgeserve.config.loading import parse_config
+from edgeserve.device.boards import detect_board
 from edgeserve.runtime import Runtime
 
 
@@ -31,3 +32,13 @@ def test_statistics_tell_what_the_monitor_reads():
         assert 0 <= monitor["core_share"] < 1
         runtime.infer("a", {}, slo_ms=10_000)
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("edgeserve-monitor")]
+
+
+def test_without_a_monitor_statistics_name_the_board_and_no_reading():
+    model = {"m": {"engine": "synthetic", "expected": {"1": "1ms"}}}
+    config = parse_config({"monitor": {"enabled": "never"}, "model": model, "app": {"a": {"model": "m"}}})
+    with Runtime(config) as runtime:
+        for _ in range(2):
+            table = runtime.stats()["device"]
+            assert (table["board"], table["monitors"]) == (detect_board().kind.slug, {})
+            table["board"] = "changed by the caller"

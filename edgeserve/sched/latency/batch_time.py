@@ -214,6 +214,8 @@ class BatchTime:
             if window.forget(now_ns):
                 self._set_estimate(size)
         if self._ratios.forget(now_ns):
+            if not self._ratios.count:
+                self._mean_ppm, self._meant = PPM, 0
             self._set_slowdown(False)
             if self._work is not None:
                 self._set_work(self._work)
@@ -336,12 +338,18 @@ class BatchTime:
                 changed_ns, most = at_ns, gained
         windows = {size: Window(WINDOW_LEN, age_ns=self.age_ns) for size in self.sizes}
         ratios = Window(WINDOW_LEN, age_ns=self.age_ns)
+        total_ppm = 0
         for at_ns, size, duration_ns in rows:
             if at_ns >= changed_ns:
                 duration_ns = max(1, round(duration_ns * factor))
             windows[size].add(duration_ns, at_ns)
-            ratios.add(max(1, duration_ns * PPM // self._standard_ns[size]), at_ns)
+            ratio_ppm = max(1, duration_ns * PPM // self._standard_ns[size])
+            ratios.add(ratio_ppm, at_ns)
+            total_ppm += ratio_ppm
         self._windows, self._ratios = windows, ratios
+        if changed_ns < FOREVER_NS:  # older batches in the mean cannot be told apart
+            self._meant = min(len(rows), PLACE_LEN)
+            self._mean_ppm = total_ppm // len(rows)
 
     def _slowdown_before(self, since_ns: int, rows: Sequence[Tuple[int, int, int]]) -> int:
         """The slowdown at that time: as remembered, else by the batches before it, else that of the profile."""

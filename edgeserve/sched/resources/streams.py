@@ -33,7 +33,8 @@ class Stream:
 
 
 class Streams:
-    """All streams, least recently used first. Changed by ``sched/core/request_manager.py`` and ``ends.py`` alone.
+    """All streams, least recently used first. Changed by ``request_manager``, ``returns`` and ``ends`` alone
+    (``sched/core``).
 
     ``due_ns`` is when the state of the stream that is silent longest may be forgotten, or None.
     """

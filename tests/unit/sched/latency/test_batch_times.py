@@ -93,6 +93,14 @@ def test_before_many_batches_the_mean_is_their_typical_time():
     assert known.mean_ns(4) == pytest.approx(known.typical_ns[4], rel=0.1)
 
 
+def test_slow_batches_before_a_long_pause_are_not_in_the_mean():
+    known, draw = believed(), random.Random(2)
+    ran(known, draw, 100, slow=3.0)
+    known.forget(100 * EVERY + 11_000 * MS)
+    for size in SIZES:
+        assert known.mean_ns(size) == typical(known, size) == pytest.approx(TRUE[size], rel=0.15)
+
+
 def test_what_is_old_is_forgotten_however_many_batches_of_other_sizes_follow():
     known = believed()
     known.observe(0, 8, 5 * TRUE[8])
@@ -132,6 +140,7 @@ def test_a_speed_that_is_told_late_explains_the_batches_before(speed, sizes, slo
     for size in sizes:
         assert typical(known, size) == pytest.approx(TRUE[size] / speed, rel=0.1)
         assert careful(known, size) <= 1.2 * TRUE[size] / speed
+        assert known.mean_ns(size) == pytest.approx(TRUE[size] / speed, rel=0.2)
 
 
 @pytest.mark.parametrize("seed", range(3))
