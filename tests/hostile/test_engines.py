@@ -16,7 +16,7 @@ from edgeserve.client import Client
 from edgeserve.config.loading import parse_config
 from edgeserve.errors import BadInput, Failed, Quarantined
 from edgeserve.live.lane_works import LATE_NS_MAX, LOOK_NS, LaneWorks
-from edgeserve.offload import process
+from edgeserve.offload import remote
 from edgeserve.offload.lane_thread import LaneThread
 from edgeserve.runtime import Runtime
 from edgeserve.sched.protocol.actions import RunBatch
@@ -70,7 +70,7 @@ def config_of(folder: Path, module: str, hang: str = "30s", **options: Any) -> A
 def test_a_process_that_poison_ended_comes_back_and_refuses_the_poison(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process, "PAUSE_S", 2.5)
+    monkeypatch.setattr(remote, "PAUSE_S", 2.5)
     config = config_of(folder, "poisoned", process=True, process_restarts_max=1)
     with Runtime(config, serve=True) as runtime, Client(runtime.endpoints[0]) as client:
         assert client.health()["ready"]

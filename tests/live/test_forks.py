@@ -53,7 +53,16 @@ VARIABLE = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
 NOTHING_TO_DO = {"stop", "ask_to_stop", "close", "__exit__", "__aexit__"}
 """Ends what is the parent's: they do nothing in a child."""
 
-HARMLESS = {"client", "is_alive", "was_started", "from_config", "configuration", "config", "tracer_provider"} | {
+HARMLESS = {
+    "client",
+    "freeze",
+    "is_alive",
+    "was_started",
+    "from_config",
+    "configuration",
+    "config",
+    "tracer_provider",
+} | {
     "endpoint",
     "runtime",
     "on_device_lost",
