@@ -12,7 +12,7 @@ from bus_server import BusServer
 from edgeserve.client import Client
 from edgeserve.config.loading import parse_config
 from edgeserve.errors import Failed
-from edgeserve.ipc import memory, registry, segments, wire
+from edgeserve.ipc import client_registry, memory, segments, wire
 from edgeserve.live.lane_works import LaneWorks
 from edgeserve.runtime import Runtime
 
@@ -69,7 +69,7 @@ def test_a_connection_that_cannot_be_met_ends_nothing_else(server: BusServer, mo
     with Client(server.endpoint) as client:
         client.infer("echo", X)
         with monkeypatch.context() as patch, Client(server.endpoint, timeout_ms=100) as other:
-            patch.setattr(registry.ClientRegistry, "meet", lambda *arguments: 1 // 0)
+            patch.setattr(client_registry.ClientRegistry, "meet", lambda *arguments: 1 // 0)
             with pytest.raises(Exception, match="."):
                 other.infer("echo", LARGE)
         assert client.infer("echo", X)["x"].sum() == 15
