@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import importlib.util
 import logging
 import socket
@@ -71,7 +72,11 @@ class HttpFront(Front):
         self._tokens = read_tokens(settings.token_file)
         self._backend = Backend(client, in_flight_max=settings.in_flight_max, timeout_ms=ns_to_ms(settings.timeout_ns))
         self._service = OpenInference(self._backend, settings.server_name)
-        self._admission = Admission(settings)
+
+    @functools.cached_property
+    def _admission(self) -> Admission:
+        """Made on the event loop that serves: with Python 3.8 asyncio's locks belong to the loop they are made on."""
+        return Admission(self.config)
 
     @classmethod
     def check(cls, settings: HttpConfig) -> None:
