@@ -4,6 +4,7 @@ Ollama's. Each is asked by its usual client."""
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
 import socket
 from typing import Any, Callable
@@ -75,7 +76,14 @@ class OverHttp(FrontConformance):
         return sending.close
 
 
+@pytest.fixture(autouse=True)
+def its_client(request):
+    """Without the client's library a class is skipped as a whole."""
+    pytest.importorskip(request.cls.LIBRARY, reason=f"{request.cls.LIBRARY} is not installed")
+
+
 class TestKServeOverHttp(OverHttp):
+    LIBRARY = "tritonclient.http.aio"
     INPUTS = {"x": {"dtype": "float32", "shape": [-1]}}
     OUTPUTS = {"y": np.zeros(4, np.float32)}
     path = "/v2/models/answers/infer"
@@ -84,7 +92,7 @@ class TestKServeOverHttp(OverHttp):
         return {"inputs": [{"name": "x", "datatype": "FP32", "shape": [2], "data": [1, 2]}]}
 
     async def ask(self, place: str, app: str, count: int = 4) -> str:
-        library = pytest.importorskip("tritonclient.http.aio", reason="tritonclient[http] is not installed")
+        library = importlib.import_module(self.LIBRARY)
         async with library.InferenceServerClient(place.split("//")[1]) as client:
             tensor = library.InferInput("x", [count], "FP32")
             tensor.set_data_from_numpy(np.zeros(count, np.float32))
@@ -99,6 +107,7 @@ class TestKServeOverHttp(OverHttp):
 
 
 class TestKServeOverGrpc(FrontConformance):
+    LIBRARY = "tritonclient.grpc.aio"
     INPUTS = {"x": {"dtype": "float32", "shape": [-1]}}
     OUTPUTS = {"y": np.zeros(4, np.float32)}
     SAYS = {SERVER_GONE: (REFUSED, "gRPC has UNAVAILABLE for both")}
@@ -112,7 +121,7 @@ class TestKServeOverGrpc(FrontConformance):
         return str(places[1].split("//")[1])
 
     async def ask(self, place: str, app: str, count: int = 4) -> str:
-        library = pytest.importorskip("tritonclient.grpc.aio", reason="tritonclient[grpc] is not installed")
+        library = importlib.import_module(self.LIBRARY)
         async with library.InferenceServerClient(place) as client:
             tensor = library.InferInput("x", [count], "FP32")
             tensor.set_data_from_numpy(np.zeros(count, np.float32))
@@ -147,6 +156,7 @@ class TestKServeOverGrpc(FrontConformance):
 
 
 class TestOpenAI(OverHttp):
+    LIBRARY = "openai"
     INPUTS = {"messages": {"dtype": "text"}}
     OUTPUTS = {"text": "yes", "tokens": np.int32(1), "prompt_tokens": np.int32(1), "finish_reason": "stop"}
     path = "/v1/chat/completions"
@@ -155,7 +165,8 @@ class TestOpenAI(OverHttp):
         return {"model": app, "messages": [{"role": "user", "content": "hi"}]}
 
     async def ask(self, place: str, app: str, said: str = "hi") -> str:
-        openai = pytest.importorskip("openai", reason="openai is not installed")
+        import openai
+
         async with openai.AsyncOpenAI(api_key="none", base_url=f"{place}/v1", max_retries=0) as client:
             try:
                 messages = [{"role": "user", "content": said}]
@@ -169,6 +180,7 @@ class TestOpenAI(OverHttp):
 
 
 class TestOllama(OverHttp):
+    LIBRARY = "ollama"
     INPUTS = TestOpenAI.INPUTS
     OUTPUTS = TestOpenAI.OUTPUTS
     path = "/api/chat"
@@ -177,7 +189,8 @@ class TestOllama(OverHttp):
         return {"model": app, "messages": [{"role": "user", "content": "hi"}], "stream": False}
 
     async def ask(self, place: str, app: str, said: str = "hi") -> str:
-        ollama = pytest.importorskip("ollama", reason="ollama is not installed")
+        import ollama
+
         client = ollama.AsyncClient(place)
         try:
             answer = await client.chat(app, [{"role": "user", "content": said}])
