@@ -32,7 +32,7 @@ def both() -> Iterator[Both]:
         "lane": {"cpu0": {}, "other": {}},
         "model": {
             "slow": {"engine": "synthetic", "expected": {"1": "400ms"}, "lanes": ["cpu0"]},
-            "endless": {"engine": "synthetic", "expected": {"1": "20h"}, "lanes": ["cpu0"]},
+            "endless": function("double", lanes=["cpu0"], expected={"1": "20h"}),
             "quick": function("double", lanes=["cpu0"]),
             "held": function("request", lanes=["other"]),
         },
@@ -161,7 +161,7 @@ def test_who_still_waits_at_the_end_gets_an_error_of_his_own(both: Both) -> None
 
 
 def test_a_deadline_that_no_request_may_ask_for_is_not_named(both: Both) -> None:
-    with pytest.raises(Dropped) as caught:
+    with pytest.raises(Rejected) as caught:
         both[0].infer("endless", X, slo_ms=5000, hints={"steps": 65_536})
     assert caught.value.expected_ms == pytest.approx(65_536 * 20 * 3.6e6)
     assert caught.value.slo_ms_min is None
