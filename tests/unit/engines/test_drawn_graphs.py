@@ -102,7 +102,7 @@ def by_init(graph: Drawn, folder: str) -> Iterator[Served]:
     parser, out = argparse.ArgumentParser(), os.path.join(folder, "edge.toml")
     init.add_arguments(parser)
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        arguments = [os.path.join(folder, "m.onnx"), "--out", out, "--slo", "1s", "--force", "--cpu"]
+        arguments = [os.path.join(folder, "m.onnx"), "--here", "--out", out, "--slo", "1s", "--force", "--cpu"]
         init.main(parser.parse_args(arguments))
     with opened(graph, load_config(out).models["m"], folder) as served:
         yield served
