@@ -7,12 +7,13 @@ import asyncio
 import logging
 import sys
 from dataclasses import replace
-from typing import Any, Awaitable, Callable, Mapping, TypeVar
+from typing import Any, Awaitable, Callable, Mapping, Tuple, Type, TypeVar
 
 from edgeserve.client import AsyncClient
 from edgeserve.commands.connection import add_connection_arguments
 from edgeserve.config.loading import load_config
 from edgeserve.config.plain_text import log_to
+from edgeserve.front import Front
 from edgeserve.front.registry import front_of, server_key_of
 from edgeserve.front.runner import LOG_FORMAT, run_connected, run_front
 
@@ -30,9 +31,16 @@ def serve_front(args: argparse.Namespace, kind: str, **given: Any) -> int:
 
 
 def front_with(args: argparse.Namespace, kind: str, **given: Any) -> Any:
-    """Serve the front of a kind until it ends, with the settings of the configuration's table and those ``given``,
-    which go first unless they are None, False or empty. Returns the front."""
-    log_to(sys.stderr, logging.INFO, LOG_FORMAT)
+    """Serve the front of a kind until it ends; ``given`` are keys of its table from the command line. Returns it."""
+    log_to(sys.stderr, logging.DEBUG if getattr(args, "verbose", False) else logging.INFO, LOG_FORMAT)
+    made, settings, endpoint = configured(args, kind, **given)
+    return run_front(made, settings, endpoint, kind, with_stdin=getattr(args, "with_stdin", False))
+
+
+def configured(args: argparse.Namespace, kind: str, **given: Any) -> Tuple[Type[Front], Any, str]:
+    """A front's class, its settings and the server's endpoint: from the file's table ``[front.KIND]``, and from
+    ``given``, which goes first unless it is None, False or empty, and is checked as the table is. Raises
+    :class:`~edgeserve.errors.ConfigError`."""
     table: Mapping[str, Any] = {}
     endpoint, directory, key = args.endpoint, ".", ""
     if args.config:
@@ -40,14 +48,15 @@ def front_with(args: argparse.Namespace, kind: str, **given: Any) -> Any:
         table, directory, endpoint = config.fronts.get(kind, {}), config.directory, endpoint or config.server.endpoint
         key = server_key_of(config, endpoint)
     made, settings = front_of(kind, table, directory)
-    server_key = args.server_key or settings.server_key or key
-    given.update(server_key=server_key, client_key=args.client_key or None)
-    changes = {
-        key: value
-        for key, value in given.items()
-        if value is not None and value is not False and value not in ((), {})  # 0 is a value
+    given.update(server_key=args.server_key or settings.server_key or key, client_key=args.client_key or None)
+    own = {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in given.items()
+        if value is not None and value is not False and value not in ((), {})  # 0 and "" are values
     }
-    return run_front(made, replace(settings, **changes), endpoint, kind)
+    kinds = {"kind": table["kind"]} if "kind" in table else {}
+    checked = front_of(kind, {**kinds, **own}, directory if kinds else ".")[1]
+    return made, replace(settings, **{name: getattr(checked, name) for name in own}), endpoint
 
 
 Result = TypeVar("Result")

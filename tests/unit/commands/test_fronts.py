@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from edgeserve import cli
@@ -21,6 +23,10 @@ lines = "boxes.json"
 [front.frigate]
 app = "a"
 score = 0.3
+[front.http]
+listen = "127.0.0.1:1"
+grpc = "127.0.0.1:2"
+token_file = "token"
 """
 
 
@@ -35,7 +41,7 @@ def settings_of(tmp_path, monkeypatch):
     def settings_of(*words):
         found = []
 
-        def run_front(made, settings, *rest):
+        def run_front(made, settings, *rest, **options):
             found.append(settings)
             raise Stop
 
@@ -57,3 +63,25 @@ def test_an_argument_goes_first_and_zero_and_nothing_are_values(settings_of):
     settings = settings_of("camera", "test", "edge.toml", "--app", "a", "--score", "0", "--rate", "0", "--lines", "")
     assert (settings.score, settings.rate, settings.lines) == (0.0, 0.0, "")
     assert settings_of("frigate", "edge.toml", "--score", "0").score == 0.0
+
+
+def test_files_of_the_table_lie_beside_it_and_those_of_arguments_where_one_is(settings_of, tmp_path, monkeypatch):
+    (tmp_path / "token").write_text("")
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "mine").write_text("")
+    monkeypatch.chdir(elsewhere)
+    settings = settings_of("http", "../edge.toml", "--listen", "127.0.0.1:3")
+    assert (settings.listen, settings.grpc) == ("127.0.0.1:3", "127.0.0.1:2")
+    assert os.path.samefile(settings.token_file, tmp_path / "token")
+    settings = settings_of("http", "../edge.toml", "--token-file", "mine")
+    assert os.path.samefile(settings.token_file, elsewhere / "mine")
+    assert settings_of("http").listen == "127.0.0.1:8000"
+
+
+@pytest.mark.parametrize(
+    "words", [("camera", "test", "--app", "a", "--score", "7"), ("frigate", "--app", "a", "--timeout-ms", "-1")]
+)
+def test_an_argument_is_checked_as_the_table_is(capsys, words):
+    assert cli.main(["front", *words]) == 2
+    assert f"[front.{words[0]}] {words[-2][2:].replace('-', '_')} = {float(words[-1])}" in capsys.readouterr().err

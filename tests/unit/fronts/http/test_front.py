@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 import socket
 
 import pytest
 
-from edgeserve.commands import http
 from edgeserve.commands.doctor.configuration import check_front
 from edgeserve.commands.doctor.finding import GOOD, WRONG
 from edgeserve.config.loading import parse_config
@@ -65,27 +63,6 @@ def test_the_doctor_says_what_would_keep_the_front_from_starting(installed):
     assert (good.status, good.text) == (GOOD, "127.0.0.1:0")
     wrong = check_front(parse_config({"front": {"http": {"listen": "0.0.0.0:8000"}}}), "http")
     assert wrong.status == WRONG and "token_file" in wrong.text
-
-
-def arguments(*words):
-    parser = argparse.ArgumentParser()
-    http.add_arguments(parser)
-    return parser.parse_args(words)
-
-
-def test_arguments_go_before_the_file_and_the_file_before_the_defaults(tmp_path):
-    assert http.configured(arguments()) == (HttpConfig(), "")
-    path = tmp_path / "edge.toml"
-    path.write_text(
-        '[server]\nendpoint = "ipc:///x"\n[front.http]\nlisten = "127.0.0.1:1"\ntoken_file = "token"\n'
-        'grpc = "127.0.0.1:2"\n'
-    )
-    (tmp_path / "token").write_text("")
-    settings, endpoint = http.configured(arguments(str(path), "--listen", "127.0.0.1:3"))
-    assert (settings.listen, settings.grpc) == ("127.0.0.1:3", "127.0.0.1:2")
-    assert (settings.token_file, endpoint) == (str(tmp_path / "token"), "ipc:///x")
-    settings, endpoint = http.configured(arguments(str(path), "--token-file", "mine", "--endpoint", "ipc:///y"))
-    assert (settings.token_file, endpoint) == ("mine", "ipc:///y")
 
 
 def test_the_table_is_optional_and_checked():
