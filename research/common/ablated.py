@@ -263,6 +263,11 @@ MECHANISMS: Tuple[Mechanism, ...] = (
     ),
     # --- plan: members of ensembles
     Mechanism("plan: price of members", "plan/price.py", (Part(members, "likely_price", says(0.0)),)),
+    Mechanism(
+        "plan: mean times in the price",
+        "latency/batch_time.py",
+        (Part(BatchTime, "mean_ns", lambda self, size: self.typical_ns[size]),),
+    ),
     Mechanism("plan: wait of the join", "plan/members.py", (Part(Members, "_join_waited", says(None), True),)),
     Mechanism("plan: stop when enough", "plan/members.py", (Part(Members, "_is_enough", says(False)),)),
     # --- plan: answers of language models
