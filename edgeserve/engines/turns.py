@@ -88,5 +88,5 @@ _of_gpu: Dict[int, Turns] = {}
 
 
 def turns_on(index: int) -> Turns:
-    """The turns on a GPU, by its index: one for this process, whatever serves in it."""
+    """The turns on a GPU, by its index: one for all runtimes of this process."""
     return _of_gpu.setdefault(index, Turns())

@@ -92,7 +92,7 @@ class KeptOut:
         self._until_ns[whose] = max(self._until_ns.get(whose, 0), self._clock_ns() + for_ns)
 
     def now(self) -> List[str]:
-        """Those that may not connect now; the others are forgotten."""
+        """The addresses that may not connect now; the others are forgotten."""
         if self._until_ns:
             now_ns = self._clock_ns()
             self._until_ns = {whose: until_ns for whose, until_ns in self._until_ns.items() if until_ns > now_ns}

@@ -112,7 +112,7 @@ def main(args: argparse.Namespace) -> int:
     for name, path in zip(names, paths):
         print(f"reading {one_line(path)} ...", file=sys.stderr, flush=True)
         said = args.batch_axis and args.batch_axis == "yes"
-        signal.alarm(READ_S)  # its default action ends the process, whatever holds the interpreter
+        signal.alarm(READ_S)  # its default action ends the process, even where C code holds the interpreter
         description = describe(path)
         signal.alarm(0)
         roles, tried = try_roles(name, path, description, shapes, said, gpu)

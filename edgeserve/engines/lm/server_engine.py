@@ -77,7 +77,7 @@ OWN_NUMBERS = {"repeat_penalty": "repetition_penalty"}
 """Numbers of sampling that servers know by another name too: llama-server's, vLLM's."""
 
 BYTES_PER_TOKEN = 4
-"""Of a prompt, where nobody has a tokenizer: English text in vocabularies of 32,000 words and more."""
+"""Bytes of a prompt per token, without a tokenizer: English text in vocabularies of 32,000 words and more."""
 
 EXAMPLE = {"prompt": "The scheduler decides which model runs next on the device, and when.", "max_tokens": 4}
 
@@ -95,6 +95,11 @@ class ServerEngine(Engine):
         if model.file:
             raise ConfigError(f"[model.{model.name}] file = {model.file!r}: a server has its own; take file away")
         key_env = options.text("key_env")
+        if key_env and not os.environ.get(key_env):
+            raise ConfigError(
+                f"{options.where('key_env')} = {key_env!r}: this environment variable is not set; set it to the "
+                "server's key, or leave key_env out"
+            )
         self._name = model.name
         self._slots = max(model.slots, *model.batch)
         self._server = Server(url, os.environ.get(key_env, ""), options.duration_ns("patience", PATIENCE_NS) / NS_PER_S)

@@ -210,6 +210,7 @@ def test_without_a_server_the_error_says_what_to_do(server):
         ({"url": "http:///v1"}, "options.url"),
         ({"url": "http://box:port/v1"}, "options.url"),
         ({"url": server.url, "gpu_layers": 3}, "gpu_layers"),
+        ({"url": server.url, "key_env": "EDGESERVE_NO_SUCH_KEY"}, "key_env.*is not set"),
     ):
         with pytest.raises(ConfigError, match=says):
             make_engine(ModelConfig("chat", "lm", options={"backend": "openai", **options}), [LaneInfo()], ".")
