@@ -23,23 +23,20 @@ import sys
 import textwrap
 import threading
 import typing
-from typing import Any, Callable, Dict, FrozenSet, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, FrozenSet, List, Mapping, NamedTuple, Optional, Sequence, Set
 
 import numpy as np
-from numpy.typing import NDArray
 
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.base import Batch, Engine, Footprint, LaneInfo, Result, RowFacts, Values, own_failure
 from edgeserve.engines.options import Options
+from edgeserve.engines.own_values import lent, owned
 from edgeserve.errors import ConfigError, EngineError, ExampleUnknown, told
 
 KNOWN_OPTIONS = ("batched", "stateful", "example")
 
 NOMINAL_BYTES = 1 << 20
 """The bytes that a function counts as when ``memory`` is not set: an imported module with its code and small tables."""
-
-COPIED_BYTES_MAX = 1 << 14
-"""Copying an array of as many took 1 us on an AMD EPYC, of twice as many 26 us."""
 
 STATE_DEPTH_MAX = 8
 """The depth to which nested containers are followed when the bytes of a state are counted."""
@@ -130,7 +127,7 @@ class PythonEngine(Engine):
             raise EngineError(f"model {self._name!r} is not loaded; call load() before run()")
         states = list(batch.states) or [None] * len(batch.items)
         if self._batched:
-            items = list(batch.items)
+            items = [lent(item) for item in batch.items]
             returned = self._call(function, (items, states) if self._stateful else (items,))
             if (
                 not isinstance(returned, (list, tuple))
@@ -142,19 +139,21 @@ class PythonEngine(Engine):
                     f"{len(batch.items)}; expected a list with one entry per item (options.batched)"
                 )
             return [
-                _owned(self._settled(value, index), item) for index, (value, item) in enumerate(zip(returned, items))
+                owned(self._settled(value, index), item, given)
+                for index, (value, item, given) in enumerate(zip(returned, items, batch.items))
             ]
         results = []
-        for index, (item, state) in enumerate(zip(batch.items, states)):
+        for index, (given, state) in enumerate(zip(batch.items, states)):
+            item = lent(given)
             try:
                 value = function(item, state) if self._stateful else function(item)
             except (KeyboardInterrupt, GeneratorExit):
                 raise
             except BaseException as error:  # noqa: BLE001 a user's function may raise anything: it fails this item
                 value = error
-            if isinstance(value, KeyError):
-                value = _missing_input(value, item)
-            results.append(_owned(self._settled(value, index), item))
+            if isinstance(value, (KeyError, ValueError)):
+                value = _explained(value, given)
+            results.append(owned(self._settled(value, index), item, given))
         return results
 
     def _call(self, function: Function, arguments: Sequence[Any]) -> Any:
@@ -348,57 +347,6 @@ _MAKERS = {"Parts": 2, "Route": 2, "Result": 2}
 # --- small helpers ----------------------------------------------------------------------------------------------------
 
 
-def _owned(result: Result, item: Values) -> Result:
-    """The result with values of its own. A function may fill the same list or array again for its next item, before
-    this one was read: what it could still hold is copied, but for what the item brought."""
-    given = {id(value) for value in item.values() if value is not None}
-    given.update([id(value.base) for value in item.values() if type(value) is np.ndarray and value.base is not None])
-    result.outputs = _own(result.outputs, given)
-    if result.parts:
-        result.parts = [_own(part, given) for part in result.parts]
-    return result
-
-
-def _own(values: Values, given: Set[int]) -> Values:
-    return {name: value if id(value) in given else _kept(value, given) for name, value in values.items()}
-
-
-def _kept(value: Any, given: Set[int]) -> Any:
-    kind = type(value)
-    if kind is np.ndarray:
-        is_others = (value.nbytes <= COPIED_BYTES_MAX or _is_held(value)) and id(value.base) not in given
-        return value.copy() if is_others else value
-    return value.copy() if kind in _CONTAINERS else value
-
-
-_CONTAINERS = (list, dict, set, bytearray)
-
-
-def _references(array: NDArray[Any]) -> Tuple[int, int]:
-    """The numbers of references to an array, and to the array that it is a view of."""
-    base = array.base
-    return sys.getrefcount(array), 0 if base is None else sys.getrefcount(base)
-
-
-def _is_held(array: NDArray[Any]) -> bool:
-    """Whether something besides the returned dict refers to an array, or to what it is a view of."""
-    found = _references(array)
-    return found[0] > _ALONE[0] or found[1] > _ALONE[1]
-
-
-def _counted(array: NDArray[Any]) -> Tuple[int, int]:
-    return _counted_as_held(array)
-
-
-def _counted_as_held(array: NDArray[Any]) -> Tuple[int, int]:
-    return _references(array)
-
-
-_ALONE = next(iter({name: _counted(value) for name, value in {"x": np.zeros(2)[:1]}.items()}.values()))
-"""References to an array and its base that only a dict holds, counted on the way by which :func:`_kept` counts them:
-the interpreter's own differ between versions."""
-
-
 def state_size_bytes(state: Any, depth: int = STATE_DEPTH_MAX) -> int:
     """An estimate of what a state occupies: arrays and strings by their bytes, containers by their content."""
     if state is None:
@@ -414,14 +362,19 @@ def state_size_bytes(state: Any, depth: int = STATE_DEPTH_MAX) -> int:
     return size
 
 
-def _missing_input(error: KeyError, item: Values) -> Exception:
-    """A function that looks for an input that it was not given raises a ``KeyError``, whose text is only the name."""
+def _explained(error: Exception, item: Values) -> Exception:
+    """The error of a function that looks for an input that it was not given, whose text is only the name, or that
+    writes into one, with what to do."""
     name = error.args[0] if error.args else None
     if not isinstance(name, str) or name in item:
         return error
-    return KeyError(f"{name!r} is not among its inputs ({', '.join(sorted(item)) or 'none'})").with_traceback(
-        error.__traceback__
-    )
+    if isinstance(error, KeyError):
+        text = f"{name!r} is not among its inputs ({', '.join(sorted(item)) or 'none'})"
+    elif name.endswith("read-only"):
+        text = f"{name}; inputs may be read elsewhere too: change a copy (x = x.copy(), x = x - 1)"
+    else:
+        return error
+    return type(error)(text).with_traceback(error.__traceback__)
 
 
 def _place(error: BaseException) -> str:

@@ -11,6 +11,7 @@ import re
 import traceback
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple, TypeVar
 
+from edgeserve.config.plain_text import one_line
 from edgeserve.errors import (
     BadInput,
     Cancelled,
@@ -177,29 +178,29 @@ class EngineFailures:
         text = said(error) if isinstance(error, EngineError) else f"model {action.model!r} raised {told(error)}"
         reason = cut(STATE_LOST + text if isinstance(error, StateLost) else text)
         count = self._counts[action.model] = self._counts.get(action.model, 0) + 1
-        log.log(
-            logging.WARNING if count == 1 else logging.DEBUG,
-            "lane %s, work %d (failure %d of this model): %s%s",
-            action.lane,
-            action.work_id,
-            count,
-            reason,
-            _trace(error) if count == 1 else "",
-        )
+        level = logging.WARNING if count == 1 else logging.DEBUG
+        if log.isEnabledFor(level):
+            text = "lane %s, work %d (failure %d of this model): %s"
+            told_of = (action.lane, action.work_id, count, reason)
+            record = log.makeRecord(log.name, level, __file__, 0, text, told_of, None)
+            record.exc_text = _trace(error) if count == 1 else None
+            log.handle(record)
         _let_go(error)
         return reason
 
 
 def _trace(error: BaseException) -> str:
-    """The traceback, cut, on lines of its own."""
+    """The traceback, cut, on indented lines of their own: no text in it can look like a record of the log. That of the
+    cause, where the engine made its error of another."""
+    raised = error.__cause__ or error
     try:
-        lines = traceback.format_exception(type(error), error, error.__traceback__)
+        lines = traceback.format_exception(type(raised), raised, raised.__traceback__)
     except Exception:  # noqa: BLE001 see above
         return ""
     text = "".join(lines).rstrip()
     if len(text) > TRACE_CHARS_MAX:  # both ends: where it came from, and what it says
         text = f"{text[: TRACE_CHARS_MAX // 2]}\n... ({len(text)} characters) ...\n{text[-TRACE_CHARS_MAX // 2 :]}"
-    return f"\n{text}"
+    return "".join([f"  {one_line(line)}\n" for line in text.split("\n")]).rstrip()
 
 
 def _let_go(error: BaseException) -> None:

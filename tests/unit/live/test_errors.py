@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import io
 import logging
 import weakref
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from edgeserve.config.plain_text import PlainLog
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines import make_engine
 from edgeserve.engines.base import Batch, LaneInfo
@@ -31,13 +33,27 @@ def test_the_client_reads_which_model_it_was_and_the_log_gets_each_models_first(
     assert failures.reason(batch_of("m"), EngineError("model 'm': no x")) == "model 'm': no x"
     assert failures.reason(batch_of("m"), ValueError("no y")) == "model 'm' raised ValueError: no y"
     failures.reason(batch_of("n"), ValueError("no z"))
-    traces = [record.getMessage().partition("\n")[2] for record in caplog.records]
+    traces = [record.exc_text or "" for record in caplog.records]
     assert [(record.levelname, "ValueError" in trace) for record, trace in zip(caplog.records, traces)] == [
         ("WARNING", False),
         ("DEBUG", False),
         ("WARNING", True),
     ], "the others would fill the log"
     assert "lane cpu0, work 7 (failure 2 of this model): model 'm' raised ValueError: no y" in caplog.text
+
+
+def test_a_traceback_in_the_log_is_of_the_cause_on_lines_that_look_like_no_record(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    failure = EngineError("model 'm': one item failed")
+    failure.__cause__ = ValueError("a\n2026-01-01 W forged \x1b[2J")
+    EngineFailures().reason(batch_of("m"), failure)
+    handler = logging.StreamHandler(io.StringIO())
+    handler.setFormatter(PlainLog("%(levelname).1s %(message)s"))
+    handler.emit(caplog.records[0])
+    first, *trace = handler.stream.getvalue().splitlines()
+    assert first.startswith("W lane cpu0") and first.endswith("one item failed")
+    assert trace == ["  ValueError: a", "  2026-01-01 W forged \\x1b[2J"]
 
 
 def test_what_failed_is_let_go_of_without_the_collector(tmp_path: Path) -> None:
