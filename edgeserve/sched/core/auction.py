@@ -226,7 +226,6 @@ class Auction:
                 if tracked:
                     state.memory.unwant(job)
                 request, part = job.request, job.part or ""
-                request.running += 1
                 request.note(
                     now, "launched", job.node.name, part, "in work", work.id, "on", lane.name, "with", others, "others"
                 )

@@ -75,9 +75,7 @@ class RequestManager(RequestMoves):
         """Begin a request that has come in, unless its stream is busy."""
         app = request.app
         self._requests[request.id] = request
-        policy = self._state.policy_of[app.name]
-        policy.open_count += 1
-        policy.is_idle = False
+        self._state.policy_of[app.name].is_idle = False
         if request.priority_class == "critical":
             self._state.critical.came(request, self._board.now_ns, self._state.costs[app.name].alone_ns)
         if request.on_late != "answer":

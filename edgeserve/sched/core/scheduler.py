@@ -136,7 +136,11 @@ class Scheduler:
                 self._hang(lane)
         for policy in state.policies:
             if not policy.is_idle or state.retained:
-                policy.is_idle = not policy.open_count  # it plans once more after its last request has ended
+                policy.is_idle = True  # it plans once more after its last request has ended
+                for app in policy.apps:
+                    if state.admission[app.name].pending:
+                        policy.is_idle = False
+                        break
                 policy.plan(board)
         self._holds.wake_ns = None
         if state.ready.count or state.retained:  # there is something to run
