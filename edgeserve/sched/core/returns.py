@@ -108,7 +108,8 @@ class Returns:
         if node.follower is not None:
             if request.joins and request.jobs:
                 self._manager.shed_useless(request)
-            self._manager.owe_answer(request)
+            if request.wrote:
+                self._manager.owe_answer(request)
             if not self._manager.expire_on_return(request):
                 self._manager.begin(request, node.follower, job.part, job.breakdown)
             return
@@ -117,7 +118,8 @@ class Returns:
         ready = joins.after(request, job, result)
         if request.joins and request.jobs:
             self._manager.shed_useless(request)
-        self._manager.owe_answer(request)
+        if request.wrote:
+            self._manager.owe_answer(request)
         if not node.succs:
             request.done_exits += 1
         if not ready and not request.jobs:

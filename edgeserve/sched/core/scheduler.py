@@ -131,8 +131,7 @@ class Scheduler:
         if (timers and timers[0][0] <= now_ns) or (silent_ns is not None and silent_ns <= now_ns):
             request_manager.run_timers()
         for lane in self._lanes:
-            hangs_ns = lane.hangs_at_ns() if lane.works else None
-            if hangs_ns is not None and hangs_ns <= now_ns:
+            if lane.works and not lane.hung and lane.head_due_ns + lane.hang_ns <= now_ns:
                 self._hang(lane)
         for policy in state.policies:
             if not policy.is_idle or state.retained:
@@ -175,7 +174,8 @@ class Scheduler:
             times.append(at)
         for lane in self._lanes:
             if lane.works:
-                times.append(lane.hangs_at_ns())
+                if not lane.hung:
+                    times.append(lane.head_due_ns + lane.hang_ns)
                 if lane.ahead_ns and state.requests:
                     times.append(lane.asks_at_ns(now_ns))
         if state.memory.tracked:
