@@ -16,7 +16,6 @@ from edgeserve.sched.core.refusals import shortfall_of
 from edgeserve.sched.core.slack import Slack
 from edgeserve.sched.core.state import State
 from edgeserve.sched.latency.path_cost import batch_time_ns
-from edgeserve.sched.policy_api.board import RequestMoves
 from edgeserve.sched.protocol.actions import (
     KeepWritten,
     LatencyBreakdown,
@@ -49,7 +48,7 @@ QUALITY_TOO_LOW = "quality_too_low"
 """Reason of a request whose answer would be worth less than its client wants."""
 
 
-class RequestManager(RequestMoves):
+class RequestManager:
     """The open requests.
 
     ``timers`` is a heap of times at which a request's deadline passes, or its joins settle for what there is. ``ends``
