@@ -161,7 +161,9 @@ class Ends:
         """A ready job waits no longer."""
         self._ready.remove(job)
         self._memory.unwant(job)
+        self._board.is_changing = True
         job.request.policy.on_gone(job, self._board)
+        self._board.is_changing = False
 
     def drop_state(self, job: Job) -> None:
         """The job is over: its state goes."""

@@ -129,11 +129,18 @@ class RequestManager:
 
     def drop(self, request: RequestRecord, reason: str) -> None:
         """Give a request up."""
+        self._refuse_within(request)
         if request.ended or not self.ends.trials.takes(request, reason):
             self.give_up(request, reason, shortfall_of(self._state, request, None))
 
+    def _refuse_within(self, request: RequestRecord) -> None:
+        """A request that is being changed is changed by nothing else."""
+        if self._board.is_changing:
+            raise _illegal(request, "on_ready and on_gone end and settle no request; note it, and do so in plan")
+
     def settle(self, request: RequestRecord, join: str = "", part: Part = (), wait_running: bool = False) -> None:
         """Fire the request's joins that have something, or only the one named."""
+        self._refuse_within(request)
         if request.state != OPEN:
             raise PolicyError(f"settle: request {request.id} is {request.state}\n" + "\n".join(request.story()))
         if join or wait_running:
@@ -166,18 +173,16 @@ class RequestManager:
             return
         ready = joins.settle(request, (node, part))
         for job in behind:
-            if job.state in (READY, RUNNING):  # an earlier one's policy may have dropped the request
-                self._remove(request, job, "the join was settled")
-        if request.state == OPEN and not self.expire_on_return(request):
+            self._remove(request, job, "the join was settled")
+        if not self.expire_on_return(request):
             self.proceed(request, ready, request.breakdown)
 
     def _leave_out(self, request: RequestRecord, jobs: Sequence[Job], reason: str) -> None:
         ready: List[Tuple[Node, Part]] = []
         for job in jobs:
-            if job.state in (READY, RUNNING):  # an earlier one's policy may have dropped the request
-                self._remove(request, job, reason)
-                ready += joins.skip(request, job)
-        if request.state == OPEN and (ready or not request.jobs) and not self.expire_on_return(request):
+            self._remove(request, job, reason)
+            ready += joins.skip(request, job)
+        if (ready or not request.jobs) and not self.expire_on_return(request):
             self.proceed(request, ready, request.breakdown)
 
     def _remove(self, request: RequestRecord, job: Job, reason: str) -> None:
@@ -213,6 +218,7 @@ class RequestManager:
         """A ready job cannot be in time: a request that is answered in part goes on without it where only joins wait
         for it, any other is dropped."""
         request = job.request
+        self._refuse_within(request)
         if self.ends.trials.takes(request, reason):
             return
         if keeps_written(job):
@@ -250,7 +256,7 @@ class RequestManager:
             self.complete(request)
             return
         for job in made:
-            if job.state == READY:  # an earlier one's policy may have dropped the request
+            if job.state == READY:  # else an earlier one has failed the request
                 self.make_ready(job)
 
     def begin(self, request: RequestRecord, node: Node, part: Part, breakdown: LatencyBreakdown) -> None:
@@ -268,7 +274,9 @@ class RequestManager:
             self.make_ready(job)
         else:
             self._ready.add(job)
+            self._board.is_changing = True
             request.policy.on_ready(job, self._board)
+            self._board.is_changing = False
 
     def make_ready(self, job: Job) -> None:
         request, node = job.request, job.node
@@ -290,7 +298,9 @@ class RequestManager:
         if (job.hints or job.steps_total) and not ends_anyhow:
             job.deadline_ns -= (steps_left(job) - 1) * alone_ns
         self._ready.add(job)
+        self._board.is_changing = True
         request.policy.on_ready(job, self._board)
+        self._board.is_changing = False
 
     def fail_if_stranded(self, job: Job) -> bool:
         """End a job's request when no lane is left that could run it: a bound job has but one."""

@@ -183,7 +183,7 @@ class OnlyShallow(Honest):
 
 
 class SettlesEnded(Honest):
-    """Settles the request of a job that left, which has mostly ended: not allowed."""
+    """Settles the request of a job that leaves: not allowed."""
 
     def on_gone(self, job, board):
         super().on_gone(job, board)
@@ -205,7 +205,7 @@ BUGS = [
     (TakesInBid, TWICE, "stand in no queue"),
     (TurnsInBid, TWICE, "changed later decisions"),
     (OnlyShallow, RULE, "has a batch"),
-    (SettlesEnded, RULE, "settle: request"),
+    (SettlesEnded, RULE, "end and settle no request"),
     (BySet, SETS, "decides otherwise"),
 ]
 

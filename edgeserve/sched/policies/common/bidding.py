@@ -195,9 +195,10 @@ def postpone(queue: JobQueue, job: Job, ends_ns: int) -> None:
 def give_up_late(queue: JobQueue, ends_ns: int, board: Board) -> int:
     """Give up the jobs of a queue that are due before ``ends_ns``, and postpone the ones that are answered anyway.
     Returns the number given up."""
-    rows, count = queue.rows, 0
-    while rows and rows[0][0] < ends_ns:
-        job = rows[0][2]
+    count = 0
+    for job in queue.slice(0, queue.position(ends_ns)):
+        if job.key is None:
+            continue  # it went with another job of its request
         if droppable(job):
             count += 1
             board.abandon_branch(job, CANNOT_MAKE_DEADLINE)
@@ -211,7 +212,7 @@ def look_at_bound(queue: JobQueue, ends_ns: Mapping[str, int], board: Board) -> 
     others could serve them. (By the others' times, one that is answered anyway would wait for its own lane for ever.)
     O(jobs)."""
     for job in [job for job in queue if job.lane in ends_ns]:
-        if job.key is None or job.key >= ends_ns[job.lane]:  # gone with another job of its request, or not late
+        if job.key is None or job.key >= ends_ns[job.lane]:
             continue
         if droppable(job):
             board.abandon_branch(job, CANNOT_MAKE_DEADLINE)
