@@ -195,10 +195,9 @@ def postpone(queue: JobQueue, job: Job, ends_ns: int) -> None:
 def give_up_late(queue: JobQueue, ends_ns: int, board: Board) -> int:
     """Give up the jobs of a queue that are due before ``ends_ns``, and postpone the ones that are answered anyway.
     Returns the number given up."""
-    count = 0
-    for job in queue.slice(0, queue.position(ends_ns)):
-        if job.key is None:
-            continue  # it went with another job of its request
+    rows, count = queue.rows, 0
+    while rows and rows[0][0] < ends_ns:
+        job = rows[0][2]
         if droppable(job):
             count += 1
             board.abandon_branch(job, CANNOT_MAKE_DEADLINE)
