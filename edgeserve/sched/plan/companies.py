@@ -244,7 +244,8 @@ class Companies(Source):
             return False
         member = company.members[0]
         route = self._paths.route(company.pipeline, company.home, board)
-        ends_ns = route.ends_ns(member.left(), member.steps(), board.now_ns)
+        steps = member.steps() if member.foretold else NO_STEPS
+        ends_ns = route.ends_ns(member.left(), steps, board.now_ns)
         return ends_ns is not None and ends_ns <= member.due_ns
 
     def _look_again(self, company: Company, board: Board) -> None:

@@ -18,7 +18,7 @@ from itertools import accumulate
 from typing import Any, Deque, Dict, Final, List, Mapping, NamedTuple, Sequence, Tuple
 
 from edgeserve.sched.latency.batch_time import BatchTime
-from edgeserve.sched.requests.states import Job
+from edgeserve.sched.requests.states import Job, new_tuple
 from edgeserve.sched.requests.work import relative_ppm
 from edgeserve.units import PPM, ns_to_ms
 
@@ -176,7 +176,8 @@ class Law:
             else:
                 length = max(length, own)
         took = max(1.0, took_ns * self._latency.speed)
-        self._rows.append(Row(size, took, length, tuple(sorted(draws.items())) or ((OWN, 1),), not draws))
+        of = tuple(sorted(draws.items())) or ((OWN, 1),)
+        self._rows.append(new_tuple(Row, (size, took, length, of, not draws)))
         self._new += 1
         if self._new * 8 >= len(self._rows):
             self._renew()
@@ -193,9 +194,12 @@ class Law:
         self._pace = sorted(ratios[-LATELY:]) or [1.0]
         before, self._points, self._shares = (self._points, self._shares), [], {}
         self._joint.clear()
-        beside = list(zip(rows, ratios))
-        self._learn([each for each in beside if each[0].own], {}, before)
-        self._learn([each for each in beside if not each[0].own], latency.alone, before)
+        own = [each for each in zip(rows, ratios) if each[0].own]
+        others = [each for each in zip(rows, ratios) if not each[0].own]
+        if own:
+            self._learn(own, {}, before)
+        if others or latency.alone:
+            self._learn(others, latency.alone, before)
         self._joint.clear()
         self._look()
 
