@@ -16,7 +16,7 @@ from edgeserve.sched.core.state import State
 from edgeserve.sched.policy_api import arbiter
 from edgeserve.sched.policy_api.policy import Bid, Policy
 from edgeserve.sched.protocol.actions import RunBatch
-from edgeserve.sched.requests.states import READY, move_job
+from edgeserve.sched.requests.states import READY, STORY_LEN_MAX, move_job
 from edgeserve.sched.resources.lanes import RUN, Lane
 from edgeserve.sched.resources.model_cache import RESIDENT, Placement
 from edgeserve.sched.resources.sequences import STATE_MEMORY, Fit
@@ -162,7 +162,10 @@ class Auction:
         while jobs:
             fit = sequences.fit(jobs, None if bid.open_steps else bid.steps_max, lane)
             if fit.jobs:
-                self.launch(lane, self._of_steps(bid, fit, lane), fit.extra_bytes)
+                is_whole = len(fit.jobs) == len(bid.jobs) and fit.steps == bid.steps_max
+                if not is_whole or bid.expected_ns % fit.steps:
+                    bid = self._of_steps(bid, fit, lane)
+                self.launch(lane, bid, fit.extra_bytes)
                 return True
             if fit.release is not None:
                 self._request_manager.release(fit.release, "others need its place")
@@ -225,10 +228,9 @@ class Auction:
                 self._ready.remove(job)
                 if tracked:
                     state.memory.unwant(job)
-                request, part = job.request, job.part or ""
-                request.note(
-                    now, "launched", job.node.name, part, "in work", work.id, "on", lane.name, "with", others, "others"
-                )
+                log, what = job.request.log, ("launched", job.node.name, job.part or "", "in work", work.id)
+                if len(log) < STORY_LEN_MAX:  # as note, without its call
+                    log.append((now, (*what, "on", lane.name, "with", others, "others")))
             sequence = state.sequences.models.get(bid.model)
             if sequence is not None:  # once they wait for the model no more, on any lane
                 work.reads = bool([job for job in work.jobs if not job.has_state])

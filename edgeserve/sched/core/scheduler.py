@@ -302,12 +302,12 @@ class Scheduler:
             self._returns.returned(job, result, work, took)
         if not work.failed:
             latency = self.state.latency[work.model, lane.name]
-            over_milli = over_usual_milli(jobs) if latency.learns_work else None
+            hinted = [job for job in jobs if job.hints] if latency.learns_work else ()
             latency.observe(
                 self._board.now_ns,
                 work.size,
                 took_ns,
-                over_milli,
+                over_usual_milli(jobs) if hinted else None,
                 work.turns or work.steps,
                 not work.reads,
                 work.reads and not work.turns,

@@ -188,8 +188,10 @@ class BatchTime:
             told_ns = max(1, seed_ns + more_ns * self._declared.share_ppm // PPM)
             self._declared.observe(more_ns * PPM // seed_ns, duration_ns * PPM // seed_ns * PPM // self.slowdown_ppm)
             duration_ns = max(1, duration_ns * seed_ns // told_ns)
-        self._windows[size].add(duration_ns, now_ns)
-        self._set_estimate(size)
+        window = self._windows[size]
+        window.add(duration_ns, now_ns)
+        self.estimate_ns[size] = math.ceil(window.values[-1] / self.speed)
+        self.alone_ns = self.estimate_ns[self.sizes[0]]
         ratio_ppm = max(1, duration_ns * PPM // self._standard_ns[size])
         self._ratios.add(ratio_ppm, now_ns)
         before, self._last = self._last, (size, ratio_ppm)
@@ -203,7 +205,8 @@ class BatchTime:
         work = self._work
         if work is not None:
             work.is_declared = work.is_declared or over_milli is not None
-            self._set_work(work)
+            each_ns = self._each_ns * self._declared.share_ppm // PPM
+            work.follow(self.slowdown_ppm, self._standard_ns, each_ns, self.speed)
         if as_profiled and now_ns >= self._served_due_ns:
             self._served_due_ns, self._served_size = now_ns + SERVED_EVERY_NS, size
             self._served.add(duration_ns * PPM // max(1, self.seeds[size].median_ns))

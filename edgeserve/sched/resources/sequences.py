@@ -242,7 +242,7 @@ class Sequences:
             if job.seq not in mine:
                 mine[job.seq] = job
                 job.lane, job.state_device = work.lane.name, device.name
-            grows = min(self.needs_bytes(job) - job.state_bytes, self._free_bytes(work.model, device.name))
+            grows = min(self._needs(job)[2] - job.state_bytes, self._free_bytes(work.model, device.name))
             if grows > 0:
                 self._book(job, grows)
         self.working[work.id] = (work, extra_bytes)
