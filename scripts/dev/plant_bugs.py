@@ -200,7 +200,7 @@ BUGS: Tuple[Bug, ...] = (
         unit("core/sequences")),
     Bug("speed-scales-the-wrong-way", "latency/batch_time.py", "math.ceil(took_ns * self.speed / steps)",
         "math.ceil(took_ns / self.speed / steps)", unit("latency/batch_times")),
-    Bug("work-is-never-taken-out", "core/scheduler.py", "over_usual_milli(jobs) if latency.learns_work else None", "None",
+    Bug("work-is-never-taken-out", "core/scheduler.py", "over_usual_milli(jobs) if hinted else None", "None",
         unit("published/pard/work")),
     Bug("a-stall-takes-all-of-a-deadline", "../loop/response_overhead.py",
         "min(self.margin_ns, (deadline_ns - now_ns) // SHARE_MAX)", "self.margin_ns",
