@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+from honest_policies import Plain
 
 from edgeserve.config.loading import parse_config
 from edgeserve.errors import ConfigError
@@ -16,7 +17,7 @@ from edgeserve.sched.protocol.actions import FinishRequest, Outcome, RunBatch
 from edgeserve.sched.protocol.events import Request, RequestArrived
 from edgeserve.sched.published.baselines.fifo import Fifo
 from edgeserve.testing.invariants import check_invariants
-from edgeserve.testing.policy_conformance import Plain, PolicyConformance, finished, imported
+from edgeserve.testing.policy_conformance import PolicyConformance, finished, imported
 from edgeserve.testing.policy_worlds import MARKS, draw_world, run_elsewhere, run_world
 from edgeserve.testing.soak.language import LANGUAGE_MARKS
 
