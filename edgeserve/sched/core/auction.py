@@ -48,7 +48,7 @@ class Auction:
         devices = self._state.devices
         for lane in self._state.run_lanes:
             full: Tuple[str, ...] = ()  # models of sequences that find no room
-            while lane.accepts(now):
+            while lane.accepts(now) if lane.works else lane.up and not lane.hung:
                 bids: List[Bid] = []
                 for policy in self._bidders[lane.name]:
                     if policy.is_idle and not retained:

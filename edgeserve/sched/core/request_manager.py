@@ -333,6 +333,8 @@ class RequestManager:
 
     def shed_useless(self, request: RequestRecord) -> None:
         """Jobs whose join fired without them have nothing to do any more."""
+        if request.joins and not [row for row in request.joins.values() if row[2]]:
+            return  # none has fired
         for job in list(request.jobs.values()):
             if joins.is_useless(request, job):
                 request.fate(job.node, job.part, LEFT_OUT)

@@ -250,7 +250,7 @@ class Table:
 
     def long_from(self, share: float) -> float:
         """The length that so many of the predicted ones do not exceed, in steps; at least 1."""
-        return max(1.0, float(self.predicted.quantile(share))) if self.predicted.count else 1.0
+        return max(1.0, float(self.predicted.quantile(share))) if self.predicted.values else 1.0
 
 
 class StepTimes:
