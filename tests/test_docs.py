@@ -566,7 +566,7 @@ def test_every_key_of_the_configuration_is_on_its_page():
 
 def test_options_of_a_policy_are_on_its_page():
     from edgeserve.sched.policies import POLICIES
-    from edgeserve.sched.policy_api.options import defaults_of
+    from edgeserve.sched.policy_api.options import options_of
 
     for kind, policy in POLICIES.items():
         if policy.__module__.startswith("edgeserve."):  # the tutorial adds one of its own
@@ -574,7 +574,8 @@ def test_options_of_a_policy_are_on_its_page():
             page = read(os.path.join("docs", "guide", "policies", name))
             if "](../../reference/policy-options.md)" in page:
                 continue  # which is drawn
-            for option, default in defaults_of(policy.options_type).items():
+            for option, known in options_of(policy.options_type).items():
+                default = known.default
                 if option == "trials":
                     continue  # every policy's: docs/guide/deadlines.md
                 shown = str(default).lower() if isinstance(default, bool) else default

@@ -15,11 +15,15 @@ import argparse
 import sys
 import traceback
 from collections import Counter
+from pathlib import Path
 from typing import List, Sequence
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
+
+from lib.soak_gaps import bounded_gaps
+from lib.soak_recovery import KINDS, recover
+
 from edgeserve.config.schema import DEFAULT_POLICY
-from edgeserve.testing.soak.gaps import bounded_gaps
-from edgeserve.testing.soak.recovery import KINDS, recover
 from edgeserve.testing.soak.run import ENSEMBLE_KINDS, POLICY_KINDS, SoakResult, missing_marks, soak
 
 GAPS_EVERY = 20

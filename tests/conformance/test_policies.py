@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from honest_policies import HONEST, Rude
 
 from edgeserve.config.loading import parse_config
 from edgeserve.errors import PolicyError
@@ -14,7 +15,7 @@ from edgeserve.sched.protocol.actions import FinishRequest, Outcome, RunBatch
 from edgeserve.sched.protocol.events import Request, RequestArrived
 from edgeserve.sched.published.pard.waits import KEPT_MAX
 from edgeserve.testing.invariants import check_invariants
-from edgeserve.testing.policy_conformance import HONEST, PolicyConformance, Rude
+from edgeserve.testing.policy_conformance import PolicyConformance
 from edgeserve.testing.policy_worlds import run_world
 from edgeserve.testing.soak.run import soak
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import pytest
-
-from edgeserve.testing.soak import gaps
-from edgeserve.testing.soak.gaps import GapError, bounded_gaps
+from lib import soak_gaps as gaps
+from lib.soak_gaps import GapError, bounded_gaps
 
 
 @pytest.mark.nightly

@@ -6,9 +6,8 @@ from __future__ import annotations
 import random
 
 import pytest
-
-from edgeserve.testing.soak import recovery
-from edgeserve.testing.soak.recovery import RecoveryError, recover
+from lib import soak_recovery as recovery
+from lib.soak_recovery import RecoveryError, recover
 
 
 @pytest.mark.parametrize("first", [0, *[pytest.param(first, marks=pytest.mark.worlds) for first in range(10, 50, 10)]])

@@ -16,7 +16,7 @@ from edgeserve.sched.core.state import State
 from edgeserve.sched.policy_api import arbiter
 from edgeserve.sched.policy_api.policy import Bid, Policy
 from edgeserve.sched.protocol.actions import RunBatch
-from edgeserve.sched.requests.states import READY, move_job
+from edgeserve.sched.requests.states import READY, STORY_LEN_MAX, move_job
 from edgeserve.sched.resources.lanes import RUN, Lane
 from edgeserve.sched.resources.model_cache import RESIDENT, Placement
 from edgeserve.sched.resources.sequences import STATE_MEMORY, Fit
@@ -45,9 +45,10 @@ class Auction:
         board = self._board
         now = board.now_ns
         holds, sequences, retained = self._holds, self._state.sequences.models, self._state.retained
+        devices = self._state.devices
         for lane in self._state.run_lanes:
             full: Tuple[str, ...] = ()  # models of sequences that find no room
-            while lane.accepts(now):
+            while lane.accepts(now) if lane.works else lane.up and not lane.hung:
                 bids: List[Bid] = []
                 for policy in self._bidders[lane.name]:
                     if policy.is_idle and not retained:
@@ -59,20 +60,20 @@ class Auction:
                     if bid.steps_max is None and bid.model in sequences:
                         self._say_steps(bid)
                     bids.append(bid)
-                at_ns = lane.available_ns(now) if lane.works else now
                 trial = self._trials.bid(lane, board) if self._trials.jobs else None
-                if trial is not None and self._trial_may_run(trial, bids, lane, at_ns):
+                if trial is not None and self._trial_may_run(trial, bids, lane):
                     self.launch(lane, trial)
                     continue
                 if not bids:
                     break
                 bid = bids[0]
                 if len(bids) > 1 or bid.is_background:
-                    winner = self._winner(bids, lane, at_ns)
+                    winner = self._winner(bids, lane)
                     if winner is None:
                         break
                     bid = winner
-                if holds.may_hold(lane) and holds.holds(lane, bid, bids):
+                may_wait = now < holds.awaited_until_ns or holds.waits or devices[lane.device].pressure
+                if may_wait and holds.holds(lane, bid, bids):
                     break
                 if bid.model not in sequences:
                     self.launch(lane, bid)
@@ -81,9 +82,10 @@ class Auction:
                 elif not self._launch_sequences(lane, bid):
                     full = (*full, bid.model)
 
-    def _winner(self, bids: List[Bid], lane: Lane, at_ns: int) -> Bid | None:
+    def _winner(self, bids: List[Bid], lane: Lane) -> Bid | None:
         """The best bid that may start now: where the best one has to yield to who may come, or can, the next best."""
         gap_ns, passed_ns = lane.dispatch_gap.careful_ns, self._board.passed_ns
+        at_ns = lane.available_ns(self._board.now_ns)
         left = bids
         while left:
             bid = arbiter.choose(left, at_ns, gap_ns)
@@ -97,15 +99,13 @@ class Auction:
             left = [other for other in left if other is not bid]
         return None
 
-    def _trial_may_run(self, trial: Bid, bids: List[Bid], lane: Lane, at_ns: int) -> bool:
+    def _trial_may_run(self, trial: Bid, bids: List[Bid], lane: Lane) -> bool:
         """True if a trial may have the lane: no other bid wants it, or the others can wait, and no critical request
         could need it before the trial's expected end."""
         trial.policy = self._trials
         others = [bid for bid in bids if not bid.probe]
-        dispatch_gap_ns = lane.dispatch_gap.careful_ns
-        if others and not self._trials.may_go_first(
-            trial, arbiter.choose(others, at_ns, dispatch_gap_ns), at_ns + dispatch_gap_ns
-        ):
+        gap_ns, at_ns = lane.dispatch_gap.careful_ns, lane.available_ns(self._board.now_ns)
+        if others and not self._trials.may_go_first(trial, arbiter.choose(others, at_ns, gap_ns), at_ns + gap_ns):
             return False
         return trial.priority_class == "critical" or self._fits(trial, trial.size, lane)
 
@@ -162,7 +162,10 @@ class Auction:
         while jobs:
             fit = sequences.fit(jobs, None if bid.open_steps else bid.steps_max, lane)
             if fit.jobs:
-                self.launch(lane, self._of_steps(bid, fit, lane), fit.extra_bytes)
+                is_whole = len(fit.jobs) == len(bid.jobs) and fit.steps == bid.steps_max
+                if not is_whole or bid.expected_ns % fit.steps:
+                    bid = self._of_steps(bid, fit, lane)
+                self.launch(lane, bid, fit.extra_bytes)
                 return True
             if fit.release is not None:
                 self._request_manager.release(fit.release, "others need its place")
@@ -225,14 +228,12 @@ class Auction:
                 self._ready.remove(job)
                 if tracked:
                     state.memory.unwant(job)
-                request, part = job.request, job.part or ""
-                request.running += 1
-                request.note(
-                    now, "launched", job.node.name, part, "in work", work.id, "on", lane.name, "with", others, "others"
-                )
+                log, what = job.request.log, ("launched", job.node.name, job.part or "", "in work", work.id)
+                if len(log) < STORY_LEN_MAX:  # as note, without its call
+                    log.append((now, (*what, "on", lane.name, "with", others, "others")))
             sequence = state.sequences.models.get(bid.model)
             if sequence is not None:  # once they wait for the model no more, on any lane
-                work.reads = not all(job.has_state for job in work.jobs)
+                work.reads = bool([job for job in work.jobs if not job.has_state])
                 work.step_ns = max(1, bid.expected_ns // (bid.steps_max or 1))
                 if sequence.prefill_tokens:  # no turn is longer, for any prompt before the first step
                     work.step_ns = min(work.step_ns, state.latency[bid.model, lane.name].likely_ns[bid.size])

@@ -79,7 +79,6 @@ class Ends:
             request.log.append((self._board.now_ns, (shortfall,)))
             self._promise(request, shortfall)
         del self._requests[request.id]
-        self._state.policy_of[request.app.name].open_count -= 1
         self._state.admission[request.app.name].leave(request)
         if what != "complete" and request.stream is not None:
             self._streams.abandon(request)
@@ -162,7 +161,9 @@ class Ends:
         """A ready job waits no longer."""
         self._ready.remove(job)
         self._memory.unwant(job)
+        self._board.is_changing = True
         job.request.policy.on_gone(job, self._board)
+        self._board.is_changing = False
 
     def drop_state(self, job: Job) -> None:
         """The job is over: its state goes."""

@@ -100,7 +100,7 @@ class Entry:
             if displaced is None:
                 self._ends.reject(request, OVER_SHARE)
                 return
-        recent = state.recent[app.name]
+        recent = app.recent
         recent.unread.append(
             (now, float(request.cost_share_ns), request.value, float(arrived.deadline_ns - arrived.arrival_ns))
         )

@@ -22,7 +22,7 @@ from edgeserve.sched.core.state import State
 from edgeserve.sched.latency.batch_time import WINDOW_AGE_NS
 from edgeserve.sched.latency.path_cost import least_alone_ns
 from edgeserve.sched.policies.common.bidding import bid_to_measure
-from edgeserve.sched.policy_api.board import Board, ProbeMoves
+from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.policy import Bid, Policy
 from edgeserve.sched.protocol.actions import Action, EvictModel, ReleaseInputs, RetainInputs
 from edgeserve.sched.requests.states import NEW, READY, Job, RequestRecord
@@ -167,7 +167,7 @@ class Trials(Policy):
         return {app: {"tried": mine.tried, "in_time": mine.in_time} for app, mine in self._of.items() if mine.tried}
 
 
-class Probes(ProbeMoves):
+class Probes:
     """The inputs that the world keeps (``state.retained``), and the start of probes."""
 
     def __init__(self, state: State, slack: Slack) -> None:

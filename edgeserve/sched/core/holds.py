@@ -102,14 +102,15 @@ class Wait:
 class Holds:
     """Decides which lanes wait. :meth:`answered` and :meth:`came` teach it, :meth:`holds` decides.
 
-    ``learns``: some lane may wait for clients. ``awaited_until_ns``: no trusted client is expected later. ``wake_ns``
-    is when the first of the present step's waits ends, or None.
+    ``learns``: some lane may wait for clients. ``awaited_until_ns``: no trusted client is expected later. ``waits`` are
+    those of lanes for clients. After that time, with no wait and no pressure, :meth:`holds` need not be asked.
+    ``wake_ns`` is when the first of the present step's waits ends, or None.
     """
 
     def __init__(self, state: State, slack: Slack) -> None:
         self.awaited_until_ns = 0
         self.wake_ns: int | None = None
-        self._waits: Dict[str, Wait] = {}  # by lane
+        self.waits: Dict[str, Wait] = {}  # by lane
         self._slack = slack
         self._state = state
         self._known: Dict[str, OrderedDict[str, ReturningClient]] = {}  # app -> client
@@ -173,14 +174,6 @@ class Holds:
 
     # --- deciding -----------------------------------------------------------------------------------------------------
 
-    def may_hold(self, lane: Lane) -> bool:
-        """True if :meth:`holds` must be asked: there is pressure, or a client is expected back."""
-        return (
-            self._state.board.now_ns < self.awaited_until_ns
-            or self._state.devices[lane.device].pressure > 0
-            or bool(self._waits)
-        )
-
     def holds(self, lane: Lane, bid: Bid, bids: Sequence[Bid]) -> bool:
         """Whether ``lane`` waits for a fuller batch instead of starting ``bid``, the best of ``bids``, now."""
         now = self._state.board.now_ns
@@ -196,7 +189,7 @@ class Holds:
             if pressure:
                 until_ns = self._under_pressure_ns(lane, bid, PRESSURE_SHARES[pressure])
             until_ns = max(until_ns, self._for_clients_ns(lane, bid, bids))
-        elif lane.name in self._waits:
+        elif lane.name in self.waits:
             self._grade(lane, bid, now)
         if until_ns <= now:
             return False
@@ -241,7 +234,7 @@ class Holds:
 
     def _for_clients_ns(self, lane: Lane, bid: Bid, bids: Sequence[Bid]) -> int:
         """The time until which the lane waits for clients to return; ``now`` where it does not."""
-        now, wait = self._state.board.now_ns, self._waits.get(lane.name)
+        now, wait = self._state.board.now_ns, self.waits.get(lane.name)
         latency = self._state.latency[bid.model, lane.name]
         until_ns = now
         if (wait is None or wait.model == bid.model) and self._may_wait(lane, bid, bids, now):
@@ -256,7 +249,7 @@ class Holds:
             if skip:
                 self._skip[lane.name] = skip - 1
                 return now
-            self._waits[lane.name] = Wait(bid.model, now, until_ns, len(bid.jobs))
+            self.waits[lane.name] = Wait(bid.model, now, until_ns, len(bid.jobs))
             for job in bid.jobs:
                 job.request.note(now, "waits for clients that were just answered, at most", until_ns - now, "ns")
         return until_ns
@@ -317,7 +310,7 @@ class Holds:
 
     def _grade(self, lane: Lane, bid: Bid, now: int) -> None:
         """The wait is over: the batch starts. Waits that did not pay make the next ones rarer."""
-        wait = self._waits.pop(lane.name)
+        wait = self.waits.pop(lane.name)
         if bid.model != wait.model or bid.priority_class != "normal":
             return  # something else has come
         latency = self._state.latency[bid.model, lane.name]

@@ -16,7 +16,6 @@ from edgeserve.sched.core.refusals import shortfall_of
 from edgeserve.sched.core.slack import Slack
 from edgeserve.sched.core.state import State
 from edgeserve.sched.latency.path_cost import batch_time_ns
-from edgeserve.sched.policy_api.board import RequestMoves
 from edgeserve.sched.protocol.actions import (
     KeepWritten,
     LatencyBreakdown,
@@ -49,7 +48,7 @@ QUALITY_TOO_LOW = "quality_too_low"
 """Reason of a request whose answer would be worth less than its client wants."""
 
 
-class RequestManager(RequestMoves):
+class RequestManager:
     """The open requests.
 
     ``timers`` is a heap of times at which a request's deadline passes, or its joins settle for what there is. ``ends``
@@ -75,9 +74,7 @@ class RequestManager(RequestMoves):
         """Begin a request that has come in, unless its stream is busy."""
         app = request.app
         self._requests[request.id] = request
-        policy = self._state.policy_of[app.name]
-        policy.open_count += 1
-        policy.is_idle = False
+        self._state.policy_of[app.name].is_idle = False
         if request.priority_class == "critical":
             self._state.critical.came(request, self._board.now_ns, self._state.costs[app.name].alone_ns)
         if request.on_late != "answer":
@@ -132,11 +129,18 @@ class RequestManager(RequestMoves):
 
     def drop(self, request: RequestRecord, reason: str) -> None:
         """Give a request up."""
+        self._refuse_within(request)
         if request.ended or not self.ends.trials.takes(request, reason):
             self.give_up(request, reason, shortfall_of(self._state, request, None))
 
+    def _refuse_within(self, request: RequestRecord) -> None:
+        """A request that is being changed is changed by nothing else."""
+        if self._board.is_changing:
+            raise _illegal(request, "on_ready and on_gone end and settle no request; note it, and do so in plan")
+
     def settle(self, request: RequestRecord, join: str = "", part: Part = (), wait_running: bool = False) -> None:
         """Fire the request's joins that have something, or only the one named."""
+        self._refuse_within(request)
         if request.state != OPEN:
             raise PolicyError(f"settle: request {request.id} is {request.state}\n" + "\n".join(request.story()))
         if join or wait_running:
@@ -169,18 +173,16 @@ class RequestManager(RequestMoves):
             return
         ready = joins.settle(request, (node, part))
         for job in behind:
-            if job.state in (READY, RUNNING):  # an earlier one's policy may have dropped the request
-                self._remove(request, job, "the join was settled")
-        if request.state == OPEN and not self.expire_on_return(request):
+            self._remove(request, job, "the join was settled")
+        if not self.expire_on_return(request):
             self.proceed(request, ready, request.breakdown)
 
     def _leave_out(self, request: RequestRecord, jobs: Sequence[Job], reason: str) -> None:
         ready: List[Tuple[Node, Part]] = []
         for job in jobs:
-            if job.state in (READY, RUNNING):  # an earlier one's policy may have dropped the request
-                self._remove(request, job, reason)
-                ready += joins.skip(request, job)
-        if request.state == OPEN and (ready or not request.jobs) and not self.expire_on_return(request):
+            self._remove(request, job, reason)
+            ready += joins.skip(request, job)
+        if (ready or not request.jobs) and not self.expire_on_return(request):
             self.proceed(request, ready, request.breakdown)
 
     def _remove(self, request: RequestRecord, job: Job, reason: str) -> None:
@@ -216,6 +218,7 @@ class RequestManager(RequestMoves):
         """A ready job cannot be in time: a request that is answered in part goes on without it where only joins wait
         for it, any other is dropped."""
         request = job.request
+        self._refuse_within(request)
         if self.ends.trials.takes(request, reason):
             return
         if keeps_written(job):
@@ -253,7 +256,7 @@ class RequestManager(RequestMoves):
             self.complete(request)
             return
         for job in made:
-            if job.state == READY:  # an earlier one's policy may have dropped the request
+            if job.state == READY:  # else an earlier one has failed the request
                 self.make_ready(job)
 
     def begin(self, request: RequestRecord, node: Node, part: Part, breakdown: LatencyBreakdown) -> None:
@@ -271,7 +274,9 @@ class RequestManager(RequestMoves):
             self.make_ready(job)
         else:
             self._ready.add(job)
+            self._board.is_changing = True
             request.policy.on_ready(job, self._board)
+            self._board.is_changing = False
 
     def make_ready(self, job: Job) -> None:
         request, node = job.request, job.node
@@ -293,7 +298,9 @@ class RequestManager(RequestMoves):
         if (job.hints or job.steps_total) and not ends_anyhow:
             job.deadline_ns -= (steps_left(job) - 1) * alone_ns
         self._ready.add(job)
+        self._board.is_changing = True
         request.policy.on_ready(job, self._board)
+        self._board.is_changing = False
 
     def fail_if_stranded(self, job: Job) -> bool:
         """End a job's request when no lane is left that could run it: a bound job has but one."""
@@ -326,6 +333,8 @@ class RequestManager(RequestMoves):
 
     def shed_useless(self, request: RequestRecord) -> None:
         """Jobs whose join fired without them have nothing to do any more."""
+        if request.joins and not [row for row in request.joins.values() if row[2]]:
+            return  # none has fired
         for job in list(request.jobs.values()):
             if joins.is_useless(request, job):
                 request.fate(job.node, job.part, LEFT_OUT)

@@ -27,8 +27,7 @@ from edgeserve.sched.resources.lanes import Work
 
 
 class Returns:
-    """Jobs that come back from lanes. Changes requests through ``manager`` and ``ends``, and counts how many of a
-    request's jobs still run."""
+    """Jobs that come back from lanes. Changes requests through ``manager`` and ``ends``."""
 
     def __init__(self, state: State, manager: RequestManager) -> None:
         self._state = state
@@ -41,7 +40,6 @@ class Returns:
     def returned(self, job: Job, result: JobResult, work: Work, took: Tuple[int, int]) -> None:
         """A lane returned a job of a finished batch."""
         request = job.request
-        request.running -= 1
         if request.uses:
             use, _ = request.uses[self._state.costs[request.app.name].place_of[job.node.model]]
             if len(use.shared.uses) > 1:
@@ -110,7 +108,8 @@ class Returns:
         if node.follower is not None:
             if request.joins and request.jobs:
                 self._manager.shed_useless(request)
-            self._manager.owe_answer(request)
+            if request.wrote:
+                self._manager.owe_answer(request)
             if not self._manager.expire_on_return(request):
                 self._manager.begin(request, node.follower, job.part, job.breakdown)
             return
@@ -119,7 +118,8 @@ class Returns:
         ready = joins.after(request, job, result)
         if request.joins and request.jobs:
             self._manager.shed_useless(request)
-        self._manager.owe_answer(request)
+        if request.wrote:
+            self._manager.owe_answer(request)
         if not node.succs:
             request.done_exits += 1
         if not ready and not request.jobs:
@@ -165,7 +165,6 @@ class Returns:
     def lost(self, work: Work, reason: str) -> None:
         """The lane will not finish this work, which was running: its jobs fail."""
         for job in work.left():
-            job.request.running -= 1
             if job.state == ORPHAN:
                 move_job(job, "fail")
                 self._ends.drop_state(job)
@@ -176,7 +175,6 @@ class Returns:
     def give_back(self, work: Work) -> None:
         """The jobs of a work that never started are ready again, unless their request has ended."""
         for job in work.left():
-            job.request.running -= 1
             move_job(job, "refuse")
             if job.state != READY:
                 self._ends.drop_state(job)

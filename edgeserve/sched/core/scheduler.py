@@ -131,12 +131,15 @@ class Scheduler:
         if (timers and timers[0][0] <= now_ns) or (silent_ns is not None and silent_ns <= now_ns):
             request_manager.run_timers()
         for lane in self._lanes:
-            hangs_ns = lane.hangs_at_ns() if lane.works else None
-            if hangs_ns is not None and hangs_ns <= now_ns:
+            if lane.works and not lane.hung and lane.head_due_ns + lane.hang_ns <= now_ns:
                 self._hang(lane)
         for policy in state.policies:
             if not policy.is_idle or state.retained:
-                policy.is_idle = not policy.open_count  # it plans once more after its last request has ended
+                policy.is_idle = True  # it plans once more after its last request has ended
+                for app in policy.apps:
+                    if state.admission[app.name].pending:
+                        policy.is_idle = False
+                        break
                 policy.plan(board)
         self._holds.wake_ns = None
         if state.ready.count or state.retained:  # there is something to run
@@ -171,7 +174,8 @@ class Scheduler:
             times.append(at)
         for lane in self._lanes:
             if lane.works:
-                times.append(lane.hangs_at_ns())
+                if not lane.hung:
+                    times.append(lane.head_due_ns + lane.hang_ns)
                 if lane.ahead_ns and state.requests:
                     times.append(lane.asks_at_ns(now_ns))
         if state.memory.tracked:
@@ -298,12 +302,12 @@ class Scheduler:
             self._returns.returned(job, result, work, took)
         if not work.failed:
             latency = self.state.latency[work.model, lane.name]
-            over_milli = over_usual_milli(jobs) if latency.learns_work else None
+            hinted = [job for job in jobs if job.hints] if latency.learns_work else ()
             latency.observe(
                 self._board.now_ns,
                 work.size,
                 took_ns,
-                over_milli,
+                over_usual_milli(jobs) if hinted else None,
                 work.turns or work.steps,
                 not work.reads,
                 work.reads and not work.turns,

@@ -35,48 +35,13 @@ class State:
 
     *Configured*: ``apps``, ``pending_max`` (requests in all), ``policies``, ``policy_of`` (by app), ``devices``,
     ``lanes`` (all of them), ``run_lanes``, ``copy_lanes`` (by device), ``lanes_of`` (by model). *Learnt*: ``latency``
-    (by model and lane), ``latencies_of`` (by model), ``costs`` (by app), ``frame_periods`` (by stream), ``recent``
-    (arrivals by app). *Open*: ``requests``, ``ready`` (jobs that wait, by class and model), ``promises`` (deadlines
-    that refusals said would do), ``admission`` (by app), ``lane_shares`` (by app and class), ``streams``, ``critical``
-    (when critical requests come), ``draining``. *On lanes and devices*: ``works``, ``memory``, ``sequences``,
-    ``energy`` and ``cpu_shares`` (by device), ``retained`` (inputs that the world keeps for a probe, by the job's
-    ``seq``, oldest first), ``trials`` (who decides about requests that were taken from their policies).
-    ``actions`` is what this step asks of the world, in order.
+    (by model and lane), ``latencies_of`` (by model), ``costs`` (by app), ``frame_periods`` (by stream). *Open*:
+    ``requests``, ``ready`` (jobs that wait, by class and model), ``promises`` (deadlines that refusals said would do),
+    ``admission`` (by app), ``lane_shares`` (by app and class), ``streams``, ``critical`` (when critical requests come),
+    ``draining``. *On lanes and devices*: ``works``, ``memory``, ``sequences``, ``energy`` and ``cpu_shares`` (by
+    device), ``retained`` (inputs that the world keeps for a probe, by the job's ``seq``, oldest first), ``trials`` (the
+    policy of requests that were taken from theirs). ``actions`` is what this step asks of the world, in order.
     """
-
-    __slots__ = (
-        "apps",
-        "policies",
-        "policy_of",
-        "devices",
-        "lanes",
-        "run_lanes",
-        "copy_lanes",
-        "lanes_of",
-        "latency",
-        "latencies_of",
-        "costs",
-        "requests",
-        "ready",
-        "promises",
-        "admission",
-        "streams",
-        "frame_periods",
-        "critical",
-        "draining",
-        "works",
-        "memory",
-        "retained",
-        "actions",
-        "board",
-        "trials",
-        "energy",
-        "sequences",
-        "pending_max",
-        "lane_shares",
-        "recent",
-        "cpu_shares",
-    )
 
     def __init__(
         self,
@@ -115,11 +80,10 @@ class State:
         self.lane_shares = lane_shares({name: costs.lane_sets for name, costs in self.costs.items()})
         self.streams = Streams(self.devices, {app.name: app.state_ttl_ns for app in apps})
         self.frame_periods = Sources()
-        self.recent = {app.name: app.recent for app in apps}
         self.critical = CriticalArrivals()
         self.draining = False
         self.works = Works()
-        worth = ModelWorth(apps, self.costs, self.recent)
+        worth = ModelWorth(apps, self.costs)
         self.memory = Memory(self.devices, self.copy_lanes, self.lanes, self.works, models, worth)
         self.energy = {device.name: EnergyMeter() for device in devices}
         self.retained: Dict[int, Job] = {}
@@ -128,20 +92,7 @@ class State:
         self.cpu_shares = {
             device.name: CpuShare([lane for lane in self.run_lanes if lane.device == device.name]) for device in devices
         }
-        self.board = Board(
-            self.run_lanes,
-            self.lanes_of,
-            latency,
-            self.devices,
-            self.copy_lanes,
-            self.costs,
-            self.retained,
-            self.critical,
-            self.apps,
-            self.sequences,
-            self.recent,
-            self.cpu_shares,
-        )
+        self.board = Board(self)
 
     def set_speeds(self, lane: Lane, since_ns: int | None = None) -> None:
         """Tell the latencies of a lane's models its speed."""

@@ -124,6 +124,8 @@ class BatchTime:
         self.seeds: Mapping[int, Timing] = {size: seeds[size] for size in self.sizes}
         medians_ns = {size: max(1, seed.median_ns) for size, seed in self.seeds.items()}
         self.fixed_ns = fixed_ns or fixed_part_ns(medians_ns)
+        first = self.sizes[0]
+        self._each_ns = max(0, self.seeds[first].median_ns - self.fixed_ns) // first  # that a standard job adds
         self.alone: Mapping[str, Sequence[int]] = alone or {}
         self.speed = 1.0
         self.version = 0
@@ -180,16 +182,18 @@ class BatchTime:
         duration_ns = math.ceil(took_ns * self.speed / steps)
         if over_milli is not None:
             seed_ns = max(1, self.seeds[size].median_ns)
-            more_ns = self._each_ns() * over_milli // MILLI
+            more_ns = self._each_ns * over_milli // MILLI
             if (seed_ns + more_ns) * MILLI < seed_ns:
                 return  # "no work": how long that took tells nothing of any work
-            told_ns = max(1, seed_ns + more_ns * self.declared_ppm // PPM)
+            told_ns = max(1, seed_ns + more_ns * self._declared.share_ppm // PPM)
             self._declared.observe(more_ns * PPM // seed_ns, duration_ns * PPM // seed_ns * PPM // self.slowdown_ppm)
             duration_ns = max(1, duration_ns * seed_ns // told_ns)
-        self._windows[size].add(duration_ns, now_ns)
-        self._set_estimate(size)
+        window = self._windows[size]
+        window.add(duration_ns, now_ns)
+        self.estimate_ns[size] = math.ceil(window.values[-1] / self.speed)
+        self.alone_ns = self.estimate_ns[self.sizes[0]]
         ratio_ppm = max(1, duration_ns * PPM // self._standard_ns[size])
-        self._follow(now_ns, ratio_ppm)
+        self._ratios.add(ratio_ppm, now_ns)
         before, self._last = self._last, (size, ratio_ppm)
         if before[0] not in (size, 0):  # where only one size runs, nothing tells its own part from the slowdown
             self._compare(before, self._last)
@@ -201,20 +205,22 @@ class BatchTime:
         work = self._work
         if work is not None:
             work.is_declared = work.is_declared or over_milli is not None
-            self._set_work(work)
+            each_ns = self._each_ns * self._declared.share_ppm // PPM
+            work.follow(self.slowdown_ppm, self._standard_ns, each_ns, self.speed)
         if as_profiled and now_ns >= self._served_due_ns:
             self._served_due_ns, self._served_size = now_ns + SERVED_EVERY_NS, size
             self._served.add(duration_ns * PPM // max(1, self.seeds[size].median_ns))
 
     def forget(self, now_ns: int) -> None:
-        """Let go of durations older than ``age_ns``. Cheap when there is nothing to forget."""
-        if self._ratios.count:
-            self._remembered.add(self.slowdown_ppm, now_ns)
+        """Let go of durations older than ``age_ns``."""
+        if not self._ratios.values:  # the last of all sizes: none has any
+            return
+        self._remembered.add(self.slowdown_ppm, now_ns)
         for size, window in self._windows.items():
             if window.forget(now_ns):
                 self._set_estimate(size)
         if self._ratios.forget(now_ns):
-            if not self._ratios.count:
+            if not self._ratios.values:
                 self._mean_ppm, self._meant = PPM, 0
             self._set_slowdown(False)
             if self._work is not None:
@@ -262,15 +268,15 @@ class BatchTime:
         """The shortest of the last ten runs of the smallest size, at the present speed; 0 where none was measured since
         ``since_ns``."""
         window = self._windows[self.sizes[0]]
-        if not window.count or window.newest_ns < since_ns:
+        if not window.values or window.newest_ns < since_ns:
             return 0
         return math.ceil(window.quantile(0.0) / self.speed)
 
     def known(self, size: int, now_ns: int) -> Known:
         """The basis of the estimates of a size."""
         window = self._windows[size]
-        if window.count:
-            return Known(LIVE, window.count, max(0, now_ns - window.newest_ns))
+        if window.values:
+            return Known(LIVE, len(window.values), max(0, now_ns - window.newest_ns))
         return Known(self._source(size), self.seeds[size].count, None)
 
     def contradiction(self) -> Contradiction | None:
@@ -278,7 +284,7 @@ class BatchTime:
         contradict. Estimates follow the served batches, but fall back to their beginning after a pause and at each
         start."""
         size, served = self._served_size, self._served
-        if served.count < WINDOW_LEN or self._source(size) == ASSUMED:
+        if len(served.values) < WINDOW_LEN or self._source(size) == ASSUMED:
             return None
         ratio_ppm = served.quantile(0.5)  # more than half are at least as slow
         if ratio_ppm <= CONTRADICTS_PPM:
@@ -298,13 +304,9 @@ class BatchTime:
     @property
     def slowdown_count(self) -> int:
         """The number of batches behind :attr:`slowdown_ppm`."""
-        return self._ratios.count
+        return len(self._ratios.values)
 
     # --- learning -----------------------------------------------------------------------------------------------------
-
-    def _follow(self, now_ns: int, ratio_ppm: int) -> None:
-        """A batch took so many times its standard time."""
-        self._ratios.add(ratio_ppm, now_ns)
 
     def _compare(self, one: Tuple[int, int], other: Tuple[int, int]) -> None:
         """Compare the sizes of two successive batches (size, ratio) without the slowdown of both: one takes the more of
@@ -360,12 +362,7 @@ class BatchTime:
         for at_ns, size, duration_ns in rows:
             if at_ns <= since_ns:
                 before.add(max(1, duration_ns * PPM // self._standard_ns[size]))
-        return before.quantile(MIDDLE) if before.count else PPM
-
-    def _each_ns(self) -> int:
-        """The time that a standard job adds to a batch, as profiled."""
-        first = self.sizes[0]
-        return max(0, self.seeds[first].median_ns - self.fixed_ns) // first
+        return before.quantile(MIDDLE) if before.values else PPM
 
     # --- the tables ---------------------------------------------------------------------------------------------------
 
@@ -408,7 +405,7 @@ class BatchTime:
         self.fixed_now_ns = math.ceil(self.fixed_ns / self.speed)
 
     def _set_work(self, work: WorkTime) -> None:
-        each_ns = self._each_ns() * self.declared_ppm // PPM
+        each_ns = self._each_ns * self._declared.share_ppm // PPM
         work.follow(self.slowdown_ppm, self._standard_ns, each_ns, self.speed)
 
 

@@ -27,11 +27,6 @@ class Window:
         self.values: List[int] = []
         self._unseen = 0
 
-    @property
-    def count(self) -> int:
-        """The number of values."""
-        return len(self.values)
-
     def add(self, value: int, now_ns: int = 0) -> bool:
         """A value was measured; the oldest makes room for it. True for every ``every``-th value."""
         values = self.values

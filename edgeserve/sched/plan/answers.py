@@ -55,7 +55,7 @@ class Each:
         before_ns = self.ns
         self.ns = each_ns(self.app, self.cost_share_ns)
         if not self.told:
-            share_ns = min([board.latency(self.model, lane.name).share_ns for lane in board.lanes_of(self.model)])
+            share_ns = min([latency.share_ns for _, latency, _ in board.places_of(self.model)])
             self.ns += (board.usual_steps(self.model) - 1) * share_ns
         return self.ns != before_ns
 
@@ -225,7 +225,7 @@ class Table:
     def add(self, answer: Answer, hopeless_ns: int) -> None:
         """An answer waits, again or for the first time."""
         job = answer.job
-        self.changed()
+        self.ordered, self.turns = [], []
         if job.steps or job.lane:
             self.begun[job.seq] = answer
             return
@@ -235,7 +235,7 @@ class Table:
 
     def remove(self, job: Job) -> Answer | None:
         """An answer does not wait any more."""
-        self.changed()
+        self.ordered, self.turns = [], []
         if job.key is not None:
             self.due.remove(job)
         return self.begun.pop(job.seq, None) or self.fresh.pop(job.seq, None)
@@ -250,7 +250,7 @@ class Table:
 
     def long_from(self, share: float) -> float:
         """The length that so many of the predicted ones do not exceed, in steps; at least 1."""
-        return max(1.0, float(self.predicted.quantile(share))) if self.predicted.count else 1.0
+        return max(1.0, float(self.predicted.quantile(share))) if self.predicted.values else 1.0
 
 
 class StepTimes:

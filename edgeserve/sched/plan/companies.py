@@ -32,6 +32,7 @@ from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.expected_end import ExpectedEnd
 from edgeserve.sched.policy_api.policy import CANNOT_MAKE_DEADLINE, Bid, Policy
 from edgeserve.sched.protocol.events import CLASSES
+from edgeserve.sched.requests.critical import NO_ROOMS
 from edgeserve.sched.requests.graph import App, Node
 from edgeserve.sched.requests.states import DONE, READY, RUNNING, Job, RequestRecord
 from edgeserve.sched.requests.work import MILLI
@@ -225,7 +226,7 @@ class Companies(Source):
                 if not home.up or home.hung:
                     for member in list(company.members):
                         self._leave(member)
-                elif home.accepts(board.now_ns):
+                elif home.accepts(board.now_ns) and not self._is_alone_in_time(company, board):
                     self._look_again(company, board)
             left = [company for company in self._companies if company.members]
             if len(left) < len(self._companies):
@@ -236,6 +237,16 @@ class Companies(Source):
                 if rows:
                     self._drop_late(rows, line.pipeline, known, board)
         self.is_idle = not self._members
+
+    def _is_alone_in_time(self, company: Company, board: Board) -> bool:
+        """True if the only request is in time stage by stage, which the forecast never is later than."""
+        if len(self._members) != 1 or not company.members:
+            return False
+        member = company.members[0]
+        route = self._paths.route(company.pipeline, company.home, board)
+        steps = member.steps() if member.foretold else NO_STEPS
+        ends_ns = route.ends_ns(member.left(), steps, board.now_ns)
+        return ends_ns is not None and ends_ns <= member.due_ns
 
     def _look_again(self, company: Company, board: Board) -> None:
         """Return members to the queue, the tightest first, while one would be late with the rest of all."""
@@ -419,6 +430,30 @@ class Companies(Source):
                 if item is not None:
                     found.append(item)
         return found
+
+    def lone(self, lane: Lane, board: Board) -> Bid | None:
+        """The next batch of the only request: of its company, or of one that it begins at home."""
+        if len(self._members) != 1 or board.critical_rooms(lane) is not NO_ROOMS:
+            return None
+        member = next(iter(self._members.values()))
+        company, is_new = member.cohort, member.cohort is None
+        if is_new:
+            if lane.name not in self._paths.homes(member.pipeline, board) or [
+                job for job in member.jobs.values() if job.lane and job.lane != lane.name
+            ]:
+                return None
+            company = Company(member.pipeline, lane.name, [member])
+        elif self._moved:
+            self._see(board)
+        assert isinstance(company, Company)
+        jobs = company.next_jobs(lane, self._paths, board)
+        if not jobs or company.pipeline.work_of(jobs) is not None:
+            return None
+        if is_new:
+            self._begins[lane.name] = (company, company.members)
+        latency = board.latency(jobs[0].node.model, lane.name)
+        size = latency.size_for[len(jobs)]
+        return bid_for(jobs, size, latency.likely_ns[size], board)
 
     def bid(self, candidate: Candidate, others: Sequence[Candidate], lane: Lane, board: Board) -> Bid:
         company = candidate.detail

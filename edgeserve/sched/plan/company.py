@@ -54,7 +54,7 @@ class Company:
             rows.sort()
         if plain:
             lefts.append(self.pipeline.times(plain))
-        self.left = total_of(lefts, len(self.ready))
+        self.left = lefts[0] if len(lefts) == 1 else total_of(lefts, len(self.ready))
 
     def next_jobs(self, lane: Lane, paths: Paths, board: Board) -> List[Job]:
         """Its next batch on this lane, or none: of the first node whose batch would not grow by waiting, since all of
@@ -66,11 +66,13 @@ class Company:
             rows = self.ready[node.index]
             if not rows or node.model not in lane.models or not board.is_resident(node.model, lane):
                 continue
-            serves = paths.serves(lane, node.model, self.home, board)
+            serves = lane.name == self.home or paths.serves(lane, node.model, self.home, board)
             jobs = [row[2] for row in rows if row[2].lane == lane.name or (not row[2].lane and serves)]
             if not jobs:
                 continue
             count = -(-self.left.jobs[node.index] // MILLI) - self.running[node.index]
+            if len(jobs) == 1 and count <= 1:
+                return jobs
             split = paths.usual(node.model, lane.name, board).split
             if len(jobs) >= count or len(jobs) >= split.first(count):
                 return jobs[: split.first(len(jobs))]

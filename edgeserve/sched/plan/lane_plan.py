@@ -173,7 +173,7 @@ class LanePlan(Policy):
                 return lone
         if not awake:
             return None
-        at_ns = lane.available_ns(board.now_ns)
+        at_ns = lane.available_ns(board.now_ns) if lane.works else board.now_ns
         offers: List[Candidate] = []
         for source in awake:
             offers += source.offers(lane, at_ns, board)

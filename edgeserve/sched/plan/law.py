@@ -18,7 +18,7 @@ from itertools import accumulate
 from typing import Any, Deque, Dict, Final, List, Mapping, NamedTuple, Sequence, Tuple
 
 from edgeserve.sched.latency.batch_time import BatchTime
-from edgeserve.sched.requests.states import Job
+from edgeserve.sched.requests.states import Job, new_tuple
 from edgeserve.sched.requests.work import relative_ppm
 from edgeserve.units import PPM, ns_to_ms
 
@@ -176,7 +176,8 @@ class Law:
             else:
                 length = max(length, own)
         took = max(1.0, took_ns * self._latency.speed)
-        self._rows.append(Row(size, took, length, tuple(sorted(draws.items())) or ((OWN, 1),), not draws))
+        of = tuple(sorted(draws.items())) or ((OWN, 1),)
+        self._rows.append(new_tuple(Row, (size, took, length, of, not draws)))
         self._new += 1
         if self._new * 8 >= len(self._rows):
             self._renew()
@@ -193,9 +194,12 @@ class Law:
         self._pace = sorted(ratios[-LATELY:]) or [1.0]
         before, self._points, self._shares = (self._points, self._shares), [], {}
         self._joint.clear()
-        beside = list(zip(rows, ratios))
-        self._learn([each for each in beside if each[0].own], {}, before)
-        self._learn([each for each in beside if not each[0].own], latency.alone, before)
+        own = [each for each in zip(rows, ratios) if each[0].own]
+        others = [each for each in zip(rows, ratios) if not each[0].own]
+        if own:
+            self._learn(own, {}, before)
+        if others or latency.alone:
+            self._learn(others, latency.alone, before)
         self._joint.clear()
         self._look()
 
@@ -242,7 +246,12 @@ class Law:
         pool = [(ratio, ANY_WEIGHT / len(ASSUMED), ANY_WEIGHT / len(ASSUMED)) for ratio in ASSUMED]
         for items in profiled.values():
             pool += items
-        seen = [(self._growth(row) / self._at(row.length), row) for row in rows if row.own or row.length < 0.0]
+        least, (start, slope) = LEAST * usual, self._line
+        seen: List[Tuple[float, Row]] = []
+        for row in rows:  # as _growth and _at, without their calls: there are hundreds
+            if row.own or row.length < 0.0:
+                at = usual if row.length < 0.0 else max(least, start + slope * row.length)
+                seen.append((max(least, (row.took_ns - self._fixed) / self._factors[row.size]) / at, row))
         pool += [(ratio, 1.0, float(sum([count for _, count in row.draws]))) for ratio, row in seen]
         points = self._points or _thinned([item[0] for item in pool])
         shares = _at_most(pool, points)
@@ -254,7 +263,8 @@ class Law:
             for ratio, row in seen:
                 for other, count in row.draws:
                     if other == name:
-                        items.append((ratio, _chance_of(name, row.draws, ratio, before), float(count)))
+                        chance = _chance_of(name, row.draws, ratio, before) if len(row.draws) > 1 else 1.0
+                        items.append((ratio, chance, float(count)))
             found[name] = _at_most(items, points)
         self._points, self._shares = points, found
         if len(rows) >= SHOWN_FROM:
@@ -454,8 +464,6 @@ def _thinned(values: Sequence[float]) -> List[float]:
 def _chance_of(name: str, draws: Draws, ratio: float, known: Tuple[List[float], Dict[str, List[float]]]) -> float:
     """How likely the longest input of a batch was of this distribution, as far as is known: by the part of each that
     lies just there."""
-    if len(draws) == 1:
-        return 1.0
     points, shares = known
     high, low = bisect_right(points, ratio * 1.1) - 1, bisect_right(points, ratio / 1.1) - 1
     weights: Dict[str, float] = {}

@@ -211,7 +211,8 @@ class Route:
             at_ns = board.now_ns
             if place is not None:
                 if place.lane.name not in free_ns:
-                    free_ns[place.lane.name] = place.lane.available_ns(board.now_ns)
+                    works = place.lane.works
+                    free_ns[place.lane.name] = place.lane.available_ns(board.now_ns) if works else board.now_ns
                 at_ns = free_ns[place.lane.name]
                 if place.placement.state != RESIDENT:
                     resident_ns = board.resident_at_ns(node.model, place.lane)

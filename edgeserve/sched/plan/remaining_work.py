@@ -378,8 +378,6 @@ class Member:
 
 def total_of(lefts: Sequence[Left], size: int) -> Left:
     """The sum of several requests' remaining work, of a pipeline of ``size`` nodes."""
-    if len(lefts) == 1:
-        return lefts[0]
     jobs, over = [0] * size, [0] * size
     for left in lefts:
         for index, milli in enumerate(left.jobs):

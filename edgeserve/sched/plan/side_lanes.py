@@ -121,7 +121,7 @@ class SideLanes:
         held = len(table.bound_to(lane.name))
         starts_ns = lane.available_ns(board.now_ns)
         main = main_of(table, mains, times, board)
-        mean_steps = sum(table.predicted.values) / max(1, table.predicted.count)
+        mean_steps = sum(table.predicted.values) / max(1, len(table.predicted.values))
         ahead = sum(main.left)  # steps before this answer, on all places
         chosen: List[Answer] = []
         bytes = 0

@@ -483,7 +483,7 @@ def _deviation(job: Job) -> float | None:
 
 def _alone_ns(model: str, board: Board) -> int:
     """One step of one sequence alone, on the fastest lane."""
-    return max(1, min([board.latency(model, lane.name).alone_likely_ns for lane in board.lanes_of(model)]))
+    return max(1, min([latency.alone_likely_ns for _, latency, _ in board.places_of(model)]))
 
 
 def _in_order(answers: List[Answer]) -> List[Answer]:

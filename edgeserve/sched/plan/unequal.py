@@ -98,8 +98,10 @@ class Unequal(Plain):
         return reason
 
     def on_ready(self, job: Job, board: Board) -> None:
-        super().on_ready(job, board)
         queues = self._models[job.node.model]
+        queues.add(job)
+        self._count += 1
+        self.is_idle = False
         if queues.takes_steps:
             self._wide[queues.model] = False
         length = declared(job) if job.hints and not job.steps else None
@@ -110,20 +112,17 @@ class Unequal(Plain):
             self._wide[queues.model] = self._is_wide(queues.model, board)
 
     def on_finished(self, work: Work, started_ns: int, finished_ns: int, board: Board) -> None:
-        if work.failed or work.probe is not None or self._alike[work.model]:
+        if work.failed or work.probe is not None or self._alike[work.model] or self._models[work.model].takes_steps:
             return
-        if not self._models[work.model].takes_steps:
-            self._took(work, work.jobs, finished_ns - started_ns, board)
+        law = self._laws.get((work.model, work.lane.name)) or self._law(work.model, work.lane.name, board)
+        was_wide = law.is_wide
+        law.took(work.size, work.jobs, finished_ns - started_ns)
+        if law.is_wide != was_wide:
+            self._wide[work.model] = self._is_wide(work.model, board)
 
     def on_trial(self, job: Job, work: Work, took_ns: int, board: Board) -> None:
         if not job.steps:
-            self._took(work, (job,), took_ns, board)
-
-    def _took(self, work: Work, jobs: Sequence[Job], took_ns: int, board: Board) -> None:
-        law = self._laws.get((work.model, work.lane.name)) or self._law(work.model, work.lane.name, board)
-        was_wide = law.is_wide
-        law.took(work.size, jobs, took_ns)
-        if law.is_wide != was_wide:
+            self._law(work.model, work.lane.name, board).took(work.size, (job,), took_ns)
             self._wide[work.model] = self._is_wide(work.model, board)
 
     def plan(self, board: Board) -> None:
@@ -150,7 +149,8 @@ class Unequal(Plain):
             or board.critical_rooms(lane) is not NO_ROOMS
         ):
             return None
-        latency, at_ns = board.latency(alone.model, lane.name), lane.available_ns(board.now_ns)
+        latency = board.latency(alone.model, lane.name)
+        at_ns = lane.available_ns(board.now_ns) if lane.works else board.now_ns
         if self._wide[alone.model]:
             due_ns, _, job = [queue.rows[0] for queue in alone.queues if queue.rows][0]
             law = self._law(alone.model, lane.name, board)

@@ -6,8 +6,7 @@ A move takes effect at once, so the next line of the policy sees it; an illegal 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Callable, Dict, List, Mapping, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
 
 from edgeserve.errors import PolicyError
 from edgeserve.sched.latency.batch_time import BatchTime
@@ -31,78 +30,45 @@ AloneTime = Callable[[BatchTime], int]
 """A function from a model's times on a lane to the time of a lone job there, in nanoseconds."""
 
 
-class RequestMoves:
-    """The moves that change a request. The scheduler's core implements them (``sched/core/request_manager.py``)."""
-
-    def drop(self, request: RequestRecord, reason: str) -> None:
-        """See :meth:`Board.drop`."""
-        raise NotImplementedError
-
-    def abandon_branch(self, job: Job, reason: str) -> None:
-        """See :meth:`Board.abandon_branch`."""
-        raise NotImplementedError
-
-    def settle(self, request: RequestRecord, join: str = "", part: Part = (), wait_running: bool = False) -> None:
-        """See :meth:`Board.settle`."""
-        raise NotImplementedError
-
-    def want(self, job: Job, wanted: bool, model: str, part: float) -> None:
-        """See :meth:`Board.want`."""
-        raise NotImplementedError
-
-    def rate(self, request: RequestRecord, quality: float) -> None:
-        """See :meth:`Board.rate`."""
-        raise NotImplementedError
-
-
-class ProbeMoves:
-    """The moves that concern probes. The scheduler's core implements them (``sched/core/experiments.py``)."""
-
-    def retain(self, job: Job) -> bool:
-        """See :meth:`Board.retain`."""
-        raise NotImplementedError
-
-    def release(self, job: Job) -> None:
-        """See :meth:`Board.release`."""
-        raise NotImplementedError
-
-    def fits(self, model: str, lane: Lane) -> bool:
-        """See :meth:`Board.can_probe`."""
-        raise NotImplementedError
-
-
-@dataclass(eq=False)
 class Board:
-    """Facts and moves for policies. ``now_ns`` is the time of this step: all of ``sched`` reads it here."""
+    """Facts and moves for policies. ``now_ns`` is the time of this step: all of ``sched`` reads it here.
 
-    lanes: Sequence[Lane]  # lanes that run batches, in the order of the configuration
-    _lanes_of: Mapping[str, Sequence[Lane]]
-    _latency: Mapping[Tuple[str, str], BatchTime]
-    _devices: Mapping[str, Device]
-    _copy_lanes: Mapping[str, Lane]
-    _costs: Mapping[str, AppCosts]
-    _retained: Mapping[int, Job]
-    _critical: CriticalArrivals
-    _apps: Mapping[str, App]
-    _sequences: Sequences
-    _recent: Mapping[str, AppArrivals]
-    _cpu_shares: Mapping[str, CpuShare]
-    now_ns: int = -1
-    ends_ns: Dict[str, int | None] = field(default_factory=dict)
-    """The cached answers of :meth:`earliest_end_ns`; the core clears them when time has passed, or a lane or an
-    estimate has changed. A policy may keep ends of its own there, under a name with a space: no model has one."""
-    background_at_ns: int | None = None  # when work that yields is looked at again, if any was in this step
-    forced_ns: Dict[str, int] = field(default_factory=dict)  # by app, when its background work last did not yield
-    passed_ns: Dict[str, int] = field(default_factory=dict)
-    """The time since which an app's requests have been given up for their deadlines and none that ran has ended, by
-    app."""
-    wakes_late_ns: int = 0  # how long after the time that it was asked for a step has come of late, at most
-    budget: Budget = field(default_factory=Budget)  # what policies may still compute in this step
-    _request_moves: RequestMoves = field(default_factory=RequestMoves)
-    _probe_moves: ProbeMoves = field(default_factory=ProbeMoves)
+    ``lanes`` run batches, in the order of the configuration; ``apps_on`` are the apps that use a lane. ``ends_ns`` are
+    the cached answers of :meth:`earliest_end_ns`; the core clears them when time has passed, or a lane or an estimate
+    has changed. A policy may keep ends of its own there, under a name with a space: no model has one. ``passed_ns``: by
+    app, since when its requests have been given up for their deadlines and none that ran has ended. ``forced_ns``: by
+    app, when its background work last did not yield. ``background_at_ns``: when work that yields is looked at again, if
+    any was in this step. ``wakes_late_ns``: how long after the time that it was asked for a step has come of late, at
+    most. ``budget``: what policies may still compute in this step. ``is_changing``: the core is changing a request, so
+    that no move may end or settle one.
 
-    def __post_init__(self) -> None:
-        self.apps_on = {lane.name: apps_on(self._apps, lane.models) for lane in self.lanes}  # the apps that use a lane
+    ``state`` is :class:`~edgeserve.sched.core.state.State`. ``core/request_manager.py`` and ``core/experiments.py``
+    carry out the moves.
+    """
+
+    def __init__(self, state: Any) -> None:
+        self.lanes: Sequence[Lane] = state.run_lanes
+        self.now_ns = -1
+        self.ends_ns: Dict[str, int | None] = {}
+        self.passed_ns: Dict[str, int] = {}
+        self.forced_ns: Dict[str, int] = {}
+        self.background_at_ns: int | None = None
+        self.wakes_late_ns = 0
+        self.is_changing = False
+        self.budget = Budget()
+        self._requests: Any = None
+        self._probes: Any = None
+        self._lanes_of: Mapping[str, Sequence[Lane]] = state.lanes_of
+        self._latency: Mapping[Tuple[str, str], BatchTime] = state.latency
+        self._devices: Mapping[str, Device] = state.devices
+        self._copy_lanes: Mapping[str, Lane] = state.copy_lanes
+        self._costs: Mapping[str, AppCosts] = state.costs
+        self._retained: Mapping[int, Job] = state.retained
+        self._critical: CriticalArrivals = state.critical
+        self._apps: Mapping[str, App] = state.apps
+        self._sequences: Sequences = state.sequences
+        self._cpu_shares: Mapping[str, CpuShare] = state.cpu_shares
+        self.apps_on = {lane.name: apps_on(self._apps, lane.models) for lane in self.lanes}
         self._places: Dict[str, List[Tuple[Lane, BatchTime, Placement]]] = {
             model: [
                 (lane, self._latency[model, lane.name], self._devices[lane.device].placements[model]) for lane in here
@@ -110,10 +76,9 @@ class Board:
             for model, here in self._lanes_of.items()
         }
 
-    def connect(self, request_moves: RequestMoves, probe_moves: ProbeMoves) -> None:
-        """Say who carries out the moves."""
-        self._request_moves = request_moves
-        self._probe_moves = probe_moves
+    def connect(self, requests: Any, probes: Any) -> None:
+        """Say who carries out the moves of requests, and of probes."""
+        self._requests, self._probes = requests, probes
 
     # --- facts --------------------------------------------------------------------------------------------------------
 
@@ -215,7 +180,7 @@ class Board:
 
     def recent_arrivals(self, app: str) -> AppArrivals:
         """The recent arrivals of an app, also of another policy's, and the worth of its requests."""
-        return self._recent[app]
+        return self._apps[app].recent
 
     def critical_rooms(self, lane: Lane) -> Rooms:
         """The times for which a lane may be kept, from now on, without making critical requests late."""
@@ -251,7 +216,7 @@ class Board:
 
     def can_probe(self, model: str, lane: Lane) -> bool:
         """Whether a probe of a model on a lane that idles would leave the apps that use it time enough."""
-        return self._probe_moves.fits(model, lane)
+        return bool(self._probes.fits(model, lane))
 
     def makes_sequences(self, model: str) -> bool:
         """Whether the items of a model are sequences."""
@@ -295,34 +260,34 @@ class Board:
 
     def drop(self, request: RequestRecord, reason: str) -> None:
         """Give a request up. Its ready jobs leave (``on_gone`` is called for each), running ones are ignored."""
-        self._request_moves.drop(request, reason)
+        self._requests.drop(request, reason)
 
     def abandon_branch(self, job: Job, reason: str) -> None:
         """A ready job cannot be in time: a request with ``on_late = "partial"`` goes on without it where it can, any
         other is dropped."""
-        self._request_moves.abandon_branch(job, reason)
+        self._requests.abandon_branch(job, reason)
 
     def settle(self, request: RequestRecord, join: str = "", part: Part = (), wait_running: bool = False) -> None:
         """Let every join that has something go on without waiting for the rest; or only the ``join`` of that name, for
         this ``part``. With ``wait_running`` the named join still waits for the branches that are running."""
-        self._request_moves.settle(request, join, part, wait_running)
+        self._requests.settle(request, join, part, wait_running)
 
     def want(self, job: Job, wanted: bool = True, model: str = "", part: float | None = None) -> None:
         """Set whether a ready job is demand for its model: models are loaded and evicted by demand. A job that became
         ready is, until its policy calls this with ``wanted=False``. ``model``: the variant that it waits for from now
         on; ``part``: the share of its worth that is lost without that one (left out: all)."""
-        self._request_moves.want(job, wanted, model, 1.0 if part is None else part)
+        self._requests.want(job, wanted, model, 1.0 if part is None else part)
 
     def rate(self, request: RequestRecord, quality: float) -> None:
         """Say what an answer to a request would be worth beside a whole one, from 0 to 1, as far as is known now. The
         last number counts: the answer tells it, and one below the request's ``quality_min`` is not given."""
-        self._request_moves.rate(request, quality)
+        self._requests.rate(request, quality)
 
     def retain(self, job: Job) -> bool:
         """Have the world keep a ready job's inputs, however its request ends, until a bid with ``probe`` runs
         them or :meth:`release`. False, and nothing is kept, while the server drains."""
-        return self._probe_moves.retain(job)
+        return bool(self._probes.retain(job))
 
     def release(self, job: Job) -> None:
         """No probe of this job will be run."""
-        self._probe_moves.release(job)
+        self._probes.release(job)

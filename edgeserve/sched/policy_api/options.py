@@ -109,11 +109,6 @@ def options_of(kind: Type[PolicyOptions]) -> Dict[str, Option]:
     return found
 
 
-def defaults_of(kind: Type[PolicyOptions]) -> Dict[str, object]:
-    """Key in the file -> default."""
-    return {key: known.default for key, known in options_of(kind).items()}
-
-
 def read_options(kind: Type[PolicyOptions], name: str, given: Mapping[str, object]) -> PolicyOptions:
     """The options of ``[policy.name]``. An unknown key, a value of a wrong type and one out of bounds raise
     :class:`ConfigError`."""

@@ -136,9 +136,9 @@ class Change:
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Policy:
     """Base of all policies: empty hooks. ``options`` are the keys of ``[policy.NAME]`` except ``kind``, read into
-    ``options_type``. ``open_count`` requests of its apps have not ended; while there is none and a policy ``is_idle``,
-    having planned since it last heard of anything, the scheduler asks it for no plan, bid or wake-up (unless inputs are
-    retained for probes). A policy that wants to plan all the same says in its plan that it is not idle.
+    ``options_type``. While no request of its apps is open and a policy ``is_idle``, having planned since it last heard
+    of anything, the scheduler asks it for no plan, bid or wake-up (unless inputs are retained for probes). A policy
+    that wants to plan all the same says in its plan that it is not idle.
     """
 
     options_type: ClassVar[Type[PolicyOptions]] = PolicyOptions
@@ -160,7 +160,6 @@ class Policy:
         self.apps = tuple(apps)
         self.owner: Policy = self  # whose the requests are, where another policy asks this one
         self.options = read_options(self.options_type, name, options)
-        self.open_count = 0  # changed by the scheduler alone
         self.is_idle = False
         self.hears_ends = type(self).on_finished is not Policy.on_finished  # else the scheduler spares the call
 

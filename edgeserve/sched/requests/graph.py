@@ -34,31 +34,6 @@ class Node:
     and the variants of it that are of use; ``qualities`` is what the answer of each is worth, empty where the model has
     no variants."""
 
-    __slots__ = (
-        "name",
-        "model",
-        "models",
-        "qualities",
-        "index",
-        "preds",
-        "succs",
-        "fan_out",
-        "gather",
-        "join",
-        "route_one",
-        "parts_max",
-        "depth",
-        "scope",
-        "closers",
-        "plain",
-        "follower",
-        "is_join",
-        "feeds_join",
-        "steps_key",
-        "tokens_key",
-        "stages",
-    )
-
     def __init__(self, config: NodeConfig, index: int) -> None:
         self.name = config.name
         self.model = config.model or config.name
@@ -101,33 +76,6 @@ class App:
     ``usual``: the hints of a usual request, where the world predicts them; what a request of the app is expected to
     take is told of such a one. ``one_shape``: its inputs are declared, and have the same shape in every request.
     """
-
-    __slots__ = (
-        "name",
-        "nodes",
-        "by_name",
-        "entries",
-        "exits",
-        "policy",
-        "slo_ns",
-        "priority_class",
-        "value",
-        "worth",
-        "recent",
-        "on_late",
-        "stream",
-        "state_ttl_ns",
-        "streams_max",
-        "pending_max",
-        "weights",
-        "background_wait_ns",
-        "simple",
-        "ensemble",
-        "hint_bounds",
-        "history_share",
-        "usual",
-        "one_shape",
-    )
 
     def __init__(self, config: AppConfig, policy: str) -> None:
         self.name = config.name

@@ -349,8 +349,13 @@ def move_request(request: RequestRecord, what: str) -> None:
 
 
 def move_job(job: Job, what: str) -> None:
-    """Change a job's state by the table, or raise :class:`PolicyError` with its request's story."""
+    """Change a job's state by the table, and count how many of its request's run; or raise :class:`PolicyError` with
+    its request's story."""
     state = JOB_TABLE.get((job.state, what))
     if state is None:
         raise PolicyError(f"{job!r} cannot {what}\n" + "\n".join(job.request.story()))
     job.state = state
+    if what == "launch":
+        job.request.running += 1
+    elif what != "leave":  # a lane has returned it
+        job.request.running -= 1

@@ -91,7 +91,7 @@ class Lane:
     name: str
     device: str
     ahead_ns: int = 0
-    hang_ns: int = 30_000 * NS_PER_MS
+    hang_ns: int = 30_000 * NS_PER_MS  # how long after its expected end the work at its head may return
     copy: bool = False
     depth: int = 1
     waits: bool = True  # it may wait for clients that were just answered (``sched/core/holds.py``)
@@ -145,10 +145,6 @@ class Lane:
             return None
         at = self.free_at_ns - self.ahead_ns
         return at if at > now_ns else None
-
-    def hangs_at_ns(self) -> int | None:
-        """When the work at its head must have ended, or the lane counts as hung."""
-        return self.head_due_ns + self.hang_ns if self.works and not self.hung else None
 
     def clear(self) -> List[Work]:
         """The lane went down: everything on it is lost to it. Returns what was there."""

@@ -134,7 +134,7 @@ class Device:
     pressure: int = 0  # how near it is to a limit of heat or power: 0, 1 (soft: save) or 2 (hard)
     thermal: str = LEVELS[0]
     power: str = LEVELS[0]
-    worth: ModelWorth = field(default_factory=lambda: ModelWorth((), {}, {}))
+    worth: ModelWorth = field(default_factory=lambda: ModelWorth((), {}))
 
     def limited(self, thermal: str | None, power: str | None) -> None:
         """It is so near to a limit of heat, and to one of power (None: as near as before)."""

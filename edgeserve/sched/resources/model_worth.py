@@ -12,7 +12,6 @@ from typing import AbstractSet, Callable, Dict, Iterable, List, Mapping, NamedTu
 
 from edgeserve.sched.latency.path_cost import REFRESH_NS, AppCosts
 from edgeserve.sched.protocol.events import CLASSES
-from edgeserve.sched.requests.arrivals import AppArrivals
 from edgeserve.sched.requests.graph import App
 
 PARTIAL = 0.5
@@ -59,10 +58,9 @@ class ModelWorth:
     """The demand of the apps, taken anew every :data:`REFRESH_NS`. ``by_model``: the apps that need a model;
     ``models``: all that any app needs."""
 
-    def __init__(self, apps: Sequence[App], costs: Mapping[str, AppCosts], recent: Mapping[str, AppArrivals]) -> None:
+    def __init__(self, apps: Sequence[App], costs: Mapping[str, AppCosts]) -> None:
         self._apps = tuple(apps)
         self._costs = costs
-        self._recent = recent
         self._models = {
             app.name: tuple(dict.fromkeys([model for node in app.nodes for model in node.models])) for app in apps
         }
@@ -78,7 +76,7 @@ class ModelWorth:
         self._taken_ns = now_ns
         self.by_model.clear()
         for app in self._apps:
-            recent = self._recent[app.name]
+            recent = app.recent
             per_ns = recent.per_ns(now_ns) * recent.worth
             if per_ns > 0.0:
                 slack_ns = max(0.0, recent.allowed_ns - self._costs[app.name].alone_ns)

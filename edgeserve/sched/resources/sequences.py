@@ -97,9 +97,7 @@ class Sequences:
     def steps_left(self, job: Job) -> int:
         """Steps that a job is expected to need still: by what its model said last, else by its hint, else as its model
         usually does. At least 1; :data:`STEPS_MORE` for one that has made all of them."""
-        told = int(job.hints.get(job.node.steps_key, 0)) if job.hints and not job.steps_total else job.steps_total
-        total = told or self.usual_steps(job.node.model)
-        return total - job.steps if total > job.steps else STEPS_MORE
+        return self._needs(job)[1]
 
     def usual_steps(self, model: str) -> int:
         """Steps that a sequence of a model usually has, by the ended ones."""
@@ -121,9 +119,20 @@ class Sequences:
 
     def needs_bytes(self, job: Job) -> int:
         """The bytes of a job's state at the job's end, as far as is known."""
-        model = self.models[job.node.model]
-        tokens = self.tokens_in(job) + job.steps + self.steps_left(job)
-        return min(tokens, model.context_tokens) * model.bytes_per_token
+        return self._needs(job)[2]
+
+    def _needs(self, job: Job) -> Tuple[int, int, int]:
+        """A job's tokens now, :meth:`steps_left`, and :meth:`needs_bytes`."""
+        name, hints = job.node.model, job.hints
+        model = self.models[name]
+        tokens = job.tokens_in
+        if hints:
+            tokens = max(tokens, int(hints.get(job.node.tokens_key, 0)))
+        tokens += job.steps
+        told = int(hints.get(job.node.steps_key, 0)) if hints and not job.steps_total else job.steps_total
+        total = told or max(1, self._usual_milli[name] // 1000)
+        left = total - job.steps if total > job.steps else STEPS_MORE
+        return tokens, left, min(tokens + left, model.context_tokens) * model.bytes_per_token
 
     def why_never(self, job: Job) -> str:
         """Why a job could not even make its first step on an empty device, or ``""``."""
@@ -141,7 +150,8 @@ class Sequences:
 
     def room(self, model: str, lane: Lane) -> Room:
         """The room of a lane for new sequences."""
-        slots = max(0, self.models[model].slots - self._count(model, lane))
+        taken = len([job for job in self.holders[lane.name].values() if job.node.model == model])
+        slots = max(0, self.models[model].slots - taken)
         return new_tuple(Room, (slots, self._free_bytes(model, lane.device)))
 
     def booked_bytes(self, device: str) -> int:
@@ -167,14 +177,11 @@ class Sequences:
         """The bytes that the sequences of a model hold on a device, the bookings of batches included."""
         return self._reserved.get((model, device), 0)
 
-    def _count(self, model: str, lane: Lane) -> int:
-        return sum([1 for job in self.holders[lane.name].values() if job.node.model == model])
-
     def _free_bytes(self, model: str, device_name: str) -> int:
         device, bound = self._devices[device_name], self.models[model].memory_bytes
         free = UNBOUNDED
         if bound:
-            free = bound - self.reserved_bytes(model, device_name)
+            free = bound - self._reserved.get((model, device_name), 0)
         if device.budget_bytes:
             free = min(free, device.budget_bytes - device.used_bytes - device.state_bytes)
         return max(0, free)
@@ -186,23 +193,26 @@ class Sequences:
         name = jobs[0].node.model
         model, mine = self.models[name], self.holders[lane.name]
         slots, free = self.room(name, lane)
-        alone = not self.reserved_bytes(name, lane.device)
+        alone = not self._reserved.get((name, lane.device), 0)
+        longest = 0  # steps that one of them still needs
         kept: List[Job] = []
         rows: List[Tuple[int, int]] = []  # of each: tokens now, tokens reserved
         for job in jobs:
             holds = job.seq in mine
-            grows = max(0, self.needs_bytes(job) - job.state_bytes)
+            tokens, left, bytes = self._needs(job)
+            grows = max(0, bytes - job.state_bytes)
             if not holds and (slots < 1 or (grows > free and not (alone and not kept))):
                 continue
             slots -= not holds
             kept.append(job)
+            longest = max(longest, left)
             if model.bytes_per_token:
                 grows = min(grows, free)
                 free -= grows
-                rows.append((self.tokens_in(job) + job.steps, (job.state_bytes + grows) // model.bytes_per_token))
+                rows.append((tokens, (job.state_bytes + grows) // model.bytes_per_token))
         if not kept:
             return Fit([], 0, 0, self._youngest(name, lane))
-        wanted = max([self.steps_left(job) for job in kept]) if steps_max is None else steps_max
+        wanted = longest if steps_max is None else steps_max
         steps, extra = _steps_within(rows, wanted, model, free)
         if steps < min(wanted, STEPS_MIN):
             youngest = self._youngest(name, lane, kept[0] if len(kept) == 1 and not steps else None)
@@ -232,7 +242,7 @@ class Sequences:
             if job.seq not in mine:
                 mine[job.seq] = job
                 job.lane, job.state_device = work.lane.name, device.name
-            grows = min(self.needs_bytes(job) - job.state_bytes, self._free_bytes(work.model, device.name))
+            grows = min(self._needs(job)[2] - job.state_bytes, self._free_bytes(work.model, device.name))
             if grows > 0:
                 self._book(job, grows)
         self.working[work.id] = (work, extra_bytes)

@@ -1,5 +1,5 @@
 """Soak: seeded simulations of drawn apps, policies, load and faults, each held to every rule.
 
-``run`` draws and runs a seed, ``accounts`` counts where each request went, ``recovery`` asks that every app is soon
-served again; ``ensembles``, ``language`` and ``pard`` draw what only these policies and models have.
+``run`` draws and runs a seed, ``accounts`` counts where each request went; ``ensembles``, ``language`` and ``pard``
+draw what only these policies and models have.
 """

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+from honest_policies import Plain
 
 from edgeserve.config.loading import parse_config
 from edgeserve.errors import ConfigError
@@ -16,7 +17,7 @@ from edgeserve.sched.protocol.actions import FinishRequest, Outcome, RunBatch
 from edgeserve.sched.protocol.events import Request, RequestArrived
 from edgeserve.sched.published.baselines.fifo import Fifo
 from edgeserve.testing.invariants import check_invariants
-from edgeserve.testing.policy_conformance import Plain, PolicyConformance, finished, imported
+from edgeserve.testing.policy_conformance import PolicyConformance, finished, imported
 from edgeserve.testing.policy_worlds import MARKS, draw_world, run_elsewhere, run_world
 from edgeserve.testing.soak.language import LANGUAGE_MARKS
 
@@ -183,7 +184,7 @@ class OnlyShallow(Honest):
 
 
 class SettlesEnded(Honest):
-    """Settles the request of a job that left, which has mostly ended: not allowed."""
+    """Settles the request of a job that leaves: not allowed."""
 
     def on_gone(self, job, board):
         super().on_gone(job, board)
@@ -205,7 +206,7 @@ BUGS = [
     (TakesInBid, TWICE, "stand in no queue"),
     (TurnsInBid, TWICE, "changed later decisions"),
     (OnlyShallow, RULE, "has a batch"),
-    (SettlesEnded, RULE, "settle: request"),
+    (SettlesEnded, RULE, "end and settle no request"),
     (BySet, SETS, "decides otherwise"),
 ]
 

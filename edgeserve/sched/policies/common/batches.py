@@ -42,11 +42,12 @@ class Batches:
 
     def drop_late(self, queues: ModelQueues, board: Board) -> None:
         """Drop what of a model can no longer be in time; what is answered late anyway gets one more SLO."""
-        ends_ns = board.earliest_end_ns(queues.model)
-        for queue in [queue for queue in queues.queues if queue.rows]:  # giving up may make other jobs ready
+        ends_ns = board.ends_ns.get(queues.model) or board.earliest_end_ns(queues.model)
+        queued = list(queues.queues)
+        for queue in queued:
             if ends_ns is not None and queue.rows and queue.rows[0][0] < ends_ns:
                 queues.gave_up(give_up_late(queue, ends_ns, board))
-        for queue in queues.queues:
+        for queue in queued:
             if queue.rows and not queue.tier % 2:
                 look_at_bound(queue, board.ends_by_lane(queues.model), board)
 

@@ -211,7 +211,7 @@ def look_at_bound(queue: JobQueue, ends_ns: Mapping[str, int], board: Board) -> 
     others could serve them. (By the others' times, one that is answered anyway would wait for its own lane for ever.)
     O(jobs)."""
     for job in [job for job in queue if job.lane in ends_ns]:
-        if job.key is None or job.key >= ends_ns[job.lane]:  # gone with another job of its request, or not late
+        if job.key is None or job.key >= ends_ns[job.lane]:
             continue
         if droppable(job):
             board.abandon_branch(job, CANNOT_MAKE_DEADLINE)

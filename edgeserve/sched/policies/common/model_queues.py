@@ -81,7 +81,11 @@ class ModelQueues:
         self.version += 1
         if job.steps or job.hints and steps_left(job) > 1:
             self.takes_steps = True
-        rank = _rank_of(job)
+        request, steps = job.request, 0
+        if request.value != 1.0:
+            steps = round(math.log(min(VALUE_MAX, max(1.0 / VALUE_MAX, request.value)), WORTH_STEP))
+        tier = TIERS[request.priority_class] + (0 if job.steps or request.rank > 1.0 else 1)
+        rank = tier * RANKS + STEPS_MAX - steps
         queue = self._by_rank.get(rank)
         if queue is None:
             queue = self._by_rank[rank] = WorthQueue(rank)
@@ -110,15 +114,6 @@ class ModelQueues:
         self.count -= 1
         self.version += 1
         self._queue_of.pop(job.seq).remove(job)
-
-
-def _rank_of(job: Job) -> int:
-    """The rank of the queue of its model in which a job waits."""
-    request = job.request
-    steps = 0
-    if request.value != 1.0:
-        steps = round(math.log(min(VALUE_MAX, max(1.0 / VALUE_MAX, request.value)), WORTH_STEP))
-    return (TIERS[request.priority_class] + (0 if job.steps or request.rank > 1.0 else 1)) * RANKS + STEPS_MAX - steps
 
 
 def _rank_key(queue: WorthQueue) -> int:

@@ -19,7 +19,7 @@ def test_it_is_the_last_values_that_are_young_enough_in_order(steps, length, age
         kept = [*[row for row in kept if row not in gone], (now_ns, value)][-length:]
         window.add(value, now_ns)
         values = sorted(value for _, value in kept)
-        assert (window.rows(), window.count, window.newest_ns) == (kept, len(kept), now_ns)
+        assert (window.rows(), len(window.values), window.newest_ns) == (kept, len(kept), now_ns)
         assert (window.quantile(0), window.quantile(1)) == (values[0], values[-1])
         for share in (0.25, 0.5, 0.75):
             found = window.quantile(share)

@@ -30,6 +30,39 @@ for name in ("plan", "bid", "cut", "next_wakeup_ns"):
 print(json.dumps([kept, digests(), sorted(set(asked))]))
 """
 
+LONE = """
+import json
+from edgeserve.sched.plan.companies import Companies
+from edgeserve.sched.plan.source import Source
+from edgeserve.sched.plan.unequal import Unequal
+from edgeserve.testing.soak.run import soak
+alone = []
+def digests():
+    return [soak(seed, policies=("plan",), **{kwargs}).digest for seed in range({first}, {first} + {count})]
+for kind in (Companies, Unequal):
+    def call(self, lane, board, real=kind.lone):
+        found = real(self, lane, board)
+        alone.extend([self.kind] * (found is not None))
+        return found
+    kind.lone = call
+quick = digests()
+for kind in (Companies, Unequal):
+    kind.lone = Source.lone
+print(json.dumps([quick, digests(), sorted(set(alone))]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "count"),
+    [({}, 4), pytest.param({"hardware": True, "pair": True}, 8, marks=pytest.mark.worlds)],
+    ids=str,
+)
+def test_what_waits_alone_runs_as_if_it_were_compared(kwargs, count):
+    code = LONE.replace("{kwargs}", repr(kwargs)).replace("{first}", "400").replace("{count}", str(count))
+    quick, compared, alone = json.loads(run_interpreted(code))
+    assert quick == compared
+    assert "companies" in alone
+
 
 @pytest.mark.worlds
 @pytest.mark.parametrize(

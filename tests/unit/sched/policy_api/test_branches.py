@@ -163,23 +163,21 @@ def test_a_settled_join_waits_for_a_running_branch_that_leads_elsewhere_too(worl
     assert driver.finish("lc", at=30) == [ran("vote", 1)]
 
 
-def test_a_policy_that_drops_the_request_as_a_branch_leaves_it_ends_it_once(world, monkeypatch):
+@pytest.mark.parametrize("move", ["drop", "settle", "abandon"])
+def test_no_request_ends_or_settles_while_a_branch_leaves_it(world, monkeypatch, move):
     monkeypatch.setattr(Handled, "runs", frozenset(("a", "vote")))
     driver = world()
     driver.arrive("v")
     driver.finish("la", at=10)
     request = driver.only()
-    monkeypatch.setattr(
-        Handled,
-        "on_gone",
-        lambda policy, job, board: (
-            Fifo.on_gone(policy, job, board),
-            board.drop(request, "enough") if not request.ended else None,
-        )[0],
-    )
-    done = driver.move(lambda board: board.settle(request, "vote"), at=11)
-    assert ended(1, "dropped", "enough") in done and ran("vote") not in done
-    driver.over()
+    moves = {
+        "drop": lambda board, job: board.drop(request, "enough"),
+        "settle": lambda board, job: board.settle(request),
+        "abandon": lambda board, job: board.abandon_branch(job, "enough"),
+    }
+    monkeypatch.setattr(Handled, "on_gone", lambda policy, job, board: moves[move](board, job))
+    with pytest.raises(PolicyError, match="on_ready and on_gone end and settle no request; note it, and do so in plan"):
+        driver.move(lambda board: board.settle(request, "vote"), at=11)
 
 
 def test_a_join_that_is_settled_past_the_deadline_runs_for_nobody(world):

@@ -11,7 +11,6 @@ from edgeserve.errors import ConfigError
 from edgeserve.sched.policies import POLICIES
 from edgeserve.sched.policy_api.options import (
     PolicyOptions,
-    defaults_of,
     option,
     options_of,
     other_default,
@@ -36,7 +35,7 @@ class Other(Own):
 
 def test_what_is_not_said_has_its_default():
     assert read_options(Own, "p", {}) == Own()
-    assert defaults_of(Own) == {
+    assert {key: known.default for key, known in options_of(Own).items()} == {
         "trials": True, "share": 0.5, "count": 3, "way": "short", "names": [], "lambda": 1.5, "late": False
     }  # fmt: skip
 
@@ -83,4 +82,4 @@ def test_what_is_refused_is_named_with_its_section_and_what_was_expected(key, va
 @pytest.mark.parametrize("kind", POLICIES)
 def test_every_default_of_a_policy_is_accepted(kind):
     known = POLICIES[kind].options_type
-    assert read_options(known, kind, defaults_of(known)) == known()
+    assert read_options(known, kind, {key: each.default for key, each in options_of(known).items()}) == known()
