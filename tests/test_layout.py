@@ -44,6 +44,7 @@ LOOSE = {
     "server",
     "texts",
     "units",
+    "waits",
 }
 
 GROUND = {
@@ -60,6 +61,7 @@ GROUND = {
     "lognormal",
     "interpreter",
     "texts",
+    "waits",
 }  # level 0
 OUTSIDE = {"engines", "offload", "ipc", "device"}  # level 2: threads, sockets, engines
 
@@ -67,7 +69,7 @@ OUTSIDE = {"engines", "offload", "ipc", "device"}  # level 2: threads, sockets, 
 ROOMS = {
     "units": set(),
     "errors": set(),
-    "answer_streams": {"answers", "interpreter"},
+    "answer_streams": {"answers", "interpreter", "waits"},
     "answers": {"interpreter"},
     "request": set(),
     "request_options": set(),
@@ -78,6 +80,7 @@ ROOMS = {
     "lognormal": set(),
     "interpreter": set(),
     "texts": set(),
+    "waits": set(),
     "sched": set(),
     "loop": {"sched.protocol", "sched.latency.window"},
     "engines": {"", "predict"},
@@ -110,7 +113,7 @@ ROOMS = {
 
 # What a front imports, as a stranger's does; and the exceptions, with what each is for.
 FRONTS = ("fronts",)
-FRONT_MAY = ("", "front", "client", "answers", "answer_streams", "errors", "units")
+FRONT_MAY = ("", "front", "client", "answers", "answer_streams", "errors", "units", "waits")
 FRONT_EXCEPTIONS = {
     "fronts.http.backend": {"request_options"},  # the form of a traceparent
     "fronts.http.health_routes": {"taps.metrics_endpoint"},  # /metrics
@@ -198,6 +201,7 @@ PURE = ("sched", "loop", "device.filter")  # the last is the simulator's, too
 METHODS_TOO = GROUND | {"sched", "loop", "taps", "sim", "runtime"}  # what others write code against
 MAY_READ_THE_CLOCK = (
     "live",
+    "waits",
     "client",
     "front.contract",
     "fronts.camera_front",
@@ -389,6 +393,20 @@ def test_a_scheduler_of_other_policies_brings_no_published_one():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=ROOT)
     assert done.stdout.strip() == "edgeserve.sched.published.orloj.orloj", done.stderr
+
+
+WAITS = {"select": "readable_files", "wait_for": "await_within"}
+"""Waits of the standard library that fail with many open files, or lose a cancellation: what is used instead."""
+
+
+@for_each(lambda: sorted(set(TREES) - {"waits"}))
+def test_waits_are_those_of_one_module(module):
+    for node in nodes_of(TREES[module]):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.attr in WAITS:
+            name = f"{node.value.id}.{node.attr}"
+            assert name not in ("select.select", "asyncio.wait_for"), (
+                f"{module}: waits.{WAITS[node.attr]} keeps its word"
+            )
 
 
 def test_only_public_modules_lie_at_the_top():

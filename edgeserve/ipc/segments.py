@@ -33,7 +33,8 @@ from edgeserve.errors import ConfigError, Malformed, NotAllowed, Rejected
 from edgeserve.ipc.endpoints import IPC_PATH_BYTES_MAX, look_for_server, remove_socket, split_endpoint
 from edgeserve.ipc.tensors import Buffer, Place, call_when_gone, insert_places
 from edgeserve.owners import process_owner
-from edgeserve.units import NS_PER_S
+from edgeserve.units import NS_PER_MS, NS_PER_S
+from edgeserve.waits import readable_files
 
 log = logging.getLogger("edgeserve")
 
@@ -49,7 +50,7 @@ FILES_SHARE = 32  # an offer has two descriptors: offers may have a sixteenth of
 OFFER_NS_MAX = 10 * NS_PER_S  # a client claims in milliseconds
 LOOK_MS = 1000  # time between two looks for unclaimed offers, while there are any
 BACKLOG = 64
-ACCEPT_PAUSE_S = 0.01
+ACCEPT_PAUSE_NS = 10 * NS_PER_MS
 ALIGN = 64
 """The alignment of an answer's tensors, in bytes: a cache line."""
 
@@ -283,7 +284,7 @@ class Offers:
         try:
             connection = self._listener.accept()[0]
         except OSError:  # it went before it was accepted, or there are no descriptors left: then it still waits
-            select.select((), (), (), ACCEPT_PAUSE_S)
+            readable_files((self._wake_read,), ACCEPT_PAUSE_NS)
             return
         try:
             offered = self._offer(connection)

@@ -311,7 +311,7 @@ class LiveWorld:
         log.error("lane %s is down: %s", mail.lane, reason)
         self.works.counts[mail.lane].up = False
         self._batches.lane_down(mail.lane, events)
-        events.append(LaneChanged(mail.lane, up=False, reason=reason))
+        events.append(LaneChanged(mail.lane, up=False, reason=reason, lost=True))
         device = self.works.devices[mail.lane]
         if mail.lost and device not in self._lost:
             self._lost.add(device)

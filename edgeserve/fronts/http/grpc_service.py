@@ -36,6 +36,7 @@ from edgeserve.fronts.http.settings import HttpConfig
 from edgeserve.fronts.http.tensors import to_raw, too_many_texts
 from edgeserve.texts import ELEMENTS_MAX
 from edgeserve.units import ns_to_s
+from edgeserve.waits import await_within
 
 log = logging.getLogger("edgeserve")
 
@@ -436,7 +437,7 @@ class _Calls:
         """The message of a call of one request."""
         wait_s = ns_to_s(self._config.body_timeout_ns)
         try:
-            data = await asyncio.wait_for(context.read(), wait_s)
+            data = await await_within(context.read(), wait_s)
         except asyncio.TimeoutError:
             raise Malformed(f"the message did not arrive within {wait_s:g} s ([front.http] body_timeout)") from None
         if data is grpc.aio.EOF:

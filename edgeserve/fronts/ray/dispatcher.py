@@ -15,6 +15,7 @@ from typing import Any, AsyncGenerator, Awaitable, Callable, Dict, List, Mapping
 
 from edgeserve.errors import Dropped, Rejected, RequestError, ServerGone
 from edgeserve.fronts.ray.calls import Call, Outlook, Outlooks, Reply
+from edgeserve.waits import await_within
 
 log = logging.getLogger("edgeserve")
 
@@ -307,7 +308,7 @@ class Dispatcher:
         """What a replica expects at this moment; None when it does not say."""
         gone = member.gone
         try:
-            member.outlooks = await asyncio.wait_for(self._outlook(member), ASK_S_MAX)
+            member.outlooks = await await_within(self._outlook(member), ASK_S_MAX)
             return member.outlooks
         except asyncio.TimeoutError:
             return None
@@ -346,7 +347,7 @@ class Dispatcher:
         while True:
             gone = member.gone
             try:
-                outlooks = await asyncio.wait_for(self._outlook(member), SILENT_S_MAX)
+                outlooks = await await_within(self._outlook(member), SILENT_S_MAX)
             except self._silent_or_lost as error:
                 self._lose(member, gone, error)
                 await asyncio.sleep(AGAIN_S)

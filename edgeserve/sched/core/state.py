@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from typing import Dict, List, Mapping, Sequence, Tuple
+from typing import Dict, List, Mapping, Sequence, Set, Tuple
 
 from edgeserve.sched.latency.batch_time import BatchTime
 from edgeserve.sched.latency.path_cost import AppCosts
@@ -64,6 +64,7 @@ class State:
         "frame_periods",
         "critical",
         "draining",
+        "lost_lanes",
         "works",
         "memory",
         "retained",
@@ -118,6 +119,7 @@ class State:
         self.recent = {app.name: app.recent for app in apps}
         self.critical = CriticalArrivals()
         self.draining = False
+        self.lost_lanes: Set[str] = set()  # they never come back
         self.works = Works()
         worth = ModelWorth(apps, self.costs, self.recent)
         self.memory = Memory(self.devices, self.copy_lanes, self.lanes, self.works, models, worth)
@@ -159,3 +161,7 @@ class State:
             if lane.up and not lane.hung and (here or (loads.up and not loads.hung)):
                 return True
         return False
+
+    def may_run_later(self, model: str, only: str = "") -> bool:
+        """Whether some lane, or this one alone, that can run a model may come back."""
+        return any(lane.name not in self.lost_lanes for lane in self.lanes_of[model] if lane.name == only or not only)
