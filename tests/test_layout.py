@@ -104,7 +104,20 @@ ROOMS = {
     "fronts": {"front", "client", "engines.image", ""},
     "fronts.http": {"front", "client", "taps", ""},
     "fronts.ray": {"async_runtime", "runtime", "live.errors", ""},
-    "commands": {"sched", "loop", "sim", "predict", "live", "taps", "runtime", "client", "front", "fronts", ""}
+    "commands": {
+        "sched",
+        "loop",
+        "sim",
+        "predict",
+        "live",
+        "taps",
+        "runtime",
+        "python_file",
+        "client",
+        "front",
+        "fronts",
+        "",
+    }
     | OUTSIDE,
     "cli": {"server", "commands", ""},
     "__main__": {"cli"},

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import shutil
 import statistics
 import sys
@@ -24,7 +23,6 @@ from edgeserve.commands.init.slo import read_rates
 from edgeserve.commands.language_truth import read_lengths, with_language_models
 from edgeserve.commands.report_tables import client_rows
 from edgeserve.commands.wrapping import wrapped
-from edgeserve.config.loading import parse_config, read_toml
 from edgeserve.config.machine import device_name
 from edgeserve.config.profiles import Profile
 from edgeserve.config.schema import Config
@@ -36,11 +34,12 @@ from edgeserve.live.preflight import (
     models_of_sequences,
 )
 from edgeserve.live.profiles import matched_profiles
+from edgeserve.python_file import CONFIG_HELP, config_at, sections_of
 from edgeserve.sched.core.build import model_lanes, policy_of, profiled_lanes
 from edgeserve.sim.host import Measured
 from edgeserve.sim.report import Report, report_of
 from edgeserve.sim.run import machine_to_simulate, simulate
-from edgeserve.sim.scenario import Scenario, parse_scenario, with_load
+from edgeserve.sim.scenario import EDGE_SECTIONS, Scenario, parse_scenario, with_load
 from edgeserve.sim.world import Ended, SimWorld
 from edgeserve.units import NS_PER_S, format_duration, ms_to_ns, s_to_ns
 
@@ -102,7 +101,7 @@ class Break(NamedTuple):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("config", metavar="CONFIG", help="the configuration file, such as edge.toml")
+    parser.add_argument("config", metavar="CONFIG", help=CONFIG_HELP)
     parser.add_argument(
         "--rate",
         action="append",
@@ -135,9 +134,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """0 when every app with a rate meets it."""
-    table = read_toml(args.config)
-    directory = os.path.dirname(os.path.abspath(args.config))
-    config = parse_config(table, directory, args.config)
+    config = config_at(args.config)
+    table, directory = sections_of(config), config.directory
     if not args.rate:
         apps = " ".join(f"--rate {name}=10" for name in config.apps)
         raise ConfigError(
@@ -322,11 +320,7 @@ def scenario_of(
         }
         for (app, client), rate in asked.items()
     }
-    edge = {
-        key: value
-        for key, value in table.items()
-        if key in ("server", "device", "lane", "model", "policy", "app", "monitor")
-    }
+    edge = {key: value for key, value in table.items() if key in EDGE_SECTIONS}
     return parse_scenario(
         {**edge, "workload": workloads, "run": {"seeds": SEEDS, **({} if profiled else {"noise": NOISE})}},
         directory,

@@ -60,17 +60,26 @@ def warm_up(
 
 
 def time_changes(
-    session: Session, example: Values, sizes: Iterable[int], clock_ns: Callable[[], int], sequences: bool = False
+    session: Session,
+    example: Values,
+    sizes: Iterable[int],
+    clock_ns: Callable[[], int],
+    sequences: bool = False,
+    stopped: Callable[[], bool] = lambda: False,
 ) -> Dict[int, Change]:
     """The cost of changing the batch size, of a session that is warm: medians of :data:`REPETITIONS` rounds over the
-    sizes. Nothing for one size."""
+    sizes, or of what was run of them before ``stopped()``, which is asked between sizes. Nothing for one size."""
     order = sorted(set(sizes))
     runs: Dict[int, List[Change]] = {size: [] for size in order if len(order) > 1}
     for _ in range(REPETITIONS):
         for size, found in runs.items():
+            if stopped():
+                break
             batch = batch_to_time(example, size, sequences)
             found.append(Change(*[time_run_ns(session, batch, clock_ns) for _ in Change._fields]))
-    return {size: Change(*[int(statistics.median(each)) for each in zip(*found)]) for size, found in runs.items()}
+    return {
+        size: Change(*[int(statistics.median(each)) for each in zip(*found)]) for size, found in runs.items() if found
+    }
 
 
 def dear_changes(changes: Mapping[int, Change]) -> str:
