@@ -23,7 +23,7 @@ from edgeserve.interpreter import check_may_wait
 from edgeserve.waits import await_within
 
 
-class _End:
+class _LastPiece:
     """Stands behind the last piece."""
 
 
@@ -51,7 +51,7 @@ class AnswerStream(Iterator[Dict[str, Any]]):
 
     def end(self) -> None:
         """No more pieces come."""
-        self._pieces.put(_End)
+        self._pieces.put(_LastPiece)
 
     def put(self, piece: Dict[str, Any]) -> bool:
         """A piece has come; False when too many are unread. For the thread that receives."""
@@ -71,7 +71,7 @@ class AnswerStream(Iterator[Dict[str, Any]]):
                 piece = self._pieces.get(timeout=seconds(self._timeout_ms))
             except queue.Empty:
                 piece = self._last_piece()
-            if piece is not _End:
+            if piece is not _LastPiece:
                 return dict(piece)
             self._over = True
             self.answer()  # raises what kept the request from completing

@@ -432,6 +432,16 @@ def test_no_file_name_stands_three_times():
     assert [name for name, count in times.items() if count > 2 and name != "__init__.py"] == []
 
 
+TWICE = {"App", "Node"}
+"""An app and its nodes as a program writes them, and as the scheduler has them."""
+
+
+def test_no_name_of_a_class_stands_twice():
+    classes = [node for module in TREES for node in ast.walk(TREES[module]) if isinstance(node, ast.ClassDef)]
+    times = Counter(node.name for node in classes)
+    assert {name for name, count in times.items() if count > 1} == TWICE
+
+
 def test_no_two_modules_import_each_other_not_even_for_type_checkers():
     graph = {module: imports_of(module, everything=True) for module in TREES if module}  # the package is its version
     graph = {

@@ -50,7 +50,7 @@ class ResolvedOptions(NamedTuple):
     streams: int = 0
 
 
-class Tally:
+class BenchTally:
     """The outcomes of one run's requests. Written by the client's thread and the sender's, so behind one lock."""
 
     def __init__(self) -> None:
@@ -143,7 +143,7 @@ class Tally:
 
 def open_loop(bus: Client, terms: ResolvedOptions, due_times_ns: Iterator[int]) -> Dict[str, Any]:
     """Send at the times given (from now on), wait for the answers."""
-    tally = Tally()
+    tally = BenchTally()
     start_ns = time.monotonic_ns()
     last_ns = 0
     for at_ns in due_times_ns:
@@ -158,7 +158,7 @@ def open_loop(bus: Client, terms: ResolvedOptions, due_times_ns: Iterator[int]) 
 
 def closed_loop(bus: Client, terms: ResolvedOptions, in_flight: int, run_s: float) -> Dict[str, Any]:
     """Keep ``in_flight`` requests open for ``run_s`` seconds."""
-    tally = Tally()
+    tally = BenchTally()
     free = threading.Semaphore(in_flight)
     start_ns = time.monotonic_ns()
     stop_ns = start_ns + s_to_ns(run_s)

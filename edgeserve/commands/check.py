@@ -17,7 +17,7 @@ import sys
 from dataclasses import replace
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
-from edgeserve.commands.check_advice import TRIES_MAX, Case, Setting, advice, busiest_lane, lanes_of
+from edgeserve.commands.check_advice import TRIES_MAX, CheckSetting, ShortApp, advice, busiest_lane, lanes_of
 from edgeserve.commands.check_variants import VariantRow, table_of, variant_rows
 from edgeserve.commands.init.slo import read_rates
 from edgeserve.commands.language_truth import read_lengths, with_language_models
@@ -154,11 +154,11 @@ def main(args: argparse.Namespace) -> int:
     sequences = sorted(models_of_sequences(config))
     lengths = read_lengths(args.tokens, config.apps)
 
-    def scenario_for(change: Setting) -> Tuple[Scenario, List[str]]:
+    def scenario_for(change: CheckSetting) -> Tuple[Scenario, List[str]]:
         made = scenario_of(change.table, change.asked, args.arrivals, directory, args.config, bool(profiles))
         return with_language_models(made, sequences, change.profiles, lengths)
 
-    setting = Setting(known, asked, profiles)
+    setting = CheckSetting(known, asked, profiles)
     scenario, assumed = scenario_for(setting)
 
     from edgeserve.commands.console import PlainConsole
@@ -178,8 +178,8 @@ class Runs:
 
     def __init__(
         self,
-        setting: Setting,
-        scenario_for: Callable[[Setting], Tuple[Scenario, List[str]]],
+        setting: CheckSetting,
+        scenario_for: Callable[[CheckSetting], Tuple[Scenario, List[str]]],
         costs: Measured,
         bars: Any,
     ) -> None:
@@ -193,7 +193,7 @@ class Runs:
         self,
         load: float,
         without: str = "",
-        change: Optional[Setting] = None,
+        change: Optional[CheckSetting] = None,
         what: str = "",
         wanted: Optional[Mapping[str, float]] = None,
     ) -> Report:
@@ -222,7 +222,7 @@ def examine(runs: Runs, config: Config, rates: Mapping[str, float], least: float
     changes: List[str] = []
     if worst.app:
         needs_ns = impossible[worst.app].needs_ns if worst.app in impossible else 0
-        case = Case(config, runs.setting, rates, least, worst.app, worst.load, worst.report, worst.held, needs_ns)
+        case = ShortApp(config, runs.setting, rates, least, worst.app, worst.load, worst.report, worst.held, needs_ns)
         wanted = {worst.app: least}
         changes = advice(case, lambda load, change, what: runs.report(load, "", change, what, wanted))
     too_slow = [alone_too_slow(fit) for fit in impossible.values()]

@@ -56,7 +56,7 @@ from edgeserve.engines.base import Engine, LaneInfo, Session, Values
 from edgeserve.engines.cuda.card import cards_of
 from edgeserve.engines.denormals import flushing
 from edgeserve.engines.versions import engine_versions
-from edgeserve.engines.warm import Change, dear_changes, time_changes, warm_up
+from edgeserve.engines.warm import SizeChange, dear_changes, time_changes, warm_up
 from edgeserve.errors import ConfigError, EdgeServeError, ProfileError, nearest
 from edgeserve.offload.pin import Pinned, allowed_cores, pin_thread
 from edgeserve.predict.combiner import KINDS
@@ -325,13 +325,8 @@ def _profile(
             }
             profile = _write(path, profile, lane, _fitted(timings, load_ns, alone, read_ns), weights_bytes, work_bytes)
         progress("checking", len(todo))
-        over = _bounded(stopped, rule, clock_ns)
-        changes = time_changes(session, item, sizes, clock_ns, engine.makes_sequences, over)
-        lane_circumstances[lane]["changes_ns"] = {str(size): list(change) for size, change in changes.items()}
-        over = _bounded(stopped, rule, clock_ns)
-        lane_circumstances[lane]["drift"] = _drift_over_lane(
-            engine, session, item, todo[0], timings[todo[0]], clock_ns, over
-        )
+        changes, drift = _checked(engine, session, item, sizes, todo[0], timings, clock_ns, rule, stopped)
+        lane_circumstances[lane].update(changes_ns=changes, drift=drift)
         _write(path, profile, lane, profile.lanes[lane], weights_bytes, work_bytes)
         why = INTERRUPTED if stopped() else ""
         return ModelOutcome(model_name, lane, tuple(todo), kept, why, path, tuple(strangers), changed)
@@ -484,20 +479,25 @@ def _give_back() -> None:
         trim(0)
 
 
-def _drift_over_lane(
+def _checked(
     engine: Engine,
     session: Session,
     item: Values,
-    size: int,
-    before: Timing,
+    sizes: Sequence[int],
+    first: int,
+    timings: Mapping[int, Timing],
     clock_ns: Callable[[], int],
+    rule: StopRule,
     stopped: Callable[[], bool],
-) -> float:
-    """The first size once more after all others: its median then over its median before, minus 1; 0 where ``stopped()``
-    left no time for a run."""
-    rule = StopRule(runs_min=CHECK_RUNS, runs_max=CHECK_RUNS)
-    samples = measure_size(session, item, size, clock_ns, rule, stopped, engine.makes_sequences)
-    return round(summarise(samples).median_ns / before.median_ns - 1, 4) if samples and before.median_ns else 0.0
+) -> Tuple[Dict[str, List[int]], float]:
+    """What a change of the batch size costs, and the drift: the ``first`` size's median once more after all others over
+    its median before, minus 1. Each takes as long as a batch size may."""
+    sequences, again = engine.makes_sequences, StopRule(runs_min=CHECK_RUNS, runs_max=CHECK_RUNS)
+    changes = time_changes(session, item, sizes, clock_ns, sequences, _bounded(stopped, rule, clock_ns))
+    samples = measure_size(session, item, first, clock_ns, again, _bounded(stopped, rule, clock_ns), sequences)
+    before_ns = timings[first].median_ns
+    drift = round(summarise(samples).median_ns / before_ns - 1, 4) if samples and before_ns else 0.0
+    return {str(size): list(change) for size, change in changes.items()}, drift
 
 
 # --- the command ------------------------------------------------------------------------------------------------------
@@ -641,7 +641,7 @@ def print_outcomes(outcomes: Sequence[ModelOutcome], out: str, device: str) -> N
 
 def _lines_on_changes(what: str, changes_ns: Mapping[str, Sequence[int]]) -> List[str]:
     """The cost of changing the batch size, where several were measured."""
-    changes = {int(size): Change(*times) for size, times in changes_ns.items()}
+    changes = {int(size): SizeChange(*times) for size, times in changes_ns.items()}
     each = ", ".join(f"{size}: {format_duration(change.changed_ns)}" for size, change in sorted(changes.items()))
     dear = dear_changes(changes)
     return [f"{what} after a batch of another size: {each}"] * bool(each) + [f"! {what} is {dear}"] * bool(dear)

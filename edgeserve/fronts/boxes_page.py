@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from edgeserve.errors import ConfigError
 from edgeserve.front import Seats, host_and_port, is_loopback, seated, user_at
-from edgeserve.fronts.camera import Ended
+from edgeserve.fronts.camera import FrameEnd
 from edgeserve.waits import await_within
 
 EXAMPLE = "127.0.0.1:8090"
@@ -54,13 +54,13 @@ class BoxesPage:
             raise ConfigError("--page draws with Pillow: pip install 'edgeserve-runtime[camera]'") from None
         self._host, self._port = host_and_port("--page", listen, EXAMPLE)
         self._summary = summary
-        self._newest: Optional[Ended] = None
+        self._newest: Optional[FrameEnd] = None
         self._jpeg = b""
         self._came = asyncio.Event()
         self._asking = Seats(ASKING_MAX, ASKING_OF_ONE_MAX)
         self._viewers = Seats(VIEWERS_MAX, VIEWERS_MAX)
 
-    def show(self, ended: Ended) -> None:
+    def show(self, ended: FrameEnd) -> None:
         """A frame that ended; one without an answer, or an older one, leaves the picture before it."""
         if not ended.reason and (self._newest is None or ended.seen.number > self._newest.seen.number):
             self._newest, self._jpeg = ended, b""
@@ -149,7 +149,7 @@ class BoxesPage:
         return self._jpeg
 
 
-def drawn(ended: Ended, summary: str) -> bytes:
+def drawn(ended: FrameEnd, summary: str) -> bytes:
     """A frame with its boxes as JPEG."""
     from PIL import Image, ImageDraw
 

@@ -59,7 +59,7 @@ from edgeserve.units import NS_PER_S, ns_to_ms
 
 log = logging.getLogger("edgeserve")
 
-__all__ = ["Ask", "Bus", "Cancel", "ClientGone", "Control", "default_endpoint"]
+__all__ = ["Ask", "Bus", "Cancel", "ClientLost", "Control", "default_endpoint"]
 
 READ_MAX = 256
 """Messages that one receive reads, also if none of them is news, some milliseconds: the loop has others to serve."""
@@ -116,7 +116,7 @@ class Control(NamedTuple):
     name: str = ""
 
 
-class ClientGone(NamedTuple):
+class ClientLost(NamedTuple):
     """A client vanished with requests in flight: ``asks``. Replies to them are ignored."""
 
     client: bytes
@@ -124,7 +124,7 @@ class ClientGone(NamedTuple):
     reason: str
 
 
-News = Union[Ask, Cancel, Control, ClientGone]
+News = Union[Ask, Cancel, Control, ClientLost]
 
 
 class Bus:
@@ -380,7 +380,7 @@ class Bus:
         peer.memory = None  # what its connection shares lasts as long as that
         asks = self._in_flight.end_all(peer)
         if asks:
-            self._news.append(ClientGone(peer.client, asks, reason))
+            self._news.append(ClientLost(peer.client, asks, reason))
 
     def _receive_one(self, client: bytes, now_ns: int, news: List[News]) -> None:
         """The rest of a message, of which ``client`` was the first frame, to a record in ``news``."""

@@ -63,7 +63,7 @@ def is_supported() -> bool:
     return hasattr(os, "memfd_create") and all(hasattr(fcntl, seal) for seal in _SEALS)
 
 
-class Segment:
+class SharedSegment:
     """The memory of one client's connection, ``bytes`` long. Only the thread of the bus reads and writes it."""
 
     __slots__ = ("file", "bytes", "pid", "_map", "_copies", "__weakref__")
@@ -118,9 +118,9 @@ class Segment:
             if type(place) is Place:
                 buffers[index] = self._copies.of(self._map[place.offset : place.offset + place.nbytes])
 
-    def room(self, place: Sequence[int]) -> Optional[Room]:
+    def room(self, place: Sequence[int]) -> Optional[AnswerRoom]:
         """The part of the segment at ``place``, for the tensors of an answer."""
-        return None if self._map is None else Room(self._map, place[0], place[0] + place[1])
+        return None if self._map is None else AnswerRoom(self._map, place[0], place[0] + place[1])
 
 
 class Copies:
@@ -163,7 +163,7 @@ class Copies:
             self._spare_bytes += size
 
 
-class Room:
+class AnswerRoom:
     """The part of a segment that a client keeps free for an answer: filled from its begin, each tensor at a multiple of
     ``ALIGN``."""
 
@@ -185,7 +185,7 @@ class Room:
         return offset
 
 
-def check_room(room: Sequence[int], segment: Optional[Segment]) -> None:
+def check_room(room: Sequence[int], segment: Optional[SharedSegment]) -> None:
     """Raise :class:`Malformed` for room where the connection has none."""
     if segment is None:
         raise Malformed("room: this connection has no shared memory; claim some first (kind = memory)")
@@ -196,7 +196,7 @@ def check_room(room: Sequence[int], segment: Optional[Segment]) -> None:
 class _Offer(NamedTuple):
     """A segment that was passed to a process and is not claimed yet."""
 
-    segment: Segment
+    segment: SharedSegment
     pid: int
     uid: int
     until_ns: int
@@ -222,14 +222,14 @@ class Offers:
         self._uids = frozenset(uids or (os.getuid(),))
         self._offers: Dict[bytes, _Offer] = {}  # shared: the thread that pops a token has its segment
         self._open: Dict[int, Tuple[socket.socket, bytes, int]] = {}  # the thread's: file -> connection, token, until
-        self._segments: weakref.WeakSet[Segment] = weakref.WeakSet()
+        self._segments: weakref.WeakSet[SharedSegment] = weakref.WeakSet()
         self._wake_read, self._wake_write = os.pipe()
         self._listener = _listen(endpoint, self.path)
         self._inode = os.stat(self.path).st_ino
         self._thread = threading.Thread(target=self._run, name="edgeserve-memory", daemon=True)
         self._thread.start()
 
-    def claim(self, token: bytes, owner: str) -> Segment:
+    def claim(self, token: bytes, owner: str) -> SharedSegment:
         """The segment that was passed with ``token``, to the process whose connection now shows it. Raises
         :class:`NotAllowed` for a token that was not given, was shown before, or was given to another, and
         :class:`Rejected` where this process may not have so much memory."""
@@ -308,7 +308,7 @@ class Offers:
         if left < 1 or own + 1 > max(1, left // 2):
             return None
         connection.setblocking(False)
-        segment = Segment(self._segment_bytes, pid)
+        segment = SharedSegment(self._segment_bytes, pid)
         token = secrets.token_bytes(TOKEN_BYTES)
         until_ns = self._clock_ns() + OFFER_NS_MAX
         self._segments.add(segment)

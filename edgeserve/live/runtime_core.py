@@ -40,7 +40,7 @@ from edgeserve.sched.protocol.actions import START_ANY_TIME_NS
 from edgeserve.units import ns_to_s
 
 if TYPE_CHECKING:
-    from edgeserve.live.config_reload import Prepared
+    from edgeserve.live.config_reload import PreparedConfig
     from edgeserve.live.device_watch import DeviceWatch
     from edgeserve.live.history_recorder import AppRecords
     from edgeserve.taps.last_steps import LastSteps
@@ -110,7 +110,7 @@ class RuntimeCore:
         self._gateway: Any = None
         self.on_device_lost: Optional[Callable[[LostDevice], None]] = None
         self.reload_file: Callable[[], None] = lambda: None  # the runtime's, on a thread of its own
-        self._prepared: Optional[Prepared] = None  # what takes over when the accepted requests have ended
+        self._prepared: Optional[PreparedConfig] = None  # what takes over when the accepted requests have ended
         self._told: Optional[Callable[[Optional[BaseException]], None]] = None
         self.scheduler: Scheduler
         self.world: LiveWorld
@@ -210,7 +210,7 @@ class RuntimeCore:
 
     # --- another configuration ----------------------------------------------------------------------------------------
 
-    def hold(self, prepared: Prepared, told: Callable[[Optional[BaseException]], None]) -> None:
+    def hold(self, prepared: PreparedConfig, told: Callable[[Optional[BaseException]], None]) -> None:
         """Hold what arrives until the accepted requests have ended, then change; ``told`` hears None, or why not."""
         self._prepared, self._told = prepared, told
         self.world.lifecycle.held = []
@@ -273,7 +273,7 @@ class RuntimeCore:
                 lane.forget(engine)
             self._lanes[copy_lane_name(device)].give(LaneWork(0, 0, START_ANY_TIME_NS, _unload_engine, engine))
 
-    def prepare(self, config: Config) -> Prepared:
+    def prepare(self, config: Config) -> PreparedConfig:
         """Check another configuration, then load and warm its new and changed models. For any thread but the loop's."""
         from edgeserve.live.config_reload import prepare
 

@@ -53,7 +53,7 @@ from edgeserve.commands.doctor.telemetry import check_heat, check_over_current, 
 from edgeserve.commands.wrapping import wrapped
 from edgeserve.config.files import cache_directory
 from edgeserve.config.schema import Config
-from edgeserve.device.boards import Board, detect_board, has_nvidia_gpu
+from edgeserve.device.boards import Machine, detect_board, has_nvidia_gpu
 from edgeserve.engines.versions import ONNXRUNTIME_BUILDS, installed
 from edgeserve.errors import ConfigError
 from edgeserve.ipc.endpoints import default_endpoint
@@ -136,7 +136,7 @@ def _config(path: str) -> Optional[Config]:
         return None  # check_config_file tells what is wrong
 
 
-def _machine(root: str, board: Board, cores: int) -> List[Finding]:
+def _machine(root: str, board: Machine, cores: int) -> List[Finding]:
     python = (sys.version_info[0], sys.version_info[1])
     return [
         *check_board(root, python),
@@ -148,7 +148,7 @@ def _machine(root: str, board: Board, cores: int) -> List[Finding]:
     ]
 
 
-def _python(root: str, board: Board) -> List[Finding]:
+def _python(root: str, board: Machine) -> List[Finding]:
     python = (sys.version_info[0], sys.version_info[1])
     return [
         *check_python(python, {module: module_version(module) for module in PACKAGES}),
@@ -159,7 +159,7 @@ def _python(root: str, board: Board) -> List[Finding]:
     ]
 
 
-def _device(root: str, board: Board, quick: bool) -> List[Finding]:
+def _device(root: str, board: Machine, quick: bool) -> List[Finding]:
     found = [
         *check_nodes(root, board),
         *check_locked_memory(board),
