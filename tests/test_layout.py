@@ -88,10 +88,11 @@ ROOMS = {
     "offload": {"engines"},
     "device": {"sched.protocol"},
     "predict": set(),
-    "taps": {"sched"},
+    "predict.serving": {"predict", "engines", "sched", "live"},
+    "taps": {"sched", ""},
     "sim": {"sched", "loop", "taps", "device.filter"},
     "testing": {"sched", "loop", "sim", "taps", "engines.base", "front", "client", "runtime"},
-    "live": {"sched", "loop", "taps", "predict", ""} | OUTSIDE,
+    "live": {"sched", "loop", ""} | OUTSIDE,  # taps and predictions by the names of live/plug_ins.py
     "policy": {"sched"},
     "engine": {"engines"},
     "app": {"engines.base"},
@@ -214,6 +215,7 @@ PURE = ("sched", "loop", "device.filter")  # the last is the simulator's, too
 METHODS_TOO = GROUND | {"sched", "loop", "taps", "sim", "runtime"}  # what others write code against
 MAY_READ_THE_CLOCK = (
     "live",
+    "taps.span_export",
     "waits",
     "client",
     "front.contract",
@@ -222,6 +224,7 @@ MAY_READ_THE_CLOCK = (
     "fronts.ray.calls",
     "commands",
     "testing.engine_conformance",
+    "testing.tap_conformance",
     "engines.tensorrt.build_process",
 )  # a program of its own
 IMPURE = {

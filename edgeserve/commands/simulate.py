@@ -231,7 +231,7 @@ def _run_one(scenario: Scenario, seed: int, profiles: Sequence[Profile], measure
         )
 
     world = simulate(
-        scenario, seed, profiles, on_step=recorder.record if recorder is not None else None, measured=measured
+        scenario, seed, profiles, on_step=recorder.tap if recorder is not None else None, measured=measured
     ).world
     if recorder is not None:
         recorder.close()

@@ -93,7 +93,6 @@ class Gateway:
             pending_bytes_max=server.memory_bytes,
             client_bytes_max=server.client_bytes_max,
             unread_bytes_max=server.unread_bytes_max,
-            app_bytes_max={app.name: app.pending_bytes_max for app in config.apps.values() if app.pending_bytes_max},
             shared_memory_bytes=server.message_bytes_max,
         )
         self.bus.refused = lambda error, owner: early.add("", error, owner)

@@ -186,7 +186,7 @@ def test_what_a_client_sent_counts_before_its_silence(context: Any) -> None:
 
 
 def test_requests_in_flight_are_bounded_in_bytes(tmp_path: Any) -> None:
-    bounds = {"client_bytes_max": 3 << 20, "pending_bytes_max": 5 << 20, "app_bytes_max": {"sleep": 4 << 20}}
+    bounds = {"client_bytes_max": 3 << 20, "pending_bytes_max": 4 << 20}
     with BusServer(f"ipc://{tmp_path}/bus", message_bytes_max=1 << 20, **bounds) as server:
         with Client(server.endpoint, timeout_ms=10_000) as one, Client(server.endpoint, timeout_ms=10_000) as other:
             block = {"x": np.zeros(1_000_000, np.uint8)}
@@ -198,7 +198,7 @@ def test_requests_in_flight_are_bounded_in_bytes(tmp_path: Any) -> None:
             waiting.append(other.submit("sleep", block))
             with pytest.raises(Rejected) as caught:
                 other.infer("sleep", block)
-            assert caught.value.reason == "app_bytes"
+            assert caught.value.reason == "server_bytes"
             waiting.append(other.submit("sleep", X))
             for future in waiting:
                 future.cancel()

@@ -13,9 +13,9 @@ from edgeserve.config.schema import Config
 from edgeserve.errors import ConfigError, EngineError
 from edgeserve.front.processes import FrontProcess
 from edgeserve.live.input_rules import InputRule
-from edgeserve.live.predictors import load_predictors
 from edgeserve.live.preflight import Problem, check_before_loading
 from edgeserve.live.profiles import instead, matched_profiles
+from edgeserve.predict.serving.predictors import load_predictors
 from edgeserve.python_file import config_at
 from edgeserve.units import counted
 

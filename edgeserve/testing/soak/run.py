@@ -107,7 +107,7 @@ def hold(
         steps += 1
         digest.update(step_line(now_ns, events, actions).encode())
         if recorder is not None:
-            recorder.record(now_ns, events, actions)
+            recorder.tap(now_ns, events, actions)
         accounts.step(events, actions)
         check_invariants(scheduler.state)
 
