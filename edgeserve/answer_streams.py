@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import queue
+from collections import deque
 from concurrent.futures import CancelledError, Future
-from typing import TYPE_CHECKING, Any, Dict, Iterator, Optional
+from typing import Any, Deque, Dict, Iterator, Optional
 
 from edgeserve.answers import (
     BY_CALLER,
@@ -19,12 +20,10 @@ from edgeserve.answers import (
 )
 from edgeserve.errors import Cancelled
 from edgeserve.interpreter import check_may_wait
-
-if TYPE_CHECKING:
-    import asyncio
+from edgeserve.waits import await_within
 
 
-class _End:
+class _LastPiece:
     """Stands behind the last piece."""
 
 
@@ -52,7 +51,7 @@ class AnswerStream(Iterator[Dict[str, Any]]):
 
     def end(self) -> None:
         """No more pieces come."""
-        self._pieces.put(_End)
+        self._pieces.put(_LastPiece)
 
     def put(self, piece: Dict[str, Any]) -> bool:
         """A piece has come; False when too many are unread. For the thread that receives."""
@@ -72,7 +71,7 @@ class AnswerStream(Iterator[Dict[str, Any]]):
                 piece = self._pieces.get(timeout=seconds(self._timeout_ms))
             except queue.Empty:
                 piece = self._last_piece()
-            if piece is not _End:
+            if piece is not _LastPiece:
                 return dict(piece)
             self._over = True
             self.answer()  # raises what kept the request from completing
@@ -121,7 +120,8 @@ class AsyncAnswerStream:
         self._timeout_ms = timeout_ms
         self._has_given_up = False
         self._loop = asyncio.get_running_loop()
-        self._pieces: asyncio.Queue[Any] = asyncio.Queue()
+        self._pieces: Deque[Optional[Dict[str, Any]]] = deque()  # None: no more come
+        self._came = asyncio.Event()
         self._put = self._taken = 0  # each is counted by one thread alone
         self._over = False
         self._pending: Future[Answer]
@@ -145,10 +145,21 @@ class AsyncAnswerStream:
 
     def _hand_over(self, piece: Optional[Dict[str, Any]]) -> bool:
         try:
-            self._loop.call_soon_threadsafe(self._pieces.put_nowait, piece)
+            self._loop.call_soon_threadsafe(self._take_in, piece)
         except RuntimeError:  # the event loop is closed, and with it the stream's reader
             return False
         return True
+
+    def _take_in(self, piece: Optional[Dict[str, Any]]) -> None:
+        self._pieces.append(piece)
+        self._came.set()
+
+    async def _next(self, wait_s: Optional[float]) -> Optional[Dict[str, Any]]:
+        """The next piece, which stays where the wait is cancelled."""
+        while not self._pieces:
+            self._came.clear()
+            await await_within(self._came.wait(), wait_s)
+        return self._pieces.popleft()
 
     def __aiter__(self) -> AsyncAnswerStream:
         return self
@@ -158,7 +169,7 @@ class AsyncAnswerStream:
 
         if not self._over:
             try:
-                piece: Optional[Dict[str, Any]] = await asyncio.wait_for(self._pieces.get(), seconds(self._timeout_ms))
+                piece = await self._next(seconds(self._timeout_ms))
             except asyncio.TimeoutError:
                 piece = await self._last_piece()
             if piece is not None:
@@ -173,7 +184,7 @@ class AsyncAnswerStream:
 
         self._give_up()
         try:
-            return await asyncio.wait_for(self._pieces.get(), LAST_S)
+            return await self._next(LAST_S)
         except asyncio.TimeoutError:
             self.cancel()
             raise timed_out(PIECES, self._timeout_ms, self._pending) from None
@@ -186,7 +197,7 @@ class AsyncAnswerStream:
             if self._pending.cancelled():
                 break
             try:
-                answer: Answer = await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(self._pending)), wait_s)
+                answer: Answer = await await_within(asyncio.shield(asyncio.wrap_future(self._pending)), wait_s)
                 return answer
             except asyncio.TimeoutError:
                 self._give_up()

@@ -24,7 +24,7 @@ from edgeserve.answers import Answer, TakesPieces, TimedOut, answer_awaited, ans
 from edgeserve.errors import BadInput, Cancelled, ConfigError, Rejected, RequestError
 from edgeserve.interpreter import check_may_wait, check_process, may_wait
 from edgeserve.ipc import wire
-from edgeserve.ipc.courier import Courier, Pending
+from edgeserve.ipc.courier import Courier, PendingReply
 from edgeserve.ipc.endpoints import check_server_place, default_endpoint, read_client_keys, read_public_key
 from edgeserve.ipc.link import Link
 from edgeserve.ipc.slab import Lease
@@ -173,7 +173,7 @@ class Client:
         copy: bool,
         pieces: Optional[TakesPieces] = None,
         origin: str | None = None,
-    ) -> Pending:
+    ) -> PendingReply:
         options = given(asked)
         if "priority_class" in options:
             options["class"] = options.pop("priority_class")
@@ -221,10 +221,10 @@ class Client:
         pieces: Optional[TakesPieces] = None,
         app: str = "",
         lease: Optional[Lease] = None,
-    ) -> Pending:
+    ) -> PendingReply:
         self._check()
         courier = self._courier
-        pending = Pending(courier, key, app)
+        pending = PendingReply(courier, key, app)
         pending.stream = pieces
         if lease is not None and not lease.is_empty():
             pending.lease = lease
@@ -235,7 +235,7 @@ class Client:
             courier.end(key, Cancelled("the client was closed"), None)
         return pending
 
-    def _wait(self, pending: Pending, timeout_ms: float | None, what: str) -> Any:
+    def _wait(self, pending: PendingReply, timeout_ms: float | None, what: str) -> Any:
         wait_ms = self.timeout_ms if timeout_ms is None else timeout_ms
         return answer_within(pending, wait_ms, what)
 
@@ -248,7 +248,7 @@ class Client:
         check_may_wait(f"{what}()")
         return self._wait(self._question(encode, *words), timeout_ms, what)
 
-    def _question(self, encode: Callable[..., bytes], *words: Any) -> Pending:
+    def _question(self, encode: Callable[..., bytes], *words: Any) -> PendingReply:
         """``encode(key, *words)`` on its way."""
         key = next(self._keys)
         return self._post(key, [encode(key, *words)])
@@ -360,7 +360,7 @@ class AsyncClient:
         pieces = AsyncAnswerStream(client.timeout_ms if timeout_ms is None else timeout_ms)
         return pieces.follow(client._ask(app, inputs, options, True, pieces, origin))
 
-    async def _wait(self, pending: Pending, timeout_ms: float | None, what: str) -> Any:
+    async def _wait(self, pending: PendingReply, timeout_ms: float | None, what: str) -> Any:
         wait_ms = self._client.timeout_ms if timeout_ms is None else timeout_ms
         return await answer_awaited(pending, wait_ms, what)
 

@@ -183,7 +183,6 @@ REASONS: Mapping[str, Tuple[str, str]] = {
         "places or lane time are short, and this client has or asks for more than its share of them",
     ),
     "client_bytes": ("rejected", "its client has a quarter of `[server] memory` in flight"),
-    "app_bytes": ("rejected", "its app has `[app.NAME] pending_bytes_max` bytes in flight"),
     "server_bytes": ("rejected", "all requests have `[server] memory` in flight"),
     "too many in flight": ("rejected", "this client has as many requests without a reply as one may have"),
     "too many clients": ("rejected", "`[server] clients_max` clients have requests in flight"),

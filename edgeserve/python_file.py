@@ -1,4 +1,4 @@
-"""``app.py:runtime``: a runtime that a Python program defines, for ``edgeserve serve``."""
+"""``app.py:runtime``: a runtime that a Python program defines, where a command takes a configuration."""
 
 from __future__ import annotations
 
@@ -7,12 +7,19 @@ import importlib.util
 import os
 import re
 import sys
+from dataclasses import replace
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any, Dict
 
-from edgeserve.async_runtime import AsyncRuntime
+from edgeserve.config.loading import load_config, parse_toml, read_toml
+from edgeserve.config.schema import Config
 from edgeserve.errors import ConfigError, nearest
-from edgeserve.runtime import Runtime
+
+if TYPE_CHECKING:
+    from edgeserve.runtime import Runtime
+
+CONFIG_HELP = "the configuration file, such as edge.toml, or a runtime of a Python program, app.py:runtime"
+"""What a command's ``CONFIG`` may be."""
 
 _PLACE = re.compile(r"(?P<module>.+):(?P<name>[A-Za-z_][\w.]*)")
 
@@ -22,9 +29,27 @@ def names_runtime(place: str) -> bool:
     return place.rstrip(":").endswith(".py") or (_PLACE.fullmatch(place) is not None and not os.path.exists(place))
 
 
+def config_at(place: str) -> Config:
+    """The configuration of a file, or of a program's runtime, whose ``source`` is ``place`` then. Raises
+    :class:`ConfigError`."""
+    return replace(runtime_at(place).configuration, source=place) if names_runtime(place) else load_config(place)
+
+
+def sections_of(config: Config) -> Dict[str, Any]:
+    """The sections of what :func:`config_at` returned, as a file has them."""
+    if not names_runtime(config.source):
+        return read_toml(config.source)
+    from edgeserve.config.toml_text import toml_of
+
+    return parse_toml(toml_of(config), config.source)
+
+
 def runtime_at(place: str) -> Runtime:
     """The runtime of that name in a file or a module, not started. Raises :class:`ConfigError` saying what is wrong
     there."""
+    from edgeserve.async_runtime import AsyncRuntime
+    from edgeserve.runtime import Runtime
+
     found = _PLACE.fullmatch(place)
     if found is None:
         raise ConfigError(f"{place}: which object of the program is the runtime? Name it: {place.rstrip(':')}:runtime")

@@ -271,7 +271,7 @@ class Runtime:
             raise
         if request.predictors is not None:
             if request.predictors.missing(request.hints):  # on this thread: the loop has others to serve
-                request.hints = request.predictors.complete(request.hints, request.inputs, clock_ns)
+                request.hints = request.predictors.on_arrival(request.hints, request.inputs, clock_ns)
                 request.predicted_ns = clock_ns() - now_ns
             request.predictors = None
         self._post_request(request, future)

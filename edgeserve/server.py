@@ -26,7 +26,7 @@ from edgeserve.ipc.endpoints import remove_sockets
 from edgeserve.live.service_manager import Heartbeat, started_by
 from edgeserve.live.startup import StartInterrupted, naming_file
 from edgeserve.live.world import LostDevice
-from edgeserve.python_file import names_runtime, runtime_at
+from edgeserve.python_file import CONFIG_HELP, names_runtime, runtime_at
 from edgeserve.runtime import STOP_GRACE_S, Runtime
 from edgeserve.units import counted, format_duration
 
@@ -50,9 +50,7 @@ STUCK_STATUS = 70
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "config", help="the configuration file, such as edge.toml, or a runtime of a Python program, app.py:runtime"
-    )
+    parser.add_argument("config", help=CONFIG_HELP)
     parser.add_argument(
         "--endpoint",
         default="",

@@ -44,6 +44,7 @@ LOOSE = {
     "server",
     "texts",
     "units",
+    "waits",
 }
 
 GROUND = {
@@ -60,6 +61,7 @@ GROUND = {
     "lognormal",
     "interpreter",
     "texts",
+    "waits",
 }  # level 0
 OUTSIDE = {"engines", "offload", "ipc", "device"}  # level 2: threads, sockets, engines
 
@@ -67,7 +69,7 @@ OUTSIDE = {"engines", "offload", "ipc", "device"}  # level 2: threads, sockets, 
 ROOMS = {
     "units": set(),
     "errors": set(),
-    "answer_streams": {"answers", "interpreter"},
+    "answer_streams": {"answers", "interpreter", "waits"},
     "answers": {"interpreter"},
     "request": set(),
     "request_options": set(),
@@ -78,6 +80,7 @@ ROOMS = {
     "lognormal": set(),
     "interpreter": set(),
     "texts": set(),
+    "waits": set(),
     "sched": set(),
     "loop": {"sched.protocol", "sched.latency.window"},
     "engines": {"", "predict"},
@@ -85,10 +88,11 @@ ROOMS = {
     "offload": {"engines"},
     "device": {"sched.protocol"},
     "predict": set(),
-    "taps": {"sched"},
+    "predict.serving": {"predict", "engines", "sched", "live"},
+    "taps": {"sched", ""},
     "sim": {"sched", "loop", "taps", "device.filter"},
     "testing": {"sched", "loop", "sim", "taps", "engines.base", "front", "client", "runtime"},
-    "live": {"sched", "loop", "taps", "predict", ""} | OUTSIDE,
+    "live": {"sched", "loop", ""} | OUTSIDE,  # taps and predictions by the names of live/plug_ins.py
     "policy": {"sched"},
     "engine": {"engines"},
     "app": {"engines.base"},
@@ -101,7 +105,20 @@ ROOMS = {
     "fronts": {"front", "client", "engines.image", ""},
     "fronts.http": {"front", "client", "taps", ""},
     "fronts.ray": {"async_runtime", "runtime", "live.errors", ""},
-    "commands": {"sched", "loop", "sim", "predict", "live", "taps", "runtime", "client", "front", "fronts", ""}
+    "commands": {
+        "sched",
+        "loop",
+        "sim",
+        "predict",
+        "live",
+        "taps",
+        "runtime",
+        "python_file",
+        "client",
+        "front",
+        "fronts",
+        "",
+    }
     | OUTSIDE,
     "cli": {"server", "commands", ""},
     "__main__": {"cli"},
@@ -110,7 +127,7 @@ ROOMS = {
 
 # What a front imports, as a stranger's does; and the exceptions, with what each is for.
 FRONTS = ("fronts",)
-FRONT_MAY = ("", "front", "client", "answers", "answer_streams", "errors", "units")
+FRONT_MAY = ("", "front", "client", "answers", "answer_streams", "errors", "units", "waits")
 FRONT_EXCEPTIONS = {
     "fronts.http.backend": {"request_options"},  # the form of a traceparent
     "fronts.http.health_routes": {"taps.metrics_endpoint"},  # /metrics
@@ -198,6 +215,8 @@ PURE = ("sched", "loop", "device.filter")  # the last is the simulator's, too
 METHODS_TOO = GROUND | {"sched", "loop", "taps", "sim", "runtime"}  # what others write code against
 MAY_READ_THE_CLOCK = (
     "live",
+    "taps.span_export",
+    "waits",
     "client",
     "front.contract",
     "fronts.camera_front",
@@ -205,6 +224,7 @@ MAY_READ_THE_CLOCK = (
     "fronts.ray.calls",
     "commands",
     "testing.engine_conformance",
+    "testing.tap_conformance",
     "engines.tensorrt.build_process",
 )  # a program of its own
 IMPURE = {
@@ -391,6 +411,20 @@ def test_a_scheduler_of_other_policies_brings_no_published_one():
     assert done.stdout.strip() == "edgeserve.sched.published.orloj.orloj", done.stderr
 
 
+WAITS = {"select": "readable_files", "wait_for": "await_within"}
+"""Waits of the standard library that fail with many open files, or lose a cancellation: what is used instead."""
+
+
+@for_each(lambda: sorted(set(TREES) - {"waits"}))
+def test_waits_are_those_of_one_module(module):
+    for node in nodes_of(TREES[module]):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.attr in WAITS:
+            name = f"{node.value.id}.{node.attr}"
+            assert name not in ("select.select", "asyncio.wait_for"), (
+                f"{module}: waits.{WAITS[node.attr]} keeps its word"
+            )
+
+
 def test_only_public_modules_lie_at_the_top():
     assert {name for name in TREES if "." not in name and not is_package(name)} | {""} == LOOSE
 
@@ -399,6 +433,16 @@ def test_no_file_name_stands_three_times():
     """A name in a message, a trace or a search leads to one file, or to one of two."""
     times = Counter(os.path.basename(path) for path in PATHS.values())
     assert [name for name, count in times.items() if count > 2 and name != "__init__.py"] == []
+
+
+TWICE = {"App", "Node"}
+"""An app and its nodes as a program writes them, and as the scheduler has them."""
+
+
+def test_no_name_of_a_class_stands_twice():
+    classes = [node for module in TREES for node in ast.walk(TREES[module]) if isinstance(node, ast.ClassDef)]
+    times = Counter(node.name for node in classes)
+    assert {name for name, count in times.items() if count > 1} == TWICE
 
 
 def test_no_two_modules_import_each_other_not_even_for_type_checkers():

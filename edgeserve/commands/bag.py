@@ -19,13 +19,15 @@ from edgeserve.commands.fronts import run_asking
 from edgeserve.commands.image_front import add_image_arguments, detector_of, table_of, text_of
 from edgeserve.commands.report_tables import print_reports
 from edgeserve.commands.simulate import print_json, wide_console
+from edgeserve.config.schema import Config
 from edgeserve.errors import ConfigError
 from edgeserve.fronts.bag import BagReader, BagRun, BagWriter, arrivals_ms
 from edgeserve.live.preflight import import_policies
 from edgeserve.live.stats import percentiles_ms
+from edgeserve.python_file import config_at, sections_of
 from edgeserve.sim.report import report_of
 from edgeserve.sim.run import machine_to_simulate, profiles_to_simulate, simulate
-from edgeserve.sim.scenario import Scenario, parse_scenario
+from edgeserve.sim.scenario import EDGE_SECTIONS, Scenario, parse_scenario
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -87,7 +89,7 @@ def _simulate(args: argparse.Namespace, reader: BagReader) -> int:
         raise ConfigError("--out and --simulate: virtual time runs no model, so there are no answers to write")
     times_ms = arrivals_ms(reader)
     with tempfile.TemporaryDirectory(prefix="edgeserve-bag-") as folder:
-        scenario = scenario_of(args.config, args.app, times_ms, folder)
+        scenario = scenario_of(config_at(args.config), args.app, times_ms, folder)
         import_policies(scenario.config)
         measured = machine_to_simulate(scenario.config)
         world = simulate(scenario, scenario.run.seed, profiles_to_simulate(scenario.config), measured=measured).world
@@ -99,7 +101,7 @@ def _simulate(args: argparse.Namespace, reader: BagReader) -> int:
     return 0
 
 
-def scenario_of(config: str, app: str, times_ms: Mapping[str, Any], folder: str) -> Scenario:
+def scenario_of(config: Config, app: str, times_ms: Mapping[str, Any], folder: str) -> Scenario:
     """The configuration with a trace per topic, whose times keep their distances. Files are written to ``folder``."""
     workloads: Dict[str, Any] = {}
     for index, (topic, times) in enumerate(sorted(times_ms.items())):
@@ -110,8 +112,8 @@ def scenario_of(config: str, app: str, times_ms: Mapping[str, Any], folder: str)
         workloads[name] = {"app": app, "kind": "trace", "file": path, "axis": "bag"}
     last_ms = max((times[-1] for times in times_ms.values() if times), default=0.0)
     table = {
-        "config": os.path.abspath(config),
+        **{name: table for name, table in sections_of(config).items() if name in EDGE_SECTIONS},
         "run": {"duration": f"{last_ms / 1000 + 1:.3f}s", "seeds": 1},
         "workload": workloads,
     }
-    return parse_scenario(table, folder, config)
+    return parse_scenario(table, config.directory, config.source)

@@ -19,9 +19,9 @@ from edgeserve.client import Client
 from edgeserve.commands.connection import add_connection_arguments
 from edgeserve.commands.infer import add_request_arguments, read_inputs
 from edgeserve.commands.inputs import example_inputs
-from edgeserve.config.loading import load_config
 from edgeserve.errors import BadInput, RequestError, UnknownApp, nearest
 from edgeserve.live.stats import percentiles_ms
+from edgeserve.python_file import CONFIG_HELP, config_at
 from edgeserve.sim.workload import read_trace
 from edgeserve.units import NS_PER_S, ns_to_ms, ns_to_s, parse_duration_ns, s_to_ns
 
@@ -50,7 +50,7 @@ class ResolvedOptions(NamedTuple):
     streams: int = 0
 
 
-class Tally:
+class BenchTally:
     """The outcomes of one run's requests. Written by the client's thread and the sender's, so behind one lock."""
 
     def __init__(self) -> None:
@@ -143,7 +143,7 @@ class Tally:
 
 def open_loop(bus: Client, terms: ResolvedOptions, due_times_ns: Iterator[int]) -> Dict[str, Any]:
     """Send at the times given (from now on), wait for the answers."""
-    tally = Tally()
+    tally = BenchTally()
     start_ns = time.monotonic_ns()
     last_ns = 0
     for at_ns in due_times_ns:
@@ -158,7 +158,7 @@ def open_loop(bus: Client, terms: ResolvedOptions, due_times_ns: Iterator[int]) 
 
 def closed_loop(bus: Client, terms: ResolvedOptions, in_flight: int, run_s: float) -> Dict[str, Any]:
     """Keep ``in_flight`` requests open for ``run_s`` seconds."""
-    tally = Tally()
+    tally = BenchTally()
     free = threading.Semaphore(in_flight)
     start_ns = time.monotonic_ns()
     stop_ns = start_ns + s_to_ns(run_s)
@@ -227,7 +227,7 @@ def rate_of(text: str, capacity: Callable[[], float]) -> float:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``edgeserve bench``."""
-    parser.add_argument("config", nargs="?", help="the configuration of the running server (for its endpoint)")
+    parser.add_argument("config", nargs="?", help=f"of the running server, for its endpoint: {CONFIG_HELP}")
     add_connection_arguments(parser)
     parser.add_argument("--app", help="the app to ask (default: the only one)")
     parser.add_argument(
@@ -272,7 +272,7 @@ def main(args: argparse.Namespace) -> int:
     """Exit status: 0, or 1 when less than ``--finish-min`` came in time."""
     if not 1 <= args.in_flight <= 4096 or not 0 < args.seconds <= 86400:
         raise BadInput(f"--in-flight {args.in_flight}, --seconds {args.seconds}: expected 1 to 4096, and up to a day")
-    endpoint = args.endpoint or (load_config(args.config).server.endpoint if args.config else "") or None
+    endpoint = args.endpoint or (config_at(args.config).server.endpoint if args.config else "") or None
     try:
         slo_ns = parse_duration_ns(args.slo) if args.slo else None
     except ValueError as error:

@@ -20,7 +20,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_image_arguments(parser)
     parser.add_argument("--page", default="", metavar="HOST:PORT", help="show the boxes there, such as 127.0.0.1:8090")
     parser.add_argument(
-        "--lines", default="-", metavar="FILE", help="a JSON line for each frame (default: standard output; '': none)"
+        "--lines",
+        metavar="FILE",
+        help="a JSON line for each frame (default: as [front.camera] says, else standard output; '': none)",
     )
     parser.add_argument("--rate", type=float, metavar="N", help="at most so many frames a second")
     parser.add_argument("--loop", action="store_true", help="play a file again and again")
@@ -39,6 +41,7 @@ def main(args: argparse.Namespace) -> int:
     front = front_with(
         args,
         "camera",
+        {"lines": "-"},
         source=args.source,
         app=args.app,
         form=args.form or None,

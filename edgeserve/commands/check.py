@@ -11,20 +11,18 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import shutil
 import statistics
 import sys
 from dataclasses import replace
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
-from edgeserve.commands.check_advice import TRIES_MAX, Case, Setting, advice, busiest_lane, lanes_of
+from edgeserve.commands.check_advice import TRIES_MAX, CheckSetting, ShortApp, advice, busiest_lane, lanes_of
 from edgeserve.commands.check_variants import VariantRow, table_of, variant_rows
 from edgeserve.commands.init.slo import read_rates
 from edgeserve.commands.language_truth import read_lengths, with_language_models
 from edgeserve.commands.report_tables import client_rows
 from edgeserve.commands.wrapping import wrapped
-from edgeserve.config.loading import parse_config, read_toml
 from edgeserve.config.machine import device_name
 from edgeserve.config.profiles import Profile
 from edgeserve.config.schema import Config
@@ -36,11 +34,12 @@ from edgeserve.live.preflight import (
     models_of_sequences,
 )
 from edgeserve.live.profiles import matched_profiles
+from edgeserve.python_file import CONFIG_HELP, config_at, sections_of
 from edgeserve.sched.core.build import model_lanes, policy_of, profiled_lanes
 from edgeserve.sim.host import Measured
 from edgeserve.sim.report import Report, report_of
 from edgeserve.sim.run import machine_to_simulate, simulate
-from edgeserve.sim.scenario import Scenario, parse_scenario, with_load
+from edgeserve.sim.scenario import EDGE_SECTIONS, Scenario, parse_scenario, with_load
 from edgeserve.sim.world import Ended, SimWorld
 from edgeserve.units import NS_PER_S, format_duration, ms_to_ns, s_to_ns
 
@@ -102,7 +101,7 @@ class Break(NamedTuple):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("config", metavar="CONFIG", help="the configuration file, such as edge.toml")
+    parser.add_argument("config", metavar="CONFIG", help=CONFIG_HELP)
     parser.add_argument(
         "--rate",
         action="append",
@@ -135,9 +134,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """0 when every app with a rate meets it."""
-    table = read_toml(args.config)
-    directory = os.path.dirname(os.path.abspath(args.config))
-    config = parse_config(table, directory, args.config)
+    config = config_at(args.config)
+    table, directory = sections_of(config), config.directory
     if not args.rate:
         apps = " ".join(f"--rate {name}=10" for name in config.apps)
         raise ConfigError(
@@ -156,11 +154,11 @@ def main(args: argparse.Namespace) -> int:
     sequences = sorted(models_of_sequences(config))
     lengths = read_lengths(args.tokens, config.apps)
 
-    def scenario_for(change: Setting) -> Tuple[Scenario, List[str]]:
+    def scenario_for(change: CheckSetting) -> Tuple[Scenario, List[str]]:
         made = scenario_of(change.table, change.asked, args.arrivals, directory, args.config, bool(profiles))
         return with_language_models(made, sequences, change.profiles, lengths)
 
-    setting = Setting(known, asked, profiles)
+    setting = CheckSetting(known, asked, profiles)
     scenario, assumed = scenario_for(setting)
 
     from edgeserve.commands.console import PlainConsole
@@ -180,8 +178,8 @@ class Runs:
 
     def __init__(
         self,
-        setting: Setting,
-        scenario_for: Callable[[Setting], Tuple[Scenario, List[str]]],
+        setting: CheckSetting,
+        scenario_for: Callable[[CheckSetting], Tuple[Scenario, List[str]]],
         costs: Measured,
         bars: Any,
     ) -> None:
@@ -195,7 +193,7 @@ class Runs:
         self,
         load: float,
         without: str = "",
-        change: Optional[Setting] = None,
+        change: Optional[CheckSetting] = None,
         what: str = "",
         wanted: Optional[Mapping[str, float]] = None,
     ) -> Report:
@@ -224,7 +222,7 @@ def examine(runs: Runs, config: Config, rates: Mapping[str, float], least: float
     changes: List[str] = []
     if worst.app:
         needs_ns = impossible[worst.app].needs_ns if worst.app in impossible else 0
-        case = Case(config, runs.setting, rates, least, worst.app, worst.load, worst.report, worst.held, needs_ns)
+        case = ShortApp(config, runs.setting, rates, least, worst.app, worst.load, worst.report, worst.held, needs_ns)
         wanted = {worst.app: least}
         changes = advice(case, lambda load, change, what: runs.report(load, "", change, what, wanted))
     too_slow = [alone_too_slow(fit) for fit in impossible.values()]
@@ -322,11 +320,7 @@ def scenario_of(
         }
         for (app, client), rate in asked.items()
     }
-    edge = {
-        key: value
-        for key, value in table.items()
-        if key in ("server", "device", "lane", "model", "policy", "app", "monitor")
-    }
+    edge = {key: value for key, value in table.items() if key in EDGE_SECTIONS}
     return parse_scenario(
         {**edge, "workload": workloads, "run": {"seeds": SEEDS, **({} if profiled else {"noise": NOISE})}},
         directory,

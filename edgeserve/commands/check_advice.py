@@ -42,7 +42,7 @@ WAITS = (0.8, 0.4)
 """``background_wait`` in a trial, in parts of the time between two requests of the app."""
 
 
-class Setting(NamedTuple):
+class CheckSetting(NamedTuple):
     """A configuration's table, the requests per second by app and client, and the profiles that tell times."""
 
     table: Mapping[str, Any]
@@ -50,21 +50,21 @@ class Setting(NamedTuple):
     profiles: Sequence[Profile]
 
 
-class Trial(NamedTuple):
+class ChangeTrial(NamedTuple):
     """A change: the words that say it, what is simulated, and at which load (0.0: at the case's)."""
 
     words: str
-    setting: Setting
+    setting: CheckSetting
     load: float = 0.0
 
 
-class Case(NamedTuple):
+class ShortApp(NamedTuple):
     """An app that falls short at ``load`` times the ``rates``, as ``report`` says: less than ``least`` of its requests
     are in time. ``held``: a smaller load at which all apps hold, 0.0 where none is known. ``needs_ns``: what a lone
     request takes, where its deadline does not allow that."""
 
     config: Config
-    setting: Setting
+    setting: CheckSetting
     rates: Mapping[str, float]
     least: float
     app: str
@@ -88,10 +88,10 @@ class Case(NamedTuple):
         table["app"][self.app].update({"slo": self.slo, **keys} if self.slo else keys)
         return table
 
-    def trial(self, words: str, load: float = 0.0, **changes: Any) -> Trial:
+    def trial(self, words: str, load: float = 0.0, **changes: Any) -> ChangeTrial:
         """A change of the setting, with the deadline that it needs."""
         also = f' with [app.{self.app}] slo = "{self.slo}"' if self.slo else ""
-        return Trial(words + also, self.setting._replace(**{"table": self.table(), **changes}), load)
+        return ChangeTrial(words + also, self.setting._replace(**{"table": self.table(), **changes}), load)
 
     def short(self, report: Report) -> List[str]:
         """The apps that fall short in a report and did not before, and the app itself where it still does."""
@@ -103,11 +103,11 @@ class Case(NamedTuple):
         ]
 
 
-Simulated = Callable[[float, Setting, str], Report]
+Simulated = Callable[[float, CheckSetting, str], Report]
 """A report of a changed setting at a multiple of the rates. The text tells people what is tried."""
 
 
-def advice(case: Case, simulated: Simulated) -> List[str]:
+def advice(case: ShortApp, simulated: Simulated) -> List[str]:
     """What makes the app hold, a line for each change."""
     tries = _Tries(case, simulated)
     lane, busy = busiest_lane(case.config, case.app, case.report)
@@ -134,12 +134,12 @@ def advice(case: Case, simulated: Simulated) -> List[str]:
 class _Tries:
     """Simulates changes, at most :data:`TRIES_MAX`."""
 
-    def __init__(self, case: Case, simulated: Simulated) -> None:
+    def __init__(self, case: ShortApp, simulated: Simulated) -> None:
         self._case = case
         self._simulated = simulated
         self._left = TRIES_MAX
 
-    def first(self, trials: Iterator[Trial], at_a_cost: bool = False) -> str:
+    def first(self, trials: Iterator[ChangeTrial], at_a_cost: bool = False) -> str:
         """The first change that helps, with what it does, or ``""``. ``at_a_cost``: others may fall short by it."""
         app = self._case.app
         for trial in trials:
@@ -153,13 +153,13 @@ class _Tries:
             return f"{trial.words}: {after.apps[app].finish_rate:.1%} of {app} are in time then{paid}"
         return ""
 
-    def _try(self, trial: Trial, load: float) -> Optional[Report]:
+    def _try(self, trial: ChangeTrial, load: float) -> Optional[Report]:
         if self._left <= 0:
             return None
         self._left -= 1
         return self._simulated(load, trial.setting, trial.words.partition(":")[0])
 
-    def _holds_below(self, trial: Trial) -> bool:
+    def _holds_below(self, trial: ChangeTrial) -> bool:
         """Beyond the rates that were asked for, the search for a break goes through smaller loads first: the largest
         that held must hold still."""
         case = self._case
@@ -172,17 +172,17 @@ class _Tries:
 # --- changes --------------------------------------------------------------------------------------------------------
 
 
-def _longer(case: Case) -> Iterator[Trial]:
+def _longer(case: ShortApp) -> Iterator[ChangeTrial]:
     """Longer deadlines: at least what the slowest answers took."""
     slowest_ns = max(case.needs_ns, ms_to_ns(case.report.apps[case.app].p99_ms))
     for times in LONGER:
         least_ns = max(round(case.config.apps[case.app].slo_ns * times), round(slowest_ns * times / LONGER[0]))
         slo = format_duration(round_up(least_ns))
         words = f'a longer deadline, such as [app.{case.app}] slo = "{slo}"'
-        yield Trial(words, case.setting._replace(table=case.table(slo=slo)))
+        yield ChangeTrial(words, case.setting._replace(table=case.table(slo=slo)))
 
 
-def _no_deadline(case: Case) -> str:
+def _no_deadline(case: ShortApp) -> str:
     told = f"no deadline helps: {case.app} falls short with {LONGER[-1]:g} times its slo, too"
     above = [name for name in _neighbours(case) if case.config.apps[name].priority_class != "background"]
     if case.config.apps[case.app].priority_class != "background" or not above:
@@ -193,7 +193,7 @@ def _no_deadline(case: Case) -> str:
     )
 
 
-def _nothing(case: Case, busy: float) -> str:
+def _nothing(case: ShortApp, busy: float) -> str:
     """That no change helps, and what is full where it is no lane."""
     if busy < BUSY and not _neighbours(case):
         return (
@@ -203,13 +203,13 @@ def _nothing(case: Case, busy: float) -> str:
     return f"no change alone makes {case.app} hold: a lane of its own and fewer requests were tried, too"
 
 
-def _neighbours(case: Case) -> List[str]:
+def _neighbours(case: ShortApp) -> List[str]:
     """The other apps that are asked and share a lane."""
     own = set(lanes_of(case.config, case.app))
     return [name for name in case.rates if name != case.app and own.intersection(lanes_of(case.config, name))]
 
 
-def _fewer(case: Case) -> Iterator[Trial]:
+def _fewer(case: ShortApp) -> Iterator[ChangeTrial]:
     """Fewer requests of the app alone, then of all apps."""
     if not case.held:
         return
@@ -224,7 +224,7 @@ def _fewer(case: Case) -> Iterator[Trial]:
             yield case.trial(f"fewer requests: about {told} hold", 1.0, asked=asked)
 
 
-def _own_lane(case: Case, busiest: str) -> Iterator[Trial]:
+def _own_lane(case: ShortApp, busiest: str) -> Iterator[ChangeTrial]:
     """A lane for the app's models alone; another one for all models of the busiest lane where the app shares its
     models, or is alone."""
     config, own = case.config, set(case.models)
@@ -253,7 +253,7 @@ def _own_lane(case: Case, busiest: str) -> Iterator[Trial]:
     )
 
 
-def _in_parts(case: Case) -> Iterator[Trial]:
+def _in_parts(case: ShortApp) -> Iterator[ChangeTrial]:
     """The model of a background app cut into nodes that fit between the requests of others."""
     app = case.config.apps[case.app]
     if app.priority_class != "background" or len(app.nodes) != 1:
@@ -278,7 +278,7 @@ def _in_parts(case: Case) -> Iterator[Trial]:
         yield case.trial(f"the model in {count} parts of at most {longest}, as nodes of one app", table=table)
 
 
-def _background_waits(case: Case) -> Iterator[Trial]:
+def _background_waits(case: ShortApp) -> Iterator[ChangeTrial]:
     """Background work that may delay what goes before it, once in a while."""
     app = case.config.apps[case.app]
     if app.priority_class != "background":

@@ -13,7 +13,7 @@ import time
 from typing import IO, Any, Dict, Iterator, Optional, Sequence, Tuple
 
 from edgeserve.commands.intervals import read_interval_ns
-from edgeserve.device.boards import Board, detect_board
+from edgeserve.device.boards import Machine, detect_board
 from edgeserve.device.monitor import Monitor
 from edgeserve.device.replay import line_table, recorded_lines
 from edgeserve.device.sources import TEGRASTATS, sources_for
@@ -121,7 +121,7 @@ def _states(monitor: Monitor, interval_ns: int, count: int) -> Iterator[DeviceSt
         yield monitor.turn()
 
 
-def _state_table(state: DeviceState, board: Board) -> Dict[str, Any]:
+def _state_table(state: DeviceState, board: Machine) -> Dict[str, Any]:
     """One reading for JSON, on the wall clock."""
     readings = state.table()
     del readings["at_ns"]
@@ -135,7 +135,7 @@ def _state_table(state: DeviceState, board: Board) -> Dict[str, Any]:
     }
 
 
-def _live_table(states: Iterator[DeviceState], monitor: Monitor, board: Board) -> None:
+def _live_table(states: Iterator[DeviceState], monitor: Monitor, board: Machine) -> None:
     from rich.live import Live
 
     from edgeserve.commands.console import PlainConsole
@@ -146,7 +146,7 @@ def _live_table(states: Iterator[DeviceState], monitor: Monitor, board: Board) -
             live.update(_table(state, monitor, board), refresh=True)
 
 
-def _table(state: DeviceState, monitor: Monitor, board: Board) -> Any:
+def _table(state: DeviceState, monitor: Monitor, board: Machine) -> Any:
     from rich.table import Table
 
     title = " ".join(

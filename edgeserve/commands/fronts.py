@@ -11,16 +11,16 @@ from typing import Any, Awaitable, Callable, Mapping, Tuple, Type, TypeVar
 
 from edgeserve.client import AsyncClient
 from edgeserve.commands.connection import add_connection_arguments
-from edgeserve.config.loading import load_config
 from edgeserve.config.plain_text import log_to
 from edgeserve.front import Front
 from edgeserve.front.registry import front_of, server_key_of
 from edgeserve.front.runner import LOG_FORMAT, run_connected, run_front
+from edgeserve.python_file import CONFIG_HELP, config_at
 
 
 def add_front_arguments(parser: argparse.ArgumentParser) -> None:
     """The configuration and the connection."""
-    parser.add_argument("config", nargs="?", default="", help="the server's configuration file: its endpoint")
+    parser.add_argument("config", nargs="?", default="", help=f"for its endpoint and its [front.NAME]: {CONFIG_HELP}")
     add_connection_arguments(parser, "this front's own keys")
 
 
@@ -30,24 +30,27 @@ def serve_front(args: argparse.Namespace, kind: str, **given: Any) -> int:
     return 0
 
 
-def front_with(args: argparse.Namespace, kind: str, **given: Any) -> Any:
-    """Serve the front of a kind until it ends; ``given`` are keys of its table from the command line. Returns it."""
+def front_with(args: argparse.Namespace, kind: str, usual: Mapping[str, Any] | None = None, **given: Any) -> Any:
+    """Serve the front of a kind until it ends; ``given`` are keys of its table from the command line, ``usual`` those
+    of a command whose table lacks them. Returns it."""
     log_to(sys.stderr, logging.DEBUG if getattr(args, "verbose", False) else logging.INFO, LOG_FORMAT)
-    made, settings, endpoint = configured(args, kind, **given)
+    made, settings, endpoint = configured(args, kind, usual, **given)
     return run_front(made, settings, endpoint, kind, with_stdin=getattr(args, "with_stdin", False))
 
 
-def configured(args: argparse.Namespace, kind: str, **given: Any) -> Tuple[Type[Front], Any, str]:
-    """A front's class, its settings and the server's endpoint: from the file's table ``[front.KIND]``, and from
-    ``given``, which goes first unless it is None, False or empty, and is checked as the table is. Raises
+def configured(
+    args: argparse.Namespace, kind: str, usual: Mapping[str, Any] | None = None, **given: Any
+) -> Tuple[Type[Front], Any, str]:
+    """A front's class, its settings and the server's endpoint: from ``given``, unless it is None, False or empty, from
+    the file's table ``[front.KIND]``, and from ``usual``, all checked as a table is. Raises
     :class:`~edgeserve.errors.ConfigError`."""
     table: Mapping[str, Any] = {}
     endpoint, directory, key = args.endpoint, ".", ""
     if args.config:
-        config = load_config(args.config)
+        config = config_at(args.config)
         table, directory, endpoint = config.fronts.get(kind, {}), config.directory, endpoint or config.server.endpoint
         key = server_key_of(config, endpoint)
-    made, settings = front_of(kind, table, directory)
+    made, settings = front_of(kind, {**(usual or {}), **table}, directory)
     given.update(server_key=args.server_key or settings.server_key or key, client_key=args.client_key or None)
     own = {
         name: list(value) if isinstance(value, tuple) else value
@@ -71,6 +74,6 @@ def run_asking(
     """What ``serve`` returns, which ends soon after a signal has set its event. It asks as the bus's client ``name``
     that waits ``timeout_ms`` for an answer at most."""
     log_to(sys.stderr, logging.INFO, LOG_FORMAT)
-    endpoint = args.endpoint or (load_config(args.config).server.endpoint if args.config else "")
+    endpoint = args.endpoint or (config_at(args.config).server.endpoint if args.config else "")
     keys = {"server_key": args.server_key, "client_key": args.client_key}
     return run_connected(serve, endpoint, name=name, timeout_ms=timeout_ms, **keys)

@@ -35,23 +35,23 @@ PREFILL_STEPS = 2.0
 """Reading a prompt, in steps, where no profile has it: what the policy assumes (docs/guide/policies/rtlm.md)."""
 
 
-class Lengths(NamedTuple):
+class TokenCounts(NamedTuple):
     """Mean tokens of an app's prompts and answers."""
 
     prompt: float
     answer: float
 
 
-def read_lengths(words: Sequence[str], apps: Collection[str]) -> Dict[str, Lengths]:
+def read_lengths(words: Sequence[str], apps: Collection[str]) -> Dict[str, TokenCounts]:
     """``--tokens APP=PROMPT/ANSWER``."""
-    found: Dict[str, Lengths] = {}
+    found: Dict[str, TokenCounts] = {}
     for word in words:
         app, _, text = word.partition("=")
         prompt, _, answer = text.partition("/")
         try:
-            lengths = Lengths(float(prompt), float(answer))
+            lengths = TokenCounts(float(prompt), float(answer))
         except ValueError:
-            lengths = Lengths(0.0, 0.0)
+            lengths = TokenCounts(0.0, 0.0)
         if not (1 <= lengths.prompt <= 1e6 and 1 <= lengths.answer <= 1e6):
             raise ConfigError(
                 f"--tokens {word!r}: expected the mean tokens of an app's prompts and answers, such as "
@@ -64,7 +64,7 @@ def read_lengths(words: Sequence[str], apps: Collection[str]) -> Dict[str, Lengt
 
 
 def with_language_models(
-    scenario: Scenario, models: Collection[str], profiles: Sequence[Profile], lengths: Mapping[str, Lengths]
+    scenario: Scenario, models: Collection[str], profiles: Sequence[Profile], lengths: Mapping[str, TokenCounts]
 ) -> Tuple[Scenario, List[str]]:
     """The scenario with ``models`` that answer step by step, in continuous batches, where it has no ``[truth.*]`` of
     them; and what was assumed of their lengths, a sentence per app.
@@ -103,7 +103,7 @@ def _with_lengths(
     item: WorkloadConfig,
     config: Config,
     truths: Mapping[str, TruthConfig],
-    lengths: Mapping[str, Lengths],
+    lengths: Mapping[str, TokenCounts],
     notes: Dict[str, str],
 ) -> WorkloadConfig:
     """A workload whose requests have lengths, where it asks a language model and does not say."""

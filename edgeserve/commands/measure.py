@@ -130,12 +130,17 @@ def measure_size(
     return samples
 
 
-def measure_prompt(session: Session, item: Values, tokens: int, clock_ns: Clock) -> int:
+def measure_prompt(
+    session: Session, item: Values, tokens: int, clock_ns: Clock, stopped: Callable[[], bool] = lambda: False
+) -> int:
     """What each of a prompt's ``tokens`` takes to be read: the median of :data:`PROMPT_RUNS` prompts of the example's
-    tokens; 0 where the example has none. Each prompt begins with another token: an engine may keep what it read."""
+    tokens, or of those before ``stopped()``; 0 where the example has none. Each prompt begins with another token: an
+    engine may keep what it read."""
     known = [int(token) for token in item.get("tokens", ())]
     taken: List[int] = []
     for run in range(PROMPT_RUNS if known else 0):
+        if stopped():
+            break
         prompt = [known[(run + place) % len(known)] for place in range(tokens)]
         begun_ns = clock_ns()
         run_whole(session, Batch([{**item, "tokens": prompt, "max_tokens": 1}], 1))

@@ -37,7 +37,6 @@ from edgeserve.commands.measure import (
     summarise,
 )
 from edgeserve.commands.measure_machine import lines_of, profile_machine
-from edgeserve.config.loading import load_config
 from edgeserve.config.machine import device_name, device_slug
 from edgeserve.config.machine_costs import machine_path
 from edgeserve.config.profile_match import differences, identity, lane_settings
@@ -57,10 +56,11 @@ from edgeserve.engines.base import Engine, LaneInfo, Session, Values
 from edgeserve.engines.cuda.card import cards_of
 from edgeserve.engines.denormals import flushing
 from edgeserve.engines.versions import engine_versions
-from edgeserve.engines.warm import Change, dear_changes, time_changes, warm_up
+from edgeserve.engines.warm import SizeChange, dear_changes, time_changes, warm_up
 from edgeserve.errors import ConfigError, EdgeServeError, ProfileError, nearest
 from edgeserve.offload.pin import Pinned, allowed_cores, pin_thread
 from edgeserve.predict.combiner import KINDS
+from edgeserve.python_file import CONFIG_HELP, config_at
 from edgeserve.sched.latency.saturation import saturating
 from edgeserve.units import counted, format_duration, format_size, ns_to_ms, s_to_ns
 
@@ -100,7 +100,7 @@ class ModelOutcome(NamedTuple):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's arguments."""
-    parser.add_argument("config", metavar="CONFIG", nargs="?", help="configuration file (TOML)")
+    parser.add_argument("config", metavar="CONFIG", nargs="?", help=CONFIG_HELP)
     parser.add_argument("--model", action="append", default=[], metavar="M[,M]", help="only these models")
     parser.add_argument("--batch", default="", metavar="1,2,4", help="these batch sizes instead of the model's own")
     parser.add_argument("--lane", action="append", default=[], metavar="L[,L]", help="only these lanes")
@@ -144,7 +144,7 @@ def main(args: argparse.Namespace) -> int:
         return fit(args)
     if not args.config:
         raise ConfigError("edgeserve profile needs a configuration, such as 'edgeserve profile edge.toml'")
-    config = load_config(args.config)
+    config = config_at(args.config)
     models = _chosen(args.model, config.models, "--model")
     lanes = _chosen(args.lane, config.lanes, "--lane")
     sizes = _sizes(args.batch)
@@ -308,7 +308,7 @@ def _profile(
         session = engine.open(info)
         noted, before_all = _watched(pinned.cores), circumstances()
         timings = {size: timing for size, timing in before.timings.items() if size not in todo}
-        read_ns = _prompt_token_ns(engine, session, item, clock_ns)
+        read_ns = _prompt_token_ns(engine, session, item, clock_ns, _bounded(stopped, rule, clock_ns))
         for done, size in enumerate(todo):
             progress(f"batch {size}", done)
             samples = measure_size(session, item, size, clock_ns, rule, stopped, engine.makes_sequences)
@@ -325,11 +325,11 @@ def _profile(
             }
             profile = _write(path, profile, lane, _fitted(timings, load_ns, alone, read_ns), weights_bytes, work_bytes)
         progress("checking", len(todo))
-        changes = time_changes(session, item, sizes, clock_ns, engine.makes_sequences)
-        lane_circumstances[lane]["changes_ns"] = {str(size): list(change) for size, change in changes.items()}
-        lane_circumstances[lane]["drift"] = _drift_over_lane(engine, session, item, todo[0], timings[todo[0]], clock_ns)
+        changes, drift = _checked(engine, session, item, sizes, todo[0], timings, clock_ns, rule, stopped)
+        lane_circumstances[lane].update(changes_ns=changes, drift=drift)
         _write(path, profile, lane, profile.lanes[lane], weights_bytes, work_bytes)
-        return ModelOutcome(model_name, lane, tuple(todo), kept, path=path, alone=tuple(strangers), changed=changed)
+        why = INTERRUPTED if stopped() else ""
+        return ModelOutcome(model_name, lane, tuple(todo), kept, why, path, tuple(strangers), changed)
     finally:
         engine.unload()
 
@@ -353,12 +353,20 @@ def _as_on(lane: LaneConfig) -> Iterator[Pinned]:
             pin_thread(before)
 
 
-def _prompt_token_ns(engine: Engine, session: Session, item: Values, clock_ns: Callable[[], int]) -> int:
+def _bounded(stopped: Callable[[], bool], rule: StopRule, clock_ns: Callable[[], int]) -> Callable[[], bool]:
+    """True once ``stopped()`` is, or the time that a batch size may take is over, counted from now."""
+    due_ns = clock_ns() + rule.time_ns_max
+    return lambda: stopped() or clock_ns() >= due_ns
+
+
+def _prompt_token_ns(
+    engine: Engine, session: Session, item: Values, clock_ns: Callable[[], int], stopped: Callable[[], bool]
+) -> int:
     """Reading one token of a prompt; 0 of a model that reads none."""
     sequence = engine.sequence()
     if sequence is None:
         return 0
-    return measure_prompt(session, item, min(PROMPT_TOKENS, sequence.context_tokens // 2), clock_ns)
+    return measure_prompt(session, item, min(PROMPT_TOKENS, sequence.context_tokens // 2), clock_ns, stopped)
 
 
 def _watched(cores: Sequence[int]) -> Callable[[], Dict[str, Any]]:
@@ -471,13 +479,25 @@ def _give_back() -> None:
         trim(0)
 
 
-def _drift_over_lane(
-    engine: Engine, session: Session, item: Values, size: int, before: Timing, clock_ns: Callable[[], int]
-) -> float:
-    """The first size once more after all others: its median then over its median before, minus 1."""
-    rule = StopRule(runs_min=CHECK_RUNS, runs_max=CHECK_RUNS)
-    after = summarise(measure_size(session, item, size, clock_ns, rule, sequences=engine.makes_sequences))
-    return round(after.median_ns / before.median_ns - 1, 4) if before.median_ns else 0.0
+def _checked(
+    engine: Engine,
+    session: Session,
+    item: Values,
+    sizes: Sequence[int],
+    first: int,
+    timings: Mapping[int, Timing],
+    clock_ns: Callable[[], int],
+    rule: StopRule,
+    stopped: Callable[[], bool],
+) -> Tuple[Dict[str, List[int]], float]:
+    """What a change of the batch size costs, and the drift: the ``first`` size's median once more after all others over
+    its median before, minus 1. Each takes as long as a batch size may."""
+    sequences, again = engine.makes_sequences, StopRule(runs_min=CHECK_RUNS, runs_max=CHECK_RUNS)
+    changes = time_changes(session, item, sizes, clock_ns, sequences, _bounded(stopped, rule, clock_ns))
+    samples = measure_size(session, item, first, clock_ns, again, _bounded(stopped, rule, clock_ns), sequences)
+    before_ns = timings[first].median_ns
+    drift = round(summarise(samples).median_ns / before_ns - 1, 4) if samples and before_ns else 0.0
+    return {str(size): list(change) for size, change in changes.items()}, drift
 
 
 # --- the command ------------------------------------------------------------------------------------------------------
@@ -621,7 +641,7 @@ def print_outcomes(outcomes: Sequence[ModelOutcome], out: str, device: str) -> N
 
 def _lines_on_changes(what: str, changes_ns: Mapping[str, Sequence[int]]) -> List[str]:
     """The cost of changing the batch size, where several were measured."""
-    changes = {int(size): Change(*times) for size, times in changes_ns.items()}
+    changes = {int(size): SizeChange(*times) for size, times in changes_ns.items()}
     each = ", ".join(f"{size}: {format_duration(change.changed_ns)}" for size, change in sorted(changes.items()))
     dear = dear_changes(changes)
     return [f"{what} after a batch of another size: {each}"] * bool(each) + [f"! {what} is {dear}"] * bool(dear)

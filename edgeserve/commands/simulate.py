@@ -11,12 +11,13 @@ from typing import Any, Dict, List, Sequence, Tuple
 from edgeserve.commands import plots
 from edgeserve.commands.language_truth import ANSWER_HINT, language_models, with_language_models
 from edgeserve.commands.report_tables import print_reports, print_sweep
-from edgeserve.config.loading import load_config, parse_config
+from edgeserve.config.loading import parse_config
 from edgeserve.config.profiles import Profile, find_profiles, parts_of
 from edgeserve.config.schema import Config
 from edgeserve.device.circumstances import power_mode
 from edgeserve.errors import ConfigError
 from edgeserve.live.preflight import import_policies
+from edgeserve.python_file import config_at
 from edgeserve.sched.core.build import build_scheduler, policy_of
 from edgeserve.sched.policies import POLICIES
 from edgeserve.sim.host import Measured, charged
@@ -230,7 +231,7 @@ def _run_one(scenario: Scenario, seed: int, profiles: Sequence[Profile], measure
         )
 
     world = simulate(
-        scenario, seed, profiles, on_step=recorder.record if recorder is not None else None, measured=measured
+        scenario, seed, profiles, on_step=recorder.tap if recorder is not None else None, measured=measured
     ).world
     if recorder is not None:
         recorder.close()
@@ -264,7 +265,7 @@ def _replay(args: argparse.Namespace) -> int:
     """Exit status 0 when every decision is the same, 1 when one differs."""
     recording = read_recording(args.replay)
     if args.scenario:
-        config = load_config(args.scenario)
+        config = config_at(args.scenario)
     elif "config" in recording.start:
         config = parse_config(recording.start["config"], os.path.dirname(os.path.abspath(args.replay)), args.replay)
     else:

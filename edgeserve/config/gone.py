@@ -41,6 +41,12 @@ GONE = {
         for key in ("message_max", "pending_bytes_max", "client_bytes_max", "unread_bytes_max", "shared_memory")
     },
     "[server] client_silence": FIXED.format(bound="10 s without a heartbeat"),
+    "[server] otlp": "the standard variable OTEL_EXPORTER_OTLP_ENDPOINT says where a server sends spans, a program "
+    "gives its Runtime tracer_provider=... (docs/guide/tracing.md)",
+    "[app.NAME] pending_bytes_max": "[server] memory bounds the bytes of all apps, a quarter of it those of a client, "
+    "and [app.NAME] pending_max the requests of this one",
+    "[lane.NAME] wait": "a lane waits for clients that were just answered where that pays, 20 ms at most; a model with "
+    "batch = [1] knows no waits",
     "[device.NAME] load_rate": "give each model its load time, load = '120ms' of [model.NAME], or measure it with "
     "'edgeserve profile'",
     "[device.NAME] heat_hard": "the device says where it throttles; heat_soft says from where on to save",

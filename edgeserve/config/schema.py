@@ -59,7 +59,6 @@ class ServerConfig:
     profiles: str = entry(string, "profiles")  # directory that holds <device>/<model>.json
     metrics: str = entry(string, "")  # HOST:PORT at which Prometheus scrapes /metrics; "" = none
     metrics_remote: bool = entry(boolean, False)  # let other machines scrape: metrics may listen beyond loopback
-    otlp: str = entry(string, "")  # where a collector takes spans of OpenTelemetry: http://127.0.0.1:4318; "" = none
     trace_steps: int = entry(integer(0, 1_000_000), 0)  # decisions always kept for edgeserve record; 0 = none
     record: str = entry(string, "")  # write every step's events and actions here (edgeserve simulate --replay)
 
@@ -108,7 +107,6 @@ class LaneConfig:
     priority: int = entry(integer(0, 5), 0)  # of its streams on a GPU: kernels of a higher one begin first
     depth: int = entry(integer(1, 16), 1)  # batches launched and not finished: packing overlaps with execution
     ahead_ns: int = entry(duration, 0, key="ahead")  # ask for the next work this long before the lane is free
-    wait: bool = entry(boolean, True)  # whether a free lane waits, 20 ms at most, for clients that were just answered
     hang_ns: int = entry(duration, 30 * 10**9, key="hang")  # longer than expected + this: the lane is lost
 
 
@@ -203,7 +201,6 @@ class AppConfig:
     state_ttl_ns: int = entry(duration, 60 * 10**9, key="state_ttl")  # forget a silent stream's state
     streams_max: int = entry(integer(1), 1024)  # states kept at a time
     pending_max: int = entry(integer(1), 1024)  # accepted requests of this app that have not ended
-    pending_bytes_max: int = entry(size, 0)  # of the messages of these; 0 = only the server's bound
     weights: Dict[str, float] = entry(table_of(number(0.001)), factory=dict)  # client -> share of pending_max
     background_wait_ns: int = entry(duration, 0, key="background_wait")  # class background: longest wait; 0 = no bound
     length: Optional[Tuple[str, int]] = entry(input_axis, None)  # the axis whose size is a request's hint "length"

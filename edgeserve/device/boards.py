@@ -130,7 +130,7 @@ _SOCS = (
 
 
 @dataclass(frozen=True)
-class Board:
+class Machine:
     """A machine as detected. ``model`` is its own name for itself; ``l4t`` and ``jetpack`` are ``""`` where nothing
     tells them; ``container`` says that the files may be those of another system than the kernel's."""
 
@@ -157,7 +157,7 @@ class Board:
         return JETPACK_OF_L4T.get(self.l4t_major or 0, ("", None))[1]
 
 
-def detect_board(root: str = "/", package_version: str = "") -> Board:
+def detect_board(root: str = "/", package_version: str = "") -> Machine:
     """The board below ``root``. ``package_version`` is that of the package nvidia-l4t-core (``36.4.3-2025...``), for
     containers without /etc/nv_tegra_release."""
     model = _text(root, TREE_MODEL)
@@ -173,7 +173,7 @@ def detect_board(root: str = "/", package_version: str = "") -> Board:
         else PLAIN_CPU
     ]
     dla_cores = min(1, kind.dla_cores) if ONE_DLA_CORE in compatible else kind.dla_cores
-    return Board(kind, model, l4t, jetpack_of(l4t), is_container(root), dla_cores)
+    return Machine(kind, model, l4t, jetpack_of(l4t), is_container(root), dla_cores)
 
 
 def has_nvidia_gpu(root: str = "/") -> bool:

@@ -69,7 +69,7 @@ STEPS: Dict[str, LeastChange] = {
 assert set(STEPS) | set(MAPPINGS) == set(QUANTITIES), "a quantity of DeviceState has no step"
 
 
-class Report(NamedTuple):
+class ChangeReport(NamedTuple):
     """A device changed enough to matter: ``state`` with the steady (quantised) values, ``changed`` names those that are
     not what the report before said, and ``before`` is what that said of them. The first report names everything that is
     known; before it, nothing was."""
@@ -86,7 +86,7 @@ class ChangeFilter:
         self._reported: Dict[str, Any] = dict.fromkeys(STEPS)
         self._since_ns: Dict[str, int] = {}
 
-    def update(self, state: DeviceState) -> Optional[Report]:
+    def update(self, state: DeviceState) -> Optional[ChangeReport]:
         """A report when something changed enough and for long enough, else None."""
         changed: List[str] = []
         for name, step in STEPS.items():
@@ -103,7 +103,7 @@ class ChangeFilter:
         for name in changed:
             self._reported[name] = _rounded(getattr(state, name), STEPS[name])
             self._since_ns.pop(name, None)
-        return Report(replace(state, **self._reported), tuple(changed), past)
+        return ChangeReport(replace(state, **self._reported), tuple(changed), past)
 
 
 def _is_number(value: Any) -> bool:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from typing import List, Optional
 
-from edgeserve.device.boards import Board, detect_board
+from edgeserve.device.boards import Machine, detect_board
 from edgeserve.device.cpu import CpuSource
 from edgeserve.device.fan import FanSource
 from edgeserve.device.gpu_clock import GpuClockSource
@@ -24,7 +24,7 @@ TEGRASTATS = ("auto", "never", "always")
 
 
 def sources_for(
-    board: Optional[Board] = None, root: str = "/", gpu: int = 0, tegrastats: str = "auto", bus_id: str = ""
+    board: Optional[Machine] = None, root: str = "/", gpu: int = 0, tegrastats: str = "auto", bus_id: str = ""
 ) -> List[DeviceSource]:
     """The sources of a machine, or of the files below ``root``: there neither a program nor a library is asked, which
     would tell of this machine. ``gpu`` is NVML's index of a discrete GPU, ``bus_id`` where it lies on the PCI bus."""

@@ -6,7 +6,7 @@ from typing import Any, List, Optional, Protocol, Sequence
 
 from edgeserve.engines.base import Batch, Finished, Pending, Result, Session
 from edgeserve.engines.ports import PackedBatch, Ports
-from edgeserve.engines.worker import Worker
+from edgeserve.engines.worker import WorkerThread
 from edgeserve.errors import DeviceLost, EngineError, OutOfMemory, ProcessEnded
 
 DEVICE_TROUBLE = (DeviceLost, OutOfMemory, ProcessEnded)
@@ -31,7 +31,7 @@ class HostSession(Session):
     Where a run of several items fails, each runs again alone: a value that the model does not take (a place beyond a
     table) shows in a run only, and the others of the batch belong to other clients."""
 
-    def __init__(self, engine: HostEngine, threads: Any, worker: Optional[Worker]) -> None:
+    def __init__(self, engine: HostEngine, threads: Any, worker: Optional[WorkerThread]) -> None:
         self._engine = engine
         self._threads = threads
         self._worker = worker

@@ -53,7 +53,7 @@ def with_image(path: str, form: ImageForm, where: str, on_cpu: bool = False) -> 
     kind = port.type.tensor_type.elem_type
     prepared = f"{PREFIX}{form.input}"
     _rename(model.graph, form.input, prepared)
-    graph = _Graph(opset)
+    graph = _ImageNodes(opset)
     _prepare(graph, form, on_cpu, prepared, kind)
     for node in reversed(graph.nodes):
         model.graph.node.insert(0, node)
@@ -68,7 +68,7 @@ def with_image(path: str, form: ImageForm, where: str, on_cpu: bool = False) -> 
 
 def alone(form: ImageForm, on_cpu: bool = False) -> bytes:
     """The preparation without a network, for a form that :func:`fitted` completed: frames in, images out."""
-    graph, prepared = _Graph(13), f"{PREFIX}{form.input}"
+    graph, prepared = _ImageNodes(13), f"{PREFIX}{form.input}"
     _prepare(graph, form, on_cpu, prepared, TensorProto.FLOAT)
     made = helper.make_graph(
         graph.nodes,
@@ -83,7 +83,7 @@ def alone(form: ImageForm, on_cpu: bool = False) -> bytes:
     return data
 
 
-class _Graph:
+class _ImageNodes:
     """Nodes and constants, as they are added."""
 
     def __init__(self, opset: int) -> None:
@@ -114,7 +114,7 @@ class _Graph:
         return self.add("Resize", *inputs, mode="linear", coordinate_transformation_mode="half_pixel")
 
 
-def _prepare(graph: _Graph, form: ImageForm, on_cpu: bool, to: str, kind: int) -> None:
+def _prepare(graph: _ImageNodes, form: ImageForm, on_cpu: bool, to: str, kind: int) -> None:
     """Add the nodes that turn frames into the network's input."""
     late = on_cpu and _widens_late(form)
     frames = form.input if late else graph.add("Cast", form.input, to=TensorProto.FLOAT)
@@ -170,7 +170,7 @@ def _per_colour(values: Any) -> Any:
     return wide[0] if (wide == wide[0]).all() else wide.reshape(1, 3, 1, 1)
 
 
-def _planes(graph: _Graph, form: ImageForm, frames: str) -> List[str]:
+def _planes(graph: _ImageNodes, form: ImageForm, frames: str) -> List[str]:
     """Colours, or Y and the smaller U and V, channels first."""
     if not form.is_yuv:
         return [graph.add("Transpose", frames, perm=[0, 3, 1, 2])]
@@ -189,7 +189,7 @@ def _planes(graph: _Graph, form: ImageForm, frames: str) -> List[str]:
     return [luma, graph.add("Transpose", chroma, perm=[0, 3, 1, 2])]
 
 
-def _resized_from(graph: _Graph, form: ImageForm, frames: str) -> Tuple[str, str]:
+def _resized_from(graph: _ImageNodes, form: ImageForm, frames: str) -> Tuple[str, str]:
     """Frames of one known size at the size that they have in the network's image, and how they are padded."""
     height, width = form.frame_size
     rows, columns, top, left = inside(form, (height, width))
@@ -214,7 +214,7 @@ def _scale(length: int, wanted: int) -> np.float32:
     return scale if float(scale) * length >= wanted else np.nextafter(scale, np.float32(1 << 16))
 
 
-def _resized_any(graph: _Graph, form: ImageForm, frames: str) -> Tuple[str, str]:
+def _resized_any(graph: _ImageNodes, form: ImageForm, frames: str) -> Tuple[str, str]:
     """Frames of any size at the size that they have in the network's image, and how they are padded."""
     (image,) = _planes(graph, form, frames)
     shape = graph.add("Shape", image)

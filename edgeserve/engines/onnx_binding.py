@@ -98,7 +98,7 @@ class BoundSession(Session):
     def launch(self, batch: Batch) -> Pending:
         model, ports = self._find()
         shared = self._shared
-        flight = Flight(model)
+        flight = BoundBatch(model)
         span: Any = None
         with model.lock, model.device.current():
             try:
@@ -130,7 +130,7 @@ class BoundSession(Session):
             shared.current,
         )
 
-    def _copy_in(self, flight: Flight, feeds: Dict[str, NDArray[Any]]) -> None:
+    def _copy_in(self, flight: BoundBatch, feeds: Dict[str, NDArray[Any]]) -> None:
         model, beside = flight.model, self._beside
         flight.bind_inputs(feeds, beside or model.stream)
         if beside is not None:
@@ -139,7 +139,7 @@ class BoundSession(Session):
             model.stream.wait(copied)
 
 
-class Flight:
+class BoundBatch:
     """The memory and events that one batch holds from its launch to its results."""
 
     def __init__(self, model: BoundModel) -> None:

@@ -79,7 +79,7 @@ OWN_ITEMS_MAX = 4
 """Items that are made of the numbers in a graph."""
 
 
-class Bounds(NamedTuple):
+class RowBounds(NamedTuple):
     """The bounds beyond which results differ: more than a ``share`` of a float's value, or more than the user's
     ``tolerance`` of anything. ``small``: the share of an output's largest value that smaller values are compared with.
     Not ``in_order``: the same values in another order are no difference. ``flips``: the share of many whole numbers
@@ -92,13 +92,13 @@ class Bounds(NamedTuple):
     flips: float = FLIPS_MAX
 
     def limit(self, kind: str, values: int) -> float:
-        """The bound for ``values`` values of a kind (:class:`Difference`)."""
+        """The bound for ``values`` values of a kind (:class:`RowDifference`)."""
         if kind == "count":
             return max(self.flips if values * self.flips >= 1 else 0.0, self.tolerance)
         return max(self.share, STRICT_HALF if kind == "half" else 0.0, self.tolerance)
 
 
-class Difference(NamedTuple):
+class RowDifference(NamedTuple):
     """The worst difference of two results: its multiple of the bound, and its ``share`` of ``what``.
     ``kind``: ``"float"``, ``"half"`` of a float16, ``"count"`` of the values that differ."""
 
@@ -118,7 +118,7 @@ class Difference(NamedTuple):
         return f"{self.what} differs by {by} of its value"
 
 
-SAME = Difference(0.0, 0.0, "", "")
+SAME = RowDifference(0.0, 0.0, "", "")
 
 
 def may_need_row_check(model: ModelConfig, engine: Engine) -> bool:
@@ -146,7 +146,7 @@ class Remembers(EngineError):
     """A model keeps something of the items of one run for the next."""
 
 
-class Case(NamedTuple):
+class RowCase(NamedTuple):
     """An item with the state that it comes with, and what it gets alone."""
 
     values: Values
@@ -170,12 +170,12 @@ class RowCheck:
         self._sizes = tuple(sorted(sizes))
         self._facts = facts
         self._cuts = CUTS[:drawn]
-        self._strict = Bounds(STRICT, SMALL, tolerance, flips=0.0)
-        self._rounding = Bounds(facts.rounding, 1.0, tolerance)
+        self._strict = RowBounds(STRICT, SMALL, tolerance, flips=0.0)
+        self._rounding = RowBounds(facts.rounding, 1.0, tolerance)
         self._ends: Dict[int, str] = {}
         self._reason = ""  # why no size will do
         self._unsure = ""  # why a size that mixes nothing will not do either
-        self._cases: List[Case] = []
+        self._cases: List[RowCase] = []
         self._strange: List[Values] = []  # items that no other may notice
         self._takes_one = True
         self._session = Session()
@@ -206,7 +206,7 @@ class RowCheck:
             self._strict = self._rounding  # other lengths beside an item are other kernels
         draw = np.random.RandomState(SEED)
         self._takes_one = self._sizes[0] == 1 or self._runs_one(example)
-        self._cases = [Case(example, None, self._alone(example, None))]
+        self._cases = [RowCase(example, None, self._alone(example, None))]
         for manner, share in enumerate(self._cuts, 1):
             most = self._facts.numbers_max
             if self._reason:
@@ -214,7 +214,7 @@ class RowCheck:
             for length, numbers_max in ((share, most), (share, most // 8), (1.0, most // 8), (1.0, 1)):
                 item = drawn_item(example, manner, self._facts._replace(numbers_max=numbers_max), length, draw)
                 try:
-                    self._cases.append(Case(item, None, self._alone(item, None)))
+                    self._cases.append(RowCase(item, None, self._alone(item, None)))
                     break
                 except WrongRows as error:
                     self._depends(error)
@@ -327,12 +327,12 @@ class RowCheck:
             numbers = numbers[: len(numbers) // 2]
         return []
 
-    def _with_states(self) -> List[Case]:
+    def _with_states(self) -> List[RowCase]:
         """Two items with the states that others left behind: the one with the widest values, and the one before."""
         found = []
         for before, case in zip((self._cases[-1], self._cases[1]), self._cases[1:3]):
             state = before.alone.state
-            found.append(Case(case.values, state, self._alone(case.values, state)))
+            found.append(RowCase(case.values, state, self._alone(case.values, state)))
         return found
 
     def _put_different_ones_first(self) -> None:
@@ -408,10 +408,10 @@ class RowCheck:
         count = len(self._cases)
         return [[(begin + place) % count for place in range(size)] for begin in range(2, count - 1) if size < count]
 
-    def _moved(self, ones: Sequence[Result], others: Sequence[Result]) -> Difference:
+    def _moved(self, ones: Sequence[Result], others: Sequence[Result]) -> RowDifference:
         return max([SAME, *[difference(one, other, self._strict) for one, other in zip(ones, others)]])
 
-    def _from_alone(self, alone: Result, result: Result) -> Difference:
+    def _from_alone(self, alone: Result, result: Result) -> RowDifference:
         found = difference(alone, result, self._rounding)
         if found.over > 1.0:
             found = min(found, difference(alone, result, self._rounding._replace(in_order=False)))
@@ -497,12 +497,12 @@ def _drawn(value: Any, manner: int, numbers_max: int, draw: Any) -> Any:
     return np.asarray(numbers).astype(value.dtype)
 
 
-def difference(one: Result, other: Result, bounds: Bounds) -> Difference:
+def difference(one: Result, other: Result, bounds: RowBounds) -> RowDifference:
     """The worst difference of two results of one item, outputs, parts and states together."""
     ones, others = dict(_leaves(_told(one))), dict(_leaves(_told(other)))
     if sorted(ones) != sorted(others):
         names = ", ".join(sorted(set(ones) ^ set(others)))
-        return Difference(OTHER, OTHER, "", f"which outputs an item has ({names})")
+        return RowDifference(OTHER, OTHER, "", f"which outputs an item has ({names})")
     return max([SAME, *[_apart(ones[name], others[name], bounds, name) for name in sorted(ones)]])
 
 
@@ -522,11 +522,11 @@ def _leaves(value: Any, name: str = "") -> Iterator[Tuple[str, NDArray[Any]]]:
         yield name, np.asarray(value)
 
 
-def _apart(one: NDArray[Any], other: NDArray[Any], bounds: Bounds, name: str) -> Difference:
+def _apart(one: NDArray[Any], other: NDArray[Any], bounds: RowBounds, name: str) -> RowDifference:
     if one.shape != other.shape:
-        return Difference(OTHER, OTHER, "", f"{name} (shapes {list(one.shape)} and {list(other.shape)})")
+        return RowDifference(OTHER, OTHER, "", f"{name} (shapes {list(one.shape)} and {list(other.shape)})")
     if one.dtype.kind != other.dtype.kind:
-        return Difference(OTHER, OTHER, "", f"{name} ({one.dtype} and {other.dtype})")
+        return RowDifference(OTHER, OTHER, "", f"{name} ({one.dtype} and {other.dtype})")
     kind = "count" if one.dtype.kind != "f" else "half" if one.dtype.itemsize == 2 else "float"
     if not bounds.in_order and one.dtype.kind in "fiub":
         one, other = np.sort(one, axis=None), np.sort(other, axis=None)
@@ -535,7 +535,7 @@ def _apart(one: NDArray[Any], other: NDArray[Any], bounds: Bounds, name: str) ->
     else:
         share = _share(one, other, bounds.small)
     limit = bounds.limit(kind, one.size)
-    return Difference(share / limit if limit else OTHER if share else 0.0, share, kind, name)
+    return RowDifference(share / limit if limit else OTHER if share else 0.0, share, kind, name)
 
 
 def _share(one: NDArray[Any], other: NDArray[Any], small: float) -> float:

@@ -21,7 +21,7 @@ CHANGE_FACTOR_MAX = 2.0
 costs less, a plan that is made anew a hundred times as much (microsoft/onnxruntime#23006)."""
 
 
-class Change(NamedTuple):
+class SizeChange(NamedTuple):
     """The time of a batch after one of another size, and after one of its own."""
 
     changed_ns: int
@@ -60,20 +60,31 @@ def warm_up(
 
 
 def time_changes(
-    session: Session, example: Values, sizes: Iterable[int], clock_ns: Callable[[], int], sequences: bool = False
-) -> Dict[int, Change]:
+    session: Session,
+    example: Values,
+    sizes: Iterable[int],
+    clock_ns: Callable[[], int],
+    sequences: bool = False,
+    stopped: Callable[[], bool] = lambda: False,
+) -> Dict[int, SizeChange]:
     """The cost of changing the batch size, of a session that is warm: medians of :data:`REPETITIONS` rounds over the
-    sizes. Nothing for one size."""
+    sizes, or of what was run of them before ``stopped()``, which is asked between sizes. Nothing for one size."""
     order = sorted(set(sizes))
-    runs: Dict[int, List[Change]] = {size: [] for size in order if len(order) > 1}
+    runs: Dict[int, List[SizeChange]] = {size: [] for size in order if len(order) > 1}
     for _ in range(REPETITIONS):
         for size, found in runs.items():
+            if stopped():
+                break
             batch = batch_to_time(example, size, sequences)
-            found.append(Change(*[time_run_ns(session, batch, clock_ns) for _ in Change._fields]))
-    return {size: Change(*[int(statistics.median(each)) for each in zip(*found)]) for size, found in runs.items()}
+            found.append(SizeChange(*[time_run_ns(session, batch, clock_ns) for _ in SizeChange._fields]))
+    return {
+        size: SizeChange(*[int(statistics.median(each)) for each in zip(*found)])
+        for size, found in runs.items()
+        if found
+    }
 
 
-def dear_changes(changes: Mapping[int, Change]) -> str:
+def dear_changes(changes: Mapping[int, SizeChange]) -> str:
     """The sizes to which a change costs more than :data:`CHANGE_FACTOR_MAX` allows, in words; empty for none."""
     dear = [
         f"{size} ({format_duration(change.changed_ns)}, else {format_duration(change.steady_ns)})"

@@ -17,7 +17,7 @@ NAME = "worker"
 """The key of the lane's worker in ``LaneInfo.common``."""
 
 
-class Worker:
+class WorkerThread:
     """One daemon thread; it inherits the cores of the thread that makes it. ``close`` ends it after what was given."""
 
     def __init__(self, name: str, clock_ns: Callable[[], int]) -> None:
@@ -85,12 +85,12 @@ class WorkerPending(Pending):
         return self._times
 
 
-def worker_of(lane: LaneInfo) -> Optional[Worker]:
+def worker_of(lane: LaneInfo) -> Optional[WorkerThread]:
     """The worker of a lane, made at first use; ``None`` where the lane holds one batch at a time, which needs none."""
     if lane.depth < 2 or lane.common is None or lane.clock_ns is None:
         return None
     worker = lane.common.get(NAME)
     if worker is None:
-        worker = lane.common[NAME] = Worker(lane.name, lane.clock_ns)
-    assert isinstance(worker, Worker)
+        worker = lane.common[NAME] = WorkerThread(lane.name, lane.clock_ns)
+    assert isinstance(worker, WorkerThread)
     return worker

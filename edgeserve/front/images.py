@@ -39,7 +39,7 @@ ERROR_CHARS = 200
 """The most characters of a library's own words about a file, which may repeat the file."""
 
 
-class Form(NamedTuple):
+class PictureForm(NamedTuple):
     """The form in which an input holds an image. A size of -1 is the image's."""
 
     dtype: str
@@ -50,7 +50,7 @@ class Form(NamedTuple):
     leading: int  # axes of size 1 in front
 
 
-def form_of(tensor: Mapping[str, Any]) -> Optional[Form]:
+def form_of(tensor: Mapping[str, Any]) -> Optional[PictureForm]:
     """The form of an input that holds an image; None for one that does not. ``tensor`` has ``dtype`` and ``shape``."""
     shape: Sequence[int] = tensor["shape"]
     if tensor["dtype"] not in DTYPES:
@@ -59,11 +59,11 @@ def form_of(tensor: Mapping[str, Any]) -> Optional[Form]:
     while len(shape) > 2 and shape[0] == 1 and len(shape) - 1 >= 2 and not (len(shape) == 3 and shape[2] == COLOURS):
         shape, leading = shape[1:], leading + 1
     if len(shape) == 2:
-        return Form(tensor["dtype"], shape[0], shape[1], True, False, leading)
+        return PictureForm(tensor["dtype"], shape[0], shape[1], True, False, leading)
     if len(shape) == 3 and shape[2] == COLOURS:
-        return Form(tensor["dtype"], shape[0], shape[1], False, False, leading)
+        return PictureForm(tensor["dtype"], shape[0], shape[1], False, False, leading)
     if len(shape) == 3 and shape[0] == COLOURS:
-        return Form(tensor["dtype"], shape[1], shape[2], False, True, leading)
+        return PictureForm(tensor["dtype"], shape[1], shape[2], False, True, leading)
     return None
 
 
@@ -98,7 +98,7 @@ def decode_file(name: str, data: bytes, tensor: Mapping[str, Any], bytes_max: in
     return in_form(_pixels(name, data, form, bytes_max), form)
 
 
-def _pixels(name: str, data: bytes, form: Form, bytes_max: int) -> NDArray[Any]:
+def _pixels(name: str, data: bytes, form: PictureForm, bytes_max: int) -> NDArray[Any]:
     """uint8 [height, width, 3] or [height, width]."""
     with opened(data, FORMATS, _failed(name)) as image:
         size = _size(form, *image.size)
@@ -117,7 +117,7 @@ def bytes_to_decode(name: str, data: bytes, tensor: Mapping[str, Any], bytes_max
         return _check_decoded(name, image.size, form, bytes_max)
 
 
-def _check_decoded(name: str, size: Tuple[int, int], form: Form, bytes_max: int) -> int:
+def _check_decoded(name: str, size: Tuple[int, int], form: PictureForm, bytes_max: int) -> int:
     width, height = size
     rows, columns = _size(form, width, height)
     decoded = width * height * DECODED_BYTES + rows * columns * COLOURS * np.dtype(form.dtype).itemsize
@@ -165,11 +165,11 @@ def _pillow() -> Any:
     return Image
 
 
-def _size(form: Form, width: int, height: int) -> Tuple[int, int]:
+def _size(form: PictureForm, width: int, height: int) -> Tuple[int, int]:
     return form.width if form.width > 0 else width, form.height if form.height > 0 else height
 
 
-def in_form(pixels: NDArray[Any], form: Form) -> NDArray[Any]:
+def in_form(pixels: NDArray[Any], form: PictureForm) -> NDArray[Any]:
     """Pixels with the dtype, the range and the axes of an input."""
     values = pixels if form.dtype == "uint8" else pixels.astype(form.dtype) / np.asarray(255, form.dtype)
     if form.planes:

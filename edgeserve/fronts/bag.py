@@ -31,6 +31,7 @@ from edgeserve.fronts.ros_messages import (
     output_message,
 )
 from edgeserve.units import NS_PER_S, ns_to_s, s_to_ns
+from edgeserve.waits import await_within
 
 READ = (IMAGE, COMPRESSED, CLOUD)
 """Types of messages that become an app's input."""
@@ -243,7 +244,7 @@ async def _pause(seconds: float, stopped: asyncio.Event) -> None:
     """Wait so long, or until ``stopped``."""
     if seconds > 0:
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(stopped.wait(), seconds)
+            await await_within(stopped.wait(), seconds)
 
 
 def arrivals_ms(reader: BagReader) -> Dict[str, List[float]]:

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from edgeserve.errors import ConfigError
 from edgeserve.front import Seats, host_and_port, is_loopback, seated, user_at
-from edgeserve.fronts.camera import Ended
+from edgeserve.fronts.camera import FrameEnd
+from edgeserve.waits import await_within
 
 EXAMPLE = "127.0.0.1:8090"
 
@@ -53,13 +54,13 @@ class BoxesPage:
             raise ConfigError("--page draws with Pillow: pip install 'edgeserve-runtime[camera]'") from None
         self._host, self._port = host_and_port("--page", listen, EXAMPLE)
         self._summary = summary
-        self._newest: Optional[Ended] = None
+        self._newest: Optional[FrameEnd] = None
         self._jpeg = b""
         self._came = asyncio.Event()
         self._asking = Seats(ASKING_MAX, ASKING_OF_ONE_MAX)
         self._viewers = Seats(VIEWERS_MAX, VIEWERS_MAX)
 
-    def show(self, ended: Ended) -> None:
+    def show(self, ended: FrameEnd) -> None:
         """A frame that ended; one without an answer, or an older one, leaves the picture before it."""
         if not ended.reason and (self._newest is None or ended.seen.number > self._newest.seen.number):
             self._newest, self._jpeg = ended, b""
@@ -82,7 +83,7 @@ class BoxesPage:
             is_stream = False
             async with seated(self._asking, origin):
                 try:
-                    head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), WAIT_S)
+                    head = await await_within(reader.readuntil(b"\r\n\r\n"), WAIT_S)
                 except asyncio.LimitOverrunError:
                     await _send(writer, "431 Request Header Fields Too Large", "text/plain", b"at most 8192 bytes\n")
                     return
@@ -112,7 +113,7 @@ class BoxesPage:
             await _send(writer, "200 OK", "text/html; charset=utf-8", HTML.encode())
         elif path == "/frame.jpg":
             if self._newest is None:
-                await asyncio.wait_for(self._came.wait(), WAIT_S)
+                await await_within(self._came.wait(), WAIT_S)
             await _send(writer, "200 OK", "image/jpeg", await self._picture())
         else:
             return True
@@ -129,7 +130,7 @@ class BoxesPage:
                     jpeg = await self._picture()
                     head = f"--{PART}\r\nContent-Type: image/jpeg\r\nContent-Length: {len(jpeg)}\r\n\r\n"
                     writer.write(head.encode() + jpeg + b"\r\n")
-                    await asyncio.wait_for(writer.drain(), WAIT_S)
+                    await await_within(writer.drain(), WAIT_S)
                 await asyncio.wait({came, going}, return_when=asyncio.FIRST_COMPLETED)
                 came.cancel()
         finally:
@@ -148,7 +149,7 @@ class BoxesPage:
         return self._jpeg
 
 
-def drawn(ended: Ended, summary: str) -> bytes:
+def drawn(ended: FrameEnd, summary: str) -> bytes:
     """A frame with its boxes as JPEG."""
     from PIL import Image, ImageDraw
 
@@ -187,4 +188,4 @@ def _head(status: str, kind: str) -> bytes:
 
 async def _send(writer: asyncio.StreamWriter, status: str, kind: str, body: bytes) -> None:
     writer.write(_head(status, kind) + body)
-    await asyncio.wait_for(writer.drain(), WAIT_S)
+    await await_within(writer.drain(), WAIT_S)

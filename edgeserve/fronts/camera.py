@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from edgeserve.errors import EdgeServeError
 from edgeserve.fronts.detections import Box
 from edgeserve.fronts.image_apps import IN_FLIGHT_MAX, IN_FLIGHT_STREAM_MAX, NEWEST_WINS, Detector, NewestWins, Tally
-from edgeserve.fronts.sources import Source, SourceEnded, shown
+from edgeserve.fronts.sources import FrameSource, SourceEnded, shown
 from edgeserve.units import NS_PER_S, ns_to_ms
 
 log = logging.getLogger("edgeserve")
@@ -37,7 +37,7 @@ class Seen(NamedTuple):
     pixels: NDArray[Any]
 
 
-class Ended(NamedTuple):
+class FrameEnd(NamedTuple):
     """The end of a frame: with ``boxes``, or without an answer for a ``reason``."""
 
     seen: Seen
@@ -53,10 +53,10 @@ class Camera:
 
     def __init__(
         self,
-        source: Source,
+        source: FrameSource,
         detector: Detector,
         stream: str,
-        look: Callable[[Ended], None],
+        look: Callable[[FrameEnd], None],
         clock_ns: Callable[[], int],
         *,
         again: bool = False,
@@ -147,7 +147,7 @@ class Camera:
             left_ms = self._detector.input.slo_ms - ns_to_ms(self._clock_ns() - seen.at_ns)
             if left_ms <= 0:
                 self.tally.reasons["too old"] += 1
-                return self._look(Ended(seen, [], 0.0, False, "too old"))
+                return self._look(FrameEnd(seen, [], 0.0, False, "too old"))
             answer = await self._detector.ask(array, left_ms, self._stream)
             took_ns = self._clock_ns() - seen.at_ns
             self.tally.answer(answer, took_ns)
@@ -156,7 +156,7 @@ class Camera:
             self.tally.boxes += len(boxes)
         except EdgeServeError as error:
             reason = self._lost(error)
-        self._look(Ended(seen, boxes, took_ms, late, reason))
+        self._look(FrameEnd(seen, boxes, took_ms, late, reason))
 
     def _lost(self, error: EdgeServeError) -> str:
         reason = self.tally.lost(error)

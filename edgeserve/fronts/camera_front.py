@@ -29,7 +29,7 @@ from edgeserve.front import (
     tuple_of,
 )
 from edgeserve.fronts.boxes_page import EXAMPLE, BoxesPage
-from edgeserve.fronts.camera import Camera, Ended
+from edgeserve.fronts.camera import Camera, FrameEnd
 from edgeserve.fronts.image_apps import Detector, of_image
 from edgeserve.fronts.sources import shown, source_of
 
@@ -106,7 +106,7 @@ class CameraFront(Front):
             ready(*places)
             await self.camera.run(stopped)
 
-    def _look(self, ended: Ended) -> None:
+    def _look(self, ended: FrameEnd) -> None:
         if self._lines is not None:
             self._lines.write(line_of(ended) + "\n")
             self._lines.flush()
@@ -132,7 +132,7 @@ def read_labels(path: str) -> Tuple[str, ...]:
         raise ConfigError(f"--labels {path}: cannot be read: {error}") from None
 
 
-def line_of(ended: Ended) -> str:
+def line_of(ended: FrameEnd) -> str:
     """A frame as JSON: corners in its pixels, or why it has no boxes."""
     table: Dict[str, Any] = {"frame": ended.seen.number, "time_s": round(ended.seen.time_s, 6)}
     if ended.reason:

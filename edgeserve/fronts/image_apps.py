@@ -33,7 +33,7 @@ from edgeserve.client import AsyncClient
 from edgeserve.engines.image import BORDER, ImageForm, inside, resized
 from edgeserve.errors import BadInput, ConfigError, Dropped, EdgeServeError, Rejected, nearest
 from edgeserve.front import STREAMS, app_for, of_any
-from edgeserve.front.images import Form, form_of, in_form
+from edgeserve.front.images import PictureForm, form_of, in_form
 from edgeserve.fronts.detections import FORMS, Box, named_boxes, rows_of
 
 NEWEST_WINS = "newest_wins"
@@ -110,7 +110,7 @@ class Detector:
         self._size = size
         self._border = BORDER if letterbox else -1
         self._labels = labels
-        self._image: Optional[Form] = None
+        self._image: Optional[PictureForm] = None
 
     async def look(self, sender: str, fits: Callable[[Mapping[str, Any]], bool] = of_any) -> None:
         """Ask the server for the app. Raises :class:`EdgeServeError` where it cannot be asked by ``sender``."""

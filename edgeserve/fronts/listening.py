@@ -27,7 +27,7 @@ SILENCE_S = {"default": 0.7, "relaxed": 1.25, "aggressive": 0.25}
 """Seconds of the pause that ends a command, by the protocol's sensitivity (Home Assistant's own figures)."""
 
 
-class Connection(Protocol):
+class EventSink(Protocol):
     """The connection that asks for a detector, and is told the events."""
 
     async def ask(self, role: str, values: Mapping[str, Any]) -> Answer:
@@ -55,7 +55,7 @@ class WakeWords:
     from -1 to 1."""
 
     def __init__(
-        self, connection: Connection, app: ServedApp, words: Sequence[str], every_ms: float, is_unit: bool
+        self, connection: EventSink, app: ServedApp, words: Sequence[str], every_ms: float, is_unit: bool
     ) -> None:
         self._connection = connection
         self._app = app
@@ -103,7 +103,7 @@ class WakeWords:
 class VoiceActivity:
     """Frames of one connection's sound, shown to the voice detector in order."""
 
-    def __init__(self, connection: Connection, app: ServedApp) -> None:
+    def __init__(self, connection: EventSink, app: ServedApp) -> None:
         self._connection = connection
         self._app = app
         self._length = self._app.shape[0]

@@ -54,7 +54,7 @@ def shown(text: str) -> str:
     return re.sub(r"//[^/@\s]*@", "//", text)
 
 
-class Source(Protocol):
+class FrameSource(Protocol):
     """A source. ``is_live``: it does not end by itself, so it is opened again when it does."""
 
     name: str
@@ -70,7 +70,7 @@ def is_device(text: str) -> bool:
     return text.startswith(DEVICE) and not os.path.isfile(text)
 
 
-def source_of(text: str, clock_s: Callable[[], float], rate: float, library: str) -> Source:
+def source_of(text: str, clock_s: Callable[[], float], rate: float, library: str) -> FrameSource:
     """``test``, ``test:480x640``, a device, an address, a pipeline of GStreamer (it has a ``!``), or a file.
     ``library``: ``gstreamer``, ``av``, or empty for GStreamer where it is there. Raises :class:`ConfigError`."""
     if text == TEST or text.startswith(TEST + ":"):
@@ -147,7 +147,7 @@ class PyAv:
         self._has_told = False
 
     def frames(self, ending: threading.Event) -> Frames:
-        """See :class:`Source`."""
+        """See :class:`FrameSource`."""
         import av
 
         options: Dict[str, Any] = {"timeout": WAIT_S} if self.is_live else {}
@@ -226,7 +226,7 @@ class GStreamer:
         return f"{head} ! {jetson}videoconvert ! video/x-raw,format=RGB ! {end}"
 
     def frames(self, ending: threading.Event) -> Frames:
-        """See :class:`Source`."""
+        """See :class:`FrameSource`."""
         import gi
 
         gi.require_version("Gst", "1.0")

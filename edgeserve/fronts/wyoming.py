@@ -263,7 +263,9 @@ class WyomingFront(Front):
         self._tasks[task] = None
         try:
             async with seated(self._seats, origin):
-                await Connection(self, reader, writer, origin, f"wyoming-{os.getpid()}-{next(self._numbers)}").run()
+                await WyomingConnection(
+                    self, reader, writer, origin, f"wyoming-{os.getpid()}-{next(self._numbers)}"
+                ).run()
         except (ConnectionError, asyncio.CancelledError):
             pass
         finally:
@@ -341,7 +343,7 @@ def _text(value: Any) -> str:
     return value
 
 
-class Connection:
+class WyomingConnection:
     """One client: what it asked for last, and the sound that it sends. One question is answered after the other; sound
     is read meanwhile."""
 

@@ -59,7 +59,7 @@ from edgeserve.units import NS_PER_S, ns_to_ms
 
 log = logging.getLogger("edgeserve")
 
-__all__ = ["Ask", "Bus", "Cancel", "ClientGone", "Control", "default_endpoint"]
+__all__ = ["Ask", "Bus", "Cancel", "ClientLost", "Control", "default_endpoint"]
 
 READ_MAX = 256
 """Messages that one receive reads, also if none of them is news, some milliseconds: the loop has others to serve."""
@@ -116,7 +116,7 @@ class Control(NamedTuple):
     name: str = ""
 
 
-class ClientGone(NamedTuple):
+class ClientLost(NamedTuple):
     """A client vanished with requests in flight: ``asks``. Replies to them are ignored."""
 
     client: bytes
@@ -124,7 +124,7 @@ class ClientGone(NamedTuple):
     reason: str
 
 
-News = Union[Ask, Cancel, Control, ClientGone]
+News = Union[Ask, Cancel, Control, ClientLost]
 
 
 class Bus:
@@ -135,7 +135,7 @@ class Bus:
     every TCP endpoint is encrypted and clients need the server's public key; with ``client_keys`` (a folder) only those
     whose keys lie there are let in, and ``control_keys`` (names) may control the server. ``ask_type`` is the class of
     the records of requests: :class:`Ask`, or one that extends it. Bounds in bytes of the messages of requests in
-    flight: ``pending_bytes_max`` of all, ``client_bytes_max`` of one connection, ``app_bytes_max`` by app;
+    flight: ``pending_bytes_max`` of all, ``client_bytes_max`` of one connection;
     ``unread_bytes_max`` of the answers that one client has not read. ``shared_memory_bytes``: what a client on this
     host may share for its large tensors, all together ``pending_bytes_max``; 0 for none.
     """
@@ -156,7 +156,6 @@ class Bus:
         pending_bytes_max: int = BYTES_MAX,
         client_bytes_max: int = BYTES_MAX,
         unread_bytes_max: int = BYTES_MAX,
-        app_bytes_max: Mapping[str, int] | None = None,
         shared_memory_bytes: int = 0,
     ) -> None:
         transports = {split_endpoint(endpoint)[0] for endpoint in endpoints}
@@ -188,7 +187,7 @@ class Bus:
         self.socket: zmq.Socket[Any] = self._context.socket(zmq.ROUTER)
         pending_bytes_max = max(pending_bytes_max, message_bytes_max)
         self._kept_out = KeptOut(clock_ns)
-        self._in_flight = InFlight(message_bytes_max, client_bytes_max, pending_bytes_max, app_bytes_max or {})
+        self._in_flight = InFlight(message_bytes_max, client_bytes_max, pending_bytes_max)
         self._liveness = Liveness(
             self._received_ns, client_silence_ns, max(unread_bytes_max, 2 * message_bytes_max), pending_bytes_max
         )
@@ -380,7 +379,7 @@ class Bus:
         peer.memory = None  # what its connection shares lasts as long as that
         asks = self._in_flight.end_all(peer)
         if asks:
-            self._news.append(ClientGone(peer.client, asks, reason))
+            self._news.append(ClientLost(peer.client, asks, reason))
 
     def _receive_one(self, client: bytes, now_ns: int, news: List[News]) -> None:
         """The rest of a message, of which ``client`` was the first frame, to a record in ``news``."""

@@ -19,7 +19,7 @@ from typing import Callable, Dict, FrozenSet, List, Optional, TypeVar
 from edgeserve.errors import ConfigError
 from edgeserve.ipc.other_end import UNKNOWN, TcpEnd, end_of, is_told, process_of
 from edgeserve.ipc.other_end import owner_of as told_owner
-from edgeserve.ipc.segments import Segment
+from edgeserve.ipc.segments import SharedSegment
 from edgeserve.owners import pid_of, process_owner, user_of, who_makes_room
 
 log = logging.getLogger("edgeserve")
@@ -55,7 +55,7 @@ class Connection:
         self.owner = owner_of(file, same_host)
         self.place = "" if self.owner == UNKNOWN else self.owner if same_host else _asked(file, False, place_of)
         self.number = number
-        self.memory: Optional[Segment] = None
+        self.memory: Optional[SharedSegment] = None
         self.met_ns = 0
 
     def is_among(self, sockets: FrozenSet[int]) -> bool:

@@ -29,7 +29,7 @@ MEMORY_S = 2.5  # a buffer waits so long at most for the connection and its shar
 STAND_S = 0.25  # the first request waits so long at most for the connection, before its time begins
 
 
-class Pending(PendingAnswer):
+class PendingReply(PendingAnswer):
     """The reply to come. ``cancel()`` also cancels on the server. ``id`` is the server's number of the request, 0 until
     the reply is there. ``lease``: what it has of shared memory."""
 
@@ -64,7 +64,7 @@ class Courier:
     ) -> None:
         self.endpoint = endpoint
         self.process = os.getpid()
-        self.waiting: Dict[int, Pending] = {}
+        self.waiting: Dict[int, PendingReply] = {}
         self.closed = False
         self.slab: Optional[Slab] = None  # the link's memory, for the callers
         self._wants_memory = False
@@ -72,7 +72,7 @@ class Courier:
         self._answer_bytes: Dict[str, int] = {}  # by app, what its last answer needed of shared memory
         self._make_link = make_link
         self._context = context
-        self._mail: Deque[Tuple[Any, Optional[Pending]]] = deque()
+        self._mail: Deque[Tuple[Any, Optional[PendingReply]]] = deque()
         self._asleep = False
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
@@ -105,7 +105,7 @@ class Courier:
             self._knows_memory.set()  # later buffers wait no more
         return self.slab
 
-    def post(self, frames: Any, pending: Optional[Pending]) -> None:
+    def post(self, frames: Any, pending: Optional[PendingReply]) -> None:
         """Send from any thread; ``pending`` gets the reply."""
         self._mail.append((frames, pending))
         if self._asleep:
@@ -124,7 +124,7 @@ class Courier:
         lease.borrow(inputs, self._answer_bytes.get(app, 0), stays)
         return lease
 
-    def forget(self, pending: Pending) -> bool:
+    def forget(self, pending: PendingReply) -> bool:
         """The caller no longer wants this reply: tell the server. ``False`` when the reply was already being given."""
         if self.waiting.pop(pending.key, None) is None:
             return False
@@ -260,7 +260,7 @@ class Courier:
                 continue
             link.send(frames)
 
-    def _may_send(self, link: Link, frames: Any, pending: Pending) -> bool:
+    def _may_send(self, link: Link, frames: Any, pending: PendingReply) -> bool:
         if pending.key not in self.waiting:
             return False  # cancelled before it was sent
         if pending.lease is not None and pending.lease.slab is not link.memory:

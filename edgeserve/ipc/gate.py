@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import select
 import threading
 from collections import deque
 from typing import Any, Callable, Deque, Dict, List, Tuple
@@ -19,7 +18,8 @@ import zmq
 
 from edgeserve.ipc.credentials import peer_owner
 from edgeserve.owners import user_of
-from edgeserve.units import NS_PER_S
+from edgeserve.units import NS_PER_MS, NS_PER_S
+from edgeserve.waits import readable_files
 
 log = logging.getLogger("edgeserve")
 
@@ -42,7 +42,7 @@ USERS_MAX = 1024
 """Users whose connections are counted; they are forgotten beyond that, all together."""
 
 BATCH = 16
-PAUSE_S = 0.001
+PAUSE_NS = NS_PER_MS
 """So many handshakes are answered before the thread pauses: others need the processor, too."""
 
 
@@ -90,7 +90,7 @@ class Gate:
             while self._stop_read not in dict(poller.poll(LOOK_MS if self._waiting else None)):
                 try:
                     if self._answer_some():
-                        select.select((self._stop_read,), (), (), PAUSE_S)
+                        readable_files((self._stop_read,), PAUSE_NS)
                 except Exception:
                     log.exception("a connection could not be let in")
 

@@ -20,7 +20,7 @@ from edgeserve.ipc.flood import Flood, KeptOut
 from edgeserve.ipc.memory import own_bytes
 from edgeserve.ipc.other_end import sockets_of
 from edgeserve.ipc.peer import Peer
-from edgeserve.ipc.unfinished import Sample, Unfinished
+from edgeserve.ipc.unfinished import ConnectionLook, Unfinished
 from edgeserve.owners import pid_of
 from edgeserve.units import NS_PER_S
 
@@ -181,7 +181,7 @@ class Guard:
         for file, one in connections.by_file.items():
             peer = self._registry.of_file(file)
             mark = (one.number, one.met_ns if peer is None else peer.seen_ns)
-            samples.append(Sample(file, mark, file in arriving, received_bytes(one), offender(one.owner)))
+            samples.append(ConnectionLook(file, mark, file in arriving, received_bytes(one), offender(one.owner)))
         for file in unfinished.look(now_ns, own_bytes(), samples):
             one = connections.by_file[file]
             self._kept_out.add(culprit(offender(one.owner), one), PENALTY_NS, _ENDLESS)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Mapping
+from typing import Any, List
 
 from edgeserve.errors import Malformed, Rejected, RequestError, TooLarge
 from edgeserve.ipc.peer import Peer
@@ -20,22 +20,13 @@ class InFlight:
     back, whichever comes first, and once.
 
     Bounds in bytes: ``message_bytes_max`` of one message, ``client_bytes_max`` of one connection, ``all_bytes_max`` of
-    all, ``app_bytes_max`` of an app's; none but the first refuses a message that would be alone. ``bytes``: of all
-    requests in flight; ``app_bytes``: the same by app, where the app has a bound."""
+    all; none but the first refuses a message that would be alone. ``bytes``: of all requests in flight."""
 
-    def __init__(
-        self,
-        message_bytes_max: int,
-        client_bytes_max: int,
-        all_bytes_max: int,
-        app_bytes_max: Mapping[str, int],
-    ) -> None:
+    def __init__(self, message_bytes_max: int, client_bytes_max: int, all_bytes_max: int) -> None:
         self.bytes = 0
-        self.app_bytes = dict.fromkeys(app_bytes_max, 0)
         self._message_bytes_max = message_bytes_max
         self._client_bytes_max = max(client_bytes_max, message_bytes_max)
         self._all_bytes_max = max(all_bytes_max, message_bytes_max)
-        self._app_bytes_max = {app: max(bound, message_bytes_max) for app, bound in app_bytes_max.items()}
 
     def check(self, peer: Peer, key: Key, total: int) -> None:
         """Refuse a request with so many bytes for which there is no room, before it is looked at."""
@@ -79,18 +70,7 @@ class InFlight:
         )
 
     def enter(self, peer: Peer, ask: Ask, key: Key, total: int, is_req: bool) -> None:
-        """A request that was checked is in flight from now on, unless its app has no room: then it is refused."""
-        app_bytes = self.app_bytes.get(ask.app)
-        if app_bytes is not None:
-            bytes_max = self._app_bytes_max[ask.app]
-            if app_bytes + total > bytes_max:
-                raise Rejected(
-                    f"the requests in flight of app {ask.app!r} have {format_size(app_bytes)}, this one "
-                    f"{format_size(total)}, together at most {format_size(bytes_max)}; try later, or raise "
-                    f"[app.{ask.app}] pending_bytes_max",
-                    "app_bytes",
-                )
-            self.app_bytes[ask.app] = app_bytes + total
+        """A request that was checked is in flight from now on."""
         ask.peer, ask.key, ask.is_req, ask.bytes = peer, key, is_req, total
         peer.bytes += total
         self.bytes += total
@@ -111,8 +91,6 @@ class InFlight:
         if isinstance(entry, Ask):
             peer.bytes -= entry.bytes
             self.bytes -= entry.bytes
-            if entry.app in self.app_bytes:
-                self.app_bytes[entry.app] -= entry.bytes
         return True
 
     def end_all(self, peer: Peer) -> List[Ask]:

@@ -33,7 +33,8 @@ from edgeserve.errors import ConfigError, Malformed, NotAllowed, Rejected
 from edgeserve.ipc.endpoints import IPC_PATH_BYTES_MAX, look_for_server, remove_socket, split_endpoint
 from edgeserve.ipc.tensors import Buffer, Place, call_when_gone, insert_places
 from edgeserve.owners import process_owner
-from edgeserve.units import NS_PER_S
+from edgeserve.units import NS_PER_MS, NS_PER_S
+from edgeserve.waits import readable_files
 
 log = logging.getLogger("edgeserve")
 
@@ -49,7 +50,7 @@ FILES_SHARE = 32  # an offer has two descriptors: offers may have a sixteenth of
 OFFER_NS_MAX = 10 * NS_PER_S  # a client claims in milliseconds
 LOOK_MS = 1000  # time between two looks for unclaimed offers, while there are any
 BACKLOG = 64
-ACCEPT_PAUSE_S = 0.01
+ACCEPT_PAUSE_NS = 10 * NS_PER_MS
 ALIGN = 64
 """The alignment of an answer's tensors, in bytes: a cache line."""
 
@@ -62,7 +63,7 @@ def is_supported() -> bool:
     return hasattr(os, "memfd_create") and all(hasattr(fcntl, seal) for seal in _SEALS)
 
 
-class Segment:
+class SharedSegment:
     """The memory of one client's connection, ``bytes`` long. Only the thread of the bus reads and writes it."""
 
     __slots__ = ("file", "bytes", "pid", "_map", "_copies", "__weakref__")
@@ -117,9 +118,9 @@ class Segment:
             if type(place) is Place:
                 buffers[index] = self._copies.of(self._map[place.offset : place.offset + place.nbytes])
 
-    def room(self, place: Sequence[int]) -> Optional[Room]:
+    def room(self, place: Sequence[int]) -> Optional[AnswerRoom]:
         """The part of the segment at ``place``, for the tensors of an answer."""
-        return None if self._map is None else Room(self._map, place[0], place[0] + place[1])
+        return None if self._map is None else AnswerRoom(self._map, place[0], place[0] + place[1])
 
 
 class Copies:
@@ -162,7 +163,7 @@ class Copies:
             self._spare_bytes += size
 
 
-class Room:
+class AnswerRoom:
     """The part of a segment that a client keeps free for an answer: filled from its begin, each tensor at a multiple of
     ``ALIGN``."""
 
@@ -184,7 +185,7 @@ class Room:
         return offset
 
 
-def check_room(room: Sequence[int], segment: Optional[Segment]) -> None:
+def check_room(room: Sequence[int], segment: Optional[SharedSegment]) -> None:
     """Raise :class:`Malformed` for room where the connection has none."""
     if segment is None:
         raise Malformed("room: this connection has no shared memory; claim some first (kind = memory)")
@@ -195,7 +196,7 @@ def check_room(room: Sequence[int], segment: Optional[Segment]) -> None:
 class _Offer(NamedTuple):
     """A segment that was passed to a process and is not claimed yet."""
 
-    segment: Segment
+    segment: SharedSegment
     pid: int
     uid: int
     until_ns: int
@@ -221,14 +222,14 @@ class Offers:
         self._uids = frozenset(uids or (os.getuid(),))
         self._offers: Dict[bytes, _Offer] = {}  # shared: the thread that pops a token has its segment
         self._open: Dict[int, Tuple[socket.socket, bytes, int]] = {}  # the thread's: file -> connection, token, until
-        self._segments: weakref.WeakSet[Segment] = weakref.WeakSet()
+        self._segments: weakref.WeakSet[SharedSegment] = weakref.WeakSet()
         self._wake_read, self._wake_write = os.pipe()
         self._listener = _listen(endpoint, self.path)
         self._inode = os.stat(self.path).st_ino
         self._thread = threading.Thread(target=self._run, name="edgeserve-memory", daemon=True)
         self._thread.start()
 
-    def claim(self, token: bytes, owner: str) -> Segment:
+    def claim(self, token: bytes, owner: str) -> SharedSegment:
         """The segment that was passed with ``token``, to the process whose connection now shows it. Raises
         :class:`NotAllowed` for a token that was not given, was shown before, or was given to another, and
         :class:`Rejected` where this process may not have so much memory."""
@@ -283,7 +284,7 @@ class Offers:
         try:
             connection = self._listener.accept()[0]
         except OSError:  # it went before it was accepted, or there are no descriptors left: then it still waits
-            select.select((), (), (), ACCEPT_PAUSE_S)
+            readable_files((self._wake_read,), ACCEPT_PAUSE_NS)
             return
         try:
             offered = self._offer(connection)
@@ -307,7 +308,7 @@ class Offers:
         if left < 1 or own + 1 > max(1, left // 2):
             return None
         connection.setblocking(False)
-        segment = Segment(self._segment_bytes, pid)
+        segment = SharedSegment(self._segment_bytes, pid)
         token = secrets.token_bytes(TOKEN_BYTES)
         until_ns = self._clock_ns() + OFFER_NS_MAX
         self._segments.add(segment)

@@ -54,7 +54,7 @@ class Place(NamedTuple):
     nbytes: int
 
 
-class Places(Protocol):
+class SharedPlaces(Protocol):
     """Shared memory that large tensors are put into."""
 
     def put(self, value: NDArray[Any]) -> Optional[int]:
@@ -104,7 +104,7 @@ def encode_values(
     frames: List[Any],
     what: str,
     lists: bool = True,
-    places: Optional[Places] = None,
+    places: Optional[SharedPlaces] = None,
 ) -> int:
     """Add named values to a header's ``tensors`` and ``texts`` and to its frames; returns the bytes of the tensors.
 

@@ -41,7 +41,7 @@ FRAME_COST = 32
 NEVER_NS = 2**62
 
 
-class Sample(NamedTuple):
+class ConnectionLook(NamedTuple):
     """A connection at a look. ``mark`` is another one after each message that it finished; ``arrives``: bytes of it
     wait to be read; ``received``: the bytes that came by it so far, -1 where they are not known; ``whose``: the owner
     that is ended with all its connections where all have too much together."""
@@ -59,7 +59,7 @@ class _Arrival:
 
     __slots__ = ("mark", "since_ns", "last_ns", "hits", "from_bytes", "grown_bytes", "bytes", "whose")
 
-    def __init__(self, sample: Sample, now_ns: int) -> None:
+    def __init__(self, sample: ConnectionLook, now_ns: int) -> None:
         self.mark = sample.mark
         self.since_ns = self.last_ns = now_ns
         self.hits = 0
@@ -67,7 +67,7 @@ class _Arrival:
         self.whose = sample.whose
         self.grown_bytes = self.bytes = 0
 
-    def goes_on(self, sample: Sample, now_ns: int) -> bool:
+    def goes_on(self, sample: ConnectionLook, now_ns: int) -> bool:
         """Whether nothing was finished since."""
         return sample.mark == self.mark and (self.from_bytes >= 0 or now_ns - self.last_ns <= FORGET_NS)
 
@@ -102,7 +102,7 @@ class Unfinished:
         """Nothing arrives, and nothing must be watched: a look would find nothing."""
         self.look_at_ns = now_ns + LOOK_NS
 
-    def look(self, now_ns: int, held_bytes: int, samples: Sequence[Sample]) -> List[int]:
+    def look(self, now_ns: int, held_bytes: int, samples: Sequence[ConnectionLook]) -> List[int]:
         """The connections that are to be ended, mostly none. Every message that was finished has been read, or some of
         each connection's; ``held_bytes`` is the memory of the process."""
         grown_bytes, self._held_bytes = held_bytes - self._held_bytes, held_bytes
@@ -126,7 +126,7 @@ class Unfinished:
         self.look_at_ns = NEVER_NS if not self._arrivals else now_ns + (SOON_NS if is_soon else LOOK_NS)
         return self._too_much(now_ns)
 
-    def _count_hits(self, now_ns: int, samples: Sequence[Sample]) -> bool:
+    def _count_hits(self, now_ns: int, samples: Sequence[ConnectionLook]) -> bool:
         """Note at which connections bytes wait. Whether the next look shall be soon: at a second look most messages are
         finished, and where one is not and the memory grows, looks go on until it is known whose it is."""
         is_soon = False

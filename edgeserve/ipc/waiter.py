@@ -5,17 +5,15 @@ from __future__ import annotations
 import select
 from typing import Callable, Optional, Sequence, Tuple
 
-from edgeserve.units import NS_PER_MS, NS_PER_S
+from edgeserve.units import NS_PER_MS
+from edgeserve.waits import readable_files
 
 PROBE_MESSAGES_MAX = 2
 """The number of messages of a burst before each of which the socket is asked whether one waits; then messages are read
 until none is there. The exception that an empty socket raises costs as much as three questions."""
 
 POLL_NS_MIN = 2 * NS_PER_MS
-"""Shorter waits use ``select``, which counts microseconds; ``poll`` counts milliseconds."""
-
-FD_SELECT_MAX = 1024
-"""``select`` takes no file number from this one on."""
+"""Shorter waits are kept to microseconds; ``poll`` counts milliseconds."""
 
 
 class Waiter:
@@ -43,7 +41,7 @@ class Waiter:
                 return False, True, None
             self.is_armed = True
         if timeout_ns < POLL_NS_MIN:
-            found = _readable_ones((file, self._file), timeout_ns)
+            found = readable_files((file, self._file), timeout_ns)
             self._has_come = self._file in found
             return file in found, self._has_come, None
         if file != self._other_file:
@@ -78,13 +76,3 @@ class Waiter:
         """So many messages were read; ``is_empty``: no more is there."""
         self.is_armed = is_empty
         self._comes_in_bursts = count > PROBE_MESSAGES_MAX
-
-
-def _readable_ones(files: Sequence[int], timeout_ns: int) -> Sequence[int]:
-    """The readable ones of ``files``; none after ``timeout_ns``."""
-    if max(files) < FD_SELECT_MAX:
-        return select.select(files, (), (), timeout_ns / NS_PER_S)[0]
-    poll = select.poll()
-    for file in files:
-        poll.register(file, select.POLLIN)
-    return [file for file, _ in poll.poll(timeout_ns / NS_PER_MS)]

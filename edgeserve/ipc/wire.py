@@ -34,7 +34,7 @@ from edgeserve.ipc.tensors import (
     TEXTS_MAX,
     Buffer,
     Place,
-    Places,
+    SharedPlaces,
     decode_tensors,
     encode_values,
     insert_places,
@@ -214,7 +214,7 @@ def encode_request(
     inputs: Mapping[str, Any],
     sent_ns: int | None = None,
     options: Mapping[str, Any] | None = None,
-    places: Optional[Places] = None,
+    places: Optional[SharedPlaces] = None,
 ) -> List[Any]:
     """An inference request as frames: header, then one buffer per tensor. ``options`` are header keys
     (``slo_ms``, ``class``, ...) that are not ``None``. Raises :class:`BadInput` for a value that cannot travel.
@@ -400,7 +400,7 @@ def encode_answer(
     request_id: int = 0,
     quality: Optional[float] = None,
     branches: Sequence[str] = (),
-    places: Optional[Places] = None,
+    places: Optional[SharedPlaces] = None,
     variant: str = "",
 ) -> List[Any]:
     """An answer as frames: header, then one buffer per tensor. Raises :class:`Failed` when an output cannot travel.

@@ -40,7 +40,7 @@ FROM_COMMAND_LINE = ("endpoint", "record")
 """Keys of ``[server]`` that the command line may have set; the file's are not looked at."""
 
 
-class Prepared(NamedTuple):
+class PreparedConfig(NamedTuple):
     """A configuration that could take over: ``kept`` are the models that stay as they are; ``started`` holds the
     engines and measurements of the others."""
 
@@ -143,7 +143,7 @@ def prepare(
     lanes: MutableMapping[str, LaneThread],
     mailbox: Mailbox,
     begin: Callable[[Started], None],
-) -> Prepared:
+) -> PreparedConfig:
     """Check ``new``, then load and warm its new and changed models beside what is ``running``. Raises the error that
     prevents it; nothing has changed then. ``begin`` gets the engines that are loaded for it, as they come."""
     config, world = compatible(running.config, new), running.world
@@ -160,14 +160,14 @@ def prepare(
     starter = RunningStarter(others, profiles, lanes, mailbox, clock_ns, lambda: world.lifecycle.stopping, begun)
     starter.usable = lambda lane: world.works.counts[lane].up
     begin(starter.begun)
-    prepared = Prepared(config, fresh, profiles, starter.start(), kept, problems)
+    prepared = PreparedConfig(config, fresh, profiles, starter.start(), kept, problems)
     check_names(fresh, merged(running.started, prepared, {}, {}).names)
     return prepared
 
 
 def successor(
     running: Served,
-    prepared: Prepared,
+    prepared: PreparedConfig,
     lanes: MutableMapping[str, LaneThread],
     mailbox: Mailbox,
     early: EarlyRefusals,
@@ -233,7 +233,7 @@ def reload_model(running: Served, model: str, told: Callable[[Dict[str, Any]], N
 
 
 def merged(
-    running: Started, prepared: Prepared, engines: Mapping[Key, Engine], resident: Mapping[str, Sequence[str]]
+    running: Started, prepared: PreparedConfig, engines: Mapping[Key, Engine], resident: Mapping[str, Sequence[str]]
 ) -> Started:
     """The parts of the new scheduler and world; models that stay keep their present engines."""
     new, kept = prepared.started, prepared.kept

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Dict, List
 from edgeserve.sched.protocol.events import Event
 
 if TYPE_CHECKING:
-    from edgeserve.device.boards import Board
+    from edgeserve.device.boards import Machine
 
 
 class DeviceNews:
@@ -19,6 +19,6 @@ class DeviceNews:
         self.events = events
 
 
-def board_table(board: Board) -> Dict[str, Any]:
+def board_table(board: Machine) -> Dict[str, Any]:
     """The board, and no monitor."""
     return {"board": board.kind.slug, "model": board.model, "l4t": board.l4t, "jetpack": board.jetpack, "monitors": {}}

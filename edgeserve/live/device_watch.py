@@ -12,8 +12,8 @@ import time
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from edgeserve.config.schema import Config, DeviceConfig
-from edgeserve.device.boards import Board, detect_board
-from edgeserve.device.changes import ChangeFilter, Report
+from edgeserve.device.boards import Machine, detect_board
+from edgeserve.device.changes import ChangeFilter, ChangeReport
 from edgeserve.device.events import DeviceEvents
 from edgeserve.device.monitor import Monitor
 from edgeserve.device.nvml import NvmlSource
@@ -27,7 +27,7 @@ from edgeserve.units import NS_PER_MS
 
 log = logging.getLogger("edgeserve")
 
-SourcesOf = Callable[[Board, int], Sequence[DeviceSource]]
+SourcesOf = Callable[[Machine, int], Sequence[DeviceSource]]
 """The sources of a board's GPU, by its index."""
 
 
@@ -45,7 +45,7 @@ class DeviceWatch:
         post: Callable[[Any], None],
         clock_ns: Callable[[], int],
         sources: Optional[SourcesOf] = None,
-        board: Optional[Board] = None,
+        board: Optional[Machine] = None,
     ) -> None:
         self._post = post
         self.board = board if board is not None else detect_board()
@@ -141,7 +141,7 @@ class _Listener:
             self._post(DeviceNews(events))
 
 
-def _log_changes(report: Report) -> None:
+def _log_changes(report: ChangeReport) -> None:
     """Log changes worth a record: throttling and its end, and the power mode."""
     state = report.state
     if "throttles" in report.changed and state.throttles:

@@ -11,7 +11,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Protocol, Tuple
 
 from edgeserve.config.schema import Config
 from edgeserve.errors import DeadlineExpired, NotAllowed, Rejected, RequestError
-from edgeserve.ipc.bus import Bus, Cancel, ClientGone, Control, News, default_endpoint
+from edgeserve.ipc.bus import Bus, Cancel, ClientLost, Control, News, default_endpoint
 from edgeserve.ipc.wire import pack_info
 from edgeserve.live.errors import CLIENT_GONE, EarlyRefusals
 from edgeserve.live.loop_io import clock_ns
@@ -93,7 +93,6 @@ class Gateway:
             pending_bytes_max=server.memory_bytes,
             client_bytes_max=server.client_bytes_max,
             unread_bytes_max=server.unread_bytes_max,
-            app_bytes_max={app.name: app.pending_bytes_max for app in config.apps.values() if app.pending_bytes_max},
             shared_memory_bytes=server.message_bytes_max,
         )
         self.bus.refused = lambda error, owner: early.add("", error, owner)
@@ -150,7 +149,7 @@ class Gateway:
     def _take_other(self, message: News, events: List[Event]) -> None:
         if type(message) is Control:
             self._questioned(message)
-        elif type(message) is ClientGone:
+        elif type(message) is ClientLost:
             self._gone(message, events)
         elif type(message) is Cancel:
             assert isinstance(message.ask, LiveRequest), "the bus was told to make these"
@@ -230,7 +229,7 @@ class Gateway:
             )
         return trusted
 
-    def _gone(self, gone: ClientGone, events: List[Event]) -> None:
+    def _gone(self, gone: ClientLost, events: List[Event]) -> None:
         self._gone_count += 1
         now_ns = clock_ns()
         if now_ns >= self._tell_gone_ns:  # clients that vanish by the hundred must not fill the log

@@ -1,9 +1,9 @@
 """Hints from clients or from users' code: their check, and the handling of unusable ones.
 
 A request's own hints are checked when it is asked (``request.py``), predicted ones when a function returned them
-(``predictors.py``), and those of results here. A hint is a help, never a condition: where a prediction or a sent value
-cannot be used, the request goes on without it, a warning is logged once, and it is counted. Which hints mean something
-is ``edgeserve/config/hints.py``'s; what a policy makes of them is the policy's.
+(``predict/serving/``), and those of results here. A hint is a help, never a condition: where a prediction or a sent
+value cannot be used, the request goes on without it, a warning is logged once, and it is counted. Which hints mean
+something is ``edgeserve/config/hints.py``'s; what a policy makes of them is the policy's.
 """
 
 from __future__ import annotations

@@ -9,22 +9,19 @@ from __future__ import annotations
 
 import collections
 import os
-import select
 import time
 from typing import Any, Callable, Deque, Dict, List, Mapping, Optional, Protocol, Tuple
 
 from edgeserve.loop.coalescing import AGAIN_PAUSE_NS, ReceiveCoalescing
 from edgeserve.sched.protocol.events import Event
-from edgeserve.units import NS_PER_MS, NS_PER_S
+from edgeserve.units import NS_PER_S
+from edgeserve.waits import readable_files
 
 clock_ns: Callable[[], int] = time.monotonic_ns
 """The one clock of the live side; everything else is handed it."""
 
 SLEEP_NS_MAX = 3600 * NS_PER_S
 """A bound on one wait, so that a deadline far away never overflows what the operating system takes."""
-
-FD_SELECT_MAX = 1024
-"""``select`` waits to the microsecond but takes no file number beyond this; ``poll`` then waits whole milliseconds."""
 
 MailHandler = Callable[[Any, List[Event]], None]
 """Turns one item of mail into events."""
@@ -172,7 +169,7 @@ class LoopIO:
                 break
             came = False
             if source is None or held_until_ns is not None:
-                rang = _wait_for(self._bell, wake_ns - now_ns)
+                rang = bool(readable_files((self._bell,), wake_ns - now_ns))
             else:
                 rang, came = source.wait(self._bell, now_ns, wake_ns)
             mailbox.asleep = False
@@ -222,12 +219,3 @@ class LoopIO:
             source.receive(events)
             if len(events) == before:
                 return
-
-
-def _wait_for(file: int, timeout_ns: int) -> bool:
-    """Whether ``file`` can be read within the time."""
-    if file < FD_SELECT_MAX:
-        return bool(select.select((file,), (), (), timeout_ns / NS_PER_S)[0])
-    poll = select.poll()
-    poll.register(file, select.POLLIN)
-    return bool(poll.poll(timeout_ns / NS_PER_MS))

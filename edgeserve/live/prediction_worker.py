@@ -1,4 +1,4 @@
-"""The thread that predicts hints for requests of the bus (``predictors.py``), apart from the loop's thread."""
+"""The thread that predicts hints for requests of the bus (``plug_ins.HintSource``), apart from the loop's thread."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ class PredictionWorker:
             request = prediction.request
             hints = request.hints
             if request.predictors.missing(hints):  # not where it only keeps its place in its stream
-                hints = request.predictors.complete(hints, request.inputs, self._clock_ns)
+                hints = request.predictors.on_arrival(hints, request.inputs, self._clock_ns)
             prediction.hints = hints
             self._running_since_ns = 0
             self._post(prediction)

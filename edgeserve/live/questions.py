@@ -123,10 +123,8 @@ def stats(served: Served, now_ns: int, device: Mapping[str, Any]) -> Dict[str, A
 
 
 def _predictions(served: Served, app: str) -> Dict[str, Any]:
-    predictors, lengths = served.validators[app].predictors, served.validators[app].lengths
+    predictors = served.validators[app].predictors
     table = predictors.table() if predictors is not None else NOT_PREDICTED
-    if lengths is not None and lengths.learnt_from is not None:
-        table = {**table, "learnt_from": lengths.learnt_from}
     return {"failed_predictions": predictors.failed() if predictors is not None else {}, "predictions": table}
 
 

@@ -3,7 +3,7 @@
 The bus checks the form of a message (``ipc/wire.py``) and a caller in this process hands over a call's arguments; both
 fill the same record, and :class:`RequestValidator` checks its meaning: app, inputs, deadline, class and the other
 options. It raises the typed errors that a client can read. Bounds that depend on what else is pending are the world's
-and the scheduler's; hints are predicted by ``predictors.py``.
+and the scheduler's; hints are predicted by a plug-in (``plug_ins.py``).
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from typing import (
     Mapping,
     NoReturn,
     Optional,
-    Sequence,
     Set,
     Tuple,
 )
@@ -34,6 +33,7 @@ from edgeserve.config.schema import AppConfig, Config, ModelConfig
 from edgeserve.engines.base import Values
 from edgeserve.errors import BadInput, ConfigError, DeadlineExpired, UnknownApp, sent_instead, with_nearest
 from edgeserve.live.hints import A_NUMBER, is_name, number_of, show
+from edgeserve.live.plug_ins import HintSource, plug_in
 from edgeserve.live.responders import Responder
 from edgeserve.live.value_flow import AppPlan, name_clashes
 from edgeserve.request import Ask
@@ -42,9 +42,7 @@ from edgeserve.sched.protocol.events import CLASSES, ON_LATE, Part
 from edgeserve.units import NS_PER_S, format_duration, ms_to_ns
 
 if TYPE_CHECKING:
-    from edgeserve.live.answer_lengths import AnswerLengths
     from edgeserve.live.input_rules import InputRule
-    from edgeserve.live.predictors import Predictor, Predictors
 
 STAMP_BEHIND_NS_MAX = NS_PER_S
 """A request that says it was sent longer ago has its deadline counted from then, but statistics and policies learn
@@ -96,7 +94,7 @@ class LiveRequest(Ask):
     asked_ns: int
     arrival_ns: int
     deadline_ns: int
-    predictors: Optional[Predictors]
+    predictors: Optional[HintSource]
     predicted_ns: int
     running: int
     ended: bool
@@ -199,8 +197,7 @@ class RequestValidator:
         directory: str = ".",
         ids: Iterator[int] | None = None,
         hints: Collection[str] = (),
-        counters: Sequence[Predictor] = (),
-        lengths: Optional[AnswerLengths] = None,
+        predictors: Optional[HintSource] = None,
         stateful: str = "",
     ) -> None:
         self.plan = plan
@@ -214,14 +211,7 @@ class RequestValidator:
             from edgeserve.live.input_rules import InputRule
 
             self.inputs = {name: InputRule(plan.config.name, name, item) for name, item in plan.config.inputs.items()}
-        self.lengths = lengths
-        if lengths is not None:
-            counters = [*counters, *lengths.predictors]
-        self.predictors: Optional[Predictors] = None
-        if self.config.predict or counters:
-            from edgeserve.live.predictors import Predictors
-
-            self.predictors = Predictors(self.config, directory, counters)
+        self.predictors = predictors
         self._length = self.config.length
         self._hint_bounds = hint_bounds(self.config)
 
@@ -454,14 +444,12 @@ def request_validators(config: Config, ids: Iterator[int] | None = None) -> Dict
     ids = itertools.count(1) if ids is None else ids
     validators = {}
     for name, app in config.apps.items():
-        model = language_model(app, config)
         validators[name] = RequestValidator(
             AppPlan(app),
             config.directory,
             ids,
             read_hints(app, config),
-            counters_of(model, app, config),
-            lengths_of(app, model, config),
+            hints_of(app, config),
             stateful_model(app, config),
         )
     return validators
@@ -475,22 +463,13 @@ def language_model(app: AppConfig, config: Config) -> Optional[ModelConfig]:
     return model if model is not None and model.engine == "lm" else None
 
 
-def counters_of(model: Optional[ModelConfig], app: AppConfig, config: Config) -> Sequence[Predictor]:
-    """The predictor of the tokens of a language model's prompts."""
-    if model is None:
-        return []
-    from edgeserve.live.predictors import prompt_counter
-
-    return [prompt_counter(model, app, config)]
-
-
-def lengths_of(app: AppConfig, model: Optional[ModelConfig], config: Config) -> Optional[AnswerLengths]:
-    """The length predictor of an app, where it has a language model or asks for one."""
-    if model is None and not app.answer_lengths and not app.learn_lengths:
+def hints_of(app: AppConfig, config: Config) -> Optional[HintSource]:
+    """What predicts an app's hints; ``None`` where nothing does."""
+    model = language_model(app, config)
+    if model is None and not (app.predict or app.answer_lengths or app.learn_lengths):
         return None
-    from edgeserve.live.answer_lengths import answer_lengths
-
-    return answer_lengths(app, model, config)
+    source: Optional[HintSource] = plug_in("hints")(app, model, config)
+    return source
 
 
 def stateful_model(app: AppConfig, config: Config) -> str:

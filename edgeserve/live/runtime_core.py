@@ -12,11 +12,9 @@ import importlib
 import logging
 import os
 import threading
-import time
 from itertools import count
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Set, Tuple
 
-from edgeserve import __version__
 from edgeserve.config.profile_record import Profile
 from edgeserve.config.schema import Config
 from edgeserve.engines.base import Engine
@@ -25,6 +23,7 @@ from edgeserve.interpreter import forked, stays_with_parent
 from edgeserve.live.errors import EarlyRefusals, error_for
 from edgeserve.live.estimates import log_fits
 from edgeserve.live.loop_io import Mailbox, clock_ns
+from edgeserve.live.plug_ins import Tap, TapPlace, opened_taps, plug_in
 from edgeserve.live.preflight import check_before_loading, raise_or_tell
 from edgeserve.live.request import LiveRequest, RequestValidator, check_names
 from edgeserve.live.responders import RequestFuture
@@ -40,12 +39,8 @@ from edgeserve.sched.protocol.actions import START_ANY_TIME_NS
 from edgeserve.units import ns_to_s
 
 if TYPE_CHECKING:
-    from edgeserve.live.config_reload import Prepared
+    from edgeserve.live.config_reload import PreparedConfig
     from edgeserve.live.device_watch import DeviceWatch
-    from edgeserve.live.history_recorder import AppRecords
-    from edgeserve.taps.last_steps import LastSteps
-    from edgeserve.taps.span_export import SpanExport
-    from edgeserve.taps.trace import Recorder
 
 log = logging.getLogger("edgeserve")
 
@@ -101,16 +96,15 @@ class RuntimeCore:
         self._lanes: Dict[str, LaneThread] = {}
         self._started: Optional[Started] = None
         self._served: Optional[Served] = None
-        self._recorder: Optional[Recorder] = None
-        self._taps: List[OnStep] = []
-        self._last_steps: Optional[LastSteps] = None
+        self._taps: List[Tap] = []
+        self._on_step: List[OnStep] = []
+        self._last_steps: Any = None
         self._tracer_provider = tracer_provider
-        self._spans: Optional[SpanExport] = None
         self._watch: Optional[DeviceWatch] = None
         self._gateway: Any = None
         self.on_device_lost: Optional[Callable[[LostDevice], None]] = None
         self.reload_file: Callable[[], None] = lambda: None  # the runtime's, on a thread of its own
-        self._prepared: Optional[Prepared] = None  # what takes over when the accepted requests have ended
+        self._prepared: Optional[PreparedConfig] = None  # what takes over when the accepted requests have ended
         self._told: Optional[Callable[[Optional[BaseException]], None]] = None
         self.scheduler: Scheduler
         self.world: LiveWorld
@@ -138,9 +132,7 @@ class RuntimeCore:
             learn_to_answer()
         if config.server.trace_steps:
             self._steps()
-        self._spans = self._spans_export()
-        if self._spans is not None:
-            self._taps.append(self._spans.tap)
+        self._taps = opened_taps(TapPlace(config, self._serve, self._tracer_provider, self._parent_of))
         lanes = make_lanes(config, self.mailbox, clock_ns)
         for lane in lanes.values():
             lane.start()
@@ -154,54 +146,23 @@ class RuntimeCore:
         )
         log_fits(self.scheduler.state, [problem.app for problem in problems])
         if recorded:
-            from edgeserve.live.history_recorder import HistoryRecorder
-
-            self.world.history = HistoryRecorder(recorded)
-        if config.server.record:
-            from edgeserve.config.profiles import parts_of
-            from edgeserve.taps.trace import Recorder, start_of
-
-            path = os.path.join(config.directory, config.server.record)
-            self._recorder = Recorder(
-                path,
-                start_of(
-                    started.footprints,
-                    started.resident,
-                    started.measured,
-                    parts_of(profiles),
-                    started.sequences,
-                    started.sizes,
-                ),
-            )
-            self._taps.append(self._recorder.record)
+            self.world.history = plug_in("history")(recorded)
+        for tap in self._taps:
+            tap.begin({**started._asdict(), "profiles": profiles})
+            self._on_step.append(tap.tap)
         if self._serve:
             from edgeserve.live.gateway import Gateway  # opens a socket library that an embedded runtime spares
 
             self._gateway = self.world.io.source = Gateway(config, self.validators, self.world, self, self.early)
         self._watch = started_watch(config, self.mailbox.post, clock_ns)
 
-    def _spans_export(self) -> Optional[SpanExport]:
-        """The tap that exports spans, where a provider, the configuration or a server's environment asks for it."""
-        asks = self._serve and any(name.startswith("OTEL_") for name in os.environ)
-        if self._tracer_provider is None and not self.config.server.otlp and not asks:
-            return None
-        from edgeserve.taps.span_export import export_for
+    def _parent_of(self, request_id: int) -> Optional[str]:
+        return self.world.values.requests[request_id].traceparent
 
-        return export_for(
-            self.config,
-            self._serve,
-            __version__,
-            self._tracer_provider,
-            parent_of=lambda request_id: self.world.values.requests[request_id].traceparent,
-            offset_ns=lambda: time.time_ns() - clock_ns(),
-        )
-
-    def _steps(self) -> LastSteps:
+    def _steps(self) -> Any:
         """The last steps of the scheduler, which are kept from the first question on, or always."""
         if self._last_steps is None:
-            from edgeserve.taps.last_steps import LastSteps
-
-            self._last_steps = LastSteps(self._taps, self.config.server.trace_steps)
+            self._last_steps = plug_in("last steps")(self._on_step, self.config.server.trace_steps)
         return self._last_steps
 
     def _serve_with(self, served: Served) -> None:
@@ -210,7 +171,7 @@ class RuntimeCore:
 
     # --- another configuration ----------------------------------------------------------------------------------------
 
-    def hold(self, prepared: Prepared, told: Callable[[Optional[BaseException]], None]) -> None:
+    def hold(self, prepared: PreparedConfig, told: Callable[[Optional[BaseException]], None]) -> None:
         """Hold what arrives until the accepted requests have ended, then change; ``told`` hears None, or why not."""
         self._prepared, self._told = prepared, told
         self.world.lifecycle.held = []
@@ -245,14 +206,12 @@ class RuntimeCore:
         if old.history is not None:
             old.history.close(wait=False)
         if recorded or old.history is not None:
-            from edgeserve.live.history_recorder import HistoryRecorder
-
-            world.history = HistoryRecorder(recorded, old.history)
+            world.history = plug_in("history")(recorded, old.history)
         self._serve_with(served)
         if self._gateway is not None:
             self._gateway.change(self.validators, world)
-        if self._spans is not None:
-            self._spans.change(self.config)
+        for tap in self._taps:
+            tap.change(self.config)
         self._unload(gone)
         if self._watch is not None:  # a new one tells the new scheduler all it knows
             self._watch.stop()
@@ -273,7 +232,7 @@ class RuntimeCore:
                 lane.forget(engine)
             self._lanes[copy_lane_name(device)].give(LaneWork(0, 0, START_ANY_TIME_NS, _unload_engine, engine))
 
-    def prepare(self, config: Config) -> Prepared:
+    def prepare(self, config: Config) -> PreparedConfig:
         """Check another configuration, then load and warm its new and changed models. For any thread but the loop's."""
         from edgeserve.live.config_reload import prepare
 
@@ -308,7 +267,7 @@ class RuntimeCore:
     def live(self) -> None:
         """Turn the loop until the world has stopped."""
         while True:
-            drive(self.scheduler, self.world, self._taps)
+            drive(self.scheduler, self.world, self._on_step)
             if self.world.lifecycle.held is None or self.world.lifecycle.stopping:
                 return
             if self.world.is_quiet:  # else the last step began something more
@@ -326,10 +285,8 @@ class RuntimeCore:
         self.sweep(error)
         if world is not None and world.io.source is not None:
             world.io.source.close()
-        if self._recorder is not None:
-            self._recorder.close()
-        if self._spans is not None:
-            self._spans.close()
+        for tap in self._taps:
+            tap.close()
         if world is not None and world.history is not None:
             world.history.close()
         for lane in self._lanes.values():
@@ -449,13 +406,12 @@ def profiles_of(config: Config) -> List[Profile]:
     return usable_profiles(config)
 
 
-def recorded_of(config: Config) -> Dict[str, AppRecords]:
+def recorded_of(config: Config) -> Dict[str, Any]:
     """The recorders of histories by app. Raises ``ConfigError`` where an app cannot be recorded."""
     if not any(app.history for app in config.apps.values()):
         return {}
-    from edgeserve.live.history_recorder import recorded_apps
-
-    return recorded_apps(config)
+    found: Dict[str, Any] = plug_in("recorded apps")(config)
+    return found
 
 
 def _unload_engine(engine: Engine) -> None:

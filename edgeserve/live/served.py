@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Callable, Mapping, MutableMapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Mapping, MutableMapping, NamedTuple, Optional, Sequence, Tuple
 
 from edgeserve.config.profile_record import Profile
 from edgeserve.config.schema import Config
 from edgeserve.live.errors import EarlyRefusals
 from edgeserve.live.estimates import ContradictionLog
 from edgeserve.live.loop_io import Mailbox, clock_ns
+from edgeserve.live.plug_ins import HintSource
 from edgeserve.live.request import RequestValidator
 from edgeserve.live.startup import Started, make_lane
 from edgeserve.live.world import LiveWorld, LostDevice
@@ -17,9 +18,6 @@ from edgeserve.offload.lane_thread import LaneThread
 from edgeserve.sched.core.build import build_scheduler
 from edgeserve.sched.core.scheduler import Scheduler
 from edgeserve.sched.latency.batch_time import BatchTime
-
-if TYPE_CHECKING:
-    from edgeserve.live.answer_lengths import AnswerLengths
 
 
 class Served(NamedTuple):
@@ -70,13 +68,13 @@ def assemble(
     if any(validator.predictors is not None for validator in validators.values()):
         world.predictions.start()
     for name, validator in validators.items():
-        lengths = validator.lengths
-        if lengths is not None:  # the hints of a usual request of the app
-            scheduler.state.apps[name].usual = {"steps": lengths.steps({}), "steps_sd": lengths.steps_sd({})}
-            if lengths.learnt_from is not None:
-                world.endings.teach[name] = partial(_teach, world, lengths)
+        source = validator.predictors
+        if source is not None and source.usual:
+            scheduler.state.apps[name].usual = dict(source.usual)
+        if source is not None and source.learns:
+            world.endings.teach[name] = partial(_teach, world, source)
     return Served(config, validators, started, scheduler, world)
 
 
-def _teach(world: LiveWorld, lengths: AnswerLengths, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> None:
-    world.predictions.teach(partial(lengths.learn, inputs, outputs))
+def _teach(world: LiveWorld, source: HintSource, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> None:
+    world.predictions.teach(partial(source.on_answer, inputs, outputs))

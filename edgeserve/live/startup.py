@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import select
 import statistics
 from functools import partial
 from typing import (
@@ -44,15 +43,16 @@ from edgeserve.offload.pin import allowed_cores, pin_thread
 from edgeserve.sched.core.build import ASSUMED_NS, copy_lane_name, model_lanes
 from edgeserve.sched.protocol.actions import START_ANY_TIME_NS
 from edgeserve.texts import is_text
-from edgeserve.units import NS_PER_MS, format_duration, format_size
+from edgeserve.units import NS_PER_MS, NS_PER_S, format_duration, format_size
+from edgeserve.waits import readable_files
 
 if TYPE_CHECKING:
     from edgeserve.engines.row_check import RowCheck
 
 log = logging.getLogger("edgeserve")
 
-LOOK_S = 5.0
-"""Seconds between two looks at the progress of a load."""
+LOOK_NS = 5 * NS_PER_S
+"""The time between two looks at the progress of a load."""
 
 MEASURE_NS = 100 * NS_PER_MS
 """The time per batch size, at start, to measure it better than by the least number of runs."""
@@ -447,7 +447,7 @@ class Starter:
             if self._called_off():
                 raise StartInterrupted(f"the start was called off while model {model.name!r} was being {what}")
             if self._mailbox.going_to_sleep():
-                select.select([self._mailbox], [], [], LOOK_S)  # calling the start off posts mail, too
+                readable_files((self._mailbox.fileno(),), LOOK_NS)  # calling the start off posts mail, too
             self._mailbox.awake()
             told, said = said, engine.progress() if engine is not None else ""
             if said != told:

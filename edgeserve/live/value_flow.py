@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from edgeserve.live.value_names import NameBook
 
 
-class Source(NamedTuple):
+class ArgumentSource(NamedTuple):
     """The source of one argument: output ``name`` of ``node``; ``node`` of ``None``: the request's own input."""
 
     argument: str
@@ -49,7 +49,7 @@ class NodePlan:
         "routes",
     )
 
-    def __init__(self, node: Node, sources: Optional[Tuple[Source, ...]]) -> None:
+    def __init__(self, node: Node, sources: Optional[Tuple[ArgumentSource, ...]]) -> None:
         self.name = node.name
         self.model = node.model
         self.fan_out = node.fan_out
@@ -181,8 +181,8 @@ def split_reference(reference: str, nodes: Container[str], where: str) -> Tuple[
     return found[0] if found else ("", "")
 
 
-def _source(config: AppConfig, app: App, node: Node, argument: str, reference: str) -> Source:
-    """``"node.output"`` or ``"request.input"`` to a :class:`Source`; the owner must run before ``node``."""
+def _source(config: AppConfig, app: App, node: Node, argument: str, reference: str) -> ArgumentSource:
+    """``"node.output"`` or ``"request.input"`` to a :class:`ArgumentSource`; the owner must run before ``node``."""
     where = f"[app.{config.name}] node {node.name!r} inputs.{argument} = {reference!r}"
     owner, name = split_reference(reference, app.by_name, where)
     if not owner:
@@ -193,14 +193,14 @@ def _source(config: AppConfig, app: App, node: Node, argument: str, reference: s
     if owner == "request":
         if config.inputs and name not in config.inputs:
             raise ConfigError(f"{where}: [app.{config.name}.inputs] declares no {name!r}{nearest(name, config.inputs)}")
-        return Source(argument, None, name)
+        return ArgumentSource(argument, None, name)
     if not _runs_before(app.by_name[owner], node):
         raise ConfigError(
             f"{where}: {owner!r} does not run before {node.name!r}; add it to the 'after' of that node "
             "or of one before it"
         )
     _check_scopes(app.by_name[owner], node, where)
-    return Source(argument, owner, name)
+    return ArgumentSource(argument, owner, name)
 
 
 def _check_scopes(owner: Node, node: Node, where: str) -> None:
@@ -213,13 +213,13 @@ def _check_scopes(owner: Node, node: Node, where: str) -> None:
         )
 
 
-def _outputs(config: AppConfig, app: App) -> Tuple[Source, ...]:
+def _outputs(config: AppConfig, app: App) -> Tuple[ArgumentSource, ...]:
     """The values of an answer and their names: ``outputs`` as a list of ``"NODE.NAME"`` and plain names of what last
     nodes return, or as a table that gives each its name in the answer."""
     where = f"[app.{config.name}] outputs"
     if not isinstance(config.outputs, tuple):
         return tuple(_output(config, app, f"{where}.{key}", key, text) for key, text in config.outputs.items())
-    found: Dict[str, Source] = {}
+    found: Dict[str, ArgumentSource] = {}
     for text in config.outputs:
         source = _output(config, app, where, "", text)
         other = found.setdefault(source.argument, source)
@@ -234,21 +234,21 @@ def _outputs(config: AppConfig, app: App) -> Tuple[Source, ...]:
     return tuple(found.values())
 
 
-def _owner(source: Source) -> str:
+def _owner(source: ArgumentSource) -> str:
     return "a last node" if source.node is None else f"node {source.node!r}"
 
 
-def _output(config: AppConfig, app: App, where: str, argument: str, reference: str) -> Source:
+def _output(config: AppConfig, app: App, where: str, argument: str, reference: str) -> ArgumentSource:
     """An entry of ``outputs``. ``argument`` of ``""``: it has the name of the value."""
     owner, name = split_reference(reference, app.by_name, f"{where} = {reference!r}")
     if owner == "request":
         raise ConfigError(f"{where}: {reference!r}: an answer holds what nodes return, no input of the request")
     if owner:
-        return Source(argument or name, owner, name)
+        return ArgumentSource(argument or name, owner, name)
     if "." in reference:
         owner = reference.partition(".")[0]
         raise ConfigError(f"{where}: {reference!r}: no node {owner!r}{nearest(owner, app.by_name)}")
-    return Source(argument or reference, None, reference)
+    return ArgumentSource(argument or reference, None, reference)
 
 
 def _runs_before(first: Node, then: Node) -> bool:

@@ -26,7 +26,7 @@ NAMES_MAX = 1024
 """Names that are remembered of one node. A function that returns others each time is not watched any further."""
 
 
-class Reader(NamedTuple):
+class ValueReader(NamedTuple):
     """A place where values meet by name. ``where`` says it to people, ``key`` is what tells the values apart there, and
     ``sources`` are the nodes whose outputs are read. ``replaces``: an output of its one predecessor takes the place of
     a request's input. ``above`` are nodes further up, whose outputs it is not given. ``only``: the names that are read,
@@ -97,7 +97,7 @@ class NameBook:
         self.clashes, self.input_clashes = clashes, inputs
         self.replaced = {node: frozenset(names) for node, names in replaced.items()}
 
-    def _names(self, node: str, reader: Reader) -> Set[str]:
+    def _names(self, node: str, reader: ValueReader) -> Set[str]:
         return self._returned[node] & reader.only if reader.only else self._returned[node]
 
 
@@ -113,7 +113,7 @@ def _bare(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9_-]", "_", text)
 
 
-def _clash(reader: Reader, name: str, makers: Sequence[str]) -> str:
+def _clash(reader: ValueReader, name: str, makers: Sequence[str]) -> str:
     """Why a name cannot be used at a reader, and the line that resolves it. One maker: the request brings the other."""
     sources = ("the request", f"node {makers[0]!r}") if len(makers) == 1 else [f"node {maker!r}" for maker in makers]
     if len(makers) == 1 and makers[0] in reader.above:
@@ -130,7 +130,7 @@ def _clash(reader: Reader, name: str, makers: Sequence[str]) -> str:
     )
 
 
-def _readers(config: AppConfig, app: App, plain: FrozenSet[str]) -> Tuple[Reader, ...]:
+def _readers(config: AppConfig, app: App, plain: FrozenSet[str]) -> Tuple[ValueReader, ...]:
     """Every place of an app where values meet by name alone. ``plain``: the names of ``outputs`` that name no node."""
     ways, depth = ways_to(app.nodes), {node.name: node.depth for node in app.nodes}
     named = {node.name for node in config.nodes if node.inputs}
@@ -140,7 +140,7 @@ def _readers(config: AppConfig, app: App, plain: FrozenSet[str]) -> Tuple[Reader
             continue
         preds = [] if node.join == 1 and not node.gather else list(node.preds)
         found.append(
-            Reader(
+            ValueReader(
                 f"[app.{config.name}] node {node.name!r}",
                 "inputs",
                 tuple(pred.name for pred in node.preds),
@@ -153,7 +153,7 @@ def _readers(config: AppConfig, app: App, plain: FrozenSet[str]) -> Tuple[Reader
         )
     if len(app.exits) > 1 and (plain or not config.outputs):
         found.append(
-            Reader(
+            ValueReader(
                 f"[app.{config.name}] the answer",
                 "outputs",
                 tuple(node.name for node in app.exits),

@@ -17,7 +17,7 @@ from edgeserve.engines.base import PREPARED, Result, Values, Written, release_st
 from edgeserve.errors import EngineError, StateLost, WrongInput, did_you_mean
 from edgeserve.live.hints import ResultHints, show
 from edgeserve.live.request import NO_VALUES, LiveRequest, ValueKey
-from edgeserve.live.value_flow import NodePlan, Source
+from edgeserve.live.value_flow import ArgumentSource, NodePlan
 from edgeserve.sched.protocol.actions import RunBatch
 from edgeserve.sched.protocol.events import JobId, JobResult, Part
 from edgeserve.units import counted
@@ -567,7 +567,7 @@ def _inputs(request: LiveRequest, node: NodePlan, part: Part) -> Values:
     return item
 
 
-def _named_inputs(request: LiveRequest, sources: Tuple[Source, ...], part: Part) -> Values:
+def _named_inputs(request: LiveRequest, sources: Tuple[ArgumentSource, ...], part: Part) -> Values:
     """Arguments as ``inputs`` names them. What does not exist (an optional input, a branch not taken) is left out."""
     item: Values = {}
     for source in sources:
@@ -577,7 +577,7 @@ def _named_inputs(request: LiveRequest, sources: Tuple[Source, ...], part: Part)
     return item
 
 
-def _find(request: LiveRequest, source: Source, part: Part) -> Any:
+def _find(request: LiveRequest, source: ArgumentSource, part: Part) -> Any:
     """The value a reader at ``part`` sees: the one on its own line of parts, or a list over the parts below it."""
     assert source.node is not None, "inputs of the request are looked up by name"
     openers = request.plan.nodes[source.node].value_openers

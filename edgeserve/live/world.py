@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import threading
 from typing import (
-    TYPE_CHECKING,
     Any,
     Callable,
     Dict,
@@ -69,9 +68,6 @@ from edgeserve.sched.protocol.events import (
     WorkRefused,
 )
 from edgeserve.sched.requests.states import new_tuple
-
-if TYPE_CHECKING:
-    from edgeserve.live.history_recorder import HistoryRecorder
 
 log = logging.getLogger("edgeserve")
 
@@ -182,7 +178,7 @@ class LiveWorld:
         )
         self.reloads = Reloads(config, lanes, engines, self._warming, self._failures, self._usable_lanes, self.sizes_of)
         self.contradictions: Optional[ContradictionLog] = None
-        self.history: Optional[HistoryRecorder] = None
+        self.history: Any = None  # records what the models of ensembles say (``plug_ins.py``)
         self.on_device_lost: Optional[Callable[[LostDevice], None]] = None  # told once per device
         self._lost: Set[str] = set()
         self._look_ns = self.started_ns + LOOK_NS
@@ -311,7 +307,7 @@ class LiveWorld:
         log.error("lane %s is down: %s", mail.lane, reason)
         self.works.counts[mail.lane].up = False
         self._batches.lane_down(mail.lane, events)
-        events.append(LaneChanged(mail.lane, up=False, reason=reason))
+        events.append(LaneChanged(mail.lane, up=False, reason=reason, lost=True))
         device = self.works.devices[mail.lane]
         if mail.lost and device not in self._lost:
             self._lost.add(device)

@@ -128,11 +128,11 @@ def side_of(engine: Optional[Engine]) -> int:
     return id(engine) if engine is not None and engine.ends_calls else 0
 
 
-class _End:
+class _LaneEnd:
     """Stands in the inbox behind the last work."""
 
 
-_END = _End()
+_END = _LaneEnd()
 
 
 class LaneThread:
@@ -165,8 +165,8 @@ class LaneThread:
         self._prepare = prepare
         self._depth = self.info.depth
         self._hang_ns = hang_ns
-        self._inbox: queue.SimpleQueue[Union[LaneWork, _End]] = queue.SimpleQueue()
-        self._next: Union[LaneWork, _End, None] = None  # taken out of the inbox
+        self._inbox: queue.SimpleQueue[Union[LaneWork, _LaneEnd]] = queue.SimpleQueue()
+        self._next: Union[LaneWork, _LaneEnd, None] = None  # taken out of the inbox
         self._flight: Deque[_Launched] = deque()
         self._free_ns = 0  # when the last finished batch was over
         self._sessions: Dict[int, Tuple[Engine, Session]] = {}
@@ -242,7 +242,7 @@ class LaneThread:
         if self._next is None and not (flight and self._inbox.empty()):
             self._next = self._inbox.get()
         work = self._next
-        if isinstance(work, _End):
+        if isinstance(work, _LaneEnd):
             if not flight:
                 return False
             self._await_oldest(int(WAIT_S_MAX * NS_PER_S))

@@ -62,7 +62,7 @@ FILE_BYTES_MAX = 64 * 1024**2
 """The most bytes of a model's arrays: the one that comes with the package has less than one."""
 
 
-class Prediction(NamedTuple):
+class LengthPrediction(NamedTuple):
     """The distribution of one length: ``exp(log_mean + residual)`` tokens, each of the ``residuals`` (ascending)
     equally likely, at least one token. Residuals are not alike for short and long answers: ``factor`` corrects the mean
     for that."""
@@ -118,9 +118,9 @@ class LengthModel:
         """The features that the model reads of a text."""
         return Features(buckets(text), standard(rule_logs(text, self._scorer), self.shift, self.scale))
 
-    def predict(self, text: str) -> Prediction:
+    def predict(self, text: str) -> LengthPrediction:
         """The distribution of the number of output tokens."""
-        return Prediction(self.log_mean(self.features(text)), self.residuals, self.factor)
+        return LengthPrediction(self.log_mean(self.features(text)), self.residuals, self.factor)
 
     @property
     def sigma(self) -> float:
@@ -206,7 +206,7 @@ class LearningModel(LengthModel):
         """An answer to ``text`` had so many tokens; it was cut after ``most``."""
         with self._lock:
             read = self.features(text)
-            before = Prediction(self.log_mean(read), self.residuals)
+            before = LengthPrediction(self.log_mean(read), self.residuals)
             off = math.log(max(1, tokens)) - before.log_mean
             if tokens >= most and off < 0.0:
                 return  # it was predicted longer, and may have been: that says nothing

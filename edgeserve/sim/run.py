@@ -33,7 +33,7 @@ TOLD_RUNS = 20
 """Durations per batch size that a scheduler counts as measured, which is told the true times."""
 
 
-class Setting(NamedTuple):
+class StartState(NamedTuple):
     """The state of the models before the first request: their bytes, and which are resident."""
 
     footprints: Footprints
@@ -47,7 +47,7 @@ class Run(NamedTuple):
     scheduler: Any
 
 
-def setting_of(config: Config, profiles: Sequence[Profile] = (), cold: bool = False) -> Setting:
+def setting_of(config: Config, profiles: Sequence[Profile] = (), cold: bool = False) -> StartState:
     """Footprints from the configuration, else the profiles; resident is what fits the budgets, in the order of the
     file, pinned models first. Nothing but pinned models when ``cold``."""
     profiled = {profile.model: profile for profile in profiles}
@@ -66,7 +66,7 @@ def setting_of(config: Config, profiles: Sequence[Profile] = (), cold: bool = Fa
             if (model.pinned or not cold) and (not budget or used[device] + need <= budget):
                 used[device] += need
                 resident[device].append(model.name)
-    return Setting(footprints, resident)
+    return StartState(footprints, resident)
 
 
 def make_world(
@@ -74,7 +74,7 @@ def make_world(
     seed: Any,
     profiles: Sequence[Profile] = (),
     *,
-    setting: Setting | None = None,
+    setting: StartState | None = None,
     measured: Optional[Measured] = None,
     drain: bool = False,
     settle: bool = False,

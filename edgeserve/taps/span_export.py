@@ -8,9 +8,11 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, Callable, Deque, Dict, Mapping, Optional, Sequence
 
+from edgeserve import __version__
 from edgeserve.config.schema import Config
 from edgeserve.errors import ConfigError
 from edgeserve.sched.protocol.actions import Action
@@ -45,11 +47,9 @@ def is_asked_for(environ: Mapping[str, str]) -> bool:
     )
 
 
-def provider_for(address: str, version: str) -> Any:
-    """A provider that sends spans over HTTP: to ``address`` (``[server] otlp``), else where the standard variables
-    say. These say all the rest: sampling, headers, batches, the service's name. Raises :class:`ConfigError`."""
-    if address and not address.startswith(("http://", "https://")):
-        raise ConfigError(f"[server] otlp = {address!r}: expected an address such as http://127.0.0.1:4318")
+def provider_for(version: str) -> Any:
+    """A provider that sends spans over HTTP where the standard variables say, which say all the rest, too: sampling,
+    headers, batches, the service's name."""
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk import trace
     from opentelemetry.sdk.resources import Resource
@@ -59,8 +59,7 @@ def provider_for(address: str, version: str) -> Any:
     if str(resource.attributes.get("service.name", "unknown_service")).startswith("unknown_service"):  # it has no name
         resource = resource.merge(Resource({"service.name": "edgeserve", "service.version": version}))
     provider = trace.TracerProvider(resource=resource, shutdown_on_exit=False)
-    path = f"{address.rstrip('/')}/v1/traces" if address else None
-    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=path)))
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     return provider
 
 
@@ -104,6 +103,9 @@ class SpanExport:
                     parents[event.request.id] = parent
         self._steps.append((now_ns, events, actions, parents or _NO_PARENTS))
 
+    def begin(self, start: Mapping[str, Any]) -> None:
+        """Spans need nothing of a start."""
+
     def change(self, config: Config) -> None:
         """Another configuration is served from the next step on."""
         self._steps.append(config)
@@ -137,18 +139,24 @@ class SpanExport:
             log.warning("the server decides faster than spans are made of it: the requests that are open get none")
 
 
-def export_for(config: Config, serve: bool, version: str, given: Any, **loop: Any) -> Optional[SpanExport]:
-    """The export that a provider ``given``, the configuration, or the standard variables (of a server) ask for. Raises
-    :class:`ConfigError` where packages are missing; a variable, which may be meant for others, is a warning then."""
-    address = config.server.otlp
-    if given is None and not address and not (serve and is_asked_for(os.environ)):
+def opened(place: Any) -> Optional[SpanExport]:
+    """The export that a program's provider, or the standard variables of a server, ask for; ``place``:
+    :class:`~edgeserve.live.plug_ins.TapPlace`. Raises :class:`ConfigError` where a program's packages are missing; a
+    variable may be meant for others, so that there it is a warning."""
+    given = place.tracer_provider
+    if given is None and not (place.serve and is_asked_for(os.environ)):
         return None
     try:
-        provider = provider_for(address, version) if given is None else given
-        return SpanExport(provider, config, version, owned=given is None, **loop)
+        provider = provider_for(__version__) if given is None else given
+        return SpanExport(provider, place.config, __version__, place.parent_of, epoch_offset_ns, owned=given is None)
     except ImportError as error:
         need = f"spans need OpenTelemetry's SDK ({error}): pip install 'edgeserve-runtime[otel]'"
-        if given is not None or address:
-            raise ConfigError(f"[server] otlp: {need}") from None
+        if given is not None:
+            raise ConfigError(f"tracer_provider: {need}") from None
         log.warning("%s", need)
         return None
+
+
+def epoch_offset_ns() -> int:
+    """What makes the monotonic clock of the loop the time since the epoch."""
+    return time.time_ns() - time.monotonic_ns()

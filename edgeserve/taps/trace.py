@@ -12,7 +12,8 @@ import logging
 import os
 from typing import IO, Any, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Sequence, Tuple
 
-from edgeserve.config.profiles import Parts, Profile, restricted
+from edgeserve.config.profiles import Parts, Profile, parts_of, restricted
+from edgeserve.config.schema import Config
 from edgeserve.errors import EdgeServeError
 from edgeserve.sched.protocol.actions import ACTION_KINDS, Action, LatencyBreakdown
 from edgeserve.sched.protocol.events import EVENT_KINDS, Event, JobId, JobResult, Request
@@ -48,9 +49,10 @@ def _private(path: str, flags: int) -> int:
 class Recorder:
     """Writes a recording. Where that fails, a full disk above all, it says so once and records no more: serving goes
     on. ``start`` is kept in its first line: all that is needed to build the same scheduler again (``footprints``,
-    ``resident``, ``measured`` as given to ``build_scheduler``, or a configuration's text)."""
+    ``resident``, ``measured`` as given to ``build_scheduler``, or a configuration's text); of a server, whose start is
+    to come (``None``), :meth:`begin` writes it."""
 
-    def __init__(self, path: str, start: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, path: str, start: Mapping[str, Any] | None = {}) -> None:
         self._path = path
         self._failed = False
         try:
@@ -59,10 +61,22 @@ class Recorder:
             raise TraceError(
                 f"{path}: a recording cannot be written there ({error.strerror}); name another file"
             ) from None
-        # Unsorted: the order of lanes and models in a configuration is part of it.
-        self._file.write(json.dumps({"format": FORMAT, **(start or {})}, separators=(",", ":")) + "\n")
+        if start is not None:
+            self._write_start(start)
 
-    def record(self, now_ns: int, events: Sequence[Event], actions: Sequence[Action]) -> None:
+    def _write_start(self, start: Mapping[str, Any]) -> None:
+        # Unsorted: the order of lanes and models in a configuration is part of it.
+        self._file.write(json.dumps({"format": FORMAT, **start}, separators=(",", ":")) + "\n")
+
+    def begin(self, start: Mapping[str, Any]) -> None:
+        """Write the first line of a server, from what its scheduler was built from."""
+        inputs = {name: start[name] for name in ("footprints", "resident", "measured", "sequences", "sizes")}
+        self._write_start(start_of(**inputs, profiled=parts_of(start["profiles"])))
+
+    def change(self, config: Config) -> None:
+        """A recording goes on under another configuration."""
+
+    def tap(self, now_ns: int, events: Sequence[Event], actions: Sequence[Action]) -> None:
         """Append one step. Buffered by the file: a crash loses the last few."""
         if self._failed:
             return
@@ -89,6 +103,11 @@ class Recorder:
             start = max(0, end - LINE_BYTES_MAX)
             file.seek(start)
             file.truncate(start + file.read(end - start).rfind(b"\n") + 1)
+
+
+def opened(place: Any) -> Recorder:
+    """The recording that ``[server] record`` asks for; ``place``: :class:`~edgeserve.live.plug_ins.TapPlace`."""
+    return Recorder(os.path.join(place.config.directory, place.config.server.record), None)
 
 
 class Recording(NamedTuple):

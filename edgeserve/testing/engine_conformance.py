@@ -399,13 +399,13 @@ class EngineConformance:
         item = self.items(1)[0]
         seen: List[Optional[Written]] = []
 
-        class Asking(ListeningControl):
+        class AskingControl(ListeningControl):
             def emit(self, index: int, result: Result) -> None:
                 super().emit(index, result)
                 if not result.done and result.error is None:
                     seen.append(written_of(result.state))
 
-        control = Asking()
+        control = AskingControl()
         (whole,) = control.ends(self._run(engine, Batch([item], min(self.sizes), control=control)))
         told = [written for written in seen if written is not None]
         if not told:

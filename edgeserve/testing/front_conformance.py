@@ -22,6 +22,7 @@ from edgeserve.errors import UnknownApp
 from edgeserve.front import Front
 from edgeserve.runtime import Runtime
 from edgeserve.testing import front_functions
+from edgeserve.waits import await_within
 
 ANSWERED, EMPTY = "answered", "empty"
 UNKNOWN, REFUSED, LATE, FAILED, SERVER_GONE, TOO_LARGE = (
@@ -156,7 +157,7 @@ class FrontConformance:
             finally:
                 stopped.set()
                 try:
-                    await asyncio.wait_for(serving, END_S + front.drain_s(front.settings))
+                    await await_within(serving, END_S + front.drain_s(front.settings))
                 finally:
                     front_functions.gate.set()
 
@@ -325,7 +326,7 @@ def cancelled(runtime: Runtime) -> int:
 
 async def within(work: Awaitable[Any]) -> Any:
     """What it returns, in time."""
-    return await asyncio.wait_for(work, WAIT_S)
+    return await await_within(work, WAIT_S)
 
 
 async def until(holds: Callable[[], bool], wait_s: float = WAIT_S) -> None:

@@ -20,7 +20,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from inputs import APPS, Values
 
 from edgeserve.client import Client
-from edgeserve.commands.bench import ResolvedOptions, Tally
+from edgeserve.commands.bench import BenchTally, ResolvedOptions
 from edgeserve.config.loading import load_config
 from edgeserve.config.schema import Config
 from edgeserve.sim.scenario import WorkloadConfig
@@ -63,7 +63,7 @@ def pool_of(apps: Sequence[str], seed: int) -> Dict[str, List[Values]]:
 
 def send(bus: Client, due: Sequence[Due], pool: Mapping[str, Sequence[Values]], slo_ns: int) -> Dict[str, Any]:
     """Send one load and wait for its end: per app what ``edgeserve bench`` reports, and the finish rate of all."""
-    tallies = {app: Tally() for app in pool}
+    tallies = {app: BenchTally() for app in pool}
     start_ns = time.monotonic_ns()
     for at_ns, app in due:
         wait_ns = start_ns + at_ns - time.monotonic_ns()

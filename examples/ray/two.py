@@ -26,7 +26,7 @@ from ray import serve
 
 from edgeserve.errors import RequestError, ServerGone
 from edgeserve.fronts.ray.client import ClusterClient
-from edgeserve.fronts.ray.deployment import Device, run
+from edgeserve.fronts.ray.deployment import RayDevice, run
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 NAME = "two-replicas"
@@ -86,7 +86,7 @@ def main() -> int:
     cpus = {} if args.address else {"num_cpus": 2}
     ray.init(address=args.address, include_dashboard=False, log_to_driver=False, logging_level="error", **cpus)
     try:
-        device = Device(os.path.join(HERE, "edge.toml"), {"num_cpus": 1})
+        device = RayDevice(os.path.join(HERE, "edge.toml"), {"num_cpus": 1})
         client = run({"first": device, "second": device}, name=NAME)
         both_answer(client)
         victim = client.infer("focus", {"image": images(1)[0]})["process"]

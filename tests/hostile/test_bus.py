@@ -24,7 +24,7 @@ from edgeserve.client import Client
 from edgeserve.errors import Rejected
 from edgeserve.ipc import bus as bus_module
 from edgeserve.ipc import connections, endpoints, flood, guard, memory, wire
-from edgeserve.ipc.bus import SURPLUS_FRAMES_MAX, Ask, Bus, ClientGone
+from edgeserve.ipc.bus import SURPLUS_FRAMES_MAX, Ask, Bus, ClientLost
 from edgeserve.ipc.client_registry import DEAD_NS
 from edgeserve.owners import process_owner, user_of
 
@@ -164,7 +164,7 @@ def test_the_servers_own_pause_is_no_clients_silence(context: Any) -> None:
         found = bus.receive()
         if found:
             break
-    assert [type(news) for news in found] == [ClientGone]
+    assert [type(news) for news in found] == [ClientLost]
     bus.close()
 
 
@@ -186,7 +186,7 @@ def test_what_a_client_sent_counts_before_its_silence(context: Any) -> None:
 
 
 def test_requests_in_flight_are_bounded_in_bytes(tmp_path: Any) -> None:
-    bounds = {"client_bytes_max": 3 << 20, "pending_bytes_max": 5 << 20, "app_bytes_max": {"sleep": 4 << 20}}
+    bounds = {"client_bytes_max": 3 << 20, "pending_bytes_max": 4 << 20}
     with BusServer(f"ipc://{tmp_path}/bus", message_bytes_max=1 << 20, **bounds) as server:
         with Client(server.endpoint, timeout_ms=10_000) as one, Client(server.endpoint, timeout_ms=10_000) as other:
             block = {"x": np.zeros(1_000_000, np.uint8)}
@@ -198,7 +198,7 @@ def test_requests_in_flight_are_bounded_in_bytes(tmp_path: Any) -> None:
             waiting.append(other.submit("sleep", block))
             with pytest.raises(Rejected) as caught:
                 other.infer("sleep", block)
-            assert caught.value.reason == "app_bytes"
+            assert caught.value.reason == "server_bytes"
             waiting.append(other.submit("sleep", X))
             for future in waiting:
                 future.cancel()
@@ -225,7 +225,7 @@ def test_answers_that_are_not_read_are_bounded_in_bytes(tmp_path: Any, context: 
         mute.send(header(kind="infer", app="sleep", id=10**6))
         for key in range(60):
             mute.send_multipart(wire.encode_request(key, "echo", {"x": np.zeros(500_000, np.uint8)}))
-        gone = server.seen(ClientGone, 10)
+        gone = server.seen(ClientLost, 10)
         assert "unread" in gone.reason
         assert [ask.key for ask in gone.asks][:1] == [10**6]  # its work is cancelled
         with Client(server.endpoint) as healthy:
@@ -366,7 +366,7 @@ def test_many_connections_of_one_process_do_not_lock_another_out(tmp_path: Any) 
                 time.sleep(0.01)
             with Client(server.endpoint, timeout_ms=10_000) as healthy:
                 assert healthy.infer("echo", X)["x"].sum() == 15
-            assert "its owner has" in server.seen(ClientGone).reason
+            assert "its owner has" in server.seen(ClientLost).reason
         finally:
             crowd.send_signal(signal.SIGKILL)
             crowd.wait(10)
@@ -569,7 +569,7 @@ def test_who_sends_faster_than_is_read_is_cut_off(monkeypatch: pytest.MonkeyPatc
             greedy.send(header(**INFER, id=sent))
             sent += 1
         modest.send(header(**INFER, id=sent))
-        gone += [news for news in bus.receive() if type(news) is ClientGone]
+        gone += [news for news in bus.receive() if type(news) is ClientLost]
         if gone:
             break
     assert [news.reason for news in gone] == ["it sends faster than the server reads"]

@@ -36,7 +36,7 @@ def test_shared_memory_that_cannot_be_mapped_is_refused(server: BusServer, monke
     def fail(segment: Any) -> None:
         raise OSError(12, "Cannot allocate memory")
 
-    monkeypatch.setattr(segments.Segment, "open", fail)
+    monkeypatch.setattr(segments.SharedSegment, "open", fail)
     with Client(server.endpoint) as client:
         assert client.buffer((MIB,), np.uint8) is not None
         assert client.infer("echo", LARGE)["x"].sum() == MIB, "in frames"

@@ -22,7 +22,7 @@ from edgeserve.ipc.unfinished import (
     SLACK_BYTES,
     SOON_NS,
     UNFINISHED_NS_MAX,
-    Sample,
+    ConnectionLook,
     Unfinished,
 )
 
@@ -47,7 +47,9 @@ class Looks:
         """One look: (file, messages that it finished, whether bytes wait, bytes that came or -1)."""
         self.now_ns = min(self.unfinished.look_at_ns, self.now_ns + LOOK_NS)
         self.held_bytes += grown
-        seen = [Sample(file, (file, mark), arrives, came, self.whose(file)) for file, mark, arrives, came in samples]
+        seen = [
+            ConnectionLook(file, (file, mark), arrives, came, self.whose(file)) for file, mark, arrives, came in samples
+        ]
         return self.unfinished.look(self.now_ns, self.held_bytes, seen)
 
 

@@ -15,7 +15,7 @@ import zmq
 
 from edgeserve.errors import Cancelled, ConfigError, DeadlineExpired, UnknownApp
 from edgeserve.ipc import wire
-from edgeserve.ipc.bus import Ask, Bus, Cancel, ClientGone, Control
+from edgeserve.ipc.bus import Ask, Bus, Cancel, ClientLost, Control
 from edgeserve.units import NS_PER_MS
 
 
@@ -126,4 +126,4 @@ class BusServer:
         elif type(news) is Control:
             bus.control_reply(news, self.told or {"kind": news.kind, "ready": True})
         else:
-            assert type(news) is ClientGone
+            assert type(news) is ClientLost

@@ -36,7 +36,7 @@ from edgeserve.errors import (
     UnknownApp,
 )
 from edgeserve.ipc import endpoints, wire
-from edgeserve.ipc.bus import Ask, Cancel, ClientGone, Control
+from edgeserve.ipc.bus import Ask, Cancel, ClientLost, Control
 from edgeserve.ipc.endpoints import default_endpoint
 
 X = {"x": np.arange(6, dtype=np.float32).reshape(2, 3)}
@@ -290,7 +290,7 @@ def test_a_killed_client_is_noticed_at_once(server):
         assert child.stdout.readline() == b"sent\n"
         begin = time.monotonic()
         child.send_signal(signal.SIGKILL)
-        gone = server.seen(ClientGone)
+        gone = server.seen(ClientLost)
         assert time.monotonic() - begin < 2
         assert len(gone.asks) == 3
         assert gone.reason == "its connection closed"
@@ -305,7 +305,7 @@ def test_a_client_that_closes_says_goodbye(server):
     future = client.submit("sleep", X)
     server.seen(Ask)
     client.close()
-    assert server.seen(ClientGone).asks == [server.seen(Ask)]
+    assert server.seen(ClientLost).asks == [server.seen(Ask)]
     with pytest.raises(Cancelled):
         future.result(5)
     with pytest.raises(RequestError, match="closed"):
@@ -328,7 +328,7 @@ def test_silence_counts_as_gone_and_heartbeats_prevent_it(tmp_path, context):
         with Client(server.endpoint) as client:
             future = client.submit("sleep", X)
             tell(mute, kind="infer", id=9, app="sleep")
-            gone = server.seen(ClientGone)
+            gone = server.seen(ClientLost)
             assert [ask.key for ask in gone.asks] == [9]
             assert type(reply_to(mute).error) is Cancelled
             assert not future.done()
@@ -341,7 +341,7 @@ def test_a_client_that_never_reads_is_given_up_not_waited_for(tmp_path, monkeypa
         tell(full, kind="infer", id=999, app="sleep")
         for key in range(40):
             full.send_multipart(wire.encode_request(key, "echo", {"x": np.zeros(100_000)}))
-        gone = server.seen(ClientGone)
+        gone = server.seen(ClientLost)
         assert "unread" in gone.reason
         assert 999 in [ask.key for ask in gone.asks]
         with Client(server.endpoint) as client:

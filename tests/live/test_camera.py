@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -38,6 +39,17 @@ def test_the_pattern_has_its_boxes_as_lines(server, tmp_path):
         step = number - 1
         assert (left, top) == (step * 8 % 100, step * 4 % 60) and (right - left, bottom - top) == (60, 60)
     assert read[-1]["time_s"] <= 11 / 60 + 1e-6
+
+
+@pytest.mark.parametrize("given", [[], ["--lines", "-"]])
+def test_lines_go_where_the_table_says_unless_the_command_says_otherwise(server, tmp_path, capsys, given):
+    config = Path(server[1]).parent / "camera.toml"
+    config.write_text(Path(server[1]).read_text() + f"[front.camera]\nlines = '{tmp_path}/lines.json'\n")
+    words = ["front", "camera", "test:120x160", str(config), "--app", "detect", "--frames", "2"]
+    assert cli.main([*words, *given]) == 0
+    printed = len(capsys.readouterr().out.splitlines())
+    written = tmp_path / "lines.json"
+    assert (printed, len(written.read_text().splitlines()) if written.exists() else 0) == ((2, 0) if given else (0, 2))
 
 
 @pytest.fixture(scope="module")

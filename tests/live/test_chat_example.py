@@ -23,9 +23,9 @@ pytest.importorskip("onnxruntime", reason="pip install -e '.[onnx]'")
 import lm_models
 
 from edgeserve.commands.lm_model.graph import random_tensors, write_model
-from edgeserve.live.answer_lengths import answer_lengths
-from edgeserve.live.predictors import Predictors
 from edgeserve.live.request import language_model
+from edgeserve.predict.serving.answer_lengths import answer_lengths
+from edgeserve.predict.serving.predictors import Predictors
 
 CHAT = os.path.join(os.path.dirname(__file__), os.pardir, os.pardir, "examples", "chat")
 CONTEXT = 32768  # a byte is a token of the test model
@@ -97,7 +97,7 @@ def test_a_conversation_is_predicted_with_its_spread(tmp_path):
     config = parse_config(tables(str(tmp_path)), CHAT)
     app = config.apps["assistant"]
     predictors = Predictors(app, CHAT, answer_lengths(app, language_model(app, config), config).predictors)
-    hints = predictors.complete(
+    hints = predictors.on_arrival(
         None, {"messages": json.dumps([{"role": "user", "content": "What is the capital?"}])}, lambda: 0
     )
     assert set(hints) == {"steps", "steps_sd"} and 1 < hints["steps"] < 192 and 0.1 < hints["steps_sd"] < 2

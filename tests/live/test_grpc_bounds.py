@@ -17,7 +17,7 @@ pytest.importorskip("grpc", reason="grpcio is not installed: there is no gRPC fr
 
 import grpc
 
-from edgeserve.fronts.http.admission import Admission
+from edgeserve.fronts.http.admission import HttpAdmission
 from edgeserve.fronts.http.grpc_messages import KINDS, SERVICE
 from edgeserve.fronts.http.grpc_service import start_grpc
 
@@ -75,7 +75,7 @@ def asking(question, tokens=(), **settings):
         service = Service()
         config = HttpConfig(grpc="127.0.0.1:0", **settings)
         held = Tokens({token: token[11:] for token in tokens})
-        server, port = await start_grpc(service, config, held, Admission(config))
+        server, port = await start_grpc(service, config, held, HttpAdmission(config))
         try:
             async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", OPTIONS) as channel:
                 await asyncio.wait_for(question(service, channel), 60)

@@ -12,9 +12,9 @@ from serving import function, wait_until
 
 from edgeserve.cli import main
 from edgeserve.config.loading import parse_config
-from edgeserve.live import history_recorder
 from edgeserve.predict.history import load_history
 from edgeserve.predict.recorded import RecordedHistory
+from edgeserve.predict.serving import history_recorder
 from edgeserve.runtime import Runtime
 
 LIB = str(Path(ensemble_functions.__file__).parent)

@@ -10,13 +10,13 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
-from typing import Any, Dict, Iterator, List
+from typing import Any, Dict, Iterator, List, Optional
 
 import numpy as np
 import pytest
 from serving import wait_until
 
-from edgeserve import App, AsyncRuntime, Client, Model, Node, Runtime
+from edgeserve import App, AsyncRuntime, Client, Model, Node, Runtime, cli
 from edgeserve.engine import Batch, Engine, Footprint, Parts, Result
 from edgeserve.errors import ConfigError, EdgeServeError, Failed
 from edgeserve.python_file import names_runtime, runtime_at
@@ -203,6 +203,43 @@ def test_a_program_is_served_on_the_bus(place: str, program: Path) -> None:
         server.send_signal(signal.SIGTERM)
         log = server.communicate(timeout=30)[1]
     assert server.returncode == 0, log
+
+
+MEASURED = """
+import edgeserve
+
+def scale(inputs):
+    return {"y": inputs["x"] * 3}
+
+def example():
+    return {"x": 1.0}
+
+model = edgeserve.Model(scale, options={"example": example})
+runtime = edgeserve.Runtime(
+    models={"scale": model}, apps={"focus": edgeserve.App("scale", slo="5s")}, server={"endpoint": "ipc://bus"}
+)
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "says"),
+    [
+        (["check", "app.py:runtime", "--rate", "focus=5"], 0, "focus"),
+        (["doctor", "app.py:runtime", "--quick"], None, "app.py:runtime: 1 app, 1 model"),
+        (["profile", "app.py:runtime", "--no-machine", "--seconds", "0.05"], 0, "scale on cpu0"),
+        (["bench", "app.py:runtime", "--app", "focus"], 2, "ipc://bus"),
+        (["front", "frigate", "app.py:runtime"], 2, "[front.frigate]"),
+    ],
+)
+def test_every_command_that_takes_a_configuration_takes_a_program(
+    words: List[str], status: Optional[int], says: str, program: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (program / "app.py").write_text(MEASURED)
+    ended = cli.main(words)
+    captured = capsys.readouterr()
+    said = " ".join((captured.out + captured.err).split())
+    assert says in said, said
+    assert status is None or ended == status, said
 
 
 @pytest.mark.parametrize("name", ["runtime", "twin"])

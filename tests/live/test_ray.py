@@ -25,7 +25,7 @@ import ray
 from ray import serve
 
 from edgeserve.errors import BadInput, DeadlineExpired, Rejected, RequestError, UnknownApp
-from edgeserve.fronts.ray.calls import Call
+from edgeserve.fronts.ray.calls import RayCall
 
 LIB = str(Path(__file__).resolve().parents[1] / "lib")
 ROOT = Path(__file__).resolve().parents[2]
@@ -153,7 +153,7 @@ def cluster():
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), LIB, *([before] if before else [])])
     for name, other in (("a", "1ms"), ("b", "300ms")):  # app one is quicker on a: it is asked first
         Path(place, f"{name}.toml").write_text(CONFIG.format(other=other), encoding="utf-8")
-    from edgeserve.fronts.ray.deployment import Device, run
+    from edgeserve.fronts.ray.deployment import RayDevice, run
 
     try:
         ray.init(
@@ -164,7 +164,7 @@ def cluster():
             _temp_dir=place,
             _metrics_export_port=METRICS,
         )
-        yield run({name: Device(f"{place}/{name}.toml") for name in "ab"})
+        yield run({name: RayDevice(f"{place}/{name}.toml") for name in "ab"})
     finally:
         serve.shutdown()
         ray.shutdown()
@@ -233,15 +233,15 @@ def test_a_refused_request_is_tried_once_on_the_replica_that_can(cluster, tmp_pa
     until(lambda: both_up(cluster), "both replicas answering")
     gate = tmp_path / "gate"
     beside = serve.get_deployment_handle("a", "edgeserve")
-    held = beside.infer.remote(Call("one", {"gate": str(gate)}))  # the dispatcher does not know of it
+    held = beside.infer.remote(RayCall("one", {"gate": str(gate)}))  # the dispatcher does not know of it
     try:
         until(lambda: open_at(cluster, "a") == 1, "a full replica")
-        reply = cluster.reply(Call("one", {}))
+        reply = cluster.reply(RayCall("one", {}))
         assert reply.tried == ("a", "b") and reply.answer is not None
         beside_b = serve.get_deployment_handle("b", "edgeserve")
-        other = beside_b.infer.remote(Call("one", {"gate": str(gate)}))
+        other = beside_b.infer.remote(RayCall("one", {"gate": str(gate)}))
         until(lambda: open_at(cluster, "b") == 1, "both full")
-        reply = cluster.reply(Call("one", {}))
+        reply = cluster.reply(RayCall("one", {}))
         assert reply.tried == ("a", "b") and reply.error.reason == "queue_full"
     finally:
         gate.touch()
@@ -252,7 +252,7 @@ def test_a_refused_request_is_tried_once_on_the_replica_that_can(cluster, tmp_pa
 def test_a_killed_replica_loses_no_request_and_comes_back(cluster, tmp_path):
     until(lambda: both_up(cluster), "both replicas answering")
     gate = tmp_path / "gate"
-    calls = [cluster._handle.infer.remote(Call("who", {"gate": str(gate)})) for _ in range(40)]
+    calls = [cluster._handle.infer.remote(RayCall("who", {"gate": str(gate)})) for _ in range(40)]
     until(lambda: min(open_at(cluster, name) for name in "ab") > 5, "requests at both replicas")
     victim, returns = cluster_pid("a"), cluster.stats()["dispatcher"]["a"]["returns"]
     os.kill(victim, signal.SIGKILL)
@@ -272,7 +272,7 @@ def test_a_killed_replica_loses_no_request_and_comes_back(cluster, tmp_path):
 def cluster_pid(replica):
     """The process of a replica."""
     handle = serve.get_deployment_handle(replica, "edgeserve")
-    return handle.infer.remote(Call("pid", {})).result(timeout_s=WAIT_S_MAX).answer["pid"]
+    return handle.infer.remote(RayCall("pid", {})).result(timeout_s=WAIT_S_MAX).answer["pid"]
 
 
 @pytest.mark.timeout(300)
@@ -290,7 +290,7 @@ def test_each_replica_has_its_own_statistics_and_stories(cluster):
 def test_each_replica_has_its_own_metrics(cluster):
     until(lambda: both_up(cluster), "both replicas answering")
     for name in "ab":
-        serve.get_deployment_handle(name, "edgeserve").infer.remote(Call("pid", {})).result(timeout_s=WAIT_S_MAX)
+        serve.get_deployment_handle(name, "edgeserve").infer.remote(RayCall("pid", {})).result(timeout_s=WAIT_S_MAX)
 
     def told():
         where = f"http://127.0.0.1:{METRICS}/metrics"

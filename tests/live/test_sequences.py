@@ -16,7 +16,7 @@ from serving import wait_until
 from edgeserve.answers import PIECES_UNREAD_MAX, Answer
 from edgeserve.client import AsyncClient, Client
 from edgeserve.config.loading import parse_config
-from edgeserve.errors import BadInput, Cancelled
+from edgeserve.errors import BadInput, Cancelled, Failed
 from edgeserve.runtime import Runtime
 from edgeserve.sched.protocol.actions import CutBatch
 
@@ -163,6 +163,21 @@ def test_a_sequence_of_a_lost_lane_goes_on_where_its_last_piece_stood() -> None:
             "down",
             "up",
         ]
+
+
+@pytest.mark.parametrize("on_late", ["drop", "partial", "answer"])
+@pytest.mark.parametrize("in_pieces", [False, True])
+def test_an_answer_that_has_not_begun_ends_with_its_last_lane(on_late: str, in_pieces: bool) -> None:
+    live_engines.lose.clear()
+    with Runtime(config_of(engine="live_engines:LosesLane")) as runtime:
+        live_engines.lose.set()
+        began = time.monotonic()
+        with pytest.raises(Failed, match="no lane can run model 'lm' now"):
+            if in_pieces:
+                list(runtime.stream("chat", steps(30), hints=hints(30), on_late=on_late, timeout_ms=90_000))
+            else:
+                runtime.infer("chat", steps(30), hints=hints(30), on_late=on_late, timeout_ms=90_000)
+        assert time.monotonic() - began < 45, "the app's deadline is 100 s"
 
 
 # --- over the bus -----------------------------------------------------------------------------------------------------

@@ -40,8 +40,8 @@ from edgeserve.fronts.wyoming import (
     BYTES_MAX,
     CONNECTIONS_OF_ONE_MAX,
     PART_BYTES_MAX,
-    Connection,
     Voice,
+    WyomingConnection,
     WyomingFront,
 )
 
@@ -599,7 +599,7 @@ def test_a_client_that_never_stops_sending_gives_others_their_turn():
         reader.feed_data(b'{"type": "synthesize-chunk", "data": {"text": "x"}}\n' * events)
         reader.feed_eof()
         front = WyomingFront(None, Voice(apps={"tts": "speak"}))
-        reading = asyncio.ensure_future(Connection(front, reader, None, "a", "s").run())
+        reading = asyncio.ensure_future(WyomingConnection(front, reader, None, "a", "s").run())
         while not reading.done():
             turns += 1
             await asyncio.sleep(0)

@@ -116,7 +116,7 @@ def test_a_recording_with_probes_replays_and_its_timeline_shows_them(tmp_path):
     made = lengths(duration="10s")
     setting = setting_of(made.config)
     recorder = Recorder(str(tmp_path / "r"), start_of(setting.footprints, setting.resident))
-    simulate(made, 4, on_step=recorder.record, drain=True)
+    simulate(made, 4, on_step=recorder.tap, drain=True)
     recorder.close()
     recording = read_recording(str(tmp_path / "r"))
     actions = [action for step in recording.steps for action in step.actions]

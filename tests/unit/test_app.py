@@ -223,7 +223,6 @@ def apps(draw: st.DrawFn, names: List[str]) -> App:
             on_late=st.sampled_from(["drop", "answer", "partial"]),
             stream=st.sampled_from(["none", "in_order", "newest_wins"]),
             weights=st.dictionaries(NAMES, st.floats(0.01, 10.0), max_size=2),
-            pending_bytes_max=SIZES,
             predict=st.just({"length": double}),
             inputs=st.dictionaries(NAMES, tensors, max_size=2),
             outputs=st.one_of(st.just(["a.y"]), st.just({"z": "a.y"})),

@@ -22,7 +22,7 @@ from typing import List, Optional, Sequence
 from edgeserve import compiled
 from edgeserve.commands.doctor.access import check_cache, check_locked_memory, check_nodes, check_open_files
 from edgeserve.commands.doctor.bus import check_bus
-from edgeserve.commands.doctor.configuration import check_config_file
+from edgeserve.commands.doctor.configuration import check_config_file, check_configuration
 from edgeserve.commands.doctor.engines import check_engines
 from edgeserve.commands.doctor.finding import GOOD, NOTE, WRONG, Finding
 from edgeserve.commands.doctor.interpreter import (
@@ -52,12 +52,12 @@ from edgeserve.commands.doctor.system import (
 from edgeserve.commands.doctor.telemetry import check_heat, check_over_current, check_tegrastats, check_telemetry
 from edgeserve.commands.wrapping import wrapped
 from edgeserve.config.files import cache_directory
-from edgeserve.config.loading import load_config
 from edgeserve.config.schema import Config
-from edgeserve.device.boards import Board, detect_board, has_nvidia_gpu
+from edgeserve.device.boards import Machine, detect_board, has_nvidia_gpu
 from edgeserve.engines.versions import ONNXRUNTIME_BUILDS, installed
 from edgeserve.errors import ConfigError
 from edgeserve.ipc.endpoints import default_endpoint
+from edgeserve.python_file import config_at
 from edgeserve.units import counted, format_size
 
 __all__ = [
@@ -103,7 +103,10 @@ def examine(config_path: str = "", root: str = "/", quick: bool = False) -> List
         config.apps if config is not None else (),
     )
     found += check_open_files(config.server.clients_max if config is not None else CLIENTS_USUAL)
-    found += check_config_file(config_path, cores) if config_path else []
+    if config is not None:
+        found += check_configuration(config, cores)
+    elif config_path:
+        found += check_config_file(config_path, cores)
     return list({(finding.status, finding.text): finding for finding in reversed(found)}.values())[::-1]
 
 
@@ -128,12 +131,12 @@ def examine_tree(root: str) -> List[Finding]:
 
 def _config(path: str) -> Optional[Config]:
     try:
-        return load_config(path) if path else None
+        return config_at(path) if path else None
     except ConfigError:
         return None  # check_config_file tells what is wrong
 
 
-def _machine(root: str, board: Board, cores: int) -> List[Finding]:
+def _machine(root: str, board: Machine, cores: int) -> List[Finding]:
     python = (sys.version_info[0], sys.version_info[1])
     return [
         *check_board(root, python),
@@ -145,7 +148,7 @@ def _machine(root: str, board: Board, cores: int) -> List[Finding]:
     ]
 
 
-def _python(root: str, board: Board) -> List[Finding]:
+def _python(root: str, board: Machine) -> List[Finding]:
     python = (sys.version_info[0], sys.version_info[1])
     return [
         *check_python(python, {module: module_version(module) for module in PACKAGES}),
@@ -156,7 +159,7 @@ def _python(root: str, board: Board) -> List[Finding]:
     ]
 
 
-def _device(root: str, board: Board, quick: bool) -> List[Finding]:
+def _device(root: str, board: Machine, quick: bool) -> List[Finding]:
     found = [
         *check_nodes(root, board),
         *check_locked_memory(board),

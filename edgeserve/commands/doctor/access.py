@@ -10,7 +10,7 @@ import shutil
 from typing import List, Optional
 
 from edgeserve.commands.doctor.finding import GOOD, NOTE, WRONG, Finding
-from edgeserve.device.boards import Board
+from edgeserve.device.boards import Machine
 from edgeserve.device.files import listing, read_text
 from edgeserve.device.signs import WSL_NODE
 from edgeserve.ipc.connections import files_needed
@@ -31,7 +31,7 @@ CACHE_BYTES_LITTLE = 2 << 30  # plans of a few models with several batch sizes e
 MEMLOCK_BYTES_LITTLE = 64 << 20  # pinned buffers of a few models
 
 
-def check_nodes(root: str, board: Board) -> List[Finding]:
+def check_nodes(root: str, board: Machine) -> List[Finding]:
     """Can this user use the GPU's device nodes; if not, which group could."""
     if board.kind.slug == "cpu":
         return []
@@ -70,7 +70,7 @@ def _user() -> str:
         return str(os.getuid())
 
 
-def check_locked_memory(board: Board) -> List[Finding]:
+def check_locked_memory(board: Machine) -> List[Finding]:
     """How much memory this user may lock: pinned buffers are."""
     soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     if board.kind.slug == "cpu" or soft == resource.RLIM_INFINITY or soft >= MEMLOCK_BYTES_LITTLE:

@@ -7,30 +7,32 @@ import sys
 from typing import Dict, List
 
 from edgeserve.commands.doctor.finding import GOOD, NOTE, WRONG, Finding
-from edgeserve.config.loading import load_config
 from edgeserve.config.machine import device_slug
 from edgeserve.config.profile_match import AT_START, EXPECTED, MEASURED, profile_command, times_from
 from edgeserve.config.schema import Config
 from edgeserve.errors import ConfigError, EngineError
 from edgeserve.front.processes import FrontProcess
 from edgeserve.live.input_rules import InputRule
-from edgeserve.live.predictors import load_predictors
 from edgeserve.live.preflight import Problem, check_before_loading
 from edgeserve.live.profiles import instead, matched_profiles
+from edgeserve.predict.serving.predictors import load_predictors
+from edgeserve.python_file import config_at
 from edgeserve.units import counted
 
 
 def check_config_file(path: str, cores: int) -> List[Finding]:
     """A configuration on this machine: would the server start with it, and are its models measured."""
     try:
-        config = load_config(path)
+        config = config_at(path)
     except ConfigError as error:
         return [Finding("configuration", WRONG, str(error), f"correct {path}")]
-    found = [
-        Finding(
-            "configuration", GOOD, f"{path}: {counted(len(config.apps), 'app')}, {counted(len(config.models), 'model')}"
-        )
-    ]
+    return check_configuration(config, cores)
+
+
+def check_configuration(config: Config, cores: int) -> List[Finding]:
+    """The same of one that was read."""
+    path, size = config.source, f"{counted(len(config.apps), 'app')}, {counted(len(config.models), 'model')}"
+    found = [Finding("configuration", GOOD, f"{path}: {size}")]
     threads = sum(lane.threads for lane in config.lanes.values())
     if threads > cores:
         found.append(

@@ -9,7 +9,7 @@ from typing import List, Mapping, Optional, Sequence, Tuple
 
 from edgeserve import compiled
 from edgeserve.commands.doctor.finding import GOOD, NOTE, WRONG, Finding, dotted
-from edgeserve.device.boards import Board
+from edgeserve.device.boards import Machine
 from edgeserve.engines.versions import installed
 
 PYTHON_MIN, PYTHON_MAX = (3, 8), (3, 13)
@@ -105,7 +105,7 @@ def check_onnxruntime(builds: Mapping[str, str], providers: Optional[Sequence[st
 
 
 def check_system_packages(
-    board: Board, python: Tuple[int, int], paths: Sequence[str], root: str = "/"
+    board: Machine, python: Tuple[int, int], paths: Sequence[str], root: str = "/"
 ) -> List[Finding]:
     """JetPack's own packages (TensorRT) lie in the system Python's folder: a virtual environment must see that.
     ``paths`` is ``sys.path``."""
@@ -141,7 +141,7 @@ def check_system_packages(
     return [Finding("tensorrt files", GOOD, f"/{place}")]
 
 
-def check_known_bad(board: Board, versions: Mapping[str, Optional[str]]) -> List[Finding]:
+def check_known_bad(board: Machine, versions: Mapping[str, Optional[str]]) -> List[Finding]:
     """Pairs that are known not to work together. ``versions``: of numpy, tensorrt and torch, None where absent."""
     found = []
     if board.l4t == "36.4.7":

@@ -13,7 +13,7 @@ from importlib import metadata
 from typing import Any, Dict, List, Optional
 
 from edgeserve.commands.doctor.finding import GOOD, NOTE, WRONG, Finding
-from edgeserve.device.boards import Board
+from edgeserve.device.boards import Machine
 
 PROBE_S = 60.0  # the first import of torch on a cold drive takes half of that
 
@@ -116,7 +116,7 @@ def probe(program: str, limit_s: float = PROBE_S, python: str = sys.executable) 
     return found
 
 
-def judge_cuda(found: Dict[str, Any], board: Board) -> List[Finding]:
+def judge_cuda(found: Dict[str, Any], board: Machine) -> List[Finding]:
     """The driver, its device and a copy there and back."""
     mend = (
         "sudo apt install nvidia-jetpack, then reboot"
@@ -144,7 +144,7 @@ def judge_cuda(found: Dict[str, Any], board: Board) -> List[Finding]:
     return [Finding("cuda", GOOD, text)]
 
 
-def judge_torch(found: Dict[str, Any], board: Board) -> List[Finding]:
+def judge_torch(found: Dict[str, Any], board: Machine) -> List[Finding]:
     """Whether torch's build fits the GPU: ``is_available`` may say yes and the first kernel fail."""
     if "absent" in found:
         return []
@@ -169,7 +169,7 @@ def judge_torch(found: Dict[str, Any], board: Board) -> List[Finding]:
     return [Finding("torch", GOOD, f"{text}, CUDA {found['cuda']}, runs on the GPU")]
 
 
-def judge_onnxruntime(found: Dict[str, Any], board: Board) -> List[Finding]:
+def judge_onnxruntime(found: Dict[str, Any], board: Machine) -> List[Finding]:
     """Whether the CUDA provider's build fits the GPU: it is offered wherever it is installed, and ONNX Runtime goes to
     the CPU without a word, or fails at the first kernel."""
     if not found.get("offered") and "crashed" not in found:
@@ -186,7 +186,7 @@ def judge_onnxruntime(found: Dict[str, Any], board: Board) -> List[Finding]:
     return [Finding("onnxruntime", WRONG, f"{text}: a kernel on the GPU fails ({why})", mend)]
 
 
-def judge_llama(found: Dict[str, Any], board: Board) -> List[Finding]:
+def judge_llama(found: Dict[str, Any], board: Machine) -> List[Finding]:
     """Whether llama.cpp was built for the GPU: the package index has its source alone, which builds for the CPU."""
     if "absent" in found:
         return []
@@ -205,7 +205,7 @@ def judge_llama(found: Dict[str, Any], board: Board) -> List[Finding]:
     return [Finding("llama.cpp", NOTE, f"{text} was built without this GPU: language models run on the CPU", mend)]
 
 
-def check_libraries(board: Board) -> List[Finding]:
+def check_libraries(board: Machine) -> List[Finding]:
     """The GPU's libraries, each in a process of its own."""
     return [
         *judge_cuda(probe(CUDA), board),

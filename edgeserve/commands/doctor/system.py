@@ -8,7 +8,7 @@ from typing import Dict, List, Tuple
 
 from edgeserve.commands.doctor.finding import GOOD, NOTE, WRONG, Finding, dotted, number
 from edgeserve.commands.doctor.interpreter import PYTHON_MIN
-from edgeserve.device.boards import JETPACK_OF_L4T, Board, detect_board
+from edgeserve.device.boards import JETPACK_OF_L4T, Machine, detect_board
 from edgeserve.device.cpu import CPUS, count_cores
 from edgeserve.device.files import listing, read_text
 from edgeserve.device.gpu_clock import gpu_folder
@@ -65,7 +65,7 @@ def check_board(root: str, python: Tuple[int, int]) -> List[Finding]:
     return found + check_power_mode(root)
 
 
-def check_dla(board: Board) -> List[Finding]:
+def check_dla(board: Machine) -> List[Finding]:
     """Deep-learning accelerators beside the GPU."""
     if not board.dla_cores:
         return []
@@ -221,7 +221,7 @@ def check_memory(root: str) -> List[Finding]:
     return [Finding("memory", GOOD, text)]
 
 
-def check_swap(root: str, board: Board) -> List[Finding]:
+def check_swap(root: str, board: Machine) -> List[Finding]:
     """Swap in compressed memory takes from what an integrated GPU needs, and a desktop does so, too."""
     kinds = [line.split()[0] for line in read_text(root, "proc/swaps").splitlines()[1:] if line.split()]
     compressed = [kind for kind in kinds if "zram" in kind]
@@ -265,7 +265,7 @@ def check_wall_clock(now_s: float) -> List[Finding]:
     ]
 
 
-def check_container(root: str, board: Board) -> List[Finding]:
+def check_container(root: str, board: Machine) -> List[Finding]:
     """A container on a machine with a GPU must be given that."""
     if not board.container:
         return []

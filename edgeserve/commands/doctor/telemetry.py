@@ -9,7 +9,7 @@ import time
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from edgeserve.commands.doctor.finding import GOOD, NOTE, WRONG, Finding
-from edgeserve.device.boards import Board
+from edgeserve.device.boards import Machine
 from edgeserve.device.files import read_integer
 from edgeserve.device.parse import Line, parse_line
 from edgeserve.device.source import DeviceSource
@@ -32,7 +32,7 @@ QUANTITIES = (
 """What the scheduler can use, as people call it."""
 
 
-def check_telemetry(root: str, board: Board) -> List[Finding]:
+def check_telemetry(root: str, board: Machine) -> List[Finding]:
     """Each quantity with its value and the source that tells it; what nothing tells, with what would."""
     sources = sources_for(board, root, tegrastats="never")
     try:
@@ -68,7 +68,7 @@ def _told(readings: Sequence[Tuple[DeviceSource, DeviceState]]) -> Tuple[Dict[st
     return told, [name for name, _ in QUANTITIES if name not in told]
 
 
-def _telemetry_mend(board: Board, sources: Sequence[DeviceSource], absent: Sequence[str]) -> str:
+def _telemetry_mend(board: Machine, sources: Sequence[DeviceSource], absent: Sequence[str]) -> str:
     trouble = next((str(getattr(source, "trouble", "")) for source in sources if getattr(source, "trouble", "")), "")
     if board.kind.slug == "thor" and "GPU load" in absent:
         mend = trouble or "pip install nvidia-ml-py (jetson/setup.sh does)"
@@ -86,7 +86,7 @@ def _shown(name: str, value: Any) -> str:
     return {"gpu_load": f"{value:.0%}", "temperature_c": f"{value:.1f} C", "power_w": f"{value:.2f} W"}[name]
 
 
-def check_heat(root: str, board: Board) -> List[Finding]:
+def check_heat(root: str, board: Machine) -> List[Finding]:
     """How far the chip is from its limits, and power alarms that are raised."""
     sources = sources_for(board, root, tegrastats="never")
     try:
@@ -157,7 +157,7 @@ def check_over_current(root: str, wait_s: float = OVER_CURRENT_S) -> List[Findin
     return [Finding("over-current", GOOD, f"none now{f' (since start: {past})' if past else ''}")]
 
 
-def check_tegrastats(board: Board, path: Optional[str] = None) -> List[Finding]:
+def check_tegrastats(board: Machine, path: Optional[str] = None) -> List[Finding]:
     """One line of tegrastats, and what of it is not understood. ``path`` is the program's; by default it is looked
     for."""
     program = path if path is not None else shutil.which(COMMAND)

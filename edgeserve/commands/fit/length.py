@@ -10,7 +10,16 @@ from numpy.typing import NDArray
 
 from edgeserve.commands.fit.ranks import correlation, ranks_of
 from edgeserve.errors import ConfigError
-from edgeserve.predict.length import BUCKETS, RESIDUALS, WORD, LengthModel, Prediction, buckets, rule_logs, standard
+from edgeserve.predict.length import (
+    BUCKETS,
+    RESIDUALS,
+    WORD,
+    LengthModel,
+    LengthPrediction,
+    buckets,
+    rule_logs,
+    standard,
+)
 from edgeserve.predict.rules import RuleScorer
 
 TEXTS_MIN = 40
@@ -115,7 +124,7 @@ def fit(history: History, seed: int = 1) -> LengthModel:
     whole = _ridge(rows, logs, np.arange(len(logs)))
     most = float(history.tokens.max())
     factor = _factor(held, residuals, history.tokens, most)
-    predicted = [Prediction(mean, residuals, factor) for mean in held]
+    predicted = [LengthPrediction(mean, residuals, factor) for mean in held]
     errors = {
         "number of words": errors_of(rows.logs[:, -1], history.tokens),
         "model": errors_of(
@@ -134,7 +143,7 @@ def _factor(held: NDArray[Any], residuals: NDArray[Any], tokens: NDArray[Any], m
     """By which the predicted means add up to the tokens, although none is above ``most``."""
     factor = 1.0
     for _ in range(5):
-        means = [Prediction(mean, residuals, factor).mean(most) for mean in held]
+        means = [LengthPrediction(mean, residuals, factor).mean(most) for mean in held]
         factor *= float(tokens.sum() / sum(means))
     return factor
 

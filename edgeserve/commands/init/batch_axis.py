@@ -13,7 +13,7 @@ import numpy as np
 
 from edgeserve.commands.init.compute import CPU
 from edgeserve.commands.init.roles import WITHOUT_BATCH_AXIS, NoBatchAxis, Roles, Shape, is_image, roles_of
-from edgeserve.commands.init.trial import Trial, opened, try_model
+from edgeserve.commands.init.trial import ModelTrial, opened, try_model
 from edgeserve.engines.axis_names import batch_elsewhere, length_of_another
 from edgeserve.engines.describe import FileDescription
 from edgeserve.engines.ports import Port
@@ -35,7 +35,7 @@ def try_roles(
     shapes: Mapping[str, Shape],
     said: Optional[bool],
     gpu: Optional[bool],
-) -> Tuple[Roles, Trial]:
+) -> Tuple[Roles, ModelTrial]:
     """What each input is, and how the model ran so; with the batch axis as the user says it (``said``), else as names
     and runs show it. :class:`EngineError` where neither tells, or nothing runs."""
     roles = find_roles(name, path, description, shapes, said)
@@ -63,7 +63,7 @@ def try_roles(
     return roles, tried
 
 
-def _try_types(name: str, path: str, roles: Roles, gpu: Optional[bool]) -> Trial:
+def _try_types(name: str, path: str, roles: Roles, gpu: Optional[bool]) -> ModelTrial:
     """Where the file says no types, floats are tried, and then whole numbers: what is told is why floats do not run."""
     try:
         return try_model(name, path, roles, gpu)

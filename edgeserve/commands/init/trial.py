@@ -41,7 +41,7 @@ SLOW_NS = 500 * NS_PER_MS
 SPEND_NS = 60 * NS_PER_MS
 
 
-class Trial(NamedTuple):
+class ModelTrial(NamedTuple):
     """``times_ns`` is the typical time of each batch size that is worth writing; empty where the model was not run.
     ``shapes`` are those of one item that it ran with. ``why`` says what was tried in vain before, ``ended`` why there
     are not more batch sizes, ``mixing`` how far one item changed the answers of others, and ``other_rows`` whether
@@ -66,11 +66,11 @@ class FoundModel(NamedTuple):
     name: str
     file: str
     roles: Roles
-    tried: Trial
+    tried: ModelTrial
     image: Optional[ImageProposal] = None
 
 
-def try_model(name: str, path: str, roles: Roles, gpu: Optional[bool] = None) -> Trial:
+def try_model(name: str, path: str, roles: Roles, gpu: Optional[bool] = None) -> ModelTrial:
     """Run the model with the engine and on the device that would serve it: TensorRT for an ONNX file where it is
     installed, a GPU that its own engine can use (``gpu`` of ``None``: if there is one), else the CPU.
     :class:`EngineError` when it does not run with any lengths that were tried, :class:`WrongRows` when an output has
@@ -79,7 +79,7 @@ def try_model(name: str, path: str, roles: Roles, gpu: Optional[bool] = None) ->
     if own == "lm":
         device = GPU if gpu is not False and _can_use_gpu(path) else CPU
         make_engine(model_config(name, os.path.abspath(path), roles, {}, (1,)), [LaneInfo(device)], "/").check()
-        return Trial(own, device)
+        return ModelTrial(own, device)
     ways = [(own, GPU), (own, CPU)] if gpu is not False and _can_use_gpu(path) else [(own, CPU)]
     if (
         own == "onnx"
@@ -174,7 +174,7 @@ def engine_options(roles: Roles, shapes: Dict[str, Shape]) -> Dict[str, Any]:
     return options
 
 
-def _run(name: str, path: str, roles: Roles, shapes: Dict[str, Shape], kind: str, device: str) -> Trial:
+def _run(name: str, path: str, roles: Roles, shapes: Dict[str, Shape], kind: str, device: str) -> ModelTrial:
     sizes = sizes_of(roles)
     # Where one size is written, two items together tell whether the first axis is a batch at all.
     may_be_one_item = kind == "onnx" and roles.batch_axis and not roles.fixed_batch
@@ -198,7 +198,7 @@ def _run(name: str, path: str, roles: Roles, shapes: Dict[str, Shape], kind: str
         kept = times if kind == "tensorrt" else worthwhile(times)
         ended = check.why if len(sizes) > 1 else ""
         outputs = _outputs(session, example)
-        return Trial(
+        return ModelTrial(
             kind, device, kept, shapes, example, outputs, "", ended, mixing=check.mixing, other_rows=check.other_rows
         )
 

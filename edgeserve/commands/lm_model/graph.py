@@ -81,7 +81,7 @@ def write_model(path: str, shape: Shape, tensors: Tensors, about: Mapping[str, A
             "float32"
         )
     with open(path + ".data", "wb") as data:
-        graph = _Graph(shape, tensors, bits, data, os.path.basename(path) + ".data")
+        graph = _GraphWriter(shape, tensors, bits, data, os.path.basename(path) + ".data")
         model = helper.make_model(
             graph.build(),
             opset_imports=[helper.make_opsetid("", OPSET), helper.make_opsetid("com.microsoft", MICROSOFT_OPSET)],
@@ -106,7 +106,7 @@ def write_model(path: str, shape: Shape, tensors: Tensors, about: Mapping[str, A
     return path
 
 
-class _Graph:
+class _GraphWriter:
     """The graph while it is written; large tensors go to the file of weights at once."""
 
     def __init__(self, shape: Shape, tensors: Tensors, bits: int, data: Any, data_name: str) -> None:

@@ -38,7 +38,7 @@ class ModelFacts(NamedTuple):
     reserved_bytes: int = 0
 
 
-class Row(NamedTuple):
+class TokenRow(NamedTuple):
     """Tokens to append to the sequence in ``slot`` behind its first ``start`` ones; others that it holds are
     forgotten."""
 
@@ -47,7 +47,7 @@ class Row(NamedTuple):
     start: int
 
 
-class Source(NamedTuple):
+class EncoderPrompt(NamedTuple):
     """A prompt for the encoder; what the decoder needs of it is kept with the sequence in ``slot``, which has none
     yet."""
 
@@ -68,17 +68,17 @@ class BackendSession(ABC):
     slots: int
     mixes: bool
 
-    def encode(self, sources: Sequence[Source]) -> None:
+    def encode(self, sources: Sequence[EncoderPrompt]) -> None:
         """Run the encoder, of models that have one: once for each sequence, before its first row. Sources may differ in
         length; a call takes about what that many of the longest do."""
         raise NotImplementedError(f"{type(self).__name__} has no encode(): a model with ModelFacts.encoder needs it")
 
     @abstractmethod
-    def prefill(self, rows: Sequence[Row]) -> List[NDArray[Any]]:
+    def prefill(self, rows: Sequence[TokenRow]) -> List[NDArray[Any]]:
         """Append one or several tokens per row; rows may differ in length and in ``start``."""
 
     @abstractmethod
-    def decode(self, rows: Sequence[Row]) -> List[NDArray[Any]]:
+    def decode(self, rows: Sequence[TokenRow]) -> List[NDArray[Any]]:
         """Append exactly one token per row."""
 
     @abstractmethod
@@ -104,10 +104,12 @@ class BackendSession(ABC):
 
 
 def in_groups(
-    rows: Sequence[Row], group_of: Callable[[Row], Any], run: Callable[[List[Row]], Iterable[NDArray[Any]]]
+    rows: Sequence[TokenRow],
+    group_of: Callable[[TokenRow], Any],
+    run: Callable[[List[TokenRow]], Iterable[NDArray[Any]]],
 ) -> List[NDArray[Any]]:
     """The rows of each group in one ``run``; their scores in the order of ``rows``."""
-    groups: Dict[Any, List[Row]] = {}
+    groups: Dict[Any, List[TokenRow]] = {}
     for row in rows:
         groups.setdefault(group_of(row), []).append(row)
     scores: Dict[int, NDArray[Any]] = {}
@@ -118,7 +120,7 @@ def in_groups(
     return [scores[row.slot] for row in rows]
 
 
-def begun_alone(row: Row) -> Any:
+def begun_alone(row: TokenRow) -> Any:
     """A group of :func:`in_groups`: rows of one length whose sequences begin run together, the others each alone."""
     return len(row.tokens), -1 if row.start == 0 else row.slot
 

@@ -106,7 +106,7 @@ def _compiled(template: str) -> Any:
             f"the chat template needs a library that cannot be imported ({error}); pip install 'edgeserve-runtime[lm]'"
         ) from None
 
-    class Generation(Extension):
+    class GenerationTag(Extension):
         """``{% generation %}`` marks, for training, what the assistant said: here its content counts alone."""
 
         tags = {"generation"}
@@ -116,7 +116,7 @@ def _compiled(template: str) -> Any:
             return Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True)).set_lineno(line)
 
     environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, Generation]
+        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, GenerationTag]
     )
     environment.globals["raise_exception"] = _refuse
     environment.globals["strftime_now"] = _strftime_now

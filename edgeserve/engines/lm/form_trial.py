@@ -12,7 +12,6 @@ import contextlib
 import json
 import os
 import resource
-import select
 import signal
 import weakref
 from typing import Any, Callable, List, Sequence, Tuple
@@ -23,6 +22,7 @@ from edgeserve.engines.lm.constraint import compiled, read_vocabulary
 from edgeserve.engines.lm.kept_forms import Cost
 from edgeserve.errors import WrongInput
 from edgeserve.units import NS_PER_MS, NS_PER_S, format_duration, format_size
+from edgeserve.waits import readable_files
 
 COMPILE_NS_MAX = 250 * NS_PER_MS
 """Processor time for one form. The schemas of common tools take 1 to 5 ms, one of 1,900 properties takes 500."""
@@ -151,5 +151,4 @@ def _try_and_end(tokens: Any, grammar: str, write: int) -> None:
 def _read_for(read: int, wait_s: float) -> bytes:
     """The bytes that come within ``wait_s``; empty without any."""
     with open(read, "rb", buffering=0) as file:
-        ready, _, _ = select.select([file], [], [], wait_s)
-        return file.read(65536) or b"" if ready else b""
+        return file.read(65536) or b"" if readable_files((read,), round(wait_s * NS_PER_S)) else b""

@@ -70,7 +70,7 @@ class Generation(NamedTuple):
     form: Optional[Form] = None
 
 
-class Reader:
+class TextReader:
     """Reads items for one model. ``defaults`` are used where an item says nothing; ``max_tokens`` in it is also the
     most that an item may ask for. ``chat``: ``prompt`` is what a user says, not a text to be continued. ``shortens``:
     the oldest turns of a conversation that does not fit are left out. ``encoder``: the model has one, and what an item

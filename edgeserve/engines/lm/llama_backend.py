@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.base import LaneInfo
 from edgeserve.engines.gguf import CAUSAL, WRITES, check_kind, kept_per_token, not_a_decoder_alone, read_header
-from edgeserve.engines.lm.backend import BackendSession, ModelFacts, Row
+from edgeserve.engines.lm.backend import BackendSession, ModelFacts, TokenRow
 from edgeserve.engines.lm.llama_numbers import Numbers
 from edgeserve.engines.lm.prefixes import PREFIX_CACHE_BYTES
 from edgeserve.engines.lm.tokenizers import longest_first
@@ -96,7 +96,7 @@ def make(model: ModelConfig, path: str, options: Options, lanes: Sequence[LaneIn
     slots = max(model.slots, *model.batch)
     layers = options.integer("gpu_layers", ALL_LAYERS if gpu else 0, 0, ALL_LAYERS)
     flash = int(options.boolean("flash_attn", False)) if "flash_attn" in options else FLASH_AUTO
-    kept = Kept(_kv_type(options, "type_k"), _kv_type(options, "type_v"), flash)
+    kept = KvKind(_kv_type(options, "type_k"), _kv_type(options, "type_v"), flash)
     if kept.values not in FLOATS and not flash:
         raise ConfigError(
             f"{options.where('type_v')} = {kept.values!r} needs flash attention, and flash_attn = false forbids it; "
@@ -115,7 +115,7 @@ def make(model: ModelConfig, path: str, options: Options, lanes: Sequence[LaneIn
     )
 
 
-class Kept(NamedTuple):
+class KvKind(NamedTuple):
     """The types of kept keys and values, names of :data:`KV_TYPES`, and whether attention is computed in one pass."""
 
     keys: str = "f16"
@@ -149,7 +149,7 @@ class LlamaBackend:
         gpu: int,
         slots: int,
         keeps: bool,
-        kept: Kept,
+        kept: KvKind,
     ) -> None:
         self._model = model
         self._path = path
@@ -308,7 +308,7 @@ class LlamaSession(BackendSession):
         self._lengths: Dict[int, int] = {}  # slot -> tokens in memory
         self._moves = moves
 
-    def prefill(self, rows: Sequence[Row]) -> List[NDArray[Any]]:
+    def prefill(self, rows: Sequence[TokenRow]) -> List[NDArray[Any]]:
         number_of = self._numbered([row.slot for row in rows])
         for row in rows:
             if row.start < self._lengths.get(row.slot, 0):
@@ -333,7 +333,7 @@ class LlamaSession(BackendSession):
             llama_cpp.llama_memory_seq_rm(self._memory, move.source, -1, -1)
         return {slot: self._numbers.of(slot) for slot in slots}
 
-    def decode(self, rows: Sequence[Row]) -> List[NDArray[Any]]:
+    def decode(self, rows: Sequence[TokenRow]) -> List[NDArray[Any]]:
         return self.prefill(rows)
 
     def keep(self, slot: int) -> None:

@@ -37,7 +37,7 @@ from edgeserve.engines.lm import ENDINGS, backend_of
 from edgeserve.engines.lm.backend import Encoder, LmBackend, ModelFacts, Tokenizer
 from edgeserve.engines.lm.constraint import Grammars
 from edgeserve.engines.lm.form_trial import FormTrial
-from edgeserve.engines.lm.generation import SAMPLING_BOUNDS, Generation, Reader
+from edgeserve.engines.lm.generation import SAMPLING_BOUNDS, Generation, TextReader
 from edgeserve.engines.lm.kept_forms import Form
 from edgeserve.engines.lm.prefixes import PREFIX_CACHE_BYTES, Prefixes
 from edgeserve.engines.lm.remote import HOST, TRIAL, RemoteBackend, StartProcess
@@ -307,8 +307,8 @@ class LmEngine(Engine):
         tokens = self._prefix_bytes // (max(1, facts.bytes_per_token) * max(1, len(self._lanes)))
         return Prefixes(tokens, [reader.tokens_of(item) for item in items])
 
-    def _reader(self, context: int, vocabulary: int, encoder: Optional[Encoder] = None) -> Reader:
-        return Reader(
+    def _reader(self, context: int, vocabulary: int, encoder: Optional[Encoder] = None) -> TextReader:
+        return TextReader(
             self._name,
             self._tokenizer(),
             context,

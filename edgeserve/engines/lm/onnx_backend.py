@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from edgeserve.config.model_files import weights_size_bytes
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.base import LaneInfo
-from edgeserve.engines.lm.backend import BackendSession, ModelFacts, Row
+from edgeserve.engines.lm.backend import BackendSession, ModelFacts, TokenRow
 from edgeserve.engines.lm.kv_rows import KvRows
 from edgeserve.engines.lm.onnx_sessions import SharedSession, SharedSessions, is_since
 from edgeserve.engines.lm.tokenizers import open_tokenizer
@@ -173,7 +173,7 @@ class OnnxSession(BackendSession):
         self.mixes = False
         self._chunks = is_since(CHUNKS_SINCE)
 
-    def prefill(self, rows: Sequence[Row]) -> List[NDArray[Any]]:
+    def prefill(self, rows: Sequence[TokenRow]) -> List[NDArray[Any]]:
         """Compute rows of prompts: rows that begin run together, filled up to the longest; a row that goes on runs
         alone."""
         scores: Dict[int, NDArray[Any]] = {}
@@ -187,10 +187,10 @@ class OnnxSession(BackendSession):
                 scores.update(self._run([row]))
                 continue
             for place, token in enumerate(row.tokens):
-                scores.update(self._run([Row(row.slot, [token], row.start + place)]))
+                scores.update(self._run([TokenRow(row.slot, [token], row.start + place)]))
         return [scores[row.slot] for row in rows]
 
-    def decode(self, rows: Sequence[Row]) -> List[NDArray[Any]]:
+    def decode(self, rows: Sequence[TokenRow]) -> List[NDArray[Any]]:
         scores = self._run(rows)
         return [scores[row.slot] for row in rows]
 
@@ -207,7 +207,7 @@ class OnnxSession(BackendSession):
         self._decoding = {}
         self._rows.close()
 
-    def _run(self, rows: Sequence[Row]) -> Dict[int, NDArray[Any]]:
+    def _run(self, rows: Sequence[TokenRow]) -> Dict[int, NDArray[Any]]:
         """The scores by slot."""
         first = self._rows.arrange([row.slot for row in rows])
         width = max([len(row.tokens) for row in rows])

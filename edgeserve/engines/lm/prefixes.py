@@ -16,7 +16,7 @@ PREFIX_TOKENS_MIN = 16
 all weights once more takes as long as about so many tokens (SmolLM2, float32, one core)."""
 
 
-class Held(NamedTuple):
+class HeldTokens(NamedTuple):
     """The content of a slot: these tokens of a sequence, and their owner."""
 
     slot: int
@@ -45,7 +45,7 @@ class Prefixes:
     def __init__(self, tokens_max: int, public: Several[Several[int]] = ()) -> None:
         self._tokens_max = tokens_max
         self._public = public
-        self._held: Dict[int, Held] = {}  # by slot
+        self._held: Dict[int, HeldTokens] = {}  # by slot
         self._worth: Dict[int, int] = {}
         self._dropped = 0  # the worth of what was dropped last
         self._tokens = 0
@@ -53,7 +53,7 @@ class Prefixes:
     def __len__(self) -> int:
         return len(self._held)
 
-    def keep(self, held: Held) -> List[int]:
+    def keep(self, held: HeldTokens) -> List[int]:
         """Keep an ended sequence. Returns the slots to free, so that the kept tokens stay within their bound: its own
         among them where it alone is too long."""
         if not PREFIX_TOKENS_MIN <= len(held.tokens) <= self._tokens_max:
@@ -85,7 +85,7 @@ class Prefixes:
             self.leave(slot)
         return slots
 
-    def match(self, tokens: Several[int], owner: str, running: Iterable[Held]) -> Optional[Match]:
+    def match(self, tokens: Several[int], owner: str, running: Iterable[HeldTokens]) -> Optional[Match]:
         """The longest prefix of a new sequence in memory, among the kept and the ``running`` sequences;
         ``None`` where none is long enough. Its last token is never counted: it brings the first scores. Of equal
         matches the one that is worth least, which a new sequence may take for itself."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines import make_engine
 from edgeserve.engines.base import LaneInfo
-from edgeserve.engines.lm.backend import BackendSession, LmBackend, ModelFacts, Row, Source, Tokenizer
+from edgeserve.engines.lm.backend import BackendSession, EncoderPrompt, LmBackend, ModelFacts, Tokenizer, TokenRow
 from edgeserve.engines.turns import NAME as TURNS
 from edgeserve.engines.turns import Turns, no_hold
 from edgeserve.errors import EngineError
@@ -111,10 +111,10 @@ class RemoteSession(BackendSession):
         self._starts = process.present()
         self._orders: Deque[Order] = deque()  # on any thread; told with the next step, before its rows
 
-    def prefill(self, rows: Sequence[Row]) -> List[NDArray[Any]]:
+    def prefill(self, rows: Sequence[TokenRow]) -> List[NDArray[Any]]:
         return self._run("prefill", rows)
 
-    def decode(self, rows: Sequence[Row]) -> List[NDArray[Any]]:
+    def decode(self, rows: Sequence[TokenRow]) -> List[NDArray[Any]]:
         return self._run("decode", rows)
 
     def _run(self, verb: str, rows: Sequence[Any]) -> List[NDArray[Any]]:
@@ -126,7 +126,7 @@ class RemoteSession(BackendSession):
             hold.leave()
         return scores
 
-    def encode(self, sources: Sequence[Source]) -> None:
+    def encode(self, sources: Sequence[EncoderPrompt]) -> None:
         self._run("encode", sources)
 
     def free(self, slot: int) -> None:
@@ -170,8 +170,8 @@ class BackendHost:
         facts = self._backend.load()
         self._session = self._backend.open(self._lane, self._slots)
         if facts.encoder is not None:
-            self._session.encode([Source(0, [0])])
-        self._session.prefill([Row(0, [0], 0)])
+            self._session.encode([EncoderPrompt(0, [0])])
+        self._session.prefill([TokenRow(0, [0], 0)])
         self._session.free(0)
         return facts, self._session.mixes
 

@@ -48,7 +48,7 @@ AS_THE_FILE = -1
 EXAMPLE = "The scheduler decides which model runs next on the device, and when."
 
 
-class Encoder(Protocol):
+class TextEncoder(Protocol):
     """The model that computes vectors: of a text of ``tokens`` each, in one run."""
 
     def tokens_of(self, text: str) -> List[int]:
@@ -120,7 +120,7 @@ class SentenceEngine(Engine):
             self._encoder = encoder
         return Footprint(os.path.getsize(path))
 
-    def _opened(self, path: str) -> Encoder:
+    def _opened(self, path: str) -> TextEncoder:
         name = self._model.name
         try:
             if self._is_gguf:
@@ -172,7 +172,7 @@ class SentenceEngine(Engine):
             results.append(Result({"embedding": found.astype(np.float32), "prompt_tokens": np.int32(len(row))}))
         return with_failures(results, failed)
 
-    def _tokens(self, encoder: Encoder, item: Values) -> List[int]:
+    def _tokens(self, encoder: TextEncoder, item: Values) -> List[int]:
         texts = [value.item() if isinstance(value, np.ndarray) and not value.ndim else value for value in item.values()]
         if len(texts) != 1 or not isinstance(texts[0], str):
             raise WrongInput(

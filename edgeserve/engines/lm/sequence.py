@@ -11,7 +11,7 @@ from edgeserve.engines.base import Values, Written
 from edgeserve.engines.lm.answer_text import AnswerText
 from edgeserve.engines.lm.constraint import Constraint, Grammars
 from edgeserve.engines.lm.generation import Generation, answer_of
-from edgeserve.engines.lm.prefixes import Held
+from edgeserve.engines.lm.prefixes import HeldTokens
 from edgeserve.engines.lm.slots import Slots
 from edgeserve.engines.lm.tools import calls_of
 from edgeserve.units import counted
@@ -157,7 +157,7 @@ class Sequence:
             return
         slots, self._slots = self._slots, None
         cached, self.cached, self.encoded = self.cached, 0, False
-        slots.keep(Held(self.slot, self.tokens[:cached], self.owner))
+        slots.keep(HeldTokens(self.slot, self.tokens[:cached], self.owner))
 
     def release(self) -> None:
         """Give the memory back. Idempotent."""

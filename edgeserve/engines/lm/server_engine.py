@@ -40,7 +40,7 @@ from edgeserve.engines.base import (
     Written,
     own_failure,
 )
-from edgeserve.engines.lm.generation import SAMPLING_BOUNDS, Reader, answer_of, told_chances
+from edgeserve.engines.lm.generation import SAMPLING_BOUNDS, TextReader, answer_of, told_chances
 from edgeserve.engines.lm.server_stream import Server, ServerStream
 from edgeserve.engines.options import Options
 from edgeserve.engines.python import NOMINAL_BYTES
@@ -193,14 +193,14 @@ class ServerEngine(Engine):
         if not self._context:
             raise EngineError(f"model {self._name!r} is not loaded; call load() before it is used")
 
-    def begun(self, item: Values, seed: int) -> Answer:
+    def begun(self, item: Values, seed: int) -> RemoteAnswer:
         """The answer to an item, not asked for yet."""
         reader = RequestReader(self._name, self._context)
         body = reader.body(item, {"seed": seed, **self._defaults}, self._max_tokens, self._chat)
         path = "/chat/completions" if "messages" in body else "/completions"
-        return Answer(path, {**body, "model": self._served})
+        return RemoteAnswer(path, {**body, "model": self._served})
 
-    def ask(self, answer: Answer) -> ServerStream:
+    def ask(self, answer: RemoteAnswer) -> ServerStream:
         """Ask the server for the answer."""
         return self._server.begin(answer.path, answer.body, self.news)
 
@@ -230,7 +230,7 @@ def _context_in(about: Mapping[str, Any]) -> int:
     return next((int(known[key]) for key in CONTEXT_KEYS if isinstance(known.get(key), int)), 0)
 
 
-class RequestReader(Reader):
+class RequestReader(TextReader):
     """Reads items as the body of a request. What OpenAI's API has is handed on as it is."""
 
     def __init__(self, model: str, context: int) -> None:
@@ -282,7 +282,7 @@ class RequestReader(Reader):
         return body
 
 
-class Answer:
+class RemoteAnswer:
     """The state of an answer: what was asked, what arrived, and its stream while there is one. A released answer is
     asked for again; so is one that came through pickle."""
 
@@ -399,12 +399,12 @@ def _counts_in(usage: Optional[Mapping[str, Any]]) -> Optional[Tuple[int, int, i
     return int(usage.get("prompt_tokens") or 0), int(written), int(cached)
 
 
-class Job:
+class RemoteItem:
     """One item of a batch while it runs."""
 
     __slots__ = ("index", "answer", "steps")
 
-    def __init__(self, index: int, answer: Answer) -> None:
+    def __init__(self, index: int, answer: RemoteAnswer) -> None:
         self.index = index
         self.answer = answer
         self.steps = 0
@@ -431,7 +431,7 @@ class ServerSession(Session):
         jobs = []
         for index in range(len(batch.items)):
             try:
-                jobs.append(Job(index, self._answer(batch, index)))
+                jobs.append(RemoteItem(index, self._answer(batch, index)))
             except BaseException as error:  # noqa: BLE001 it is this item's
                 self._over(batch, results, index, Result({}, error=own_failure(self._engine.name, error)))
         try:
@@ -444,12 +444,12 @@ class ServerSession(Session):
             results[job.index] = Result({}, state=job.answer, done=False, steps=job.steps)
         return Finished([results[index] for index in range(len(batch.items))])
 
-    def _answer(self, batch: Batch, index: int) -> Answer:
+    def _answer(self, batch: Batch, index: int) -> RemoteAnswer:
         state = batch.states[index] if index < len(batch.states) else None
-        answer: Answer = (
+        answer: RemoteAnswer = (
             self._engine.begun(batch.items[index], self._random.getrandbits(31)) if state is None else state
         )
-        if not isinstance(answer, Answer):
+        if not isinstance(answer, RemoteAnswer):
             raise EngineError(
                 f"model {self._engine.name!r}: the item's state is a {type(state).__name__} of another model"
             )
@@ -458,7 +458,7 @@ class ServerSession(Session):
             answer.stream = self._engine.ask(answer)
         return answer
 
-    def _listen(self, batch: Batch, results: Dict[int, Result], jobs: List[Job]) -> None:
+    def _listen(self, batch: Batch, results: Dict[int, Result], jobs: List[RemoteItem]) -> None:
         """Hand on what arrives until every answer is over, or the batch is to end. Ended jobs leave the list."""
         control, most = batch.control, batch.steps_max
         while True:
@@ -474,7 +474,7 @@ class ServerSession(Session):
                 with self._engine.news:
                     self._engine.news.wait(LOOK_S)
 
-    def _hear(self, batch: Batch, results: Dict[int, Result], jobs: List[Job], job: Job) -> bool:
+    def _hear(self, batch: Batch, results: Dict[int, Result], jobs: List[RemoteItem], job: RemoteItem) -> bool:
         """Take what arrived of one answer; whether there was anything."""
         answer = job.answer
         assert answer.stream is not None, "a running answer was released"
@@ -499,7 +499,9 @@ class ServerSession(Session):
                     batch.control.emit(job.index, Result(piece, state=answer, done=False, steps=job.steps))
         return bool(events)
 
-    def _end(self, batch: Batch, results: Dict[int, Result], jobs: List[Job], job: Job, result: Result) -> None:
+    def _end(
+        self, batch: Batch, results: Dict[int, Result], jobs: List[RemoteItem], job: RemoteItem, result: Result
+    ) -> None:
         job.answer.release()
         jobs.remove(job)
         result.steps = max(1, job.steps)  # the end may come alone

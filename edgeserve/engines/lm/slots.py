@@ -17,7 +17,7 @@ from collections import deque
 from typing import Any, Container, Deque, Dict, Iterator, List, Optional, Tuple
 
 from edgeserve.engines.lm.backend import BackendSession
-from edgeserve.engines.lm.prefixes import Held, Prefixes
+from edgeserve.engines.lm.prefixes import HeldTokens, Prefixes
 
 
 class Slots:
@@ -73,16 +73,16 @@ class Slots:
             self.session.copy(match.slot, slot, match.tokens)
             return slot, match.tokens
 
-    def _running(self) -> List[Held]:
+    def _running(self) -> List[HeldTokens]:
         """The memory of the sequences that go on."""
         found = []
         for slot, known in list(self._holders.items()):
             sequence = known()
             if sequence is not None and sequence.cached and sequence.owner is not None:
-                found.append(Held(slot, sequence.tokens[: sequence.cached], sequence.owner))
+                found.append(HeldTokens(slot, sequence.tokens[: sequence.cached], sequence.owner))
         return found
 
-    def keep(self, held: Held) -> None:
+    def keep(self, held: HeldTokens) -> None:
         """An answer is over: its sequence leaves its memory behind, as far as there is room."""
         freed = self._prefixes.keep(held)
         if held.slot not in freed:

@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeserve.engines.base import ANSWERED, Batch, BatchControl, Result, Values, own_failure
-from edgeserve.engines.lm.backend import Row, Source, Tokenizer
+from edgeserve.engines.lm.backend import EncoderPrompt, Tokenizer, TokenRow
 from edgeserve.engines.lm.constraint import Grammars
-from edgeserve.engines.lm.generation import Reader, told_chances
+from edgeserve.engines.lm.generation import TextReader, told_chances
 from edgeserve.engines.lm.sampling import choose, log_chances, weighed
 from edgeserve.engines.lm.sequence import Sequence
 from edgeserve.engines.lm.slots import Slots
@@ -51,7 +51,7 @@ class Language(NamedTuple):
     name: str
     tokenizer: Tokenizer
     grammars: Grammars
-    reader: Reader
+    reader: TextReader
     bytes_per_token: int
     seed: str
     prefill_tokens: int = 0
@@ -166,9 +166,9 @@ class StepLoop:
         """Give the back end so many of each sequence's waiting tokens, and before them what its encoder is to read;
         choose the next of each where none is left."""
         fresh = [job.sequence for job in jobs if job.sequence.to_encode]
-        sources = [Source(sequence.slot, sequence.asked.source) for sequence in fresh]
+        sources = [EncoderPrompt(sequence.slot, sequence.asked.source) for sequence in fresh]
         rows = [
-            Row(job.sequence.slot, job.sequence.waiting[:count], job.sequence.cached)
+            TokenRow(job.sequence.slot, job.sequence.waiting[:count], job.sequence.cached)
             for job, count in zip(jobs, counts)
         ]
         decode = all(len(row.tokens) == 1 and row.start > 0 for row in rows)

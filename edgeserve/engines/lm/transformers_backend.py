@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.base import LaneInfo
-from edgeserve.engines.lm.backend import BackendSession, ModelFacts, Row
+from edgeserve.engines.lm.backend import BackendSession, ModelFacts, TokenRow
 from edgeserve.engines.lm.tokenizers import FileTokenizer, around
 from edgeserve.engines.lm.transformers_encdec import (
     EncoderDecoderSession,
@@ -154,7 +154,7 @@ class TransformersSession(TorchSession):
     def _forget(self, slot: int) -> None:
         self._rows.free(slot)
 
-    def _run(self, rows: List[Row]) -> NDArray[Any]:
+    def _run(self, rows: List[TokenRow]) -> NDArray[Any]:
         slots, count = [row.slot for row in rows], len(rows[0].tokens)
         try:
             with self._step(len(rows)):

@@ -14,7 +14,7 @@ import transformers
 from numpy.typing import NDArray
 
 from edgeserve.engines.base import LaneInfo
-from edgeserve.engines.lm.backend import Encoder, Row, Source
+from edgeserve.engines.lm.backend import Encoder, EncoderPrompt, TokenRow
 from edgeserve.engines.lm.transformers_rows import TorchRows, TorchSession
 from edgeserve.errors import EngineError
 
@@ -79,7 +79,7 @@ class EncoderDecoderSession(TorchSession):
         is_relative = any(name.endswith("relative_attention_bias") for name, _ in network.get_decoder().named_modules())
         self._any_lengths = isinstance(self._positions, _Positions) or is_relative
 
-    def encode(self, sources: Sequence[Source]) -> None:
+    def encode(self, sources: Sequence[EncoderPrompt]) -> None:
         longest = max([len(source.tokens) for source in sources])
         with self._on_stream(), self._step(len(sources)):
             tokens = torch.zeros((len(sources), longest), dtype=torch.long, device=self._device)
@@ -92,7 +92,7 @@ class EncoderDecoderSession(TorchSession):
             for source, row in zip(sources, said.last_hidden_state):
                 self._said[source.slot] = row[: len(source.tokens)].clone()
 
-    def _group_of(self, row: Row) -> Any:
+    def _group_of(self, row: TokenRow) -> Any:
         return 0 if self._any_lengths else row.start
 
     def _forget(self, slot: int) -> None:
@@ -105,7 +105,7 @@ class EncoderDecoderSession(TorchSession):
         self._crossed.clear()
         self._rows.clear()
 
-    def _run(self, rows: Sequence[Row]) -> NDArray[Any]:
+    def _run(self, rows: Sequence[TokenRow]) -> NDArray[Any]:
         slots = [row.slot for row in rows]
         try:
             with self._step(len(rows)):
@@ -120,7 +120,7 @@ class EncoderDecoderSession(TorchSession):
             self._said.pop(slot, None)
         return scores
 
-    def _said_by_decoder(self, rows: Sequence[Row], slots: List[int]) -> Tuple[NDArray[Any], List[int]]:
+    def _said_by_decoder(self, rows: Sequence[TokenRow], slots: List[int]) -> Tuple[NDArray[Any], List[int]]:
         """The scores, and the lengths of the sources."""
         count = len(rows[0].tokens)
         self._rows.gather(slots)

@@ -17,7 +17,7 @@ import transformers
 from numpy.typing import NDArray
 
 from edgeserve.engines.base import LaneInfo
-from edgeserve.engines.lm.backend import BackendSession, Row, begun_alone, in_groups
+from edgeserve.engines.lm.backend import BackendSession, TokenRow, begun_alone, in_groups
 from edgeserve.engines.torch.failures import failed_by_device
 from edgeserve.engines.torch.streams import stream_of
 from edgeserve.errors import EngineError
@@ -133,11 +133,11 @@ class TorchSession(BackendSession):
             self._stream = torch.cuda.ExternalStream(stream_of(lane, "auto").handle, device)
         self._cache_name = cache_name(network)
 
-    def prefill(self, rows: Sequence[Row]) -> List[NDArray[Any]]:
+    def prefill(self, rows: Sequence[TokenRow]) -> List[NDArray[Any]]:
         with self._on_stream():
             return in_groups(rows, begun_alone, self._run)
 
-    def decode(self, rows: Sequence[Row]) -> List[NDArray[Any]]:
+    def decode(self, rows: Sequence[TokenRow]) -> List[NDArray[Any]]:
         with self._on_stream():
             return in_groups(rows, self._group_of, self._run)
 
@@ -145,11 +145,11 @@ class TorchSession(BackendSession):
         with self._on_stream():
             self._forget(slot)
 
-    def _group_of(self, row: Row) -> Any:
+    def _group_of(self, row: TokenRow) -> Any:
         """The rows of one group make a step in one run."""
         return 0
 
-    def _run(self, rows: List[Row]) -> NDArray[Any]:
+    def _run(self, rows: List[TokenRow]) -> NDArray[Any]:
         """Append as many tokens to each row: the scores behind the last, ``[rows, vocabulary]``."""
         raise NotImplementedError
 

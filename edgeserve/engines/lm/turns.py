@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Callable
 
-from edgeserve.engines.lm.backend import BackendSession, ModelFacts, Row, Source
+from edgeserve.engines.lm.backend import BackendSession, EncoderPrompt, ModelFacts, TokenRow
 
 FEW, MANY = 8, 64
 """Tokens of the two runs from which the time of a turn is reckoned."""
@@ -42,8 +42,8 @@ def _run_ns(session: BackendSession, count: int, encodes: bool, clock_ns: Callab
     for _ in range(RUNS):
         begun_ns = clock_ns()
         if encodes:
-            session.encode([Source(0, [0] * count)])
-        session.prefill([Row(0, [0] * (1 if encodes else count), 0)])
+            session.encode([EncoderPrompt(0, [0] * count)])
+        session.prefill([TokenRow(0, [0] * (1 if encodes else count), 0)])
         took.append(clock_ns() - begun_ns)
         session.free(0)
     return min(took)

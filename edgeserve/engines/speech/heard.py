@@ -10,7 +10,7 @@ from typing import List, NamedTuple, Optional, Sequence, Tuple
 TIME_S = 0.02
 
 
-class Segment(NamedTuple):
+class SpokenSegment(NamedTuple):
     """Tokens that were said from one time to another, in seconds from the window's begin."""
 
     start_s: float
@@ -18,17 +18,17 @@ class Segment(NamedTuple):
     tokens: Tuple[int, ...]
 
 
-class Window(NamedTuple):
+class HeardWindow(NamedTuple):
     """The text of a window, and how much of it was heard to the end: the next one begins there."""
 
-    segments: Tuple[Segment, ...]
+    segments: Tuple[SpokenSegment, ...]
     heard_s: float
 
 
-def window_of(tokens: Sequence[int], first_time: int, length_s: float, is_last: bool) -> Window:
+def window_of(tokens: Sequence[int], first_time: int, length_s: float, is_last: bool) -> HeardWindow:
     """A window of ``length_s``. What was still being said at its end is heard again with the next window, unless this
     ``is_last`` or it began with that."""
-    segments: List[Segment] = []
+    segments: List[SpokenSegment] = []
     start_s: Optional[float] = None
     words: List[int] = []
     for token in tokens:
@@ -37,12 +37,12 @@ def window_of(tokens: Sequence[int], first_time: int, length_s: float, is_last: 
             continue
         time_s = min((token - first_time) * TIME_S, length_s)
         if words:
-            segments.append(Segment(start_s or 0.0, time_s, tuple(words)))
+            segments.append(SpokenSegment(start_s or 0.0, time_s, tuple(words)))
             words = []
         start_s = time_s
     ends_within = len(tokens) > 1 and tokens[-1] >= first_time and tokens[-2] >= first_time
     if (words or ends_within) and segments and segments[-1].end_s > 0 and not is_last:
-        return Window(tuple(segments), segments[-1].end_s)
+        return HeardWindow(tuple(segments), segments[-1].end_s)
     if words:
-        segments.append(Segment(start_s or 0.0, length_s, tuple(words)))
-    return Window(tuple(segments), length_s)
+        segments.append(SpokenSegment(start_s or 0.0, length_s, tuple(words)))
+    return HeardWindow(tuple(segments), length_s)

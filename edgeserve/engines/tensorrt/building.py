@@ -10,7 +10,6 @@ import json
 import logging
 import os
 import re
-import select
 import signal
 import subprocess
 from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional, Sequence
@@ -22,6 +21,7 @@ from edgeserve.engines.tensorrt.build_errors import KINDS, BuildFailed, BuildOut
 from edgeserve.engines.tensorrt.settings import BuildRequest
 from edgeserve.errors import EngineError
 from edgeserve.units import NS_PER_S, format_duration, format_size
+from edgeserve.waits import readable_files
 
 log = logging.getLogger("edgeserve.tensorrt")
 
@@ -155,9 +155,9 @@ class _Watch:
             return None
         idle = 0
         while True:
-            readable, _, _ = select.select([process.stdout], [], [], LOOK_S)
+            has_said = readable_files((process.stdout.fileno(),), round(LOOK_S * NS_PER_S))
             self._check_memory()
-            if not readable:
+            if not has_said:
                 self._silent_s += LOOK_S
                 idle += 1
                 if self._has_worked(idle):

@@ -289,7 +289,7 @@ def _watch(library: Library, config: Any, say: Say) -> Optional[Any]:
         return None
     trt = library.trt
 
-    class Monitor(trt.IProgressMonitor):  # type: ignore[name-defined,misc]
+    class BuildMonitor(trt.IProgressMonitor):  # type: ignore[name-defined,misc]
         def __init__(self) -> None:
             trt.IProgressMonitor.__init__(self)
             self._steps: Dict[str, int] = {}
@@ -308,6 +308,6 @@ def _watch(library: Library, config: Any, say: Say) -> Optional[Any]:
                 say("build", min(1.0, (step + 1) / self._steps.get(phase_name, 1)))
             return True
 
-    monitor = Monitor()
+    monitor = BuildMonitor()
     config.progress_monitor = monitor
     return monitor

@@ -27,6 +27,7 @@ BUILD_OPTIONS = (
     "optimization_level",
     "build_memory",
     "build_timeout",
+    "allow_build",
     "timing_cache",
     "compute_capabilities",
     "aux_streams",

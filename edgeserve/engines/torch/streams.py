@@ -98,7 +98,7 @@ def stream_of(lane: LaneInfo, choice: str) -> SharedStream:
     return lane_stream(lane._replace(common=common), choice)
 
 
-class Pinned:
+class PinnedInputs:
     """A batch's inputs in page-locked memory, but for those that stay ``on_host`` as they are."""
 
     def __init__(self, on_host: Container[str]) -> None:
@@ -164,7 +164,7 @@ class CudaSession(Session):
         return external(into.handle, self._device), external(out.handle, self._device)
 
     def launch(self, batch: Batch) -> Pending:
-        ports, staged = self._ports(), Pinned(self._on_host())
+        ports, staged = self._ports(), PinnedInputs(self._on_host())
         failed = refused(batch, ports.where, lambda name, array: self._why_not_there(ports, name, array))
         count, (batch, there) = len(batch.items), placed(batch.without(failed), staged.room)
         packed = ports.pack(batch, staged.room) if batch.items else PackedBatch({}, {}, 0, 0, {})

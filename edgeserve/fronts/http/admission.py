@@ -22,7 +22,7 @@ QUESTIONS_AT_ONCE_MAX = 4
 """Messages received at a time of verbs that do not infer. They are small, and do not wait behind large ones."""
 
 
-class Turns:
+class BodyTurns:
     """So many at a time, three quarters of them of one origin; others wait, in the order in which they came."""
 
     def __init__(self, count_max: int) -> None:
@@ -83,7 +83,7 @@ class _OfOrigin:
         self.room = asyncio.Semaphore(count)
 
 
-class Admission:
+class HttpAdmission:
     """The bounds of one front. ``bodies``: bytes, of JSON eight times as many; ``calls``: plain calls of gRPC,
     ``streams`` its calls of many requests; ``requests``, ``questions``: turns to receive a message; ``at_once``: large
     messages that are with the server."""
@@ -94,6 +94,6 @@ class Admission:
         self.calls = Places(config.connections_max, "calls over gRPC", "[front.http] connections_max", lasting=True)
         self.streams = Places(config.grpc_receive_max, streams, "[front.http] grpc_receive_max", lasting=True)
         fitting = max(2, config.bodies_bytes_max // config.grpc_message_max)
-        self.requests = Turns(min(config.grpc_receive_max, fitting))
-        self.questions = Turns(QUESTIONS_AT_ONCE_MAX)
+        self.requests = BodyTurns(min(config.grpc_receive_max, fitting))
+        self.questions = BodyTurns(QUESTIONS_AT_ONCE_MAX)
         self.at_once = AtOnce(config.grpc_message_max)

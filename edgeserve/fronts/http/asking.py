@@ -53,7 +53,7 @@ async def answers_to(backend: Backend, call: Call, request: ChatRequest, keeps: 
             found = await asyncio.gather(*tasks)
             if isinstance(found[0], RequestError) and not any(isinstance(each, Answer) for each in found):
                 raise found[0]
-            return [each if isinstance(each, Answer) else Written().ended(each) for each in found]
+            return [each if isinstance(each, Answer) else WrittenText().ended(each) for each in found]
     finally:
         await _end(tasks)
     raise ClientGone("the client went away")
@@ -95,12 +95,12 @@ async def pieces_of(backend: Backend, request: ChatRequest, origin: str) -> Asyn
         for index, error in sorted(lost.items()):
             if not has_answered:
                 raise error
-            yield index, Written().ended(error)
+            yield index, WrittenText().ended(error)
     finally:
         await _end(tasks)
 
 
-class Written:
+class WrittenText:
     """The part of one text that has come so far."""
 
     def __init__(self) -> None:
@@ -125,7 +125,7 @@ class Written:
 
 async def kept(stream: AsyncGenerator[Any, None]) -> AsyncGenerator[Any, None]:
     """The pieces of one text, and its answer; an error behind the first of them ends it with what was written."""
-    written = Written()
+    written = WrittenText()
     try:
         async for piece in stream:
             if not isinstance(piece, Answer):

@@ -19,7 +19,7 @@ FILES_KEPT = 128
 """Descriptors that connections leave to everything else."""
 
 
-class Connections:
+class HttpConnections:
     """The open connections. At their greatest number, a new one takes the place of the one that has been idle longest,
     first among connections without a request yet; where each serves a request, the new one is ended. For the event
     loop's thread."""
@@ -59,7 +59,7 @@ class Connections:
             self._idle[protocol] = None
 
 
-def protocol_of(connections: Connections) -> Any:
+def protocol_of(connections: HttpConnections) -> Any:
     """uvicorn's protocol of a connection, within the bounds of ``connections``."""
 
     class Bounded(AutoHTTPProtocol):  # type: ignore[misc,valid-type]  # one of two classes

@@ -17,7 +17,7 @@ from typing import Any, List, Tuple
 from edgeserve.client import AsyncClient
 from edgeserve.errors import ConfigError, EdgeServeError
 from edgeserve.front import Front, Ready, host_and_port, is_loopback, read_tokens
-from edgeserve.fronts.http.admission import Admission
+from edgeserve.fronts.http.admission import HttpAdmission
 from edgeserve.fronts.http.backend import Backend
 from edgeserve.fronts.http.kserve import OpenInference
 from edgeserve.fronts.http.names import tidied
@@ -74,9 +74,9 @@ class HttpFront(Front):
         self._service = OpenInference(self._backend, settings.server_name)
 
     @functools.cached_property
-    def _admission(self) -> Admission:
+    def _admission(self) -> HttpAdmission:
         """Made on the event loop that serves: with Python 3.8 asyncio's locks belong to the loop they are made on."""
-        return Admission(self.config)
+        return HttpAdmission(self.config)
 
     @classmethod
     def check(cls, settings: HttpConfig) -> None:
@@ -139,7 +139,7 @@ class HttpFront(Front):
         """See :class:`~edgeserve.front.Front`."""
         import uvicorn
 
-        from edgeserve.fronts.http.connections import Connections, protocol_of
+        from edgeserve.fronts.http.connections import HttpConnections, protocol_of
 
         config = self.config
         listener = bind("listen", config.listen)
@@ -151,7 +151,7 @@ class HttpFront(Front):
             server_header=False,
             date_header=False,
             proxy_headers=False,
-            http=protocol_of(Connections(config.connections_max)),
+            http=protocol_of(HttpConnections(config.connections_max)),
             timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=int(ns_to_s(config.drain_ns)) + 1,
         )

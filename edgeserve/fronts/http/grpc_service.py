@@ -18,7 +18,7 @@ from google.protobuf.message import DecodeError
 
 from edgeserve.errors import BadInput, ConfigError, EdgeServeError, Malformed, Rejected
 from edgeserve.front import Held, Places, Tokens, Unauthorized, one_line, origin_of, user_of_address
-from edgeserve.fronts.http.admission import Admission, AtOnce, Turns
+from edgeserve.fronts.http.admission import AtOnce, BodyTurns, HttpAdmission
 from edgeserve.fronts.http.backend import note_parent
 from edgeserve.fronts.http.failures import GRPC_OF_HTTP, details_of, message_of, status_of
 from edgeserve.fronts.http.grpc_messages import DATA_TYPES, KINDS, SERVICE
@@ -36,6 +36,7 @@ from edgeserve.fronts.http.settings import HttpConfig
 from edgeserve.fronts.http.tensors import to_raw, too_many_texts
 from edgeserve.texts import ELEMENTS_MAX
 from edgeserve.units import ns_to_s
+from edgeserve.waits import await_within
 
 log = logging.getLogger("edgeserve")
 
@@ -228,7 +229,7 @@ def write_response(response: InferResponse) -> Any:
 # --- calls ------------------------------------------------------------------------------------------------------------
 
 
-class Stream:
+class InferStream:
     """One ``ModelStreamInfer`` call. Each request has one answer, in the order in which they end; an error is one, too.
     Where an answer comes in pieces, the next is asked for when one is written.
 
@@ -362,7 +363,7 @@ USER_S = 5.0
 class _Calls:
     """gRPC's side of each verb: the token, bounds on all calls, and errors as statuses."""
 
-    def __init__(self, tokens: Tokens, config: HttpConfig, admission: Admission) -> None:
+    def __init__(self, tokens: Tokens, config: HttpConfig, admission: HttpAdmission) -> None:
         self._tokens = tokens
         self._config = config
         self.port = 0
@@ -377,7 +378,7 @@ class _Calls:
         """A call of any other verb, whose message is of ``kind``."""
         return self._unary(self._admission.questions, partial(parsed, kind), lambda message, _: verb(message))
 
-    def _unary(self, turns: Turns, read: Callable[[bytes], Any], verb: Verb) -> Any:
+    def _unary(self, turns: BodyTurns, read: Callable[[bytes], Any], verb: Verb) -> Any:
         async def answered(context: Any) -> bytes:
             origin = self._origin(context)
             self._hold(context, self._admission.calls, origin).set(1)
@@ -421,7 +422,7 @@ class _Calls:
                     yield found
                     self._origin(context)
 
-            stream = Stream(checked, origin, held, self._config.grpc_message_max, self._admission.at_once)
+            stream = InferStream(checked, origin, held, self._config.grpc_message_max, self._admission.at_once)
             await stream.run(context.read, context.write)
 
         return call
@@ -436,7 +437,7 @@ class _Calls:
         """The message of a call of one request."""
         wait_s = ns_to_s(self._config.body_timeout_ns)
         try:
-            data = await asyncio.wait_for(context.read(), wait_s)
+            data = await await_within(context.read(), wait_s)
         except asyncio.TimeoutError:
             raise Malformed(f"the message did not arrive within {wait_s:g} s ([front.http] body_timeout)") from None
         if data is grpc.aio.EOF:
@@ -493,7 +494,7 @@ def _plain(value: Any) -> str:
 
 
 async def start_grpc(
-    service: OpenInference, config: HttpConfig, tokens: Tokens, admission: Admission
+    service: OpenInference, config: HttpConfig, tokens: Tokens, admission: HttpAdmission
 ) -> Tuple[Any, int]:
     """A server that listens, and its port. Raises :class:`ConfigError` when the port cannot be had."""
     place = config.grpc

@@ -1,6 +1,6 @@
 """What travels between client, dispatcher and replicas: a call, its reply, and what a replica expects of an app.
 
-Plain picklable values. Errors travel inside a :class:`Reply`, as they are: raised through Ray they would arrive
+Plain picklable values. Errors travel inside a :class:`RayReply`, as they are: raised through Ray they would arrive
 wrapped, and a refusal could not be distinguished from a process that died.
 """
 
@@ -49,7 +49,7 @@ class Stamp:
 
 
 @dataclass(frozen=True)
-class Call:
+class RayCall:
     """One request: the arguments of :meth:`~edgeserve.runtime.Runtime.infer`, and when it was sent. ``options`` has
     those that are not None, without ``slo_ms``."""
 
@@ -61,7 +61,7 @@ class Call:
 
 
 @dataclass
-class Reply:
+class RayReply:
     """How a call ended at a replica: with an answer, or with the error that a runtime raised. ``slo_ms`` is the
     deadline that held, from sending; ``tried`` names the replicas that had it, the last one replied."""
 

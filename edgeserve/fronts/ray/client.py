@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Protocol, 
 from edgeserve.answer_streams import AnswerStream, AsyncAnswerStream
 from edgeserve.answers import UNREAD, Answer
 from edgeserve.errors import Cancelled, RequestError, ServerGone, TimedOut
-from edgeserve.fronts.ray.calls import Call, Reply
+from edgeserve.fronts.ray.calls import RayCall, RayReply
 from edgeserve.request_options import RequestOptions, given
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ else:
     AnswerFuture = Future  # no generic class at run time on Python 3.8
 
 
-class Pending(Protocol):
+class RayPending(Protocol):
     """A reply that is on its way (``ray.serve.handle.DeploymentResponse``)."""
 
     def result(self, timeout_s: float | None = None) -> Any:
@@ -70,7 +70,7 @@ class ClusterClient:
         threading.Thread(target=self._read, args=(coming, pieces, call), name="edgeserve-pieces", daemon=True).start()
         return pieces
 
-    def _read(self, coming: _Coming, pieces: AnswerStream, call: Call) -> None:
+    def _read(self, coming: _Coming, pieces: AnswerStream, call: RayCall) -> None:
         try:
             for item in coming.items:
                 coming.take(item, pieces, call)
@@ -88,7 +88,7 @@ class ClusterClient:
         coming.reader = asyncio.ensure_future(self._read_async(coming, pieces, call))
         return pieces
 
-    async def _read_async(self, coming: _Coming, pieces: AsyncAnswerStream, call: Call) -> None:
+    async def _read_async(self, coming: _Coming, pieces: AsyncAnswerStream, call: RayCall) -> None:
         try:
             async for item in coming.items:
                 coming.take(item, pieces, call)
@@ -97,15 +97,15 @@ class ClusterClient:
             coming.end(self._gone(call, error) if isinstance(error, self._lost) else error)
 
     @staticmethod
-    def _gone(call: Call, error: BaseException) -> ServerGone:
+    def _gone(call: RayCall, error: BaseException) -> ServerGone:
         """The dispatcher itself was lost, or failed."""
         return ServerGone(f"app {call.app!r}: the deployment did not reply: {type(error).__name__}: {error}")
 
-    def reply(self, call: Call, timeout_ms: float | None = None) -> Reply:
+    def reply(self, call: RayCall, timeout_ms: float | None = None) -> RayReply:
         """The whole reply to a call: ``tried`` names the replicas that had it."""
-        pending: Pending = self._handle.infer.remote(call)
+        pending: RayPending = self._handle.infer.remote(call)
         try:
-            reply: Reply = pending.result(timeout_s=None if timeout_ms is None else timeout_ms / 1000)
+            reply: RayReply = pending.result(timeout_s=None if timeout_ms is None else timeout_ms / 1000)
         except TimeoutError:
             pending.cancel()
             raise TimedOut(
@@ -144,9 +144,9 @@ class _Coming(AnswerFuture):
         self.items.cancel()
         return True
 
-    def take(self, item: Any, pieces: Any, call: Call) -> None:
+    def take(self, item: Any, pieces: Any, call: RayCall) -> None:
         """A piece, or the reply behind the last."""
-        if not isinstance(item, Reply):
+        if not isinstance(item, RayReply):
             if not self.done() and not pieces.put(item):
                 self.end(Cancelled(UNREAD))
                 self.items.cancel()
@@ -168,13 +168,13 @@ class _Coming(AnswerFuture):
                 self.set_result(answer)
 
 
-def call_of(app: str, inputs: Mapping[str, Any], options: RequestOptions) -> Call:
+def call_of(app: str, inputs: Mapping[str, Any], options: RequestOptions) -> RayCall:
     """A call sent now."""
     rest = given(options)
-    return Call(app, dict(inputs), rest.pop("slo_ms", None), rest)
+    return RayCall(app, dict(inputs), rest.pop("slo_ms", None), rest)
 
 
-def answer_of(reply: Reply, call: Call) -> Answer:
+def answer_of(reply: RayReply, call: RayCall) -> Answer:
     """The answer in a reply, its times counted from sending to here; or raises the reply's error."""
     if reply.error is not None:
         raise reply.error

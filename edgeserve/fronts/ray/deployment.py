@@ -20,7 +20,7 @@ from ray.serve import metrics
 from ray.serve.exceptions import RayServeException
 
 from edgeserve.config.loading import load_config
-from edgeserve.fronts.ray.calls import Call, Outlooks, Reply
+from edgeserve.fronts.ray.calls import Outlooks, RayCall, RayReply
 from edgeserve.fronts.ray.client import ClusterClient
 from edgeserve.fronts.ray.dispatcher import Dispatcher
 from edgeserve.fronts.ray.replica import Replica
@@ -85,11 +85,11 @@ class RayHandle:
         self.handle = handle
         self._streaming = handle.options(stream=True)
 
-    def infer(self, call: Call) -> Awaitable[Reply]:
+    def infer(self, call: RayCall) -> Awaitable[RayReply]:
         """See :meth:`Replica.infer`."""
         return self.handle.infer.remote(call)  # type: ignore[no-any-return]
 
-    async def stream(self, call: Call) -> AsyncGenerator[Any, None]:
+    async def stream(self, call: RayCall) -> AsyncGenerator[Any, None]:
         """See :meth:`Replica.stream`."""
         items = self._streaming.stream.remote(call)
         try:
@@ -103,7 +103,7 @@ class RayHandle:
         return self.handle.outlook.remote()  # type: ignore[no-any-return]
 
 
-class Front:
+class RayFront:
     """What clients ask: a dispatcher over the replicas of every device."""
 
     def __init__(self, handles: Mapping[str, Any]) -> None:
@@ -113,11 +113,11 @@ class Front:
         )
         self._dispatcher: Optional[Dispatcher] = None
 
-    async def infer(self, call: Call) -> Reply:
+    async def infer(self, call: RayCall) -> RayReply:
         """See :meth:`Dispatcher.infer`."""
         return await (await self._started()).infer(call)
 
-    async def stream(self, call: Call) -> AsyncGenerator[Any, None]:
+    async def stream(self, call: RayCall) -> AsyncGenerator[Any, None]:
         """See :meth:`Dispatcher.stream`."""
         items = (await self._started()).stream(call)
         try:
@@ -149,7 +149,7 @@ class Front:
 
 
 @dataclass(frozen=True)
-class Device:
+class RayDevice:
     """One device to serve on: a configuration file, and what Ray has to give its replica, such as ``{"num_gpus": 1}``
     or a node's resource. A replica with a GPU of its own sees it as GPU 0. The file and the models lie at the same
     path on every machine that may get the replica."""
@@ -158,7 +158,7 @@ class Device:
     ray_actor_options: Mapping[str, Any] = field(default_factory=lambda: {"num_cpus": 1})
 
 
-def application(devices: Mapping[str, Device], fronts: int = 1) -> Any:
+def application(devices: Mapping[str, RayDevice], fronts: int = 1) -> Any:
     """The application of Ray Serve for these devices, by name; ``serve.run`` starts it. ``fronts`` is the number of
     dispatchers: more than one know nothing of each other's calls. Raises
     :class:`~edgeserve.errors.ConfigError` where a configuration is wrong."""
@@ -176,7 +176,7 @@ def application(devices: Mapping[str, Device], fronts: int = 1) -> Any:
         replicas[name] = one.bind(path)
     total = sum(load_config(device.config).server.pending_max for device in devices.values())
     front = serve.deployment(
-        Front,
+        RayFront,
         name="front",
         num_replicas=fronts,
         max_ongoing_requests=total + CONTROL_MAX,
@@ -185,7 +185,7 @@ def application(devices: Mapping[str, Device], fronts: int = 1) -> Any:
     return front.bind(replicas)
 
 
-def run(devices: Mapping[str, Device], name: str = APP_NAME, fronts: int = 1) -> ClusterClient:
+def run(devices: Mapping[str, RayDevice], name: str = APP_NAME, fronts: int = 1) -> ClusterClient:
     """Deploy on the cluster that this process is connected to (else a new local one), and wait until every model is
     loaded. Ends with ``serve.delete(name)``."""
     return ClusterClient(serve.run(application(devices, fronts), name=name, route_prefix=None), LOST)

@@ -14,7 +14,8 @@ from collections import OrderedDict
 from typing import Any, AsyncGenerator, Awaitable, Callable, Dict, List, Mapping, Optional, Protocol, Set, Tuple, Type
 
 from edgeserve.errors import Dropped, Rejected, RequestError, ServerGone
-from edgeserve.fronts.ray.calls import Call, Outlook, Outlooks, Reply
+from edgeserve.fronts.ray.calls import Outlook, Outlooks, RayCall, RayReply
+from edgeserve.waits import await_within
 
 log = logging.getLogger("edgeserve")
 
@@ -41,17 +42,17 @@ NOWHERE_ELSE = ("superseded", "quality_too_low", "expired")
 class Handle(Protocol):
     """One replica, from afar. Each call may raise one of the dispatcher's ``lost`` errors."""
 
-    def infer(self, call: Call) -> Awaitable[Reply]:
+    def infer(self, call: RayCall) -> Awaitable[RayReply]:
         """See :meth:`Replica.infer`."""
 
-    def stream(self, call: Call) -> AsyncGenerator[Any, None]:
+    def stream(self, call: RayCall) -> AsyncGenerator[Any, None]:
         """See :meth:`Replica.stream`."""
 
     def outlook(self) -> Awaitable[Outlooks]:
         """See :meth:`Replica.outlook`. While the replica starts, this may wait for it."""
 
 
-class Member:
+class ReplicaState:
     """What the dispatcher knows of one replica. ``backlog_ms``: the expected time of the calls that it has."""
 
     __slots__ = ("name", "handle", "outlooks", "backlog_ms", "in_flight", "gone", "returns", "failed")
@@ -92,7 +93,7 @@ class Dispatcher:
         lost: Tuple[Type[BaseException], ...],
         retried: Callable[[str, str, str], None] = lambda first, second, why: None,
     ) -> None:
-        self._members = {name: Member(name, handles[name]) for name in sorted(handles)}
+        self._members = {name: ReplicaState(name, handles[name]) for name in sorted(handles)}
         self._lost = lost
         self._silent_or_lost: Tuple[Type[BaseException], ...] = (asyncio.TimeoutError, *lost)
         self._retried = retried
@@ -129,7 +130,7 @@ class Dispatcher:
 
     # --- one call -----------------------------------------------------------------------------------------------------
 
-    async def infer(self, call: Call) -> Reply:
+    async def infer(self, call: RayCall) -> RayReply:
         """Carry a call to its end. Every end is a reply; only faults raise."""
         first = self._choose(call)
         if first is None:
@@ -138,7 +139,7 @@ class Dispatcher:
             reply = await self._ask(first, call)
             why = refused_here(reply)
         except Lost as error:
-            reply = Reply(error=ServerGone(f"app {call.app!r}: {error}"), tried=(first.name,))
+            reply = RayReply(error=ServerGone(f"app {call.app!r}: {error}"), tried=(first.name,))
             why = "lost"
         second = await self._other(first, call, why) if why else None
         if second is None:
@@ -147,7 +148,7 @@ class Dispatcher:
         try:
             again = await self._ask(second, call)
         except Lost as error:
-            again = Reply(
+            again = RayReply(
                 error=ServerGone(
                     f"app {call.app!r}: {error}, after replica {first.name!r} "
                     f"{'was lost' if why == 'lost' else 'had refused it'}"
@@ -158,7 +159,7 @@ class Dispatcher:
             self._remember(call, second)
         return again
 
-    async def stream(self, call: Call) -> AsyncGenerator[Any, None]:
+    async def stream(self, call: RayCall) -> AsyncGenerator[Any, None]:
         """Carry a call whose answer comes in pieces: yields each piece as a table of values, and last the reply. It is
         tried a second time only while no piece has come."""
         member = self._choose(call)
@@ -168,17 +169,17 @@ class Dispatcher:
         tried: Tuple[str, ...] = (member.name,)
         begun = False
         while True:
-            reply, why = Reply(), ""
+            reply, why = RayReply(), ""
             items = self._follow(member, call)
             try:
                 async for item in items:
-                    if isinstance(item, Reply):
+                    if isinstance(item, RayReply):
                         reply, why = item, refused_here(item)
                     else:
                         begun = True
                         yield item
             except Lost as error:
-                reply, why = Reply(error=ServerGone(f"app {call.app!r}: {error}")), "lost"
+                reply, why = RayReply(error=ServerGone(f"app {call.app!r}: {error}")), "lost"
             finally:
                 await items.aclose()
             second = await self._other(member, call, why) if why and not begun and len(tried) == 1 else None
@@ -191,12 +192,12 @@ class Dispatcher:
             self._remember(call, member)
         yield reply
 
-    def _no_replica(self, call: Call) -> Reply:
-        return Reply(
+    def _no_replica(self, call: RayCall) -> RayReply:
+        return RayReply(
             error=ServerGone(f"no replica of app {call.app!r} answers now (replicas: {', '.join(self._members)})")
         )
 
-    async def _follow(self, member: Member, call: Call) -> AsyncGenerator[Any, None]:
+    async def _follow(self, member: ReplicaState, call: RayCall) -> AsyncGenerator[Any, None]:
         """What a replica sends of a call's answer. Raises :class:`Lost`."""
         gone, expected_ms = self._given(member, call)
         items = member.handle.stream(call)
@@ -212,7 +213,7 @@ class Dispatcher:
                 if item is None:
                     raise Lost(f"replica {member.name!r} ended its pieces without a reply")
                 yield item
-                if isinstance(item, Reply):
+                if isinstance(item, RayReply):
                     return
         finally:
             lost.cancel()
@@ -222,7 +223,7 @@ class Dispatcher:
             self._returned(member, expected_ms)
             await items.aclose()
 
-    async def _ask(self, member: Member, call: Call) -> Reply:
+    async def _ask(self, member: ReplicaState, call: RayCall) -> RayReply:
         """Give a call to a replica and wait for its reply. Raises :class:`Lost`."""
         gone, expected_ms = self._given(member, call)
         asked = asyncio.ensure_future(self._guarded(member, gone, member.handle.infer(call)))
@@ -231,7 +232,7 @@ class Dispatcher:
             await asyncio.wait({asked, lost}, return_when=asyncio.FIRST_COMPLETED)
             if not asked.done():  # it waits at a replica that is gone
                 raise Lost(f"replica {member.name!r} was lost while it had the request")
-            reply: Reply = asked.result()
+            reply: RayReply = asked.result()
             reply.tried = (member.name,)
             return reply
         finally:
@@ -240,7 +241,7 @@ class Dispatcher:
             self._returned(member, expected_ms)
 
     @staticmethod
-    def _given(member: Member, call: Call) -> Tuple[asyncio.Event, float]:
+    def _given(member: ReplicaState, call: RayCall) -> Tuple[asyncio.Event, float]:
         """A replica gets a call. Its event that is set when it is lost, and how long the call is expected to take."""
         assert member.gone is not None, "a replica that has not answered yet is not chosen"
         expected_ms = member.expected_ms(call.app)
@@ -249,11 +250,11 @@ class Dispatcher:
         return member.gone, expected_ms
 
     @staticmethod
-    def _returned(member: Member, expected_ms: float) -> None:
+    def _returned(member: ReplicaState, expected_ms: float) -> None:
         member.in_flight -= 1
         member.backlog_ms = member.backlog_ms - expected_ms if member.in_flight else 0.0
 
-    async def _guarded(self, member: Member, gone: asyncio.Event, reply: Awaitable[Any]) -> Any:
+    async def _guarded(self, member: ReplicaState, gone: asyncio.Event, reply: Awaitable[Any]) -> Any:
         try:
             return await reply
         except self._lost as error:
@@ -262,7 +263,7 @@ class Dispatcher:
 
     # --- the choice ---------------------------------------------------------------------------------------------------
 
-    def _choose(self, call: Call) -> Member | None:
+    def _choose(self, call: RayCall) -> ReplicaState | None:
         """The replica that would end a call first; the one that has the call's stream, while it lives. An app that no
         replica knows goes to any: its runtime says what is wrong."""
         up = [member for member in self._members.values() if member.is_up]
@@ -277,7 +278,7 @@ class Dispatcher:
         self._remember(call, chosen)
         return chosen
 
-    def _remember(self, call: Call, member: Member) -> None:
+    def _remember(self, call: RayCall, member: ReplicaState) -> None:
         key = stream_of(call)
         if key is not None:
             self._streams[key] = member.name
@@ -285,7 +286,7 @@ class Dispatcher:
             if len(self._streams) > STREAMS_MAX:
                 self._streams.popitem(last=False)
 
-    async def _other(self, first: Member, call: Call, why: str) -> Member | None:
+    async def _other(self, first: ReplicaState, call: RayCall, why: str) -> ReplicaState | None:
         """Where a call gets its second try: the replica with the most time to spare among those that say that they
         could make its deadline. A stream that still has its state stays where that is."""
         if stream_of(call) is not None and first.is_up:
@@ -296,18 +297,18 @@ class Dispatcher:
             if member is not first and member.is_up and call.app in member.outlooks
         ]
         found = await asyncio.gather(*(self._fresh(member) for member in others))
-        able: List[Tuple[float, str, Member]] = []
+        able: List[Tuple[float, str, ReplicaState]] = []
         for member, outlooks in zip(others, found):
             spare_ms = spare(outlooks.get(call.app), call) if outlooks is not None else None
             if spare_ms is not None and spare_ms >= 0 and member.is_up:
                 able.append((member.backlog_ms - spare_ms, member.name, member))
         return min(able)[2] if able else None
 
-    async def _fresh(self, member: Member) -> Outlooks | None:
+    async def _fresh(self, member: ReplicaState) -> Outlooks | None:
         """What a replica expects at this moment; None when it does not say."""
         gone = member.gone
         try:
-            member.outlooks = await asyncio.wait_for(self._outlook(member), ASK_S_MAX)
+            member.outlooks = await await_within(self._outlook(member), ASK_S_MAX)
             return member.outlooks
         except asyncio.TimeoutError:
             return None
@@ -319,18 +320,18 @@ class Dispatcher:
             return None
 
     @staticmethod
-    async def _outlook(member: Member) -> Outlooks:
+    async def _outlook(member: ReplicaState) -> Outlooks:
         return dict(await member.handle.outlook())
 
     # --- who is there -------------------------------------------------------------------------------------------------
 
-    def _lose(self, member: Member, gone: asyncio.Event | None, error: BaseException) -> None:
+    def _lose(self, member: ReplicaState, gone: asyncio.Event | None, error: BaseException) -> None:
         """A call failed that was given while ``gone`` was the replica's event."""
         if gone is not None and not gone.is_set():
             log.warning("replica %s is lost (%s); its calls are tried elsewhere", member.name, type(error).__name__)
             gone.set()
 
-    def _fail(self, member: Member, gone: asyncio.Event | None, error: BaseException) -> None:
+    def _fail(self, member: ReplicaState, gone: asyncio.Event | None, error: BaseException) -> None:
         """The question what a replica expects failed, and no request was lost: a fault, logged once in a row."""
         if not member.failed:
             log.error(
@@ -341,12 +342,12 @@ class Dispatcher:
         member.failed = True
         self._lose(member, gone, error)
 
-    async def _watch(self, member: Member) -> None:
+    async def _watch(self, member: ReplicaState) -> None:
         """Keep what is known of a replica fresh, and notice when it comes back. Ends by cancellation alone."""
         while True:
             gone = member.gone
             try:
-                outlooks = await asyncio.wait_for(self._outlook(member), SILENT_S_MAX)
+                outlooks = await await_within(self._outlook(member), SILENT_S_MAX)
             except self._silent_or_lost as error:
                 self._lose(member, gone, error)
                 await asyncio.sleep(AGAIN_S)
@@ -375,7 +376,7 @@ async def _next(items: AsyncGenerator[Any, None]) -> Any:
     return None
 
 
-def refused_here(reply: Reply) -> str:
+def refused_here(reply: RayReply) -> str:
     """Why another replica may do what this one did not; empty where it would not."""
     error: Optional[RequestError] = reply.error
     if isinstance(error, (Rejected, Dropped)) and error.reason not in NOWHERE_ELSE:
@@ -383,7 +384,7 @@ def refused_here(reply: Reply) -> str:
     return ""
 
 
-def spare(outlook: Outlook | None, call: Call) -> float | None:
+def spare(outlook: Outlook | None, call: RayCall) -> float | None:
     """Milliseconds between what is left of a call's deadline and what a replica needs; None where it cannot run it."""
     if outlook is None or outlook.slo_ms_min is None:
         return None
@@ -393,7 +394,7 @@ def spare(outlook: Outlook | None, call: Call) -> float | None:
     return slo_ms - call.sent.age_ms() - outlook.slo_ms_min
 
 
-def stream_of(call: Call) -> Tuple[str, str] | None:
+def stream_of(call: RayCall) -> Tuple[str, str] | None:
     """The stream that a call continues, which has its state at one replica."""
     stream = call.options.get("stream")
     return (call.app, stream) if isinstance(stream, str) and stream else None

@@ -8,7 +8,7 @@ from edgeserve.async_runtime import AsyncRuntime
 from edgeserve.config.loading import load_config
 from edgeserve.config.schema import Config
 from edgeserve.errors import DeadlineExpired, Dropped, EdgeServeError, Rejected, RequestError
-from edgeserve.fronts.ray.calls import Call, Outlook, Outlooks, Reply
+from edgeserve.fronts.ray.calls import Outlook, Outlooks, RayCall, RayReply
 from edgeserve.live.errors import label
 from edgeserve.units import ns_to_ms
 
@@ -37,11 +37,11 @@ class Replica:
         self._open = 0
         self._runtime.runtime.start()
 
-    async def infer(self, call: Call) -> Reply:
+    async def infer(self, call: RayCall) -> RayReply:
         """Serve a call. Its deadline counts from when it was sent, so the way here has cost part of it. Every end is a
         reply: what this raises is a fault, or the caller's own cancellation."""
         age_ms = call.sent.age_ms()
-        reply = Reply(slo_ms=self._slo_ms(call) or 0.0)
+        reply = RayReply(slo_ms=self._slo_ms(call) or 0.0)
         self._count(1)
         try:
             reply.answer = await self._runtime.infer(call.app, call.inputs, **self._options(call, age_ms))
@@ -52,11 +52,11 @@ class Replica:
         self._ended(call, reply, age_ms)
         return reply
 
-    async def stream(self, call: Call) -> AsyncGenerator[Any, None]:
+    async def stream(self, call: RayCall) -> AsyncGenerator[Any, None]:
         """Serve a call whose answer comes in pieces: yields each as a table of values, and last the reply. Closing it
         cancels the request."""
         age_ms = call.sent.age_ms()
-        reply = Reply(slo_ms=self._slo_ms(call) or 0.0)
+        reply = RayReply(slo_ms=self._slo_ms(call) or 0.0)
         self._count(1)
         try:
             async with self._runtime.stream(call.app, call.inputs, **self._options(call, age_ms)) as pieces:
@@ -70,15 +70,15 @@ class Replica:
         self._ended(call, reply, age_ms)
         yield reply
 
-    def _slo_ms(self, call: Call) -> Any:
+    def _slo_ms(self, call: RayCall) -> Any:
         app = self._config.apps.get(call.app)
         return ns_to_ms(app.slo_ns) if call.slo_ms is None and app is not None else call.slo_ms
 
-    def _ended(self, call: Call, reply: Reply, age_ms: float) -> None:
+    def _ended(self, call: RayCall, reply: RayReply, age_ms: float) -> None:
         if self._meters is not None:
             self._meters.ended(*outcome_of(call.app if call.app in self._config.apps else "", reply, age_ms))
 
-    def _options(self, call: Call, age_ms: float) -> Dict[str, Any]:
+    def _options(self, call: RayCall, age_ms: float) -> Dict[str, Any]:
         """The arguments of the runtime: the deadline counts from here, and is none any more where it has passed."""
         options, slo_ms = dict(call.options), self._slo_ms(call)
         if isinstance(slo_ms, (int, float)) and slo_ms > 0:  # anything else is the runtime's to refuse
@@ -120,7 +120,7 @@ class Replica:
         self._runtime.runtime.stop()
 
 
-def _worded(call: Call, reply: Reply, age_ms: float, error: RequestError) -> RequestError:
+def _worded(call: RayCall, reply: RayReply, age_ms: float, error: RequestError) -> RequestError:
     """The error of a runtime, with the deadline as the caller gave it."""
     if not isinstance(error, DeadlineExpired) or not 0 < reply.slo_ms <= age_ms:
         return error
@@ -132,7 +132,7 @@ def _worded(call: Call, reply: Reply, age_ms: float, error: RequestError) -> Req
     return expired
 
 
-def outcome_of(app: str, reply: Reply, age_ms: float) -> tuple[str, str, str, bool, float]:
+def outcome_of(app: str, reply: RayReply, age_ms: float) -> tuple[str, str, str, bool, float]:
     """The arguments of :meth:`Meters.ended`: no text of a client or an exception becomes a label."""
     if reply.answer is not None:
         return app, "completed", "", reply.answer.late, reply.answer.total_ms + age_ms

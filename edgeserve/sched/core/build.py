@@ -85,7 +85,6 @@ def build_scheduler(
             lane.ahead_ns,
             lane.hang_ns,
             depth=lane.depth,
-            waits=lane.wait,
             threads=lane.threads,
             nice=lane.nice,
         )

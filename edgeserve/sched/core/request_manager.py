@@ -270,6 +270,7 @@ class RequestManager:
             or node.model in self._state.sequences.models
             or self._memory.tracked
             or request.on_late == "answer"
+            or self._state.lost_lanes
         ):
             self.make_ready(job)
         else:
@@ -280,8 +281,8 @@ class RequestManager:
 
     def make_ready(self, job: Job) -> None:
         request, node = job.request, job.node
-        # Nothing else bounds its wait, or no lane will come back in time.
-        if (request.on_late == "answer" or self._state.draining) and self.fail_if_stranded(job):
+        state = self._state
+        if (request.on_late == "answer" or state.draining or state.lost_lanes) and self.fail_if_stranded(job):
             return
         if node.model in self._state.sequences.models:
             problem = self._state.sequences.why_never(job)
@@ -303,9 +304,14 @@ class RequestManager:
         self._board.is_changing = False
 
     def fail_if_stranded(self, job: Job) -> bool:
-        """End a job's request when no lane is left that could run it: a bound job has but one."""
-        model = job.node.model
-        if any(self._state.can_run(other, job.lane) for other in job.node.models if job.may_run(other)):
+        """End a job's request when no lane is left that could run it: a bound job has but one. Where a lane may come
+        back, a request waits for it until its deadline, unless it is answered late anyway or the scheduler drains."""
+        state, model = self._state, job.node.model
+        models = [other for other in job.node.models if job.may_run(other)]
+        if any(state.can_run(other, job.lane) for other in models):
+            return False
+        ends_anyhow = job.request.on_late == "answer" or state.draining
+        if not ends_anyhow and any(state.may_run_later(other, job.lane) for other in models):
             return False
         self.fail(
             job,

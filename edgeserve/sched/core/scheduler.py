@@ -374,6 +374,8 @@ class Scheduler:
                 work, running=index == 0, reason=f"lane {lane.name} went down: {event.reason or 'no reason given'}"
             )
         if change.up is False:
+            if event.lost:
+                self.state.lost_lanes.add(lane.name)
             self._request_manager.release_all(lane)
             self._fail_stranded()
         if change.up is not None or change.speed is not None:
@@ -470,11 +472,10 @@ class Scheduler:
         return work
 
     def _fail_stranded(self) -> None:
-        """Requests that are answered late anyway have no deadline to end them: they end when no lane is left for a job
-        of theirs. (The others may hope for the lane until their deadline, or until the scheduler drains.)"""
+        """End the requests with a job that no lane is left for."""
         for policy in self.state.policies:
             for job in policy.queued():
-                if (job.request.on_late == "answer" or self.state.draining) and not job.request.ended:
+                if not job.request.ended:
                     self._request_manager.fail_if_stranded(job)
         self._probes.release_stranded()
 

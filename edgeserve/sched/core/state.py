@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from typing import Dict, List, Mapping, Sequence, Tuple
+from typing import Dict, List, Mapping, Sequence, Set, Tuple
 
 from edgeserve.sched.latency.batch_time import BatchTime
 from edgeserve.sched.latency.path_cost import AppCosts
@@ -38,7 +38,7 @@ class State:
     (by model and lane), ``latencies_of`` (by model), ``costs`` (by app), ``frame_periods`` (by stream). *Open*:
     ``requests``, ``ready`` (jobs that wait, by class and model), ``promises`` (deadlines that refusals said would do),
     ``admission`` (by app), ``lane_shares`` (by app and class), ``streams``, ``critical`` (when critical requests come),
-    ``draining``. *On lanes and devices*: ``works``, ``memory``, ``sequences``, ``energy`` and ``cpu_shares`` (by
+    ``draining``, ``lost_lanes`` (that never come back). *On lanes and devices*: ``works``, ``memory``, ``sequences``, ``energy`` and ``cpu_shares`` (by
     device), ``retained`` (inputs that the world keeps for a probe, by the job's ``seq``, oldest first), ``trials`` (the
     policy of requests that were taken from theirs). ``actions`` is what this step asks of the world, in order.
     """
@@ -82,6 +82,7 @@ class State:
         self.frame_periods = Sources()
         self.critical = CriticalArrivals()
         self.draining = False
+        self.lost_lanes: Set[str] = set()  # they never come back
         self.works = Works()
         worth = ModelWorth(apps, self.costs)
         self.memory = Memory(self.devices, self.copy_lanes, self.lanes, self.works, models, worth)
@@ -110,3 +111,7 @@ class State:
             if lane.up and not lane.hung and (here or (loads.up and not loads.hung)):
                 return True
         return False
+
+    def may_run_later(self, model: str, only: str = "") -> bool:
+        """Whether some lane, or this one alone, that can run a model may come back."""
+        return any(lane.name not in self.lost_lanes for lane in self.lanes_of[model] if lane.name == only or not only)

@@ -60,7 +60,7 @@ class Each:
         return self.ns != before_ns
 
 
-class Answer:
+class AnswerProgress:
     """A job and the answer that it writes: the ``length`` predicted when it arrived, its mean in ``steps``, what was
     ``told`` of it, and by when it must end (``due_ns``). One that is late keeps ``soft_ns / (soft_ns + lateness)`` of
     its worth. ``above`` is the chance that it is longer than ``written``, its steps at the last :meth:`look`."""
@@ -140,7 +140,7 @@ class Answer:
         return self.length.chance_of(job.steps, self.above, steps)
 
 
-def chances_of(answers: Sequence[Answer], from_ns: int, step_ns: int) -> List[float]:
+def chances_of(answers: Sequence[AnswerProgress], from_ns: int, step_ns: int) -> List[float]:
     """The chance of each of these answers to be whole by when it is due, if its steps begin then."""
     found: List[float] = []
     for answer in answers:
@@ -163,7 +163,7 @@ def chances_of(answers: Sequence[Answer], from_ns: int, step_ns: int) -> List[fl
     return found
 
 
-def kept_of(answers: Sequence[Answer], from_ns: int, step_ns: int) -> List[float]:
+def kept_of(answers: Sequence[AnswerProgress], from_ns: int, step_ns: int) -> List[float]:
     """The share of its worth that is expected of each; at least :data:`LEAST`."""
     found = chances_of(answers, from_ns, step_ns)
     for place, answer in enumerate(answers):
@@ -183,7 +183,7 @@ class Answers:
     __slots__ = ("answers", "weights", "starts_ns", "before_ns", "step_ns")
 
     def __init__(
-        self, answers: Sequence[Answer], weights: Sequence[float], starts_ns: int, before_ns: int, step_ns: int
+        self, answers: Sequence[AnswerProgress], weights: Sequence[float], starts_ns: int, before_ns: int, step_ns: int
     ) -> None:
         self.answers = answers
         self.weights = weights
@@ -199,7 +199,7 @@ class Answers:
         return total
 
 
-class Table:
+class AnswerTable:
     """The answers of one model: ``fresh`` ones, ``begun`` ones that a lane may hold the state of, ``running`` ones, all
     by the number of their job; ``due``: the fresh ones that may be given up, by when they hardly can be in time.
     ``has_sides``: some lane may be a side lane. ``ordered`` and ``turns`` are the fresh ones in the order in which they
@@ -210,19 +210,19 @@ class Table:
     def __init__(self, model: str, has_sides: bool) -> None:
         self.model = model
         self.has_sides = has_sides
-        self.fresh: Dict[int, Answer] = {}
-        self.begun: Dict[int, Answer] = {}
-        self.running: Dict[int, Answer] = {}
+        self.fresh: Dict[int, AnswerProgress] = {}
+        self.begun: Dict[int, AnswerProgress] = {}
+        self.running: Dict[int, AnswerProgress] = {}
         self.due = JobQueue()
         self.predicted = Window(PREDICTED_LEN)
-        self.ordered: List[Answer] = []
-        self.turns: List[Answer] = []
+        self.ordered: List[AnswerProgress] = []
+        self.turns: List[AnswerProgress] = []
 
     def changed(self) -> None:
         """Answers came, went, began or ended, or count something else."""
         self.ordered, self.turns = [], []
 
-    def add(self, answer: Answer, hopeless_ns: int) -> None:
+    def add(self, answer: AnswerProgress, hopeless_ns: int) -> None:
         """An answer waits, again or for the first time."""
         job = answer.job
         self.ordered, self.turns = [], []
@@ -233,18 +233,18 @@ class Table:
             self.due.add(hopeless_ns, job)
         self.fresh[job.seq] = answer
 
-    def remove(self, job: Job) -> Answer | None:
+    def remove(self, job: Job) -> AnswerProgress | None:
         """An answer does not wait any more."""
         self.ordered, self.turns = [], []
         if job.key is not None:
             self.due.remove(job)
         return self.begun.pop(job.seq, None) or self.fresh.pop(job.seq, None)
 
-    def find(self, job: Job) -> Answer | None:
+    def find(self, job: Job) -> AnswerProgress | None:
         """The answer of a job, None if it has none here."""
         return self.fresh.get(job.seq) or self.begun.get(job.seq) or self.running.get(job.seq)
 
-    def bound_to(self, lane: str) -> List[Answer]:
+    def bound_to(self, lane: str) -> List[AnswerProgress]:
         """Answers whose state a lane holds; ``""``: the begun ones whose state is gone."""
         return [answer for answer in self.begun.values() if answer.job.lane == lane]
 

@@ -13,8 +13,8 @@ from typing import Dict, Final, List, Sequence, Set, Tuple
 
 from edgeserve.compiled import mypyc_attr
 from edgeserve.sched.plan.candidate import K_SHARE, Candidate, worth_of
-from edgeserve.sched.plan.company import Choice, Company, Flight, Standing, free_ns
-from edgeserve.sched.plan.paths import NOT_RUNNING, LaneSchedule, Paths, Route, Running, Schedule, Stage
+from edgeserve.sched.plan.company import Company, CompanyChoice, Flight, Standing, free_ns
+from edgeserve.sched.plan.paths import NOT_RUNNING, LaneSchedule, Paths, Schedule, Stage, StageJobs, StageRoute
 from edgeserve.sched.plan.remaining_work import (
     NO_STEPS,
     PLAIN,
@@ -59,7 +59,7 @@ Row = Tuple[int, int, int, Member]
 NO_LANE: Final = "no_lane"
 
 
-class Line:
+class PipelineQueue:
     """A pipeline, and its requests that wait for a company, by the node of a ready job."""
 
     __slots__ = ("pipeline", "waiting")
@@ -77,12 +77,12 @@ class Companies(Source):
 
     def __init__(self, owner: Policy, apps: Sequence[App]) -> None:
         super().__init__(owner)
-        self._line_of: Dict[str, Line] = {}  # by app; apps of equal shape share one
-        shapes: Dict[Tuple[object, ...], Line] = {}
+        self._line_of: Dict[str, PipelineQueue] = {}  # by app; apps of equal shape share one
+        shapes: Dict[Tuple[object, ...], PipelineQueue] = {}
         for app in apps:
             shape = shape_of(app)
             if shape not in shapes:
-                shapes[shape] = Line(Pipeline(app))
+                shapes[shape] = PipelineQueue(Pipeline(app))
             self._line_of[app.name] = shapes[shape]
         self._lines = list(shapes.values())
         self._members: Dict[int, Member] = {}
@@ -378,9 +378,9 @@ class Companies(Source):
                 found.append(Flight(company, schedule, ends_ns, ends_ns + min(slacks) if slacks else FOREVER_NS))
         return found
 
-    def _stages(self, company: Company, route: Route, board: Board) -> List[Stage]:
+    def _stages(self, company: Company, route: StageRoute, board: Board) -> List[Stage]:
         """The stages that a company has still to run, behind its batches on lanes."""
-        running: List[Running] = [NOT_RUNNING] * len(company.running)
+        running: List[StageJobs] = [NOT_RUNNING] * len(company.running)
         if any(company.running):
             for member in company.members:
                 for job in member.jobs.values():
@@ -391,7 +391,7 @@ class Companies(Source):
                                 until_ns = lane.available_ns(board.now_ns)
                         own = running[index]
                         over = own.over + company.pipeline.over_milli(index, MILLI, job.hints)
-                        running[index] = Running(own.jobs + 1, over, max(own.until_ns, until_ns))
+                        running[index] = StageJobs(own.jobs + 1, over, max(own.until_ns, until_ns))
         return route.stages(company.left, company.steps, [len(rows) for rows in company.ready], running)
 
     # --- offers -------------------------------------------------------------------------------------------------------
@@ -524,7 +524,7 @@ class Companies(Source):
             return None
         if self._companies:
             self._forecast(board)
-        choice = Choice(self._paths, pipeline, lane.name, at_ns, board)
+        choice = CompanyChoice(self._paths, pipeline, lane.name, at_ns, board)
         choice.known = [flight for flight in self._flights if flight.company.rank <= rank] if self._companies else []
         kind, value = members[0].kind(), members[0].request.value
         alike = kind is not None and all(member.kind() == kind and member.request.value == value for member in members)
@@ -539,7 +539,7 @@ class Companies(Source):
         company.answers = {member.request.id: ends_ns for member, ends_ns in zip(chosen, answers)}
         return company
 
-    def _alike(self, members: List[Member], choice: Choice, board: Board) -> List[Member]:
+    def _alike(self, members: List[Member], choice: CompanyChoice, board: Board) -> List[Member]:
         """The members of a company among requests of equal remaining work and worth: the number that brings most per
         time of the ones that can be in time, the tightest that make it."""
         each = members[0].left()
@@ -557,7 +557,7 @@ class Companies(Source):
                 high = middle
         return choice.tightest(members, each, best[low]) if low else []
 
-    def _best_counts(self, choice: Choice, each: Left, count: int) -> List[int]:
+    def _best_counts(self, choice: CompanyChoice, each: Left, count: int) -> List[int]:
         """The best number to go, by number of requests that wait with ``each`` left: kept until a time of their path
         changes."""
         route = choice.route
@@ -579,7 +579,7 @@ class Companies(Source):
             best.append(number if number * costs[before] >= before * costs[number] * EQUAL else before)
         return best
 
-    def _unlike(self, members: List[Member], choice: Choice, board: Board) -> List[Member]:
+    def _unlike(self, members: List[Member], choice: CompanyChoice, board: Board) -> List[Member]:
         """The members of a company among requests that differ in work or worth: for each as the tightest, requests due
         no earlier join as long as all are in time, the ones of most worth per cost first; the set of most worth goes,
         of equal ones the quickest. O(members^2) forecasts."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Dict, List, NamedTuple, Sequence, Tuple
 
-from edgeserve.sched.plan.paths import LaneSchedule, Paths, Place, Schedule
+from edgeserve.sched.plan.paths import LaneSchedule, Paths, Schedule, StagePlace
 from edgeserve.sched.plan.remaining_work import NO_STEPS, Left, Member, Pipeline, Steps, most_steps, total_of
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.requests.states import READY, RUNNING, Job
@@ -147,7 +147,7 @@ class Standing:
         self._tables: List[List[int]] = []
         self._each_ns: List[int] = []
 
-    def add(self, place: Place, now_ns: int) -> bool:
+    def add(self, place: StagePlace, now_ns: int) -> bool:
         """A stage is to run there. False: it is on another lane than the others."""
         if self._lane is None:
             self._lane = place.lane
@@ -168,7 +168,7 @@ class Standing:
         )
 
 
-class Choice:
+class CompanyChoice:
     """When a new company of a pipeline would be answered at its home, beside those in flight that are ``known``, for
     any number of forecasts in one decision."""
 

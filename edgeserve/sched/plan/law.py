@@ -78,7 +78,7 @@ Item = Tuple[float, float, float]
 """A value, how many inputs had it, and how many had it or less."""
 
 
-class Members(NamedTuple):
+class BatchMembers(NamedTuple):
     """The inputs that decide the time of a batch: the longest usual ``u`` of :data:`OWN`, how many are about as long,
     and the inputs of other distributions."""
 
@@ -87,7 +87,7 @@ class Members(NamedTuple):
     others: Draws
 
 
-class Row(NamedTuple):
+class BatchRow(NamedTuple):
     """A batch that ran: ``length`` is the longest that was declared, -1 where none was. ``own``: all of its inputs
     declared one; they are one draw of :data:`OWN`."""
 
@@ -144,7 +144,7 @@ class Law:
         self._factors: Dict[int, float] = {
             size: max(1.0, (seed.median_ns - self._fixed) / self._usual) for size, seed in latency.seeds.items()
         }
-        self._rows: Deque[Row] = deque(maxlen=BATCHES)
+        self._rows: Deque[BatchRow] = deque(maxlen=BATCHES)
         self._new = 0
         self._lengths: Deque[float] = deque(maxlen=BATCHES)
         self._low, self._high = math.inf, -1.0
@@ -177,7 +177,7 @@ class Law:
                 length = max(length, own)
         took = max(1.0, took_ns * self._latency.speed)
         of = tuple(sorted(draws.items())) or ((OWN, 1),)
-        self._rows.append(new_tuple(Row, (size, took, length, of, not draws)))
+        self._rows.append(new_tuple(BatchRow, (size, took, length, of, not draws)))
         self._new += 1
         if self._new * 8 >= len(self._rows):
             self._renew()
@@ -231,7 +231,7 @@ class Law:
 
     def _learn(
         self,
-        beside: Sequence[Tuple[Row, float]],
+        beside: Sequence[Tuple[BatchRow, float]],
         alone: Mapping[str, Sequence[int]],
         before: Tuple[List[float], Dict[str, List[float]]],
     ) -> None:
@@ -272,7 +272,7 @@ class Law:
             if _squares([math.log(row.took_ns / self._wide_time(row)) for row in rows]) > WORSE * plain:
                 self._points, self._shares = known
 
-    def _growth(self, row: Row) -> float:
+    def _growth(self, row: BatchRow) -> float:
         return max(LEAST * self._usual, (row.took_ns - self._fixed) / self._factors[row.size])
 
     def _at(self, length: float) -> float:
@@ -281,7 +281,7 @@ class Law:
             return self._usual
         return max(LEAST * self._usual, self._line[0] + self._line[1] * length)
 
-    def _over_even(self, rows: Sequence[Row]) -> List[float]:
+    def _over_even(self, rows: Sequence[BatchRow]) -> List[float]:
         """The times of batches as multiples of the times by their declared lengths alone."""
         found: List[float] = []
         for size, took_ns, length, _, own in rows:
@@ -290,7 +290,7 @@ class Law:
             found.append(took_ns / even)
         return found
 
-    def _wide_time(self, row: Row) -> float:
+    def _wide_time(self, row: BatchRow) -> float:
         """The expected time of a batch by the distributions."""
         if row.own:
             return self._fixed + self._factors[row.size] * self._at(row.length) * self._mean(row.draws, 0.0)
@@ -307,7 +307,7 @@ class Law:
         name = job.request.app.name
         return (name if name in self._shares else OWN), self._usual
 
-    def members(self, lengths: Sequence[Length]) -> Members:
+    def members(self, lengths: Sequence[Length]) -> BatchMembers:
         """The members that decide the time of a batch of inputs of these lengths."""
         own: List[float] = []
         others: Dict[str, int] = {}
@@ -318,14 +318,14 @@ class Law:
                 others[name] = others.get(name, 0) + 1
         longest = max(own) if own else 0.0
         about = len([usual for usual in own if usual >= HALF * longest])
-        return Members(longest, about, tuple(sorted(others.items())) if others else ())
+        return BatchMembers(longest, about, tuple(sorted(others.items())) if others else ())
 
-    def alike(self, length: Length, count: int) -> Members:
+    def alike(self, length: Length, count: int) -> BatchMembers:
         """The same of so many inputs of one length."""
         name, usual = length
-        return Members(usual, count, ()) if name == OWN else Members(0.0, 0, ((name, count),))
+        return BatchMembers(usual, count, ()) if name == OWN else BatchMembers(0.0, 0, ((name, count),))
 
-    def mean_ns(self, size: int, members: Members) -> int:
+    def mean_ns(self, size: int, members: BatchMembers) -> int:
         """The time that a batch is expected to take."""
         longest = members.longest
         if longest and OWN in self._shares:
@@ -334,7 +334,7 @@ class Law:
             longest = self._usual * self._mean(members.others, longest / self._usual)
         return self._told_ns(size, longest, 0.6)
 
-    def within_ns(self, size: int, members: Members, share: float) -> int:
+    def within_ns(self, size: int, members: BatchMembers, share: float) -> int:
         """The time that such a share of these batches end within."""
         longest = members.longest
         if longest and OWN in self._shares:
@@ -347,7 +347,7 @@ class Law:
         """The time that an input of this length does not exceed alone in ``share`` of all cases."""
         return self.within_ns(self.first, self.alike(length, 1), share)
 
-    def chance(self, size: int, members: Members, within_ns: int) -> float:
+    def chance(self, size: int, members: BatchMembers, within_ns: int) -> float:
         """The chance that a batch ends within ``within_ns``."""
         within = within_ns * self._latency.speed
         if not self._shares:

@@ -17,7 +17,7 @@ from edgeserve.compiled import mypyc_attr
 from edgeserve.errors import ConfigError
 from edgeserve.sched.plan.asking import Asking, Looked, alone_ns, is_here, subsets_of
 from edgeserve.sched.plan.candidate import K_SHARE, Candidate, worth_of
-from edgeserve.sched.plan.plain import Plain
+from edgeserve.sched.plan.plain import PlainModels
 from edgeserve.sched.plan.price import likely_price, share_ns, steps_on
 from edgeserve.sched.plan.source import Source
 from edgeserve.sched.policies.common.bidding import best_class, bid_for, droppable
@@ -71,7 +71,7 @@ class Members(Source):
 
     def __init__(self, owner: Policy, apps: Sequence[App]) -> None:
         super().__init__(owner)
-        self._plain = Plain(owner)
+        self._plain = PlainModels(owner)
         self._ensembles: Dict[str, Ensemble] = {}
         for app in apps:
             found = members_of(app)

@@ -25,7 +25,7 @@ SAVES_PERCENT: Final = 90
 """A model saves time in batches if a job of its largest batch takes at most this part of one alone."""
 
 
-class Running(NamedTuple):
+class StageJobs(NamedTuple):
     """The running jobs of a company at a node: how many, how much more work than usual (in thousandths of a job), and
     until when."""
 
@@ -181,7 +181,7 @@ def repeated(batches: Sequence[Tuple[int, int]], repeats: int) -> List[Tuple[int
     return [(jobs * (each + (index < rest)), time_ns * (each + (index < rest))) for index in range(entries)]
 
 
-class Place(NamedTuple):
+class StagePlace(NamedTuple):
     """The lane of a stage, the model's times there, and its place in the memory of the lane's device."""
 
     lane: Lane
@@ -189,7 +189,7 @@ class Place(NamedTuple):
     placement: Placement
 
 
-class Route:
+class StageRoute:
     """The present lanes and times of a pipeline's stages for companies of one home.
 
     ``places`` and ``starts_ns`` (when a batch could begin: what runs on the lane is over, the model in memory) are by
@@ -199,7 +199,7 @@ class Route:
 
     __slots__ = ("home", "places", "starts_ns", "lane", "resident_ns", "_pipeline")
 
-    def __init__(self, pipeline: Pipeline, home: str, places: Sequence[Place | None], board: Board) -> None:
+    def __init__(self, pipeline: Pipeline, home: str, places: Sequence[StagePlace | None], board: Board) -> None:
         self.home = home
         self.places = places
         self.starts_ns: List[int] = []
@@ -269,7 +269,7 @@ class Route:
         return max(1, max(self.lane_times(left, steps).values(), default=1))
 
     def stages(
-        self, left: Left, steps: Steps, ready: Sequence[int] = (), running: Sequence[Running] = ()
+        self, left: Left, steps: Steps, ready: Sequence[int] = (), running: Sequence[StageJobs] = ()
     ) -> List[Stage]:
         """The stages that a company has to run, batch by batch, where every stage has a lane. By node: how many of its
         jobs are ``ready``, and what is ``running`` (empty: it is new)."""
@@ -294,7 +294,7 @@ class Route:
         return found
 
 
-NOT_RUNNING: Final = Running(0, 0, 0)
+NOT_RUNNING: Final = StageJobs(0, 0, 0)
 
 
 class Paths:
@@ -305,8 +305,8 @@ class Paths:
     def __init__(self, name: str) -> None:
         self._homes: Dict[int, List[str]] = {}
         self._usual: Dict[Tuple[str, str], WorkTime] = {}
-        self._places: Dict[str, List[Place]] = {}  # by model
-        self._routes: Dict[Tuple[int, str], Route] = {}  # as long as the board's ends stand
+        self._places: Dict[str, List[StagePlace]] = {}  # by model
+        self._routes: Dict[Tuple[int, str], StageRoute] = {}  # as long as the board's ends stand
         self._key = f"{name} routes"
 
     def usual(self, model: str, lane: str, board: Board) -> WorkTime:
@@ -316,7 +316,7 @@ class Paths:
             found = self._usual[model, lane] = board.latency(model, lane).work()
         return found
 
-    def route(self, pipeline: Pipeline, home: str, board: Board) -> Route:
+    def route(self, pipeline: Pipeline, home: str, board: Board) -> StageRoute:
         """Where the pipeline's stages run now, for companies of this home: worked out once, until something changes.
         (When a model can be loaded depends on the demand, which every arrival changes.)"""
         if self._key not in board.ends_ns:
@@ -325,25 +325,25 @@ class Paths:
         key = (id(pipeline), home)
         found = self._routes.get(key)
         if found is None:
-            places: List[Place | None] = []
+            places: List[StagePlace | None] = []
             for node in pipeline.nodes:
                 known = self._places.get(node.model)
                 if known is not None and len(known) == 1 and known[0].lane.up and not known[0].lane.hung:
                     places.append(known[0])
                 else:
                     places.append(self._place_of(node.model, home, board))
-            found = Route(pipeline, home, places, board)
+            found = StageRoute(pipeline, home, places, board)
             if found.resident_ns <= board.now_ns:
                 self._routes[key] = found
         return found
 
-    def _place_of(self, model: str, home: str, board: Board) -> Place | None:
+    def _place_of(self, model: str, home: str, board: Board) -> StagePlace | None:
         """Where a stage runs: at home where it may, else on the lane that is fastest for a single job; None while no
         lane is up."""
         known = self._places.get(model)
         if known is None:
             known = self._places[model] = [
-                Place(lane, self.usual(model, lane.name, board), placement)
+                StagePlace(lane, self.usual(model, lane.name, board), placement)
                 for lane, _, placement in board.places_of(model)
             ]
         up = [place for place in known if place.lane.up and not place.lane.hung]
@@ -380,6 +380,6 @@ class Paths:
         return at_home is None or not at_home.up or at_home.hung or not board.is_resident(model, at_home)
 
 
-def _alone_ns(place: Place) -> int:
+def _alone_ns(place: StagePlace) -> int:
     """The time of a single job there."""
     return place.usual.time_ns(MILLI)

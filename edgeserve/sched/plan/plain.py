@@ -29,7 +29,7 @@ RISE, RISE_MAX = 4, 2.0
 has; three times at most. So the smaller of two equal apps has its turn."""
 
 
-class Kept:
+class KeptBatch:
     """A batch that was made for a start at ``at_ns``, and what it was made of. Until ``until_ns`` nothing that waits is
     due so soon that another start makes another batch of it."""
 
@@ -56,7 +56,7 @@ class Kept:
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Plain(Source):
+class PlainModels(Source):
     """Jobs of models whose batches take about the same time for any inputs."""
 
     kind = "plain"
@@ -66,7 +66,7 @@ class Plain(Source):
         self._batches = Batches(owner.apps)
         self._models = self._batches.models
         self._count = 0  # jobs that wait
-        self._kept: Dict[str, Dict[str, Kept]] = {}  # by model and lane
+        self._kept: Dict[str, Dict[str, KeptBatch]] = {}  # by model and lane
 
     def on_ready(self, job: Job, board: Board) -> None:
         self._models[job.node.model].add(job)
@@ -139,7 +139,7 @@ class Plain(Source):
             and not [job for job in jobs if job.node.succs or job.request.successor_ns is not None]
             and not [job for job in jobs if job.key != job.deadline_ns]  # what is late counts less all the time
         ):
-            self._kept.setdefault(queues.model, {})[lane.name] = Kept(found, queues, latency, lane, at_ns)
+            self._kept.setdefault(queues.model, {})[lane.name] = KeptBatch(found, queues, latency, lane, at_ns)
         return found
 
     def _candidate(

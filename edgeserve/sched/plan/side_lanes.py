@@ -13,7 +13,7 @@ from heapq import heapify, heapreplace, nsmallest
 from typing import Dict, Final, List, NamedTuple, Sequence, Tuple
 
 from edgeserve.sched.latency.saturation import saturating
-from edgeserve.sched.plan.answers import KEEP, Answer, StepTimes, Table
+from edgeserve.sched.plan.answers import KEEP, AnswerProgress, AnswerTable, StepTimes
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.resources.lanes import Lane, Work
 from edgeserve.sched.resources.model_cache import NEVER_NS
@@ -25,7 +25,7 @@ LONG_SHARE: Final = 0.9
 """An answer is long that is longer than this quantile of the predicted ones (RT-LM, Section IV)."""
 
 
-class Main(NamedTuple):
+class MainLanes(NamedTuple):
     """The main lanes of a model: nanoseconds per step of a full batch and for its prompts, how many sequences run at
     once on all of them, the steps that the running ones still need, and the fullness of a batch of the waiting ones
     (0..1)."""
@@ -58,7 +58,7 @@ def main_lanes(model: str, board: Board) -> List[Lane]:
     ]
 
 
-def main_of(table: Table, lanes: Sequence[Lane], times: StepTimes, board: Board) -> Main:
+def main_of(table: AnswerTable, lanes: Sequence[Lane], times: StepTimes, board: Board) -> MainLanes:
     """The main lanes as those see them that wait. O(answers)."""
     latency = board.latency(table.model, lanes[0].name)
     places = saturating(latency.typical_ns)
@@ -71,10 +71,10 @@ def main_of(table: Table, lanes: Sequence[Lane], times: StepTimes, board: Board)
             made = (board.now_ns - job.launched_ns) // step_ns if job.seq in table.running else 0
             left.append(answer.remaining(max(0, made)))
     crowd = min(len(table.fresh), places) / places
-    return Main(step_ns, times.prefill_ns(latency, places), places * len(lanes), left, crowd)
+    return MainLanes(step_ns, times.prefill_ns(latency, places), places * len(lanes), left, crowd)
 
 
-def begins_ns(waiting: Sequence[Answer], main: Main, needed: int, board: Board) -> int:
+def begins_ns(waiting: Sequence[AnswerProgress], main: MainLanes, needed: int, board: Board) -> int:
     """When one that stands behind all that are ``waiting`` would begin on a main lane: when so many places are free, if
     each of the others takes the one that is free first."""
     ends = main.left + [0.0] * (main.places - len(main.left))
@@ -109,8 +109,8 @@ class SideLanes:
         return share if share and board.now_ns - at_ns <= board.latency(model, lane.name).age_ns else None
 
     def takes(
-        self, table: Table, fresh: Sequence[Answer], lane: Lane, mains: Sequence[Lane], board: Board
-    ) -> List[Answer]:
+        self, table: AnswerTable, fresh: Sequence[AnswerProgress], lane: Lane, mains: Sequence[Lane], board: Board
+    ) -> List[AnswerProgress]:
         """Of the fresh answers in the order of the main lanes, those that belong on this side lane. O(answers)."""
         long_from = table.long_from(LONG_SHARE)
         if not any(answer.steps > long_from or not answer.soft_ns for answer in fresh):
@@ -123,7 +123,7 @@ class SideLanes:
         main = main_of(table, mains, times, board)
         mean_steps = sum(table.predicted.values) / max(1, len(table.predicted.values))
         ahead = sum(main.left)  # steps before this answer, on all places
-        chosen: List[Answer] = []
+        chosen: List[AnswerProgress] = []
         bytes = 0
         for place, answer in enumerate(fresh):
             behind, before = len(main.left) + place, ahead

@@ -13,12 +13,22 @@ from typing import Any, Dict, Final, List, Mapping, Sequence, Tuple
 
 from edgeserve.compiled import mypyc_attr
 from edgeserve.sched.latency.saturation import saturating
-from edgeserve.sched.plan.answers import LEAST, RANKS, Answer, Answers, Each, StepTimes, Table, chances_of, kept_of
+from edgeserve.sched.plan.answers import (
+    LEAST,
+    RANKS,
+    AnswerProgress,
+    Answers,
+    AnswerTable,
+    Each,
+    StepTimes,
+    chances_of,
+    kept_of,
+)
 from edgeserve.sched.plan.candidate import Candidate
 from edgeserve.sched.plan.side_lanes import SideLanes, begins_ns, is_side, main_lanes, main_of
 from edgeserve.sched.plan.source import Source
 from edgeserve.sched.policies.common.bidding import best_class
-from edgeserve.sched.policies.common.lengths import HOPELESS, Lengths
+from edgeserve.sched.policies.common.lengths import HOPELESS, LearnedLengths
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.expected_end import ExpectedEnd, expected_end
 from edgeserve.sched.policy_api.policy import CANNOT_MAKE_DEADLINE, Bid, Policy
@@ -70,8 +80,8 @@ class Steps(Source):
 
     def __init__(self, owner: Policy) -> None:
         super().__init__(owner)
-        self._tables: Dict[str, Table] = {}
-        self._lengths: Dict[Tuple[str, str], Lengths] = {}  # by app and node
+        self._tables: Dict[str, AnswerTable] = {}
+        self._lengths: Dict[Tuple[str, str], LearnedLengths] = {}  # by app and node
         self._each: Dict[Tuple[str, str, bool], Each] = {}
         self._looked_ns = -1
         self._until_ns: Dict[str, int] = {}  # by model: how long its batch could wait when it was last asked
@@ -89,7 +99,9 @@ class Steps(Source):
         if answer is None:
             told = job.hints.get(job.node.steps_key) if job.hints else None
             lengths = self._lengths_of(job.request.app.name, job.node.name)
-            answer = Answer(job, lengths.predict(told, _deviation(job)), told, self._each_of(job, told, board), board)
+            answer = AnswerProgress(
+                job, lengths.predict(told, _deviation(job)), told, self._each_of(job, told, board), board
+            )
             if not job.steps:
                 table.predicted.add(round(answer.steps))
         least = answer.length.quantile(HOPELESS)  # steps that most of such answers have
@@ -155,10 +167,10 @@ class Steps(Source):
             "processor left to side lanes": dict(self._sides.left),
         }
 
-    def _lengths_of(self, app: str, node: str) -> Lengths:
+    def _lengths_of(self, app: str, node: str) -> LearnedLengths:
         found = self._lengths.get((app, node))
         if found is None:
-            found = self._lengths[app, node] = Lengths(True, STEPS)
+            found = self._lengths[app, node] = LearnedLengths(True, STEPS)
         return found
 
     def _each_of(self, job: Job, told: float | None, board: Board) -> Each:
@@ -185,7 +197,7 @@ class Steps(Source):
             ends_ns = board.earliest_end_ns(table.model)
             if ends_ns is None:
                 continue
-            late: List[Tuple[Answer, bool]] = []
+            late: List[Tuple[AnswerProgress, bool]] = []
             for at_ns, _, job in table.due.rows:
                 if at_ns >= ends_ns:
                     break
@@ -217,8 +229,8 @@ class Steps(Source):
                 for table in self._tables.values():
                     table.changed()
 
-    def _table(self, model: str, board: Board) -> Table:
-        return Table(model, len(board.lanes_of(model)) > 1)
+    def _table(self, model: str, board: Board) -> AnswerTable:
+        return AnswerTable(model, len(board.lanes_of(model)) > 1)
 
     # --- candidates ---------------------------------------------------------------------------------------------------
 
@@ -228,7 +240,7 @@ class Steps(Source):
             self._look(board)
         for table in self._tables.values():
             if (table.fresh or table.begun) and table.model in lane.models and board.is_resident(table.model, lane):
-                bound: List[Answer] = []
+                bound: List[AnswerProgress] = []
                 if table.begun:
                     bound = _in_order(table.bound_to(lane.name))[: board.latency(table.model, lane.name).size_max]
                 joining = self._joining(table, bound, lane, at_ns, board)
@@ -239,7 +251,9 @@ class Steps(Source):
                     found.append(self._turn(table, bound, lane, at_ns, board))
         return found
 
-    def _joining(self, table: Table, bound: Sequence[Answer], lane: Lane, at_ns: int, board: Board) -> Sequence[Answer]:
+    def _joining(
+        self, table: AnswerTable, bound: Sequence[AnswerProgress], lane: Lane, at_ns: int, board: Board
+    ) -> Sequence[AnswerProgress]:
         """The answers that join the ones bound to a lane, in order."""
         room = board.sequence_room(table.model, lane)
         assert room is not None
@@ -257,12 +271,12 @@ class Steps(Source):
             return ()
         return following[: self._in_time(table, bound, following, lane, at_ns, board)]
 
-    def _needed(self, table: Table, places: int, board: Board) -> int:
+    def _needed(self, table: AnswerTable, places: int, board: Board) -> int:
         """So many of the places must be free before others join. Rounded down: of 11 places two groups of 5 and 6 are
         served in turns. One where prompts are read in turns: a group saves nothing then."""
         return 1 if board.reads_in_turns(table.model) else max(1, math.floor(FREE_SHARE * places))
 
-    def _following(self, table: Table, lane: Lane, free: int, room: Room, board: Board) -> List[Answer]:
+    def _following(self, table: AnswerTable, lane: Lane, free: int, room: Room, board: Board) -> List[AnswerProgress]:
         """The next answers for ``free`` places of a lane that find ``room`` in its memory: first the begun ones whose
         state is gone."""
         loose = _in_order(table.bound_to("")) if table.begun else []
@@ -283,7 +297,7 @@ class Steps(Source):
             fresh = table.turns
         slots, bytes = room.slots, room.bytes
         alone = not table.running and not [answer for answer in table.begun.values() if answer.job.state_bytes]
-        chosen: List[Answer] = []
+        chosen: List[AnswerProgress] = []
         for answer in [*loose, *fresh]:
             if len(chosen) >= min(free, slots):
                 break
@@ -295,9 +309,9 @@ class Steps(Source):
 
     def _in_time(
         self,
-        table: Table,
-        bound: Sequence[Answer],
-        following: Sequence[Answer],
+        table: AnswerTable,
+        bound: Sequence[AnswerProgress],
+        following: Sequence[AnswerProgress],
         lane: Lane,
         at_ns: int,
         board: Board,
@@ -330,7 +344,9 @@ class Steps(Source):
                 return count - len(bound)
         return len(following)
 
-    def _turn(self, table: Table, chosen: Sequence[Answer], lane: Lane, at_ns: int, board: Board) -> Candidate:
+    def _turn(
+        self, table: AnswerTable, chosen: Sequence[AnswerProgress], lane: Lane, at_ns: int, board: Board
+    ) -> Candidate:
         latency = board.latency(table.model, lane.name)
         size = latency.size_for[len(chosen)]
         step_ns, share_ns = self._times.step_ns(latency, size), latency.share_ns
@@ -486,7 +502,7 @@ def _alone_ns(model: str, board: Board) -> int:
     return max(1, min([latency.alone_likely_ns for _, latency, _ in board.places_of(model)]))
 
 
-def _in_order(answers: List[Answer]) -> List[Answer]:
+def _in_order(answers: List[AnswerProgress]) -> List[AnswerProgress]:
     """The answers in order of class, then of worth for the steps that are still expected."""
     if len(answers) < 2:
         return answers
@@ -495,7 +511,7 @@ def _in_order(answers: List[Answer]) -> List[Answer]:
     return [answer for _, _, _, answer in rows]
 
 
-def _in_turns(table: Table, fresh: List[Answer]) -> List[Answer]:
+def _in_turns(table: AnswerTable, fresh: List[AnswerProgress]) -> List[AnswerProgress]:
     """The answers in rounds of one of each client, running ones counted: a flood of one client delays itself."""
     if len({answer.job.request.client for answer in fresh}) < 2:
         return fresh
@@ -503,7 +519,7 @@ def _in_turns(table: Table, fresh: List[Answer]) -> List[Answer]:
     for answer in [*table.running.values(), *table.begun.values()]:
         client = answer.job.request.client
         rounds[client] = rounds.get(client, 0) + 1
-    rows: List[Tuple[int, int, int, Answer]] = []
+    rows: List[Tuple[int, int, int, AnswerProgress]] = []
     for place, answer in enumerate(fresh):
         client = answer.job.request.client
         turn = rounds.get(client, 0)

@@ -12,8 +12,8 @@ from typing import Any, Dict, Final, List, Mapping, NamedTuple, Sequence, Tuple
 from edgeserve.compiled import mypyc_attr
 from edgeserve.sched.latency.batch_time import BatchTime
 from edgeserve.sched.plan.candidate import K_SHARE, Candidate, worth_of
-from edgeserve.sched.plan.law import EVEN, Law, Length, Members, declared
-from edgeserve.sched.plan.plain import RISE, RISE_MAX, Plain
+from edgeserve.sched.plan.law import EVEN, BatchMembers, Law, Length, declared
+from edgeserve.sched.plan.plain import RISE, RISE_MAX, PlainModels
 from edgeserve.sched.policies.common.bidding import best_class, bid_for, droppable, postpone, refusal
 from edgeserve.sched.policies.common.model_queues import ModelQueues, WorthQueue
 from edgeserve.sched.policy_api.board import Board
@@ -42,7 +42,7 @@ EQUAL: Final = 0.98
 """Of candidates that bring so much of the most per time, the one of most jobs goes."""
 
 
-class Row(NamedTuple):
+class JobRow(NamedTuple):
     """A job that a batch could hold. ``slack_ns`` is how long it can wait alone, ``worth`` what it brings in time,
     ``mean_ns`` what it takes alone."""
 
@@ -57,19 +57,19 @@ class Row(NamedTuple):
     worth: float
 
 
-class Choice(NamedTuple):
+class UnequalChoice(NamedTuple):
     """A batch, what it brings and when its first member is lost."""
 
-    rows: Sequence[Row]
+    rows: Sequence[JobRow]
     size: int
-    members: Members
+    members: BatchMembers
     takes_ns: int
     gain: float
     slack_ns: int
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Unequal(Plain):
+class Unequal(PlainModels):
     """Jobs of models of one step, whose batches take as long as their longest input where inputs differ."""
 
     def __init__(self, owner: Policy) -> None:
@@ -243,7 +243,7 @@ class Unequal(Plain):
         if not self._wide[queues.model]:
             return super()._offer(queues, lane, at_ns, board)
         law = self._law(queues.model, lane.name, board)
-        rows: List[Row] = []
+        rows: List[JobRow] = []
         for queue in queues.queues:
             found = 0
             for due_ns, _, job in queue.rows[queue.position(at_ns) :]:
@@ -270,7 +270,7 @@ class Unequal(Plain):
         press = min([max(0, choice.slack_ns) / _k_ns(choice.rows) for choice in choices])
         return self._made(best, law, queues.lost, press, board)
 
-    def _made(self, choice: Choice, law: Law, lost: int, press: float, board: Board) -> Candidate:
+    def _made(self, choice: UnequalChoice, law: Law, lost: int, press: float, board: Board) -> Candidate:
         jobs = [row.job for row in choice.rows]
         made = Candidate(
             self,
@@ -292,16 +292,16 @@ def _no_time(latency: BatchTime) -> int:
     return 0
 
 
-def _by_mean(row: Row) -> Tuple[int, int]:
+def _by_mean(row: JobRow) -> Tuple[int, int]:
     return row.mean_ns, row.seq
 
 
-def _k_ns(rows: Sequence[Row]) -> int:
+def _k_ns(rows: Sequence[JobRow]) -> int:
     request = rows[0].job.request
     return max(1, round(K_SHARE * (request.deadline_ns - request.arrival_ns)))
 
 
-def _row(job: Job, law: Law, at_ns: int, board: Board) -> Row:
+def _row(job: Job, law: Law, at_ns: int, board: Board) -> JobRow:
     """A job as a member of batches that start at ``at_ns``."""
     request, length = job.request, law.length_of(job)
     due_ns = job.deadline_ns
@@ -316,23 +316,23 @@ def _row(job: Job, law: Law, at_ns: int, board: Board) -> Row:
         worth *= share_ns / max(1, share_ns + board.rest_lane_ns(request.app, job.node))
     press = max(0, slack_ns) / max(1.0, K_SHARE * (request.deadline_ns - request.arrival_ns))
     mean_ns = law.mean_ns(law.first, law.alike(length, 1))
-    return Row(_RANKS[request.priority_class], press, job.seq, job, due_ns, length, mean_ns, slack_ns, worth)
+    return JobRow(_RANKS[request.priority_class], press, job.seq, job, due_ns, length, mean_ns, slack_ns, worth)
 
 
 _RANKS: Final[Mapping[str, int]] = {"critical": 0, "normal": 1, "background": 2}
 
 
-def _choices(rows: Sequence[Row], latency: BatchTime, law: Law, at_ns: int) -> List[Choice]:
+def _choices(rows: Sequence[JobRow], latency: BatchTime, law: Law, at_ns: int) -> List[UnequalChoice]:
     """For ceilings of length and sizes, the most pressing of those below that are expected in time. At least one."""
     lengths = sorted({(row.mean_ns, row.length) for row in rows})
     count = min(CEILINGS, len(lengths))
-    found: List[Choice] = []
+    found: List[UnequalChoice] = []
     for place in range(1, count + 1):
         ceiling_ns, longest = lengths[place * len(lengths) // count - 1]
         shorter = [row for row in rows if row.mean_ns <= ceiling_ns]
         for size in latency.sizes:
             needs = law.alike(longest, min(size, len(shorter)))
-            before: Sequence[Row] = ()
+            before: Sequence[JobRow] = ()
             for needs_ns in (law.mean_ns(size, needs), law.within_ns(size, needs, SAFE)):
                 chosen = [row for row in shorter if row.due_ns >= at_ns + needs_ns][:size]
                 if chosen and chosen != before:
@@ -343,7 +343,7 @@ def _choices(rows: Sequence[Row], latency: BatchTime, law: Law, at_ns: int) -> L
     return found or [_choice(rows[:1], latency.sizes[0], law, at_ns)]
 
 
-def _choice(rows: Sequence[Row], size: int, law: Law, at_ns: int) -> Choice:
+def _choice(rows: Sequence[JobRow], size: int, law: Law, at_ns: int) -> UnequalChoice:
     members = law.members([row.length for row in rows])
     takes_ns = law.mean_ns(size, members)
     gain, slack_ns = 0.0, FOREVER_NS
@@ -361,7 +361,7 @@ def _choice(rows: Sequence[Row], size: int, law: Law, at_ns: int) -> Choice:
         if chance < 1.0 and request.on_late == "answer":
             soft_ns = max(1, request.deadline_ns - request.arrival_ns)
             gain += (1.0 - chance) * row.worth * soft_ns / (soft_ns + max(0, at_ns + takes_ns - row.due_ns))
-    return Choice(rows, size, members, takes_ns, gain, slack_ns)
+    return UnequalChoice(rows, size, members, takes_ns, gain, slack_ns)
 
 
 def _declares_steps(request: RequestRecord) -> bool:

@@ -51,7 +51,7 @@ class PolicyOptions:
     )
 
 
-class Option(NamedTuple):
+class PolicyOption(NamedTuple):
     """One option: its ``key`` in the file, the ``name`` of its field (``lambda_`` of ``lambda``), its default (a list
     where the field holds a tuple), its meaning, and the allowed values."""
 
@@ -91,13 +91,13 @@ class Option(NamedTuple):
         return tuple(value) if isinstance(value, list) else value
 
 
-def options_of(kind: Type[PolicyOptions]) -> Dict[str, Option]:
+def options_of(kind: Type[PolicyOptions]) -> Dict[str, PolicyOption]:
     """Key in the file -> the option, those of every policy first."""
     found = {}
     for item in fields(kind):
         default: Any = item.default
         told: Mapping[str, Any] = item.metadata
-        found[item.name.rstrip("_")] = Option(
+        found[item.name.rstrip("_")] = PolicyOption(
             item.name.rstrip("_"),
             item.name,
             list(default) if isinstance(default, tuple) else default,

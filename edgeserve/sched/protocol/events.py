@@ -231,7 +231,8 @@ class LaneChanged:
     then may have run at either speed (None: it changes now).
 
     A lane that goes down forgets its inbox and what it was running: the scheduler fails the running jobs, makes the
-    ones in the inbox ready again, and ignores any answer for these works that still comes.
+    ones in the inbox ready again, and ignores any answer for these works that still comes. ``lost``: it never comes
+    back, so that no request waits for it.
     """
 
     lane: str
@@ -239,6 +240,7 @@ class LaneChanged:
     speed: Optional[float] = None
     reason: str = ""
     since_ns: Optional[int] = field(default=None, metadata={"sparse": True})
+    lost: bool = field(default=False, metadata={"sparse": True})
 
 
 @dataclass(frozen=True)

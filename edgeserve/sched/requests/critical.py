@@ -37,7 +37,7 @@ MARGIN: Final = 0.1
 """For each that is remembered, what goes before critical requests must end so much of their slack earlier."""
 
 
-class Source(Arrivals):
+class CriticalSource(Arrivals):
     """Critical requests of one client and stream of one app. ``slack_ns`` is how long its last one could wait,
     ``alone_ns`` what it takes alone, ``until_ns`` when it is no longer expected to come back, ``open`` are the ones
     that have not ended. ``next_ns`` is the earliest time at which its next request is expected, or when its last one
@@ -137,7 +137,7 @@ class CriticalArrivals:
     def __init__(self) -> None:
         self.any = False
         self._over: Dict[str, float] = {}
-        self._sources: Dict[str, OrderedDict[Tuple[str, str], Source]] = {}
+        self._sources: Dict[str, OrderedDict[Tuple[str, str], CriticalSource]] = {}
         self._leaves_ns: Dict[str, int] = {}  # by app: no source is forgotten before
 
     def came(self, request: RequestRecord, now_ns: int, alone_ns: int) -> None:
@@ -147,7 +147,7 @@ class CriticalArrivals:
         key = (request.client, request.stream or "")
         source = sources.get(key)
         if source is None:
-            source = sources[key] = Source()
+            source = sources[key] = CriticalSource()
             if len(sources) > SOURCES_MAX:
                 sources.popitem(last=False)
         source.accepted(request, now_ns, alone_ns)
@@ -201,7 +201,7 @@ class CriticalArrivals:
                 grows_ns = min(grows_ns, source.until_ns)
         return room_ns, None if room_ns == FOREVER_NS else grows_ns
 
-    def _sources_of(self, app: App, now_ns: int) -> Iterable[Source]:
+    def _sources_of(self, app: App, now_ns: int) -> Iterable[CriticalSource]:
         """The sources of an app that are still expected to come back; the others are forgotten."""
         sources = self._sources.get(app.name)
         if sources is None:

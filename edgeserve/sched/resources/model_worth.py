@@ -24,7 +24,7 @@ requests."""
 NOTHING: Worth = (0.0,) * len(CLASSES)
 
 
-class Asked(NamedTuple):
+class AppDemand(NamedTuple):
     """The demand of one app: its models, the ones of them that are members of its ensemble, its class, the value that
     comes per nanosecond, for how long one of its requests can wait, and the qualities of models that are variants."""
 
@@ -67,7 +67,7 @@ class ModelWorth:
         self._members = {app.name: _members(app) for app in apps}
         self.models = frozenset([model for models in self._models.values() for model in models])
         self._taken_ns = -REFRESH_NS
-        self.by_model: Dict[str, List[Asked]] = {}
+        self.by_model: Dict[str, List[AppDemand]] = {}
 
     def refresh(self, now_ns: int) -> None:
         """Take the rates anew where they are old."""
@@ -82,7 +82,7 @@ class ModelWorth:
                 slack_ns = max(0.0, recent.allowed_ns - self._costs[app.name].alone_ns)
                 members = self._members[app.name]
                 rank, qualities = CLASSES.index(app.priority_class), app.nodes[0].qualities
-                asked = Asked(self._models[app.name], members, rank, per_ns, slack_ns, qualities)
+                asked = AppDemand(self._models[app.name], members, rank, per_ns, slack_ns, qualities)
                 for model in asked.models:
                     self.by_model.setdefault(model, []).append(asked)
 

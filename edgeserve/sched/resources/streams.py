@@ -21,7 +21,7 @@ OWNER_MARK = ": "
 """Between the owner of a stream and its name."""
 
 
-class Stream:
+class StreamRecord:
     """One stream of one app. ``active`` holds the stream until none of its jobs runs any more."""
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class Streams:
     """
 
     def __init__(self, devices: Mapping[str, Device], ttl_ns: Mapping[str, int]) -> None:
-        self.streams: Dict[StreamKey, Stream] = {}
+        self.streams: Dict[StreamKey, StreamRecord] = {}
         self.due_ns: int | None = None
         self._devices = devices
         self._ttl_ns = ttl_ns  # app -> how long a silent stream's state is kept
@@ -48,13 +48,13 @@ class Streams:
     def __len__(self) -> int:
         return len(self.streams)
 
-    def __iter__(self) -> Iterator[Tuple[StreamKey, Stream]]:
+    def __iter__(self) -> Iterator[Tuple[StreamKey, StreamRecord]]:
         return iter(self.streams.items())
 
     def arrive(self, request: RequestRecord) -> bool:
         """Take the stream for this request (True), or put it behind the ones that hold it (False)."""
         key = stream_key(request)
-        stream = self.streams.pop(key, None) or Stream()
+        stream = self.streams.pop(key, None) or StreamRecord()
         self.streams[key] = stream
         if stream.active is None:
             stream.active = request
@@ -156,7 +156,7 @@ class Streams:
             self._devices[stream.device[node]].state_bytes -= bytes
         return [DropState(app=key[0], stream=key[1])] if stream.state_bytes else []
 
-    def quiet(self, app: str = "") -> Iterator[Tuple[StreamKey, Stream]]:
+    def quiet(self, app: str = "") -> Iterator[Tuple[StreamKey, StreamRecord]]:
         """Streams with nothing in flight whose state could be forgotten, least recently used first."""
         return (
             (key, stream)

@@ -33,7 +33,7 @@ class AccountsError(AssertionError):
     """A request was lost, counted twice, or ended without a reason."""
 
 
-class Account(NamedTuple):
+class EndCounts(NamedTuple):
     """The requests of one app, or of one policy kind: how many came, and how they ended (``"in time"``, ``"late"``,
     ``"dropped: expired"``, ...)."""
 
@@ -69,16 +69,16 @@ class Accounts:
                     self._broken(f"{action} of {request} says no reason")
                 self._ends[request.app][_named(action.outcome, action.reason)] += 1
 
-    def by_app(self) -> Dict[str, Account]:
+    def by_app(self) -> Dict[str, EndCounts]:
         """The account of each app. Until :meth:`check` has asked the report, who was late is not told apart."""
-        return {name: Account(self._arrived[name], dict(ends)) for name, ends in self._ends.items()}
+        return {name: EndCounts(self._arrived[name], dict(ends)) for name, ends in self._ends.items()}
 
-    def by_kind(self) -> Dict[str, Account]:
+    def by_kind(self) -> Dict[str, EndCounts]:
         """The account of each policy kind that an app names, summed over its apps."""
-        found: Dict[str, Account] = {}
+        found: Dict[str, EndCounts] = {}
         for name, account in self.by_app().items():
-            before = found.get(self._kind_of[name], Account(0, {}))
-            found[self._kind_of[name]] = Account(
+            before = found.get(self._kind_of[name], EndCounts(0, {}))
+            found[self._kind_of[name]] = EndCounts(
                 before.arrived + account.arrived, dict(Counter(before.ends) + Counter(account.ends))
             )
         return found
@@ -103,7 +103,7 @@ class Accounts:
             if policy.name in self._counting:
                 self._counted(policy)
 
-    def _reported(self, name: str, account: Account, said: AppReport) -> None:
+    def _reported(self, name: str, account: EndCounts, said: AppReport) -> None:
         ends = +Counter({"completed": said.in_time + said.late, **said.ended})  # without zeros
         if said.offered != account.arrived or ends != account.ends:
             self._broken(

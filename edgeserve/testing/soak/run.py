@@ -19,7 +19,7 @@ from edgeserve.sim.run import make_world, sequences_of, setting_of, told_times
 from edgeserve.sim.scenario import Scenario, parse_scenario
 from edgeserve.taps.trace import Recorder, start_of, step_line
 from edgeserve.testing.invariants import check_invariants
-from edgeserve.testing.soak.accounts import Account, Accounts
+from edgeserve.testing.soak.accounts import Accounts, EndCounts
 from edgeserve.testing.soak.ensembles import ENSEMBLE_KINDS, draw_ensemble, draw_ensemble_options, draw_pair, draw_said
 from edgeserve.testing.soak.language import LANGUAGE_MARKS, draw_language
 from edgeserve.testing.soak.pard import PARD_KINDS, draw_hints, draw_mixed, draw_options, draw_work
@@ -58,7 +58,7 @@ class SoakResult(NamedTuple):
     requests: int
     steps: int
     digest: str  # sha256 of the recorded lines
-    accounts: Dict[str, Account]  # by policy kind: how many requests came, and how they ended
+    accounts: Dict[str, EndCounts]  # by policy kind: how many requests came, and how they ended
 
 
 def soak(
@@ -107,7 +107,7 @@ def hold(
         steps += 1
         digest.update(step_line(now_ns, events, actions).encode())
         if recorder is not None:
-            recorder.record(now_ns, events, actions)
+            recorder.tap(now_ns, events, actions)
         accounts.step(events, actions)
         check_invariants(scheduler.state)
 

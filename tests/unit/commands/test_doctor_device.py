@@ -17,9 +17,9 @@ from edgeserve.cli import main
 from edgeserve.commands import doctor
 from edgeserve.commands.doctor import access, engines, interpreter, probes, recording, system, telemetry
 from edgeserve.commands.doctor.finding import GOOD, NOTE, WRONG, Finding
-from edgeserve.device.boards import KINDS, Board, detect_board
+from edgeserve.device.boards import KINDS, Machine, detect_board
 
-CPU, ORIN, CARD = (Board(KINDS[slug]) for slug in ("cpu", "agx-orin", "desktop-gpu"))
+CPU, ORIN, CARD = (Machine(KINDS[slug]) for slug in ("cpu", "agx-orin", "desktop-gpu"))
 
 
 def by_subject(found: List[Finding]) -> Dict[str, Finding]:
@@ -194,7 +194,7 @@ def test_a_date_that_is_long_past():
     ],
 )
 def test_known_trouble(l4t, slug, versions, words):
-    board = Board(KINDS[slug], l4t=l4t, jetpack="6")
+    board = Machine(KINDS[slug], l4t=l4t, jetpack="6")
     (finding,) = interpreter.check_known_bad(board, versions)
     by_subject([finding])
     assert words in finding.text
@@ -202,13 +202,13 @@ def test_known_trouble(l4t, slug, versions, words):
 
 
 def test_no_trouble_is_known_of_jetpacks_own():
-    board = Board(KINDS["agx-orin"], l4t="36.4.3", jetpack="6.2")
+    board = Machine(KINDS["agx-orin"], l4t="36.4.3", jetpack="6.2")
     own = {"tensorrt": "10.3.0", "numpy": "1.26.4", "torch": "2.5.0a0+nv24.08"}
     assert interpreter.check_known_bad(board, own) == []
 
 
 def test_jetpacks_packages_are_seen_by_this_python(tmp_path):
-    board = Board(KINDS["agx-orin"], l4t="36.4.3", jetpack="6.2")
+    board = Machine(KINDS["agx-orin"], l4t="36.4.3", jetpack="6.2")
     root = tmp_path / "root"
     root.mkdir()
     check = interpreter.check_system_packages

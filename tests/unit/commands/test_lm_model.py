@@ -19,7 +19,7 @@ pytest.importorskip("onnxruntime", reason="pip install -e '.[onnx]'")
 import lm_models
 
 from edgeserve.commands.lm_model import graph
-from edgeserve.engines.lm.backend import Row
+from edgeserve.engines.lm.backend import TokenRow
 
 
 @pytest.mark.parametrize("bits", [4, 8])
@@ -39,7 +39,7 @@ def scores_of(directory, file, tokens):
     engine = make_engine(ModelConfig(name="m", engine="lm", file=file), [LaneInfo()], directory)
     engine.load()
     session = engine._backend.open(LaneInfo(), 1)
-    return np.array(session.prefill([Row(0, tokens, 0)])[0])
+    return np.array(session.prefill([TokenRow(0, tokens, 0)])[0])
 
 
 def test_the_graph_computes_what_the_architecture_says(tmp_path):

@@ -323,6 +323,21 @@ def test_wrong_usage(config, words, message):
         run(config, *words)
 
 
+def test_ctrl_c_ends_the_checks_behind_the_last_size(config):
+    path = path_of(config, "steady")
+
+    def all_sizes_are_written():
+        return os.path.exists(path) and set(read_profile(path).lanes["cpu1"].timings) == {1, 2, 4}
+
+    folder = os.path.join(os.path.dirname(config), "profiles")
+    rule = StopRule(time_ns_max=10**7)
+    outcome = command.profile_model(
+        load_config(config), "steady", "cpu1", (1, 2, 4), folder, "here", rule, stopped=all_sizes_are_written
+    )
+    assert outcome.measured == (1, 2, 4) and "interrupted" in outcome.why
+    assert read_profile(path).circumstances["lanes"]["cpu1"]["changes_ns"] == {}
+
+
 def test_ctrl_c_keeps_what_was_measured(config, monkeypatch):
     """An interrupt after the first size: its timing stays on disk and the next run goes on from there."""
     calls = []

@@ -565,6 +565,11 @@ def test_the_cost_of_changing_the_batch_size_is_told_beside_the_steady_time():
     assert changes == {1: (5100, 100), 2: (5200, 200), 4: (5400, 400)}
     assert dear_changes(changes).startswith("slow after a batch of another size: batches of 1 (5.1us, else 100ns), 2")
     assert time_changes(BlockingSession(engine), {}, (4,), lambda: engine.now_ns) == {}
+    ends_ns = engine.now_ns + 6000
+    part = time_changes(
+        BlockingSession(engine), {}, (1, 2, 4), lambda: engine.now_ns, stopped=lambda: engine.now_ns > ends_ns
+    )
+    assert part == {1: (5100, 100), 2: (5200, 200)}, "what was measured when it was stopped"
     steady = time_changes(BlockingSession(Recorder()), {}, (1, 2), lambda: 0)
     assert dear_changes(steady) == "" and len(steady) == 2
 

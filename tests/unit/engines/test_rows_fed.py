@@ -11,7 +11,7 @@ import pytest
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines import make_engine
 from edgeserve.engines.base import Batch, Engine, Footprint, LaneInfo, Result, run_batch
-from edgeserve.engines.lm.backend import Row, in_groups
+from edgeserve.engines.lm.backend import TokenRow, in_groups
 from edgeserve.errors import EngineError, WrongRows
 
 pytest.importorskip("onnx", reason="the onnx package makes the test models; pip install -e '.[test]'")
@@ -82,7 +82,7 @@ def test_tensorrt_too(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("more", [1, -1])
 def test_a_step_of_sequences_with_more_scores_than_rows_is_refused(more):
-    rows = [Row(slot, [1], 0) for slot in range(3)]
+    rows = [TokenRow(slot, [1], 0) for slot in range(3)]
     with pytest.raises(WrongRows, match=f"a step of several sequences returned {3 + more} for 3 items"):
         in_groups(rows, lambda row: 0, lambda group: np.zeros((len(group) + more, 5), np.float32))
 

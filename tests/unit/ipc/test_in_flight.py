@@ -15,7 +15,7 @@ from edgeserve.ipc.in_flight import REQUESTS_PER_CLIENT_MAX, InFlight
 from edgeserve.ipc.peer import Peer
 from edgeserve.ipc.wire import Ask
 
-MESSAGE, CLIENT, ALL, APP = 100, 250, 400, 150
+MESSAGE, CLIENT, ALL = 100, 250, 400
 
 
 def ask_of(app: str) -> Ask:
@@ -29,7 +29,7 @@ class Flights(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        self.flight = InFlight(MESSAGE, CLIENT, ALL, {"bounded": APP})
+        self.flight = InFlight(MESSAGE, CLIENT, ALL)
         self.peers: List[Peer] = [Peer(bytes([0, number]), None) for number in range(3)]
         self.waiting: List[Any] = []
         self.ended: List[Any] = []
@@ -41,20 +41,18 @@ class Flights(RuleBasedStateMachine):
     @rule(
         which=st.integers(0, 2),
         key=st.integers(0, 5),
-        app=st.sampled_from(["bounded", "free"]),
         size=st.integers(0, MESSAGE + 20),
         is_req=st.booleans(),
     )
-    def enter(self, which: int, key: int, app: str, size: int, is_req: bool) -> None:
+    def enter(self, which: int, key: int, size: int, is_req: bool) -> None:
         peer = self.peers[which]
         fits = (
             size <= MESSAGE
             and not any(one.peer is peer and one.key == key for one in self.waiting)
             and self.total(peer=peer) + size <= CLIENT
             and self.total() + size <= ALL
-            and (app == "free" or self.total(app=app) + size <= APP)
         )
-        ask = ask_of(app)
+        ask = ask_of("a")
         try:
             self.flight.check(peer, key, size)
             self.flight.enter(peer, ask, key, size, is_req)
@@ -101,7 +99,6 @@ class Flights(RuleBasedStateMachine):
     @invariant()
     def adds_up(self) -> None:
         assert self.flight.bytes == self.total()
-        assert self.flight.app_bytes == {"bounded": self.total(app="bounded")}
         for peer in self.peers:
             assert peer.bytes == self.total(peer=peer)
             assert sorted(peer.open) == sorted(one.key for one in self.waiting if one.peer is peer)
@@ -112,7 +109,7 @@ TestFlights.settings = settings(max_examples=60, stateful_step_count=40, deadlin
 
 
 def test_a_client_has_so_many_requests_in_flight_and_no_more() -> None:
-    flight, peer = InFlight(1, 10**9, 10**9, {}), Peer(b"\0", None)
+    flight, peer = InFlight(1, 10**9, 10**9), Peer(b"\0", None)
     for key in range(REQUESTS_PER_CLIENT_MAX):
         flight.enter(peer, ask_of("a"), key, 0, False)
     for more in (lambda: flight.check(peer, -1, 0), lambda: flight.enter_question(peer, -1, object())):
@@ -121,26 +118,24 @@ def test_a_client_has_so_many_requests_in_flight_and_no_more() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sizes", "app", "why"),
+    ("sizes", "why"),
     [
-        ([101], "free", "the message has 101 bytes, at most 100 are allowed"),
-        ([100, 100, 51], "free", "this client's requests in flight have 200B, this one 51B"),
-        ([100, 51], "bounded", r"the requests in flight of app 'bounded' .* \[app.bounded\] pending_bytes_max"),
+        ([101], "the message has 101 bytes, at most 100 are allowed"),
+        ([100, 100, 51], "this client's requests in flight have 200B, this one 51B"),
     ],
 )
-def test_a_refusal_names_the_bound(sizes: List[int], app: str, why: str) -> None:
-    flight, peer = InFlight(MESSAGE, CLIENT, ALL, {"bounded": APP}), Peer(b"\0", None)
+def test_a_refusal_names_the_bound(sizes: List[int], why: str) -> None:
+    flight, peer = InFlight(MESSAGE, CLIENT, ALL), Peer(b"\0", None)
     for key, size in enumerate(sizes[:-1]):
         flight.check(peer, key, size)
-        flight.enter(peer, ask_of(app), key, size, False)
+        flight.enter(peer, ask_of("a"), key, size, False)
     with pytest.raises((TooLarge, Rejected), match=why):
         flight.check(peer, -1, sizes[-1])
-        flight.enter(peer, ask_of(app), -1, sizes[-1], False)
 
 
 def test_a_bound_below_one_message_lets_a_single_one_in() -> None:
-    flight, peer = InFlight(100, 1, 1, {"bounded": 1}), Peer(b"\0", None)
+    flight, peer = InFlight(100, 1, 1), Peer(b"\0", None)
     flight.check(peer, 1, 100)
-    flight.enter(peer, ask_of("bounded"), 1, 100, False)
+    flight.enter(peer, ask_of("a"), 1, 100, False)
     with pytest.raises(Rejected):
         flight.check(peer, 2, 1)

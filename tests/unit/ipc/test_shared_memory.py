@@ -10,7 +10,7 @@ import pytest
 
 from edgeserve.errors import Malformed
 from edgeserve.ipc import wire
-from edgeserve.ipc.segments import ALIGN, Copies, Segment, check_room, is_supported
+from edgeserve.ipc.segments import ALIGN, Copies, SharedSegment, check_room, is_supported
 from edgeserve.ipc.slab import PAGE, Lease, Slab
 from edgeserve.ipc.tensors import LARGE_BYTES, Place, insert_places
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(not is_supported(), reason="this system has no s
 
 @pytest.fixture
 def segment():
-    one = Segment(64 * PAGE * 8)
+    one = SharedSegment(64 * PAGE * 8)
     slab = Slab(one.file, one.bytes)
     one.open()
     return one, slab

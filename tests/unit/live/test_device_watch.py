@@ -9,7 +9,7 @@ import pytest
 from cuda_double import CudaDouble
 
 from edgeserve.config.loading import parse_config
-from edgeserve.device.boards import KINDS, Board
+from edgeserve.device.boards import KINDS, Machine
 from edgeserve.device.source import FAST_NS
 from edgeserve.device.state import DeviceState
 from edgeserve.engines.cuda import driver
@@ -18,7 +18,7 @@ from edgeserve.live import device_watch
 from edgeserve.live.device_watch import DeviceNews, DeviceWatch
 from edgeserve.sched.protocol.events import DeviceChanged
 
-ORIN, CARD, CPU = (Board(KINDS[slug]) for slug in ("agx-orin", "desktop-gpu", "cpu"))
+ORIN, CARD, CPU = (Machine(KINDS[slug]) for slug in ("agx-orin", "desktop-gpu", "cpu"))
 STATE = DeviceState(
     memory_available_bytes=4 << 30,
     gpu_memory_free_bytes=1 << 30,

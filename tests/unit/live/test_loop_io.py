@@ -51,7 +51,9 @@ class World:
         self.io = LoopIO(self.mailbox, {str: self.lane_is_back}, self.coalescing, self, looks_ahead=False)
         self.source = self.io.source = Source(self)
         monkeypatch.setattr(loop_io, "clock_ns", lambda: self.now_ns)
-        monkeypatch.setattr(loop_io, "_wait_for", lambda file, timeout_ns: self.pass_time(self.now_ns + timeout_ns))
+        monkeypatch.setattr(
+            loop_io, "readable_files", lambda files, timeout_ns: self.pass_time(self.now_ns + timeout_ns)
+        )
 
     def lane_is_back(self, mail: str, events: List[Any]) -> None:
         self.idle = 1

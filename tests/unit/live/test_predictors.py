@@ -11,9 +11,9 @@ from edgeserve.config.loading import parse_config
 from edgeserve.engines.lm.lm_engine import LmEngine
 from edgeserve.errors import EngineError
 from edgeserve.live.prediction_worker import WAIT_NS_MAX, WAIT_SHARE, WAITING_MAX, PredictionWorker
-from edgeserve.live.predictors import prompt_counter
 from edgeserve.live.request import LiveRequest, RequestValidator, request_of_call, request_validators
 from edgeserve.live.responders import RequestFuture
+from edgeserve.predict.serving.predictors import prompt_counter
 
 MS = 1_000_000
 PATIENCE_S = 10

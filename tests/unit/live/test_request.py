@@ -28,7 +28,7 @@ def hints_of(validator: RequestValidator, options: Mapping[str, Any], **inputs: 
     validator.check(request, RequestFuture(lambda future: None), 0)
     if request.predictors is None or not request.predictors.missing(request.hints):
         return request.hints
-    return request.predictors.complete(request.hints, request.inputs, time.monotonic_ns)
+    return request.predictors.on_arrival(request.hints, request.inputs, time.monotonic_ns)
 
 
 NO_OPTIONS: Mapping[str, Any] = {}

@@ -125,7 +125,7 @@ class SlowEngine(SyntheticEngine):
 
 
 def test_a_start_tells_each_step_and_how_far_a_long_load_is_while_it_goes_on(monkeypatch):
-    monkeypatch.setattr(startup, "LOOK_S", 0.01)
+    monkeypatch.setattr(startup, "LOOK_NS", 10_000_000)
     monkeypatch.setattr(startup, "make_engine", SlowEngine)
     monkeypatch.setattr(preflight, "make_engine", SlowEngine)
     told: List[str] = []

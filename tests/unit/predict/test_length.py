@@ -16,7 +16,7 @@ from edgeserve.predict.length import (
     WEIGHTS,
     LearningModel,
     LengthModel,
-    Prediction,
+    LengthPrediction,
     buckets,
     load_length_model,
     packaged,
@@ -46,7 +46,7 @@ def test_mean_and_quantiles_are_those_of_the_residuals_and_are_cut_where_the_ans
     assert law.quantile(1.0) == pytest.approx(2 * middle) and law.quantile(0.0) == pytest.approx(middle / 2)
     assert law.quantile(1.0, most=30.0) == 30.0
     assert model(factor=2.0).predict("Why?").mean() == pytest.approx(2.5 * middle)
-    assert Prediction(0.0, np.array([-5.0])).mean() == 1.0  # an answer has a token
+    assert LengthPrediction(0.0, np.array([-5.0])).mean() == 1.0  # an answer has a token
     with pytest.raises(ValueError, match=r"share = 2, expected a number from 0 to 1"):
         law.quantile(2)
 

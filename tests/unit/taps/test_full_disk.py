@@ -16,9 +16,9 @@ from edgeserve.taps.trace import Recorder, read_recording
 
 def fill(recorder: Recorder, steps: int) -> None:
     for step in range(steps):
-        recorder.record(step, [RequestCancelled(step, "because " * 20)], [])
+        recorder.tap(step, [RequestCancelled(step, "because " * 20)], [])
     recorder.close()
-    recorder.record(steps, [], [])
+    recorder.tap(steps, [], [])
     recorder.close()
 
 

@@ -83,8 +83,8 @@ def test_every_event_and_action_survives_a_recording(tmp_path):
         sizes={"m": (1,)},
     )
     recorder = Recorder(path, start)
-    recorder.record(11, EVENTS, ACTIONS)
-    recorder.record(12, (), ())
+    recorder.tap(11, EVENTS, ACTIONS)
+    recorder.tap(12, (), ())
     recorder.close()
     assert os.stat(path).st_mode & 0o077 == 0, "it tells who asked for what"
     recording = read_recording(path)

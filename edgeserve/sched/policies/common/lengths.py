@@ -39,7 +39,7 @@ GIVEN_UP_MAX: Final = 8
 """So many may be given up for their length in a row: then one is served, to measure whether lengths are as believed."""
 
 
-class Lengths:
+class LearnedLengths:
     """The lengths learnt from the finished answers of one app. ``corrects``: whether declared lengths are corrected;
     without, they are believed."""
 

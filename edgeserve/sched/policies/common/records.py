@@ -2,7 +2,7 @@
 
 Requests are drawn when their models become ready. The world keeps the inputs of each model
 (``sched/core/experiments.py``); a model that the request itself does not run is run later, alone, as a probe. The world
-records the models' answers (``live/history_recorder.py``). A policy calls :class:`RecordDraws` from its hooks.
+records the models' answers (``predict/serving/``). A policy calls :class:`RecordDraws` from its hooks.
 """
 
 from __future__ import annotations

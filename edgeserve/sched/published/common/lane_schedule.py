@@ -30,7 +30,7 @@ that lie so far apart, an early start keeps time free for coming requests. (Betw
 more.)"""
 
 
-class Candidate:
+class ModelCandidate:
     """The best batch of one model. ``dense``: its worth per remaining lane time, more where its model was passed over;
     ``latest_ns``: until when it may start."""
 
@@ -49,9 +49,9 @@ def first_of(bids: Sequence[Bid], lost: Sequence[int], at_ns: int, dispatch_gap_
     """The bid that starts at ``at_ns``, of at least one; background only without other bids. ``lost``: how many
     jobs of each bid's model were given up since it ran last. O(bids ** 2)."""
     foreground = [index for index, bid in enumerate(bids) if bid.priority_class != "background"] or range(len(bids))
-    candidates = [Candidate(bids[index], lost[index], at_ns) for index in foreground]
+    candidates = [ModelCandidate(bids[index], lost[index], at_ns) for index in foreground]
     candidates.sort(key=_by_density)
-    schedule: List[Candidate] = []  # in order of latest starts
+    schedule: List[ModelCandidate] = []  # in order of latest starts
     for candidate in sorted(candidates, key=_by_class):
         place = len(schedule)
         while place and schedule[place - 1].latest_ns > candidate.latest_ns:
@@ -76,20 +76,20 @@ def _rise(lost: int, served: int) -> float:
     return 1.0 + min(RISE_MAX, lost / (RISE * served))
 
 
-def _patient_from_ns(first: Candidate, at_ns: int) -> int:
+def _patient_from_ns(first: ModelCandidate, at_ns: int) -> int:
     """A batch that may start later than this lets the most urgent one go first."""
     return at_ns + PATIENT * max(first.latest_ns - at_ns, first.bid.expected_ns)
 
 
-def _by_density(candidate: Candidate) -> float:
+def _by_density(candidate: ModelCandidate) -> float:
     return -candidate.dense
 
 
-def _by_class(candidate: Candidate) -> bool:
+def _by_class(candidate: ModelCandidate) -> bool:
     return not candidate.is_critical
 
 
-def _is_in_time(schedule: List[Candidate], first: Candidate | None, at_ns: int, dispatch_gap_ns: int) -> bool:
+def _is_in_time(schedule: List[ModelCandidate], first: ModelCandidate | None, at_ns: int, dispatch_gap_ns: int) -> bool:
     """Whether all start in time if they run in this order, but ``first`` before all others."""
     if first is not None:
         at_ns += first.bid.expected_ns + dispatch_gap_ns

@@ -45,7 +45,7 @@ READINGS = ("largest", "urgent", "single")
 ESTIMATES = ("own", "common")
 
 
-class Table:
+class ModelJobs:
     """What the scheduler looks up, per size: expected batch time and score of each class. Made off the critical path,
     class by class when one is first met."""
 
@@ -118,7 +118,7 @@ class Orloj(Policy):
         self._own = own.estimate == "own"
         self._rate = 1.0 / (own.delay_ms * NS_PER_MS)
         self._steps = _cost_steps(name, own.cost_steps)
-        self._tables: Dict[Tuple[str, str], Table] = {}
+        self._tables: Dict[Tuple[str, str], ModelJobs] = {}
         asked_by: Dict[str, List[str]] = {}
         for app in self.apps:
             for model in dict.fromkeys(node.model for node in app.nodes):
@@ -275,7 +275,7 @@ class Orloj(Policy):
         return min(candidates)[1]
 
     def _top(
-        self, table: Table, rows: Sequence[Tuple[QueueKey, JobQueue, int]], starts_ns: int, size: int, lane: str
+        self, table: ModelJobs, rows: Sequence[Tuple[QueueKey, JobQueue, int]], starts_ns: int, size: int, lane: str
     ) -> List[Job]:
         """The jobs of highest score, critical ones before normal ones before background."""
         jobs: List[Job] = []
@@ -309,12 +309,12 @@ class Orloj(Policy):
                     scored.append((-(total + rest * score.p(key - starts_ns)), key, seq, job))
         return [row[3] for row in nsmallest(count, scored)]
 
-    def _table(self, model: DynamicModel, lane: Lane, board: Board) -> Table:
+    def _table(self, model: DynamicModel, lane: Lane, board: Board) -> ModelJobs:
         lengths = model.lengths(lane.name, board)
         found = self._tables.get((model.model, lane.name))
         if found is None or found.lengths is not lengths:
             sizes = board.latency(model.model, lane.name).sizes
-            found = self._tables[model.model, lane.name] = Table(lengths, sizes, self._own, self._rate)
+            found = self._tables[model.model, lane.name] = ModelJobs(lengths, sizes, self._own, self._rate)
         return found
 
 

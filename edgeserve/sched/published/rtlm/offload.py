@@ -13,7 +13,7 @@ from collections import deque
 from typing import Deque, List, NamedTuple
 
 
-class Main(NamedTuple):
+class MainLane(NamedTuple):
     """The main lane as a task sees it: when it could begin there, nanoseconds per step of a full batch, the prefill,
     how many tasks wait and how many fit, and the mean length of what is served."""
 
@@ -29,15 +29,15 @@ class Crowd(NamedTuple):
     """The main lanes as the first task that waits sees them, how many sequences run at once on all of them
     (``slots``), and how long a batch takes."""
 
-    main: Main
+    main: MainLane
     slots: int
     took_ns: float
 
-    def main_of(self, place: int) -> Main:
+    def main_of(self, place: int) -> MainLane:
         """The same as a task sees them that has so many before it."""
         main = self.main
         begins_ns = main.begins_ns + place // self.slots * self.took_ns
-        return Main(begins_ns, main.step_ns, main.prefill_ns, main.waiting, main.batch, main.mean_steps)
+        return MainLane(begins_ns, main.step_ns, main.prefill_ns, main.waiting, main.batch, main.mean_steps)
 
 
 class Side(NamedTuple):
@@ -53,12 +53,12 @@ class Side(NamedTuple):
         return self.begins_ns + self.prefill_ns + steps * self.step_ns
 
 
-def main_ends_ns(steps: float, main: Main) -> float:
+def main_ends_ns(steps: float, main: MainLane) -> float:
     """When a task would end on the main lane."""
     return main.begins_ns + main.prefill_ns + steps * main.step_ns
 
 
-def spared_ns(steps: float, main: Main) -> float:
+def spared_ns(steps: float, main: MainLane) -> float:
     """The delay that a task longer than usual inflicts on each of those that share its batch on the main lane."""
     crowd = min(main.waiting, main.batch) / max(1, main.batch)
     return main.step_ns * max(0.0, steps - main.mean_steps) * crowd
@@ -71,13 +71,13 @@ def slowed_ns(own_ns: float, share: float, measured_share: float) -> float:
     return own_ns * max(1.0, measured_share / share)
 
 
-def goes_off(steps: float, tau: float, side_ends_ns: float, main: Main) -> bool:
+def goes_off(steps: float, tau: float, side_ends_ns: float, main: MainLane) -> bool:
     """Whether a task should run on the side lane, where it would end at ``side_ends_ns``: it is long, and it ends
     there before it would on the main lane, plus what the others there are spared."""
     return steps > tau and side_ends_ns < main_ends_ns(steps, main) + spared_ns(steps, main)
 
 
-class Window:
+class RankWindow:
     """The last ``len_max`` numbers, and any quantile of them. O(log n) comparisons per number."""
 
     __slots__ = ("_len_max", "_last", "_sorted")

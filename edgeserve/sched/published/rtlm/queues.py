@@ -9,9 +9,9 @@ from typing import Any, Dict, Final, List, Tuple
 
 from edgeserve.lognormal import Lognormal
 from edgeserve.sched.policies.common.job_queue import JobQueue
-from edgeserve.sched.policies.common.lengths import Lengths
+from edgeserve.sched.policies.common.lengths import LearnedLengths
 from edgeserve.sched.protocol.events import CLASSES
-from edgeserve.sched.published.rtlm.offload import Window
+from edgeserve.sched.published.rtlm.offload import RankWindow
 from edgeserve.sched.published.rtlm.priority import Task
 from edgeserve.sched.requests.states import Job
 
@@ -79,7 +79,7 @@ class ModelTasks:
         self.begun: Dict[int, Waiting] = {}
         self.running: Dict[int, Waiting] = {}
         self.due = JobQueue()
-        self.predicted = Window(TAU_LEN)
+        self.predicted = RankWindow(TAU_LEN)
         self.stepwise = False
 
     def __len__(self) -> int:
@@ -123,18 +123,18 @@ class Learnt:
     def __init__(self, corrects: bool, default_steps: float) -> None:
         self._corrects = corrects
         self._default = default_steps
-        self._lengths: Dict[Tuple[str, str], Lengths] = {}
+        self._lengths: Dict[Tuple[str, str], LearnedLengths] = {}
 
-    def of(self, job: Job) -> Lengths:
+    def of(self, job: Job) -> LearnedLengths:
         """What is known of the answers of a job's node."""
         return self.of_node(job.request.app.name, job.node.name)
 
-    def of_node(self, app: str, node: str) -> Lengths:
+    def of_node(self, app: str, node: str) -> LearnedLengths:
         """The same by names."""
         key = (app, node)
         found = self._lengths.get(key)
         if found is None:
-            found = self._lengths[key] = Lengths(self._corrects, self._default)
+            found = self._lengths[key] = LearnedLengths(self._corrects, self._default)
         return found
 
     def finished(self, waiting: Waiting) -> None:

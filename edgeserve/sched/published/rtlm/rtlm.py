@@ -26,7 +26,7 @@ from edgeserve.sched.policy_api.options import Number, PolicyOptions, option
 from edgeserve.sched.policy_api.policy import CANNOT_MAKE_DEADLINE, Bid, Options, Policy
 from edgeserve.sched.published.common.orders import choose
 from edgeserve.sched.published.rtlm.consolidation import RULES, consolidate, window_len
-from edgeserve.sched.published.rtlm.offload import Crowd, Main, Side, goes_off, slowed_ns
+from edgeserve.sched.published.rtlm.offload import Crowd, MainLane, Side, goes_off, slowed_ns
 from edgeserve.sched.published.rtlm.priority import BY_ORDER, METHODS, ORDERS, Key, PriorityParameters
 from edgeserve.sched.published.rtlm.queues import Learnt, ModelTasks, Waiting, declared
 from edgeserve.sched.published.rtlm.utility import EachUtility
@@ -521,7 +521,7 @@ class Rtlm(Policy):
         latency = board.latency(tasks.model, lane.name)
         batch, mean_steps = self._batch_of(latency), tasks.predicted.mean()
         step_ns, prefill_ns = self._step_ns(latency, batch), self._prefill_ns(latency, batch)
-        main = Main(float(lane.available_ns(board.now_ns)), step_ns, prefill_ns, count, batch, mean_steps)
+        main = MainLane(float(lane.available_ns(board.now_ns)), step_ns, prefill_ns, count, batch, mean_steps)
         took_ns = self._took_ns.get(tasks.model, prefill_ns + 1.5 * mean_steps * step_ns)
         return Crowd(main, batch * len(mains), took_ns)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Dict, List, Sequence, Tuple
 
-from edgeserve.sched.published.schemble.problem import REWARD_UNIT, Asked, Lanes, Plan
+from edgeserve.sched.published.schemble.problem import REWARD_UNIT, AskedRequest, Lanes, Plan
 
 PUBLISHED = "published"
 
@@ -17,7 +17,7 @@ Entry = Tuple[Tuple[int, ...], Tuple[int, ...]]
 """Finish times by lane, and the subsets chosen so far."""
 
 
-def plan_published(lanes: Lanes, asked: Sequence[Asked], delta: float, cells_max: int) -> Plan:
+def plan_published(lanes: Lanes, asked: Sequence[AskedRequest], delta: float, cells_max: int) -> Plan:
     """The plan of Algorithm 1 for requests in order of their deadlines; one lane per place. When ``cells_max`` entries
     have been written, the requests that are left get no subset."""
     unit = max(1, round(delta * REWARD_UNIT))

@@ -21,9 +21,9 @@ from edgeserve.sched.policy_api.options import PolicyOptions, option
 from edgeserve.sched.policy_api.policy import CANNOT_MAKE_DEADLINE, Bid, Change, Options, Policy
 from edgeserve.sched.published.common.edf import Edf
 from edgeserve.sched.published.common.orders import choose
-from edgeserve.sched.published.schemble.lanes import Places, places_of
+from edgeserve.sched.published.schemble.lanes import NodePlaces, places_of
 from edgeserve.sched.published.schemble.planner import BOUNDED
-from edgeserve.sched.published.schemble.problem import REWARD_UNIT, Asked, Lanes, Option, Plan
+from edgeserve.sched.published.schemble.problem import REWARD_UNIT, AskedRequest, Lanes, ModelChoice, Plan
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import ANSWERED, DONE, OPEN, READY, Job, RequestRecord
 from edgeserve.sched.resources.lanes import Lane, Work
@@ -93,7 +93,7 @@ class EnsemblePolicy(Policy):
         self._records = RecordDraws(name, self.apps)
         self._queries: Dict[int, Query] = {}
         self._leads: Dict[str, JobQueue] = {}
-        self._places: List[Places] = []  # ensembles that share no lane with others are planned without them
+        self._places: List[NodePlaces] = []  # ensembles that share no lane with others are planned without them
         self._cells_max = own.cells_max
         self._empty: List[RequestRecord] = []  # whose join goes on without any model: there is no answer
         self._is_stale = True  # something happened since the last plan
@@ -104,7 +104,7 @@ class EnsemblePolicy(Policy):
 
     # --- what differs -------------------------------------------------------------------------------------------------
 
-    def _decide(self, board: Board, places: Places) -> None:
+    def _decide(self, board: Board, places: NodePlaces) -> None:
         """Name the models that each request gets: ``planned``."""
         raise NotImplementedError(f"policy {self.name!r} does not decide")
 
@@ -276,7 +276,7 @@ class EnsemblePolicy(Policy):
                     for bit, job in query.jobs.items():
                         board.want(job, bool((query.planned | query.wanted) >> bit & 1))
 
-    def _of_places(self, places: Places) -> List[Query]:
+    def _of_places(self, places: NodePlaces) -> List[Query]:
         """The open requests of the ensembles whose models run at these places."""
         if len(self._places) == 1:
             return list(self._queries.values())
@@ -317,7 +317,7 @@ class EnsemblePolicy(Policy):
         for number in ended:
             del self._queries[number]
 
-    def _settle_all(self, board: Board, places: Places) -> None:
+    def _settle_all(self, board: Board, places: NodePlaces) -> None:
         """Answer the requests that have enough, or no time for more; give up those that can have nothing."""
         queries = self._of_places(places)
         if not queries:
@@ -342,7 +342,7 @@ class EnsemblePolicy(Policy):
                     board.drop(request, self._why_late(query, board))
                     ends = places.ends_ns(lanes, board)
 
-    def _renew(self, query: Query, lanes: Lanes, at_ns: Sequence[int], places: Places, board: Board) -> None:
+    def _renew(self, query: Query, lanes: Lanes, at_ns: Sequence[int], places: NodePlaces, board: Board) -> None:
         """A late request that is answered however late gets a new time, at which its slowest model would have ended
         behind its fastest (the specification's forced mode); a model that has to be loaded first is asked for."""
         ends = [at_ns[places.number(query, bit)] for bit in query.jobs]
@@ -361,7 +361,7 @@ class EnsemblePolicy(Policy):
         slow = query.request.arrival_ns + fastest_ns > query.due_ns
         return CANNOT_MAKE_DEADLINE if slow else OVERLOADED
 
-    def _backlog(self, places: Places, board: Board) -> Dict[int, int]:
+    def _backlog(self, places: NodePlaces, board: Board) -> Dict[int, int]:
         """Lane time of committed models that have not started, by place."""
         found: Dict[int, int] = {}
         for query in self._of_places(places):
@@ -378,18 +378,20 @@ class EnsemblePolicy(Policy):
 
     # --- planning -----------------------------------------------------------------------------------------------------
 
-    def _in_order(self, places: Places) -> List[Query]:
+    def _in_order(self, places: NodePlaces) -> List[Query]:
         """The requests that are open to a plan, in order of their deadlines."""
         queries = [query for query in self._of_places(places) if query.jobs and not query.is_committed]
         return sorted(queries, key=Query.key)
 
-    def _asked(self, query: Query, lanes: Lanes, places: Places, ends: Sequence[int], per_ns: float) -> Asked:
+    def _asked(
+        self, query: Query, lanes: Lanes, places: NodePlaces, ends: Sequence[int], per_ns: float
+    ) -> AskedRequest:
         """A request as part of the local problem: the subsets of its waiting models that could end in time, with what
         they bring less the price of their time, ``per_ns``. ``ends``: when one batch of each model would."""
         numbers = places.numbers[query.ensemble.app.name]
         bits = [bit for bit in sorted(query.jobs) if ends[numbers[bit]] <= query.due_ns]
         costs_of = [lanes.times_ns[numbers[bit]] * per_ns for bit in bits]
-        options: List[Option] = []
+        options: List[ModelChoice] = []
         for chosen in self._subsets(query, bits):
             own = subset = 0
             costs = 0.0
@@ -398,8 +400,8 @@ class EnsemblePolicy(Policy):
                     own |= 1 << bit
                     subset |= 1 << numbers[bit]
                     costs += costs_of[place]
-            options.append(Option(subset, round((query.gain(own) * query.request.value - costs) * REWARD_UNIT)))
-        return Asked(query.due_ns, options)
+            options.append(ModelChoice(subset, round((query.gain(own) * query.request.value - costs) * REWARD_UNIT)))
+        return AskedRequest(query.due_ns, options)
 
     def _subsets(self, query: Query, bits: Sequence[int]) -> Iterable[int]:
         """The subsets of the models ``bits`` that a plan may give a request, as bits over ``bits``."""
@@ -416,7 +418,7 @@ class EnsemblePolicy(Policy):
             found.add(chain)
         return sorted(found)
 
-    def _charge(self, plan: Plan, queries: Sequence[Query], asked: Sequence[Asked], board: Board) -> None:
+    def _charge(self, plan: Plan, queries: Sequence[Query], asked: Sequence[AskedRequest], board: Board) -> None:
         """Count a plan and what it costs; one that met its bound says so in the stories of its requests."""
         self._plans += 1
         self._thought += plan.cells + sum([max(ASKED_CELLS, OPTION_CELLS * len(item.options)) for item in asked])
@@ -431,7 +433,7 @@ class EnsemblePolicy(Policy):
         thought, self._thought = self._thought, 0
         return thought * CELL_NS
 
-    def _own(self, query: Query, subset: int, places: Places) -> int:
+    def _own(self, query: Query, subset: int, places: NodePlaces) -> int:
         """A subset of the local problem as one of the request's own models."""
         own = 0
         for bit in query.jobs:
@@ -439,7 +441,7 @@ class EnsemblePolicy(Policy):
                 own |= 1 << bit
         return own
 
-    def _idle_models(self, board: Board, places: Places) -> int:
+    def _idle_models(self, board: Board, places: NodePlaces) -> int:
         """The models that could start now, as bits of the local problem."""
         found = 0
         for index, model in enumerate(places.models):
@@ -526,7 +528,7 @@ class EnsemblePolicy(Policy):
         }
 
 
-def _may_end(query: Query, ends: Sequence[int], places: Places) -> bool:
+def _may_end(query: Query, ends: Sequence[int], places: NodePlaces) -> bool:
     """Whether any of the models of a request that wait, of which there must be one, could still end in time."""
     numbers = places.numbers[query.ensemble.app.name]
     return min([ends[numbers[bit]] for bit in query.jobs]) <= query.due_ns

@@ -10,7 +10,7 @@ from edgeserve.sched.policies.common.ensembles import Query
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.options import Number, PolicyOptions, option
 from edgeserve.sched.published.schemble.ensemble_policy import OVERLOADED, EnsembleOptions, EnsemblePolicy
-from edgeserve.sched.published.schemble.lanes import Places, ends_at_ns
+from edgeserve.sched.published.schemble.lanes import NodePlaces, ends_at_ns
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -33,7 +33,7 @@ class EnsembleStatic(EnsemblePolicy):
 
     options_type: ClassVar[Type[PolicyOptions]] = EnsembleStaticOptions
 
-    def _decide(self, board: Board, places: Places) -> None:
+    def _decide(self, board: Board, places: NodePlaces) -> None:
         for query in sorted(self._of_places(places), key=_by_arrival):
             if query.is_committed or not query.jobs:
                 continue

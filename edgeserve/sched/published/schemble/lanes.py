@@ -9,16 +9,18 @@ from typing import Dict, List, Mapping, Sequence, Set, Tuple
 
 from edgeserve.sched.policies.common.ensembles import Ensemble, Query
 from edgeserve.sched.policy_api.board import Board
-from edgeserve.sched.published.schemble.planner import Planner
+from edgeserve.sched.published.schemble.planner import ProblemPlanner
 from edgeserve.sched.published.schemble.problem import Lanes
 from edgeserve.sched.resources.lanes import Lane
 from edgeserve.sched.resources.model_cache import NEVER_NS
 
 
-def places_of(ensembles: Sequence[Ensemble], board: Board, cells_max: int) -> List[Places]:
+def places_of(ensembles: Sequence[Ensemble], board: Board, cells_max: int) -> List[NodePlaces]:
     """The ensembles in groups, each with its places: those that may use a common lane are in one group."""
     lanes = [{lane.name for node in item.nodes for lane in board.lanes_of(node.model)} for item in ensembles]
-    return [Places([ensembles[index] for index in group], board, Planner(cells_max)) for group in _grouped(lanes)]
+    return [
+        NodePlaces([ensembles[index] for index in group], board, ProblemPlanner(cells_max)) for group in _grouped(lanes)
+    ]
 
 
 def _grouped(sets: Sequence[Set[str]]) -> List[List[int]]:
@@ -31,14 +33,14 @@ def _grouped(sets: Sequence[Set[str]]) -> List[List[int]]:
     return sorted(groups)
 
 
-class Places:
+class NodePlaces:
     """The nodes of ensembles, by number, their models, and the lanes that they may use. Nodes whose models may use a
     common lane are at one place, with all lanes of each. ``numbers`` are those of each app's models, in their order.
     ``planner`` solves the local problems of these ensembles; ``is_stale``: something happened since the last one."""
 
     __slots__ = ("apps", "models", "planner", "is_stale", "numbers", "place_of", "_lanes")
 
-    def __init__(self, ensembles: Sequence[Ensemble], board: Board, planner: Planner) -> None:
+    def __init__(self, ensembles: Sequence[Ensemble], board: Board, planner: ProblemPlanner) -> None:
         self.apps = frozenset([item.app.name for item in ensembles])
         self.planner = planner
         self.is_stale = True

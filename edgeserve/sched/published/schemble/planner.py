@@ -16,7 +16,7 @@ from __future__ import annotations
 from heapq import heapify, heappop, heappush
 from typing import Dict, Final, List, Sequence, Tuple
 
-from edgeserve.sched.published.schemble.problem import Asked, Lanes, Packed, Plan, Row, pack
+from edgeserve.sched.published.schemble.problem import AskedRequest, Lanes, Packed, Plan, Row, pack
 
 LOOK_AHEAD: Final = 24
 """Requests that are planned exactly, in order of their deadlines: only the first few decisions are ever used."""
@@ -36,7 +36,7 @@ Offer = Tuple[float, int, int, int]
 """A larger subset that a request could have: less its gain per model, the request, its version, the option's place."""
 
 
-class Planner:
+class ProblemPlanner:
     """Plans one local problem after the other. ``cells_max`` bounds what one plan may cost."""
 
     __slots__ = ("_cells_max", "_lanes", "_asked", "_layers")
@@ -44,10 +44,10 @@ class Planner:
     def __init__(self, cells_max: int = CELLS_MAX) -> None:
         self._cells_max = cells_max
         self._lanes: Lanes | None = None
-        self._asked: List[Asked] = []
+        self._asked: List[AskedRequest] = []
         self._layers: List[Layer] = []
 
-    def plan(self, lanes: Lanes, asked: Sequence[Asked]) -> Plan:
+    def plan(self, lanes: Lanes, asked: Sequence[AskedRequest]) -> Plan:
         """The best plan for requests in order of their deadlines. Those behind the look-ahead get no subset."""
         head = list(asked[:LOOK_AHEAD])
         rest = (0,) * (len(asked) - len(head))
@@ -66,7 +66,7 @@ class Planner:
         self._lanes = None
         self._asked, self._layers = [], []
 
-    def _in_layers(self, lanes: Lanes, asked: List[Asked], packed: Packed) -> Plan:
+    def _in_layers(self, lanes: Lanes, asked: List[AskedRequest], packed: Packed) -> Plan:
         """All loads, layer by layer; the layers of the requests that the last problem began with are still good."""
         same = 0
         if self._lanes == lanes:

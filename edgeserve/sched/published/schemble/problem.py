@@ -39,19 +39,19 @@ class Lanes(NamedTuple):
     sizes: Tuple[int, ...]
 
 
-class Option(NamedTuple):
+class ModelChoice(NamedTuple):
     """One subset that a request may be given, as a bit mask over the models, and its reward in :data:`REWARD_UNIT`."""
 
     subset: int
     reward: int
 
 
-class Asked:
+class AskedRequest:
     """One request of the local problem: when its models must have ended, and its options."""
 
     __slots__ = ("due_ns", "options")
 
-    def __init__(self, due_ns: int, options: Sequence[Option]) -> None:
+    def __init__(self, due_ns: int, options: Sequence[ModelChoice]) -> None:
         self.due_ns = due_ns
         self.options = tuple(options)
 
@@ -84,7 +84,7 @@ class Packed(NamedTuple):
         return sum([(load >> shift & mask) * unit_ns for shift, mask, unit_ns in self.weights])
 
 
-def fits(lanes: Lanes, asked: Sequence[Asked], subsets: Sequence[int]) -> bool:
+def fits(lanes: Lanes, asked: Sequence[AskedRequest], subsets: Sequence[int]) -> bool:
     """Whether every request's models end by its deadline, in the order given."""
     packed = pack(lanes, asked)
     load = 0
@@ -98,7 +98,7 @@ def fits(lanes: Lanes, asked: Sequence[Asked], subsets: Sequence[int]) -> bool:
     return True
 
 
-def pack(lanes: Lanes, asked: Sequence[Asked]) -> Packed:
+def pack(lanes: Lanes, asked: Sequence[AskedRequest]) -> Packed:
     """A problem in whole numbers; options that could not end in time even alone, or that a smaller subset is as good
     as, are left out (both exact)."""
     fields = _fields(lanes)
@@ -182,7 +182,7 @@ def _forms(subsets: Sequence[int], lanes: Lanes, fields: Sequence[Field]) -> Lis
     return found
 
 
-def _row(options: Sequence[Option], forms: Sequence[Form], lacks: Sequence[int], guard: int) -> Row:
+def _row(options: Sequence[ModelChoice], forms: Sequence[Form], lacks: Sequence[int], guard: int) -> Row:
     """What a request may be given. ``lacks``: of each place, what its deadline leaves of the field, less than all."""
     kept: Row = []
     for at, subset, packed, bound, places in forms:

@@ -15,9 +15,9 @@ from edgeserve.sched.policy_api.options import Number, PolicyOptions, option
 from edgeserve.sched.policy_api.policy import Options
 from edgeserve.sched.published.schemble.algorithm1 import plan_published
 from edgeserve.sched.published.schemble.ensemble_policy import EnsembleOptions, EnsemblePolicy
-from edgeserve.sched.published.schemble.lanes import Places
+from edgeserve.sched.published.schemble.lanes import NodePlaces
 from edgeserve.sched.published.schemble.planner import greedy
-from edgeserve.sched.published.schemble.problem import REWARD_UNIT, Asked, Lanes, Option, Plan, pack
+from edgeserve.sched.published.schemble.problem import REWARD_UNIT, AskedRequest, Lanes, ModelChoice, Plan, pack
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import RequestRecord
 
@@ -66,7 +66,7 @@ class Schemble(EnsemblePolicy):
         if self._own_options.mean:
             query.row = query.ensemble.mean
 
-    def _decide(self, board: Board, places: Places) -> None:
+    def _decide(self, board: Board, places: NodePlaces) -> None:
         queries = self._in_order(places)
         if not queries:
             return
@@ -75,7 +75,7 @@ class Schemble(EnsemblePolicy):
         asked = [self._asked(query, lanes, places, ends, self._per_ns(query, lanes, places)) for query in queries]
         if self._unit > 1:
             for item in asked:
-                item.options = tuple([Option(subset, reward // self._unit) for subset, reward in item.options])
+                item.options = tuple([ModelChoice(subset, reward // self._unit) for subset, reward in item.options])
         idle = self._idle_models(board, places) & self._free_of_backlog(places)
         if not idle and not self._must_load(board):
             return
@@ -96,12 +96,12 @@ class Schemble(EnsemblePolicy):
                 if subset >> index & 1:
                     break  # committed for another idle model: this one runs it too
 
-    def _per_ns(self, query: Query, lanes: Lanes, places: Places) -> float:
+    def _per_ns(self, query: Query, lanes: Lanes, places: NodePlaces) -> float:
         """What a nanosecond of a model costs: the time of all of them ``price`` of an answer."""
         total_ns = sum([lanes.times_ns[index] for index in places.numbers[query.ensemble.app.name]])
         return self._own_options.price / total_ns
 
-    def _free_of_backlog(self, places: Places) -> int:
+    def _free_of_backlog(self, places: NodePlaces) -> int:
         """Models of which no committed job waits."""
         busy = 0
         for query in self._of_places(places):
@@ -114,7 +114,7 @@ class Schemble(EnsemblePolicy):
         query.planned = own
         query.is_committed = True
 
-    def _planned(self, lanes: Lanes, asked: List[Asked], queries: List[Query], places: Places) -> Plan:
+    def _planned(self, lanes: Lanes, asked: List[AskedRequest], queries: List[Query], places: NodePlaces) -> Plan:
         if self._own_options.planner == "published":
             return plan_published(lanes, asked, self._own_options.delta, self._cells_max)
         if self._own_options.planner == "greedy":
@@ -131,7 +131,7 @@ class Schemble(EnsemblePolicy):
         return places
 
 
-def _in_any(asked: Asked) -> int:
+def _in_any(asked: AskedRequest) -> int:
     found = 0
     for choice in asked.options:
         found |= choice.subset

@@ -15,7 +15,7 @@ from edgeserve.commands.init.roles import GUESS_BYTES_MAX, NoBatchAxis, model_na
 from edgeserve.commands.init.slo import choose_slo, read_rates, round_up
 from edgeserve.commands.init.trial import worthwhile
 from edgeserve.config.loading import load_config, parse_config
-from edgeserve.device.boards import KINDS, Board
+from edgeserve.device.boards import KINDS, Machine
 from edgeserve.engines.describe import FileDescription, describe
 from edgeserve.engines.gguf import read_header
 from edgeserve.engines.lm.lm_engine import KNOWN_OPTIONS
@@ -508,7 +508,7 @@ def test_a_gguf_file_is_served_on_the_gpu_where_library_and_machine_have_one(
 def test_a_board_keeps_memory_free_for_everything_else(tmp_path, llama, monkeypatch, kind, headroom):
     monkeypatch.setenv("LLAMA_DOUBLE_GPU", "1")
     monkeypatch.setattr(trial, "has_nvidia_gpu", lambda: True)
-    monkeypatch.setattr(compute, "detect_board", lambda: Board(KINDS[kind]))
+    monkeypatch.setattr(compute, "detect_board", lambda: Machine(KINDS[kind]))
     out = str(tmp_path / "edge.toml")
     assert cli.main(["init", "--here", tiny_gguf(tmp_path), "--out", out]) == 0
     assert load_config(out).devices["gpu"].headroom_bytes == headroom

@@ -14,7 +14,7 @@ from edgeserve.commands.init.compute import CPU, LaneText
 from edgeserve.commands.init.images import ImageProposal
 from edgeserve.commands.init.roles import Roles
 from edgeserve.commands.init.text import configuration_text, summary
-from edgeserve.commands.init.trial import FoundModel, Trial
+from edgeserve.commands.init.trial import FoundModel, ModelTrial
 from edgeserve.config.loading import load_config, parse_config, parse_toml
 from edgeserve.engines.describe import FileDescription, describe
 from edgeserve.engines.ports import Port
@@ -38,7 +38,9 @@ def test_any_name_is_written_as_itself(names, is_image):
         state={state: new_state},
         notes=[note],
     )
-    tried = Trial("onnx", CPU, {1: 10**6}, {x: (3, 8, 8), text: (1,), state: (4,)}, {}, ((y, "float32 [3]"),), why=why)
+    tried = ModelTrial(
+        "onnx", CPU, {1: 10**6}, {x: (3, 8, 8), text: (1,), state: (4,)}, {}, ((y, "float32 [3]"),), why=why
+    )
     image = ImageProposal(x, {"size": [8, 8], "from": [1080, 1920]}) if is_image else ImageProposal(why=why)
     found = [FoundModel("m", file, roles, tried, image)]
     written = configuration_text(found, [LaneText("cpu0", "cpu", 1, "a lane")], {}, 0)

@@ -468,7 +468,7 @@ def test_a_gguf_file_gives_the_same_scores_on_onnx_runtime_and_llama_cpp(tmp_pat
     import lm_models
 
     from edgeserve.commands.lm_model.__main__ import convert
-    from edgeserve.engines.lm.backend import Row
+    from edgeserve.engines.lm.backend import TokenRow
 
     directory = str(tmp_path)
     source = os.path.join(directory, lm_models.gguf(directory))
@@ -487,8 +487,8 @@ def test_a_gguf_file_gives_the_same_scores_on_onnx_runtime_and_llama_cpp(tmp_pat
                 given,
                 list(tokenizer.stops),
                 tokenizer.chat_template,
-                np.array(session.prefill([Row(1, given, 0)])[0]),
-                np.array(session.decode([Row(1, [7], len(given))])[0]),
+                np.array(session.prefill([TokenRow(1, given, 0)])[0]),
+                np.array(session.decode([TokenRow(1, [7], len(given))])[0]),
             )
         )
         session.close()

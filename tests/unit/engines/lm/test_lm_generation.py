@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from edgeserve.engines.lm.generation import Generation, Reader
+from edgeserve.engines.lm.generation import Generation, TextReader
 from edgeserve.engines.lm.sampling import Sampling
 from edgeserve.engines.lm.tokenizers import ByteTokenizer
 from edgeserve.errors import EngineError, WrongInput
@@ -18,7 +18,7 @@ DEFAULTS = Generation((), Sampling(0.0, 1.0, 0), 40, ("\n\n",), False, None)
 
 
 def reader(chat=False, tokenizer=TOKENIZER, context=64, defaults=DEFAULTS, shortens=False):
-    return Reader("chat", tokenizer, context, 258, defaults, chat, shortens)
+    return TextReader("chat", tokenizer, context, 258, defaults, chat, shortens)
 
 
 def test_a_prompt_is_text_to_continue_and_its_control_tokens_are_text():

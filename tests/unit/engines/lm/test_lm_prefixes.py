@@ -11,7 +11,7 @@ from lm_control import Recorder
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines import make_engine
 from edgeserve.engines.base import Batch, LaneInfo
-from edgeserve.engines.lm.prefixes import PREFIX_TOKENS_MIN, Held, Match, Prefixes
+from edgeserve.engines.lm.prefixes import PREFIX_TOKENS_MIN, HeldTokens, Match, Prefixes
 from edgeserve.errors import ConfigError
 
 LANE = LaneInfo(name="cpu0")
@@ -22,7 +22,7 @@ A, B = "a", "b"
 def kept(*sequences, tokens_max=1000, public=()):
     found = Prefixes(tokens_max, public)
     for slot, (tokens, owner) in enumerate(sequences):
-        assert found.keep(Held(slot, tokens, owner)) == []
+        assert found.keep(HeldTokens(slot, tokens, owner)) == []
     return found
 
 
@@ -37,14 +37,14 @@ def test_the_longest_common_prefix_counts_and_the_last_token_never():
 
 def test_a_running_sequence_is_copied_and_never_taken():
     found, tokens = kept((SYSTEM[:20], A)), [*SYSTEM, 1]
-    assert found.match(tokens, A, [Held(5, SYSTEM, A)]) == Match(5, 40, False)
-    assert found.match([*SYSTEM[:20], 1], A, [Held(5, SYSTEM, A)]) == Match(0, 20, True)
+    assert found.match(tokens, A, [HeldTokens(5, SYSTEM, A)]) == Match(5, 40, False)
+    assert found.match([*SYSTEM[:20], 1], A, [HeldTokens(5, SYSTEM, A)]) == Match(0, 20, True)
 
 
 def test_another_owner_has_what_the_configuration_declares_and_no_more():
     tokens = [*SYSTEM, 1, 2, 3]
     assert kept((tokens, A)).match(tokens, B, []) is None
-    assert kept((tokens, A)).match(tokens, B, [Held(4, tokens, A)]) is None
+    assert kept((tokens, A)).match(tokens, B, [HeldTokens(4, tokens, A)]) is None
     shared = kept((tokens, A), public=[[9], SYSTEM])
     assert shared.match(tokens, B, []) == Match(0, len(SYSTEM), False)
     assert shared.match(tokens, A, []) == Match(0, len(SYSTEM) + 2, False)
@@ -53,12 +53,12 @@ def test_another_owner_has_what_the_configuration_declares_and_no_more():
 def test_what_saves_least_is_dropped_first_and_what_is_not_used_grows_old():
     found = kept(([1] * 100, A), ([2] * 30, A), ([3] * 40, A))
     assert found.drop() == 1
-    found.keep(Held(1, [4] * 20, A))  # worth 20 more than what was dropped
+    found.keep(HeldTokens(1, [4] * 20, A))  # worth 20 more than what was dropped
     found.used(found.match([*[3] * 40, 1], A, []))
     assert [found.drop() for _ in range(3)] == [1, 2, 0] and not found
     found = kept(([1] * 100, A))
     for _ in range(9):  # others come and go
-        found.keep(Held(1, [2] * 30, A))
+        found.keep(HeldTokens(1, [2] * 30, A))
         if found.drop() == 0:
             return
     raise AssertionError("what nobody uses is kept for ever")
@@ -66,12 +66,12 @@ def test_what_saves_least_is_dropped_first_and_what_is_not_used_grows_old():
 
 def test_the_tokens_kept_are_bounded():
     found = kept(([1] * 40, A), ([2] * 50, A), tokens_max=100)
-    assert found.keep(Held(2, [3] * 60, A)) == [0, 1]
-    assert found.keep(Held(3, [4] * 101, A)) == [3]
-    assert found.keep(Held(3, [4] * (PREFIX_TOKENS_MIN - 1), A)) == [3]
+    assert found.keep(HeldTokens(2, [3] * 60, A)) == [0, 1]
+    assert found.keep(HeldTokens(3, [4] * 101, A)) == [3]
+    assert found.keep(HeldTokens(3, [4] * (PREFIX_TOKENS_MIN - 1), A)) == [3]
     assert found.clear() == [2] and not found
     off = Prefixes(0)
-    assert off.keep(Held(0, SYSTEM, A)) == [0] and off.match(SYSTEM, A, [Held(1, SYSTEM, A)]) is None
+    assert off.keep(HeldTokens(0, SYSTEM, A)) == [0] and off.match(SYSTEM, A, [HeldTokens(1, SYSTEM, A)]) is None
 
 
 # --- engines ----------------------------------------------------------------------------------------------------------

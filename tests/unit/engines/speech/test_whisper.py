@@ -13,7 +13,7 @@ import pytest
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines import make_engine
 from edgeserve.engines.base import Batch, LaneInfo
-from edgeserve.engines.speech.heard import Segment, Window, window_of
+from edgeserve.engines.speech.heard import HeardWindow, SpokenSegment, window_of
 from edgeserve.engines.speech.mel import log_mel
 from edgeserve.errors import EngineError, OutOfMemory
 
@@ -63,7 +63,7 @@ T = 1000  # the token of time 0
     ],
 )
 def test_a_window_goes_as_far_as_sentences_were_heard_to_the_end(tokens, is_last, said, heard_s):
-    assert window_of(tokens, T, 30.0, is_last) == Window(tuple(Segment(*each) for each in said), heard_s)
+    assert window_of(tokens, T, 30.0, is_last) == HeardWindow(tuple(SpokenSegment(*each) for each in said), heard_s)
 
 
 def test_the_spectrum_of_a_tone_is_where_its_frequency_is():

@@ -102,8 +102,9 @@ def test_what_a_plan_cannot_do_is_said(monkeypatch, tmp_path):
         file = plan(tmp_path, ONE_TO_EIGHT)
         with pytest.raises(EngineError, match=r"batch = \[1, 16\], but the plan takes batches of 1 to 8"):
             trt_worlds.made(str(tmp_path), file, batch=(1, 16)).load()
-        with pytest.raises(ConfigError, match=r"options.workspace is for building a plan, and given.engine is built"):
-            trt_worlds.made(str(tmp_path), file, options={"workspace": "1MiB"}).load()
+        for key, value in (("workspace", "1MiB"), ("allow_build", True)):
+            with pytest.raises(ConfigError, match=rf"options.{key} is for building a plan, and given.engine is built"):
+                trt_worlds.made(str(tmp_path), file, options={key: value}).load()
         other = plan(tmp_path, ONE_TO_EIGHT, name="other.plan", version="8.6")
         with pytest.raises(EngineError, match=r"version tag does not match.*the library version that built"):
             trt_worlds.made(str(tmp_path), other).load()

@@ -15,7 +15,7 @@ from edgeserve.errors import BadInput, TooLarge
 from edgeserve.front import Held, Places
 from edgeserve.fronts.http.admission import AtOnce
 from edgeserve.fronts.http.grpc_messages import KINDS
-from edgeserve.fronts.http.grpc_service import Stream, read_infer
+from edgeserve.fronts.http.grpc_service import InferStream, read_infer
 from edgeserve.fronts.http.kserve import FINAL, InferResponse
 from edgeserve.texts import ELEMENTS_MAX
 
@@ -52,7 +52,7 @@ def test_a_request_whose_answer_comes_in_pieces_leaves_its_room_with_the_first()
 
         places = Places(64 * LARGE, "bytes", lasting=True)
         held = Held(places, "a")
-        stream = Stream(infer, "a", held, 16 * LARGE, AtOnce(LARGE))  # room for one large request at a time
+        stream = InferStream(infer, "a", held, 16 * LARGE, AtOnce(LARGE))  # room for one large request at a time
         running = asyncio.ensure_future(stream.run(coming.get, write))
         await asyncio.wait_for(both.wait(), 5)
         assert len(asked) == 2 and held.count < LARGE

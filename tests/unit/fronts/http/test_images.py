@@ -35,7 +35,7 @@ def tensor(dtype, *shape):
     ],
 )
 def test_which_inputs_hold_an_image(dtype, shape, form):
-    assert images.form_of(tensor(dtype, *shape)) == (None if form is None else images.Form(*form))
+    assert images.form_of(tensor(dtype, *shape)) == (None if form is None else images.PictureForm(*form))
 
 
 def test_the_one_input_that_holds_an_image_is_found_and_others_are_named():
@@ -50,10 +50,10 @@ def test_the_one_input_that_holds_an_image_is_found_and_others_are_named():
 
 
 def test_pixels_take_the_inputs_dtype_range_and_axes():
-    planes = images.in_form(PIXELS, images.Form("float32", 2, 4, False, True, 1))
+    planes = images.in_form(PIXELS, images.PictureForm("float32", 2, 4, False, True, 1))
     assert planes.shape == (1, 3, 2, 4) and planes.dtype == np.float32
     assert np.allclose(planes[0, 1, 1, 2], PIXELS[1, 2, 1] / 255)
-    assert (images.in_form(PIXELS, images.Form("uint8", 2, 4, False, False, 0)) == PIXELS).all()
+    assert (images.in_form(PIXELS, images.PictureForm("uint8", 2, 4, False, False, 0)) == PIXELS).all()
 
 
 def test_image_files_are_read_and_scaled():

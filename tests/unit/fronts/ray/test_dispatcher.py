@@ -8,7 +8,7 @@ import pytest
 
 from edgeserve.answers import Answer
 from edgeserve.errors import BadInput, Dropped, Rejected, ServerGone
-from edgeserve.fronts.ray.calls import Call, Outlook, Reply, Stamp
+from edgeserve.fronts.ray.calls import Outlook, RayCall, RayReply, Stamp
 from edgeserve.fronts.ray.dispatcher import Dispatcher, spare
 
 
@@ -33,8 +33,8 @@ class FakeHandle:
         if callable(self.ends):
             await self.ends()
         elif self.ends is not None:
-            return Reply(error=self.ends)
-        return Reply(answer=Answer({"from": self.name}))
+            return RayReply(error=self.ends)
+        return RayReply(answer=Answer({"from": self.name}))
 
     async def stream(self, call):
         try:
@@ -76,7 +76,7 @@ def dispatched(scenario, *handles):
 
 
 def one(*handles, **call):
-    return dispatched(lambda dispatcher: dispatcher.infer(Call("a", {}, **call)), *handles)
+    return dispatched(lambda dispatcher: dispatcher.infer(RayCall("a", {}, **call)), *handles)
 
 
 REFUSED = Rejected("no", "cannot_make_deadline")
@@ -94,7 +94,7 @@ def test_calls_in_flight_count_by_their_expected_time():
         waiting = gate()
         for handle in (slow, fast):
             handle.ends = waiting.wait
-        calls = [asyncio.ensure_future(dispatcher.infer(Call("a", {}))) for _ in range(8)]
+        calls = [asyncio.ensure_future(dispatcher.infer(RayCall("a", {}))) for _ in range(8)]
         while len(slow.calls) + len(fast.calls) < 8:
             await asyncio.sleep(0)
         waiting.set()
@@ -142,11 +142,11 @@ def test_the_calls_of_a_replica_that_died_are_answered_by_another():
     async def scenario(dispatcher):
         stuck = asyncio.Event()
         a.ends = stuck.wait
-        early = [asyncio.ensure_future(dispatcher.infer(Call("a", {}))) for _ in range(5)]
+        early = [asyncio.ensure_future(dispatcher.infer(RayCall("a", {}))) for _ in range(5)]
         while len(a.calls) < 5:  # it has five calls when it dies, and only the last one is told
             await asyncio.sleep(0)
         a.dead = True
-        late = await dispatcher.infer(Call("a", {}))
+        late = await dispatcher.infer(RayCall("a", {}))
         table = dispatcher.table()
         replies = await asyncio.gather(*early)
         return [late, *replies], table
@@ -163,7 +163,7 @@ def test_a_replica_that_comes_back_gets_calls_again(monkeypatch):
 
     async def scenario(dispatcher):
         a.dead = True
-        first = await dispatcher.infer(Call("a", {}))
+        first = await dispatcher.infer(RayCall("a", {}))
         asked = a.asked_for_outlook
         while a.asked_for_outlook < asked + 3:
             await asyncio.sleep(0)
@@ -171,7 +171,7 @@ def test_a_replica_that_comes_back_gets_calls_again(monkeypatch):
         a.dead = False
         while not dispatcher.table()["a"]["up"]:
             await asyncio.sleep(0)
-        return first, await dispatcher.infer(Call("a", {})), dispatcher.table()
+        return first, await dispatcher.infer(RayCall("a", {})), dispatcher.table()
 
     a, b = FakeHandle("a", expected_ms=1.0), FakeHandle("b")
     (first, second, table), _ = dispatched(scenario, a, b)
@@ -184,7 +184,7 @@ def test_a_replica_that_says_nothing_any_more_counts_as_lost(monkeypatch):
 
     async def scenario(dispatcher):
         a.outlook = a.ends = asyncio.Event().wait  # its process has ended, and calls are held back without an error
-        return await dispatcher.infer(Call("a", {})), dispatcher.table()
+        return await dispatcher.infer(RayCall("a", {})), dispatcher.table()
 
     a, b = FakeHandle("a", expected_ms=1.0), FakeHandle("b")
     (reply, table), retries = dispatched(scenario, a, b)
@@ -194,7 +194,7 @@ def test_a_replica_that_says_nothing_any_more_counts_as_lost(monkeypatch):
 def test_a_lost_call_that_nobody_else_can_make_ends_with_a_typed_error():
     async def scenario(dispatcher):
         a.dead = True
-        return await dispatcher.infer(Call("a", {})), await dispatcher.infer(Call("a", {}))
+        return await dispatcher.infer(RayCall("a", {})), await dispatcher.infer(RayCall("a", {}))
 
     a = FakeHandle("a")
     (lost, nobody), _ = dispatched(scenario, a)
@@ -214,7 +214,7 @@ def test_a_stream_stays_where_its_state_is_and_moves_when_that_is_lost():
         return [*stream[:4], await dispatcher.infer(call()), await dispatcher.infer(call())]
 
     def call():
-        return Call("a", {}, options={"stream": "s"})
+        return RayCall("a", {}, options={"stream": "s"})
 
     slow, fast = FakeHandle("first", expected_ms=1.0), FakeHandle("second", expected_ms=10.0)
     replies, _ = dispatched(scenario, slow, fast)
@@ -224,7 +224,7 @@ def test_a_stream_stays_where_its_state_is_and_moves_when_that_is_lost():
 def test_an_app_that_nobody_knows_is_any_replicas_to_refuse():
     wrong = BadInput("unknown app")
     handle = FakeHandle("a", wrong)
-    reply, _ = dispatched(lambda dispatcher: dispatcher.infer(Call("nobody", {})), handle)
+    reply, _ = dispatched(lambda dispatcher: dispatcher.infer(RayCall("nobody", {})), handle)
     assert reply.error is wrong
 
 
@@ -247,7 +247,7 @@ def test_cancelling_the_asker_cancels_the_call_at_the_replica():
             raise
 
     async def scenario(dispatcher):
-        asked = asyncio.ensure_future(dispatcher.infer(Call("a", {})))
+        asked = asyncio.ensure_future(dispatcher.infer(RayCall("a", {})))
         while not handle.calls:
             await asyncio.sleep(0)
         asked.cancel()
@@ -265,10 +265,10 @@ def test_spare_time_counts_what_the_way_has_cost_already():
     sent = Stamp.now()
     old = Stamp(sent.boot, sent.monotonic_ns - 500_000_000, sent.wall_ns - 500_000_000)
     outlook = Outlook(1000.0, 10.0, 20.0)
-    assert 400 < spare(outlook, Call("a", {}, sent=old)) <= 480
-    assert 300 < spare(outlook, Call("a", {}, 1000.0, sent=old)) <= 480
-    assert spare(outlook, Call("a", {}, 10.0, {"on_late": "answer"}, old)) == 0.0
-    assert spare(None, Call("a", {})) is None and spare(Outlook(1000.0), Call("a", {})) is None
+    assert 400 < spare(outlook, RayCall("a", {}, sent=old)) <= 480
+    assert 300 < spare(outlook, RayCall("a", {}, 1000.0, sent=old)) <= 480
+    assert spare(outlook, RayCall("a", {}, 10.0, {"on_late": "answer"}, old)) == 0.0
+    assert spare(None, RayCall("a", {})) is None and spare(Outlook(1000.0), RayCall("a", {})) is None
 
 
 # --- faults of the question -------------------------------------------------------------------------------------------
@@ -293,7 +293,7 @@ def test_a_fault_of_the_question_ends_no_watch_and_the_replica_comes_back(monkey
 
     async def scenario(dispatcher):
         a.ends = stuck
-        asked = asyncio.ensure_future(dispatcher.infer(Call("a", {})))
+        asked = asyncio.ensure_future(dispatcher.infer(RayCall("a", {})))
         while not arrived:
             await asyncio.sleep(0)
         whole, a.outlook = a.outlook, broken
@@ -305,7 +305,7 @@ def test_a_fault_of_the_question_ends_no_watch_and_the_replica_comes_back(monkey
         a.outlook, a.ends = whole, None
         while not dispatcher.table()["a"]["up"]:
             await asyncio.sleep(0)
-        return moved, await dispatcher.infer(Call("a", {}))
+        return moved, await dispatcher.infer(RayCall("a", {}))
 
     a, b = FakeHandle("a", expected_ms=1.0), FakeHandle("b")
     (moved, again), retries = dispatched(scenario, a, b)
@@ -320,7 +320,7 @@ def test_a_fault_while_choosing_elsewhere_ends_no_call():
 
     async def scenario(dispatcher):
         b.outlook = broken
-        return await dispatcher.infer(Call("a", {}))
+        return await dispatcher.infer(RayCall("a", {}))
 
     a, b = FakeHandle("a", REFUSED, expected_ms=1.0), FakeHandle("b")
     reply, retries = dispatched(scenario, a, b)
@@ -334,7 +334,7 @@ def test_the_first_requests_all_wait_for_the_first_replica():
 
         async def ask():
             await dispatcher.start()
-            return await dispatcher.infer(Call("a", {}))
+            return await dispatcher.infer(RayCall("a", {}))
 
         try:
             replies = await asyncio.gather(ask(), ask())
@@ -351,7 +351,7 @@ def test_the_first_requests_all_wait_for_the_first_replica():
 
 def pieces(*handles, **call):
     async def scenario(dispatcher):
-        return [item async for item in dispatcher.stream(Call("a", {}, **call))]
+        return [item async for item in dispatcher.stream(RayCall("a", {}, **call))]
 
     return dispatched(scenario, *handles)
 
@@ -381,7 +381,7 @@ def test_after_the_first_piece_a_lost_replica_ends_the_answer():
 
 def test_who_stops_reading_ends_the_work():
     async def scenario(dispatcher):
-        items = dispatcher.stream(Call("a", {}))
+        items = dispatcher.stream(RayCall("a", {}))
         first = await items.__anext__()
         await items.aclose()
         return first, dispatcher.table()["a"]["in_flight"]
@@ -394,8 +394,8 @@ def test_who_stops_reading_ends_the_work():
 def test_pieces_of_nobody_end_with_a_typed_error():
     async def scenario(dispatcher):
         a.dead = True
-        await dispatcher.infer(Call("a", {}))
-        return [item async for item in dispatcher.stream(Call("a", {}))]
+        await dispatcher.infer(RayCall("a", {}))
+        return [item async for item in dispatcher.stream(RayCall("a", {}))]
 
     a = FakeHandle("a")
     (only,), _ = dispatched(scenario, a)

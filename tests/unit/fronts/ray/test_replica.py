@@ -22,7 +22,7 @@ from edgeserve.errors import (
     TimedOut,
     UnknownApp,
 )
-from edgeserve.fronts.ray.calls import Call, Reply, Stamp, boot_id
+from edgeserve.fronts.ray.calls import RayCall, RayReply, Stamp, boot_id
 from edgeserve.fronts.ray.client import ClusterClient, answer_of, call_of
 from edgeserve.fronts.ray.replica import Replica, outcome_of
 
@@ -71,7 +71,7 @@ def sent_ago(seconds):
 
 
 def asked(replica, *call, **more):
-    return asyncio.run(replica.infer(Call(*call, **more)))
+    return asyncio.run(replica.infer(RayCall(*call, **more)))
 
 
 def test_a_call_is_answered_and_counted(replica):
@@ -102,7 +102,7 @@ def test_what_is_wrong_with_a_request_comes_back_typed(replica):
 
 def test_pieces_come_before_the_reply_and_who_stops_reading_cancels(replica):
     async def read(count):
-        call = Call("chat", {"steps": np.int64(count)}, options={"hints": {"steps": float(count)}})
+        call = RayCall("chat", {"steps": np.int64(count)}, options={"hints": {"steps": float(count)}})
         items = replica.stream(call)
         got = []
         async for item in items:
@@ -120,7 +120,7 @@ def test_pieces_come_before_the_reply_and_who_stops_reading_cancels(replica):
     while asyncio.run(replica.stats())["apps"]["chat"]["outcomes"]["cancelled"] != 1:
         assert time.monotonic() < due, "what nobody reads goes on"
     assert replica._meters.opened[-1] == 0
-    refused = asyncio.run(_all(replica.stream(Call("chat", {}, -1.0))))
+    refused = asyncio.run(_all(replica.stream(RayCall("chat", {}, -1.0))))
     assert isinstance(refused[0].error, DeadlineExpired)
 
 
@@ -137,20 +137,20 @@ def test_the_outlook_says_what_a_request_could_expect(replica):
 def test_replies_survive_the_way():
     error = Rejected("app 'a': no", "cannot_make_deadline")
     error.id, error.slo_ms_min, error.lane = 7, 70.0, "gpu0"
-    again = pickle.loads(pickle.dumps(Reply(error=error, tried=("x",)))).error
+    again = pickle.loads(pickle.dumps(RayReply(error=error, tried=("x",)))).error
     assert type(again) is Rejected and str(again) == str(error)
     assert (again.id, again.reason, again.slo_ms_min, again.lane) == (7, "cannot_make_deadline", 70.0, "gpu0")
-    answer = pickle.loads(pickle.dumps(Reply(Answer({"y": np.arange(3)}, total_ms=5.0, id=9)))).answer
+    answer = pickle.loads(pickle.dumps(RayReply(Answer({"y": np.arange(3)}, total_ms=5.0, id=9)))).answer
     assert answer["y"].tolist() == [0, 1, 2] and answer.id == 9 and sum(answer.breakdown_ms.values()) == 5.0
 
 
 def test_times_count_from_sending_to_the_client():
-    call = Call("a", {}, 100.0, sent=sent_ago(0.25))
-    answer = answer_of(Reply(Answer({}, total_ms=5.0, breakdown_ms={"execute": 5.0}), slo_ms=100.0), call)
+    call = RayCall("a", {}, 100.0, sent=sent_ago(0.25))
+    answer = answer_of(RayReply(Answer({}, total_ms=5.0, breakdown_ms={"execute": 5.0}), slo_ms=100.0), call)
     assert answer.total_ms >= 250 and answer.late
     assert sum(answer.breakdown_ms.values()) == pytest.approx(answer.total_ms)
     with pytest.raises(Rejected):
-        answer_of(Reply(error=Rejected("no")), call)
+        answer_of(RayReply(error=Rejected("no")), call)
 
 
 def test_ages_are_exact_on_one_machine_and_never_negative_between_two():
@@ -163,8 +163,8 @@ def test_ages_are_exact_on_one_machine_and_never_negative_between_two():
 
 
 def test_labels_are_bounded():
-    assert outcome_of("a", Reply(error=Rejected("x", "queue_full")), 1.0)[1:3] == ("rejected", "queue_full")
-    assert outcome_of("a", Reply(error=Rejected("x", "a client's words: " * 9)), 1.0)[1:3] == ("rejected", "other")
+    assert outcome_of("a", RayReply(error=Rejected("x", "queue_full")), 1.0)[1:3] == ("rejected", "queue_full")
+    assert outcome_of("a", RayReply(error=Rejected("x", "a client's words: " * 9)), 1.0)[1:3] == ("rejected", "other")
 
 
 class FakePending:
@@ -193,7 +193,7 @@ class FakeFront:
 
 
 def test_the_client_asks_with_the_arguments_of_a_runtime():
-    front = FakeFront(Reply(Answer({"y": 1})))
+    front = FakeFront(RayReply(Answer({"y": 1})))
     assert ClusterClient(front).infer("a", {"x": 1}, slo_ms=50, priority_class="critical", stream="s")["y"] == 1
     (call,) = front.calls
     assert (call.app, call.inputs, call.slo_ms) == ("a", {"x": 1}, 50)
@@ -276,12 +276,12 @@ def both_ways(stream, lost=(), **options):
 
 
 def test_the_client_reads_pieces_and_then_the_answer():
-    for got, answer in both_ways(FakeStream({"t": 1}, {"t": 2}, Reply(Answer({"y": 3}, total_ms=5.0)))):
+    for got, answer in both_ways(FakeStream({"t": 1}, {"t": 2}, RayReply(Answer({"y": 3}, total_ms=5.0)))):
         assert got == [{"t": 1}, {"t": 2}] and answer["y"] == 3 and answer.total_ms >= 5.0
 
 
 def test_the_end_of_an_answer_in_pieces_is_typed_whatever_it_was():
-    for error in both_ways(FakeStream({"t": 1}, Reply(error=Rejected("no", "queue_full")))):
+    for error in both_ways(FakeStream({"t": 1}, RayReply(error=Rejected("no", "queue_full")))):
         assert isinstance(error, Rejected) and error.reason == "queue_full"
     for error in both_ways(FakeStream({"t": 1}, KeyError("gone")), lost=(KeyError,)):
         assert isinstance(error, ServerGone) and "did not reply" in str(error)

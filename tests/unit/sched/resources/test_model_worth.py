@@ -6,7 +6,7 @@ from itertools import combinations
 
 import pytest
 
-from edgeserve.sched.resources.model_worth import Asked
+from edgeserve.sched.resources.model_worth import AppDemand
 
 
 @pytest.mark.parametrize("members", [0, 2, 3, 6])
@@ -14,7 +14,7 @@ from edgeserve.sched.resources.model_worth import Asked
 def test_a_model_more_is_never_worth_less_and_an_ensemble_answers_with_some_of_its_members(needed, members):
     chosen = tuple(f"m{index}" for index in range(members))
     models = tuple(f"n{index}" for index in range(needed)) + chosen
-    app = Asked(models, chosen, 1, 1.0, 0.0)
+    app = AppDemand(models, chosen, 1, 1.0, 0.0)
     for count in range(len(models)):
         for some in combinations(models, count):
             here = set(some)
@@ -26,6 +26,6 @@ def test_a_model_more_is_never_worth_less_and_an_ensemble_answers_with_some_of_i
 
 
 def test_of_variants_the_best_that_is_there_counts():
-    app = Asked(("full", "small"), (), 1, 1.0, 0.0, {"full": 0.9, "small": 0.6})
+    app = AppDemand(("full", "small"), (), 1, 1.0, 0.0, {"full": 0.9, "small": 0.6})
     parts = [app.part(here) for here in (set(), {"small"}, {"full"}, {"full", "small"})]
     assert parts == pytest.approx([0.0, 0.6 / 0.9, 1.0, 1.0])

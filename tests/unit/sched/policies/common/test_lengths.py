@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from edgeserve.sched.policies.common.lengths import Lengths
+from edgeserve.sched.policies.common.lengths import LearnedLengths
 
 
 def finished(lengths, factor, seed=2, count=100, sigma=0.3, useless=False):
@@ -19,28 +19,28 @@ def finished(lengths, factor, seed=2, count=100, sigma=0.3, useless=False):
 
 
 def test_declared_lengths_are_believed_before_anything_was_seen_and_where_nothing_is_corrected():
-    assert abs(Lengths(True, 64.0).predict(40.0, None).mean() - 40.0) < 1e-6
-    believing = Lengths(False, 64.0)
+    assert abs(LearnedLengths(True, 64.0).predict(40.0, None).mean() - 40.0) < 1e-6
+    believing = LearnedLengths(False, 64.0)
     finished(believing, 3.0)
     assert abs(believing.predict(40.0, 0.2).mean() - 40.0) < 1e-6
 
 
 def test_lengths_declared_three_times_too_long_or_short_are_corrected():
     for factor in (3.0, 1 / 3):
-        lengths = Lengths(True, 64.0)
+        lengths = LearnedLengths(True, 64.0)
         finished(lengths, factor)
         for mean in (10.0, 20.0, 40.0):
             assert abs(lengths.predict(mean * factor, None).mean() / mean - 1) < 0.25
 
 
 def test_one_answer_does_not_make_hints_equal():
-    lengths = Lengths(True, 64.0)
+    lengths = LearnedLengths(True, 64.0)
     lengths.finished(20.0, 20)
     assert lengths.predict(80.0, None).mean() > 3 * lengths.predict(20.0, None).mean()
 
 
 def test_hints_that_say_nothing_become_equal_predictions():
-    useless, good = Lengths(True, 64.0), Lengths(True, 64.0)
+    useless, good = LearnedLengths(True, 64.0), LearnedLengths(True, 64.0)
     finished(useless, 1.0, useless=True)
     finished(good, 1.0)
 
@@ -53,7 +53,7 @@ def test_hints_that_say_nothing_become_equal_predictions():
 
 
 def test_without_hints_the_finished_answers_of_the_app_tell():
-    lengths = Lengths(True, 64.0)
+    lengths = LearnedLengths(True, 64.0)
     assert 50 < lengths.predict(None, None).mean() < 80  # what the option assumes
     for _ in range(30):
         lengths.finished(None, 200)
@@ -63,7 +63,7 @@ def test_without_hints_the_finished_answers_of_the_app_tell():
 
 def learnt(told, draw_steps):
     """Predictions for 900 answers, each before it came, and how long they were."""
-    lengths, predicted, real = Lengths(True, 64.0), [], []
+    lengths, predicted, real = LearnedLengths(True, 64.0), [], []
     for index in range(1000):
         steps = draw_steps()
         if index >= 100:
@@ -84,7 +84,7 @@ def test_of_lognormal_answers_the_mean_and_the_quantiles_are_right(told):
 
 
 def test_answers_of_one_token_and_absurd_hints_stay_finite():
-    lengths = Lengths(True, 64.0)
+    lengths = LearnedLengths(True, 64.0)
     for told in (0.0, -5.0, 1e30):
         lengths.finished(told, 1)
         assert 1.0 <= lengths.predict(told, None).mean() < 1e7

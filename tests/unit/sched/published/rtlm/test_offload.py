@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 
-from edgeserve.sched.published.rtlm.offload import Main, Window, goes_off, slowed_ns
+from edgeserve.sched.published.rtlm.offload import MainLane, RankWindow, goes_off, slowed_ns
 
-MAIN = Main(begins_ns=1000.0, step_ns=10.0, prefill_ns=20.0, waiting=4, batch=8, mean_steps=20.0)
+MAIN = MainLane(begins_ns=1000.0, step_ns=10.0, prefill_ns=20.0, waiting=4, batch=8, mean_steps=20.0)
 
 
 def test_a_long_task_goes_off_when_it_ends_earlier_there_with_what_others_are_spared():
@@ -25,7 +25,7 @@ def test_a_busier_processor_than_when_it_was_measured_takes_longer_and_nothing_s
 
 
 def test_the_quantile_of_the_last_numbers_is_that_of_a_sorted_list():
-    draw, window, kept = random.Random(3), Window(50), []
+    draw, window, kept = random.Random(3), RankWindow(50), []
     assert window.quantile(0.9) == 0.0 and window.mean() == 0.0
     for _ in range(300):
         value = draw.lognormvariate(3, 1)

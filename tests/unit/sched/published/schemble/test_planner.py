@@ -14,12 +14,12 @@ from edgeserve.sched.published.schemble.planner import (
     EXACT,
     LOOK_AHEAD,
     PRUNED_FROM,
-    Planner,
+    ProblemPlanner,
     best_greedy,
     greedy,
     marginal_greedy,
 )
-from edgeserve.sched.published.schemble.problem import REWARD_UNIT, Asked, Lanes, Option, fits, pack
+from edgeserve.sched.published.schemble.problem import REWARD_UNIT, AskedRequest, Lanes, ModelChoice, fits, pack
 
 
 def drawn(seed, count=None, models=None, shared=None, looseness=None):
@@ -39,7 +39,7 @@ def drawn(seed, count=None, models=None, shared=None, looseness=None):
         if draw.random() < 0.3:  # some began: only what is left of it, at its gain
             base = draw.randrange(1, 1 << models)
             row = [max(0.0, row[s | base] - row[base]) if not s & base else 0.0 for s in range(1 << models)]
-        asked.append(Asked(due, [Option(s, round(row[s] * REWARD_UNIT)) for s in range(1, 1 << models)]))
+        asked.append(AskedRequest(due, [ModelChoice(s, round(row[s] * REWARD_UNIT)) for s in range(1, 1 << models)]))
     return Lanes(lane_of, times, free, (1,) * models), asked
 
 
@@ -82,7 +82,7 @@ SEEDS = range(300)
 def test_the_plan_is_the_best_of_all_assignments():
     for seed in SEEDS:
         lanes, asked = drawn(seed)
-        plan = Planner().plan(lanes, asked)
+        plan = ProblemPlanner().plan(lanes, asked)
         assert plan.value == brute(lanes, asked), f"seed {seed}"
         assert fits(lanes, asked, plan.subsets), f"seed {seed}"
         rewards = [dict(item.options) for item in asked]
@@ -94,10 +94,10 @@ def test_a_plan_that_is_built_on_the_one_before_is_that_of_a_new_planner():
     for seed in range(100):
         lanes, asked = drawn(seed, count=5)
         _, others = drawn(seed + 1000, count=3, models=len(lanes.times_ns))
-        planner = Planner()
+        planner = ProblemPlanner()
         for kept in (5, 3, 1, 0, 5):
             changed = sorted([*asked[:kept], *others[: 5 - kept]], key=lambda item: item.due_ns)
-            plan, anew = planner.plan(lanes, changed), Planner().plan(lanes, changed)
+            plan, anew = planner.plan(lanes, changed), ProblemPlanner().plan(lanes, changed)
             assert (plan.value, plan.subsets) == (anew.value, anew.subsets), f"seed {seed}, {kept} kept"
 
 
@@ -105,7 +105,7 @@ def test_pruning_by_bounds_is_exact(monkeypatch):
     monkeypatch.setattr("edgeserve.sched.published.schemble.planner.PRUNED_FROM", 0)
     for seed in SEEDS:
         lanes, asked = drawn(seed)
-        plan = Planner().plan(lanes, asked)
+        plan = ProblemPlanner().plan(lanes, asked)
         assert (plan.value, plan.method) == (brute(lanes, asked), EXACT), f"seed {seed}"
         assert fits(lanes, asked, plan.subsets)
 
@@ -114,7 +114,7 @@ def test_greedy_plans_fit_and_bound_the_best_from_below():
     behind = 0
     for seed in SEEDS:
         lanes, asked = drawn(seed)
-        packed, best = pack(lanes, asked), Planner().plan(lanes, asked).value
+        packed, best = pack(lanes, asked), ProblemPlanner().plan(lanes, asked).value
         for plan in (greedy(packed), marginal_greedy(packed), best_greedy(packed)):
             assert fits(lanes, asked, plan.subsets), f"seed {seed}"
             assert plan.value <= best
@@ -124,11 +124,11 @@ def test_greedy_plans_fit_and_bound_the_best_from_below():
 
 def test_a_small_problem_is_bounded_too():
     lanes, asked = drawn("tight", count=20, models=3, shared=False, looseness=1.5)
-    plan = Planner().plan(lanes, asked)
+    plan = ProblemPlanner().plan(lanes, asked)
     assert pack(lanes, asked).shape <= PRUNED_FROM
     assert plan.method == EXACT
-    assert Planner(cells_max=plan.cells).plan(lanes, asked) == plan
-    planner = Planner(cells_max=plan.cells - 1)
+    assert ProblemPlanner(cells_max=plan.cells).plan(lanes, asked) == plan
+    planner = ProblemPlanner(cells_max=plan.cells - 1)
     bounded = planner.plan(lanes, asked)
     assert (bounded.method, bounded.value) == (BOUNDED, best_greedy(pack(lanes, asked)).value)
     assert planner.plan(lanes, asked[:2]).method == EXACT  # nothing of the plan that was given up is left
@@ -136,10 +136,10 @@ def test_a_small_problem_is_bounded_too():
 
 def test_requests_behind_the_look_ahead_wait():
     lanes, asked = drawn("many", count=40, models=2, shared=False, looseness=2.0)
-    plan = Planner().plan(lanes, asked)
+    plan = ProblemPlanner().plan(lanes, asked)
     assert len(plan.subsets) == 40
     assert not any(plan.subsets[LOOK_AHEAD:])
-    assert Planner().plan(lanes, []).subsets == ()
+    assert ProblemPlanner().plan(lanes, []).subsets == ()
 
 
 @pytest.mark.parametrize("delta", [0.1, 0.01, 0.001])
@@ -147,7 +147,7 @@ def test_algorithm_1_is_as_near_as_its_delta_says(delta):
     exactly = 0
     for seed in range(100):
         lanes, asked = drawn(seed)
-        best = Planner().plan(lanes, asked).value
+        best = ProblemPlanner().plan(lanes, asked).value
         plan = plan_published(lanes, asked, delta, 10**9)
         assert fits(lanes, asked, plan.subsets), f"seed {seed}"
         assert plan.method == PUBLISHED
@@ -158,28 +158,28 @@ def test_algorithm_1_is_as_near_as_its_delta_says(delta):
 
 def test_algorithm_1_rejects_rather_than_be_late_and_keeps_the_least_load():
     lanes = Lanes((0, 1), (40, 75), ((0,), (0,)), (1, 1))
-    late = Asked(39, [Option(1, REWARD_UNIT), Option(2, REWARD_UNIT)])
+    late = AskedRequest(39, [ModelChoice(1, REWARD_UNIT), ModelChoice(2, REWARD_UNIT)])
     assert plan_published(lanes, [late], 0.01, 10**6).subsets == (0,)
-    equal = Asked(100, [Option(1, REWARD_UNIT), Option(2, REWARD_UNIT), Option(3, REWARD_UNIT)])
+    equal = AskedRequest(100, [ModelChoice(1, REWARD_UNIT), ModelChoice(2, REWARD_UNIT), ModelChoice(3, REWARD_UNIT)])
     assert plan_published(lanes, [equal], 0.01, 10**6).subsets == (1,)
     assert plan_published(lanes, [equal, equal], 0.01, 0).subsets == (1, 0)  # no time for the second
 
 
 def test_replicas_serve_as_many_as_they_can_between_them():
     lanes = Lanes((0, 0 + 1), (40, 75), ((0, 0, 10), (0,)), (1, 1))
-    asked = [Asked(80, [Option(1, 90), Option(2, 95), Option(3, 100)]) for _ in range(8)]
-    plan = Planner().plan(lanes, asked)
+    asked = [AskedRequest(80, [ModelChoice(1, 90), ModelChoice(2, 95), ModelChoice(3, 100)]) for _ in range(8)]
+    plan = ProblemPlanner().plan(lanes, asked)
     assert sum(subset & 1 for subset in plan.subsets) == 5  # 2 + 2 + 1 executions of 40 ms by 80 ms
     assert sum(subset >> 1 for subset in plan.subsets) == 1
 
 
 def test_a_batch_serves_several_in_its_time():
     lanes = Lanes((0,), (50,), ((0,),), (4,))
-    asked = [Asked(100, [Option(1, 90)]) for _ in range(12)]
-    assert sum(Planner().plan(lanes, asked).subsets) == 8
+    asked = [AskedRequest(100, [ModelChoice(1, 90)]) for _ in range(12)]
+    assert sum(ProblemPlanner().plan(lanes, asked).subsets) == 8
     shared = Lanes((0, 0), (50, 40), ((0,),), (4, 4))
-    asked = [Asked(100, [Option(1, 90), Option(2, 80)]) for _ in range(12)]
-    chosen = Planner().plan(shared, asked).subsets
+    asked = [AskedRequest(100, [ModelChoice(1, 90), ModelChoice(2, 80)]) for _ in range(12)]
+    chosen = ProblemPlanner().plan(shared, asked).subsets
     first, second = chosen.count(1), chosen.count(2)
     assert -(-first // 4) * 50 + -(-second // 4) * 40 <= 100 + 50  # the last batch of each may be half empty
     assert first + second >= 4
@@ -209,7 +209,7 @@ def test_a_thousand_plans_are_those_of_the_day_they_were_stored():
     told, methods = hashlib.sha256(), set()
     for number in range(1000):
         lanes, asked, cells_max = varied(number)
-        plan = Planner(cells_max=cells_max).plan(lanes, asked)
+        plan = ProblemPlanner(cells_max=cells_max).plan(lanes, asked)
         packed = pack(lanes, asked)
         told.update(repr((*plan, *greedy(packed), *marginal_greedy(packed))).encode())
         methods.add(plan.method)

@@ -12,7 +12,7 @@ from edgeserve.config.files import resolve_path
 from edgeserve.config.schema import DEFAULT_POLICY, AppConfig, Config, ModelConfig
 from edgeserve.errors import ConfigError
 from edgeserve.live.hints import number_of
-from edgeserve.live.predictors import Predictor
+from edgeserve.predict.serving.predictors import Predictor
 from edgeserve.sched.core.build import policy_of
 
 ORDERED_BY_LENGTH = ("rtlm", DEFAULT_POLICY)

@@ -11,9 +11,9 @@ import pytest
 from edgeserve.config.loading import parse_config
 from edgeserve.engines.base import Result
 from edgeserve.errors import ConfigError
-from edgeserve.live import history_recorder
-from edgeserve.live.history_recorder import AppRecords, HistoryRecorder, recorded_apps
 from edgeserve.live.request import LiveRequest, request_of_call
+from edgeserve.predict.serving import history_recorder
+from edgeserve.predict.serving.history_recorder import AppRecords, HistoryRecorder, recorded_apps
 from edgeserve.sched.protocol.actions import RunBatch
 from edgeserve.sched.protocol.events import JobId
 

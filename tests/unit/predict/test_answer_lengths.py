@@ -8,9 +8,9 @@ import pytest
 
 from edgeserve.config.loading import parse_config
 from edgeserve.errors import ConfigError
-from edgeserve.live.answer_lengths import answer_lengths
-from edgeserve.live.predictors import Predictors
 from edgeserve.live.request import language_model
+from edgeserve.predict.serving.answer_lengths import answer_lengths
+from edgeserve.predict.serving.predictors import Predictors
 
 TALK = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "What is the capital of Peru?"}]
 
@@ -79,4 +79,4 @@ def test_a_clients_own_hint_stands() -> None:
         }
     )
     predictors = Predictors(config.apps["m"], ".", lengths.predictors)
-    assert predictors.complete({"steps": 5.0}, {"prompt": "Why?"}, lambda: 0)["steps"] == 5.0
+    assert predictors.on_arrival({"steps": 5.0}, {"prompt": "Why?"}, lambda: 0)["steps"] == 5.0

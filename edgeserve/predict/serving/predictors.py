@@ -4,8 +4,8 @@
 returns no number or takes too long, the request goes on without that hint, and people are told once. Which hints mean
 something is ``edgeserve/config/hints.py``'s; what a policy makes of them is the policy's.
 
-Callers in this process predict on their own thread (:meth:`Predictors.complete`); requests of the bus, on that of
-``prediction_worker.py``.
+Callers in this process predict on their own thread (:meth:`Predictors.on_arrival`); requests of the bus, on that of
+``live/prediction_worker.py``.
 """
 
 from __future__ import annotations
@@ -33,15 +33,26 @@ class Predictor(NamedTuple):
 
 
 class Predictors:
-    """The predictors of one app, and how long they took. Asked from any thread; knows no clock but the one that it is
-    handed."""
+    """The predictors of one app, and how long they took: the hook of :class:`~edgeserve.live.plug_ins.HintSource`.
+    ``lengths``: of ``answer_lengths.py``. Asked from any thread; knows no clock but the one that it is handed."""
 
-    __slots__ = ("_app", "_predictors", "_ignored", "_lock", "_count", "_took_ns", "_without")
+    __slots__ = ("_app", "_predictors", "_lengths", "_ignored", "_lock", "_count", "_took_ns", "_without", "usual")
 
-    def __init__(self, app: AppConfig, directory: str, counters: Sequence[Predictor] = ()) -> None:
+    def __init__(
+        self,
+        app: AppConfig,
+        directory: str,
+        counters: Sequence[Predictor] = (),
+        lengths: Any = None,
+    ) -> None:
         self._app = app.name
+        self._lengths = lengths
+        self.usual: Mapping[str, float] = {}
         own = load_predictors(app, directory)
         named = {predictor.hint for predictor in own}
+        if lengths is not None:
+            counters = [*counters, *lengths.predictors]
+            self.usual = {"steps": lengths.steps({}), "steps_sd": lengths.steps_sd({})}
         self._predictors = own + [counter for counter in counters if counter.hint not in named]
         self._ignored = IgnoredHints()
         self._lock = threading.Lock()
@@ -49,11 +60,21 @@ class Predictors:
         self._took_ns = 0
         self._without = 0
 
+    @property
+    def learns(self) -> bool:
+        """Whether answers teach it."""
+        return self._lengths is not None and self._lengths.learnt_from is not None
+
+    def on_answer(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> None:
+        """Learn from an answer."""
+        if self._lengths is not None:
+            self._lengths.learn(inputs, outputs)
+
     def missing(self, hints: Optional[Mapping[str, float]]) -> bool:
         """Whether a request with these hints leaves anything to predict."""
         return not hints or any(predictor.hint not in hints for predictor in self._predictors)
 
-    def complete(
+    def on_arrival(
         self, hints: Optional[Mapping[str, float]], inputs: Mapping[str, Any], clock_ns: Callable[[], int]
     ) -> Optional[Dict[str, float]]:
         """``hints`` with the predicted ones (``None`` without any); the request's own hints take precedence.
@@ -96,13 +117,15 @@ class Predictors:
         return self._ignored.counts()
 
     def table(self) -> Dict[str, Any]:
-        """The number of predicted requests, the average time of a prediction, and the number of requests that did not
-        wait."""
+        """The number of predicted requests, the average time of a prediction, the number of requests that did not
+        wait, and of answers that it learnt from."""
+        learnt = {} if self._lengths is None or not self.learns else {"learnt_from": self._lengths.learnt_from}
         with self._lock:
             return {
                 "count": self._count,
                 "mean_ms": ns_to_ms(self._took_ns) / max(1, self._count),
                 "went_without": self._without,
+                **learnt,
             }
 
     def _fail(self, predictor: Predictor, reason: str, error: BaseException | None) -> None:

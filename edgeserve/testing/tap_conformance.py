@@ -1,0 +1,84 @@
+"""The contract of taps (``live/plug_ins.py: Tap``), as a pytest class: subclass it, and say how yours is made.
+
+A tap hears of every step of the scheduler on the loop's thread. So it may neither change what it hears of, nor raise,
+nor wait; and it ends once.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from typing import Any, Dict, List, Tuple
+
+from edgeserve.config.loading import parse_config
+from edgeserve.config.schema import Config
+from edgeserve.sched.protocol.actions import Action, FinishRequest, LatencyBreakdown, Outcome
+from edgeserve.sched.protocol.events import Event, Request, RequestArrived, RequestCancelled
+
+START: Dict[str, Any] = {"footprints": {}, "resident": {}, "measured": {}, "sequences": {}, "sizes": {}, "profiles": []}
+"""What a scheduler without a model was built from."""
+
+STEPS = 2000
+STEP_NS_MAX = 1_000_000
+"""The most that a step may cost the loop in the mean: a batch of a small model takes as long."""
+
+
+class TapConformance:
+    """Subclass it, with a name that pytest collects, and override :meth:`tap`."""
+
+    def tap(self, place: Any) -> Any:
+        """A new tap; ``place`` is a folder for its files."""
+        raise NotImplementedError
+
+    def test_it_hears_of_steps_and_changes_none(self, tmp_path: Any) -> None:
+        """Events and actions belong to the scheduler."""
+        tap = self.tap(tmp_path)
+        tap.begin(START)
+        steps = [_step(number) for number in range(4)]
+        before = copy.deepcopy(steps)
+        for step in steps:
+            assert tap.tap(*step) is None
+        tap.close()
+        assert steps == before
+
+    def test_it_does_not_hold_up_the_loop(self, tmp_path: Any) -> None:
+        """Disks and networks are for a thread of its own."""
+        tap = self.tap(tmp_path)
+        tap.begin(START)
+        steps = [_step(number) for number in range(STEPS)]
+        began_ns = time.thread_time_ns()
+        for step in steps:
+            tap.tap(*step)
+        took_ns = time.thread_time_ns() - began_ns
+        tap.close()
+        assert took_ns < STEPS * STEP_NS_MAX
+
+    def test_it_goes_on_under_another_configuration(self, tmp_path: Any) -> None:
+        """A reload changes apps and models, not the taps."""
+        tap = self.tap(tmp_path)
+        tap.begin(START)
+        tap.tap(*_step(1))
+        tap.change(_config())
+        tap.tap(*_step(2))
+        tap.close()
+
+    def test_it_may_end_before_it_has_begun_and_ends_once(self, tmp_path: Any) -> None:
+        """A start that fails closes what was opened."""
+        self.tap(tmp_path).close()
+        tap = self.tap(tmp_path)
+        tap.begin(START)
+        tap.close()
+        tap.close()
+
+
+def _config() -> Config:
+    return parse_config(
+        {"model": {"m": {"engine": "synthetic", "expected": {"1": "1ms"}}}, "app": {"a": {"model": "m"}}}
+    )
+
+
+def _step(number: int) -> Tuple[int, List[Event], List[Action]]:
+    now_ns = 1_000_000 * number
+    request = Request(number, "a", now_ns, now_ns + 50_000_000)
+    end = FinishRequest(number, Outcome.CANCELLED, "cancelled by its client", LatencyBreakdown(0, 0, 0, 0))
+    return now_ns, [RequestArrived(request), RequestCancelled(number, "cancelled by its client")], [end]
