@@ -8,8 +8,9 @@ unless told otherwise; requests that name another host are then refused, so that
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import io
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Optional, Tuple
 
 from numpy.typing import NDArray
 
@@ -43,15 +44,19 @@ POLICY = "default-src 'none'; img-src 'self'; style-src 'unsafe-inline'; frame-a
 PART = "frame"
 
 
+def check_page(where: str, listen: str) -> Tuple[str, int]:
+    """Host and port of a page, which stand ``where``. Raises :class:`ConfigError`, also where nothing can draw."""
+    if importlib.util.find_spec("PIL") is None:
+        raise ConfigError(f"{where}: the page draws with Pillow: pip install 'edgeserve-runtime[camera]'")
+    return host_and_port(where, listen, EXAMPLE)
+
+
 class BoxesPage:
     """The page. ``summary`` is the line above the picture."""
 
-    def __init__(self, listen: str, summary: Callable[[], str]) -> None:
-        try:
-            import PIL  # noqa: F401
-        except ImportError:
-            raise ConfigError("--page draws with Pillow: pip install 'edgeserve-runtime[camera]'") from None
-        self._host, self._port = host_and_port("--page", listen, EXAMPLE)
+    def __init__(self, where: str, listen: str, summary: Callable[[], str]) -> None:
+        self._where = where
+        self._host, self._port = check_page(where, listen)
         self._summary = summary
         self._newest: Optional[Ended] = None
         self._jpeg = b""
@@ -71,7 +76,8 @@ class BoxesPage:
         try:
             server = await asyncio.start_server(self._answer, self._host, self._port, limit=HEAD_BYTES_MAX)
         except OSError as error:
-            raise ConfigError(f"--page {self._host}:{self._port}: cannot listen there: {error.strerror}") from None
+            place = f"{self._host}:{self._port}"
+            raise ConfigError(f"{self._where} = {place!r}: cannot listen there: {error.strerror}") from None
         self._port = server.sockets[0].getsockname()[1]
         self.place = f"http://{self._host}:{self._port}"
         return server

@@ -12,6 +12,7 @@ protocol has no password.
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import itertools
 import json
 import logging
@@ -147,13 +148,6 @@ class WyomingFront(Front):
     timeout_ms = PATIENCE_MS
 
     def __init__(self, client: AsyncClient, voice: Voice) -> None:
-        unknown = [role for role in voice.apps if role not in ROLES]
-        if unknown:
-            raise ConfigError(f"apps: {unknown[0]!r} is no role{nearest(unknown[0], ROLES)}")
-        if not any(voice.apps.values()):
-            raise ConfigError(
-                f"no app is named: give one of {', '.join(f'--{role}' for role in ROLES)}, or [front.wyoming] apps"
-            )
         super().__init__(client, voice)
         self.voice = voice
         self.apps: Dict[str, ServedApp] = {}
@@ -165,6 +159,19 @@ class WyomingFront(Front):
         self._numbers = itertools.count(1)
         self._tasks: Dict[asyncio.Task[None], None] = {}
 
+    @classmethod
+    def check(cls, settings: Voice) -> None:
+        """See :class:`~edgeserve.front.Front`."""
+        where = settings.where("apps")
+        for role in settings.apps:
+            if role not in ROLES:
+                raise ConfigError(f"{where}: {role!r} is no role{nearest(role, ROLES)}")
+        if not any(settings.apps.values()):
+            raise ConfigError(f"no app is named: set {where} for one of the roles {', '.join(ROLES)}")
+        host_and_port(settings.where("listen"), settings.listen, EXAMPLE)
+        if settings.zeroconf and importlib.util.find_spec("zeroconf") is None:
+            raise ConfigError(f"{settings.where('zeroconf')} needs zeroconf: pip install 'edgeserve-runtime[wyoming]'")
+
     async def look(self) -> None:
         """Ask the server for the apps. Raises :class:`EdgeServeError` where one cannot do what it is named for."""
         served = await self.client.apps()
@@ -175,7 +182,7 @@ class WyomingFront(Front):
             if role in self.apps and (len(self.apps[role].shape) != 1 or self.apps[role].shape[0] < 1):
                 raise ConfigError(
                     f"app {self.apps[role].name!r} takes {self.apps[role].dtype} of shape "
-                    f"{list(self.apps[role].shape)}; --{role} needs a known number of samples, such as "
+                    f"{list(self.apps[role].shape)}; the role {role} needs a known number of samples, such as "
                     f"{ROLES[role][2]}"
                 )
         if "intent" in self.apps:
@@ -240,11 +247,12 @@ class WyomingFront(Front):
 
     async def serve(self, stopped: asyncio.Event, ready: Ready) -> None:
         """See :class:`~edgeserve.front.Front`."""
-        host, port = host_and_port("--listen", self.voice.listen, EXAMPLE)
+        where = self.voice.where("listen")
+        host, port = host_and_port(where, self.voice.listen, EXAMPLE)
         try:
             server = await asyncio.start_server(self._accept, host, port)
         except OSError as error:
-            raise ConfigError(f"--listen {host}:{port}: {error}; expected such as 127.0.0.1:10300") from None
+            raise ConfigError(f"{where} = {self.voice.listen!r}: {error}; expected such as 127.0.0.1:10300") from None
         bound = server.sockets[0].getsockname()[1]
         try:
             async with _announced(self.voice.zeroconf, host, bound):
@@ -446,7 +454,7 @@ class Connection:
 
     def _app(self, role: str) -> ServedApp:
         if role not in self._front.apps:
-            raise BadInput(f"this front has no app for that: start it with --{role}")
+            raise BadInput(f"this front has no app of the role {role}: {self._front.voice.where('apps')} names none")
         return self._front.apps[role]
 
     def _options(self, app: ServedApp) -> Dict[str, Any]:
@@ -676,11 +684,9 @@ async def _announced(name: str, host: str, port: int) -> AsyncIterator[None]:
     if not name:
         yield
         return
-    try:
-        from zeroconf import InterfaceChoice
-        from zeroconf.asyncio import AsyncServiceInfo, AsyncZeroconf
-    except ImportError:
-        raise ConfigError("--zeroconf needs zeroconf: pip install 'edgeserve-runtime[wyoming]'") from None
+    from zeroconf import InterfaceChoice
+    from zeroconf.asyncio import AsyncServiceInfo, AsyncZeroconf
+
     anywhere = host in ("0.0.0.0", "::")
     address = _own_address() if anywhere else socket.gethostbyname(host)
     service = AsyncServiceInfo(

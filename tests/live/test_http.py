@@ -175,7 +175,7 @@ def test_texts_compressed_bodies_and_curls_default_content_type(front):
         ("/v2/models/double/infer", infer([0] * 4, slo_ms=1e-6), 504, "deadline_expired", "had passed"),
         ("/v2/models/double/infer", infer([-1] * 4), 500, "failed", "negative input"),
         ("/v2/models/double/infer", b"{nonsense", 400, "malformed", "not JSON"),
-        ("/v2/models/double/infer", b"x" * (1024**2 + 1), 413, "too_large", "[front.http] body_max"),
+        ("/v2/models/double/infer", b"x" * (1024**2 + 1), 413, "too_large", "raise body_max"),
         ("/v2/repository/models/double/load", {}, 501, "not_served", "scheduler"),
         ("/v2/cudasharedmemory/region/r/register", {}, 501, "not_served", "not served"),
     ],

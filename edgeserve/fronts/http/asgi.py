@@ -15,7 +15,6 @@ from typing import (
     AsyncIterator,
     Awaitable,
     Callable,
-    Collection,
     Dict,
     Iterator,
     List,
@@ -30,6 +29,8 @@ from edgeserve.errors import EdgeServeError, Malformed, TooLarge
 from edgeserve.front import ClientGone, Forbidden, NotServed, Places, Tokens, Unauthorized, is_loopback, origin_of
 from edgeserve.fronts.http.backend import note_parent
 from edgeserve.fronts.http.failures import details_of, message_of, status_of
+from edgeserve.fronts.http.settings import HttpConfig
+from edgeserve.units import ns_to_s
 
 log = logging.getLogger("edgeserve")
 
@@ -63,12 +64,14 @@ JSON_COST = 8
 class Bounds(NamedTuple):
     """The bounds on one request's body, and on all together (``bodies``: bytes by origin)."""
 
-    body_bytes_max: int
-    body_s_max: float  # how long it may take to arrive
-    json_bytes_max: int
+    config: HttpConfig
     bodies: Places
     host: Optional[str]  # where there is no token: the address that the front listens on
-    origins: Collection[str] = ()  # of pages that may ask
+
+    @property
+    def body_s_max(self) -> float:
+        """Seconds that a body may take to arrive."""
+        return ns_to_s(self.config.body_timeout_ns)
 
 
 class Call:
@@ -141,17 +144,21 @@ class Call:
     def hold_json(self, nbytes: int, bytes_max: int) -> None:
         """So many bytes of JSON are about to be read, ``bytes_max`` at most: what becomes of them is larger."""
         if nbytes > bytes_max:
-            mend = "" if bytes_max == JSON_AT_ONCE_MAX else "; send binary tensors, or raise [front.http] json_max"
+            mend = (
+                ""
+                if bytes_max == JSON_AT_ONCE_MAX
+                else f"; send binary tensors, or raise {self.bounds.config.where('json_max')}"
+            )
             raise TooLarge(f"the body has {nbytes} bytes of JSON, at most {bytes_max} are allowed{mend}")
         self.hold((JSON_COST - 1) * nbytes)
 
     async def body(self) -> bytes:
         """The whole body, unpacked where it is compressed. Raises :class:`TooLarge`, or :class:`Malformed` when it does
         not arrive."""
-        bytes_max = self.bounds.body_bytes_max
+        bytes_max = self.bounds.config.body_bytes_max
         length = self.header(b"content-length")
         if whole_of(length) > bytes_max * DISCARDED:
-            raise _too_large(whole_of(length), bytes_max)
+            raise self._too_large(whole_of(length))
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None, "called by a handler"
         overdue: List[bool] = []
@@ -191,7 +198,7 @@ class Call:
                 raise Malformed(f"the body ends in the middle of its {encoding} data")
             size += len(part)
             if size > bytes_max:
-                raise _too_large(size, bytes_max)
+                raise self._too_large(size)
             self.hold(len(part))
             parts.append(part)
         return b"".join(parts)
@@ -206,20 +213,27 @@ class Call:
             part = message.get("body", b"")
             size += len(part)
             if size > bytes_max * DISCARDED:
-                raise _too_large(size, bytes_max)
+                raise self._too_large(size)
             if size <= bytes_max:
                 self.hold(len(part))
                 parts.append(part)
             if not message.get("more_body", False):
                 self.read = True
                 if size > bytes_max:
-                    raise _too_large(size, bytes_max)
+                    raise self._too_large(size)
                 return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _too_large(self, size: int) -> TooLarge:
+        config = self.bounds.config
+        return TooLarge(
+            f"the body has {size} bytes or more, at most {config.body_bytes_max} are allowed; raise "
+            f"{config.where('body_max')}"
+        )
 
     async def json(self, empty: Any = None) -> Any:
         """The body as JSON; ``empty`` where there is none."""
         data = await self.body()
-        self.hold_json(len(data), min(JSON_AT_ONCE_MAX, self.bounds.json_bytes_max))
+        self.hold_json(len(data), min(JSON_AT_ONCE_MAX, self.bounds.config.json_bytes_max))
         return parse_json(data, empty)
 
     async def gone(self) -> None:
@@ -343,7 +357,7 @@ class Endpoint:
         note_parent(scope["headers"], b"traceparent")
         try:
             if self._bounds.host is not None:
-                _check_page(scope["headers"], self._bounds.host, self._bounds.origins)
+                _check_page(scope["headers"], self._bounds.host, self._bounds.config)
             call.tokens = self._tokens
             call.check_token()
             await self._handler(call)
@@ -367,20 +381,20 @@ class Endpoint:
         await call.answer(self._error_body(error), status, headers)
 
 
-def _check_page(headers: Headers, listens_on: str, origins: Collection[str]) -> None:
+def _check_page(headers: Headers, listens_on: str, config: HttpConfig) -> None:
     """Raises :class:`Forbidden` for what a page in a browser asks of a front without a token, unless it is the front's
-    own or one of ``origins``: any page may send requests to this machine's own ports, also by a name of its own that
-    leads there."""
+    own or one of its ``origins``: any page may send requests to this machine's own ports, also by a name of its own
+    that leads there."""
     own = b"http://" + next((value for key, value in headers if key == b"host"), b"")
     shown = next((value for key, value in headers if key == b"origin"), b"")
-    is_allowed = shown.decode("latin-1").lower() in origins
+    is_allowed = shown.decode("latin-1").lower() in config.origins
     for key, value in headers:
         if (key == b"origin" and value != own and not is_allowed) or (
             key == b"sec-fetch-site" and value not in (b"none", b"same-origin") and not is_allowed
         ):
             raise Forbidden(
                 "pages in a browser may ask a front that was started with a token, and send it; this one has none. "
-                "[front.http] origins names pages that may ask without"
+                f"{config.where('origins')} names pages that may ask without"
             )
         if key == b"host" and not _is_own_name(value, listens_on):
             raise Forbidden(
@@ -396,7 +410,3 @@ def _is_own_name(value: bytes, listens_on: str) -> bool:
         name = value.decode("latin-1").lower()
     name = name.strip("[]").rstrip(".")
     return name == listens_on or is_loopback(name)
-
-
-def _too_large(size: int, bytes_max: int) -> TooLarge:
-    return TooLarge(f"the body has {size} bytes or more, at most {bytes_max} are allowed; raise [front.http] body_max")

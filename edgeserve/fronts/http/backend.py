@@ -13,8 +13,10 @@ from edgeserve.answers import LAST_S, Answer, TimedOut
 from edgeserve.client import AsyncClient
 from edgeserve.errors import Cancelled, UnknownApp, nearest
 from edgeserve.front import ClientGone, Places
+from edgeserve.fronts.http.settings import HttpConfig
 from edgeserve.fronts.http.tensors import described
 from edgeserve.request_options import TRACEPARENT
+from edgeserve.units import ns_to_ms
 
 APPS_FRESH_S = 1.0
 """Seconds for which the list of apps is reused: a server may be given another configuration."""
@@ -43,16 +45,17 @@ LOOK_AFTER_S = 0.02
 class Backend:
     """Requests of all clients of the front, over one connection to the server.
 
-    ``in_flight_max`` bounds those without an answer, ``timeout_ms`` how long one may wait. For the event loop's thread.
+    For the event loop's thread.
     """
 
-    def __init__(self, client: AsyncClient, *, in_flight_max: int, timeout_ms: float) -> None:
+    def __init__(self, client: AsyncClient, config: HttpConfig) -> None:
         self.client = client.client
         self.asking = client
-        self.places = Places(in_flight_max, key="[front.http] in_flight_max")
+        self.places = Places(config.in_flight_max, key=config.where("in_flight_max"))
         self.seen: Dict[str, Shown] = {}
         self._open: Set[Any] = set()  # requests without an answer
-        self._timeout_ms = timeout_ms
+        self._timeout_ms = ns_to_ms(config.timeout_ns)
+        self._timeout_key = config.where("timeout")
         self._apps: Dict[str, Any] = {}
         self._apps_until_s = 0.0
 
@@ -132,7 +135,7 @@ class Backend:
             pending.cancel()
             if why == ["timed out"]:
                 raise TimedOut(
-                    f"app {app!r}: no answer within {self._timeout_ms:g} ms ([front.http] timeout); "
+                    f"app {app!r}: no answer within {self._timeout_ms:g} ms ({self._timeout_key}); "
                     "the request was cancelled"
                 ) from None
             if "gone" in why:

@@ -438,7 +438,8 @@ class _Calls:
         try:
             data = await asyncio.wait_for(context.read(), wait_s)
         except asyncio.TimeoutError:
-            raise Malformed(f"the message did not arrive within {wait_s:g} s ([front.http] body_timeout)") from None
+            key = self._config.where("body_timeout")
+            raise Malformed(f"the message did not arrive within {wait_s:g} s ({key})") from None
         if data is grpc.aio.EOF:
             raise Malformed("the call ended without a message")
         return bytes(data)
@@ -522,7 +523,7 @@ async def start_grpc(
     calls.port = port
     if not port:
         raise ConfigError(
-            f"[front.http] grpc = {place!r}: cannot listen there; another program may, or another front; "
+            f"{config.where('grpc')} = {place!r}: cannot listen there; another program may, or another front; "
             "give another port"
         )
     await server.start()

@@ -122,7 +122,7 @@ class KServeRoutes:
         else:
             body, length = await call.body(), call.header(HEADER_LENGTH)
             json_bytes = whole_of(length) if whole_of(length) >= 0 else len(body)
-            call.hold_json(json_bytes, self._bounds.json_bytes_max)
+            call.hold_json(json_bytes, self._bounds.config.json_bytes_max)
             header, inputs = await self._done(read_body, body, length, is_large=json_bytes >= LARGE_BYTES)
             request = self._of_json(call, header, inputs)
         response = await self._service.infer(request, call.gone, call.origin)
@@ -196,7 +196,7 @@ class KServeRoutes:
                     f"app {name!r} declares no input {key!r} in [app.{name}.inputs], so what a file would "
                     f"be is not known; declared: {', '.join(inputs) or 'none'}"
                 )
-            asked = (key, data, inputs[key], self._bounds.body_bytes_max)
+            asked = (key, data, inputs[key], self._bounds.config.body_bytes_max)
             run = asyncio.get_running_loop().run_in_executor
             with call.holding(await run(self._decoders, images.bytes_to_decode, *asked)):
                 value = await run(self._decoders, images.decode_file, *asked)

@@ -13,6 +13,7 @@ import pytest
 
 from edgeserve.errors import Dropped
 from edgeserve.fronts.http.backend import Backend
+from edgeserve.fronts.http.settings import HttpConfig
 
 
 class Ending:
@@ -53,7 +54,7 @@ async def ask(backend):
     "end", [lambda pending: pending.set_result(Answered()), lambda pending: pending.set_exception(Dropped("too late"))]
 )
 def test_nothing_is_kept_of_a_request_that_has_ended(uncollected, end):
-    backend = Backend(SimpleNamespace(client=Ending(end)), in_flight_max=1, timeout_ms=1000.0)
+    backend = Backend(SimpleNamespace(client=Ending(end)), HttpConfig(in_flight_max=1, timeout_ns=10**9))
     x, answer = asyncio.run(ask(backend))
     assert x() is None
     assert answer == "dropped" or answer() is None

@@ -12,6 +12,7 @@ from edgeserve.answers import Answer
 from edgeserve.errors import BadInput, Dropped, Failed, Rejected, RequestError, ServerGone, TimedOut
 from edgeserve.front import Places
 from edgeserve.front.origins import Tokens, read_tokens
+from edgeserve.fronts.http.settings import HttpConfig
 
 
 def test_a_stream_that_nobody_reads_ends():
@@ -38,7 +39,7 @@ def test_a_stream_that_nobody_reads_ends():
     async def receive():
         await asyncio.Event().wait()
 
-    bounds = Bounds(1000, 0.01, 1000, Places(10**6), None)
+    bounds = Bounds(HttpConfig(body_timeout_ns=10**7), Places(10**6), None)
     routes = ChatRoutes(Backend(), bounds, Tokens(), lambda: 0.0)
 
     async def handler(call):
@@ -57,7 +58,7 @@ def test_the_end_of_a_stream_waits_no_longer_for_its_reader(by, tmp_path):
     from edgeserve.fronts.http.page_routes import PageRoutes
 
     (tmp_path / "token").write_text("one 0123456789abcdef")
-    bounds = Bounds(1000, 0.05, 1000, Places(10**6), None)
+    bounds = Bounds(HttpConfig(body_timeout_ns=5 * 10**7), Places(10**6), None)
     tokens = read_tokens(str(tmp_path / "token"))
     page = PageRoutes(object(), bounds, tokens)
 
@@ -104,7 +105,7 @@ def test_what_a_request_holds_is_given_back_when_its_token_has_another_name(tmp_
     async def send(message):
         pass
 
-    endpoint = Endpoint(handler, Bounds(1000, 1.0, 1000, places, None), read_tokens(str(path)))
+    endpoint = Endpoint(handler, Bounds(HttpConfig(), places, None), read_tokens(str(path)))
     scope = {"method": "GET", "path": "/", "headers": [(b"authorization", b"Bearer 0123456789abcdef")]}
     asyncio.run(endpoint(scope, None, send))
     assert places.count == 0
@@ -159,7 +160,7 @@ def sent_by(choices, stream, **request):
     async def receive():
         await asyncio.Event().wait()
 
-    bounds = Bounds(1000, 10.0, 1000, Places(10**6), None)
+    bounds = Bounds(HttpConfig(), Places(10**6), None)
     call = Call({"method": "POST", "path": "/", "headers": [], "client": ("::1", 1)}, receive, send, bounds)
     asks, n = [{"place": place} for place in range(len(choices))], len(choices)
     asked = ChatRequest("m", asks, request.pop("options", {}), stream, n=n)
@@ -270,5 +271,9 @@ def test_an_answer_that_nobody_reads_ends(by, stuck):
 
     places = Places(10**6)
     scope = {"method": "GET", "path": "/", "headers": []}
-    asyncio.run(asyncio.wait_for(Endpoint(handler, Bounds(1000, 0.05, 1000, places, None))(scope, receive, send), 10))
+    asyncio.run(
+        asyncio.wait_for(
+            Endpoint(handler, Bounds(HttpConfig(body_timeout_ns=5 * 10**7), places, None))(scope, receive, send), 10
+        )
+    )
     assert places.count == 0
