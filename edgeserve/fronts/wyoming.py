@@ -79,7 +79,7 @@ from edgeserve.front import (
     tuple_of,
     user_at,
 )
-from edgeserve.front.sound import Converter
+from edgeserve.front.sound import RATE_HZ_MAX, RATE_HZ_MIN, Converter
 from edgeserve.fronts.listening import FULL_SCALE, RATE, SILENCE_S, VoiceActivity, WakeWords, as_type
 
 log = logging.getLogger("edgeserve")
@@ -635,7 +635,7 @@ class Connection:
         try:
             app = self._app("tts")
             answer = await self.ask("tts", {app.input: text})
-            rate = int(answer.outputs.get("rate", rate))
+            rate = _rate_of(answer, rate)
             sound = as_type(_sound_of(answer), "int16", 1.0)
             self._front.counts["spoken"] += 1
         except EdgeServeError as error:
@@ -656,6 +656,20 @@ def _text_of(answer: Answer) -> str:
     return str(answer.outputs["text"]).strip() if "text" in answer.outputs else texts[0].strip() if texts else ""
 
 
+def _rate_of(answer: Answer, rate: int) -> int:
+    """Output ``rate``, samples a second, or the configured one."""
+    found = answer.outputs.get("rate", rate)
+    try:
+        (told,) = np.asarray(found).reshape(-1).tolist()
+        whole = int(told)
+    except (TypeError, ValueError, OverflowError):
+        told, whole = found, 0
+    if whole != told or not RATE_HZ_MIN <= whole <= RATE_HZ_MAX:
+        expected = f"one whole number from {RATE_HZ_MIN} to {RATE_HZ_MAX}"
+        raise BadInput(f"the app answers rate = {str(found)[:40]!r}; expected {expected}")
+    return whole
+
+
 def _sound_of(answer: Answer) -> NDArray[Any]:
     """Output ``audio``, or the only array of numbers, flat."""
     value = answer.outputs.get("audio")
@@ -664,7 +678,7 @@ def _sound_of(answer: Answer) -> NDArray[Any]:
         value = arrays[0] if len(arrays) == 1 else None
     if value is None or np.asarray(value).dtype.kind not in "fi":
         raise BadInput(f"the app answers {', '.join(answer.outputs) or 'nothing'}; expected audio, int16 or float32")
-    return np.asarray(value).reshape(-1)
+    return np.nan_to_num(np.asarray(value).reshape(-1))
 
 
 def _entities(value: Any) -> List[Entity]:

@@ -12,7 +12,7 @@ from edgeserve.errors import ServerGone
 
 pytest.importorskip("aiomqtt", reason="the front needs aiomqtt: pip install '.[mqtt]'")
 
-from edgeserve.fronts.mqtt import PAYLOAD_BYTES_MAX, TOGETHER_MAX, Mqtt, MqttFront  # noqa: E402
+from edgeserve.fronts.mqtt import PAYLOAD_BYTES_MAX, TOGETHER_MAX, Mqtt, MqttFront
 
 MIB = 1024**2
 

@@ -25,7 +25,7 @@ from typing import (
     Tuple,
 )
 
-from edgeserve.errors import EdgeServeError, Malformed, TooLarge
+from edgeserve.errors import EdgeServeError, Failed, Malformed, TooLarge
 from edgeserve.front import ClientGone, Forbidden, NotServed, Places, Tokens, Unauthorized, is_loopback, origin_of
 from edgeserve.fronts.http.backend import note_parent
 from edgeserve.fronts.http.failures import details_of, message_of, status_of
@@ -313,8 +313,11 @@ def whole_of(text: str) -> int:
 
 
 def to_json(value: Any) -> bytes:
-    """Compact JSON. What JSON has no word for (an infinity) raises ``ValueError``."""
-    return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
+    """Compact JSON. Raises :class:`Failed` for what JSON has no word for, such as an infinity that an app answers."""
+    try:
+        return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
+    except ValueError as error:
+        raise Failed(f"the answer is no JSON: {error}") from None
 
 
 def parse_json(data: Any, empty: Any = None) -> Any:

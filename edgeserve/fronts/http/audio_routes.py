@@ -8,7 +8,6 @@ list of objects with ``start``, ``end`` and ``text``).
 from __future__ import annotations
 
 import asyncio
-import json
 from typing import Any, AsyncGenerator, Dict, List, Mapping, NamedTuple, Tuple
 
 import numpy as np
@@ -24,7 +23,7 @@ from edgeserve.fronts.http.asking import kept, send_stream
 from edgeserve.fronts.http.backend import Backend
 from edgeserve.fronts.http.chat import BadField
 from edgeserve.fronts.http.chat_routes import EVENT_STREAM
-from edgeserve.fronts.http.completion import error_body
+from edgeserve.fronts.http.completion import error_body, objects_of
 from edgeserve.fronts.http.forms import form_fields
 
 FORMATS = ("json", "text", "verbose_json", "srt", "vtt")
@@ -188,7 +187,7 @@ def answer_body(outputs: Mapping[str, Any], form: str) -> Tuple[Any, bytes]:
         return to_json({"text": text}), b"application/json"
     if "segments" not in outputs:
         raise BadInput(f"response_format = {form!r}: the app answers no segments")
-    segments: List[Dict[str, Any]] = json.loads(outputs["segments"])
+    segments = objects_of(outputs, "segments", "start", "end", "text")
     if form == "verbose_json":
         whole = {
             "task": "transcribe",

@@ -180,7 +180,7 @@ class HttpFront(Front):
     async def _warn_without_server(self) -> None:
         """Requests are answered with an error until a server is there, which the log should have first."""
         try:
-            await self.client.health()
+            await self._backend.ask("health")
         except EdgeServeError as error:
             log.warning("%s, or give --endpoint; until a server answers, requests get this error", error)
 
