@@ -372,18 +372,16 @@ class MqttFront(Front):
     async def _command(self, broker: aiomqtt.Client, answer: Answer) -> None:
         """An answer with a topic and a payload is published there, where a filter allows it."""
         topic, payload = answer.outputs.get("topic"), answer.outputs.get("payload")
-        if not topic or payload is None:
+        if not isinstance(topic, str) or not topic or payload is None:
             return
         try:
-            allowed = any(aiomqtt.Topic(str(topic)).matches(each) for each in self._options.publish)
+            allowed = any(aiomqtt.Topic(topic).matches(each) for each in self._options.publish)
         except ValueError:
             allowed = False
-        if not allowed or str(topic).startswith(f"{self._base}/"):
-            raise BadInput(
-                f"the answer's topic {str(topic)[:128]!r} is none that {self._options.where('publish')} allows"
-            )
+        if not allowed or topic.startswith(f"{self._base}/"):
+            raise BadInput(f"the answer's topic {topic[:128]!r} is none that {self._options.where('publish')} allows")
         self.counts["commands"] += 1
-        await broker.publish(str(topic), str(payload), qos=1)
+        await broker.publish(topic, str(payload), qos=1)
 
     async def _reload(self, broker: aiomqtt.Client, model: str) -> None:
         try:

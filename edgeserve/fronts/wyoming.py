@@ -579,9 +579,9 @@ class Connection:
                 came = False
                 async with stream:
                     async for piece in stream:
-                        if piece.get("text"):
+                        if _words(piece, "text"):
                             came = True
-                            await self.send(TranscriptChunk(str(piece["text"])))
+                            await self.send(TranscriptChunk(_words(piece, "text")))
                     text = _text_of(await stream.answer())
                 if text and not came:
                     await self.send(TranscriptChunk(text))
@@ -608,15 +608,15 @@ class Connection:
             stream = self._client.stream(app.name, {app.input: text}, origin=self._origin, **self._options(app))
             async with stream:
                 async for piece in stream:
-                    if piece.get("text") and not recognize:
+                    if _words(piece, "text") and not recognize:
                         if not came:
                             await self.send(HandledStart())
                         came = True
-                        await self.send(HandledChunk(str(piece["text"])))
+                        await self.send(HandledChunk(_words(piece, "text")))
                 answer = await stream.answer()
             self._front.counts["sentences"] += 1
-            name = str(answer.outputs.get("intent") or "")
-            said = str(answer.outputs.get("text", "")) if "intent" in answer.outputs else _text_of(answer)
+            name = _words(answer.outputs, "intent")
+            said = _words(answer.outputs, "text") if "intent" in answer.outputs else _text_of(answer)
             if name:
                 await self.send(Intent(name, _entities(answer.outputs.get("entities")), said or None))
             elif recognize or "intent" in answer.outputs:
@@ -650,10 +650,16 @@ class Connection:
 # --- sound and answers ------------------------------------------------------------------------------------------------
 
 
+def _words(outputs: Mapping[str, Any], name: str) -> str:
+    """An output that is text; nothing where the app answers something else, or nothing."""
+    value = outputs.get(name)
+    return value if isinstance(value, str) else ""
+
+
 def _text_of(answer: Answer) -> str:
-    """Output ``text``, or the only one that is text."""
-    texts = [value for value in answer.outputs.values() if isinstance(value, str)]
-    return str(answer.outputs["text"]).strip() if "text" in answer.outputs else texts[0].strip() if texts else ""
+    """Output ``text``, or the first that is text."""
+    names = ["text"] if "text" in answer.outputs else [name for name in answer.outputs if _words(answer.outputs, name)]
+    return _words(answer.outputs, names[0]).strip() if names else ""
 
 
 def _rate_of(answer: Answer, rate: int) -> int:
@@ -663,7 +669,7 @@ def _rate_of(answer: Answer, rate: int) -> int:
         (told,) = np.asarray(found).reshape(-1).tolist()
         whole = int(told)
     except (TypeError, ValueError, OverflowError):
-        told, whole = found, 0
+        told, whole = None, 0
     if whole != told or not RATE_HZ_MIN <= whole <= RATE_HZ_MAX:
         expected = f"one whole number from {RATE_HZ_MIN} to {RATE_HZ_MAX}"
         raise BadInput(f"the app answers rate = {str(found)[:40]!r}; expected {expected}")
@@ -683,7 +689,7 @@ def _sound_of(answer: Answer) -> NDArray[Any]:
 
 def _entities(value: Any) -> List[Entity]:
     """Output ``entities``: JSON text of an object, name -> value."""
-    if not value:
+    if value is None or isinstance(value, str) and not value:
         return []
     try:
         table = json.loads(value) if isinstance(value, (str, bytes)) else dict(value)

@@ -22,7 +22,7 @@ from edgeserve.fronts.mqtt import PAYLOAD_BYTES_MAX, Mqtt, MqttFront
 
 class TestMqtt(FrontConformance):
     INPUTS = {"text": {"dtype": "text"}}
-    OUTPUTS = {"text": "yes"}
+    OUTPUTS = {"text": "yes", "topic": "", "payload": ""}
     CLIENTS_NAME_APPS = False  # of the settings' apps
     CANNOT = {
         "a_client_that_goes_ends_its_request": "the broker stands between: it does not tell who has gone",

@@ -21,6 +21,7 @@ from wyoming.client import AsyncTcpClient
 from wyoming.error import Error
 from wyoming.event import Event
 from wyoming.handle import Handled, NotHandled
+from wyoming.intent import Intent, Recognize
 from wyoming.tts import Synthesize
 
 from edgeserve.fronts.wyoming import PART_BYTES_MAX, Voice, WyomingFront
@@ -70,6 +71,18 @@ class TestWyoming(FrontConformance):
             except asyncio.TimeoutError:
                 break
         return client._writer.transport.abort
+
+
+class TestIntents(TestWyoming):
+    OUTPUTS = {"text": "yes", "intent": "Nod", "entities": "{}"}
+    APP = {"outputs": ["text", "intent", "entities"]}
+
+    async def ask(self, place: str, app: str) -> str:
+        async with AsyncTcpClient(*address(place)) as client:
+            await client.write_event(Recognize("hi").event())
+            event = await client.read_event()
+            assert event is not None, "the front ended the connection"
+            return ANSWERED if Intent.is_type(event.type) else EMPTY
 
 
 class TestSpeech(TestWyoming):
