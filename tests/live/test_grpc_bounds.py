@@ -55,7 +55,7 @@ class Service:
         response.parameters["triton_final_response"] = True
         yield response
 
-    def server(self):
+    async def server(self):
         return {"name": "double", "version": "1", "extensions": []}
 
 

@@ -25,10 +25,10 @@ from typing import (
     Tuple,
 )
 
-from edgeserve.errors import EdgeServeError, Failed, Malformed, TooLarge
-from edgeserve.front import ClientGone, Forbidden, NotServed, Places, Tokens, Unauthorized, is_loopback, origin_of
+from edgeserve.errors import Failed, Malformed, TooLarge
+from edgeserve.front import ClientGone, Forbidden, NotServed, Places, Tokens, is_loopback, origin_of
 from edgeserve.fronts.http.backend import note_parent
-from edgeserve.fronts.http.failures import details_of, message_of, status_of
+from edgeserve.fronts.http.failures import details_of, message_of, note_fault, status_of
 from edgeserve.fronts.http.settings import HttpConfig
 from edgeserve.units import ns_to_s
 
@@ -107,11 +107,7 @@ class Call:
         """Raises :class:`Unauthorized` without a token, where there are tokens; later, too: one may be taken back."""
         if self.tokens is None:
             return
-        name = self.tokens.name_of(self.header(b"authorization"))
-        if name is None:
-            raise Unauthorized(
-                "this front needs the header 'Authorization: Bearer TOKEN' with a token of its token_file"
-            )
+        name = self.tokens.shown_by(self.header(b"authorization"))
         if self.token_name is None:  # a token that is renamed meanwhile: what the request holds is of its first name
             self.token_name = name
 
@@ -364,10 +360,8 @@ class Endpoint:
             call.tokens = self._tokens
             call.check_token()
             await self._handler(call)
-        except EdgeServeError as error:
-            await self._refuse(call, error)
-        except Exception as error:
-            log.exception("the front failed at %s %s", scope["method"], scope["path"])
+        except Exception as error:  # noqa: BLE001 logged, and answered
+            note_fault(error, f"{scope['method']} {scope['path']}")
             await self._refuse(call, error)
         finally:
             call.end()

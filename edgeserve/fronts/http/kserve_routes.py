@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Callable, Dict, List, Mapping, Tuple, TypeVar
+from typing import Any, Callable, Dict, List, Mapping, TypeVar
 from urllib.parse import parse_qsl
 
 import numpy as np
@@ -14,7 +14,7 @@ from starlette.routing import Route
 from edgeserve.config.gone import GONE
 from edgeserve.errors import BadInput
 from edgeserve.front import NotServed, Tokens, images
-from edgeserve.fronts.http.asgi import JSON, JSON_AT_ONCE_MAX, Bounds, Call, Endpoint, whole_of
+from edgeserve.fronts.http.asgi import JSON, JSON_AT_ONCE_MAX, Bounds, Call, Endpoint, Handler, whole_of
 from edgeserve.fronts.http.forms import form_fields
 from edgeserve.fronts.http.kserve import (
     HINT,
@@ -57,14 +57,21 @@ class KServeRoutes:
 
     def routes(self) -> List[Route]:
         """All but those of one model."""
+        table = [
+            ("/v2/health/live", ["GET"], self._asking("live")),
+            ("/v2/health/ready", ["GET"], self._asking("ready")),
+            ("/v2", ["GET"], self._asking("server")),
+            ("/v2/models/stats", ["GET"], self._asking("statistics", "model_stats")),
+            ("/v2/repository/index", ["GET", "POST"], self.index),
+            ("/v2/{rest:path}", ["GET", "POST"], self.nothing),
+        ]
         return [
             Route(
                 path,
                 Endpoint(handler, self._bounds, None if path.startswith("/v2/health") else self._tokens),
-                methods=[method],
+                methods=methods,
             )
-            for path, methods in self._table()
-            for method, handler in methods.items()
+            for path, methods, handler in table
         ]
 
     def ahead_of(self, router: Any) -> Any:
@@ -82,10 +89,10 @@ class KServeRoutes:
         """Serve a route of the model that the path names."""
         verbs = {
             "infer": ("POST", self.infer),
-            "": ("GET", self.model),
-            "ready": ("GET", self.model_ready),
-            "config": ("GET", self.config),
-            "stats": ("GET", self.statistics),
+            "": ("GET", self._asking("model")),
+            "ready": ("GET", self._asking("model_ready")),
+            "config": ("GET", self._asking("model_config")),
+            "stats": ("GET", self._asking("statistics", "model_stats")),
         }
         method = "GET" if call.scope["method"] == "HEAD" else call.scope["method"]
         readings = model_paths(behind(call.scope, MODELS), verbs)
@@ -97,16 +104,6 @@ class KServeRoutes:
             return
         call.scope = {**call.scope, "path_params": {"name": asked.name, "version": asked.version}}
         await verbs[asked.verb][1](call)
-
-    def _table(self) -> List[Tuple[str, Dict[str, Any]]]:
-        return [
-            ("/v2/health/live", {"GET": self.live}),
-            ("/v2/health/ready", {"GET": self.ready}),
-            ("/v2", {"GET": self.server}),
-            ("/v2/models/stats", {"GET": self.statistics}),
-            ("/v2/repository/index", {"POST": self.index, "GET": self.index}),
-            ("/v2/{rest:path}", {"GET": self.nothing, "POST": self.nothing}),
-        ]
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
@@ -207,34 +204,18 @@ class KServeRoutes:
 
     # --- questions ----------------------------------------------------------------------------------------------------
 
-    async def live(self, call: Call) -> None:
-        """The front answers."""
-        await call.answer()
+    def _asking(self, method: str, field: str = "") -> Handler:
+        """What answers a question by a method of the service: its JSON, below ``field`` where the protocol has one; of
+        a yes or no the status, 400 for no, as Triton says it."""
 
-    async def ready(self, call: Call) -> None:
-        """200 when the server accepts requests, else 400 as Triton says it."""
-        await call.answer(status=200 if await self._service.ready() else 400)
+        async def answer(call: Call) -> None:
+            found = await getattr(self._service, method)(**call.scope["path_params"])
+            if isinstance(found, bool):
+                await call.answer(status=200 if found else 400)
+            else:
+                await call.answer({field: found} if field else found)
 
-    async def server(self, call: Call) -> None:
-        """Name, version, extensions."""
-        await call.answer(self._service.server())
-
-    async def model(self, call: Call) -> None:
-        """An app's inputs and outputs."""
-        await call.answer(await self._service.model(call.path("name"), call.path("version")))
-
-    async def model_ready(self, call: Call) -> None:
-        """200 when an app can be asked."""
-        ready = await self._service.model_ready(call.path("name"), call.path("version"))
-        await call.answer(status=200 if ready else 400)
-
-    async def config(self, call: Call) -> None:
-        """An app in the words of Triton's configuration."""
-        await call.answer(await self._service.model_config(call.path("name"), call.path("version")))
-
-    async def statistics(self, call: Call) -> None:
-        """Counts and times."""
-        await call.answer({"model_stats": await self._service.statistics(call.path("name"), call.path("version"))})
+        return answer
 
     async def index(self, call: Call) -> None:
         """Every app."""
