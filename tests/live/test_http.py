@@ -642,9 +642,10 @@ def shape_of(field):
 
 
 def blocks(language):
-    """The fenced blocks of the page, asking this front."""
-    page = (Path(__file__).resolve().parents[2] / "docs" / "guide" / "http.md").read_text(encoding="utf-8")
-    return re.findall(rf"^```{language}\n(.*?)^```$", page, flags=re.M | re.S)
+    """The fenced blocks of the pages, asking this front."""
+    guide = Path(__file__).resolve().parents[2] / "docs" / "guide"
+    text = "".join([(guide / name).read_text(encoding="utf-8") for name in ("http.md", "openai.md")])
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, flags=re.M | re.S)
 
 
 def test_the_pages_commands_of_curl_are_answered(front, tmp_path):
@@ -682,7 +683,7 @@ def test_the_pages_examples_in_python_run(front, capsys, library, prints):
     pytest.importorskip(library, reason=f"{library} is not installed")
     (code,) = [block for block in blocks("python") if f"import {library}" in block]
     code = code.replace("localhost:8000", front.http).replace("50_000", "15_000_000").replace("2000}", "15000}")
-    exec(compile(code, "docs/guide/http.md", "exec"), {})
+    exec(compile(code, "docs/guide", "exec"), {})
     assert capsys.readouterr().out == prints
 
 
