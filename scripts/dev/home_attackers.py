@@ -123,7 +123,8 @@ while asker()() != "completed":
 )
 
 CAMERA_BEGIN = (
-    "import random, sys\nplace = sys.argv[9]\nos.setgroups([]); os.setgid(ANOTHER); os.setuid(ANOTHER)\n"
+    "import encodings.idna, random, sys\nplace = sys.argv[9]\n"
+    "os.setgroups([]); os.setgid(ANOTHER); os.setuid(ANOTHER)\n"
     + CAMERA_CALLS
     + """
 def all_of(count, act):
