@@ -37,7 +37,7 @@ help:
 	@echo "make plant-bugs  break the scheduler one line at a time: the tests must notice"
 	@echo "make mutants     change decisions of the scheduler at random places: the tests must notice nine of ten"
 	@echo "make hostile     a million mutated messages, a healthy client beside them"
-	@echo "make release     build the source distribution and the wheel, and try the wheel in new environments"
+	@echo "make release     build the source distribution and all wheels, try them, rehearse publishing; nothing is uploaded"
 	@echo "make site        the documentation as a site, in build/site; a link that leads nowhere ends it"
 	@echo "make ci          what CI runs: lint and portable tests on the oldest Python found, all tests on the newest"
 	@echo "make clean       remove virtual environments, caches and build output of this directory"

@@ -9,6 +9,7 @@ import json
 import os
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -148,6 +149,7 @@ class Server:
         http, grpc, self.metrics, wyoming, frigate = (free_place() for _ in range(5))
         self.places = {"bus": f"ipc://{folder}/bus/socket", "http": http, "grpc": grpc}
         self.places.update(wyoming=wyoming, frigate=f"tcp://{frigate}")
+        self.has_fast_broker = False
         extra = self._home()
         tokens = "".join([f"{name} {token}\n" for name, token in TOKENS.items()])
         config = CONFIG.replace("[server]\n", f'[server]\nmetrics = "{self.metrics}"\n') + PLACES + extra
@@ -158,8 +160,14 @@ class Server:
         self.process.wait_ready(self.places["bus"])
         due_s = time.monotonic() + READY_S
         for name, place in self.places.items():
-            while name != "bus" and not listens(place.rpartition("/")[2]) and time.monotonic() < due_s:
+            while name != "bus" and not self._is_there(name, place) and time.monotonic() < due_s:
                 time.sleep(0.1)
+
+    def _is_there(self, name: str, place: str) -> bool:
+        """Whether clients of a front can come; that for MQTT connects itself."""
+        if name == "mqtt":
+            return "as edgeserve/house" in (self.folder / "log").read_text(encoding="utf-8")
+        return listens(place.rpartition("/")[2])
 
     def _home(self) -> str:
         """The tables of the fronts that need more than their package: a broker, Pillow."""
@@ -170,7 +178,7 @@ class Server:
         else:
             broker = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
             atexit.register(broker.kill)
-            self.places["mqtt"] = place
+            self.places["mqtt"], self.has_fast_broker = place, command[0] != sys.executable
             tables += MQTT.format(port=place.rpartition(":")[2], askers=json.dumps(ASKERS))
         if importlib.util.find_spec("PIL") is not None:
             self.places["camera"] = free_place()
