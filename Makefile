@@ -105,7 +105,7 @@ test-nightly: $(VENV)/.test
 
 # One after the other, and each also where one before it failed.
 nightly:
-	$(MAKE) --keep-going --jobs 1 test-nightly plant-bugs soak mutants hostile release
+	$(MAKE) --keep-going --jobs 1 RELEASE=--pure test-nightly plant-bugs soak mutants hostile release
 
 # torch is large, and not every Python has a wheel of it for the CPU: an environment of its own.
 TORCH_PYTHON ?= python3.11
@@ -170,7 +170,7 @@ site: $(VENV)/.docs
 	$(IN) scripts/dev/site.py $(ARGS)
 
 release: | $(IN)
-	$(IN) scripts/dev/release.py $(ARGS)
+	$(IN) scripts/dev/release.py $(RELEASE) $(ARGS)
 
 ci:
 	.ci/run

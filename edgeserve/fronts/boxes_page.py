@@ -105,7 +105,7 @@ class BoxesPage:
         """Answer a request; True for the stream, which is still to be sent."""
         method, target = (head.split(" ", 2) + ["", ""])[:2]
         path = target.partition("?")[0]
-        hosts = [line[5:].strip() for line in head.split("\r\n") if line.lower().startswith("host:")]
+        hosts = [line[5:].strip().lower() for line in head.split("\r\n") if line.lower().startswith("host:")]
         named = hosts[0].rpartition(":")[0] or hosts[0] if hosts else ""
         sites = [line[15:].strip() for line in head.split("\r\n") if line.lower().startswith("sec-fetch-site:")]
         if any(site not in ("none", "same-origin") for site in sites):
@@ -118,8 +118,11 @@ class BoxesPage:
             await _send(writer, "200 OK", "text/html; charset=utf-8", HTML.encode())
         elif path == "/frame.jpg":
             if self._newest is None:
-                await asyncio.wait_for(self._came.wait(), WAIT_S)
-            await _send(writer, "200 OK", "image/jpeg", await self._picture())
+                await asyncio.wait({asyncio.ensure_future(self._came.wait())}, timeout=WAIT_S)
+            if self._newest is None:
+                await _send(writer, "503 Service Unavailable", "text/plain", b"no picture has come yet\n")
+            else:
+                await _send(writer, "200 OK", "image/jpeg", await self._picture())
         else:
             return True
         return False
@@ -163,8 +166,10 @@ def drawn(ended: Ended, summary: str) -> bytes:
     draw = ImageDraw.Draw(image)
     for box in ended.boxes:
         colour = COLOURS[sum(box.label.encode()) % len(COLOURS)]
-        left, top = box.x - box.width / 2, box.y - box.height / 2
-        draw.rectangle((left, top, left + box.width, top + box.height), outline=colour, width=2)
+        across = sorted([min(max(0.0, box.x + side * box.width / 2), image.width) for side in (-1, 1)])
+        down = sorted([min(max(0.0, box.y + side * box.height / 2), image.height) for side in (-1, 1)])
+        left, top = across[0], down[0]
+        draw.rectangle((left, top, across[1], down[1]), outline=colour, width=2)
         _text(draw, left, max(0.0, top - 12), f"{box.label} {box.score:.2f}".strip(), colour)
     _text(draw, 0, image.height - 12, f"{summary}, {ended.latency_ms:.0f} ms", (255, 255, 255))
     file = io.BytesIO()

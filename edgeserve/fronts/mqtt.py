@@ -119,6 +119,26 @@ def broker_name(value: Any, where: str) -> str:
     return name
 
 
+@takes(type="string", minLength=1)
+def topic_filter(value: Any, where: str) -> str:
+    """A filter of topics, with wildcards or without."""
+    levels = string(value, where).split("/")
+    is_filter = all(level in ("+", "#") or not {*level} & {*"+#\0"} for level in levels) and "#" not in levels[:-1]
+    if not value or not is_filter:
+        raise ConfigError(
+            f"{where} = {value!r}: expected a topic such as cameras/door; + is any level, # all at the end"
+        )
+    return str(value)
+
+
+@takes(type="string", pattern="^[^+#]*$")
+def topic(value: Any, where: str) -> str:
+    """A topic without wildcards, or nothing."""
+    if value and ("+" in topic_filter(value, where) or "#" in value):
+        raise ConfigError(f"{where} = {value!r}: a topic that is published to has no + and no #")
+    return string(value, where)
+
+
 @dataclass(frozen=True)
 class Mqtt(FrontSettings):
     """``[front.mqtt]``: the broker, and the topics that it gets and asks."""
@@ -131,11 +151,11 @@ class Mqtt(FrontSettings):
     user: str = entry(string, "")  # at the broker
     password_file: str = entry(string, "")  # whose first line is the user's password
     name: str = entry(broker_name, factory=lambda: host_name())  # of this front on the broker; default: the host's
-    discovery: str = entry(string, "homeassistant")  # the prefix of Home Assistant's discovery; empty: none
+    discovery: str = entry(topic, "homeassistant")  # the prefix of Home Assistant's discovery; empty: none
     ask: Tuple[str, ...] = entry(tuple_of(string), ())  # apps that are asked by topic
     askers: Tuple[str, ...] = entry(tuple_of(broker_name), ())  # names that the broker keeps for one user each
-    publish: Tuple[str, ...] = entry(tuple_of(string), ())  # filters of the topics that answers may publish to
-    cameras: Dict[str, str] = entry(table_of(string), factory=dict)  # camera -> the topic of its pictures
+    publish: Tuple[str, ...] = entry(tuple_of(topic_filter), ())  # filters of the topics that answers may publish to
+    cameras: Dict[str, str] = entry(table_of(topic_filter), factory=dict)  # camera -> the topic of its pictures
     detect: str = entry(string, "")  # the app that looks at them
     form: str = entry(one_of(*FORMS), "yolo")  # how it answers
     score_min: float = entry(number(0.0, 1.0), 0.4)  # the least score of a box

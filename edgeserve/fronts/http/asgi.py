@@ -172,14 +172,14 @@ class Call:
             raise
         finally:
             timer.cancel()
-        encoding = self.header(b"content-encoding")
+        encoding = self.header(b"content-encoding").lower()
         return await self._unpacked(data, encoding, bytes_max) if encoding else data
 
     async def _unpacked(self, data: bytes, encoding: str, bytes_max: int) -> bytes:
         """A body that came compressed, never more than ``bytes_max`` of it, nor more than there is room for."""
         if encoding == "identity":
             return data
-        if encoding not in ("gzip", "deflate"):
+        if encoding not in ("gzip", "x-gzip", "deflate"):
             raise NotServed(f"content-encoding {encoding[:40]!r} is not served; send gzip, deflate or none")
         machine = zlib.decompressobj(zlib.MAX_WBITS + 32)  # both have a header that says which it is
         parts: List[bytes] = []

@@ -34,8 +34,9 @@ floats of 8 bytes, as they are, scaled, and as frequencies before and after."""
 
 READ = ("file", "model", "language", "response_format", "stream", "slo_ms", "deadline_ms")
 NEUTRAL: Dict[str, Tuple[str, ...]] = {
-    "temperature": ("0", "0.0"),
+    "temperature": ("0", "0.0", "0.00", ""),
     "prompt": ("",),
+    "timestamp_granularities": ("segment",),
     "timestamp_granularities[]": ("segment",),
     "chunking_strategy": ("auto",),
 }

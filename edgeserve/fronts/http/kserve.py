@@ -108,6 +108,8 @@ def options_of(parameters: Mapping[str, Any]) -> Dict[str, Any]:
     mean nothing, or twice the same."""
     options: Dict[str, Any] = {}
     for name, value in parameters.items():
+        if value is None:
+            continue  # JSON's word for what is left out
         if name.startswith(HINT):
             options.setdefault("hints", {})[name[len(HINT) :]] = _number(name, value)
             continue

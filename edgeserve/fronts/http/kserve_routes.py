@@ -109,7 +109,7 @@ class KServeRoutes:
 
     async def infer(self, call: Call) -> None:
         """A request in JSON, with or without binary tensors, or files."""
-        content = call.header(b"content-type")
+        content = call.header(b"content-type").lower()
         if content.startswith("multipart/form-data"):
             header: Mapping[str, Any] = {}
             request = await self._of_form(call)
