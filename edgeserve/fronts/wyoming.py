@@ -255,7 +255,7 @@ class WyomingFront(Front):
             raise ConfigError(f"{where} = {self.voice.listen!r}: {error}; expected such as 127.0.0.1:10300") from None
         bound = server.sockets[0].getsockname()[1]
         try:
-            async with _announced(self.voice.zeroconf, host, bound):
+            async with announced(self.voice.where("zeroconf"), self.voice.zeroconf, host, bound):
                 ready(f"tcp://{host}:{bound}")
                 await stopped.wait()
         finally:
@@ -699,22 +699,28 @@ def _entities(value: Any) -> List[Entity]:
 
 
 @asynccontextmanager
-async def _announced(name: str, host: str, port: int) -> AsyncIterator[None]:
-    """While this lasts, Home Assistant finds the front (mDNS). Without a name nothing is announced."""
+async def announced(where: str, name: str, host: str, port: int) -> AsyncIterator[None]:
+    """While this lasts, Home Assistant finds the front (mDNS) by a name, which stands ``where``. Without a name nothing
+    is announced. Raises :class:`ConfigError`."""
     if not name:
         yield
         return
-    from zeroconf import InterfaceChoice
+    from zeroconf import BadTypeInNameException, InterfaceChoice
     from zeroconf.asyncio import AsyncServiceInfo, AsyncZeroconf
 
     anywhere = host in ("0.0.0.0", "::")
     address = _own_address() if anywhere else socket.gethostbyname(host)
-    service = AsyncServiceInfo(
-        SERVICE, f"{name}.{SERVICE}", addresses=[socket.inet_aton(address)], port=port, server=f"{name}.local."
-    )
+    try:
+        service = AsyncServiceInfo(
+            SERVICE, f"{name}.{SERVICE}", addresses=[socket.inet_aton(address)], port=port, server=f"{name}.local."
+        )
+    except BadTypeInNameException as error:
+        raise ConfigError(f"{where} = {name!r}: mDNS has no such name ({error})") from None
     zeroconf = AsyncZeroconf(interfaces=InterfaceChoice.Default if anywhere else [address])
     try:
-        await zeroconf.async_register_service(service)
+        await zeroconf.async_register_service(service, allow_name_change=True)
+        if service.name != f"{name}.{SERVICE}":
+            log.warning("%s = %r is taken on this network: announced as %s", where, name, service.name)
         yield
         await zeroconf.async_unregister_service(service)
     finally:
