@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from dataclasses import dataclass, field
 from time import time
 from typing import Any, Callable, ClassVar, Mapping, Tuple, Type
@@ -43,6 +44,7 @@ class Front:
         self.client = client
         self.settings = settings
         self.clock_s: Callable[[], float] = time  # the time of day, for protocols whose answers have it
+        self.counts: Counter[str] = Counter()  # what was done, for the summary
 
     @classmethod
     def check(cls, settings: Any) -> None:
@@ -69,4 +71,4 @@ class Front:
 
     def summary(self) -> str:
         """What was done, for the log when the front ends."""
-        return "stopped"
+        return ", ".join(f"{count} {what}" for what, count in sorted(self.counts.items())) or "nothing asked"

@@ -23,9 +23,9 @@ from edgeserve.front import (
     host_and_port,
     integer,
     is_loopback,
+    lines_of,
     number,
     one_of,
-    read_text,
     string,
     tuple_of,
 )
@@ -69,7 +69,7 @@ class CameraFront(Front):
 
     def __init__(self, client: AsyncClient, settings: CameraSettings) -> None:
         super().__init__(client, settings)
-        labels = read_labels(settings.where("labels_file"), settings.labels_file)
+        labels = lines_of(settings.where("labels_file"), settings.labels_file)
         self.detector = Detector(
             client, settings.app, settings.form, settings.score, settings.size, settings.letterbox, labels
         )
@@ -86,7 +86,7 @@ class CameraFront(Front):
         for key in ("source", "app"):
             if not getattr(settings, key):
                 raise ConfigError(f"a camera needs a source and an app: set {settings.where(key)}")
-        read_labels(settings.where("labels_file"), settings.labels_file)
+        lines_of(settings.where("labels_file"), settings.labels_file)
         if settings.page:
             check_page(settings.where("page"), settings.page)
 
@@ -132,14 +132,6 @@ def opened(where: str, lines: str, stack: contextlib.ExitStack) -> Optional[Text
         return stack.enter_context(open(lines, "a", encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"{where} = {lines!r} cannot be written: {error.strerror}") from None
-
-
-def read_labels(where: str, path: str) -> Tuple[str, ...]:
-    """The names of classes in a file, a line each. Raises :class:`ConfigError`."""
-    try:
-        return tuple(read_text(path).splitlines()) if path else ()
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{where} = {path!r} cannot be read: {error}") from None
 
 
 def line_of(ended: Ended) -> str:

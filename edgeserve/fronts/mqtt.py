@@ -46,11 +46,11 @@ from edgeserve.front import (
     integer,
     key_of,
     label_of,
+    lines_of,
     number,
     of_text,
     one_line,
     one_of,
-    read_text,
     string,
     table_of,
     takes,
@@ -186,7 +186,6 @@ class MqttFront(Front):
         self._self = f"{socket.gethostname()} {os.getpid()} {secrets.token_hex(4)}"
         self._has_told = self._is_known = False  # the broker who this is; before this connection
         self._troubles = Troubles("mqtt")
-        self.counts: Counter[str] = Counter()
 
     @classmethod
     def check(cls, settings: Mqtt) -> None:
@@ -212,10 +211,6 @@ class MqttFront(Front):
         if self._options.detect:
             example = 'image = { dtype = "uint8", shape = [320, 320, 3] }'
             self._detector = app_for(self._apps, self._options.detect, "pictures", of_image, example)
-
-    def summary(self) -> str:
-        """See :class:`~edgeserve.front.Front`."""
-        return ", ".join(f"{count} {what}" for what, count in sorted(self.counts.items())) or "nothing asked"
 
     async def serve(self, stopped: asyncio.Event, ready: Ready) -> None:
         """Serve until ``stopped``, and at most :data:`END_S` more. A broker that is not there, or goes, is tried again;
@@ -560,11 +555,7 @@ class MqttFront(Front):
 
 
 def _password_of(settings: Mqtt) -> str:
-    path = settings.password_file
-    try:
-        return "".join(read_text(path).splitlines()[:1]).strip() if path else ""
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{settings.where('password_file')} = {path!r} cannot be read: {error}") from None
+    return "".join(lines_of(settings.where("password_file"), settings.password_file)[:1]).strip()
 
 
 def check_size(what: str, payload: bytes) -> None:

@@ -19,7 +19,6 @@ import logging
 import os
 import re
 import socket
-from collections import Counter
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, AsyncIterator, Awaitable, Callable, Dict, List, Mapping, Optional, Tuple
@@ -151,7 +150,6 @@ class WyomingFront(Front):
         super().__init__(client, voice)
         self.voice = voice
         self.apps: Dict[str, ServedApp] = {}
-        self.counts: Counter[str] = Counter()
         self.troubles = Troubles("wyoming")
         self._has_intents = False
         self._seats = Seats(CONNECTIONS_MAX, CONNECTIONS_OF_ONE_MAX)
@@ -240,10 +238,6 @@ class WyomingFront(Front):
             voices = [TtsVoice(**told("tts", "text to speech"), languages=languages)]
             info.tts = [TtsProgram(**told("tts", "text to speech"), voices=voices, supports_synthesize_streaming=True)]
         return info
-
-    def summary(self) -> str:
-        """See :class:`~edgeserve.front.Front`."""
-        return ", ".join(f"{count} {what}" for what, count in sorted(self.counts.items())) or "nothing asked"
 
     async def serve(self, stopped: asyncio.Event, ready: Ready) -> None:
         """See :class:`~edgeserve.front.Front`."""
