@@ -25,9 +25,11 @@ from typing import (
     Tuple,
 )
 
+from starlette.routing import Route
+
 from edgeserve.errors import Failed, Malformed, TooLarge
 from edgeserve.front import ClientGone, Forbidden, NotServed, Places, Tokens, is_loopback, origin_of
-from edgeserve.fronts.http.backend import note_parent
+from edgeserve.fronts.http.backend import Backend, note_parent
 from edgeserve.fronts.http.failures import details_of, message_of, note_fault, status_of
 from edgeserve.fronts.http.settings import HttpConfig
 from edgeserve.units import ns_to_s
@@ -376,6 +378,21 @@ class Endpoint:
         if status == 401:
             headers.append((b"www-authenticate", b"Bearer"))
         await call.answer(self._error_body(error), status, headers)
+
+
+class Site(NamedTuple):
+    """What the routes of a front share: the server that they ask, the bounds, what clients must show, and the form of
+    an error."""
+
+    backend: Backend
+    bounds: Bounds
+    tokens: Tokens
+    body: ErrorBody = error_body
+
+    def route(self, path: str, handler: Handler, *methods: str, is_open: bool = False) -> Route:
+        """A route; ``is_open``: for clients without a token, too."""
+        endpoint = Endpoint(handler, self.bounds, None if is_open else self.tokens, self.body)
+        return Route(path, endpoint, methods=list(methods))
 
 
 def _check_page(headers: Headers, listens_on: str, config: HttpConfig) -> None:

@@ -105,7 +105,7 @@ class HttpFront(Front):
         from starlette.applications import Starlette
 
         from edgeserve.fronts.http import browsers
-        from edgeserve.fronts.http.asgi import Bounds
+        from edgeserve.fronts.http.asgi import Bounds, Site
         from edgeserve.fronts.http.audio_routes import AudioRoutes
         from edgeserve.fronts.http.chat_routes import ChatRoutes
         from edgeserve.fronts.http.health_routes import HealthRoutes
@@ -115,15 +115,15 @@ class HttpFront(Front):
 
         config = self.config
         host = None if self._tokens else host_and_port(config.where("listen"), config.listen, EXAMPLE)[0]
-        bounds = Bounds(config, self._admission.bodies, host)
-        kserve = KServeRoutes(self._service, bounds, self._tokens)
+        site = Site(self._backend, Bounds(config, self._admission.bodies, host), self._tokens)
+        kserve = KServeRoutes(self._service, site)
         routes = [
             *kserve.routes(),
-            *AudioRoutes(self._backend, bounds, self._tokens).routes(),
-            *ChatRoutes(self._backend, bounds, self._tokens, self.clock_s).routes(),
-            *OllamaRoutes(self._backend, bounds, self._tokens, self.clock_s).routes(),
-            *HealthRoutes(self._backend, bounds, self._tokens).routes(),
-            *PageRoutes(self._backend, bounds, self._tokens).routes(),
+            *AudioRoutes(site).routes(),
+            *ChatRoutes(site, self.clock_s).routes(),
+            *OllamaRoutes(site, self.clock_s).routes(),
+            *HealthRoutes(site).routes(),
+            *PageRoutes(site).routes(),
         ]
         router = Starlette(routes=routes)
         router.router.redirect_slashes = False  # the way back is the proxy's, where there is one

@@ -13,8 +13,8 @@ from starlette.routing import Route
 
 from edgeserve.config.gone import GONE
 from edgeserve.errors import BadInput
-from edgeserve.front import NotServed, Tokens, images
-from edgeserve.fronts.http.asgi import JSON, JSON_AT_ONCE_MAX, Bounds, Call, Endpoint, Handler, whole_of
+from edgeserve.front import NotServed, images
+from edgeserve.fronts.http.asgi import JSON, JSON_AT_ONCE_MAX, Call, Endpoint, Handler, Site, whole_of
 from edgeserve.fronts.http.forms import form_fields
 from edgeserve.fronts.http.kserve import (
     HINT,
@@ -49,34 +49,26 @@ NO_CONTROL = "models are loaded and evicted by the scheduler; there is nothing t
 class KServeRoutes:
     """The routes, and what each of them does."""
 
-    def __init__(self, service: OpenInference, bounds: Bounds, tokens: Tokens) -> None:
+    def __init__(self, service: OpenInference, site: Site) -> None:
         self._service = service
-        self._bounds = bounds
-        self._tokens = tokens
+        self._site = site
         self._decoders = ThreadPoolExecutor(DECODERS, thread_name_prefix="edgeserve-decode")
 
     def routes(self) -> List[Route]:
         """All but those of one model."""
-        table = [
-            ("/v2/health/live", ["GET"], self._asking("live")),
-            ("/v2/health/ready", ["GET"], self._asking("ready")),
-            ("/v2", ["GET"], self._asking("server")),
-            ("/v2/models/stats", ["GET"], self._asking("statistics", "model_stats")),
-            ("/v2/repository/index", ["GET", "POST"], self.index),
-            ("/v2/{rest:path}", ["GET", "POST"], self.nothing),
-        ]
+        route = self._site.route
         return [
-            Route(
-                path,
-                Endpoint(handler, self._bounds, None if path.startswith("/v2/health") else self._tokens),
-                methods=methods,
-            )
-            for path, methods, handler in table
+            route("/v2/health/live", self._asking("live"), "GET", is_open=True),
+            route("/v2/health/ready", self._asking("ready"), "GET", is_open=True),
+            route("/v2", self._asking("server"), "GET"),
+            route("/v2/models/stats", self._asking("statistics", "model_stats"), "GET"),
+            route("/v2/repository/index", self.index, "GET", "POST"),
+            route("/v2/{rest:path}", self.nothing, "GET", "POST"),
         ]
 
     def ahead_of(self, router: Any) -> Any:
         """An ASGI application that answers what concerns one model itself and gives any other request to ``router``."""
-        endpoint = Endpoint(self.of_model, self._bounds, self._tokens)
+        endpoint = Endpoint(self.of_model, self._site.bounds, self._site.tokens)
 
         async def application(scope: Any, receive: Any, send: Any) -> None:
             path = scope.get("path", "")
@@ -119,7 +111,7 @@ class KServeRoutes:
         else:
             body, length = await call.body(), call.header(HEADER_LENGTH)
             json_bytes = whole_of(length) if whole_of(length) >= 0 else len(body)
-            call.hold_json(json_bytes, self._bounds.config.json_bytes_max)
+            call.hold_json(json_bytes, self._site.bounds.config.json_bytes_max)
             header, inputs = await self._done(read_body, body, length, is_large=json_bytes >= LARGE_BYTES)
             request = self._of_json(call, header, inputs)
         response = await self._service.infer(request, call.gone, call.origin)
@@ -193,7 +185,7 @@ class KServeRoutes:
                     f"app {name!r} declares no input {key!r} in [app.{name}.inputs], so what a file would "
                     f"be is not known; declared: {', '.join(inputs) or 'none'}"
                 )
-            asked = (key, data, inputs[key], self._bounds.config.body_bytes_max)
+            asked = (key, data, inputs[key], self._site.bounds.config.body_bytes_max)
             run = asyncio.get_running_loop().run_in_executor
             with call.holding(await run(self._decoders, images.bytes_to_decode, *asked)):
                 value = await run(self._decoders, images.decode_file, *asked)
