@@ -37,7 +37,7 @@ help:
 	@echo "make plant-bugs  break the scheduler one line at a time: the tests must notice"
 	@echo "make mutants     change decisions of the scheduler at random places: the tests must notice nine of ten"
 	@echo "make hostile     a million mutated messages, a healthy client beside them"
-	@echo "make release     build the source distribution and the wheel, and try the wheel in new environments"
+	@echo "make release     build the source distribution and all wheels, try them, rehearse publishing; nothing is uploaded"
 	@echo "make site        the documentation as a site, in build/site; a link that leads nowhere ends it"
 	@echo "make ci          what CI runs: lint and portable tests on the oldest Python found, all tests on the newest"
 	@echo "make clean       remove virtual environments, caches and build output of this directory"
@@ -105,7 +105,7 @@ test-nightly: $(VENV)/.test
 
 # One after the other, and each also where one before it failed.
 nightly:
-	$(MAKE) --keep-going --jobs 1 test-nightly plant-bugs soak mutants hostile release
+	$(MAKE) --keep-going --jobs 1 RELEASE=--pure test-nightly plant-bugs soak mutants hostile release
 
 # torch is large, and not every Python has a wheel of it for the CPU: an environment of its own.
 TORCH_PYTHON ?= python3.11
@@ -170,7 +170,7 @@ site: $(VENV)/.docs
 	$(IN) scripts/dev/site.py $(ARGS)
 
 release: | $(IN)
-	$(IN) scripts/dev/release.py $(ARGS)
+	$(IN) scripts/dev/release.py $(RELEASE) $(ARGS)
 
 ci:
 	.ci/run

@@ -13,9 +13,24 @@ from edgeserve.client import AsyncClient
 from edgeserve.commands.connection import add_connection_arguments
 from edgeserve.config.plain_text import log_to
 from edgeserve.front import Front
-from edgeserve.front.registry import front_of, server_key_of
+from edgeserve.front.registry import front_of, server_key_of, with_options
 from edgeserve.front.runner import LOG_FORMAT, run_connected, run_front
 from edgeserve.python_file import CONFIG_HELP, config_at
+
+OPTIONS = {
+    "apps": "--wake, --vad, --asr, --intent or --tts",
+    "askers": "--asker",
+    "cameras": "--camera",
+    "every_s": "--every",
+    "host": "--broker",
+    "labels_file": "--labels",
+    "languages": "--language",
+    "port": "--broker",
+    "score_min": "--score",
+    "tls": "--broker",
+    "wake_words": "--wake-word",
+}
+"""Key of a front's table -> the option of its command, where that has another name."""
 
 
 def add_front_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,15 +66,17 @@ def configured(
         table, directory, endpoint = config.fronts.get(kind, {}), config.directory, endpoint or config.server.endpoint
         key = server_key_of(config, endpoint)
     made, settings = front_of(kind, {**(usual or {}), **table}, directory)
-    given.update(server_key=args.server_key or settings.server_key or key, client_key=args.client_key or None)
+    settings = replace(settings, server_key=settings.server_key or key)
+    given.update(server_key=args.server_key or None, client_key=args.client_key or None)
     own = {
         name: list(value) if isinstance(value, tuple) else value
         for name, value in given.items()
         if value is not None and value is not False and value not in ((), {})  # 0 and "" are values
     }
-    kinds = {"kind": table["kind"]} if "kind" in table else {}
-    checked = front_of(kind, {**kinds, **own}, directory if kinds else ".")[1]
-    return made, replace(settings, **{name: getattr(checked, name) for name in own}), endpoint
+    options = {
+        name: OPTIONS.get(name, "--" + name.replace("_", "-")) for name in given if name in own or name not in table
+    }
+    return made, with_options(settings, own, options), endpoint
 
 
 Result = TypeVar("Result")

@@ -8,8 +8,10 @@ from typing import Any, Dict, Mapping, Tuple
 from edgeserve.client import AsyncClient
 from edgeserve.commands.bench import as_text
 from edgeserve.commands.fronts import add_front_arguments
+from edgeserve.config.readers import one_of
 from edgeserve.errors import ConfigError
-from edgeserve.fronts.camera_front import CameraSettings, read_labels
+from edgeserve.front import lines_of
+from edgeserve.fronts.camera_front import CameraSettings
 from edgeserve.fronts.detections import FORMS
 from edgeserve.fronts.image_apps import Detector, Tally
 from edgeserve.live.stats import percentiles_ms
@@ -35,7 +37,8 @@ def add_image_arguments(parser: argparse.ArgumentParser) -> None:
 
 def detector_of(args: argparse.Namespace, client: AsyncClient) -> Detector:
     """The app as the arguments say. Raises :class:`ConfigError`."""
-    labels, score = read_labels(args.labels), CameraSettings.score if args.score is None else args.score
+    one_of("", *FORMS)(args.form, "--form")
+    labels, score = lines_of("--labels", args.labels), CameraSettings.score if args.score is None else args.score
     return Detector(client, args.app, args.form, score, size_of("--size", args.size), args.letterbox, labels)
 
 

@@ -7,8 +7,8 @@ from typing import Dict, Sequence, Tuple
 from urllib.parse import urlsplit
 
 from edgeserve.commands.fronts import add_front_arguments, serve_front
-from edgeserve.config.text_files import read_text
 from edgeserve.errors import ConfigError
+from edgeserve.front import lines_of
 
 PORTS = {"mqtt": 1883, "mqtts": 8883}
 
@@ -81,7 +81,7 @@ def main(args: argparse.Namespace) -> int:
         detect=args.detect or None,
         form=args.form or None,
         score_min=args.score,
-        labels=_lines("--labels", args.labels),
+        labels=tuple(line.strip() for line in lines_of("--labels", args.labels) if line.strip()),
         watch=tuple(args.watch),
         every_s=args.every,
         may_reload=args.may_reload,
@@ -105,12 +105,3 @@ def _cameras(given: Sequence[str]) -> Dict[str, str]:
     if wrong:
         raise ConfigError(f"--camera {wrong[0]!r}: expected NAME=TOPIC, such as door=cameras/door/image")
     return {name: topic for name, _, topic in pairs}
-
-
-def _lines(option: str, path: str) -> Tuple[str, ...]:
-    if not path:
-        return ()
-    try:
-        return tuple(line.strip() for line in read_text(path).splitlines() if line.strip())
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{option} {path!r} cannot be read: {error}") from None

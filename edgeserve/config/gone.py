@@ -15,7 +15,7 @@ BUS_SHARES = (
     "with the server (docs/guide/clients.md)"
 )
 
-MEMORY = "[server] memory bounds all that clients make the server keep (docs/guide/security.md#bounds): set that"
+MEMORY = "[server] memory bounds all that clients make the server keep (docs/guide/bounds.md): set that"
 FIXED = "its bound is fixed ({bound}); leave the key out"
 
 GONE = {

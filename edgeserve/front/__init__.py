@@ -15,7 +15,8 @@ clients is the same for every protocol, and is here once. Pictures and sound are
   :data:`STREAMS`; values as JSON: :func:`inputs_from_json`, :func:`as_json`.
 * Names in other systems, escaped one to one: :func:`topic_part`, :func:`key_of`, :func:`label_of`.
 * Errors of fronts themselves: :class:`ClientGone`, :class:`Forbidden`, :class:`NotServed`, :class:`Unauthorized`.
-* Logs and settings: :class:`Troubles`, :func:`one_line`, :func:`host_and_port`, :func:`is_loopback`, :func:`read_text`.
+* Logs and settings: :class:`Troubles`, :func:`one_line`, :func:`host_and_port`, :func:`is_loopback`,
+  :func:`lines_of`, :func:`read_text`.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ from edgeserve.front.served_apps import (
     app_for,
     as_json,
     inputs_from_json,
+    lines_of,
     of_any,
     of_text,
 )
@@ -78,6 +80,7 @@ __all__ = [
     "is_loopback",
     "key_of",
     "label_of",
+    "lines_of",
     "number",
     "of_any",
     "of_text",

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 from time import time
-from typing import Any, Callable, ClassVar, Tuple, Type
+from typing import Any, Callable, ClassVar, Mapping, Tuple, Type
 
 from edgeserve.client import AsyncClient
 from edgeserve.config.readers import entry, string
@@ -23,6 +24,11 @@ class FrontSettings:
 
     server_key: str = entry(string, "")  # the server's public CURVE key, or its file, where its bus has keys
     client_key: str = entry(string, "")  # file of the front's own CURVE keys, where the server asks for them
+    places: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
+
+    def where(self, key: str) -> str:
+        """The place of a key, for errors: ``[front.NAME] key``, or the option of the command line."""
+        return self.places.get(key, key)
 
 
 class Front:
@@ -38,6 +44,7 @@ class Front:
         self.client = client
         self.settings = settings
         self.clock_s: Callable[[], float] = time  # the time of day, for protocols whose answers have it
+        self.counts: Counter[str] = Counter()  # what was done, for the summary
 
     @classmethod
     def check(cls, settings: Any) -> None:
@@ -64,4 +71,4 @@ class Front:
 
     def summary(self) -> str:
         """What was done, for the log when the front ends."""
-        return "stopped"
+        return ", ".join(f"{count} {what}" for what, count in sorted(self.counts.items())) or "nothing asked"

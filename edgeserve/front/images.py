@@ -124,7 +124,7 @@ def _check_decoded(name: str, size: Tuple[int, int], form: PictureForm, bytes_ma
     if decoded > DECODED_PARTS * bytes_max:
         raise TooLarge(
             f"input {name!r}: an image of {width} x {height} takes {decoded} bytes to decode, at most "
-            f"{DECODED_PARTS * bytes_max} are allowed; raise [front.http] body_max"
+            f"{DECODED_PARTS * bytes_max} are allowed; send a smaller one"
         )
     return decoded
 

@@ -15,6 +15,7 @@ from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
 
 from edgeserve.config.text_files import read_text
 from edgeserve.errors import ConfigError
+from edgeserve.front.own_errors import Unauthorized
 from edgeserve.ipc.other_end import address_owner as _of_address
 from edgeserve.ipc.other_end import owner_of_tcp
 from edgeserve.owners import user_of
@@ -64,6 +65,13 @@ class Tokens:
             if hmac.compare_digest(sent, expected):
                 found = name
         return found
+
+    def shown_by(self, shown: str) -> str:
+        """The same, ``""`` where every client is let in. Raises :class:`Unauthorized`."""
+        name = self.name_of(shown) if self else ""
+        if name is None:
+            raise Unauthorized("this front needs 'Authorization: Bearer TOKEN' with a token of its token_file")
+        return name
 
 
 def read_tokens(path: str) -> Tokens:

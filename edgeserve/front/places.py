@@ -84,6 +84,11 @@ class Held:
             self._places.leave(self._origin, self.count - count)
         self.count = count
 
+    def change(self, before: int, after: int) -> int:
+        """Have ``after`` places in place of ``before``, which is returned: a part of what the call holds."""
+        self.set(self.count - before + after)
+        return after
+
     def close(self) -> None:
         """Have none."""
         self.set(0)

@@ -6,7 +6,7 @@ import contextlib
 import importlib
 import os
 import sys
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, Dict, Mapping, Tuple, Type
 
 from edgeserve.config.files import resolve_path
@@ -82,9 +82,27 @@ def front_of(name: str, table: Mapping[str, Any], directory: str = ".") -> Tuple
         raise ConfigError(f"[front.{name}]: {error}") from None
     own = {key: value for key, value in table.items() if key != "kind"}
     settings = read_table(made.Settings, own, f"[front.{name}]", ("kind",))
-    named = {key: getattr(settings, key) for key in made.Settings.FILES}
-    paths = {key: resolve_path(value, directory) for key, value in named.items() if value}
-    return made, replace(settings, **{key: path for key, path in paths.items() if os.path.exists(path)})
+    places = {key: f"[front.{name}] {key}" for key in _entries(made.Settings)}
+    return made, replace(settings, places=places, **_files(made.Settings, vars(settings), directory))
+
+
+def with_options(settings: Any, given: Mapping[str, Any], options: Mapping[str, str]) -> Any:
+    """The settings with keys that the command line gives. ``options``: key -> the option that errors name."""
+    entries = _entries(type(settings))
+    values = {entries[key].name: entries[key].metadata["read"](value, options[key]) for key, value in given.items()}
+    values.update(_files(type(settings), values, "."))
+    return replace(settings, places={**settings.places, **options}, **values)
+
+
+def _entries(kind: type) -> Dict[str, Any]:
+    """Key of a table -> its field."""
+    return {item.metadata["key"] or item.name: item for item in fields(kind) if "read" in item.metadata}
+
+
+def _files(kind: Type[Any], values: Mapping[str, Any], directory: str) -> Dict[str, str]:
+    """The files among settings that are there, relative to a folder."""
+    paths = {key: resolve_path(values[key], directory) for key in kind.FILES if values.get(key)}
+    return {key: path for key, path in paths.items() if os.path.exists(path)}
 
 
 def server_key_of(config: Config, endpoint: str) -> str:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import logging
 import math
-from typing import Any, Callable, Dict, Mapping, NamedTuple, Set
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Set
 
 import numpy as np
 
+from edgeserve.config.text_files import read_text
 from edgeserve.errors import BadInput, ConfigError, UnknownApp, nearest
 from edgeserve.texts import is_text
 
@@ -51,6 +52,14 @@ class ServedApp(NamedTuple):
     @property
     def shape(self) -> Any:
         return tuple(self.inputs[self.input]["shape"])
+
+
+def lines_of(where: str, path: str) -> List[str]:
+    """The lines of a file that the key at ``where`` names; none without a file. Raises :class:`ConfigError`."""
+    try:
+        return read_text(path).splitlines() if path else []
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{where} = {path!r} cannot be read: {error}") from None
 
 
 def of_any(about: Mapping[str, Any]) -> bool:

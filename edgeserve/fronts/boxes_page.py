@@ -8,8 +8,10 @@ unless told otherwise; requests that name another host are then refused, so that
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import io
-from typing import Any, Callable, Optional
+from contextlib import suppress
+from typing import Any, Callable, Optional, Tuple
 
 from numpy.typing import NDArray
 
@@ -44,15 +46,19 @@ POLICY = "default-src 'none'; img-src 'self'; style-src 'unsafe-inline'; frame-a
 PART = "frame"
 
 
+def check_page(where: str, listen: str) -> Tuple[str, int]:
+    """Host and port of a page, which stand ``where``. Raises :class:`ConfigError`, also where nothing can draw."""
+    if importlib.util.find_spec("PIL") is None:
+        raise ConfigError(f"{where}: the page draws with Pillow: pip install 'edgeserve-runtime[camera]'")
+    return host_and_port(where, listen, EXAMPLE)
+
+
 class BoxesPage:
     """The page. ``summary`` is the line above the picture."""
 
-    def __init__(self, listen: str, summary: Callable[[], str]) -> None:
-        try:
-            import PIL  # noqa: F401
-        except ImportError:
-            raise ConfigError("--page draws with Pillow: pip install 'edgeserve-runtime[camera]'") from None
-        self._host, self._port = host_and_port("--page", listen, EXAMPLE)
+    def __init__(self, where: str, listen: str, summary: Callable[[], str]) -> None:
+        self._where = where
+        self._host, self._port = check_page(where, listen)
         self._summary = summary
         self._newest: Optional[FrameEnd] = None
         self._jpeg = b""
@@ -72,7 +78,8 @@ class BoxesPage:
         try:
             server = await asyncio.start_server(self._answer, self._host, self._port, limit=HEAD_BYTES_MAX)
         except OSError as error:
-            raise ConfigError(f"--page {self._host}:{self._port}: cannot listen there: {error.strerror}") from None
+            place = f"{self._host}:{self._port}"
+            raise ConfigError(f"{self._where} = {place!r}: cannot listen there: {error.strerror}") from None
         self._port = server.sockets[0].getsockname()[1]
         self.place = f"http://{self._host}:{self._port}"
         return server
@@ -100,7 +107,7 @@ class BoxesPage:
         """Answer a request; True for the stream, which is still to be sent."""
         method, target = (head.split(" ", 2) + ["", ""])[:2]
         path = target.partition("?")[0]
-        hosts = [line[5:].strip() for line in head.split("\r\n") if line.lower().startswith("host:")]
+        hosts = [line[5:].strip().lower() for line in head.split("\r\n") if line.lower().startswith("host:")]
         named = hosts[0].rpartition(":")[0] or hosts[0] if hosts else ""
         sites = [line[15:].strip() for line in head.split("\r\n") if line.lower().startswith("sec-fetch-site:")]
         if any(site not in ("none", "same-origin") for site in sites):
@@ -113,8 +120,12 @@ class BoxesPage:
             await _send(writer, "200 OK", "text/html; charset=utf-8", HTML.encode())
         elif path == "/frame.jpg":
             if self._newest is None:
-                await await_within(self._came.wait(), WAIT_S)
-            await _send(writer, "200 OK", "image/jpeg", await self._picture())
+                with suppress(asyncio.TimeoutError):
+                    await await_within(self._came.wait(), WAIT_S)
+            if self._newest is None:
+                await _send(writer, "503 Service Unavailable", "text/plain", b"no picture has come yet\n")
+            else:
+                await _send(writer, "200 OK", "image/jpeg", await self._picture())
         else:
             return True
         return False
@@ -158,8 +169,10 @@ def drawn(ended: FrameEnd, summary: str) -> bytes:
     draw = ImageDraw.Draw(image)
     for box in ended.boxes:
         colour = COLOURS[sum(box.label.encode()) % len(COLOURS)]
-        left, top = box.x - box.width / 2, box.y - box.height / 2
-        draw.rectangle((left, top, left + box.width, top + box.height), outline=colour, width=2)
+        across = sorted([min(max(0.0, box.x + side * box.width / 2), image.width) for side in (-1, 1)])
+        down = sorted([min(max(0.0, box.y + side * box.height / 2), image.height) for side in (-1, 1)])
+        left, top = across[0], down[0]
+        draw.rectangle((left, top, across[1], down[1]), outline=colour, width=2)
         _text(draw, left, max(0.0, top - 12), f"{box.label} {box.score:.2f}".strip(), colour)
     _text(draw, 0, image.height - 12, f"{summary}, {ended.latency_ms:.0f} ms", (255, 255, 255))
     file = io.BytesIO()

@@ -23,19 +23,20 @@ from edgeserve.front import (
     host_and_port,
     integer,
     is_loopback,
+    lines_of,
     number,
-    read_text,
+    one_of,
     string,
     tuple_of,
 )
-from edgeserve.fronts.boxes_page import EXAMPLE, BoxesPage
+from edgeserve.fronts.boxes_page import EXAMPLE, BoxesPage, check_page
 from edgeserve.fronts.camera import Camera, FrameEnd
+from edgeserve.fronts.detections import FORMS
 from edgeserve.fronts.image_apps import Detector, of_image
 from edgeserve.fronts.sources import shown, source_of
 
 log = logging.getLogger("edgeserve")
 
-LIBRARIES = ("", "gstreamer", "av")
 SCORE = 0.5
 
 
@@ -47,7 +48,7 @@ class CameraSettings(FrontSettings):
 
     source: str = entry(string, "")  # test, a video file, /dev/video0, rtsp://..., or a pipeline of GStreamer
     app: str = entry(string, "")  # the app that is asked
-    form: str = entry(string, "")  # how the model answers; "" = outputs boxes and scores, else yolo
+    form: str = entry(one_of("", *FORMS), "")  # how the model answers; "" = outputs boxes and scores, else yolo
     score: float = entry(number(0.0, 1.0), SCORE)  # the least score of a box
     size: Tuple[int, ...] = entry(tuple_of(integer(1, 1 << 15)), ())  # of the network's image, where the server resizes
     letterbox: bool = entry(boolean, False)  # frames are resized with their aspect kept
@@ -57,7 +58,7 @@ class CameraSettings(FrontSettings):
     rate: float = entry(number(0.0, 1000.0), 0.0)  # at most so many frames a second; 0 = all
     loop: bool = entry(boolean, False)  # play a file again and again
     frames: int = entry(integer(0), 0)  # end after so many; 0 = never
-    library: str = entry(string, "")  # gstreamer or av; "" = GStreamer where it is there
+    library: str = entry(one_of("", "gstreamer", "av"), "")  # gstreamer or av; "" = GStreamer where it is there
     name: str = entry(string, "")  # this camera's stream, where the app has streams
 
 
@@ -67,10 +68,8 @@ class CameraFront(Front):
     Settings = CameraSettings
 
     def __init__(self, client: AsyncClient, settings: CameraSettings) -> None:
-        if not settings.app or not settings.source:
-            raise ConfigError("a camera needs a source and an app: set both in [front.camera]")
         super().__init__(client, settings)
-        labels = read_labels(settings.labels_file)
+        labels = lines_of(settings.where("labels_file"), settings.labels_file)
         self.detector = Detector(
             client, settings.app, settings.form, settings.score, settings.size, settings.letterbox, labels
         )
@@ -80,6 +79,16 @@ class CameraFront(Front):
         self.camera = Camera(source, self.detector, stream, self._look, monotonic_ns, **options)
         self._lines: Optional[TextIO] = None
         self._page: Optional[BoxesPage] = None
+
+    @classmethod
+    def check(cls, settings: CameraSettings) -> None:
+        """See :class:`~edgeserve.front.Front`."""
+        for key in ("source", "app"):
+            if not getattr(settings, key):
+                raise ConfigError(f"a camera needs a source and an app: set {settings.where(key)}")
+        lines_of(settings.where("labels_file"), settings.labels_file)
+        if settings.page:
+            check_page(settings.where("page"), settings.page)
 
     async def look(self) -> None:
         """See :class:`~edgeserve.front.Front`."""
@@ -93,15 +102,16 @@ class CameraFront(Front):
     async def serve(self, stopped: asyncio.Event, ready: Ready) -> None:
         """See :class:`~edgeserve.front.Front`; returns when the source ends, too."""
         with contextlib.ExitStack() as stack:
-            self._lines = opened(self.settings.lines, stack)
+            self._lines = opened(self.settings.where("lines"), self.settings.lines, stack)
             places = [shown(self.settings.source)]
             if self.settings.page:
-                self._page = BoxesPage(self.settings.page, self.summary)
+                where = self.settings.where("page")
+                self._page = BoxesPage(where, self.settings.page, self.summary)
                 server = await self._page.start()
                 stack.callback(server.close)
                 log.info("boxes are shown on %s", self._page.place)
                 places.append(self._page.place)
-                if not is_loopback(host_and_port("--page", self.settings.page, EXAMPLE)[0]):
+                if not is_loopback(host_and_port(where, self.settings.page, EXAMPLE)[0]):
                     log.warning("every client that reaches %s sees this camera: it asks for no password", places[-1])
             ready(*places)
             await self.camera.run(stopped)
@@ -114,22 +124,14 @@ class CameraFront(Front):
             self._page.show(ended)
 
 
-def opened(lines: str, stack: contextlib.ExitStack) -> Optional[TextIO]:
+def opened(where: str, lines: str, stack: contextlib.ExitStack) -> Optional[TextIO]:
     """Where lines go. Raises :class:`ConfigError`."""
     if lines in ("", "-"):
         return sys.stdout if lines else None
     try:
         return stack.enter_context(open(lines, "a", encoding="utf-8"))
     except OSError as error:
-        raise ConfigError(f"--lines {lines}: cannot be written: {error.strerror}") from None
-
-
-def read_labels(path: str) -> Tuple[str, ...]:
-    """The names of classes in a file, a line each. Raises :class:`ConfigError`."""
-    try:
-        return tuple(read_text(path).splitlines()) if path else ()
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"--labels {path}: cannot be read: {error}") from None
+        raise ConfigError(f"{where} = {lines!r} cannot be written: {error.strerror}") from None
 
 
 def line_of(ended: FrameEnd) -> str:

@@ -43,8 +43,8 @@ class Box(NamedTuple):
 def named_boxes(outputs: Mapping[str, Any], score_min: float) -> List[Box]:
     """The boxes in an answer that names them: ``boxes`` [n, 4] as x1, y1, x2, y2 in pixels, ``scores`` [n], ``classes``
     [n] (numbers) or ``labels`` (texts). Raises :class:`BadInput` where the answer holds something else."""
-    corners = np.asarray(outputs.get("boxes"), np.float64)
-    scores = np.asarray(outputs.get("scores"), np.float64).reshape(-1)
+    corners = numbers_of("boxes", outputs.get("boxes")).astype(np.float64)
+    scores = numbers_of("scores", outputs.get("scores")).astype(np.float64).reshape(-1)
     if corners.ndim != 2 or corners.shape[1:] != (4,) or len(scores) != len(corners):
         raise BadInput(
             f"the answer has {', '.join(outputs) or 'no outputs'}; expected boxes [n, 4] and scores [n]: "
@@ -54,10 +54,11 @@ def named_boxes(outputs: Mapping[str, Any], score_min: float) -> List[Box]:
     labels = [classes] if isinstance(classes, str) else [str(item) for item in np.asarray(classes).reshape(-1)]
     if len(labels) != len(scores):
         raise BadInput(f"the answer has {len(labels)} labels and {len(scores)} scores; expected one for each box")
+    is_box = (scores >= score_min) & np.isfinite(np.column_stack([corners, scores])).all(axis=1)
     return [
         Box((x1 + x2) / 2, (y1 + y2) / 2, x2 - x1, y2 - y1, label, score)
-        for (x1, y1, x2, y2), score, label in zip(corners.tolist(), scores.tolist(), labels)
-        if score >= score_min
+        for (x1, y1, x2, y2), score, label, is_one in zip(corners.tolist(), scores.tolist(), labels, is_box)
+        if is_one
     ]
 
 
@@ -65,12 +66,20 @@ Boxes = Tuple[NDArray[Any], NDArray[Any], NDArray[Any]]
 """Corners (left, top, right, bottom) as shares, scores, classes."""
 
 
+def numbers_of(name: str, value: Any) -> NDArray[Any]:
+    """An output as an array of real numbers. Raises :class:`BadInput`."""
+    array = np.asarray(value)
+    if array.dtype.kind not in "fiub":
+        raise BadInput(f"the model's output {name!r} is {array.dtype.name}; a detector answers numbers")
+    return array
+
+
 def rows_of(
     outputs: Mapping[str, Any], form: str, height: int, width: int, score_min: float, count: int
 ) -> NDArray[np.float32]:
     """``[count, 6]`` float32: the best detections, best first, then zeros. Raises :class:`BadInput` where the outputs
     are not of that form."""
-    arrays = [np.asarray(value) for value in outputs.values()]
+    arrays = [numbers_of(name, value) for name, value in outputs.items()]
     arrays = [array[0] if array.ndim > 2 and array.shape[0] == 1 else array for array in arrays]
     if form == "ssd":
         corners, scores, classes = _ssd(dict(zip(outputs, arrays)))
@@ -83,7 +92,7 @@ def rows_of(
         readers = {"yolo": _yolo, "yolo-nms": _with_nms, "yolonas": _yolonas, "yolox": _yolox}
         corners, scores, classes = readers[form](array, height, width)
         corners = corners / np.array([width, height, width, height], np.float32)
-    likely = scores >= score_min
+    likely = (scores >= score_min) & np.isfinite(np.column_stack([corners, scores, classes])).all(axis=1)
     corners, scores, classes = corners[likely], scores[likely], classes[likely]
     kept = kept_of(corners, scores, classes)[:count]
     rows = np.zeros((count, 6), np.float32)

@@ -25,8 +25,8 @@ import zmq
 import zmq.asyncio
 
 from edgeserve.client import AsyncClient
-from edgeserve.errors import BadInput, ConfigError, EdgeServeError, nearest
-from edgeserve.front import Front, FrontSettings, Ready, Troubles, entry, number, string
+from edgeserve.errors import BadInput, ConfigError, EdgeServeError
+from edgeserve.front import Front, FrontSettings, Ready, Troubles, entry, number, one_of, string
 from edgeserve.front.images import ERROR_CHARS
 from edgeserve.fronts.detections import FORMS, MODEL_TYPES, rows_of
 from edgeserve.fronts.image_apps import AppInput, the_input
@@ -65,7 +65,7 @@ class Frigate(FrontSettings):
     app: str = entry(string, "")  # the app that is asked for every image
     listen: str = entry(string, "tcp://127.0.0.1:5555")  # what Frigate's detector names as endpoint
     timeout_ms: float = entry(number(1.0), 200.0)  # Frigate's request_timeout_ms
-    form: str = entry(string, "")  # how the model answers; "" = as Frigate's model_type says
+    form: str = entry(one_of("", *FORMS), "")  # how the model answers; "" = as Frigate's model_type says
     score: float = entry(number(0.0, 1.0), 0.4)  # the least score of a box
 
 
@@ -75,10 +75,6 @@ class FrigateFront(Front):
     Settings = Frigate
 
     def __init__(self, client: AsyncClient, settings: Frigate) -> None:
-        if not settings.app:
-            raise ConfigError("no app is named: give --app, or [front.frigate] app")
-        if settings.form and settings.form not in FORMS:
-            raise ConfigError(f"--form {settings.form!r}{nearest(settings.form, FORMS)}")
         super().__init__(client, settings)
         self._client = client
         self._app = settings.app
@@ -90,6 +86,12 @@ class FrigateFront(Front):
         self.answered = 0
         self.empty = 0
         self.refused = 0
+
+    @classmethod
+    def check(cls, settings: Frigate) -> None:
+        """See :class:`~edgeserve.front.Front`."""
+        if not settings.app:
+            raise ConfigError(f"no app is named: set {settings.where('app')}")
 
     async def look(self) -> None:
         """Ask the server for the app. Raises :class:`EdgeServeError` where it cannot be a detector."""
@@ -110,7 +112,8 @@ class FrigateFront(Front):
             try:
                 socket.bind(listen)
             except zmq.ZMQError as error:
-                raise ConfigError(f"--listen {listen!r}: {error}; expected such as tcp://127.0.0.1:5555") from None
+                where = f"{self.settings.where('listen')} = {listen!r}"
+                raise ConfigError(f"{where}: {error}; expected such as tcp://127.0.0.1:5555") from None
             ready(socket.getsockopt_string(zmq.LAST_ENDPOINT))
             await self._answer_all(socket, stopped)
         finally:

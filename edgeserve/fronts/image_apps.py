@@ -31,10 +31,10 @@ from numpy.typing import NDArray
 from edgeserve.answers import Answer
 from edgeserve.client import AsyncClient
 from edgeserve.engines.image import BORDER, ImageForm, inside, resized
-from edgeserve.errors import BadInput, ConfigError, Dropped, EdgeServeError, Rejected, nearest
+from edgeserve.errors import BadInput, Dropped, EdgeServeError, Rejected
 from edgeserve.front import STREAMS, app_for, of_any
 from edgeserve.front.images import PictureForm, form_of, in_form
-from edgeserve.fronts.detections import FORMS, Box, named_boxes, rows_of
+from edgeserve.fronts.detections import Box, named_boxes, rows_of
 
 NEWEST_WINS = "newest_wins"
 BOXES_MAX = 100
@@ -100,8 +100,6 @@ class Detector:
         letterbox: bool = False,
         labels: Sequence[str] = (),
     ) -> None:
-        if form and form not in FORMS:
-            raise ConfigError(f"--form {form!r}{nearest(form, FORMS)}")
         self.app = app
         self.input = AppInput("", "", (), "none", 0.0)
         self._client = client

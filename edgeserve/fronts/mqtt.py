@@ -23,7 +23,7 @@ import socket
 import ssl
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any, Awaitable, ClassVar, Dict, List, Mapping, Optional, Set, Tuple
+from typing import Any, Awaitable, Callable, ClassVar, Dict, List, Mapping, Optional, Set, Tuple
 
 import aiomqtt
 import numpy as np
@@ -31,7 +31,7 @@ import numpy as np
 from edgeserve import __version__
 from edgeserve.answers import Answer
 from edgeserve.client import AsyncClient
-from edgeserve.errors import BadInput, ConfigError, EdgeServeError, Refusal, Rejected, UnknownApp, nearest
+from edgeserve.errors import BadInput, ConfigError, EdgeServeError, Refusal, Rejected, TooLarge, UnknownApp, nearest
 from edgeserve.front import (
     Front,
     FrontSettings,
@@ -46,12 +46,14 @@ from edgeserve.front import (
     integer,
     key_of,
     label_of,
+    lines_of,
     number,
     of_text,
     one_line,
-    read_text,
+    one_of,
     string,
     table_of,
+    takes,
     topic_part,
     tuple_of,
 )
@@ -76,7 +78,16 @@ TOGETHER_MAX = 64
 have some."""
 
 MESSAGES_WAITING_MAX = 256
+"""Messages that wait to be looked at, and refusals that wait to be published; more are left out and counted."""
+
 PAYLOAD_BYTES_MAX = 16 * 1024**2
+PACKET_BYTES_MAX = PAYLOAD_BYTES_MAX + 128 * 1024
+"""The bytes kept of a packet, with its topic: MQTT's own bound is 256 MiB."""
+
+STEP_BYTES = 256 * 1024
+WORDS_MAX = 1024
+"""The bytes that are read of a name."""
+
 DETECTIONS_MAX = 20
 STATE_CHARS_MAX = 255
 """The most characters of a state in Home Assistant."""
@@ -99,6 +110,35 @@ READINGS = {
 """Reading of a device's monitor -> its name, Home Assistant's class, unit and factor."""
 
 
+@takes(type="string", pattern="^[A-Za-z0-9_-]{1,64}$")
+def broker_name(value: Any, where: str) -> str:
+    """A name in topics."""
+    name = string(value, where)
+    if not NAME.match(name):
+        raise ConfigError(f"{where} = {name!r}: expected 1 to 64 letters, digits, _ and -")
+    return name
+
+
+@takes(type="string", minLength=1)
+def topic_filter(value: Any, where: str) -> str:
+    """A filter of topics, with wildcards or without."""
+    levels = string(value, where).split("/")
+    is_filter = all(level in ("+", "#") or not {*level} & {*"+#\0"} for level in levels) and "#" not in levels[:-1]
+    if not value or not is_filter:
+        raise ConfigError(
+            f"{where} = {value!r}: expected a topic such as cameras/door; + is any level, # all at the end"
+        )
+    return str(value)
+
+
+@takes(type="string", pattern="^[^+#]*$")
+def topic(value: Any, where: str) -> str:
+    """A topic without wildcards, or nothing."""
+    if value and ("+" in topic_filter(value, where) or "#" in value):
+        raise ConfigError(f"{where} = {value!r}: a topic that is published to has no + and no #")
+    return string(value, where)
+
+
 @dataclass(frozen=True)
 class Mqtt(FrontSettings):
     """``[front.mqtt]``: the broker, and the topics that it gets and asks."""
@@ -110,14 +150,14 @@ class Mqtt(FrontSettings):
     tls: bool = entry(boolean, False)  # the broker speaks TLS
     user: str = entry(string, "")  # at the broker
     password_file: str = entry(string, "")  # whose first line is the user's password
-    name: str = entry(string, factory=lambda: host_name())  # of this front on the broker; default: the host's
-    discovery: str = entry(string, "homeassistant")  # the prefix of Home Assistant's discovery; empty: none
+    name: str = entry(broker_name, factory=lambda: host_name())  # of this front on the broker; default: the host's
+    discovery: str = entry(topic, "homeassistant")  # the prefix of Home Assistant's discovery; empty: none
     ask: Tuple[str, ...] = entry(tuple_of(string), ())  # apps that are asked by topic
-    askers: Tuple[str, ...] = entry(tuple_of(string), ())  # names in topics that the broker keeps for one user each
-    publish: Tuple[str, ...] = entry(tuple_of(string), ())  # filters of the topics that answers may publish to
-    cameras: Dict[str, str] = entry(table_of(string), factory=dict)  # camera -> the topic of its pictures
+    askers: Tuple[str, ...] = entry(tuple_of(broker_name), ())  # names that the broker keeps for one user each
+    publish: Tuple[str, ...] = entry(tuple_of(topic_filter), ())  # filters of the topics that answers may publish to
+    cameras: Dict[str, str] = entry(table_of(topic_filter), factory=dict)  # camera -> the topic of its pictures
     detect: str = entry(string, "")  # the app that looks at them
-    form: str = entry(string, "yolo")  # how it answers
+    form: str = entry(one_of(*FORMS), "yolo")  # how it answers
     score_min: float = entry(number(0.0, 1.0), 0.4)  # the least score of a box
     labels: Tuple[str, ...] = entry(tuple_of(string), ())  # by the number of a class
     watch: Tuple[str, ...] = entry(tuple_of(string), ())  # labels with a sensor of their own; empty: one for any
@@ -132,18 +172,8 @@ class MqttFront(Front):
 
     def __init__(self, client: AsyncClient, options: Mqtt) -> None:
         super().__init__(client, options)
-        if options.form not in FORMS:
-            raise ConfigError(f"--form {options.form!r}{nearest(options.form, FORMS)}")
-        for name in (options.name, *options.cameras, *options.askers):
-            if not NAME.match(name):
-                raise ConfigError(f"name {name!r}: expected 1 to 64 letters, digits, _ and -")
-        if options.cameras and not options.detect:
-            raise ConfigError("--camera needs an app that looks at its pictures: give --detect APP")
-        unknown = [label for label in options.watch if options.labels and label not in options.labels]
-        if unknown:
-            raise ConfigError(f"--watch {unknown[0]!r}: no such label{nearest(unknown[0], options.labels)}")
         self._client = client
-        self._password = _password_in(options.password_file)
+        self._password = _password_of(options)
         self._options = options
         self._base = f"edgeserve/{options.name}"
         self._apps: Dict[str, Any] = {}
@@ -156,7 +186,21 @@ class MqttFront(Front):
         self._self = f"{socket.gethostname()} {os.getpid()} {secrets.token_hex(4)}"
         self._has_told = self._is_known = False  # the broker who this is; before this connection
         self._troubles = Troubles("mqtt")
-        self.counts: Counter[str] = Counter()
+
+    @classmethod
+    def check(cls, settings: Mqtt) -> None:
+        """See :class:`~edgeserve.front.Front`."""
+        for camera in settings.cameras:
+            broker_name(camera, settings.where("cameras"))
+        if settings.cameras and not settings.detect:
+            raise ConfigError(
+                f"{settings.where('cameras')}: an app looks at their pictures; set {settings.where('detect')}"
+            )
+        unknown = [label for label in settings.watch if settings.labels and label not in settings.labels]
+        if unknown:
+            where = settings.where("watch")
+            raise ConfigError(f"{where} {unknown[0]!r}: no such label{nearest(unknown[0], settings.labels)}")
+        _password_of(settings)
 
     async def look(self) -> None:
         """Ask the server for the apps. Raises :class:`EdgeServeError` where one cannot do what it is named for."""
@@ -167,10 +211,6 @@ class MqttFront(Front):
         if self._options.detect:
             example = 'image = { dtype = "uint8", shape = [320, 320, 3] }'
             self._detector = app_for(self._apps, self._options.detect, "pictures", of_image, example)
-
-    def summary(self) -> str:
-        """See :class:`~edgeserve.front.Front`."""
-        return ", ".join(f"{count} {what}" for what, count in sorted(self.counts.items())) or "nothing asked"
 
     async def serve(self, stopped: asyncio.Event, ready: Ready) -> None:
         """Serve until ``stopped``, and at most :data:`END_S` more. A broker that is not there, or goes, is tried again;
@@ -213,7 +253,7 @@ class MqttFront(Front):
 
     def _connection(self) -> aiomqtt.Client:
         options = self._options
-        return aiomqtt.Client(
+        made = aiomqtt.Client(
             options.host,
             options.port,
             username=options.user or None,
@@ -223,6 +263,8 @@ class MqttFront(Front):
             tls_context=ssl.create_default_context() if options.tls else None,
             max_queued_incoming_messages=MESSAGES_WAITING_MAX,
         )
+        _bound_packets(made._client)
+        return made
 
     async def _subscribe(self, broker: aiomqtt.Client) -> None:
         options = self._options
@@ -261,12 +303,14 @@ class MqttFront(Front):
 
         async for message in broker.messages:
             topic, payload = str(message.topic), bytes(message.payload or b"")
-            if topic.startswith(f"{self._base}/ask/") and not message.retain:  # a question is asked once
+            if len(tasks) >= MESSAGES_WAITING_MAX + TOGETHER_MAX:
+                self.counts["left out"] += 1
+            elif topic.startswith(f"{self._base}/ask/") and not message.retain:  # a question is asked once
                 begin(self._answer(broker, topic, payload))
             elif topic == f"{self._base}/instance":
-                self._hear_of(payload.decode("utf-8", "replace"), message.retain)
+                self._hear_of(payload[:WORDS_MAX].decode("utf-8", "replace"), message.retain)
             elif topic == f"{self._base}/reload" and not message.retain:
-                begin(self._reload(broker, payload.decode("utf-8", "replace")))
+                begin(self._reload(broker, payload[:WORDS_MAX].decode("utf-8", "replace")))
             elif topic.startswith(f"{self._options.discovery}/") and topic.endswith("/config"):
                 if topic not in self._told and payload:  # of an earlier start
                     await broker.publish(topic, b"", qos=1, retain=True)
@@ -283,10 +327,11 @@ class MqttFront(Front):
         earlier run's."""
         if instance not in ("", self._self) and (self._is_known or not is_retained):
             self.counts["takeovers"] += 1
+            where = self._options.where("name")
             self._troubles.tell(
                 "takeover",
                 f"another front has the name {self._options.name!r} on this broker (host, process: "
-                f"{one_line(instance[:80])!r}): each takes the other's connection; give one of them another --name",
+                f"{one_line(instance[:80])!r}): each takes the other's connection; give one of them another {where}",
             )
 
     def _origin(self, who: str) -> str:
@@ -302,16 +347,19 @@ class MqttFront(Front):
             return  # the configuration does not allow it
         try:
             origin = self._origin(who)
-            self._check_room(origin)
-            if len(payload) > PAYLOAD_BYTES_MAX:
-                raise BadInput(f"a question of {len(payload)} bytes, at most {PAYLOAD_BYTES_MAX} are allowed")
+            try:
+                self._check_room(origin)
+                check_size("a question", payload)
+                inputs = inputs_from_json(app, self._apps[app]["inputs"], payload)
+            finally:
+                del payload  # a refused one is not kept until the broker has the refusal
             self._open[origin] += 1
             try:
-                inputs = inputs_from_json(app, self._apps[app]["inputs"], payload)
                 options: Dict[str, Any] = {"stream": "questions"} if self._apps[app].get("needs_stream") else {}
                 answer = await self._client.infer(app, inputs, origin=origin, **options)
             finally:
                 self._open[origin] -= 1
+                del inputs
             self.counts["answers"] += 1
             await self._command(broker, answer)
             told = {
@@ -339,16 +387,16 @@ class MqttFront(Front):
     async def _command(self, broker: aiomqtt.Client, answer: Answer) -> None:
         """An answer with a topic and a payload is published there, where a filter allows it."""
         topic, payload = answer.outputs.get("topic"), answer.outputs.get("payload")
-        if not topic or payload is None:
+        if not isinstance(topic, str) or not topic or payload is None:
             return
         try:
-            allowed = any(aiomqtt.Topic(str(topic)).matches(each) for each in self._options.publish)
+            allowed = any(aiomqtt.Topic(topic).matches(each) for each in self._options.publish)
         except ValueError:
             allowed = False
-        if not allowed or str(topic).startswith(f"{self._base}/"):
-            raise BadInput(f"the answer's topic {str(topic)[:128]!r} is none that --publish allows")
+        if not allowed or topic.startswith(f"{self._base}/"):
+            raise BadInput(f"the answer's topic {topic[:128]!r} is none that {self._options.where('publish')} allows")
         self.counts["commands"] += 1
-        await broker.publish(str(topic), str(payload), qos=1)
+        await broker.publish(topic, str(payload), qos=1)
 
     async def _reload(self, broker: aiomqtt.Client, model: str) -> None:
         try:
@@ -380,6 +428,7 @@ class MqttFront(Front):
         app = self._detector
         assert app is not None, "checked with the cameras"
         about, loop = app.inputs[app.input], asyncio.get_running_loop()
+        check_size("a picture", picture)
         array = await loop.run_in_executor(None, decode_file, app.input, picture, about, PAYLOAD_BYTES_MAX)
         options: Dict[str, Any] = {"stream": f"camera-{camera}"} if app.streams else {}
         answer = await self._client.infer(app.name, {app.input: array}, origin=f"camera:{camera}", **options)
@@ -505,13 +554,30 @@ class MqttFront(Front):
         return found
 
 
-def _password_in(path: str) -> str:
-    if not path:
-        return ""
-    try:
-        return "".join(read_text(path).splitlines()[:1]).strip()
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"password_file {path!r} cannot be read: {error}") from None
+def _password_of(settings: Mqtt) -> str:
+    return "".join(lines_of(settings.where("password_file"), settings.password_file)[:1]).strip()
+
+
+def check_size(what: str, payload: bytes) -> None:
+    """Raise :class:`TooLarge` for a payload of which more came than is read."""
+    if len(payload) > PAYLOAD_BYTES_MAX:
+        raise TooLarge(f"{what} of more than {PAYLOAD_BYTES_MAX} bytes: no more are read")
+
+
+def _bound_packets(client: Any) -> None:
+    """Keep :data:`PACKET_BYTES_MAX` of each packet that a client of paho reads, and throw the rest away as it comes."""
+    receive: Callable[[int], bytes] = client._sock_recv
+
+    def received(count: int) -> bytes:
+        packet, data = client._in_packet, receive(min(count, STEP_BYTES))
+        over = len(packet["packet"]) + len(data) - PACKET_BYTES_MAX
+        if over <= 0:
+            return data
+        kept = max(1, len(data) - over)  # nothing would be the end of the connection
+        packet["to_process"] -= len(data) - kept
+        return data[:kept]
+
+    client._sock_recv = received
 
 
 def host_name() -> str:

@@ -12,13 +12,13 @@ protocol has no password.
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import itertools
 import json
 import logging
 import os
 import re
 import socket
-from collections import Counter
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, AsyncIterator, Awaitable, Callable, Dict, List, Mapping, Optional, Tuple
@@ -78,7 +78,7 @@ from edgeserve.front import (
     tuple_of,
     user_at,
 )
-from edgeserve.front.sound import Converter
+from edgeserve.front.sound import RATE_HZ_MAX, RATE_HZ_MIN, Converter
 from edgeserve.fronts.listening import FULL_SCALE, RATE, SILENCE_S, VoiceActivity, WakeWords, as_type
 
 log = logging.getLogger("edgeserve")
@@ -147,23 +147,28 @@ class WyomingFront(Front):
     timeout_ms = PATIENCE_MS
 
     def __init__(self, client: AsyncClient, voice: Voice) -> None:
-        unknown = [role for role in voice.apps if role not in ROLES]
-        if unknown:
-            raise ConfigError(f"apps: {unknown[0]!r} is no role{nearest(unknown[0], ROLES)}")
-        if not any(voice.apps.values()):
-            raise ConfigError(
-                f"no app is named: give one of {', '.join(f'--{role}' for role in ROLES)}, or [front.wyoming] apps"
-            )
         super().__init__(client, voice)
         self.voice = voice
         self.apps: Dict[str, ServedApp] = {}
-        self.counts: Counter[str] = Counter()
         self.troubles = Troubles("wyoming")
         self._has_intents = False
         self._seats = Seats(CONNECTIONS_MAX, CONNECTIONS_OF_ONE_MAX)
         self.places = Places(BYTES_MAX, "bytes of events", lasting=True)
         self._numbers = itertools.count(1)
         self._tasks: Dict[asyncio.Task[None], None] = {}
+
+    @classmethod
+    def check(cls, settings: Voice) -> None:
+        """See :class:`~edgeserve.front.Front`."""
+        where = settings.where("apps")
+        for role in settings.apps:
+            if role not in ROLES:
+                raise ConfigError(f"{where}: {role!r} is no role{nearest(role, ROLES)}")
+        if not any(settings.apps.values()):
+            raise ConfigError(f"no app is named: set {where} for one of the roles {', '.join(ROLES)}")
+        host_and_port(settings.where("listen"), settings.listen, EXAMPLE)
+        if settings.zeroconf and importlib.util.find_spec("zeroconf") is None:
+            raise ConfigError(f"{settings.where('zeroconf')} needs zeroconf: pip install 'edgeserve-runtime[wyoming]'")
 
     async def look(self) -> None:
         """Ask the server for the apps. Raises :class:`EdgeServeError` where one cannot do what it is named for."""
@@ -175,7 +180,7 @@ class WyomingFront(Front):
             if role in self.apps and (len(self.apps[role].shape) != 1 or self.apps[role].shape[0] < 1):
                 raise ConfigError(
                     f"app {self.apps[role].name!r} takes {self.apps[role].dtype} of shape "
-                    f"{list(self.apps[role].shape)}; --{role} needs a known number of samples, such as "
+                    f"{list(self.apps[role].shape)}; the role {role} needs a known number of samples, such as "
                     f"{ROLES[role][2]}"
                 )
         if "intent" in self.apps:
@@ -234,20 +239,17 @@ class WyomingFront(Front):
             info.tts = [TtsProgram(**told("tts", "text to speech"), voices=voices, supports_synthesize_streaming=True)]
         return info
 
-    def summary(self) -> str:
-        """See :class:`~edgeserve.front.Front`."""
-        return ", ".join(f"{count} {what}" for what, count in sorted(self.counts.items())) or "nothing asked"
-
     async def serve(self, stopped: asyncio.Event, ready: Ready) -> None:
         """See :class:`~edgeserve.front.Front`."""
-        host, port = host_and_port("--listen", self.voice.listen, EXAMPLE)
+        where = self.voice.where("listen")
+        host, port = host_and_port(where, self.voice.listen, EXAMPLE)
         try:
             server = await asyncio.start_server(self._accept, host, port)
         except OSError as error:
-            raise ConfigError(f"--listen {host}:{port}: {error}; expected such as 127.0.0.1:10300") from None
+            raise ConfigError(f"{where} = {self.voice.listen!r}: {error}; expected such as 127.0.0.1:10300") from None
         bound = server.sockets[0].getsockname()[1]
         try:
-            async with _announced(self.voice.zeroconf, host, bound):
+            async with announced(self.voice.where("zeroconf"), self.voice.zeroconf, host, bound):
                 ready(f"tcp://{host}:{bound}")
                 await stopped.wait()
         finally:
@@ -448,7 +450,7 @@ class WyomingConnection:
 
     def _app(self, role: str) -> ServedApp:
         if role not in self._front.apps:
-            raise BadInput(f"this front has no app for that: start it with --{role}")
+            raise BadInput(f"this front has no app of the role {role}: {self._front.voice.where('apps')} names none")
         return self._front.apps[role]
 
     def _options(self, app: ServedApp) -> Dict[str, Any]:
@@ -573,9 +575,9 @@ class WyomingConnection:
                 came = False
                 async with stream:
                     async for piece in stream:
-                        if piece.get("text"):
+                        if _words(piece, "text"):
                             came = True
-                            await self.send(TranscriptChunk(str(piece["text"])))
+                            await self.send(TranscriptChunk(_words(piece, "text")))
                     text = _text_of(await stream.answer())
                 if text and not came:
                     await self.send(TranscriptChunk(text))
@@ -602,15 +604,15 @@ class WyomingConnection:
             stream = self._client.stream(app.name, {app.input: text}, origin=self._origin, **self._options(app))
             async with stream:
                 async for piece in stream:
-                    if piece.get("text") and not recognize:
+                    if _words(piece, "text") and not recognize:
                         if not came:
                             await self.send(HandledStart())
                         came = True
-                        await self.send(HandledChunk(str(piece["text"])))
+                        await self.send(HandledChunk(_words(piece, "text")))
                 answer = await stream.answer()
             self._front.counts["sentences"] += 1
-            name = str(answer.outputs.get("intent") or "")
-            said = str(answer.outputs.get("text", "")) if "intent" in answer.outputs else _text_of(answer)
+            name = _words(answer.outputs, "intent")
+            said = _words(answer.outputs, "text") if "intent" in answer.outputs else _text_of(answer)
             if name:
                 await self.send(Intent(name, _entities(answer.outputs.get("entities")), said or None))
             elif recognize or "intent" in answer.outputs:
@@ -629,7 +631,7 @@ class WyomingConnection:
         try:
             app = self._app("tts")
             answer = await self.ask("tts", {app.input: text})
-            rate = int(answer.outputs.get("rate", rate))
+            rate = _rate_of(answer, rate)
             sound = as_type(_sound_of(answer), "int16", 1.0)
             self._front.counts["spoken"] += 1
         except EdgeServeError as error:
@@ -644,10 +646,30 @@ class WyomingConnection:
 # --- sound and answers ------------------------------------------------------------------------------------------------
 
 
+def _words(outputs: Mapping[str, Any], name: str) -> str:
+    """An output that is text; nothing where the app answers something else, or nothing."""
+    value = outputs.get(name)
+    return value if isinstance(value, str) else ""
+
+
 def _text_of(answer: Answer) -> str:
-    """Output ``text``, or the only one that is text."""
-    texts = [value for value in answer.outputs.values() if isinstance(value, str)]
-    return str(answer.outputs["text"]).strip() if "text" in answer.outputs else texts[0].strip() if texts else ""
+    """Output ``text``, or the first that is text."""
+    names = ["text"] if "text" in answer.outputs else [name for name in answer.outputs if _words(answer.outputs, name)]
+    return _words(answer.outputs, names[0]).strip() if names else ""
+
+
+def _rate_of(answer: Answer, rate: int) -> int:
+    """Output ``rate``, samples a second, or the configured one."""
+    found = answer.outputs.get("rate", rate)
+    try:
+        (told,) = np.asarray(found).reshape(-1).tolist()
+        whole = int(told)
+    except (TypeError, ValueError, OverflowError):
+        told, whole = None, 0
+    if whole != told or not RATE_HZ_MIN <= whole <= RATE_HZ_MAX:
+        expected = f"one whole number from {RATE_HZ_MIN} to {RATE_HZ_MAX}"
+        raise BadInput(f"the app answers rate = {str(found)[:40]!r}; expected {expected}")
+    return whole
 
 
 def _sound_of(answer: Answer) -> NDArray[Any]:
@@ -658,12 +680,12 @@ def _sound_of(answer: Answer) -> NDArray[Any]:
         value = arrays[0] if len(arrays) == 1 else None
     if value is None or np.asarray(value).dtype.kind not in "fi":
         raise BadInput(f"the app answers {', '.join(answer.outputs) or 'nothing'}; expected audio, int16 or float32")
-    return np.asarray(value).reshape(-1)
+    return np.nan_to_num(np.asarray(value).reshape(-1))
 
 
 def _entities(value: Any) -> List[Entity]:
     """Output ``entities``: JSON text of an object, name -> value."""
-    if not value:
+    if value is None or isinstance(value, str) and not value:
         return []
     try:
         table = json.loads(value) if isinstance(value, (str, bytes)) else dict(value)
@@ -673,24 +695,28 @@ def _entities(value: Any) -> List[Entity]:
 
 
 @asynccontextmanager
-async def _announced(name: str, host: str, port: int) -> AsyncIterator[None]:
-    """While this lasts, Home Assistant finds the front (mDNS). Without a name nothing is announced."""
+async def announced(where: str, name: str, host: str, port: int) -> AsyncIterator[None]:
+    """While this lasts, Home Assistant finds the front (mDNS) by a name, which stands ``where``. Without a name nothing
+    is announced. Raises :class:`ConfigError`."""
     if not name:
         yield
         return
-    try:
-        from zeroconf import InterfaceChoice
-        from zeroconf.asyncio import AsyncServiceInfo, AsyncZeroconf
-    except ImportError:
-        raise ConfigError("--zeroconf needs zeroconf: pip install 'edgeserve-runtime[wyoming]'") from None
+    from zeroconf import BadTypeInNameException, InterfaceChoice
+    from zeroconf.asyncio import AsyncServiceInfo, AsyncZeroconf
+
     anywhere = host in ("0.0.0.0", "::")
     address = _own_address() if anywhere else socket.gethostbyname(host)
-    service = AsyncServiceInfo(
-        SERVICE, f"{name}.{SERVICE}", addresses=[socket.inet_aton(address)], port=port, server=f"{name}.local."
-    )
+    try:
+        service = AsyncServiceInfo(
+            SERVICE, f"{name}.{SERVICE}", addresses=[socket.inet_aton(address)], port=port, server=f"{name}.local."
+        )
+    except BadTypeInNameException as error:
+        raise ConfigError(f"{where} = {name!r}: mDNS has no such name ({error})") from None
     zeroconf = AsyncZeroconf(interfaces=InterfaceChoice.Default if anywhere else [address])
     try:
-        await zeroconf.async_register_service(service)
+        await zeroconf.async_register_service(service, allow_name_change=True)
+        if service.name != f"{name}.{SERVICE}":
+            log.warning("%s = %r is taken on this network: announced as %s", where, name, service.name)
         yield
         await zeroconf.async_unregister_service(service)
     finally:

@@ -39,7 +39,7 @@ def story(served: Served, early: EarlyRefusals, request_id: int) -> List[str]:
 
 def health(served: Served, now_ns: int) -> Dict[str, Any]:
     """``ready``: it accepts requests, and every app could run now; else ``stopping`` or ``blocked`` says why not
-    (app -> why). And which lanes are up."""
+    (app -> why). And which lanes are up, and how many bytes of requests one connection may have in flight."""
     blocked = blocked_apps(served, now_ns)
     return {
         "ready": not served.world.lifecycle.stopping and not blocked,
@@ -49,6 +49,7 @@ def health(served: Served, now_ns: int) -> Dict[str, Any]:
         "core": compiled.running().kind,
         "pid": os.getpid(),
         "open": served.world.lifecycle.open_count,
+        "client_bytes_max": served.config.server.client_bytes_max,
         "lanes": {name: lane["state"] for name, lane in _lane_tables(served, now_ns).items()},
     }
 

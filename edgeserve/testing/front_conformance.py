@@ -48,6 +48,22 @@ KIND_OF_CODE = {
 
 NAMES = ("a/b", "a+b", "a#b", "a.b", "a_b", "a b", "x:latest", "Qwen/Qwen3", "%2F", "100%", "名前", "🙂")
 
+ODD: Mapping[str, Any] = {
+    "no number": np.full(4, np.nan),
+    "not a number": np.float64("nan"),
+    "JSON": '{"a": [1]}',
+    "nothing": np.zeros((0, 3), np.float32),
+    "one number": np.float64(1e30),
+    "complex": np.ones((9, 40), np.complex64),
+    "infinite": np.full((9, 40), np.inf, np.float32),
+    "texts of two axes": np.array([["a", "b"], ["c", "d"]], object),
+    "bytes": b"\xff\x00",
+    "control characters": "\x1b[2J\r\n\u202e\x00",
+    "texts": np.array(["a", "b"], object),
+    "many axes": np.zeros((1, 1, 1, 1, 1, 2), np.int64),
+}
+"""Outputs that an app answers in place of those that the front expects."""
+
 WAIT_S = 15.0
 """Seconds after which a step that is not over hangs: a failure, not a slow machine."""
 
@@ -123,6 +139,7 @@ class FrontConformance:
         models = {
             "answers": _function("answers"),
             "fails": _function("fails"),
+            "odd": _function("answers_oddly"),
             "waits": _function("waits", "waiting"),
             "blocks": _function("waits", "blocked"),
             "late": _function("answers", "blocked"),
@@ -214,6 +231,23 @@ class FrontConformance:
 
     def test_a_failure(self, server: Runtime) -> None:
         self.ends_as(server, "fails", FAILED)
+
+    @pytest.mark.parametrize("kind", ODD)
+    def test_an_odd_output(self, server: Runtime, kind: str, caplog: pytest.LogCaptureFixture) -> None:
+        """An app may answer anything: the front says so, as its protocol does, and serves the next client."""
+
+        async def run() -> None:
+            async with self.fronted(server, "odd") as place:
+                for name in self.OUTPUTS:
+                    front_functions.odd.clear()
+                    front_functions.odd.update({**self.OUTPUTS, name: ODD[kind]})
+                    assert await within(self.ask(place, "odd"))
+                front_functions.odd.clear()
+                front_functions.odd.update(self.OUTPUTS)
+                assert await within(self.ask(place, "odd")) == ANSWERED
+
+        asyncio.run(run())
+        assert [record for record in caplog.records if record.exc_info] == [], "a fault of the front"
 
     def test_a_client_that_goes_ends_its_request(self, server: Runtime) -> None:
         front_functions.gate.clear()

@@ -12,12 +12,20 @@ inputs: Dict[str, Any] = {}
 outputs: Dict[str, Any] = {}
 """What apps are asked by the suite itself, and what they answer: the suite fills them in."""
 
+odd: Dict[str, Any] = {}
+"""What the app ``odd`` answers."""
+
 gate = threading.Event()
 
 
 def answers(inputs: Dict[str, Any]) -> Dict[str, Any]:
     """Answer at once."""
     return dict(outputs)
+
+
+def answers_oddly(inputs: Dict[str, Any]) -> Dict[str, Any]:
+    """Answer with outputs that the front may not expect."""
+    return dict(odd)
 
 
 def fails(inputs: Dict[str, Any]) -> Dict[str, Any]:

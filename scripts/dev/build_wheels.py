@@ -164,8 +164,13 @@ def main() -> int:
     args = parser.parse_args()
     out = os.path.abspath(args.out)
     os.makedirs(out, exist_ok=True)
-    failures: List[str] = []
     pythons = found_pythons(args.python)
+    return 1 if build_all(pythons, args.arch, args.level, out) or not pythons else 0
+
+
+def build_all(pythons: Mapping[str, str], archs: Sequence[str], level: str, out: str) -> List[str]:
+    """Build, look into and try all of them, and say so; what failed."""
+    failures: List[str] = []
     print("found: " + ", ".join(f"{version} {path}" for version, path in pythons.items()), flush=True)
     for number, (version, python) in enumerate(pythons.items()):
         with tempfile.TemporaryDirectory(prefix="edgeserve-wheels-") as place:
@@ -173,10 +178,10 @@ def main() -> int:
             builder = environment_of(python, os.path.join(place, "build"), (*compiler(), *BUILD_NEEDS), sources)
             if number == 0:
                 call([builder, "setup.py", "--quiet", "bdist_wheel", "--dist-dir", out], sources)
-            for arch in args.arch:
+            for arch in archs:
                 try:
                     shutil.rmtree(os.path.join(sources, "build"), ignore_errors=True)
-                    wheel = build_compiled(builder, sources, version, arch, args.level, out)
+                    wheel = build_compiled(builder, sources, version, arch, level, out)
                     look_into(wheel, arch)
                     outcome = "not tried: built for another architecture"
                     if arch == platform.machine():
@@ -185,7 +190,7 @@ def main() -> int:
                 except RuntimeError as error:
                     failures.append(f"Python {version}, {arch}: {error}")
                     print(failures[-1], flush=True)
-    return 1 if failures or not pythons else 0
+    return failures
 
 
 if __name__ == "__main__":

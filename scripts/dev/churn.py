@@ -32,7 +32,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
 from lib.checks import Checks, arguments
 from lib.server_process import ServerProcess
 
-from dev.isolation import ATTACKS, attacker, bus_folder
+from dev.attacked_server import bus_folder
+from dev.isolation import ATTACKS, attacker
 from edgeserve.client import Client
 
 SPAWN = multiprocessing.get_context("spawn")

@@ -2,16 +2,15 @@
 
     python scripts/dev/hostile_fronts.py --requests 100000 --seed 7 [--json FILE]
 
-So many requests to the front over HTTP, then as many over gRPC, Wyoming and Frigate's socket, made from good ones by
-seeded mutations: bytes flipped, cut, added; JSON values of every kind; headers, paths and verbs that are none. The
-healthy client asks over the same front all the while, each time with numbers of its own: every answer must be its own
-and right. The server and its fronts are processes of their own; their memory is compared with what it was after the
-first tenth.
+So many requests to the front over HTTP, then as many over gRPC, Wyoming, Frigate's socket, MQTT and to the camera's
+page, made from good ones by seeded mutations: bytes flipped, cut, added; JSON values of every kind; headers, paths and
+verbs that are none. The healthy client asks over the same front all the while, each time with numbers of its own: every
+answer must be its own and right. The server and its fronts are processes of their own; their memory is compared with
+what it was after the first tenth.
 """
 
 from __future__ import annotations
 
-import http.client
 import json
 import random
 import socket
@@ -19,18 +18,18 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any, Callable, Dict, List
+from typing import Any, Callable, Dict
 
 import grpc
-import numpy as np
 import zmq
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
 
 from lib.checks import Checks, arguments
 
+from dev.attacked_server import Server, bus_folder
 from dev.front_attackers import TOKENS
-from dev.isolation import Server, bus_folder
+from dev.healthy_clients import HEALTHY, Healthy, mqtt_client
 from edgeserve.fronts.http.grpc_messages import KINDS, SERVICE
 
 GROWTH_MAX = 0.10
@@ -173,90 +172,41 @@ def frigate_attacker(place: str) -> Callable[[random.Random], None]:
     return ask
 
 
-class Healthy(threading.Thread):
-    """Asks one thing after the other over a front, and knows every answer."""
+def mqtt_attacker(place: str) -> Callable[[random.Random], None]:
+    """Publishes one question or picture: the broker is not what is attacked."""
+    one = mqtt_client(place)
 
-    def __init__(self, ask: Callable[[np.ndarray], Any]) -> None:
-        super().__init__(daemon=True)
-        self._ask, self.stopping, self.asked = ask, False, 0
-        self.wrong: List[str] = []
-
-    def run(self) -> None:
-        while not self.stopping:
-            self.asked += 1
-            x = np.arange(4, dtype=np.float32) + self.asked
-            try:
-                found = self._ask(x)
-                if list(found) != x.tolist():
-                    self.wrong.append(f"request {self.asked}: answered {found}")
-            except Exception as error:  # noqa: BLE001 whatever it is counts
-                self.wrong.append(f"request {self.asked}: {type(error).__name__}: {error}")
-            time.sleep(0.005)
-
-
-def healthy_http(place: str) -> Callable[[np.ndarray], Any]:
-    def ask(x: np.ndarray) -> Any:
-        connection = http.client.HTTPConnection(place, timeout=60)
-        item = {"name": "x", "datatype": "FP32", "shape": [4], "data": x.tolist()}
-        headers = {"Authorization": "Bearer " + TOKENS["client"]}
-        connection.request("POST", "/v2/models/echo/infer", json.dumps({"inputs": [item]}), headers)
-        answer = connection.getresponse().read()
-        connection.close()
-        return json.loads(answer)["outputs"][0]["data"]
+    def ask(draw: random.Random) -> None:
+        app, who = draw.choice(("say",) * 6 + ("frames", "x", "%2F", "")), draw.choice(("attacker", "a/b", "\u202e"))
+        topic = f"edgeserve/house/ask/{app}/{who}"
+        if draw.random() < 0.2:
+            topic = draw.choice(("cameras/door", "edgeserve/house/instance", "edgeserve/house/reload"))
+        said = json.dumps({"text": draw.choice(("hi", *VALUES))}).encode()
+        one.publish(topic, flipped(draw, said) if draw.random() < 0.7 else bytes(draw.choice((0, 10**6))))
+        time.sleep(0.002)  # its broker has no bound
 
     return ask
 
 
-def healthy_grpc(place: str) -> Callable[[np.ndarray], Any]:
-    call = grpc.insecure_channel(place).unary_unary(f"/{SERVICE}/ModelInfer")
-
-    def ask(x: np.ndarray) -> Any:
-        message = KINDS["ModelInferRequest"](model_name="echo")
-        message.inputs.add(name="x", datatype="FP32", shape=[4])
-        message.raw_input_contents.append(x.tobytes())
-        data = call(message.SerializeToString(), metadata=[("authorization", "Bearer " + TOKENS["client"])], timeout=60)
-        return np.frombuffer(KINDS["ModelInferResponse"].FromString(data).raw_output_contents[0], np.float32)
-
-    return ask
-
-
-def healthy_wyoming(place: str) -> Callable[[np.ndarray], Any]:
+def ask_camera(place: str, draw: random.Random) -> None:
+    """Ask the camera's page."""
     host, port = place.split(":")
-
-    def ask(x: np.ndarray) -> Any:
-        data = json.dumps({"text": json.dumps(x.tolist())}).encode()
-        with socket.create_connection((host, int(port)), 60) as one, one.makefile("rb") as file:
-            one.sendall(json.dumps({"type": "transcript", "data_length": len(data)}).encode() + b"\n" + data)
-            while True:
-                head = json.loads(file.readline())
-                more = json.loads(file.read(head.get("data_length") or 0) or b"{}")
-                if head["type"] == "handled":
-                    return json.loads({**(head.get("data") or {}), **more}["text"])
-
-    return ask
+    path = draw.choice(("/frame.jpg", "/", "/stream", "/x", "http://x/stream", "\xff"))
+    said = f"GET {path} HTTP/1.1\r\nHost: {draw.choice(('localhost', 'x', ''))}\r\n\r\n".encode("latin-1")
+    with socket.create_connection((host, int(port)), 20) as one:
+        one.sendall(flipped(draw, said) if draw.random() < 0.6 else said)
+        if draw.random() < 0.8:
+            one.settimeout(0.05)
+            one.recv(1 << 16)
 
 
-def healthy_frigate(place: str) -> Callable[[np.ndarray], Any]:
-    def ask(x: np.ndarray) -> Any:
-        one = zmq.Context.instance().socket(zmq.REQ)
-        one.setsockopt(zmq.RCVTIMEO, 60_000)
-        one.connect(place)
-        value = int(x[0]) % 100 + 120
-        about = {"shape": [8, 8, 3], "dtype": "uint8", "model_type": "yologeneric"}
-        one.send_multipart([json.dumps(about).encode(), bytes([value]) * 192])
-        score = np.frombuffer(one.recv(), np.float32)[1]
-        one.close(0)
-        return x if abs(score - value / 255) < 1e-3 else [score]
-
-    return ask
-
-
-HEALTHY = {"http": healthy_http, "grpc": healthy_grpc, "wyoming": healthy_wyoming, "frigate": healthy_frigate}
 ATTACKING: Dict[str, Callable[[str], Callable[[random.Random], None]]] = {
     "http": lambda place: lambda draw: ask_http(place, draw),
     "grpc": grpc_attacker,
     "wyoming": lambda place: lambda draw: ask_wyoming(place, draw),
     "frigate": frigate_attacker,
+    "mqtt": mqtt_attacker,
+    "camera": lambda place: lambda draw: ask_camera(place, draw),
 }
 
 
@@ -309,7 +259,7 @@ def main() -> int:
     with bus_folder() as folder:
         server = Server(folder)
         try:
-            for front in [each for each in HEALTHY if args.only in each]:
+            for front in [each for each in HEALTHY if args.only in each and each in server.places]:
                 found = attack(server, front, args.requests, args.seed)
                 print(found, flush=True)
                 rows.append(found)

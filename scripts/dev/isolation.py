@@ -16,118 +16,18 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
 
-import psutil
 from lib.checks import Checks, arguments
-from lib.server_process import READY_S, ServerProcess
 
-from dev import front_attackers
-
-CONFIG = """
-[server]
-endpoint = "ipc://{folder}/bus/socket"
-memory = "256MiB"
-pending_max = 256
-critical_for = ["uid:4294967294"]
-[lane.cpu0]
-[model.m]
-engine = "synthetic"
-batch = [1]
-expected = {{ 1 = "10ms" }}
-[policy.edf]
-[policy.plan]
-[app.mine]
-model = "m"
-policy = "edf"
-slo = "500ms"
-[app.other]
-model = "m"
-policy = "edf"
-slo = "500ms"
-[app.chain]
-policy = "plan"
-slo = "500ms"
-[[app.chain.node]]
-name = "first"
-model = "m"
-[[app.chain.node]]
-name = "second"
-model = "m"
-[app.shaped]
-model = "m"
-policy = "edf"
-slo = "500ms"
-inputs = {{ image_sizes = {{ dtype = "float32", shape = [-1] }} }}
-[app.x]
-model = "m"
-policy = "edf"
-slo = "500ms"
-inputs = {{ x = {{ dtype = "float32", shape = [-1] }} }}
-[app.see]
-model = "m"
-policy = "edf"
-slo = "500ms"
-inputs = {{ image = {{ dtype = "uint8", shape = [-1, -1, 3] }} }}
-[app.stream]
-model = "m"
-policy = "edf"
-slo = "500ms"
-stream = "newest_wins"
-"""
-
-PLACES = """
-[lane.cpu1]
-[model.echo]
-engine = "python"
-function = "functions:echo"
-options = {{ example = "functions:example" }}
-lanes = ["cpu1"]
-[app.echo]
-model = "echo"
-policy = "edf"
-slo = "10s"
-inputs = {{ x = {{ dtype = "float32", shape = [-1] }} }}
-[front.http]
-listen = "HTTP"
-grpc = "GRPC"
-token_file = "tokens"
-[model.say]
-engine = "python"
-function = "functions:say"
-lanes = ["cpu1"]
-[app.say]
-model = "say"
-policy = "edf"
-slo = "10s"
-outputs = ["text"]
-inputs = {{ text = {{ dtype = "text" }} }}
-[front.wyoming]
-apps = {{ intent = "say" }}
-listen = "WYOMING"
-[model.frames]
-engine = "python"
-function = "functions:see"
-lanes = ["cpu1"]
-[app.frames]
-model = "frames"
-policy = "edf"
-slo = "10s"
-inputs = {{ image = {{ dtype = "uint8", shape = [8, 8, 3] }} }}
-[front.frigate]
-app = "frames"
-timeout_ms = 2000.0
-listen = "FRIGATE"
-"""
-"""What the server has besides where it is asked over HTTP and gRPC."""
+from dev import front_attackers, home_attackers
+from dev.attacked_server import ANOTHER_USER, Server, bus_folder
 
 METRICS = """
 import http.client, threading
@@ -147,9 +47,6 @@ RATE = 30.0
 """Requests a second of the client; the lane does 100."""
 
 SHARE_MIN = 0.95
-
-ANOTHER_USER = 65534
-"""The user, and the group that the directory of the bus is open to, of attackers that are another user."""
 
 CLIENT = """
 import json, sys, threading, time
@@ -491,6 +388,8 @@ FRONTS = {
     "grpc": Front(front_attackers.GRPC_CLIENT, front_attackers.GRPC_BEGIN, front_attackers.GRPC_ATTACKS),
     "wyoming": Front(front_attackers.WYOMING_CLIENT, front_attackers.WYOMING_BEGIN, front_attackers.WYOMING_ATTACKS),
     "frigate": Front(front_attackers.FRIGATE_CLIENT, front_attackers.FRIGATE_BEGIN, front_attackers.FRIGATE_ATTACKS),
+    "mqtt": Front(home_attackers.MQTT_CLIENT, home_attackers.MQTT_BEGIN, home_attackers.MQTT_ATTACKS),
+    "camera": Front(home_attackers.CAMERA_CLIENT, home_attackers.CAMERA_BEGIN, home_attackers.CAMERA_ATTACKS),
 }
 
 
@@ -510,93 +409,34 @@ def attacker(attack: str, *args: str) -> Iterator[subprocess.Popen[bytes]]:
         process.wait()
 
 
-class Server:
-    """The server under attack, with the places where it is asked: ``places`` by the names of :data:`FRONTS`."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        http, grpc, self.metrics, wyoming, frigate = (free_place() for _ in range(5))
-        self.places = {"bus": f"ipc://{folder}/bus/socket", "http": http, "grpc": grpc}
-        self.places.update(wyoming=wyoming, frigate=f"tcp://{frigate}")
-        tokens = "".join([f"{name} {token}\n" for name, token in front_attackers.TOKENS.items()])
-        config = CONFIG.replace("[server]\n", f'[server]\nmetrics = "{self.metrics}"\n') + PLACES
-        for name, place in self.places.items():
-            config = config.replace(name.upper(), place)
-        files = {"tokens": tokens, "functions.py": front_attackers.FUNCTIONS}
-        self.process = ServerProcess(folder, config, files, log=folder / "log")
-        self.process.wait_ready(self.places["bus"])
-        due_s = time.monotonic() + READY_S
-        for place in (http, grpc, wyoming, frigate):
-            while not listens(place) and time.monotonic() < due_s:
-                time.sleep(0.1)
-
-    def memory_mib(self) -> Dict[str, float]:
-        """What the server and its fronts have."""
-        server = psutil.Process(self.process.pid)
-        found = {"server": server.memory_info().rss / 2**20}
-        for child in server.children():
-            with contextlib.suppress(psutil.Error):
-                words = child.cmdline()
-                if "edgeserve.front.runner" in words:
-                    name = words[words.index("edgeserve.front.runner") + 1]
-                    found[f"front {name}"] = child.memory_info().rss / 2**20
-        return found
-
-    def measure(self, front: str, seconds: float, attack: str = "") -> Dict[str, Any]:
-        """How the requests of a client ended there, beside the attacker where one is given, and the most memory."""
-        client = subprocess.Popen(
-            [sys.executable, "-c", FRONTS[front].client, self.places[front], str(seconds), str(RATE)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        assert client.stdout is not None and client.stdin is not None
-        fronts = [self.places[name] for name in ("http", "grpc", "wyoming", "frigate")]
-        places = (self.places["bus"], str(client.pid), *fronts[:2], self.metrics, *fronts[2:])
-        most: Dict[str, float] = {}
-        program = FRONTS[front].begin + attack
-        with client, attacker(program, *places) if attack else contextlib.nullcontext() as other:
-            client.stdout.readline()
-            time.sleep(1.0 if attack else 0.0)
-            client.stdin.write("go\n")
-            client.stdin.flush()
-            while client.poll() is None:
-                most = {name: max(value, most.get(name, 0.0)) for name, value in self.memory_mib().items()}
-                time.sleep(0.1)
-            told = client.stdout.read()
-            if other is not None and other.poll() is not None:
-                raise SystemExit(f"the attacker ended by itself with {other.returncode}")
+def measure(server: Server, front: str, seconds: float, attack: str = "") -> Dict[str, Any]:
+    """How the requests of a client ended there, beside the attacker where one is given, and the most memory."""
+    client = subprocess.Popen(
+        [sys.executable, "-c", FRONTS[front].client, server.places[front], str(seconds), str(RATE)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert client.stdout is not None and client.stdin is not None
+    fronts = [server.places.get(name, "") for name in FRONTS if name != "bus"]
+    places = (server.places["bus"], str(client.pid), *fronts[:2], server.metrics, *fronts[2:])
+    most: Dict[str, float] = {}
+    program = FRONTS[front].begin + attack
+    with client, attacker(program, *places) if attack else contextlib.nullcontext() as other:
+        client.stdout.readline()
         time.sleep(1.0 if attack else 0.0)
-        found: Dict[str, Any] = json.loads(told) if client.returncode == 0 else {"ended": client.returncode}
-        return {**found, "memory_mib": {name: round(value) for name, value in most.items()}}
-
-
-def free_place() -> str:
-    """HOST:PORT at which nothing listens."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{one.getsockname()[1]}"
-
-
-def listens(place: str) -> bool:
-    """Whether a connection comes about at HOST:PORT."""
-    host, port = place.split(":")
-    with socket.socket() as one:
-        return one.connect_ex((host, int(port))) == 0
-
-
-@contextlib.contextmanager
-def bus_folder() -> Iterator[Path]:
-    """A folder whose ``bus`` is open to the group of another user too."""
-    with tempfile.TemporaryDirectory(prefix="es-") as path:
-        folder = Path(path)
-        folder.chmod(0o711)
-        (folder / "bus").mkdir()
-        if os.getuid() == 0:
-            os.chown(folder / "bus", 0, ANOTHER_USER)
-        (folder / "bus").chmod(0o2750)
-        yield folder
+        client.stdin.write("go\n")
+        client.stdin.flush()
+        while client.poll() is None:
+            most = {name: max(value, most.get(name, 0.0)) for name, value in server.memory_mib().items()}
+            time.sleep(0.1)
+        told = client.stdout.read()
+        if other is not None and other.poll() is not None:
+            raise SystemExit(f"the attacker ended by itself with {other.returncode}")
+    time.sleep(1.0 if attack else 0.0)
+    found: Dict[str, Any] = json.loads(told) if client.returncode == 0 else {"ended": client.returncode}
+    return {**found, "memory_mib": {name: round(value) for name, value in most.items()}}
 
 
 def run(only: str, seconds: float, rounds: int, say: Any) -> List[Dict[str, Any]]:
@@ -606,11 +446,14 @@ def run(only: str, seconds: float, rounds: int, say: Any) -> List[Dict[str, Any]
         server = Server(folder)
         try:
             for front, about in FRONTS.items():
+                if front not in server.places or front == "mqtt" and not server.has_fast_broker:
+                    print(f"{front}: not measured; over MQTT amqtt is slower than the front: apt install mosquitto")
+                    continue
                 attacks = {name: attack for name, attack in about.attacks.items() if only in f"{front}: {name}"}
-                before = server.measure(front, 2.0) if attacks else {}
+                before = measure(server, front, 2.0) if attacks else {}
                 for name, attack in [*attacks.items()] * rounds:
-                    before = server.measure(front, seconds) if not rows or rows[-1]["front"] != front else before
-                    beside, after = server.measure(front, seconds, attack), server.measure(front, seconds)
+                    before = measure(server, front, seconds) if not rows or rows[-1]["front"] != front else before
+                    beside, after = measure(server, front, seconds, attack), measure(server, front, seconds)
                     alone = (before.get("completed", 0) + after.get("completed", 0)) / 2
                     share = beside.get("completed", 0) / max(1.0, alone)
                     rows.append({"front": front, "attack": name, "alone": alone, "beside": beside, "share": share})

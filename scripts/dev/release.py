@@ -1,12 +1,14 @@
 """Build a release and try it as its users will: ``make release``.
 
-    python scripts/dev/release.py [--out dist] [--python 3.8 3.13 ...]
+    python scripts/dev/release.py [--out dist] [--python 3.8 3.13 ...] [--arch x86_64 aarch64] [--pure]
 
 Builds the source distribution, and the pure wheel out of that; looks into both; has ``twine check`` read the page that
 an index would show. Then, for the oldest and the newest Python found (or those named), the wheel alone goes into a new
 environment, away from the sources: ``pip check``, ``edgeserve doctor``, a server started from a configuration of ten
-lines, a question by ``edgeserve infer`` and one by ``Client``. Compiled wheels are ``build_wheels.py``'s. Nothing is
-uploaded. Exit status 1 when something is wrong.
+lines, a question by ``edgeserve infer`` and one by ``Client``. A compiled wheel follows for each Python from 3.8 to
+3.13 that is found and each architecture (``build_wheels.py``; not with ``--pure``), and ``SHA256SUMS``. Publishing is
+rehearsed: ``twine`` uploads all to an index of this machine, from which each Python gets its wheel. The container file
+is built where a builder runs. Nothing leaves the machine. Exit status 1 when something is wrong.
 """
 
 from __future__ import annotations
@@ -14,9 +16,11 @@ from __future__ import annotations
 import argparse
 import email
 import fnmatch
+import hashlib
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -25,10 +29,11 @@ import tempfile
 import time
 import zipfile
 from pathlib import Path
-from typing import Collection, Dict, List, Sequence
+from typing import Collection, Dict, List, Mapping, Sequence
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
-from dev.build_wheels import ROOT, call, environment_of, found_pythons, sources_copied
+from dev.build_wheels import MACHINES, ROOT, build_all, call, environment_of, found_pythons, sources_copied
+from dev.rehearsal import rehearse
 
 NAME = "edgeserve_runtime"
 BUILD_NEEDS = ("build>=1.0", "twine>=5")
@@ -122,13 +127,45 @@ def look_into_sources(path: str) -> List[str]:
     ]
 
 
-def changelog_problems(changes: str, version: str, node: str) -> List[str]:
-    """Where else the version stands: the newest heading of CHANGELOG.md, and the package of Node.js."""
-    newest = re.findall(r"(?m)^## (\S+?),? ", changes)
-    problems = [] if newest[:1] == [version] else [f"CHANGELOG.md: its newest version is {newest[:1]}, not {version}"]
+def changelog_problems(changes: str, version: str, node: str, tag: str = "") -> List[str]:
+    """Where else the version stands: the newest heading of CHANGELOG.md, with its date where the commit has a tag; the
+    tag; and the package of Node.js."""
+    newest, when = (re.findall(r"(?m)^## (\S+?), (.*)$", changes) or [("", "")])[0]
+    problems = [] if newest == version else [f"CHANGELOG.md: its newest version is {newest!r}, not {version}"]
+    if tag and tag != f"v{version}":
+        problems.append(f"this commit is tagged {tag}, expected v{version}")
+    if tag and not re.fullmatch(r"\d{4}-\d\d-\d\d", when):
+        problems.append(f"CHANGELOG.md: {version} is {when!r}; a release has its date, such as 2026-01-31")
     if json.loads(node)["version"] != version:
         problems.append(f"clients/node/package.json: version {json.loads(node)['version']}, expected {version}")
     return problems
+
+
+def tag_of_head() -> str:
+    """The tag of a version that this commit has; nothing where it has none."""
+    done = subprocess.run(["git", "tag", "--points-at", "HEAD", "v*"], cwd=ROOT, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+def publish(pythons: Mapping[str, str], version: str, out: str) -> List[str]:
+    """Write the digests of what was built, and rehearse its upload; lines to print. Raises ``RuntimeError``."""
+    files = sorted(path for path in Path(out).iterdir() if path.name.startswith(f"{NAME}-{version}"))
+    sums = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}" for path in files]
+    Path(out, "SHA256SUMS").write_text("\n".join(sums) + "\n", encoding="utf-8")
+    with tempfile.TemporaryDirectory(prefix="edgeserve-publish-") as place:
+        uploader = environment_of(pythons[max(pythons, key=minor)], os.path.join(place, "venv"), BUILD_NEEDS, place)
+        got = rehearse(uploader, list(pythons.values()), [str(path) for path in files], version, place)
+    return [f"Python {name} gets {file}" for name, file in zip(pythons, got)]
+
+
+def build_container() -> str:
+    """Build the container file for x86-64 where a builder runs; a line to print. Raises ``RuntimeError``."""
+    file = "scripts/docker/Dockerfile.x86"
+    for builder in ("docker", "podman"):
+        if shutil.which(builder) and subprocess.run([builder, "info"], capture_output=True).returncode == 0:
+            call([builder, "build", "--file", file, "--tag", f"{NAME}:rehearsal", "."], str(ROOT))
+            return f"{file}: built by {builder}"
+    return f"{file}: not built, since no builder runs here (docker info, podman info)"
 
 
 def build(python: str, place: str, out: str) -> Dict[str, str]:
@@ -189,18 +226,21 @@ def wait_for(server: subprocess.Popen[str], path: str) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", default="dist", help="folder for what is built (default %(default)s)")
-    parser.add_argument("--python", nargs="+", default=[], metavar="3.N", help="default: the oldest and newest found")
+    parser.add_argument("--python", nargs="+", default=[], metavar="3.N", help="default: all found from 3.8 to 3.13")
+    parser.add_argument("--arch", nargs="+", default=list(MACHINES), choices=list(MACHINES), help="default: both")
+    parser.add_argument("--pure", action="store_true", help="no compiled wheels")
     args = parser.parse_args()
     out = os.path.abspath(args.out)
     os.makedirs(out, exist_ok=True)
-    pythons = found_pythons(args.python)
-    if not args.python:
-        pythons = {version: pythons[version] for version in {min(pythons, key=minor), max(pythons, key=minor)}}
+    found = found_pythons(args.python)
+    ends = {min(found, key=minor), max(found, key=minor)}
+    pythons = {version: found[version] for version in args.python or ends if version in found}
     version = version_in((ROOT / "edgeserve" / "__init__.py").read_text(encoding="utf-8"))
     problems = changelog_problems(
         (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"),
         version,
         (ROOT / "clients" / "node" / "package.json").read_text(encoding="utf-8"),
+        tag_of_head(),
     )
     with tempfile.TemporaryDirectory(prefix="edgeserve-release-") as place:
         try:
@@ -215,6 +255,14 @@ def main() -> int:
                 print(f"Python {name}: installed, doctor content, {try_wheel(python, built['whl'], place)}", flush=True)
             except (RuntimeError, subprocess.TimeoutExpired) as error:
                 problems.append(f"Python {name}: {error}")
+    if built and not args.pure:
+        problems += build_all(found, args.arch, "2", out)
+    if built and not problems:
+        try:
+            print(*publish(found, version, out), sep="\n")
+            print(build_container())
+        except RuntimeError as error:
+            problems.append(str(error))
     print("\n".join(problems) or f"{NAME} {version}: " + ", ".join(map(os.path.basename, sorted(built.values()))))
     return 1 if problems else 0
 

@@ -158,7 +158,14 @@ class TestKServeOverGrpc(FrontConformance):
 class TestOpenAI(OverHttp):
     LIBRARY = "openai"
     INPUTS = {"messages": {"dtype": "text"}}
-    OUTPUTS = {"text": "yes", "tokens": np.int32(1), "prompt_tokens": np.int32(1), "finish_reason": "stop"}
+    OUTPUTS = {
+        "text": "yes",
+        "tokens": np.int32(1),
+        "prompt_tokens": np.int32(1),
+        "finish_reason": "stop",
+        "tool_calls": "[]",
+        "logprobs": "[]",
+    }
     path = "/v1/chat/completions"
 
     def body(self, app: str) -> Any:

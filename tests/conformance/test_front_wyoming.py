@@ -6,6 +6,7 @@ import asyncio
 import json
 from typing import Any, Callable, Tuple
 
+import numpy as np
 import pytest
 
 from edgeserve.client import AsyncClient
@@ -15,10 +16,13 @@ from edgeserve.testing.front_conformance import ANSWERED, EMPTY, FAILED, LATE, R
 pytest.importorskip("wyoming", reason="pip install -e '.[wyoming]'")
 
 from wyoming.asr import Transcript
+from wyoming.audio import AudioChunk, AudioStop
 from wyoming.client import AsyncTcpClient
 from wyoming.error import Error
 from wyoming.event import Event
 from wyoming.handle import Handled, NotHandled
+from wyoming.intent import Intent, Recognize
+from wyoming.tts import Synthesize
 
 from edgeserve.fronts.wyoming import PART_BYTES_MAX, Voice, WyomingFront
 
@@ -67,3 +71,35 @@ class TestWyoming(FrontConformance):
             except asyncio.TimeoutError:
                 break
         return client._writer.transport.abort
+
+
+class TestIntents(TestWyoming):
+    OUTPUTS = {"text": "yes", "intent": "Nod", "entities": "{}"}
+    APP = {"outputs": ["text", "intent", "entities"]}
+
+    async def ask(self, place: str, app: str) -> str:
+        async with AsyncTcpClient(*address(place)) as client:
+            await client.write_event(Recognize("hi").event())
+            event = await client.read_event()
+            assert event is not None, "the front ended the connection"
+            return ANSWERED if Intent.is_type(event.type) else EMPTY
+
+
+class TestSpeech(TestWyoming):
+    OUTPUTS = {"audio": np.ones(8, np.int16), "rate": np.int32(16_000)}
+    APP = {"outputs": ["audio", "rate"]}
+    SAYS = dict.fromkeys((LATE, REFUSED, FAILED, SERVER_GONE), (EMPTY, "an error, and speech of no length"))
+
+    def make(self, client: AsyncClient, app: str) -> Front:
+        return WyomingFront(client, Voice(apps={"tts": app}, listen="127.0.0.1:0"))
+
+    async def ask(self, place: str, app: str) -> str:
+        async with AsyncTcpClient(*address(place)) as client:
+            await client.write_event(Synthesize("hi").event())
+            found = EMPTY
+            while True:
+                event = await client.read_event()
+                assert event is not None, "the front ended the connection"
+                found = ANSWERED if AudioChunk.is_type(event.type) else found
+                if AudioStop.is_type(event.type):
+                    return found

@@ -168,13 +168,14 @@ def body(data: bytes, encoding: str, room: int) -> Any:
     """A compressed body where there is ``room`` for bodies."""
     from edgeserve.front import Places
     from edgeserve.fronts.http.asgi import Bounds, Call
+    from edgeserve.fronts.http.settings import HttpConfig
 
     parts = [{"type": "http.request", "body": data}]
 
     async def receive() -> Mapping[str, Any]:
         return parts.pop()
 
-    bounds = Bounds(64 << 20, 10.0, 1 << 20, Places(room, "bytes"), None)
+    bounds = Bounds(HttpConfig(), Places(room, "bytes"), None)
     scope = {"method": "POST", "headers": [(b"content-encoding", encoding.encode())], "client": ("192.0.2.7", 1)}
     return asyncio.run(Call(scope, receive, None, bounds).body())  # type: ignore[arg-type]
 

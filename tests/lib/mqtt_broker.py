@@ -1,35 +1,16 @@
-"""A real MQTT broker for tests: mosquitto where it is installed, else amqtt."""
+"""A real MQTT broker for tests."""
 
 from __future__ import annotations
 
 import contextlib
-import importlib.util
-import os
-import shutil
 import socket
 import subprocess
-import sys
 import tempfile
 import time
-from typing import Iterator, List
+from typing import Iterator
 
 import pytest
-
-AMQTT = """
-import asyncio, sys
-from amqtt.broker import Broker
-class Steady(dict):  # amqtt awaits while it goes through its topics, and forgets the client if one comes or goes
-    def __iter__(self):
-        return iter(list(self.keys()))
-async def main():
-    config = {"listeners": {"default": {"type": "tcp", "bind": "127.0.0.1:" + sys.argv[1]}}, "plugins": {
-        "amqtt.plugins.authentication.AnonymousAuthPlugin": {"allow_anonymous": True}}}
-    broker = Broker(config)
-    broker._subscriptions = Steady()
-    await broker.start()
-    await asyncio.Event().wait()
-asyncio.run(main())
-"""
+from lib.mqtt import MISSING, broker_command
 
 
 def free_port() -> int:
@@ -38,24 +19,15 @@ def free_port() -> int:
         return int(asked.getsockname()[1])
 
 
-def _command(port: int, folder: str) -> List[str]:
-    mosquitto = shutil.which("mosquitto", path=os.environ.get("PATH", "") + ":/usr/sbin:/usr/local/sbin")
-    if mosquitto:
-        path = os.path.join(folder, "mosquitto.conf")
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(f"listener {port} 127.0.0.1\nallow_anonymous true\npersistence false\n")
-        return [mosquitto, "-c", path]
-    if importlib.util.find_spec("amqtt") is None:
-        pytest.skip("no broker: apt install mosquitto, or pip install amqtt (Python 3.10 and later)")
-    return [sys.executable, "-c", AMQTT, str(port)]
-
-
 @contextlib.contextmanager
 def broker(port: int = 0) -> Iterator[int]:
     """A broker that lets everybody in, and its port."""
     port = port or free_port()
     with tempfile.TemporaryDirectory() as folder:
-        process = subprocess.Popen(_command(port, folder), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        command = broker_command(port, folder)
+        if not command:
+            pytest.skip(MISSING)
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         try:
             end_s = time.monotonic() + 30
             while True:

@@ -122,7 +122,7 @@ def test_a_viewer_that_left_gives_its_place_back_without_a_frame():
     pytest.importorskip("PIL")
 
     async def run():
-        page = BoxesPage("127.0.0.1:0", lambda: "")
+        page = BoxesPage("page", "127.0.0.1:0", lambda: "")
         server = await page.start()
         host, port = page.place.split("//")[1].split(":")
         ask = f"GET /stream HTTP/1.1\r\nHost: {host}\r\n\r\n".encode()
@@ -171,8 +171,8 @@ def test_a_camera_that_goes_is_asked_again(server, tmp_path, caplog):
         (["test", "--app", "detct"], "did you mean 'detect'"),
         (["test", "--app", "detect", "--rate", "-1"], "--rate -1"),
         (["test", "--app", "detect", "--size", "640"], "such as 480x640"),
-        (["test", "--app", "detect", "--lines", "no/where.json"], "--lines no/where.json"),
-        (["test", "--app", "detect", "--labels", "nowhere.txt"], "--labels nowhere.txt"),
+        (["test", "--app", "detect", "--lines", "no/where.json"], "--lines = 'no/where.json'"),
+        (["test", "--app", "detect", "--labels", "nowhere.txt"], "--labels = 'nowhere.txt'"),
         (["nowhere.mp4", "--app", "detect"], "there is no such file"),
         (["test", "--app", "detect", "--page", "here"], "expected HOST:PORT"),
     ],

@@ -205,7 +205,7 @@ def test_a_header_that_is_none_is_refused(frames):
         (["--app", "two"], "Frigate sends no more"),
         (["--app", "line"], "this front brings one image"),
         (["--app", "text"], "this front brings one image"),
-        (["--app", "detect", "--form", "yolov9"], "--form 'yolov9'"),
+        (["--app", "detect", "--form", "yolov9"], "--form = 'yolov9'"),
         (["--app", "detect", "--listen", "x"], "expected such as tcp"),
     ],
 )

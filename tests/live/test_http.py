@@ -175,7 +175,7 @@ def test_texts_compressed_bodies_and_curls_default_content_type(front):
         ("/v2/models/double/infer", infer([0] * 4, slo_ms=1e-6), 504, "deadline_expired", "had passed"),
         ("/v2/models/double/infer", infer([-1] * 4), 500, "failed", "negative input"),
         ("/v2/models/double/infer", b"{nonsense", 400, "malformed", "not JSON"),
-        ("/v2/models/double/infer", b"x" * (1024**2 + 1), 413, "too_large", "[front.http] body_max"),
+        ("/v2/models/double/infer", b"x" * (1024**2 + 1), 413, "too_large", "raise body_max"),
         ("/v2/repository/models/double/load", {}, 501, "not_served", "scheduler"),
         ("/v2/cudasharedmemory/region/r/register", {}, 501, "not_served", "not served"),
     ],
@@ -642,9 +642,10 @@ def shape_of(field):
 
 
 def blocks(language):
-    """The fenced blocks of the page, asking this front."""
-    page = (Path(__file__).resolve().parents[2] / "docs" / "guide" / "http.md").read_text(encoding="utf-8")
-    return re.findall(rf"^```{language}\n(.*?)^```$", page, flags=re.M | re.S)
+    """The fenced blocks of the pages, asking this front."""
+    guide = Path(__file__).resolve().parents[2] / "docs" / "guide"
+    text = "".join([(guide / name).read_text(encoding="utf-8") for name in ("http.md", "openai.md")])
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, flags=re.M | re.S)
 
 
 def test_the_pages_commands_of_curl_are_answered(front, tmp_path):
@@ -682,7 +683,7 @@ def test_the_pages_examples_in_python_run(front, capsys, library, prints):
     pytest.importorskip(library, reason=f"{library} is not installed")
     (code,) = [block for block in blocks("python") if f"import {library}" in block]
     code = code.replace("localhost:8000", front.http).replace("50_000", "15_000_000").replace("2000}", "15000}")
-    exec(compile(code, "docs/guide/http.md", "exec"), {})
+    exec(compile(code, "docs/guide", "exec"), {})
     assert capsys.readouterr().out == prints
 
 

@@ -534,7 +534,7 @@ def test_a_command_without_end_is_refused(runtime):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ([], "give one of --wake"),
+        ([], "set --wake"),
         (["--asr", "her"], "did you mean 'hear'"),
         (["--intent", "hear"], "brings text"),
         (["--wake", "hear"], "a known number of samples"),

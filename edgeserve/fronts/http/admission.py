@@ -90,9 +90,9 @@ class HttpAdmission:
 
     def __init__(self, config: HttpConfig) -> None:
         bodies, streams = "bytes of requests and unread answers", "calls of ModelStreamInfer"
-        self.bodies = Places(config.bodies_bytes_max, bodies, "[front.http] bodies_max", lasting=True)
-        self.calls = Places(config.connections_max, "calls over gRPC", "[front.http] connections_max", lasting=True)
-        self.streams = Places(config.grpc_receive_max, streams, "[front.http] grpc_receive_max", lasting=True)
+        self.bodies = Places(config.bodies_bytes_max, bodies, config.where("bodies_max"), lasting=True)
+        self.calls = Places(config.connections_max, "calls over gRPC", config.where("connections_max"), lasting=True)
+        self.streams = Places(config.grpc_receive_max, streams, config.where("grpc_receive_max"), lasting=True)
         fitting = max(2, config.bodies_bytes_max // config.grpc_message_max)
         self.requests = BodyTurns(min(config.grpc_receive_max, fitting))
         self.questions = BodyTurns(QUESTIONS_AT_ONCE_MAX)

@@ -15,7 +15,6 @@ from typing import (
     AsyncIterator,
     Awaitable,
     Callable,
-    Collection,
     Dict,
     Iterator,
     List,
@@ -26,10 +25,14 @@ from typing import (
     Tuple,
 )
 
-from edgeserve.errors import EdgeServeError, Malformed, TooLarge
-from edgeserve.front import ClientGone, Forbidden, NotServed, Places, Tokens, Unauthorized, is_loopback, origin_of
-from edgeserve.fronts.http.backend import note_parent
-from edgeserve.fronts.http.failures import details_of, message_of, status_of
+from starlette.routing import Route
+
+from edgeserve.errors import Failed, Malformed, TooLarge
+from edgeserve.front import ClientGone, Forbidden, NotServed, Places, Tokens, is_loopback, origin_of
+from edgeserve.fronts.http.backend import Backend, note_parent
+from edgeserve.fronts.http.failures import details_of, message_of, note_fault, status_of
+from edgeserve.fronts.http.settings import HttpConfig
+from edgeserve.units import ns_to_s
 
 log = logging.getLogger("edgeserve")
 
@@ -63,12 +66,14 @@ JSON_COST = 8
 class Bounds(NamedTuple):
     """The bounds on one request's body, and on all together (``bodies``: bytes by origin)."""
 
-    body_bytes_max: int
-    body_s_max: float  # how long it may take to arrive
-    json_bytes_max: int
+    config: HttpConfig
     bodies: Places
     host: Optional[str]  # where there is no token: the address that the front listens on
-    origins: Collection[str] = ()  # of pages that may ask
+
+    @property
+    def body_s_max(self) -> float:
+        """Seconds that a body may take to arrive."""
+        return ns_to_s(self.config.body_timeout_ns)
 
 
 class Call:
@@ -104,11 +109,7 @@ class Call:
         """Raises :class:`Unauthorized` without a token, where there are tokens; later, too: one may be taken back."""
         if self.tokens is None:
             return
-        name = self.tokens.name_of(self.header(b"authorization"))
-        if name is None:
-            raise Unauthorized(
-                "this front needs the header 'Authorization: Bearer TOKEN' with a token of its token_file"
-            )
+        name = self.tokens.shown_by(self.header(b"authorization"))
         if self.token_name is None:  # a token that is renamed meanwhile: what the request holds is of its first name
             self.token_name = name
 
@@ -141,17 +142,21 @@ class Call:
     def hold_json(self, nbytes: int, bytes_max: int) -> None:
         """So many bytes of JSON are about to be read, ``bytes_max`` at most: what becomes of them is larger."""
         if nbytes > bytes_max:
-            mend = "" if bytes_max == JSON_AT_ONCE_MAX else "; send binary tensors, or raise [front.http] json_max"
+            mend = (
+                ""
+                if bytes_max == JSON_AT_ONCE_MAX
+                else f"; send binary tensors, or raise {self.bounds.config.where('json_max')}"
+            )
             raise TooLarge(f"the body has {nbytes} bytes of JSON, at most {bytes_max} are allowed{mend}")
         self.hold((JSON_COST - 1) * nbytes)
 
     async def body(self) -> bytes:
         """The whole body, unpacked where it is compressed. Raises :class:`TooLarge`, or :class:`Malformed` when it does
         not arrive."""
-        bytes_max = self.bounds.body_bytes_max
+        bytes_max = self.bounds.config.body_bytes_max
         length = self.header(b"content-length")
         if whole_of(length) > bytes_max * DISCARDED:
-            raise _too_large(whole_of(length), bytes_max)
+            raise self._too_large(whole_of(length))
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None, "called by a handler"
         overdue: List[bool] = []
@@ -169,14 +174,14 @@ class Call:
             raise
         finally:
             timer.cancel()
-        encoding = self.header(b"content-encoding")
+        encoding = self.header(b"content-encoding").lower()
         return await self._unpacked(data, encoding, bytes_max) if encoding else data
 
     async def _unpacked(self, data: bytes, encoding: str, bytes_max: int) -> bytes:
         """A body that came compressed, never more than ``bytes_max`` of it, nor more than there is room for."""
         if encoding == "identity":
             return data
-        if encoding not in ("gzip", "deflate"):
+        if encoding not in ("gzip", "x-gzip", "deflate"):
             raise NotServed(f"content-encoding {encoding[:40]!r} is not served; send gzip, deflate or none")
         machine = zlib.decompressobj(zlib.MAX_WBITS + 32)  # both have a header that says which it is
         parts: List[bytes] = []
@@ -191,7 +196,7 @@ class Call:
                 raise Malformed(f"the body ends in the middle of its {encoding} data")
             size += len(part)
             if size > bytes_max:
-                raise _too_large(size, bytes_max)
+                raise self._too_large(size)
             self.hold(len(part))
             parts.append(part)
         return b"".join(parts)
@@ -206,20 +211,27 @@ class Call:
             part = message.get("body", b"")
             size += len(part)
             if size > bytes_max * DISCARDED:
-                raise _too_large(size, bytes_max)
+                raise self._too_large(size)
             if size <= bytes_max:
                 self.hold(len(part))
                 parts.append(part)
             if not message.get("more_body", False):
                 self.read = True
                 if size > bytes_max:
-                    raise _too_large(size, bytes_max)
+                    raise self._too_large(size)
                 return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _too_large(self, size: int) -> TooLarge:
+        config = self.bounds.config
+        return TooLarge(
+            f"the body has {size} bytes or more, at most {config.body_bytes_max} are allowed; raise "
+            f"{config.where('body_max')}"
+        )
 
     async def json(self, empty: Any = None) -> Any:
         """The body as JSON; ``empty`` where there is none."""
         data = await self.body()
-        self.hold_json(len(data), min(JSON_AT_ONCE_MAX, self.bounds.json_bytes_max))
+        self.hold_json(len(data), min(JSON_AT_ONCE_MAX, self.bounds.config.json_bytes_max))
         return parse_json(data, empty)
 
     async def gone(self) -> None:
@@ -299,8 +311,11 @@ def whole_of(text: str) -> int:
 
 
 def to_json(value: Any) -> bytes:
-    """Compact JSON. What JSON has no word for (an infinity) raises ``ValueError``."""
-    return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
+    """Compact JSON. Raises :class:`Failed` for what JSON has no word for, such as an infinity that an app answers."""
+    try:
+        return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
+    except ValueError as error:
+        raise Failed(f"the answer is no JSON: {error}") from None
 
 
 def parse_json(data: Any, empty: Any = None) -> Any:
@@ -343,14 +358,12 @@ class Endpoint:
         note_parent(scope["headers"], b"traceparent")
         try:
             if self._bounds.host is not None:
-                _check_page(scope["headers"], self._bounds.host, self._bounds.origins)
+                _check_page(scope["headers"], self._bounds.host, self._bounds.config)
             call.tokens = self._tokens
             call.check_token()
             await self._handler(call)
-        except EdgeServeError as error:
-            await self._refuse(call, error)
-        except Exception as error:
-            log.exception("the front failed at %s %s", scope["method"], scope["path"])
+        except Exception as error:  # noqa: BLE001 logged, and answered
+            note_fault(error, f"{scope['method']} {scope['path']}")
             await self._refuse(call, error)
         finally:
             call.end()
@@ -367,20 +380,35 @@ class Endpoint:
         await call.answer(self._error_body(error), status, headers)
 
 
-def _check_page(headers: Headers, listens_on: str, origins: Collection[str]) -> None:
+class Site(NamedTuple):
+    """What the routes of a front share: the server that they ask, the bounds, what clients must show, and the form of
+    an error."""
+
+    backend: Backend
+    bounds: Bounds
+    tokens: Tokens
+    body: ErrorBody = error_body
+
+    def route(self, path: str, handler: Handler, *methods: str, is_open: bool = False) -> Route:
+        """A route; ``is_open``: for clients without a token, too."""
+        endpoint = Endpoint(handler, self.bounds, None if is_open else self.tokens, self.body)
+        return Route(path, endpoint, methods=list(methods))
+
+
+def _check_page(headers: Headers, listens_on: str, config: HttpConfig) -> None:
     """Raises :class:`Forbidden` for what a page in a browser asks of a front without a token, unless it is the front's
-    own or one of ``origins``: any page may send requests to this machine's own ports, also by a name of its own that
-    leads there."""
+    own or one of its ``origins``: any page may send requests to this machine's own ports, also by a name of its own
+    that leads there."""
     own = b"http://" + next((value for key, value in headers if key == b"host"), b"")
     shown = next((value for key, value in headers if key == b"origin"), b"")
-    is_allowed = shown.decode("latin-1").lower() in origins
+    is_allowed = shown.decode("latin-1").lower() in config.origins
     for key, value in headers:
         if (key == b"origin" and value != own and not is_allowed) or (
             key == b"sec-fetch-site" and value not in (b"none", b"same-origin") and not is_allowed
         ):
             raise Forbidden(
                 "pages in a browser may ask a front that was started with a token, and send it; this one has none. "
-                "[front.http] origins names pages that may ask without"
+                f"{config.where('origins')} names pages that may ask without"
             )
         if key == b"host" and not _is_own_name(value, listens_on):
             raise Forbidden(
@@ -396,7 +424,3 @@ def _is_own_name(value: bytes, listens_on: str) -> bool:
         name = value.decode("latin-1").lower()
     name = name.strip("[]").rstrip(".")
     return name == listens_on or is_loopback(name)
-
-
-def _too_large(size: int, bytes_max: int) -> TooLarge:
-    return TooLarge(f"the body has {size} bytes or more, at most {bytes_max} are allowed; raise [front.http] body_max")

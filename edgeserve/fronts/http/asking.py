@@ -14,7 +14,7 @@ from edgeserve.front import ClientGone
 from edgeserve.fronts.http.asgi import Call, Headers
 from edgeserve.fronts.http.backend import Backend
 from edgeserve.fronts.http.chat import ChatRequest
-from edgeserve.fronts.http.completion import count_of, text_of
+from edgeserve.fronts.http.completion import count_of, objects_of, text_of
 from edgeserve.units import counted
 
 TOGETHER_MAX = 16
@@ -112,8 +112,7 @@ class WrittenText:
         """Another piece has come."""
         self.text += text_of(piece)
         self.tokens += count_of(piece.get("tokens"))
-        if isinstance(piece.get("logprobs"), str):
-            self.chances += json.loads(piece["logprobs"])
+        self.chances += objects_of(piece, "logprobs")
 
     def ended(self, error: EdgeServeError) -> Answer:
         """The answer that it is, since nothing more comes because of ``error``."""

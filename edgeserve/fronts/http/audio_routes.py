@@ -8,7 +8,6 @@ list of objects with ``start``, ``end`` and ``text``).
 from __future__ import annotations
 
 import asyncio
-import json
 from typing import Any, AsyncGenerator, Dict, List, Mapping, NamedTuple, Tuple
 
 import numpy as np
@@ -17,14 +16,12 @@ from starlette.routing import Route
 
 from edgeserve.answers import Answer
 from edgeserve.errors import BadInput, UnknownApp, nearest
-from edgeserve.front import Tokens
 from edgeserve.front.sound import FLOATS, RATE_HZ, BadSound, Wav, count_at_16_khz, one_channel, resampled, wav_of
-from edgeserve.fronts.http.asgi import Bounds, Call, Endpoint, to_json
+from edgeserve.fronts.http.asgi import Call, Site, to_json
 from edgeserve.fronts.http.asking import kept, send_stream
-from edgeserve.fronts.http.backend import Backend
 from edgeserve.fronts.http.chat import BadField
 from edgeserve.fronts.http.chat_routes import EVENT_STREAM
-from edgeserve.fronts.http.completion import error_body
+from edgeserve.fronts.http.completion import error_body, objects_of
 from edgeserve.fronts.http.forms import form_fields
 
 FORMATS = ("json", "text", "verbose_json", "srt", "vtt")
@@ -35,8 +32,9 @@ floats of 8 bytes, as they are, scaled, and as frequencies before and after."""
 
 READ = ("file", "model", "language", "response_format", "stream", "slo_ms", "deadline_ms")
 NEUTRAL: Dict[str, Tuple[str, ...]] = {
-    "temperature": ("0", "0.0"),
+    "temperature": ("0", "0.0", "0.00", ""),
     "prompt": ("",),
+    "timestamp_granularities": ("segment",),
     "timestamp_granularities[]": ("segment",),
     "chunking_strategy": ("auto",),
 }
@@ -62,15 +60,13 @@ def can_transcribe(app: Mapping[str, Any]) -> bool:
 class AudioRoutes:
     """The route."""
 
-    def __init__(self, backend: Backend, bounds: Bounds, tokens: Tokens) -> None:
-        self._backend = backend
-        self._bounds = bounds
-        self._tokens = tokens
+    def __init__(self, site: Site) -> None:
+        self._site = site._replace(body=error_body)
+        self._backend = site.backend
 
     def routes(self) -> List[Route]:
         """All of them."""
-        endpoint = Endpoint(self.transcribe, self._bounds, self._tokens, error_body)
-        return [Route("/v1/audio/transcriptions", endpoint, methods=["POST"])]
+        return [self._site.route("/v1/audio/transcriptions", self.transcribe, "POST")]
 
     async def transcribe(self, call: Call) -> None:
         """Answer with the text spoken in a file."""
@@ -188,7 +184,7 @@ def answer_body(outputs: Mapping[str, Any], form: str) -> Tuple[Any, bytes]:
         return to_json({"text": text}), b"application/json"
     if "segments" not in outputs:
         raise BadInput(f"response_format = {form!r}: the app answers no segments")
-    segments: List[Dict[str, Any]] = json.loads(outputs["segments"])
+    segments = objects_of(outputs, "segments", "start", "end", "text")
     if form == "verbose_json":
         whole = {
             "task": "transcribe",

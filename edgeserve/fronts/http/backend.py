@@ -6,15 +6,33 @@ It knows apps, inputs and answers; it knows nothing of HTTP.
 from __future__ import annotations
 
 import asyncio
+from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, AsyncGenerator, Awaitable, Callable, Dict, Iterable, List, Mapping, Optional, Set, Tuple
+from typing import (
+    Any,
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Dict,
+    Iterable,
+    Iterator,
+    List,
+    Mapping,
+    Optional,
+    Set,
+    Tuple,
+)
+
+import numpy as np
 
 from edgeserve.answers import LAST_S, Answer, TimedOut
 from edgeserve.client import AsyncClient
 from edgeserve.errors import Cancelled, UnknownApp, nearest
 from edgeserve.front import ClientGone, Places
+from edgeserve.fronts.http.settings import HttpConfig
 from edgeserve.fronts.http.tensors import described
 from edgeserve.request_options import TRACEPARENT
+from edgeserve.units import ns_to_ms
 
 APPS_FRESH_S = 1.0
 """Seconds for which the list of apps is reused: a server may be given another configuration."""
@@ -36,6 +54,10 @@ def note_parent(headers: Iterable[Tuple[Any, Any]], key: Any) -> None:
     _PARENT.set(text if text and TRACEPARENT.match(text) else None)
 
 
+NUMBER_BYTES = 8
+UNKNOWN_BYTES = 2**62
+"""The bytes of requests that a server is believed to take until it tells."""
+
 LOOK_AFTER_S = 0.02
 """Seconds that a request waits before its client's connection is watched: most have their answer by then."""
 
@@ -43,16 +65,18 @@ LOOK_AFTER_S = 0.02
 class Backend:
     """Requests of all clients of the front, over one connection to the server.
 
-    ``in_flight_max`` bounds those without an answer, ``timeout_ms`` how long one may wait. For the event loop's thread.
+    For the event loop's thread.
     """
 
-    def __init__(self, client: AsyncClient, *, in_flight_max: int, timeout_ms: float) -> None:
+    def __init__(self, client: AsyncClient, config: HttpConfig) -> None:
         self.client = client.client
         self.asking = client
-        self.places = Places(in_flight_max, key="[front.http] in_flight_max")
+        self.places = Places(config.in_flight_max, key=config.where("in_flight_max"))
+        self.bytes = Places(UNKNOWN_BYTES, "bytes of requests with the server", "[server] memory", lasting=True)
         self.seen: Dict[str, Shown] = {}
         self._open: Set[Any] = set()  # requests without an answer
-        self._timeout_ms = timeout_ms
+        self._timeout_ms = ns_to_ms(config.timeout_ns)
+        self._timeout_key = config.where("timeout")
         self._apps: Dict[str, Any] = {}
         self._apps_until_s = 0.0
 
@@ -68,15 +92,12 @@ class Backend:
     ) -> Answer:
         """Ask an app. ``options`` are arguments of :meth:`Client.submit`. When ``gone`` returns first, or the waiting
         task is cancelled, so is the request. ``origin``: whose request it is."""
-        self.places.enter(origin)
-        try:
+        with self._place(origin, inputs):
             answer = await self._settled(
                 self.client.submit(app, inputs, copy=False, origin=origin, traceparent=_PARENT.get(), **options),
                 app,
                 gone,
             )
-        finally:
-            self.places.leave(origin)
         self._learn(app, answer)
         return answer
 
@@ -85,8 +106,7 @@ class Backend:
     ) -> AsyncGenerator[Any, None]:
         """Ask an app whose answer comes in pieces: yields each piece as a table of values, and last the
         :class:`Answer`. Closing the iterator cancels the request."""
-        self.places.enter(origin)
-        try:
+        with self._place(origin, inputs):
             stream = self.asking.stream(
                 app, inputs, timeout_ms=self._timeout_ms, origin=origin, traceparent=_PARENT.get(), **options
             )
@@ -98,10 +118,23 @@ class Backend:
                     answer = await stream.answer()
                 finally:
                     self._open.discard(stream)
-        finally:
-            self.places.leave(origin)
         self._learn(app, answer)
         yield answer
+
+    @contextmanager
+    def _place(self, origin: str, inputs: Mapping[str, Any]) -> Iterator[None]:
+        """Room for a request among those without an answer, and for its bytes: all clients of the front have one
+        connection to the server."""
+        nbytes = 1 + sum([_bytes_of(value) for value in inputs.values()])
+        self.places.enter(origin)
+        try:
+            self.bytes.enter(origin, nbytes)
+            try:
+                yield
+            finally:
+                self.bytes.leave(origin, nbytes)
+        finally:
+            self.places.leave(origin)
 
     async def _settled(self, pending: Any, app: str, gone: Optional[Gone]) -> Answer:
         loop = asyncio.get_running_loop()
@@ -132,7 +165,7 @@ class Backend:
             pending.cancel()
             if why == ["timed out"]:
                 raise TimedOut(
-                    f"app {app!r}: no answer within {self._timeout_ms:g} ms ([front.http] timeout); "
+                    f"app {app!r}: no answer within {self._timeout_ms:g} ms ({self._timeout_key}); "
                     "the request was cancelled"
                 ) from None
             if "gone" in why:
@@ -163,8 +196,10 @@ class Backend:
     # --- questions ----------------------------------------------------------------------------------------------------
 
     async def ask(self, kind: str) -> Dict[str, Any]:
-        """A question about the server, such as ``stats`` or ``health``."""
-        return await self.asking.ask(kind, self._timeout_ms)
+        """A question about the server, such as ``stats`` or ``health``, which tells what it takes of one connection."""
+        told = await self.asking.ask(kind, self._timeout_ms)
+        self.bytes.count_max = told.get("client_bytes_max", self.bytes.count_max)
+        return told
 
     async def apps(self) -> Dict[str, Any]:
         """The apps that are served, as of a moment ago."""
@@ -184,6 +219,12 @@ class Backend:
         check_version(name, version)
         app: Dict[str, Any] = apps[name]
         return app
+
+
+def _bytes_of(value: Any) -> int:
+    if isinstance(value, np.ndarray):
+        return sum([len(text) for text in value.flat]) if value.dtype.hasobject else value.nbytes
+    return len(value) if isinstance(value, (str, bytes, memoryview)) else NUMBER_BYTES
 
 
 def _ended(pending: Any, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:

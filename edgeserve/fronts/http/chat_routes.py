@@ -13,10 +13,9 @@ from starlette.routing import Route
 
 from edgeserve.answers import Answer
 from edgeserve.errors import BadInput, EdgeServeError, Malformed, UnknownApp, nearest
-from edgeserve.front import NotServed, Tokens
-from edgeserve.fronts.http.asgi import Bounds, Call, Endpoint, to_json
+from edgeserve.front import NotServed
+from edgeserve.fronts.http.asgi import Call, Site, to_json
 from edgeserve.fronts.http.asking import answers_to, pieces_of, send_stream, texts_to
-from edgeserve.fronts.http.backend import Backend
 from edgeserve.fronts.http.chat import ChatRequest, can_chat, can_embed, read_prompts, read_request, read_texts
 from edgeserve.fronts.http.completion import Completion, count_of, error_body
 from edgeserve.fronts.http.names import name_behind
@@ -33,28 +32,24 @@ EVENT_STREAM = [
 class ChatRoutes:
     """The routes. ``clock_s`` gives the time of day in seconds, which answers carry."""
 
-    def __init__(self, backend: Backend, bounds: Bounds, tokens: Tokens, clock_s: Callable[[], float]) -> None:
-        self._backend = backend
+    def __init__(self, site: Site, clock_s: Callable[[], float]) -> None:
+        self._site = site._replace(body=error_body)
+        self._backend = site.backend
         self._clock_s = clock_s
         self._created_s = int(clock_s())  # of models, which clients show: when this front began
-        self._bounds = bounds
-        self._tokens = tokens
 
     def routes(self) -> List[Route]:
         """All of them."""
-        table = [
-            ("/v1/chat/completions", "POST", self.chat),
-            ("/v1/completions", "POST", self.complete),
-            ("/v1/responses", "POST", self.respond),
-            ("/v1/embeddings", "POST", self.embed),
-            ("/v1/models", "GET", self.models),
-            (MODELS + "{name:path}", "GET", self.model),
-            *[("/v1/{rest:path}", method, self.unserved) for method in ("GET", "POST", "DELETE")],
+        table: List[Any] = [
+            ("/v1/chat/completions", self.chat, "POST"),
+            ("/v1/completions", self.complete, "POST"),
+            ("/v1/responses", self.respond, "POST"),
+            ("/v1/embeddings", self.embed, "POST"),
+            ("/v1/models", self.models, "GET"),
+            (MODELS + "{name:path}", self.model, "GET"),
+            ("/v1/{rest:path}", self.unserved, "GET", "POST", "DELETE"),
         ]
-        return [
-            Route(path, Endpoint(handler, self._bounds, self._tokens, error_body), methods=[method])
-            for path, method, handler in table
-        ]
+        return [self._site.route(*row) for row in table]
 
     async def models(self, call: Call) -> None:
         """The apps that can chat or embed."""

@@ -14,7 +14,9 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence
 import numpy as np
 
 from edgeserve.answers import Answer
+from edgeserve.errors import Failed
 from edgeserve.fronts.http.failures import details_of, message_of, status_of
+from edgeserve.texts import is_text
 
 
 class _Choice:
@@ -123,8 +125,7 @@ class Completion:
     def _chances(self, index: int, outputs: Mapping[str, Any], whole: bool) -> Optional[Dict[str, Any]]:
         """The probabilities of the tokens that were not told yet; None where there are none. ``whole``: the outputs
         are those of the whole answer, not of a piece."""
-        text = outputs.get("logprobs")
-        entries = json.loads(text) if isinstance(text, str) and text else []
+        entries = objects_of(outputs, "logprobs", "token", *(() if self._chat else ("logprob", "top_logprobs")))
         choice = self._choices[index]
         entries = entries[choice.chances :] if whole else entries
         choice.chances += len(entries)
@@ -170,15 +171,32 @@ def _listed(entries: Sequence[Mapping[str, Any]], place: int) -> Dict[str, Any]:
 
 def calls_of(outputs: Mapping[str, Any]) -> List[Dict[str, Any]]:
     """The functions that an answer calls: ``name``, and ``arguments`` as JSON text."""
-    text = outputs.get("tool_calls")
-    calls: List[Dict[str, Any]] = json.loads(text) if isinstance(text, str) and text else []
-    return calls
+    return objects_of(outputs, "tool_calls", "name", "arguments")
+
+
+def objects_of(outputs: Mapping[str, Any], name: str, *keys: str) -> List[Dict[str, Any]]:
+    """An output that is the JSON text of a list of objects with these keys; none where there is no such output. Raises
+    :class:`Failed` for anything else: an app may answer what it likes."""
+    text = outputs.get(name)
+    if text is None or isinstance(text, str) and not text:
+        return []
+    try:
+        found = json.loads(text)
+        if isinstance(found, list) and all(isinstance(each, dict) and each.keys() >= {*keys} for each in found):
+            return found
+    except (TypeError, ValueError, RecursionError):
+        pass
+    raise Failed(f"the app's output {name!r} is no JSON list of objects with {', '.join(keys)}: {str(text)[:80]!r}")
 
 
 def text_of(outputs: Mapping[str, Any]) -> str:
-    """The text of an answer or a piece."""
+    """The text of an answer or a piece. Raises :class:`Failed` where the app answers something else."""
     text = outputs.get("text", "")
-    return text if isinstance(text, str) else "".join(text)
+    if isinstance(text, str):
+        return text
+    if isinstance(text, np.ndarray) and is_text(text):
+        return "".join(text.flat)
+    raise Failed(f"the app's output 'text' is {type(text).__name__}; expected text")
 
 
 def finish_of(outputs: Mapping[str, Any]) -> str:
@@ -203,11 +221,12 @@ def usage_of(outputs: Mapping[str, Any]) -> Dict[str, Any]:
 
 
 def count_of(tokens: Any) -> int:
-    """The number of tokens, given as a number or as a list of tokens."""
-    if tokens is None or isinstance(tokens, str):
+    """The number of tokens, given as a number or as a list of tokens; 0 of anything else."""
+    array = np.asarray(0 if tokens is None or isinstance(tokens, str) else tokens)
+    try:
+        return int(array.size) if array.ndim else int(array)
+    except (TypeError, ValueError, OverflowError):
         return 0
-    array = np.asarray(tokens)
-    return int(array.size) if array.ndim else int(array)
 
 
 def error_body(error: BaseException) -> Dict[str, Any]:

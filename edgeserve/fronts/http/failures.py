@@ -1,13 +1,17 @@
 """The report of a request that ended without an answer over HTTP and gRPC: status codes, and the error as plain values.
 
-Pure functions of the typed errors in :mod:`edgeserve.errors`.
+Functions of the typed errors in :mod:`edgeserve.errors`.
 """
 
 from __future__ import annotations
 
+import logging
 from typing import Any, Dict
 
 from edgeserve.errors import REFUSAL_NUMBERS, EdgeServeError, Refusal, RequestError
+from edgeserve.front import one_line
+
+log = logging.getLogger("edgeserve")
 
 BY_CODE = {
     "malformed": 400,
@@ -58,6 +62,12 @@ GRPC_OF_HTTP = {
 
 UNKNOWN_MODEL = "Request for unknown model: "
 """The first words of the message of an unknown app: existing clients look for them."""
+
+
+def note_fault(error: BaseException, where: str) -> None:
+    """Log an error that is a fault of the front, with its traceback; any other is the client's to know."""
+    if not isinstance(error, EdgeServeError):
+        log.error("the front failed at %s", one_line(where), exc_info=error)
 
 
 def status_of(error: BaseException) -> int:

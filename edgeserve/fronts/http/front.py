@@ -22,7 +22,7 @@ from edgeserve.fronts.http.backend import Backend
 from edgeserve.fronts.http.kserve import OpenInference
 from edgeserve.fronts.http.names import tidied
 from edgeserve.fronts.http.settings import ANY_ORIGIN, HttpConfig
-from edgeserve.units import ns_to_ms, ns_to_s
+from edgeserve.units import ns_to_s
 
 log = logging.getLogger("edgeserve")
 
@@ -49,14 +49,14 @@ def check_http(config: HttpConfig) -> None:
         check_extra(("grpc", "google.protobuf"), "grpc")
     if ANY_ORIGIN in config.origins and not config.token_file:
         raise ConfigError(
-            "[front.http] origins = ['*'] lets every page that this machine's browsers open ask the front: "
+            f"{config.where('origins')} = ['*'] lets every page that this machine's browsers open ask the front: "
             "name the pages, or set token_file"
         )
     for key, place in places:
-        host, _ = host_and_port(f"[front.http] {key}", place, EXAMPLE)
+        host, _ = host_and_port(config.where(key), place, EXAMPLE)
         if not is_loopback(host) and not config.token_file:
             raise ConfigError(
-                f"[front.http] {key} = {place!r} can be reached from other machines: set token_file to a file "
+                f"{config.where(key)} = {place!r} can be reached from other machines: set token_file to a file "
                 f"with a token that clients must send, or listen on 127.0.0.1"
             )
 
@@ -70,7 +70,7 @@ class HttpFront(Front):
         super().__init__(client, settings)
         self.config = settings
         self._tokens = read_tokens(settings.token_file)
-        self._backend = Backend(client, in_flight_max=settings.in_flight_max, timeout_ms=ns_to_ms(settings.timeout_ns))
+        self._backend = Backend(client, settings)
         self._service = OpenInference(self._backend, settings.server_name)
 
     @functools.cached_property
@@ -84,7 +84,7 @@ class HttpFront(Front):
         check_http(settings)
         for key, place in (("listen", settings.listen), ("grpc", settings.grpc)):
             if place:
-                bind(key, place).close()
+                bind(settings.where(key), place).close()
 
     @classmethod
     def prepare(cls) -> None:
@@ -105,7 +105,7 @@ class HttpFront(Front):
         from starlette.applications import Starlette
 
         from edgeserve.fronts.http import browsers
-        from edgeserve.fronts.http.asgi import Bounds
+        from edgeserve.fronts.http.asgi import Bounds, Site
         from edgeserve.fronts.http.audio_routes import AudioRoutes
         from edgeserve.fronts.http.chat_routes import ChatRoutes
         from edgeserve.fronts.http.health_routes import HealthRoutes
@@ -114,22 +114,16 @@ class HttpFront(Front):
         from edgeserve.fronts.http.page_routes import PageRoutes
 
         config = self.config
-        bounds = Bounds(
-            config.body_bytes_max,
-            ns_to_s(config.body_timeout_ns),
-            config.json_bytes_max,
-            self._admission.bodies,
-            None if self._tokens else host_and_port("[front.http] listen", config.listen, EXAMPLE)[0],
-            config.origins,
-        )
-        kserve = KServeRoutes(self._service, bounds, self._tokens)
+        host = None if self._tokens else host_and_port(config.where("listen"), config.listen, EXAMPLE)[0]
+        site = Site(self._backend, Bounds(config, self._admission.bodies, host), self._tokens)
+        kserve = KServeRoutes(self._service, site)
         routes = [
             *kserve.routes(),
-            *AudioRoutes(self._backend, bounds, self._tokens).routes(),
-            *ChatRoutes(self._backend, bounds, self._tokens, self.clock_s).routes(),
-            *OllamaRoutes(self._backend, bounds, self._tokens, self.clock_s).routes(),
-            *HealthRoutes(self._backend, bounds, self._tokens).routes(),
-            *PageRoutes(self._backend, bounds, self._tokens).routes(),
+            *AudioRoutes(site).routes(),
+            *ChatRoutes(site, self.clock_s).routes(),
+            *OllamaRoutes(site, self.clock_s).routes(),
+            *HealthRoutes(site).routes(),
+            *PageRoutes(site).routes(),
         ]
         router = Starlette(routes=routes)
         router.router.redirect_slashes = False  # the way back is the proxy's, where there is one
@@ -142,7 +136,7 @@ class HttpFront(Front):
         from edgeserve.fronts.http.connections import HttpConnections, protocol_of
 
         config = self.config
-        listener = bind("listen", config.listen)
+        listener = bind(config.where("listen"), config.listen)
         settings = uvicorn.Config(
             self.app(),
             lifespan="off",
@@ -186,7 +180,7 @@ class HttpFront(Front):
     async def _warn_without_server(self) -> None:
         """Requests are answered with an error until a server is there, which the log should have first."""
         try:
-            await self.client.health()
+            await self._backend.ask("health")
         except EdgeServeError as error:
             log.warning("%s, or give --endpoint; until a server answers, requests get this error", error)
 
@@ -199,9 +193,9 @@ class HttpFront(Front):
         return server, [f"grpc://{self.config.grpc.rpartition(':')[0]}:{port}"]
 
 
-def bind(key: str, place: str) -> socket.socket:
-    """A listening socket; port 0 is any free one."""
-    host, port = host_and_port(f"[front.http] {key}", place, EXAMPLE)
+def bind(where: str, place: str) -> socket.socket:
+    """A listening socket; port 0 is any free one. ``where``: the key of its place."""
+    host, port = host_and_port(where, place, EXAMPLE)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # else asyncio sets no TCP_NODELAY
     try:
@@ -211,7 +205,7 @@ def bind(key: str, place: str) -> socket.socket:
     except OSError as error:
         listener.close()
         raise ConfigError(
-            f"[front.http] {key} = {place!r}: cannot listen there ({error.strerror}); another program may, or "
+            f"{where} = {place!r}: cannot listen there ({error.strerror}); another program may, or "
             "another front; give another port"
         ) from None
     listener.set_inheritable(False)

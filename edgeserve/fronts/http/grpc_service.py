@@ -17,11 +17,11 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from edgeserve.errors import BadInput, ConfigError, EdgeServeError, Malformed, Rejected
-from edgeserve.front import Held, Places, Tokens, Unauthorized, one_line, origin_of, user_of_address
+from edgeserve.front import Held, Places, Tokens, one_line, origin_of, user_of_address
 from edgeserve.fronts.http.admission import AtOnce, BodyTurns, HttpAdmission
 from edgeserve.fronts.http.backend import note_parent
-from edgeserve.fronts.http.failures import GRPC_OF_HTTP, details_of, message_of, status_of
-from edgeserve.fronts.http.grpc_messages import DATA_TYPES, KINDS, SERVICE
+from edgeserve.fronts.http.failures import GRPC_OF_HTTP, details_of, message_of, note_fault, status_of
+from edgeserve.fronts.http.grpc_messages import KINDS, SERVICE
 from edgeserve.fronts.http.kserve import (
     FINAL,
     VERSION,
@@ -30,7 +30,6 @@ from edgeserve.fronts.http.kserve import (
     InputTensor,
     OpenInference,
     OutputWish,
-    check_no_region,
 )
 from edgeserve.fronts.http.settings import HttpConfig
 from edgeserve.fronts.http.tensors import to_raw, too_many_texts
@@ -61,77 +60,32 @@ CONTENTS = {
     "BYTES": "bytes_contents",
 }
 
+QUESTIONS = {
+    "ServerLive": ("live", "live"),
+    "ServerReady": ("ready", "ready"),
+    "ModelReady": ("model_ready", "ready"),
+    "ServerMetadata": ("server", ""),
+    "ModelMetadata": ("model", ""),
+    "ModelConfig": ("model_config", "config"),
+    "ModelStatistics": ("statistics", "model_stats"),
+    "RepositoryIndex": ("index", "models"),
+}
+"""Verbs that do not infer -> the method of :class:`OpenInference`, and the field of the response that it answers, or
+``""`` where it answers all of them."""
+
 Verb = Callable[[Any, str], Awaitable[Any]]
-"""A handler: the request's message and its owner -> the answer's message."""
+"""A handler: the request and its owner -> the answer's message."""
 
 Answers = Callable[[InferRequest, str], AsyncIterator[InferResponse]]
 """The same -> its responses on a stream; the last one alone is :data:`~edgeserve.fronts.http.kserve.FINAL`."""
 
 
-class GrpcService:
-    """The service's verbs, each from a message to a message. Errors are those of :mod:`edgeserve.errors`."""
-
-    def __init__(self, service: OpenInference) -> None:
-        self._service = service
-
-    def questions(self) -> Dict[str, Callable[[Any], Awaitable[Any]]]:
-        """The verbs that do not infer."""
-        found = {}
-        for name in (
-            "ServerLive",
-            "ServerReady",
-            "ModelReady",
-            "ServerMetadata",
-            "ModelMetadata",
-            "ModelConfig",
-            "ModelStatistics",
-            "RepositoryIndex",
-        ):
-            verb = "".join(["_" + letter.lower() if letter.isupper() else letter for letter in name])[1:]
-            found[name] = getattr(self, verb)
-        return found
-
-    async def model_infer(self, request: InferRequest, origin: str) -> Any:
-        """One request; ``origin``: whose it is."""
-        return write_response(await self._service.infer(request, None, origin))
-
-    async def server_live(self, message: Any) -> Any:
-        """The front answers."""
-        return KINDS["ServerLiveResponse"](live=True)
-
-    async def server_ready(self, message: Any) -> Any:
-        """Whether the server accepts requests."""
-        return KINDS["ServerReadyResponse"](ready=await self._service.ready())
-
-    async def model_ready(self, message: Any) -> Any:
-        """Whether an app can be asked."""
-        return KINDS["ModelReadyResponse"](ready=await self._service.model_ready(message.name, message.version))
-
-    async def server_metadata(self, message: Any) -> Any:
-        """Name, version, extensions."""
-        return KINDS["ServerMetadataResponse"](**self._service.server())
-
-    async def model_metadata(self, message: Any) -> Any:
-        """An app's inputs and outputs."""
-        return KINDS["ModelMetadataResponse"](**await self._service.model(message.name, message.version))
-
-    async def model_config(self, message: Any) -> Any:
-        """An app in the words of Triton's configuration."""
-        config = await self._service.model_config(message.name, message.version)
-        for tensor in config["input"] + config["output"]:
-            tensor["data_type"] = DATA_TYPES.index(tensor["data_type"][len("TYPE_") :])
-        return KINDS["ModelConfigResponse"](config=KINDS["ModelConfig"](**config))
-
-    async def model_statistics(self, message: Any) -> Any:
-        """Counts and times."""
-        tables = await self._service.statistics(message.name, message.version)
-        for table in tables:
-            del table["batch_stats"]
-        return KINDS["ModelStatisticsResponse"](model_stats=tables)
-
-    async def repository_index(self, message: Any) -> Any:
-        """Every app."""
-        return KINDS["RepositoryIndexResponse"](models=await self._service.index(message.ready))
+async def answer_to(service: OpenInference, verb: str, message: Any) -> Any:
+    """The response to a question."""
+    method, field = QUESTIONS[verb]
+    asked = {key: getattr(message, key) for key in ("name", "version", "ready") if hasattr(message, key)}
+    found = await getattr(service, method)(**asked)
+    return KINDS[verb + "Response"](**({field: found} if field else found))
 
 
 # --- messages ---------------------------------------------------------------------------------------------------------
@@ -161,25 +115,24 @@ def read_infer(data: bytes) -> InferRequest:
 
 
 def read_request(message: Any) -> InferRequest:
-    """A ``ModelInferRequest``. Raises :class:`BadInput` where inputs and their bytes do not belong together."""
+    """A ``ModelInferRequest``. Raises :class:`BadInput` where there are more bytes than inputs."""
     raw = list(message.raw_input_contents)
-    with_raw = bool(raw)
-    inputs = []
-    for tensor in message.inputs:
-        parameters, shape = read_parameters(tensor.parameters), list(tensor.shape)
-        check_no_region(f"input {tensor.name!r}", parameters)
-        if with_raw:
-            if not raw:
-                raise BadInput(f"input {tensor.name!r} has no entry in raw_input_contents")
-            inputs.append(InputTensor(tensor.name, tensor.datatype, shape, parameters, raw.pop(0)))
-        else:
-            inputs.append(InputTensor(tensor.name, tensor.datatype, shape, parameters, None, _contents(tensor)))
-    if raw:
-        raise BadInput(f"raw_input_contents has {len(raw)} entries more than there are inputs")
+    if len(raw) > len(message.inputs):
+        raise BadInput(f"raw_input_contents has {len(raw)} entries, and there are {len(message.inputs)} inputs")
+    inputs = [
+        InputTensor(
+            tensor.name,
+            tensor.datatype,
+            list(tensor.shape),
+            read_parameters(tensor.parameters),
+            raw[place] if place < len(raw) else None,
+            None if raw else _contents(tensor),
+        )
+        for place, tensor in enumerate(message.inputs)
+    ]
     wishes = [OutputWish(output.name, read_parameters(output.parameters)) for output in message.outputs] or None
-    return InferRequest(
-        message.model_name, message.model_version, message.id, inputs, read_parameters(message.parameters), wishes
-    )
+    parameters = read_parameters(message.parameters)
+    return InferRequest(message.model_name, message.model_version, message.id, inputs, parameters, wishes)
 
 
 def _contents(tensor: Any) -> Sequence[Any]:
@@ -204,15 +157,7 @@ def _contents(tensor: Any) -> Sequence[Any]:
 def write_parameters(parameters: Mapping[str, Any], into: Any) -> None:
     """Plain values as a message's parameters."""
     for name, value in parameters.items():
-        kind = (
-            "bool_param"
-            if isinstance(value, bool)
-            else "int64_param"
-            if isinstance(value, int)
-            else "double_param"
-            if isinstance(value, float)
-            else "string_param"
-        )
+        kind = {bool: "bool_param", int: "int64_param", float: "double_param"}.get(type(value), "string_param")
         setattr(into[name], kind, value)
 
 
@@ -226,6 +171,12 @@ def write_response(response: InferResponse) -> Any:
     return message
 
 
+def _packed(**fields: Any) -> bytes:
+    """A response on a stream."""
+    data: bytes = KINDS["ModelStreamInferResponse"](**fields).SerializeToString()
+    return data
+
+
 # --- calls ------------------------------------------------------------------------------------------------------------
 
 
@@ -236,14 +187,7 @@ class InferStream:
     A request counts from when it was read until its answer is written: a client that does not read its answers is not
     read either. ``held``: the bytes of these requests and answers; more are read only below ``bytes_max``."""
 
-    def __init__(
-        self,
-        infer: Answers,
-        origin: str,
-        held: Held,
-        bytes_max: int,
-        at_once: AtOnce,
-    ) -> None:
+    def __init__(self, infer: Answers, origin: str, held: Held, bytes_max: int, at_once: AtOnce) -> None:
         self._infer = infer
         self._at_once = at_once
         self._origin = origin
@@ -269,7 +213,7 @@ class InferStream:
                 if packed:
                     await write(packed)
                 del packed
-                self._held.set(self._held.count - size)
+                self._held.change(size, 0)
                 if written is None:
                     self._count -= 1
                 else:
@@ -302,11 +246,10 @@ class InferStream:
         size, name, packed = 0, "", b""
         try:
             try:
-                self._held.set(self._held.count + len(data))
+                size = self._held.change(0, len(data))
             except Rejected:
                 name = parsed("ModelInferRequest", data).id
                 raise
-            size = len(data)
             self._look()
             async with AsyncExitStack() as room:
                 await room.enter_async_context(self._at_once.turn(self._origin, size))
@@ -316,34 +259,22 @@ class InferStream:
                 del data, message  # their bytes are in the request, which alone is kept until its answer
                 async for found in self._infer(request, self._origin):
                     await self._at_once.step(size)
-                    message = KINDS["ModelStreamInferResponse"](infer_response=write_response(found))
-                    packed = message.SerializeToString()
-                    del message
-                    if not found.parameters[FINAL]:
-                        await room.aclose()  # the server has the request: its room is for the next one
-                        self._held.set(self._held.count - size)
-                        size = 0
-                        await self._write_piece(packed)
-                        packed = b""
-            self._held.set(self._held.count - size + len(packed))
-            size = len(packed)
-        except Exception as error:
-            if not isinstance(error, EdgeServeError):
-                log.exception("the front failed at a request over gRPC")
-            answer = KINDS["ModelStreamInferResponse"](error_message=message_of(error))
-            answer.infer_response.id = name
-            packed = answer.SerializeToString()
-            self._held.set(self._held.count - size)
-            size = 0
+                    packed = _packed(infer_response=write_response(found))
+                    if found.parameters[FINAL]:
+                        continue
+                    await room.aclose()  # the server has the request: its room is for the next one
+                    size = self._held.change(size, len(packed))
+                    written = asyncio.Event()
+                    self._answers.put_nowait((packed, size, written))
+                    size, packed = 0, b""
+                    await written.wait()
+            size = self._held.change(size, len(packed))
+        except Exception as error:  # noqa: BLE001 logged, and answered
+            note_fault(error, "a request over gRPC")
+            packed = _packed(error_message=message_of(error), infer_response=KINDS["ModelInferResponse"](id=name))
+            size = self._held.change(size, 0)
         self._answers.put_nowait((packed, size, None))
         self._look()
-
-    async def _write_piece(self, packed: bytes) -> None:
-        """Returns when it is written."""
-        self._held.set(self._held.count + len(packed))
-        written = asyncio.Event()
-        self._answers.put_nowait((packed, len(packed), written))
-        await written.wait()
 
     def _look(self) -> None:
         """Let the next request be read, or not."""
@@ -374,9 +305,10 @@ class _Calls:
         """A call of one request for an answer."""
         return self._unary(self._admission.requests, read_infer, verb)
 
-    def question(self, kind: str, verb: Callable[[Any], Awaitable[Any]]) -> Any:
-        """A call of any other verb, whose message is of ``kind``."""
-        return self._unary(self._admission.questions, partial(parsed, kind), lambda message, _: verb(message))
+    def question(self, service: OpenInference, verb: str) -> Any:
+        """A call of any other verb."""
+        read = partial(parsed, verb + "Request")
+        return self._unary(self._admission.questions, read, lambda message, _: answer_to(service, verb, message))
 
     def _unary(self, turns: BodyTurns, read: Callable[[bytes], Any], verb: Verb) -> Any:
         async def answered(context: Any) -> bytes:
@@ -396,10 +328,8 @@ class _Calls:
         async def call(_: Any, context: Any) -> Any:
             try:
                 return await answered(context)
-            except EdgeServeError as error:
-                refusal = refusal_of(error)
-            except Exception as error:
-                log.exception("the front failed at a call over gRPC")
+            except Exception as error:  # noqa: BLE001 logged, and answered
+                note_fault(error, "a call over gRPC")
                 refusal = refusal_of(error)
             await context.abort(*refusal)
 
@@ -439,7 +369,8 @@ class _Calls:
         try:
             data = await await_within(context.read(), wait_s)
         except asyncio.TimeoutError:
-            raise Malformed(f"the message did not arrive within {wait_s:g} s ([front.http] body_timeout)") from None
+            key = self._config.where("body_timeout")
+            raise Malformed(f"the message did not arrive within {wait_s:g} s ({key})") from None
         if data is grpc.aio.EOF:
             raise Malformed("the call ended without a message")
         return bytes(data)
@@ -447,16 +378,9 @@ class _Calls:
     def _origin(self, context: Any) -> str:
         """The owner of a call; notes its parent span. Raises :class:`Unauthorized` without a token, where there are
         tokens."""
-        name: Optional[str] = ""
         metadata = context.invocation_metadata() or ()
         note_parent(metadata, "traceparent")
-        if self._tokens:
-            shown = [str(value) for key, value in metadata if key == "authorization"]
-            name = self._tokens.name_of(shown[0]) if shown else None
-            if name is None:
-                raise Unauthorized(
-                    "this front needs the metadata 'authorization: Bearer TOKEN' with a token of its token_file"
-                )
+        name = self._tokens.shown_by(next((str(value) for key, value in metadata if key == "authorization"), ""))
         return origin_of(name, "") if name else self._user(context.peer())
 
     def _user(self, peer: str) -> str:
@@ -499,13 +423,13 @@ async def start_grpc(
     """A server that listens, and its port. Raises :class:`ConfigError` when the port cannot be had."""
     place = config.grpc
     calls = _Calls(tokens, config, admission)
-    verbs = GrpcService(service)
+
+    async def infer(request: InferRequest, origin: str) -> Any:
+        return write_response(await service.infer(request, None, origin))
+
     # Also verbs of one request are streams to gRPC, which reads the message of any other before it calls the handler.
-    handlers = {
-        name: grpc.stream_unary_rpc_method_handler(calls.question(name + "Request", verb))
-        for name, verb in verbs.questions().items()
-    }
-    handlers["ModelInfer"] = grpc.stream_unary_rpc_method_handler(calls.infer(verbs.model_infer))
+    handlers = {verb: grpc.stream_unary_rpc_method_handler(calls.question(service, verb)) for verb in QUESTIONS}
+    handlers["ModelInfer"] = grpc.stream_unary_rpc_method_handler(calls.infer(infer))
     handlers["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(calls.stream(service.stream))
     server = grpc.aio.server(
         options=[
@@ -523,7 +447,7 @@ async def start_grpc(
     calls.port = port
     if not port:
         raise ConfigError(
-            f"[front.http] grpc = {place!r}: cannot listen there; another program may, or another front; "
+            f"{config.where('grpc')} = {place!r}: cannot listen there; another program may, or another front; "
             "give another port"
         )
     await server.start()

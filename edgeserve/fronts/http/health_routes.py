@@ -9,25 +9,21 @@ from starlette.routing import Route
 from edgeserve import __version__
 from edgeserve.answers import TimedOut
 from edgeserve.errors import ServerGone
-from edgeserve.front import NotServed, Tokens
-from edgeserve.fronts.http.asgi import Bounds, Call, Endpoint
-from edgeserve.fronts.http.backend import Backend
+from edgeserve.front import NotServed
+from edgeserve.fronts.http.asgi import Call, Site
 
 
 class HealthRoutes:
     """The routes. Health needs no token, and says nothing but whether the server is ready."""
 
-    def __init__(self, backend: Backend, bounds: Bounds, tokens: Tokens) -> None:
-        self._backend = backend
-        self._bounds = bounds
-        self._tokens = tokens
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._backend = site.backend
 
     def routes(self) -> List[Route]:
         """Both of them."""
-        return [
-            Route("/health", Endpoint(self.health, self._bounds), methods=["GET"]),
-            Route("/metrics", Endpoint(self.metrics, self._bounds, self._tokens), methods=["GET"]),
-        ]
+        health = self._site.route("/health", self.health, "GET", is_open=True)
+        return [health, self._site.route("/metrics", self.metrics, "GET")]
 
     async def health(self, call: Call) -> None:
         """200 when the server accepts requests and every app could run now, else 503."""

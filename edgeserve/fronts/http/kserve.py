@@ -108,6 +108,8 @@ def options_of(parameters: Mapping[str, Any]) -> Dict[str, Any]:
     mean nothing, or twice the same."""
     options: Dict[str, Any] = {}
     for name, value in parameters.items():
+        if value is None:
+            continue  # JSON's word for what is left out
         if name.startswith(HINT):
             options.setdefault("hints", {})[name[len(HINT) :]] = _number(name, value)
             continue
@@ -268,7 +270,11 @@ class OpenInference:
 
     # --- questions ----------------------------------------------------------------------------------------------------
 
-    def server(self) -> Dict[str, Any]:
+    async def live(self) -> bool:
+        """The front answers."""
+        return True
+
+    async def server(self) -> Dict[str, Any]:
         """The name, version and extensions of this server."""
         return {"name": self._server_name, "version": __version__, "extensions": list(EXTENSIONS)}
 
@@ -332,8 +338,8 @@ class OpenInference:
             "output": tensors("outputs"),
         }
 
-    async def index(self, ready_only: bool = False) -> List[Dict[str, str]]:
-        """Every app and whether it can be asked."""
+    async def index(self, ready: bool = False) -> List[Dict[str, str]]:
+        """Every app and whether it can be asked; ``ready``: those alone that can."""
         health = await self._health()
         rows = [
             {
@@ -344,7 +350,7 @@ class OpenInference:
             }
             for name in await self.backend.apps()
         ]
-        return [row for row in rows if row["state"] == "READY" or not ready_only]
+        return [row for row in rows if row["state"] == "READY" or not ready]
 
     async def statistics(self, name: str = "", version: str = "") -> List[Dict[str, Any]]:
         """Counts and times since the server's start, of one app or all. ``compute_infer`` is time on lanes, ``queue``

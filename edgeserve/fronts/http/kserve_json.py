@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from msgspec import DecodeError, Raw, ValidationError
@@ -28,13 +29,14 @@ def read_body(body: bytes, header_length: str) -> Tuple[Mapping[str, Any], List[
 def split_body(body: bytes, header_length: str) -> Tuple[Mapping[str, Any], memoryview]:
     """The JSON of a request's body, in which the data of inputs is still text, and the binary tensors behind it."""
     view = memoryview(body)
+    begin = len(BOM_UTF8) if body.startswith(BOM_UTF8) else 0  # as editors on Windows write files
     length = len(body)
     if header_length:
         length = whole_of(header_length)
         if not 0 <= length <= len(body):
             raise Malformed(f"inference-header-content-length = {header_length[:20]!r}, the body has {len(body)} bytes")
     try:
-        table = _parts(_TABLE, view[:length])
+        table = _parts(_TABLE, view[begin:length])
         if table is None:
             raise Malformed(
                 "the body is no JSON object with 'inputs'; send an image with its content-type (image/jpeg), "

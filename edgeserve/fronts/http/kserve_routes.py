@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Callable, Dict, List, Mapping, Tuple, TypeVar
+from typing import Any, Callable, Dict, List, Mapping, TypeVar
 from urllib.parse import parse_qsl
 
 import numpy as np
@@ -13,8 +13,8 @@ from starlette.routing import Route
 
 from edgeserve.config.gone import GONE
 from edgeserve.errors import BadInput
-from edgeserve.front import NotServed, Tokens, images
-from edgeserve.fronts.http.asgi import JSON, JSON_AT_ONCE_MAX, Bounds, Call, Endpoint, whole_of
+from edgeserve.front import NotServed, images
+from edgeserve.fronts.http.asgi import JSON, JSON_AT_ONCE_MAX, Call, Endpoint, Handler, Site, whole_of
 from edgeserve.fronts.http.forms import form_fields
 from edgeserve.fronts.http.kserve import (
     HINT,
@@ -49,27 +49,26 @@ NO_CONTROL = "models are loaded and evicted by the scheduler; there is nothing t
 class KServeRoutes:
     """The routes, and what each of them does."""
 
-    def __init__(self, service: OpenInference, bounds: Bounds, tokens: Tokens) -> None:
+    def __init__(self, service: OpenInference, site: Site) -> None:
         self._service = service
-        self._bounds = bounds
-        self._tokens = tokens
+        self._site = site
         self._decoders = ThreadPoolExecutor(DECODERS, thread_name_prefix="edgeserve-decode")
 
     def routes(self) -> List[Route]:
         """All but those of one model."""
+        route = self._site.route
         return [
-            Route(
-                path,
-                Endpoint(handler, self._bounds, None if path.startswith("/v2/health") else self._tokens),
-                methods=[method],
-            )
-            for path, methods in self._table()
-            for method, handler in methods.items()
+            route("/v2/health/live", self._asking("live"), "GET", is_open=True),
+            route("/v2/health/ready", self._asking("ready"), "GET", is_open=True),
+            route("/v2", self._asking("server"), "GET"),
+            route("/v2/models/stats", self._asking("statistics", "model_stats"), "GET"),
+            route("/v2/repository/index", self.index, "GET", "POST"),
+            route("/v2/{rest:path}", self.nothing, "GET", "POST"),
         ]
 
     def ahead_of(self, router: Any) -> Any:
         """An ASGI application that answers what concerns one model itself and gives any other request to ``router``."""
-        endpoint = Endpoint(self.of_model, self._bounds, self._tokens)
+        endpoint = Endpoint(self.of_model, self._site.bounds, self._site.tokens)
 
         async def application(scope: Any, receive: Any, send: Any) -> None:
             path = scope.get("path", "")
@@ -82,10 +81,10 @@ class KServeRoutes:
         """Serve a route of the model that the path names."""
         verbs = {
             "infer": ("POST", self.infer),
-            "": ("GET", self.model),
-            "ready": ("GET", self.model_ready),
-            "config": ("GET", self.config),
-            "stats": ("GET", self.statistics),
+            "": ("GET", self._asking("model")),
+            "ready": ("GET", self._asking("model_ready")),
+            "config": ("GET", self._asking("model_config")),
+            "stats": ("GET", self._asking("statistics", "model_stats")),
         }
         method = "GET" if call.scope["method"] == "HEAD" else call.scope["method"]
         readings = model_paths(behind(call.scope, MODELS), verbs)
@@ -98,21 +97,11 @@ class KServeRoutes:
         call.scope = {**call.scope, "path_params": {"name": asked.name, "version": asked.version}}
         await verbs[asked.verb][1](call)
 
-    def _table(self) -> List[Tuple[str, Dict[str, Any]]]:
-        return [
-            ("/v2/health/live", {"GET": self.live}),
-            ("/v2/health/ready", {"GET": self.ready}),
-            ("/v2", {"GET": self.server}),
-            ("/v2/models/stats", {"GET": self.statistics}),
-            ("/v2/repository/index", {"POST": self.index, "GET": self.index}),
-            ("/v2/{rest:path}", {"GET": self.nothing, "POST": self.nothing}),
-        ]
-
     # --- requests -----------------------------------------------------------------------------------------------------
 
     async def infer(self, call: Call) -> None:
         """A request in JSON, with or without binary tensors, or files."""
-        content = call.header(b"content-type")
+        content = call.header(b"content-type").lower()
         if content.startswith("multipart/form-data"):
             header: Mapping[str, Any] = {}
             request = await self._of_form(call)
@@ -122,7 +111,7 @@ class KServeRoutes:
         else:
             body, length = await call.body(), call.header(HEADER_LENGTH)
             json_bytes = whole_of(length) if whole_of(length) >= 0 else len(body)
-            call.hold_json(json_bytes, self._bounds.json_bytes_max)
+            call.hold_json(json_bytes, self._site.bounds.config.json_bytes_max)
             header, inputs = await self._done(read_body, body, length, is_large=json_bytes >= LARGE_BYTES)
             request = self._of_json(call, header, inputs)
         response = await self._service.infer(request, call.gone, call.origin)
@@ -196,7 +185,7 @@ class KServeRoutes:
                     f"app {name!r} declares no input {key!r} in [app.{name}.inputs], so what a file would "
                     f"be is not known; declared: {', '.join(inputs) or 'none'}"
                 )
-            asked = (key, data, inputs[key], self._bounds.body_bytes_max)
+            asked = (key, data, inputs[key], self._site.bounds.config.body_bytes_max)
             run = asyncio.get_running_loop().run_in_executor
             with call.holding(await run(self._decoders, images.bytes_to_decode, *asked)):
                 value = await run(self._decoders, images.decode_file, *asked)
@@ -207,34 +196,18 @@ class KServeRoutes:
 
     # --- questions ----------------------------------------------------------------------------------------------------
 
-    async def live(self, call: Call) -> None:
-        """The front answers."""
-        await call.answer()
+    def _asking(self, method: str, field: str = "") -> Handler:
+        """What answers a question by a method of the service: its JSON, below ``field`` where the protocol has one; of
+        a yes or no the status, 400 for no, as Triton says it."""
 
-    async def ready(self, call: Call) -> None:
-        """200 when the server accepts requests, else 400 as Triton says it."""
-        await call.answer(status=200 if await self._service.ready() else 400)
+        async def answer(call: Call) -> None:
+            found = await getattr(self._service, method)(**call.scope["path_params"])
+            if isinstance(found, bool):
+                await call.answer(status=200 if found else 400)
+            else:
+                await call.answer({field: found} if field else found)
 
-    async def server(self, call: Call) -> None:
-        """Name, version, extensions."""
-        await call.answer(self._service.server())
-
-    async def model(self, call: Call) -> None:
-        """An app's inputs and outputs."""
-        await call.answer(await self._service.model(call.path("name"), call.path("version")))
-
-    async def model_ready(self, call: Call) -> None:
-        """200 when an app can be asked."""
-        ready = await self._service.model_ready(call.path("name"), call.path("version"))
-        await call.answer(status=200 if ready else 400)
-
-    async def config(self, call: Call) -> None:
-        """An app in the words of Triton's configuration."""
-        await call.answer(await self._service.model_config(call.path("name"), call.path("version")))
-
-    async def statistics(self, call: Call) -> None:
-        """Counts and times."""
-        await call.answer({"model_stats": await self._service.statistics(call.path("name"), call.path("version"))})
+        return answer
 
     async def index(self, call: Call) -> None:
         """Every app."""

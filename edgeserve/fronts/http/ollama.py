@@ -14,7 +14,7 @@ from typing import Any, Collection, Dict, Iterator, List, Mapping
 from edgeserve.answers import Answer
 from edgeserve.errors import did_you_mean
 from edgeserve.fronts.http.chat import EXTENSIONS, BadField, can_chat, can_embed
-from edgeserve.fronts.http.completion import calls_of, finish_of, text_of, usage_of
+from edgeserve.fronts.http.completion import calls_of, finish_of, objects_of, text_of, usage_of
 from edgeserve.units import NS_PER_MS
 
 VERSION = "0.12.11"
@@ -249,9 +249,8 @@ class Lines:
         }
 
     def _chances(self, outputs: Mapping[str, Any], done: bool) -> Dict[str, Any]:
-        chances = outputs.get("logprobs")
-        told = isinstance(chances, str) and not (done and self._sent)
-        return {"logprobs": json.loads(str(chances))} if told else {}
+        chances = [] if done and self._sent else objects_of(outputs, "logprobs", "token")
+        return {"logprobs": chances} if chances else {}
 
 
 def _object(arguments: Any) -> Any:

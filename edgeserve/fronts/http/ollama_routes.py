@@ -12,10 +12,9 @@ from starlette.routing import Route
 from edgeserve import __version__
 from edgeserve.answers import Answer
 from edgeserve.errors import Malformed
-from edgeserve.front import NotServed, Tokens
-from edgeserve.fronts.http.asgi import Bounds, Call, Endpoint, Handler, error_body, to_json
+from edgeserve.front import NotServed
+from edgeserve.fronts.http.asgi import Call, Site, error_body, to_json
 from edgeserve.fronts.http.asking import answers_to, pieces_of, send_stream, texts_to
-from edgeserve.fronts.http.backend import Backend
 from edgeserve.fronts.http.chat import ChatRequest, can_chat, can_embed, read_prompts, read_request, read_texts
 from edgeserve.fronts.http.chat_routes import CHATS, EMBEDS, app_of, vector_of
 from edgeserve.fronts.http.completion import count_of
@@ -46,31 +45,27 @@ FOR_EVER_S = 100 * 365 * 86400
 class OllamaRoutes:
     """The routes. ``clock_s`` gives the time of day in seconds."""
 
-    def __init__(self, backend: Backend, bounds: Bounds, tokens: Tokens, clock_s: Callable[[], float]) -> None:
-        self._backend = backend
-        self._bounds = bounds
-        self._tokens = tokens
+    def __init__(self, site: Site, clock_s: Callable[[], float]) -> None:
+        self._site = site
+        self._backend = site.backend
         self._clock_s = clock_s
         self._since_s = clock_s()
         self._noted: Set[str] = set()
 
     def routes(self) -> List[Route]:
         """All of them."""
-        table: List[Tuple[str, List[str], Handler]] = [
-            ("/api/version", ["GET"], self.version),
-            ("/api/tags", ["GET"], self.tags),
-            ("/api/ps", ["GET"], self.loaded),
-            ("/api/show", ["POST"], self.show),
-            ("/api/chat", ["POST"], self.chat),
-            ("/api/generate", ["POST"], self.generate),
-            ("/api/embed", ["POST"], self.embed),
-            ("/api/embeddings", ["POST"], self.embed_one),
-            ("/api/{rest:path}", ["GET", "POST", "DELETE"], self.unserved),
+        table: List[Any] = [
+            ("/api/version", self.version, "GET"),
+            ("/api/tags", self.tags, "GET"),
+            ("/api/ps", self.loaded, "GET"),
+            ("/api/show", self.show, "POST"),
+            ("/api/chat", self.chat, "POST"),
+            ("/api/generate", self.generate, "POST"),
+            ("/api/embed", self.embed, "POST"),
+            ("/api/embeddings", self.embed_one, "POST"),
+            ("/api/{rest:path}", self.unserved, "GET", "POST", "DELETE"),
         ]
-        return [
-            Route(path, Endpoint(handler, self._bounds, self._tokens, error_body), methods=methods)
-            for path, methods, handler in table
-        ]
+        return [self._site.route(*row) for row in table]
 
     async def version(self, call: Call) -> None:
         """The version of Ollama that clients may expect, and of this program."""

@@ -15,8 +15,8 @@ from typing import Any, AsyncGenerator, Callable, Deque, Dict, List, Mapping, Tu
 from starlette.routing import Route
 
 from edgeserve.errors import EdgeServeError, Malformed
-from edgeserve.front import Forbidden, Seats, Tokens, Unauthorized, seated
-from edgeserve.fronts.http.asgi import Bounds, Call, Endpoint, Handler, to_json, whole_of
+from edgeserve.front import Forbidden, Seats, Unauthorized, seated
+from edgeserve.fronts.http.asgi import Call, Site, to_json, whole_of
 from edgeserve.fronts.http.backend import Backend
 from edgeserve.fronts.http.chat import can_chat
 from edgeserve.fronts.http.chat_routes import EVENT_STREAM
@@ -79,27 +79,24 @@ LANE_KEYS = ("works", "jobs", "busy", "refused", "failed", "in_flight", "state")
 class PageRoutes:
     """The routes."""
 
-    def __init__(self, backend: Backend, bounds: Bounds, tokens: Tokens) -> None:
-        self._backend = backend
-        self._bounds = bounds
-        self._tokens = tokens
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._backend = site.backend
         self._seats = Seats(VIEWERS_MAX, VIEWERS_OF_ONE_MAX)
-        self._view = View(backend, self._why_hidden)
+        self._view = View(site.backend, self._why_hidden)
 
     def routes(self) -> List[Route]:
         """The files say nothing of the server, so that they need no token; everything else does."""
-        table: List[Tuple[str, Handler]] = [
-            ("/page/stream", self.stream),
-            ("/page/apps", self.apps),
-            ("/page/story/{id}", self.story),
-        ]
-        return [Route(path, _File(*file), methods=["GET"]) for path, file in FILES.items()] + [
-            Route(path, Endpoint(handler, self._bounds, self._tokens), methods=["GET"]) for path, handler in table
+        return [
+            *[Route(path, _File(*file), methods=["GET"]) for path, file in FILES.items()],
+            self._site.route("/page/stream", self.stream, "GET"),
+            self._site.route("/page/apps", self.apps, "GET"),
+            self._site.route("/page/story/{id}", self.story, "GET"),
         ]
 
     def _why_hidden(self) -> str:
         """Why no single requests are shown, or ``""``."""
-        return HIDDEN if len(self._tokens) > 1 else ""
+        return HIDDEN if len(self._site.tokens) > 1 else ""
 
     async def apps(self, call: Call) -> None:
         """Answer with the facts of each app that "try it" needs."""

@@ -60,7 +60,9 @@ def datatype_of(dtype: str) -> str:
 
 
 def check_shape(name: str, shape: Any) -> Tuple[int, ...]:
-    """A request's shape, if it is one."""
+    """A request's shape, if it is one. Some clients write whole numbers as floats."""
+    if isinstance(shape, list):
+        shape = [int(size) if isinstance(size, float) and size.is_integer() else size for size in shape]
     if (
         not isinstance(shape, (list, tuple))
         or len(shape) > RANK_MAX

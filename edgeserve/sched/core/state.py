@@ -38,9 +38,10 @@ class State:
     (by model and lane), ``latencies_of`` (by model), ``costs`` (by app), ``frame_periods`` (by stream). *Open*:
     ``requests``, ``ready`` (jobs that wait, by class and model), ``promises`` (deadlines that refusals said would do),
     ``admission`` (by app), ``lane_shares`` (by app and class), ``streams``, ``critical`` (when critical requests come),
-    ``draining``, ``lost_lanes`` (that never come back). *On lanes and devices*: ``works``, ``memory``, ``sequences``, ``energy`` and ``cpu_shares`` (by
-    device), ``retained`` (inputs that the world keeps for a probe, by the job's ``seq``, oldest first), ``trials`` (the
-    policy of requests that were taken from theirs). ``actions`` is what this step asks of the world, in order.
+    ``draining``, ``lost_lanes`` (that never come back). *On lanes and devices*: ``works``, ``memory``, ``sequences``,
+    ``energy`` and ``cpu_shares`` (by device), ``retained`` (inputs that the world keeps for a probe, by the job's
+    ``seq``, oldest first), ``trials`` (the policy of requests that were taken from theirs). ``actions`` is what this
+    step asks of the world, in order.
     """
 
     def __init__(

@@ -247,7 +247,7 @@ class Law:
         for items in profiled.values():
             pool += items
         least, (start, slope) = LEAST * usual, self._line
-        seen: List[Tuple[float, Row]] = []
+        seen: List[Tuple[float, BatchRow]] = []
         for row in rows:  # as _growth and _at, without their calls: there are hundreds
             if row.own or row.length < 0.0:
                 at = usual if row.length < 0.0 else max(least, start + slope * row.length)

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import os
+import sys
 
 import pytest
 
 from edgeserve import cli
 from edgeserve.commands import fronts
+from edgeserve.config.loading import parse_config
+from edgeserve.errors import ConfigError
+from edgeserve.front.processes import FrontProcesses
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 TABLE = """
 [model.m]
@@ -84,4 +93,42 @@ def test_files_of_the_table_lie_beside_it_and_those_of_arguments_where_one_is(se
 )
 def test_an_argument_is_checked_as_the_table_is(capsys, words):
     assert cli.main(["front", *words]) == 2
-    assert f"[front.{words[0]}] {words[-2][2:].replace('-', '_')} = {float(words[-1])}" in capsys.readouterr().err
+    assert f"{words[-2]} = {float(words[-1])}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("kind", "keys", "words", "key", "option"),
+    [
+        ("camera", 'source = "test"\npage = "here"', ("test", "--app", "a", "--page", "here"), "page", "--page"),
+        (
+            "camera",
+            'source = "test"\nlabels_file = "no"',
+            ("test", "--app", "a", "--labels", "no"),
+            "labels_file",
+            "--labels",
+        ),
+        ("frigate", 'form = "x"', ("--app", "a", "--form", "x"), "form", "--form"),
+        ("mqtt", 'name = "a b"', ("--name", "a b"), "name", "--name"),
+        ("mqtt", 'cameras = { door = "x" }', ("--camera", "door=x"), "detect", "--detect"),
+        ("mqtt", 'discovery = "home/#"', ("--discovery", "home/#"), "discovery", "--discovery"),
+        ("mqtt", 'publish = ["a/#/b"]', ("--publish", "a/#/b"), "publish", "--publish"),
+        ("mqtt", 'detect = "a"\ncameras = { door = "" }', None, "cameras", ""),
+        ("mqtt", 'password_file = "no"', ("--password-file", "no"), "password_file", "--password-file"),
+        ("mqtt", 'labels = ["cat"]\nwatch = ["dog"]', None, "watch", ""),
+        ("wyoming", 'listen = "x"\napps = { tts = "a" }', ("--tts", "a", "--listen", "x"), "listen", "--listen"),
+        ("wyoming", "tts_rate = 7", (), "apps", "--wake, --vad"),
+        ("http", 'listen = "0.0.0.0:0"', ("--listen", "0.0.0.0:0"), "listen", "--listen"),
+    ],
+)
+def test_an_error_names_the_key_where_it_was_set(capsys, monkeypatch, tmp_path, kind, keys, words, key, option):
+    for library in {"mqtt": ["aiomqtt"], "wyoming": ["wyoming"]}.get(kind, []):
+        pytest.importorskip(library, reason=f"the front needs {library}")
+    monkeypatch.chdir(tmp_path)
+    app = 'app = "a"\n' if kind in ("camera", "frigate") else ""
+    with pytest.raises(ConfigError) as caught:
+        FrontProcesses(parse_config(tomllib.loads(f'[front.mine]\nkind = "{kind}"\n{app}{keys}\n')))
+    assert f"[front.mine] {key}" in str(caught.value) and "--" not in str(caught.value)
+    if words is not None:
+        assert cli.main(["front", kind, *words]) == 2
+        said = capsys.readouterr().err
+        assert option in said and "[front." not in said

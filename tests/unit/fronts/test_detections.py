@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from edgeserve.errors import BadInput
-from edgeserve.fronts.detections import FORMS, kept_of, rows_of
+from edgeserve.fronts.detections import FORMS, Box, kept_of, named_boxes, rows_of
 
 HEIGHT, WIDTH, CLASSES = 64, 96, 5
 THINGS = [(3, 0.9, (8, 16, 24, 32)), (1, 0.75, (40, 0, 96, 64)), (3, 0.5, (48, 32, 56, 40))]
@@ -132,3 +132,33 @@ def test_overlapping_boxes_of_one_class_are_one_and_of_two_classes_two():
 def test_other_outputs_are_refused_with_their_shapes(outputs, form):
     with pytest.raises(BadInput, match=form):
         rows_of(outputs, form, HEIGHT, WIDTH, 0.4, 20)
+
+
+ODD = [np.nan, np.inf, -np.inf, 1e30]
+
+
+@pytest.mark.parametrize("odd", ODD)
+@pytest.mark.parametrize("place", range(5))
+def test_one_odd_number_costs_its_box_alone(odd, place):
+    rows = np.array([[10, 10, 4, 4, 0.9], [30, 30, 4, 4, 0.8]], np.float32)
+    rows[0, place] = odd
+    outputs = {"output0": np.concatenate([rows, np.zeros((8, 5), np.float32)])}
+    found = rows_of(outputs, "yolo", 48, 64, 0.5, 4)
+    assert np.isfinite(found).all() and 0.8 in np.round(found[:, 1], 3)
+    corners, scores = rows[:, :4], rows[:, 4]
+    boxes = named_boxes({"boxes": corners, "scores": scores}, 0.5)
+    assert all(np.isfinite(box[:4]).all() and np.isfinite(box.score) for box in boxes)
+    assert round(boxes[-1].score, 3) == 0.8
+
+
+@pytest.mark.parametrize("odd", [np.nan, np.inf, 1e30, -1e30, -5.0])
+def test_a_box_of_any_size_is_drawn(odd):
+    pytest.importorskip("PIL", reason="the page draws with Pillow")
+    from edgeserve.fronts.boxes_page import drawn
+    from edgeserve.fronts.camera import Ended, Seen
+
+    seen = Seen(1, 0.0, 0, np.zeros((48, 64, 3), np.uint8))
+    for place in range(4):
+        sides = [10.0, 10.0, 5.0, 5.0]
+        sides[place] = odd
+        assert drawn(Ended(seen, [Box(*sides, "名前\n", 1.0)], 1.0, False, ""), "1 of 1").startswith(b"\xff\xd8")

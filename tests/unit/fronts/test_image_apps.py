@@ -7,7 +7,7 @@ import asyncio
 import numpy as np
 import pytest
 
-from edgeserve.errors import BadInput, ConfigError, Dropped
+from edgeserve.errors import BadInput, Dropped
 from edgeserve.fronts.image_apps import Detector, NewestWins, Tally, reason_of
 
 
@@ -79,8 +79,6 @@ def test_grey_depth_and_points():
 
 
 def test_what_cannot_be_asked_is_said_at_once():
-    with pytest.raises(ConfigError, match="--form 'yolo9'"):
-        detector(form="yolo9")
     with pytest.raises(BadInput, match="let the app's last node"):
         detector().found({"boxes": [1], "scores": [1, 2]}, 2, 2)
 

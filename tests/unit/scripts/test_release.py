@@ -41,6 +41,11 @@ def test_the_newest_heading_of_the_changelog_and_the_node_package_have_the_versi
     changes, node = "# Changes\n\n## 1.2, unreleased\n\n## 1.1, 2026\n", '{"version": "1.2"}'
     assert release.changelog_problems(changes, "1.2", node) == []
     assert len(release.changelog_problems(changes, "1.3", node)) == 2
+    (said,) = release.changelog_problems(changes, "1.2", node, "v1.2")
+    assert "a release has its date" in said
+    dated = changes.replace("unreleased", "2026-11-30")
+    assert release.changelog_problems(dated, "1.2", node, "v1.2") == []
+    assert "tagged v1.3" in release.changelog_problems(dated, "1.2", node, "v1.3")[0]
     texts = [
         (release.ROOT / name).read_text(encoding="utf-8")
         for name in ("CHANGELOG.md", "edgeserve/__init__.py", "clients/node/package.json", "pyproject.toml")

@@ -50,7 +50,7 @@ def test_parameters_are_options(parameters, options):
         ({"slo_ms": True}, "expected a number"),
         ({"slo_ms": 5, "timeout": 5000}, "says again"),
         ({"class": 1}, "expected a string"),
-        ({"value": None}, "number"),
+        ({"value": [1]}, "number"),
         ({"stream": "a", "sequence_id": 3}, "says again"),
         ({"stream": "a", "reset": 2}, "expected true or false"),
         ({"sequence_start": "yes"}, "expected true or false"),

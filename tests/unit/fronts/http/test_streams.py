@@ -12,11 +12,12 @@ from edgeserve.answers import Answer
 from edgeserve.errors import BadInput, Dropped, Failed, Rejected, RequestError, ServerGone, TimedOut
 from edgeserve.front import Places
 from edgeserve.front.origins import Tokens, read_tokens
+from edgeserve.fronts.http.settings import HttpConfig
 
 
 def test_a_stream_that_nobody_reads_ends():
     pytest.importorskip("starlette", reason="starlette is not installed: there is no HTTP front")
-    from edgeserve.fronts.http.asgi import Bounds, Endpoint
+    from edgeserve.fronts.http.asgi import Bounds, Endpoint, Site
     from edgeserve.fronts.http.chat import ChatRequest
     from edgeserve.fronts.http.chat_routes import ChatRoutes
     from edgeserve.fronts.http.completion import Completion
@@ -38,8 +39,8 @@ def test_a_stream_that_nobody_reads_ends():
     async def receive():
         await asyncio.Event().wait()
 
-    bounds = Bounds(1000, 0.01, 1000, Places(10**6), None)
-    routes = ChatRoutes(Backend(), bounds, Tokens(), lambda: 0.0)
+    bounds = Bounds(HttpConfig(body_timeout_ns=10**7), Places(10**6), None)
+    routes = ChatRoutes(Site(Backend(), bounds, Tokens()), lambda: 0.0)
 
     async def handler(call):
         await routes._answer(call, {}, ChatRequest("m", [{}], {}, True), Completion("id", "m", 0))
@@ -52,14 +53,14 @@ def test_a_stream_that_nobody_reads_ends():
 @pytest.mark.parametrize("by", ["its end", "another viewer", "its token"])
 def test_the_end_of_a_stream_waits_no_longer_for_its_reader(by, tmp_path):
     pytest.importorskip("starlette", reason="starlette is not installed: there is no HTTP front")
-    from edgeserve.fronts.http.asgi import Bounds, Endpoint
+    from edgeserve.fronts.http.asgi import Bounds, Endpoint, Site
     from edgeserve.fronts.http.asking import send_stream
     from edgeserve.fronts.http.page_routes import PageRoutes
 
     (tmp_path / "token").write_text("one 0123456789abcdef")
-    bounds = Bounds(1000, 0.05, 1000, Places(10**6), None)
+    bounds = Bounds(HttpConfig(body_timeout_ns=5 * 10**7), Places(10**6), None)
     tokens = read_tokens(str(tmp_path / "token"))
-    page = PageRoutes(object(), bounds, tokens)
+    page = PageRoutes(Site(object(), bounds, tokens))
 
     class View:
         async def pieces(self):
@@ -104,7 +105,7 @@ def test_what_a_request_holds_is_given_back_when_its_token_has_another_name(tmp_
     async def send(message):
         pass
 
-    endpoint = Endpoint(handler, Bounds(1000, 1.0, 1000, places, None), read_tokens(str(path)))
+    endpoint = Endpoint(handler, Bounds(HttpConfig(), places, None), read_tokens(str(path)))
     scope = {"method": "GET", "path": "/", "headers": [(b"authorization", b"Bearer 0123456789abcdef")]}
     asyncio.run(endpoint(scope, None, send))
     assert places.count == 0
@@ -146,7 +147,7 @@ ERRORS = [
 def sent_by(choices, stream, **request):
     """What a front sends for a conversation with these choices."""
     pytest.importorskip("starlette", reason="starlette is not installed: there is no HTTP front")
-    from edgeserve.fronts.http.asgi import Bounds, Call
+    from edgeserve.fronts.http.asgi import Bounds, Call, Site
     from edgeserve.fronts.http.chat import ChatRequest
     from edgeserve.fronts.http.chat_routes import ChatRoutes
     from edgeserve.fronts.http.completion import Completion
@@ -159,11 +160,11 @@ def sent_by(choices, stream, **request):
     async def receive():
         await asyncio.Event().wait()
 
-    bounds = Bounds(1000, 10.0, 1000, Places(10**6), None)
+    bounds = Bounds(HttpConfig(), Places(10**6), None)
     call = Call({"method": "POST", "path": "/", "headers": [], "client": ("::1", 1)}, receive, send, bounds)
     asks, n = [{"place": place} for place in range(len(choices))], len(choices)
     asked = ChatRequest("m", asks, request.pop("options", {}), stream, n=n)
-    routes = ChatRoutes(Scripted(choices), bounds, Tokens(), lambda: 0.0)
+    routes = ChatRoutes(Site(Scripted(choices), bounds, Tokens()), lambda: 0.0)
     app = {"on_late": "partial", **request}
     asyncio.run(asyncio.wait_for(routes._answer(call, app, asked, Completion("id", "m", 0, n)), 30))
     return b"".join(message.get("body", b"") for message in sent)
@@ -270,5 +271,9 @@ def test_an_answer_that_nobody_reads_ends(by, stuck):
 
     places = Places(10**6)
     scope = {"method": "GET", "path": "/", "headers": []}
-    asyncio.run(asyncio.wait_for(Endpoint(handler, Bounds(1000, 0.05, 1000, places, None))(scope, receive, send), 10))
+    asyncio.run(
+        asyncio.wait_for(
+            Endpoint(handler, Bounds(HttpConfig(body_timeout_ns=5 * 10**7), places, None))(scope, receive, send), 10
+        )
+    )
     assert places.count == 0

@@ -159,7 +159,7 @@ def test_wrong_json_is_named(datatype, shape, data, says):
     assert says in str(caught.value)
 
 
-@pytest.mark.parametrize("shape", [None, "3", [1.0], [-1], [True], [1] * 9, {"a": 1}])
+@pytest.mark.parametrize("shape", [None, "3", [1.5], [-1], [True], [1] * 9, {"a": 1}])
 def test_what_is_no_shape_is_refused(shape):
     with pytest.raises(BadInput):
         tensors.check_shape("x", shape)

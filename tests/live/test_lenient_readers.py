@@ -1,0 +1,84 @@
+"""No reader is stricter than its protocol: what other clients write in another form means the same."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import tempfile
+import wave
+from pathlib import Path
+
+import pytest
+from serving import served
+
+pytest.importorskip("starlette", reason="starlette is not installed: there is no HTTP front")
+pytest.importorskip("uvicorn", reason="uvicorn is not installed: there is no HTTP front")
+
+from http_front import FrontThread
+
+from edgeserve.fronts.http.settings import HttpConfig
+
+FUNCTIONS = """
+def echo(inputs): return {"y": inputs["x"]}
+def hear(inputs): return {"text": "hi"}
+"""
+ITEM = {"name": "x", "datatype": "FP32", "shape": [4], "data": [1, 2, 3, 4]}
+JSON = json.dumps({"inputs": [ITEM]}).encode()
+INFER, HEAR = "/v2/models/echo/infer", "/v1/audio/transcriptions"
+
+
+@pytest.fixture(scope="module")
+def front():
+    with tempfile.TemporaryDirectory(prefix="es") as folder:
+        (Path(folder) / "lenient_functions.py").write_text(FUNCTIONS)
+        inputs = {"echo": {"x": {"dtype": "float32", "shape": [-1]}}, "hear": {"audio": {"shape": [-1]}}}
+        tables = {
+            "model": {name: {"engine": "python", "function": f"lenient_functions:{name}"} for name in inputs},
+            "app": {name: {"model": name, "slo": "10s", "inputs": about} for name, about in inputs.items()},
+        }
+        with served(tables, folder) as (runtime, _):
+            with FrontThread(runtime.endpoints[0], HttpConfig(listen="127.0.0.1:0")) as front:
+                yield front
+
+
+def sound():
+    file = io.BytesIO()
+    with wave.open(file, "wb") as out:
+        out.setnchannels(1)
+        out.setsampwidth(2)
+        out.setframerate(16_000)
+        out.writeframes(bytes(3200))
+    return file.getvalue()
+
+
+def form(**fields):
+    parts = b""
+    for name, value in fields.items():
+        file = '; filename="a.wav"' if isinstance(value, bytes) else ""
+        data = value if isinstance(value, bytes) else value.encode()
+        parts += f'--b\r\nContent-Disposition: form-data; name="{name}"{file}\r\n\r\n'.encode() + data + b"\r\n"
+    return parts + b"--b--\r\n"
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "headers"),
+    [
+        (INFER, gzip.compress(JSON), {"Content-Encoding": "GZIP"}),
+        (INFER, gzip.compress(JSON), {"Content-Encoding": "x-gzip"}),
+        (INFER, JSON, {"Content-Encoding": "Identity"}),
+        (INFER, b"\xef\xbb\xbf" + JSON, {}),
+        (INFER, form(x="[1, 2, 3, 4]"), {"Content-Type": "Multipart/Form-Data; boundary=b"}),
+        (INFER, {"inputs": [{**ITEM, "shape": [4.0]}]}, {}),
+        (INFER, {"inputs": [{**ITEM, "parameters": None}], "parameters": {"slo_ms": None}, "outputs": None}, {}),
+        (
+            HEAR,
+            form(file=sound(), model="hear", temperature="0.00"),
+            {"Content-Type": "Multipart/Form-data;boundary=b"},
+        ),
+        (HEAR, form(file=sound(), model="hear", temperature=""), {"Content-Type": "multipart/form-data; boundary=b"}),
+    ],
+)
+def test_another_form_means_the_same(front, path, body, headers):
+    status, answer = front.ask("POST", path, body, headers)
+    assert status == 200, answer
