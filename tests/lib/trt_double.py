@@ -55,6 +55,8 @@ CONTEXT_BYTES = 4096  # per batch row: what a context's working memory takes her
 TACTIC_BYTES = 32 << 20  # that the builder needs for the least of its kernels
 AUX_STREAMS = 2  # of a plan whose builder was not told how many it may have
 
+NO_DLA = ("10.13", "10.16", "11.0", "11.1", "rtx")
+
 cuda: Optional[RecordingCuda] = None
 """The device that plans are deserialized to: set by the test's fixture."""
 
@@ -90,6 +92,7 @@ class RecordingCuda(CudaDouble):
         super().__init__(**settings)
         self.contexts: weakref.WeakSet[Any] = weakref.WeakSet()
         self.engines: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.compiled = 0  # contexts whose kernels had to be compiled (TensorRT-RTX)
         self.refusals: List[str] = []  # what the library says instead of loading a plan, or making a context
         self._clocks: Dict[int, Dict[int, int]] = {}
         self._event_clocks: Dict[int, Dict[int, int]] = {}
@@ -326,7 +329,10 @@ class Builder:
         assert isinstance(logger, ILogger) and logger.initialised
         self._log = logger
 
-    num_DLA_cores = 1  # noqa: N815 TensorRT's name
+    @property
+    def num_DLA_cores(self) -> int:  # noqa: N802 TensorRT's name
+        """Of AGX Orin: the releases without DLA see none."""
+        return int(self._version not in NO_DLA)
 
     def create_network(self, flags: int = 0) -> Any:
         bits = self._trt["NetworkDefinitionCreationFlag"]
@@ -700,7 +706,16 @@ class ICudaEngine:
     def get_tensor_profile_shape(self, name: str, index: int) -> List[Tuple[int, ...]]:
         return [tuple(row) for row in self._about["profiles"][index][name]]
 
+    def create_runtime_config(self) -> Any:
+        return self._trt["IRuntimeConfig"](self)
+
     def create_execution_context(self, strategy: Any = None) -> Any:
+        if isinstance(strategy, self._trt["IRuntimeConfig"]):
+            config, strategy = strategy, strategy._strategy
+            cache = config._cache
+            cuda.compiled += cache is None or not cache._kernels
+            if cache is not None:
+                cache._kernels = cache._kernels or b"kernels"
         if strategy is None or strategy.name != "USER_MANAGED":
             raise Misuse("a context with device memory of its own: each would take the memory of the largest profile")
         return self._trt["IExecutionContext"](self)
@@ -721,6 +736,40 @@ class ICudaEngine:
             zeros = {name: np.zeros(shape, DTYPES[self._kinds[name]]) for name, shape in shapes.items()}
             self._shapes[key] = {name: value.shape for name, value in self._compute(zeros).items()}
         return self._shapes[key]
+
+
+class IRuntimeConfig:
+    """How contexts are made, from 10.13 on; of TensorRT-RTX with the kernels that making one compiles."""
+
+    def __init__(self, engine: Any) -> None:
+        self._engine, self._strategy, self._cache = engine, None, None
+
+    def set_execution_context_allocation_strategy(self, strategy: Any) -> None:
+        self._strategy = strategy
+
+    def create_runtime_cache(self) -> Any:
+        return self._trt["IRuntimeCache"]()
+
+    def set_runtime_cache(self, cache: Any) -> bool:
+        self._cache = cache
+        return True
+
+
+class IRuntimeCache:
+    def __init__(self) -> None:
+        self._kernels = b""
+
+    def deserialize(self, data: bytes) -> bool:
+        if not data.startswith(b"kernels"):
+            return False
+        self._kernels = bytes(data)
+        return True
+
+    def reset(self) -> None:
+        self._kernels = b""
+
+    def serialize(self) -> Any:
+        return IHostMemory(self._kernels)
 
 
 class IExecutionContext:
@@ -903,6 +952,8 @@ TEMPLATES = (
     ParserError,
     Runtime,
     ICudaEngine,
+    IRuntimeConfig,
+    IRuntimeCache,
     IExecutionContext,
 )
 ENUMS = (

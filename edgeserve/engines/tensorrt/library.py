@@ -50,11 +50,12 @@ class Library(NamedTuple):
         """Its own word for its version: ``10.3.0``."""
         return self.api.version
 
-    def new_context(self, engine: Any) -> Any:
-        """An execution context without memory of its own; ``None`` on failure, which :meth:`why` explains. TensorRT 8
+    def new_context(self, engine: Any, runtime: Any = None) -> Any:
+        """An execution context without memory of its own; ``None`` on failure, which :meth:`why` explains. ``runtime``:
+        the runtime's configuration (TensorRT-RTX). TensorRT 8
         gives the first one profile 0 by itself and logs an error for each further one, which goes on well once its
         profile is selected: no later failure is to quote that."""
-        context = self.api.create_context(engine)
+        context = self.api.create_context(engine, runtime)
         if context is not None:
             self.log.take_errors()
         return context

@@ -39,6 +39,7 @@ from edgeserve.engines.ports import PackedBatch, Ports
 from edgeserve.engines.tensorrt.build_errors import failed_by_device, forget_locals
 from edgeserve.engines.tensorrt.io_tensors import Tensor, select_profile, set_shape
 from edgeserve.engines.tensorrt.library import Library
+from edgeserve.engines.tensorrt.runtime_cache import RuntimeCache
 from edgeserve.engines.tensorrt.scratch import scratch_of
 from edgeserve.engines.tensorrt.shapes import Profile, ProfileShape, outside
 from edgeserve.errors import EngineError
@@ -70,6 +71,7 @@ class Loaded(NamedTuple):
     mapped: bool
     graph: bool
     given: bool = False
+    kernels: Optional[RuntimeCache] = None
 
     @property
     def where(self) -> str:
@@ -133,7 +135,7 @@ class ProfileContext:
         beside: Sequence[CudaStream],
     ) -> None:
         library = loaded.library
-        context = library.new_context(loaded.engine)
+        context = library.new_context(loaded.engine, loaded.kernels and loaded.kernels.config)
         if context is None:
             said = library.why("TensorRT did not say why")
             raise failed_by_device(f"{loaded.where}: making an execution context", said) or EngineError(
@@ -234,7 +236,7 @@ class ProfileContext:
         self._free_graphs()
         with self._loaded.device.current():
             self.context = None
-        self._loaded = self._loaded._replace(engine=None)
+        self._loaded = self._loaded._replace(engine=None, kernels=None)
 
     def _free_graphs(self) -> None:
         for graph in self.graphs.values():
@@ -303,6 +305,8 @@ class LaneContexts:
                     self._slots.append(BatchMemory(loaded.device, loaded.tensors, loaded.mapped))
                 for _, (size, shapes) in rows:
                     self._warm(self._contexts[size], shapes)
+                if loaded.kernels is not None:
+                    loaded.kernels.keep()
             except BaseException:
                 with contextlib.suppress(EngineError):  # freed memory must not be in use
                     stream.stream.synchronize()
@@ -355,7 +359,7 @@ class LaneContexts:
         with self._moving:
             for context in self._contexts.values():
                 context.free()
-        self.loaded = self.loaded._replace(engine=None)
+        self.loaded = self.loaded._replace(engine=None, kernels=None)
         self._scratch.leave(self)
         for slot in self._slots:
             slot.free()

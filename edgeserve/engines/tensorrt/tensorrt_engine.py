@@ -42,7 +42,6 @@ from edgeserve.engines.tensorrt.building import (
     available_bytes,
     build_plan,
 )
-from edgeserve.engines.tensorrt.construct import FP16_MEND
 from edgeserve.engines.tensorrt.io_tensors import Tensor, check_profiles, tensors_of
 from edgeserve.engines.tensorrt.library import Library, check_installed, load_plugins, open_library
 from edgeserve.engines.tensorrt.plan_file import (
@@ -52,8 +51,17 @@ from edgeserve.engines.tensorrt.plan_file import (
     item_ranges_of,
     profiles_in,
 )
-from edgeserve.engines.tensorrt.plans import Identity, PlanCache, StoredPlan, built_elsewhere, built_on, identity_of
+from edgeserve.engines.tensorrt.plans import (
+    Identity,
+    PlanCache,
+    StoredPlan,
+    built_elsewhere,
+    built_on,
+    identity_of,
+    kernels_beside,
+)
 from edgeserve.engines.tensorrt.running import LaneContexts, Loaded, TensorrtSession
+from edgeserve.engines.tensorrt.runtime_cache import runtime_cache
 from edgeserve.engines.tensorrt.settings import KNOWN_OPTIONS, BuildRequest, is_plan, read_settings
 from edgeserve.engines.tensorrt.shapes import Input, Profile, ProfileShape, item_ranges
 from edgeserve.errors import EngineError
@@ -134,7 +142,7 @@ class TensorrtEngine(Engine):
         self._footprint = Footprint(plan.size_bytes, work + self._beside_bytes)
         self._build_s = float(plan.metadata.get("build_s", 0.0))
         if "types" in plan.metadata:
-            log.info("%s: %s", self._where, precision_text(self._settings.request, library, plan.metadata["types"]))
+            log.info("%s: %s", self._where, precision_text(self._settings.request, library, plan.metadata))
         return self._footprint
 
     def unload(self) -> None:
@@ -348,7 +356,7 @@ class TensorrtEngine(Engine):
         usual = {name: shape.usual for name, shape in item_ranges_of(chosen, axes).items()}
         model = replace(self._model, shapes={**usual, **self._model.shapes})
         self._runtime = runtime
-        self._loaded = self._made(model, library, device, engine, tensors, numbers, profiles)._replace(
+        self._loaded = self._made(model, library, device, engine, tensors, numbers, profiles, path)._replace(
             ranges=item_ranges_of(chosen, axes), given=True
         )
         return StoredPlan(path, os.path.getsize(path), {}, was_built=False)
@@ -370,7 +378,9 @@ class TensorrtEngine(Engine):
             for name, shape in item_ranges(inputs, request, self._where).items()
             if any(dim < 0 for item in inputs if item.name == name for dim in item.dims[1:])
         }
-        loaded = self._made(self._model, library, device, engine, tensors, numbers, profiles)._replace(ranges=ranges)
+        loaded = self._made(self._model, library, device, engine, tensors, numbers, profiles, plan.path)._replace(
+            ranges=ranges
+        )
         self._runtime = runtime
         return loaded
 
@@ -403,6 +413,7 @@ class TensorrtEngine(Engine):
         tensors: List[Tensor],
         numbers: Sequence[int],
         profiles: List[Tuple[int, Profile]],
+        plan: str,
     ) -> Loaded:
         ports = Ports(
             model,
@@ -414,6 +425,7 @@ class TensorrtEngine(Engine):
         mapped = settings.mapped == "yes" or (
             settings.mapped == "auto" and device.info.integrated and device.info.can_map_host_memory
         )
+        kernels = kernels_beside(plan, built_on(device.info)) if settings.timing_cache else ""
         return Loaded(
             self._name,
             library,
@@ -427,6 +439,7 @@ class TensorrtEngine(Engine):
             library.api.context_bytes(engine),
             mapped,
             settings.graph,
+            kernels=runtime_cache(library, engine, kernels),
         )
 
 
@@ -441,18 +454,22 @@ def free_now(device: CudaDevice) -> int:
     return available_bytes() if device.info.integrated else device.memory().free
 
 
-def precision_text(request: BuildRequest, library: Library, types: Sequence[str]) -> str:
-    """The precision of a plan, and the effect of another, as text. ``types``: the model file's."""
+def precision_text(request: BuildRequest, library: Library, metadata: Mapping[str, Any]) -> str:
+    """The precision of a plan, and the effect of another, as text. ``metadata``: the plan's."""
+    types = metadata["types"]
     has = ", ".join(types) or "no floating type"
-    if request.precision == "fp16":
+    if request.precision == "fp16" and library.api.weak_types:
         return f"built with precision = 'fp16': float16 where that is faster, else as the file has it ({has})"
+    if request.precision == "fp16":
+        kept = ", ".join(f"{count} {kind}" for kind, count in sorted(metadata.get("float32_nodes", {}).items()))
+        return f"built with precision = 'fp16': float16, and in float32 {kept or 'nothing'}"
     text = f"built in {has}, as the file has it"
     if "float32" not in types or "float16" in types:
         return text
-    would = "may be faster and takes half of the memory; compare the answers before you keep it"
-    if library.api.weak_types:
-        return f"{text}. options.precision = 'fp16' {would}"
-    return f"{text}. float16 {would}: {FP16_MEND}"
+    return (
+        f"{text}. options.precision = 'fp16' may be faster and takes half of the memory; compare the answers before "
+        "you keep it"
+    )
 
 
 class _Teller:

@@ -44,6 +44,7 @@ NAMES: Tuple[Name, ...] = (
     Name("IBuilderConfig", "builder_optimization_level", "8.6", "", True, "options.optimization_level"),
     Name("IBuilderConfig", "max_aux_streams", "8.6", "", True, "options.aux_streams"),
     Name("IBuilderConfig", "progress_monitor", "10.0", "", True, "progress; before it, elapsed time alone"),
+    Name("IRuntimeConfig", "create_runtime_cache", "", "", True, "kernels compiled at load are kept, timings are not"),
     Name("IBuilderConfig", "set_compute_capability", "", "", True, "options.compute_capabilities"),
     Name("IBuilderConfig", "num_compute_capabilities", "", "", True, "options.compute_capabilities"),
     Name(
@@ -117,6 +118,11 @@ class Api:
             config.set_memory_pool_limit(pools.TACTIC_DRAM, tactic_bytes)
 
     @property
+    def compiles_at_load(self) -> bool:
+        """Whether kernels are compiled when a context is made (TensorRT-RTX), and none are timed by a build."""
+        return self.has("IRuntimeConfig", "create_runtime_cache")
+
+    @property
     def profiles_shared(self) -> bool:
         """Whether several contexts can use one optimisation profile."""
         return (
@@ -149,8 +155,11 @@ class Api:
 
     # --- contexts ---
 
-    def create_context(self, engine: Any) -> Any:
-        """An execution context that has no device memory of its own; ``None`` on failure, as TensorRT returns it."""
+    def create_context(self, engine: Any, runtime: Any = None) -> Any:
+        """An execution context that has no device memory of its own; ``None`` on failure, as TensorRT returns it.
+        ``runtime``: the runtime's configuration, where it has one."""
+        if runtime is not None:
+            return engine.create_execution_context(runtime)
         if self.has("ExecutionContextAllocationStrategy", "USER_MANAGED"):
             return engine.create_execution_context(self.trt.ExecutionContextAllocationStrategy.USER_MANAGED)
         return engine.create_execution_context_without_device_memory()

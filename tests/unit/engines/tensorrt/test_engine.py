@@ -136,7 +136,8 @@ def test_a_plan_of_another_version_of_the_library_is_not_run(monkeypatch, builds
     [
         ("10.3", {}, "built in float32, as the file has it. options.precision = 'fp16' may be faster"),
         ("10.3", {"precision": "fp16"}, "built with precision = 'fp16': float16 where that is faster"),
-        ("11.4", {}, "built in float32, as the file has it. float16 may be faster .*: convert the ONNX file"),
+        ("11.4", {}, "built in float32, as the file has it. options.precision = 'fp16' may be faster"),
+        ("11.4", {"precision": "fp16"}, "built with precision = 'fp16': float16, and in float32 nothing"),
     ],
 )
 def test_at_load_a_line_says_which_precision_it_has(version, options, said, tmp_path, monkeypatch, caplog):
@@ -145,8 +146,42 @@ def test_at_load_a_line_says_which_precision_it_has(version, options, said, tmp_
     with trt_worlds.world(monkeypatch, version):
         for _ in range(2):  # built, then found
             loads(made(tmp_path, options=options))
-    lines = [line for line in map(str, caplog.messages) if "as the file has it" in line]
+    lines = [line for line in map(str, caplog.messages) if "built " in line and "plan was" not in line]
     assert len(lines) == 2 and all(re.search(said, line) for line in lines), lines
+
+
+@pytest.mark.parametrize("version", ["10.3", "11.4", "rtx"])
+def test_half_precision_changes_neither_types_nor_answers_much(version, tmp_path, monkeypatch):
+    """float16 by the builder's choice, or by casts in the graph: clients see no difference."""
+    answers = []
+    for options in ({}, {"precision": "fp16"}):
+        with trt_worlds.loaded(
+            monkeypatch, str(tmp_path), onnx_models.linear(str(tmp_path)), version, options=options
+        ) as (
+            _,
+            _,
+            _,
+            session,
+        ):
+            (result,), _ = run_whole(session, Batch([{"x": np.array([1, -2, 0.1, 4], np.float32)}], 1))
+            answers.append(result.outputs["y"])
+    assert [answer.dtype for answer in answers] == [np.float32, np.float32]
+    assert np.allclose(*answers, rtol=2e-3)
+
+
+def test_kernels_that_were_compiled_at_load_are_kept_where_they_fit(tmp_path, monkeypatch):
+    file = onnx_models.linear(str(tmp_path))
+
+    def compiled(**options):
+        with trt_worlds.loaded(monkeypatch, str(tmp_path), file, "rtx", options=options) as (cuda, _, _, _):
+            return cuda.compiled
+
+    assert [compiled(), compiled()] == [1, 0]
+    (kept,) = glob.glob(str(tmp_path / "plans" / "*.kernels"))
+    with open(kept, "wb") as other:
+        other.write(b"of another driver")
+    assert [compiled(), compiled()] == [1, 0]
+    assert compiled(timing_cache=False) == 1
 
 
 @pytest.mark.parametrize("integrated", [True, False])
