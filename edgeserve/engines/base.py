@@ -43,7 +43,8 @@ class LaneInfo(NamedTuple):
     batch may use and the cores that they are pinned to (``()`` = any; an engine that makes threads of its own pins
     those), its name, and how many batches it holds launched and not finished. ``nice``: how far its threads yield to
     others, which threads that are made while a session is opened inherit. ``models``: how many models the configuration
-    puts on it (0: not known). ``priority``: of its streams on a GPU, from 0. ``flush``: denormal numbers count as 0 on
+    puts on it (0: not known). ``priority``: of its streams on a GPU, from 0. ``sms``: the multiprocessors that are its
+    own there (0: all, shared). ``flush``: denormal numbers count as 0 on
     its threads (:mod:`edgeserve.engines.denormals`). ``serves``: requests wait on it or will; what takes minutes and
     disturbs others (building a plan) is then not begun unless the configuration allows it.
 
@@ -67,6 +68,7 @@ class LaneInfo(NamedTuple):
     priority: int = 0
     flush: bool = False
     serves: bool = False
+    sms: int = 0
 
 
 class SequenceInfo(NamedTuple):

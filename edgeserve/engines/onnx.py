@@ -348,7 +348,9 @@ class OnnxEngine(Engine):
             raise
         try:
             for lane in self._lanes:
-                model = bound[lane.name] = BoundModel(self._name, CudaDevice(driver, lane.device_index), lane.priority)
+                model = bound[lane.name] = BoundModel(
+                    self._name, CudaDevice(driver, lane.device_index, lane.name, lane.sms), lane.priority
+                )
                 self._fill(model, network, self.threads_of(lane))
         except BaseException:
             for model in bound.values():

@@ -173,7 +173,7 @@ class Starter:
     ) -> None:
         self._config = config
         self._card_free_bytes = card_free_bytes
-        self._with_context: Set[int] = set()  # cards on which a model was loaded
+        self._with_context: Set[str] = set()  # cards, and lanes with multiprocessors of their own, that have one
         self._made = dict(engines or {})
         self._profiled = {
             (profile.model, lane): timings.timings for profile in profiles for lane, timings in profile.lanes.items()
@@ -265,7 +265,7 @@ class Starter:
     ) -> int:
         """Load one model and warm it on its lanes; returns the memory that is left then."""
         copy_lane = copy_lane_name(device)
-        free_before = self._free_before(device, engine)
+        free_before = self._free_before(device, engine, lanes)
         footprint: Footprint = self._call(copy_lane, model, "loaded", lambda _: engine.load(), engine)
         check_inputs(self._config, model, engine)
         sizes = self._checked_sizes(model, lanes[0], engine)
@@ -364,12 +364,14 @@ class Starter:
             else f"share the GPU as CUDA cuts the time ([device.{device}] in_turn = false)",
         )
 
-    def _free_before(self, device: str, engine: Engine) -> int | None:
-        """The free bytes of a card before a process's first model is loaded."""
+    def _free_before(self, device: str, engine: Engine, lanes: Sequence[str]) -> int | None:
+        """The free bytes of a card before a context is made: by the first model, or the first of a lane that has
+        multiprocessors of its own."""
         config = self._config.devices[device]
-        if config.kind != "cuda" or (config.index in self._with_context and not engine.ends_calls):
+        contexts = {str(config.index), *(lane for lane in lanes if self._config.lanes[lane].sms)}
+        if config.kind != "cuda" or (contexts <= self._with_context and not engine.ends_calls):
             return None
-        self._with_context.add(config.index)
+        self._with_context |= contexts
         return self._card_free_bytes(config.index)
 
     def _with_what_is_gone(self, index: int, free_before: int, footprint: Footprint) -> Footprint:

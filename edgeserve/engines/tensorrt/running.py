@@ -297,7 +297,7 @@ class LaneContexts:
             try:
                 memory = self._scratch.take(self, max(1, loaded.context_bytes))
                 for _ in range(loaded.library.api.aux_streams(loaded.engine)):
-                    self._beside.append(loaded.device.stream(lane.priority))
+                    self._beside.append(stream.device.stream(lane.priority))
                 rows = list(zip(loaded.numbers, loaded.profiles))[first : first + len(sizes)]
                 for number, (size, shapes) in rows:
                     self._contexts[size] = self._context(number, size, shapes, memory)
