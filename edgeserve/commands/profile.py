@@ -460,7 +460,9 @@ def _measured_work_bytes(
     footprint = engine.load()
     warm_up(engine.open(lane), item, sizes, clock_ns)
     grown_bytes = _resident_bytes() - before_bytes - footprint.weights_bytes
-    return grown_bytes if lane.device_kind == "cpu" and grown_bytes > 0 else footprint.work_bytes
+    return (
+        grown_bytes if lane.device_kind == "cpu" and grown_bytes > 0 else footprint.work_bytes + footprint.shared_bytes
+    )
 
 
 def _give_back() -> None:

@@ -135,11 +135,11 @@ class TensorrtEngine(Engine):
                 raise of_model(self._name, error) from error
             raise
         assert self._loaded is not None
-        work = sum(self._loaded.context_bytes + max(1, lane.depth) * self._loaded.io_bytes() for lane in self._lanes)
+        work = sum(max(1, lane.depth) for lane in self._lanes) * self._loaded.io_bytes()
         if self._beside_bytes is None:  # measured once: a model that is loaded again is as large as it was
             beside = before_bytes - free_now(device) - plan.size_bytes
             self._beside_bytes = min(max(0, beside), CONTEXT_BYTES_MAX)
-        self._footprint = Footprint(plan.size_bytes, work + self._beside_bytes)
+        self._footprint = Footprint(plan.size_bytes, work + self._beside_bytes, self._loaded.context_bytes)
         self._build_s = float(plan.metadata.get("build_s", 0.0))
         if "types" in plan.metadata:
             log.info("%s: %s", self._where, precision_text(self._settings.request, library, plan.metadata))

@@ -133,6 +133,23 @@ def test_lanes_count_in_the_footprint(monkeypatch, tmp_path):
         two.unload()
 
 
+def test_what_a_lanes_models_share_is_counted_once_as_it_is_allocated(monkeypatch, tmp_path):
+    """Footprints of several models: their own memory in sum, what they share as large as the largest needs."""
+    file = onnx_models.linear(str(tmp_path))
+    with trt_worlds.world(monkeypatch, "10.3") as cuda:
+        engines = [trt_worlds.made(str(tmp_path), file, name=f"m{size}", batch=(size,)) for size in (2, 8, 4)]
+        lane, before = trt_worlds.new_lane(), cuda.free_bytes()
+        footprints = [engine.load() for engine in engines]
+        for engine in engines:
+            engine.open(lane)
+        took = before - cuda.free_bytes()
+        own = sum(footprint.work_bytes for footprint in footprints)
+        assert took == own + max(footprint.shared_bytes for footprint in footprints)
+        for engine in engines:
+            engine.unload()
+        trt_worlds.close(lane)
+
+
 @pytest.mark.parametrize(("context", "counted"), [(300 << 20, 300 << 20), (3 << 30, 1 << 30)])
 def test_the_first_model_on_a_board_counts_cudas_context_too(monkeypatch, tmp_path, context, counted):
     file = onnx_models.linear(str(tmp_path))
