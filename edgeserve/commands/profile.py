@@ -325,6 +325,7 @@ def _profile(
             }
             profile = _write(path, profile, lane, _fitted(timings, load_ns, alone, read_ns), weights_bytes, work_bytes)
         progress("checking", len(todo))
+        lane_circumstances[lane].update(engine.figures())
         changes = time_changes(session, item, sizes, clock_ns, engine.makes_sequences)
         lane_circumstances[lane]["changes_ns"] = {str(size): list(change) for size, change in changes.items()}
         lane_circumstances[lane]["drift"] = _drift_over_lane(engine, session, item, todo[0], timings[todo[0]], clock_ns)
@@ -613,6 +614,10 @@ def print_outcomes(outcomes: Sequence[ModelOutcome], out: str, device: str) -> N
             f"{circumstances['drift']:+.1%} from beginning to end{saturation(lane.timings)}"
         )
         lines += _lines_on_changes(f"{outcome.model} on {outcome.lane}", circumstances.get("changes_ns", {}))
+        graphs = circumstances.get("graphs", {})
+        if graphs:
+            ran = graphs["replayed"] + graphs["enqueued"]
+            lines.append(f"{outcome.model} on {outcome.lane}: {graphs['replayed']} of {ran} batches were CUDA graphs")
         lines += [f"{outcome.model}: all measured again: {text}" for text in outcome.changed]
         remarks.update(remarks_on_clocks(circumstances))
     console = PlainConsole(soft_wrap=True)

@@ -448,6 +448,11 @@ class Engine:
         where nothing is known to be wrong. Asked from any thread, at any time; returns at once."""
         return ""
 
+    def figures(self) -> Mapping[str, Any]:
+        """Plain numbers on how its batches ran, for ``stats`` and profiles, as ``{"graphs": {"captured": 2}}``. Asked
+        from any thread, at any time; returns at once."""
+        return {}
+
     def progress(self) -> str:
         """The progress of a ``load`` that takes minutes, in a few words; a text that stays the same is no progress.
         ``""`` where it is not known. Asked from any thread, at any time; returns at once."""

@@ -110,6 +110,7 @@ def stats(served: Served, now_ns: int, device: Mapping[str, Any]) -> Dict[str, A
             name: {
                 "ignored_hints": world.values.result_hints.ignored_hints(name),
                 "latency": _latency(served, name, now_ns),
+                **_figures(served, name),
             }
             for name in served.config.models
         },
@@ -120,6 +121,13 @@ def stats(served: Served, now_ns: int, device: Mapping[str, Any]) -> Dict[str, A
         "device": device,
         "streams_with_state": world.values.state_count(),
     }
+
+
+def _figures(served: Served, model: str) -> Dict[str, Any]:
+    """What a model's engines tell of how its batches ran, by device."""
+    engines = {device: served.world.engine(model, device) for device in served.config.devices}
+    told = {device: engine.figures() for device, engine in engines.items() if engine is not None}
+    return {"engine": figures} if (figures := {device: each for device, each in told.items() if each}) else {}
 
 
 def _predictions(served: Served, app: str) -> Dict[str, Any]:

@@ -28,6 +28,7 @@ from edgeserve.engines.base import (
 )
 from edgeserve.engines.cuda.device import CudaDevice
 from edgeserve.engines.cuda.driver import open_driver
+from edgeserve.engines.cuda.graphs import summed
 from edgeserve.engines.cuda.lane_stream import lane_stream
 from edgeserve.engines.cuda.status import of_model
 from edgeserve.engines.options import Options, of_name
@@ -182,6 +183,11 @@ class TensorrtEngine(Engine):
 
     def progress(self) -> str:
         return self._progress
+
+    def figures(self) -> Mapping[str, Any]:
+        if not self._settings.graph:
+            return {}
+        return {"graphs": summed([contexts.counts for _, contexts in list(self._contexts.values())])}
 
     @property
     def device_name(self) -> str:

@@ -20,6 +20,10 @@ import trt_double
 import trt_worlds
 
 import edgeserve
+from edgeserve.commands.measure import StopRule
+from edgeserve.commands.profile import print_outcomes, profile_model
+from edgeserve.config.loading import load_config
+from edgeserve.config.profiles import read_profile
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines import make_engine
 from edgeserve.engines.base import Batch, run_whole
@@ -371,6 +375,24 @@ def test_served_from_a_configuration(double, tmp_path):
 
 def onnx_weights():
     return np.arange(12, dtype=np.float32).reshape(4, 3) / 10
+
+
+@pytest.mark.parametrize("graph", [True, False])
+def test_stats_and_profiles_tell_of_graphs(graph, double, tmp_path, monkeypatch, capsys):
+    onnx_models.linear(str(tmp_path))
+    (tmp_path / "edge.toml").write_text(TOML.replace("plans = ", "graph = false, plans = ") if not graph else TOML)
+    with edgeserve.Runtime.from_config(str(tmp_path / "edge.toml")) as runtime:
+        runtime.infer("net", {"x": np.zeros(4, np.float32)})
+        told = runtime.stats()["models"]["net"].get("engine", {})
+    assert (told["gpu"]["graphs"]["replayed"] >= 1 and told["gpu"]["graphs"]["captured"] == 6) if graph else not told
+    config = load_config(str(tmp_path / "edge.toml"))
+    rule = StopRule(runs_min=3, runs_max=3, time_ns_max=10**9)
+    outcome = profile_model(config, "net", "gpu0", (1, 2), str(tmp_path / "profiles"), "d", rule)
+    assert not outcome.why
+    kept = read_profile(outcome.path).circumstances["lanes"]["gpu0"].get("graphs", {})
+    assert (kept["replayed"] > kept["enqueued"]) if graph else not kept
+    print_outcomes([outcome], "profiles", "d")
+    assert ("batches were CUDA graphs" in capsys.readouterr().out) == graph
 
 
 def test_frames_are_prepared_in_the_plan(monkeypatch, tmp_path):

@@ -208,25 +208,29 @@ def test_other_shapes_than_the_captured_ones_run_without_a_graph(monkeypatch, tm
             np.testing.assert_allclose(result, np.arange(0.5, width, 2))
 
 
-def test_graphs_come_back_once_other_shapes_stay(monkeypatch, tmp_path):
+def test_graphs_come_back_once_other_shapes_stay_and_few_shapes_keep_theirs(monkeypatch, tmp_path):
     ranges = {"ranges": {"x": [[1, 2], [1, 8], [1, 16]]}}
     file = onnx_models.pooled(str(tmp_path))
-    with loaded(monkeypatch, tmp_path, file=file, batch=(1,), options=ranges) as (cuda, _, _, session):
+    with loaded(monkeypatch, tmp_path, file=file, batch=(1,), options=ranges) as (cuda, _, engine, session):
 
-        def launches(width, count):
+        def launches(*widths):
             before = len(cuda.log)
-            for _ in range(count):
+            for width in widths:
                 item = {"x": np.arange(width, dtype=np.float32)[None]}
                 result = run_whole(session, Batch([item], 1))[0][0].outputs["y"]
                 np.testing.assert_allclose(result, np.arange(0.5, width, 2))
             return [call[0] for call in cuda.log[before:]].count("launch")
 
-        assert launches(8, 4) == 4
-        assert launches(4, 8) == 0, "an odd shape is enqueued"
-        assert launches(4, 12) >= 10, "of each slot one more, then its graph"
-        assert session.graphs == 2, "those of the old shape are gone"
-        assert launches(8, 1) + launches(4, 1) + launches(8, 1) == 0, "shapes that alternate are worth no graph"
-        assert launches(8, 20) >= 8
+        assert launches(*[8] * 4) == 4
+        assert launches(*[4] * 8) == 0, "an odd shape is enqueued"
+        assert launches(*[4] * 12) >= 10, "of each slot one more, then its graph"
+        assert launches(*[8, 8, 4, 4] * 3) == 12, "shapes that alternate keep their graphs"
+        assert launches(*[2, 6, 10, 12] * 2) == 0, "each takes the place of the one that was not used for longest"
+        assert min(launches(*[width] * 20) for width in (8, 4, 14, 16)) >= 8
+        told = engine.figures()["graphs"]
+        assert told["replayed"] == [call[0] for call in cuda.log].count("launch")
+        assert told["captured"] - told["dropped"] == session.graphs
+        assert told["dropped"] >= 2 and told["enqueued"] >= 8
 
 
 def test_no_graph_is_captured_while_another_batch_waits(monkeypatch, tmp_path):
