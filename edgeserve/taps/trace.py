@@ -99,7 +99,7 @@ class Recording(NamedTuple):
 
 
 def start_of(
-    footprints: Mapping[Tuple[str, str], Tuple[int, int]],
+    footprints: Mapping[Tuple[str, str], Sequence[int]],
     resident: Mapping[str, Sequence[str]],
     measured: Mapping[Tuple[str, str], Mapping[int, Sequence[int]]] | None = None,
     profiled: Parts | None = None,

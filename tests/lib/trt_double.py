@@ -55,6 +55,7 @@ CONTEXT_BYTES = 4096  # per batch row: what a context's working memory takes her
 TACTIC_BYTES = 32 << 20  # that the builder needs for the least of its kernels
 AUX_STREAMS = 2  # of a plan whose builder was not told how many it may have
 
+CONTRACTS = ("11.4", "rtx")  # say on which part of a GPU a plan may run
 NO_DLA = ("10.13", "10.16", "11.0", "11.1", "rtx")
 
 cuda: Optional[RecordingCuda] = None
@@ -378,6 +379,7 @@ class Builder:
             "flags": sorted(config._flags),
             "network_flags": network._flags,
             "dla_core": config._dla_core,
+            "green": cuda is not None and config.profile_stream in cuda.stream_greens,
             "share": self._version not in ("8.5", "8.6") or "PROFILE_SHARING_0806" in config._previews,
         }
         return IHostMemory(MAGIC + json.dumps(header).encode() + b"\n" + network._model.data)
@@ -492,6 +494,7 @@ class IBuilderConfig:
     progress_monitor: Any = None
     num_compute_capabilities = 1
     max_aux_streams: Any = None
+    profile_stream = 0
 
     def __init__(self) -> None:
         self._profiles: List[Any] = []
@@ -554,6 +557,8 @@ class ITimingCache:
 
 
 class IOptimizationProfile:
+    profile_stream = 0
+
     def __init__(self) -> None:
         self._shapes: Dict[str, List[List[int]]] = {}
 
@@ -910,6 +915,11 @@ class IExecutionContext:
 
     def _check_ready(self, stream: int) -> None:
         engine = self._engine
+        greens = {cuda.stream_greens.get(each, 0) for each in (stream, *self._aux)}
+        if len(greens) > 1:
+            raise Misuse("the stream and its auxiliary streams have different multiprocessors")
+        if self._version in CONTRACTS and greens != {0} and not engine._about.get("green"):
+            raise Misuse("a plan that was built on the whole GPU ran on a part of it: that is undefined")
         missing = [name for name in engine._kinds if name not in self._addresses]
         if missing:
             raise Misuse(f"an execution without set_tensor_address of {missing}")

@@ -77,10 +77,10 @@ GREEN_MEND = (
 
 
 class Group(NamedTuple):
-    """Multiprocessors that CUDA parts no further: ``resource`` is the binding's, ``count`` how many."""
+    """Multiprocessors that CUDA parts no further: ``resource`` is the binding's, ``size`` how many."""
 
     resource: Any
-    count: int
+    size: int
 
 
 class Driver:

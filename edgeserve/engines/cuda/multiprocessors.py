@@ -16,11 +16,11 @@ from edgeserve.errors import EngineError
 
 
 class Share(NamedTuple):
-    """The multiprocessors of one lane: ``context`` is the green context's handle, ``count`` how many it has."""
+    """The multiprocessors of one lane: ``context`` is the green context's handle, ``size`` how many it has."""
 
     lane: str
     context: int
-    count: int
+    size: int
 
 
 class _Taken:
@@ -54,7 +54,7 @@ class Shares:
                 if not self._taken:
                     self._free = self._driver.split_multiprocessors(self._index)
                 groups = self._groups(lane, wanted)
-                share = Share(lane, self._driver.create_green(self._index, groups), sum(each.count for each in groups))
+                share = Share(lane, self._driver.create_green(self._index, groups), sum(each.size for each in groups))
             except EngineError as error:
                 raise type(error)(f"lane {lane!r}: sms = {wanted}: {error}") from error
             self._free = self._free[len(groups) :]
@@ -74,14 +74,14 @@ class Shares:
     def _groups(self, lane: str, wanted: int) -> List[Group]:
         groups: List[Group] = []
         for group in self._free:
-            if sum(each.count for each in groups) < wanted:
+            if sum(each.size for each in groups) < wanted:
                 groups.append(group)
-        if sum(each.count for each in groups) < wanted:
-            others = ", ".join(f"{name} has {each.share.count}" for name, each in sorted(self._taken.items()))
-            left = sum(each.count for each in self._free)
+        if sum(each.size for each in groups) < wanted:
+            others = ", ".join(f"{name} has {each.share.size}" for name, each in sorted(self._taken.items()))
+            left = sum(each.size for each in self._free)
             raise EngineError(
                 f"{left} multiprocessors are left ({others or 'none is taken'}), in groups of "
-                f"{self._free[0].count if self._free else 0}; lower [lane.NAME] sms, so that their sum fits the GPU"
+                f"{self._free[0].size if self._free else 0}; lower [lane.NAME] sms, so that their sum fits the GPU"
             )
         return groups
 

@@ -10,8 +10,10 @@ import contextlib
 import importlib
 import os
 import tempfile
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
+from edgeserve.engines.cuda.device import CudaDevice
+from edgeserve.engines.cuda.driver import open_driver
 from edgeserve.engines.image import ImageForm, prepared_model
 from edgeserve.engines.tensorrt.build_errors import BuildFailed, BuildOutOfMemory, ParseFailed
 from edgeserve.engines.tensorrt.library import Library
@@ -77,7 +79,8 @@ def construct(library: Library, request: BuildRequest, where: str, say: Say, tim
             config.set_timing_cache(cache, False)
     monitor = _watch(library, config, say)
     say("build", 0.0)
-    plan = builder.build_serialized_network(network, config)
+    with _own_multiprocessors(library, config, request):
+        plan = builder.build_serialized_network(network, config)
     del monitor
     timings = config.get_timing_cache() if not api.compiles_at_load else None
     if timings is not None:
@@ -95,6 +98,21 @@ def construct(library: Library, request: BuildRequest, where: str, say: Say, tim
         )
     say("build", 1.0)
     return Built(bytes(plan), profiles, int(network.num_layers), types_of(library, network), kept)
+
+
+@contextlib.contextmanager
+def _own_multiprocessors(library: Library, config: Any, request: BuildRequest) -> Iterator[None]:
+    """Within, kernels are timed on as many multiprocessors as the plan's lane has, where the library can do so."""
+    if not request.sms or not library.api.has("IOptimizationProfile", "profile_stream"):
+        yield
+        return
+    device = CudaDevice(open_driver(), 0, "the build", request.sms)
+    try:
+        with device.current():
+            config.profile_stream = device.stream().handle
+            yield
+    finally:
+        device.close()
 
 
 def parse_request(library: Library, network: Any, request: BuildRequest, where: str) -> Dict[str, int]:

@@ -27,7 +27,7 @@ from edgeserve.engines.tensorrt.construct import DLA_RELEASES
 from edgeserve.engines.tensorrt.library import INSTALL_MEND, load_plugins, open_library
 from edgeserve.engines.tensorrt.plan_file import describe
 from edgeserve.engines.tensorrt.plans import PlanCache, identity_of
-from edgeserve.engines.tensorrt.settings import KNOWN_OPTIONS, is_plan, read_settings
+from edgeserve.engines.tensorrt.settings import KNOWN_OPTIONS, is_plan, own_sms, read_settings
 from edgeserve.engines.tensorrt.tensorrt_engine import TensorrtEngine
 from edgeserve.errors import DeviceMissing, EdgeServeError
 from edgeserve.units import NS_PER_S, counted, format_duration, format_size
@@ -118,7 +118,8 @@ def plan_of(config: Config, model: ModelConfig, about: Dict[str, Any]) -> Found:
     subject = f"plan of {model.name}"
     try:
         lanes = 1 if about["shared"] else lanes_of(config, model)
-        settings = read_settings(model, Options(model, KNOWN_OPTIONS), lanes, config.directory)
+        sms = own_sms(config.lanes[name].sms for name in model.lanes or config.lanes if name in config.lanes)
+        settings = read_settings(model, Options(model, KNOWN_OPTIONS), lanes, config.directory, sms)
         path = model_path(model, config.directory)
         if settings.request.dla_core >= about["dla_cores"]:
             cores = counted(about["dla_cores"], "DLA core")

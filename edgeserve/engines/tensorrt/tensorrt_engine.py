@@ -61,9 +61,10 @@ from edgeserve.engines.tensorrt.plans import (
     identity_of,
     kernels_beside,
 )
-from edgeserve.engines.tensorrt.running import LaneContexts, Loaded, TensorrtSession
+from edgeserve.engines.tensorrt.profile_context import Loaded
+from edgeserve.engines.tensorrt.running import LaneContexts, TensorrtSession
 from edgeserve.engines.tensorrt.runtime_cache import runtime_cache
-from edgeserve.engines.tensorrt.settings import KNOWN_OPTIONS, BuildRequest, is_plan, read_settings
+from edgeserve.engines.tensorrt.settings import KNOWN_OPTIONS, BuildRequest, is_plan, own_sms, read_settings
 from edgeserve.engines.tensorrt.shapes import Input, Profile, ProfileShape, item_ranges
 from edgeserve.errors import EngineError
 from edgeserve.units import NS_PER_S, counted, format_duration
@@ -90,7 +91,7 @@ class TensorrtEngine(Engine):
         self._options = options
         self._lanes = list(lanes)
         self._directory = directory
-        self._settings = read_settings(model, options, len(lanes), directory)
+        self._settings = read_settings(model, options, len(lanes), directory, own_sms(lane.sms for lane in lanes))
         self._loaded: Optional[Loaded] = None
         self._runtime: Any = None
         self._footprint = Footprint(0)

@@ -45,6 +45,14 @@ NAMES: Tuple[Name, ...] = (
     Name("IBuilderConfig", "max_aux_streams", "8.6", "", True, "options.aux_streams"),
     Name("IBuilderConfig", "progress_monitor", "10.0", "", True, "progress; before it, elapsed time alone"),
     Name("IRuntimeConfig", "create_runtime_cache", "", "", True, "kernels compiled at load are kept, timings are not"),
+    Name(
+        "IOptimizationProfile",
+        "profile_stream",
+        "11.4",
+        "",
+        True,
+        "where it is, a plan for a lane with sms is built on so many: else running it there is undefined",
+    ),
     Name("IBuilderConfig", "set_compute_capability", "", "", True, "options.compute_capabilities"),
     Name("IBuilderConfig", "num_compute_capabilities", "", "", True, "options.compute_capabilities"),
     Name(

@@ -117,7 +117,7 @@ def test_the_binding_is_called_as_it_is_documented():
     )
     driver = Driver(binding)
     groups = driver.split_multiprocessors(0)
-    assert [group.count for group in groups] == [8] * 16
+    assert [group.size for group in groups] == [8] * 16
     green = driver.create_green(0, groups[:2])
     assert driver.create_stream(-2, green) == 78
     driver.destroy_green(green)

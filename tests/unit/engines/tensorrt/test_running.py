@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 
 import numpy as np
 import pytest
@@ -16,6 +17,8 @@ import trt_double
 import trt_worlds
 from cuda_double import Misuse, Use
 
+from edgeserve.config.schema import ModelConfig
+from edgeserve.engines import make_engine
 from edgeserve.engines.base import Batch, run_batch, run_whole
 from edgeserve.engines.cuda.device import CudaStream
 from edgeserve.engines.device_arrays import DeviceArray, on_device
@@ -148,6 +151,28 @@ def test_what_a_lanes_models_share_is_counted_once_as_it_is_allocated(monkeypatc
         for engine in engines:
             engine.unload()
         trt_worlds.close(lane)
+
+
+@pytest.mark.parametrize("version", ["8.6", "10.3", "11.4", "rtx"])
+def test_a_lane_with_multiprocessors_of_its_own_runs_plans_that_were_built_for_them(version, monkeypatch, tmp_path):
+    file = onnx_models.linear(str(tmp_path))
+    with trt_worlds.world(monkeypatch, version) as cuda:
+        plans = set()
+        for sms in (0, 4):
+            lane = trt_worlds.new_lane(name="gpu0", sms=sms)
+            model = ModelConfig(
+                "m", "tensorrt", file=file, batch=(1, 2), options={"plans": str(tmp_path / "plans"), "aux_streams": 2}
+            )
+            engine = make_engine(model, [lane], str(tmp_path))
+            engine.load()
+            session = engine.open(lane)
+            np.testing.assert_allclose(outputs_of(session, 2.0), x(2.0)["x"] @ WEIGHTS, rtol=1e-6)
+            assert (len(cuda.stream_greens) >= 5) == bool(sms)  # the lane's, its copies', those beside
+            plans |= set(glob.glob(str(tmp_path / "plans" / "*.plan")))
+            engine.unload()
+            trt_worlds.close(lane)
+            assert cuda.leaks() == []
+    assert len(plans) == 2
 
 
 @pytest.mark.parametrize(("context", "counted"), [(300 << 20, 300 << 20), (3 << 30, 1 << 30)])
