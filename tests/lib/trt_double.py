@@ -322,6 +322,13 @@ class IProgressMonitor:
         self.initialised = True
 
 
+class IOutputAllocator:
+    """The base of allocators of outputs whose shape depends on values."""
+
+    def __init__(self) -> None:
+        self.initialised = True
+
+
 # --- building ---------------------------------------------------------------------------------------------------------
 
 
@@ -622,6 +629,7 @@ def _narrow(kind: str) -> str:
 
 class Runtime:
     DLA_core = -1
+    engine_host_code_allowed = False
 
     def __init__(self, logger: Any) -> None:
         assert isinstance(logger, ILogger) and logger.initialised
@@ -641,7 +649,13 @@ class Runtime:
             return None
         header, model = data[len(MAGIC) :].split(b"\n", 1)
         about = json.loads(header)
-        if about["version"] != self._version:
+        goes_on = "VERSION_COMPATIBLE" in about["flags"] and VERSIONS.index(about["version"]) < VERSIONS.index(
+            self._version
+        )
+        if goes_on and not self.engine_host_code_allowed:
+            self._log.log(ILogger.ERROR, "the plan has host code, which is not allowed")
+            return None
+        if about["version"] != self._version and not goes_on:
             self._log.log(ILogger.ERROR, f"version tag does not match: {about['version']} is not {self._version}")
             return None
         return self._trt["ICudaEngine"](about, read_model(model), self._log)
@@ -663,6 +677,7 @@ class ICudaEngine:
             **{name: narrow(kind) for name, kind in model.outputs},
         }
         self._dims = {name: tuple(dims) for name, _, dims in model.inputs}
+        self._varying = _varying(onnx.load_model_from_string(model.data))
         rows = [max(shape[2], default=1) for profile in about["profiles"] for shape in profile.values()]
         self._bytes = CONTEXT_BYTES * max(rows, default=1)
 
@@ -787,6 +802,7 @@ class IExecutionContext:
         self._selected: Optional[Access] = None
         self._shapes: Dict[str, Tuple[int, ...]] = {}
         self._addresses: Dict[str, int] = {}
+        self._allocators: Dict[str, Any] = {}
         self._ran: Set[Any] = set()
         self._aux: List[int] = []
         self._own_aux: List[int] = []
@@ -860,7 +876,19 @@ class IExecutionContext:
     def get_tensor_shape(self, name: str) -> Tuple[int, ...]:
         if name in self._engine._dims:
             return self._shapes.get(name, self._engine._dims[name])
+        if name in self._engine._varying:
+            return self._engine.get_tensor_shape(name)
         return self._engine._output_shapes(self._shapes)[name]
+
+    def get_max_output_size(self, name: str) -> int:
+        """Of inputs of ones, of which NonZero finds all."""
+        feeds = {each: np.ones(shape, DTYPES[self._engine._kinds[each]]) for each, shape in self._shapes.items()}
+        return int(self._engine._compute(feeds)[name].nbytes) if len(feeds) == len(self._engine._dims) else -1
+
+    def set_output_allocator(self, name: str, allocator: Any) -> bool:
+        assert allocator.initialised
+        self._allocators[name] = allocator
+        return True
 
     def set_tensor_address(self, name: str, pointer: int) -> bool:
         if name not in self._engine._kinds:
@@ -874,6 +902,8 @@ class IExecutionContext:
         addresses, shapes = dict(self._addresses), dict(self._shapes)
         engine = self._engine
         all_shapes = {**shapes, **engine._output_shapes(shapes)}
+        if self._allocators and not self._allocate(stream, shapes, addresses, all_shapes):
+            return False
         places = {
             name: Use(addresses[name], max(1, _bytes(shape, engine._kinds[name]))) for name, shape in all_shapes.items()
         }
@@ -913,6 +943,31 @@ class IExecutionContext:
         cuda.give(stream, operation)
         return True
 
+    def _allocate(
+        self, stream: int, shapes: Dict[str, Any], addresses: Dict[str, int], all_shapes: Dict[str, Any]
+    ) -> bool:
+        """Ask for the memory of outputs whose shape depends on values, which the host waits for."""
+        if cuda.capturing(stream):
+            return self._refuse("a shape that depends on values cannot be captured")
+        cuda.synchronize_stream(stream)
+        engine = self._engine
+        feeds = {
+            name: cuda.memory_at(addresses[name], max(1, _bytes(shape, engine._kinds[name])))[
+                : _bytes(shape, engine._kinds[name])
+            ]
+            .view(DTYPES[engine._kinds[name]])
+            .reshape(shape)
+            for name, shape in shapes.items()
+        }
+        values = engine._compute(feeds)
+        for name, allocator in self._allocators.items():
+            pointer = allocator.reallocate_output(name, addresses.get(name), max(1, values[name].nbytes), ALIGNMENT)
+            if not pointer:
+                return self._refuse(f"output {name} got no memory")
+            allocator.notify_shape(name, values[name].shape)
+            addresses[name], all_shapes[name] = pointer, values[name].shape
+        return True
+
     def _check_ready(self, stream: int) -> None:
         engine = self._engine
         greens = {cuda.stream_greens.get(each, 0) for each in (stream, *self._aux)}
@@ -920,7 +975,7 @@ class IExecutionContext:
             raise Misuse("the stream and its auxiliary streams have different multiprocessors")
         if self._version in CONTRACTS and greens != {0} and not engine._about.get("green"):
             raise Misuse("a plan that was built on the whole GPU ran on a part of it: that is undefined")
-        missing = [name for name in engine._kinds if name not in self._addresses]
+        missing = [name for name in engine._kinds if name not in self._addresses and name not in self._allocators]
         if missing:
             raise Misuse(f"an execution without set_tensor_address of {missing}")
         if self._profile < 0 or any(name not in self._shapes for name in engine._dims):
@@ -936,6 +991,15 @@ class IExecutionContext:
     def _refuse(self, why: str) -> bool:
         self._engine._log.log(ILogger.ERROR, why)
         return False
+
+
+def _varying(proto: Any) -> Set[str]:
+    """The outputs whose shape depends on values."""
+    found: Set[str] = set()
+    for node in proto.graph.node:
+        if node.op_type in ("NonZero", "NonMaxSuppression", "Compress", "Unique") or found & set(node.input):
+            found |= set(node.output)
+    return found & {port.name for port in proto.graph.output}
 
 
 def _real(stream: int) -> int:
@@ -987,6 +1051,7 @@ def library(version: str) -> Dict[str, Any]:
         "__version__": "1.7.1" if version == "rtx" else f"{version}.0",
         "ILogger": ILogger,
         "IHostMemory": IHostMemory,
+        "IOutputAllocator": IOutputAllocator,
     }
     for owner in ENUMS:
         names = sorted(names_of(owner, version))

@@ -222,6 +222,13 @@ def configure(library: Library, builder: Any, network: Any, request: BuildReques
     if request.dla_core >= 0:
         _place_on_dla(library, builder, config, request, where)
     _set_capabilities(library, config, request, where)
+    if request.version_compatible:
+        if not api.has("BuilderFlag", "VERSION_COMPATIBLE"):
+            raise EngineError(
+                f"{where}: options.version_compatible needs TensorRT 8.6 or later, and this is {library.version}; "
+                "leave it out"
+            )
+        config.set_flag(library.trt.BuilderFlag.VERSION_COMPATIBLE)
     return config
 
 

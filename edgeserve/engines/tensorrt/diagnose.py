@@ -26,7 +26,7 @@ from edgeserve.engines.options import Options
 from edgeserve.engines.tensorrt.construct import DLA_RELEASES
 from edgeserve.engines.tensorrt.library import INSTALL_MEND, load_plugins, open_library
 from edgeserve.engines.tensorrt.plan_file import describe
-from edgeserve.engines.tensorrt.plans import PlanCache, identity_of
+from edgeserve.engines.tensorrt.plans import ANY_VERSION, PlanCache, identity_of
 from edgeserve.engines.tensorrt.settings import KNOWN_OPTIONS, is_plan, own_sms, read_settings
 from edgeserve.engines.tensorrt.tensorrt_engine import TensorrtEngine
 from edgeserve.errors import DeviceMissing, EdgeServeError
@@ -138,7 +138,7 @@ def plan_of(config: Config, model: ModelConfig, about: Dict[str, Any]) -> Found:
         cache = PlanCache(settings.plans)
         identity = identity_of(
             about["library"],
-            about["version"],
+            ANY_VERSION if settings.request.version_compatible else about["version"],
             None if settings.request.compute_capabilities else info,
             path,
             settings.request,

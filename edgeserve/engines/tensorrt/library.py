@@ -15,7 +15,7 @@ import logging
 import sys
 import threading
 from collections import deque
-from typing import Any, Deque, List, NamedTuple, Sequence, Tuple
+from typing import Any, Deque, Dict, List, NamedTuple, Sequence, Tuple
 
 from edgeserve.engines.tensorrt.build_errors import LibraryMissing
 from edgeserve.engines.tensorrt.settings import LIBRARIES
@@ -110,6 +110,29 @@ def _register_plugins(library: Library) -> None:
     register = getattr(library.trt, "init_libnvinfer_plugins", None)
     if register is not None:
         register(library.log, "")
+
+
+def output_places(library: Library) -> Any:
+    """An allocator of the library's own type, for outputs whose shape depends on values. ``places`` are the memory that
+    each may have, as ``(pointer, bytes)``; ``shapes`` what TensorRT has told while it enqueued."""
+
+    class Places(library.trt.IOutputAllocator):  # type: ignore[name-defined,misc]
+        def __init__(self) -> None:
+            library.trt.IOutputAllocator.__init__(self)
+            self.places: Dict[str, Tuple[int, int]] = {}
+            self.shapes: Dict[str, Tuple[int, ...]] = {}
+
+        def reallocate_output(self, tensor_name: str, memory: Any, size: int, alignment: int) -> int:
+            pointer, bound = self.places[tensor_name]
+            return pointer if size <= bound else 0  # the enqueue then fails
+
+        def reallocate_output_async(self, tensor_name: str, memory: Any, size: int, alignment: int, stream: int) -> int:
+            return self.reallocate_output(tensor_name, memory, size, alignment)
+
+        def notify_shape(self, tensor_name: str, shape: Any) -> None:
+            self.shapes[tensor_name] = tuple(int(dim) for dim in shape)
+
+    return Places()
 
 
 def _make_log(trt: Any) -> Any:

@@ -37,6 +37,9 @@ FORMAT = 2
 """The format of the metadata, and of the nodes that ``options.image`` puts in front of a network: raised when either
 changes. A plan of another format is built again."""
 
+ANY_VERSION = "version-compatible"
+"""Stands for the library's version in the identity of a plan that later versions run too."""
+
 LOCK_LOOK_S = 0.25
 HASH_CHARACTERS = 16
 

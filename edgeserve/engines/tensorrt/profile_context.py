@@ -17,7 +17,7 @@ from edgeserve.engines.cuda.staging import Staged
 from edgeserve.engines.ports import PackedBatch, Ports
 from edgeserve.engines.tensorrt.build_errors import failed_by_device
 from edgeserve.engines.tensorrt.io_tensors import Tensor, select_profile, set_shape
-from edgeserve.engines.tensorrt.library import Library
+from edgeserve.engines.tensorrt.library import Library, output_places
 from edgeserve.engines.tensorrt.runtime_cache import RuntimeCache
 from edgeserve.engines.tensorrt.shapes import Profile, ProfileShape
 from edgeserve.errors import EngineError
@@ -122,7 +122,9 @@ class ProfileContext:
                 "sizes or lanes"
             )
         self.size = size
-        self.captures = loaded.graph
+        self._varying = [tensor.name for tensor in loaded.tensors if tensor.varies]
+        self.captures = loaded.graph and not self._varying  # the host waits for such shapes while it enqueues
+        self._places = output_places(library) if self._varying else None
         self.context = context
         self.graphs: Dict[int, Graph] = {}
         self._counts = counts
@@ -130,6 +132,8 @@ class ProfileContext:
         self._shapes: Dict[str, Shape] = {}
         self._outputs: Dict[str, Shape] = {}
         self.move(memory)
+        for name in self._varying:
+            context.set_output_allocator(name, self._places)
         if beside:  # else TensorRT makes its own, which wait for any library's work on the default stream
             context.set_aux_streams([other.handle for other in beside])
         select_profile(library, context, index, stream, loaded.where)
@@ -162,12 +166,18 @@ class ProfileContext:
             }
         return self._outputs
 
+    def shapes_of(self) -> Mapping[str, Shape]:
+        """The outputs' shapes in the batch that was enqueued last."""
+        return {**self._outputs, **(self._places.shapes if self._places is not None else {})}
+
     def execute(self, slot: BatchMemory, stream: CudaStream, capturing: bool = False) -> None:
         """Enqueue the network on a slot's memory. Raises :class:`EngineError` with the library's words, or the
         device's error when that is the reason. ``capturing``: a stream that is captured may not be asked."""
         loaded = self._loaded  # the context is not a local: an error's traceback must not keep it alive
         for tensor in loaded.tensors:
-            if not self.context.set_tensor_address(tensor.name, slot.staged[tensor.name].pointer):
+            if tensor.varies:
+                self._places.places[tensor.name] = slot.staged[tensor.name].pointer, tensor.size_bytes
+            elif not self.context.set_tensor_address(tensor.name, slot.staged[tensor.name].pointer):
                 raise EngineError(
                     f"{loaded.where}: tensor {tensor.name!r} cannot be bound: "
                     f"{loaded.library.why('TensorRT did not say why')}"
@@ -222,7 +232,7 @@ class ProfileContext:
         """Destroy the graphs, then the context."""
         self._free_graphs()
         with self._loaded.device.current():
-            self.context = None
+            self.context = self._places = None
         self._loaded = self._loaded._replace(engine=None, kernels=None)
 
     def _free_graphs(self) -> None:

@@ -113,12 +113,8 @@ class LaneContexts:
             shapes = {tensor.name: packed.feeds[tensor.name].shape for tensor in loaded.tensors if tensor.is_input}
             context = self._context_for(size, shapes)
             self._stage(slot, packed.feeds)
-            outputs = context.reshape(shapes)
-            views = [
-                slot.staged[tensor.name].array(outputs[tensor.name], tensor.dtype)
-                for tensor in loaded.tensors
-                if not tensor.is_input
-            ]
+            context.reshape(shapes)
+            views: List[NDArray[Any]] = []
             collecting = Collecting(loaded.ports, packed, views, failed, len(batch.items), there)
             collecting.pending = self._enqueue(number, slot, context, packed, views, collecting)
             slot.collecting = collecting
@@ -186,9 +182,10 @@ class LaneContexts:
         slot: BatchMemory,
         context: ProfileContext,
         packed: PackedBatch,
-        views: Sequence[NDArray[Any]],
+        views: List[NDArray[Any]],
         collecting: Collecting,
     ) -> Pending:
+        """Enqueue a batch. ``views`` gets the outputs: the shapes of some are known only then."""
         compute, into, out = self.stream.stream, self._into, self._out
         clock, loaded = self.stream.clock, self.loaded
         if out is not compute:
@@ -205,10 +202,11 @@ class LaneContexts:
                 slot.fed.record(into)
                 compute.wait(slot.fed)
             context.enqueue(number, slot, compute)
+            outputs, shapes = [tensor for tensor in loaded.tensors if not tensor.is_input], context.shapes_of()
+            views += [slot.staged[tensor.name].array(shapes[tensor.name], tensor.dtype) for tensor in outputs]
             if not loaded.mapped:
                 slot.ran.record(compute)
                 out.wait(slot.ran)
-                outputs = (tensor for tensor in loaded.tensors if not tensor.is_input)
                 for tensor, view in zip(outputs, views):
                     slot.staged[tensor.name].to_host(out, view.nbytes)
             span.end.record(out)

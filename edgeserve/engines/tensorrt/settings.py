@@ -43,6 +43,7 @@ OWN_OPTIONS = (
     "build_timeout",
     "allow_build",
     "plugins",
+    "version_compatible",
     "plans",
     "timing_cache",
     "dla_core",
@@ -93,12 +94,14 @@ class BuildRequest(NamedTuple):
     aux_streams: int = 0
     plugins: List[str] = []
     sms: int = 0
+    version_compatible: bool = False
 
     def identity(self) -> Dict[str, Any]:
         """The settings that two plans of one file must share to be the same."""
         kept = {key: value for key, value in self._asdict().items() if key not in ("file", "tactic_bytes")}
-        if not self.sms:
-            del kept["sms"]
+        for key in ("sms", "version_compatible"):
+            if not kept[key]:
+                del kept[key]  # as plans were named before there was one
         return {**kept, "plugins": [file_sha256(path) for path in self.plugins]}
 
 
@@ -154,6 +157,7 @@ def read_settings(model: ModelConfig, options: Options, lanes: int, directory: s
         image={} if image is None else image._asdict(),
         aux_streams=options.integer("aux_streams", 0, 0, 7),
         sms=sms,
+        version_compatible=options.boolean("version_compatible", False),
         plugins=[_plugins(name, directory, options.where("plugins")) for name in options.texts("plugins")],
     )
     return Settings(

@@ -53,6 +53,7 @@ from edgeserve.engines.tensorrt.plan_file import (
     profiles_in,
 )
 from edgeserve.engines.tensorrt.plans import (
+    ANY_VERSION,
     Identity,
     PlanCache,
     StoredPlan,
@@ -250,7 +251,8 @@ class TensorrtEngine(Engine):
         request = self._request(library)
         fixed = device.info if not request.compute_capabilities else None
         before = stamps(graph_parts(path))
-        identity = identity_of(library.name, library.version, fixed, path, request)
+        version = ANY_VERSION if request.version_compatible else library.version
+        identity = identity_of(library.name, version, fixed, path, request)
         cache = PlanCache(self._settings.plans)
         if self.rebuilds:
             cache.remove(self._name, identity)
@@ -294,7 +296,7 @@ class TensorrtEngine(Engine):
         if not self._may_build and cache.find(self._name, identity) is None:
             raise BuildFailed(
                 f"{self._where}: there is no plan of {os.path.basename(path)} in {settings.plans} for "
-                f"{identity.library} {identity.version} on this device, and a server builds none: that takes minutes, "
+                f"{library.name} {library.version} on this device, and a server builds none: that takes minutes, "
                 "and the whole GPU. "
                 f"Run 'edgeserve profile CONFIG --model {self._name}' first, or set [model.{self._name}] "
                 "options.allow_build = true"
@@ -310,8 +312,8 @@ class TensorrtEngine(Engine):
             log.warning(
                 "%s: %s %s builds a plan for batch sizes %s; %s",
                 self._where,
-                identity.library,
-                identity.version,
+                library.name,
+                library.version,
                 request.sizes,
                 "no build on this device is remembered to say how long"
                 if expected_s is None
@@ -350,7 +352,7 @@ class TensorrtEngine(Engine):
     def _bring_given(self, library: Library, device: CudaDevice, path: str) -> StoredPlan:
         """A plan that was built elsewhere, on the device: nothing is built, even where it is faulty."""
         check_options(self._options, path)
-        runtime, engine = deserialized(library, path, self._where, self._settings.request.dla_core)
+        runtime, engine = deserialized(library, path, self._where, self._settings.request)
         request = self._settings.request
         axes: Dict[str, Optional[int]] = {
             **dict.fromkeys(request.constants),
@@ -371,7 +373,7 @@ class TensorrtEngine(Engine):
     def _deserialized(self, library: Library, device: CudaDevice, plan: StoredPlan) -> Loaded:
         """The plan as an engine, compared with what was asked for. Raises :class:`PlanRefused`."""
         request = self._settings.request
-        runtime, engine = deserialized(library, plan.path, self._where, request.dla_core)
+        runtime, engine = deserialized(library, plan.path, self._where, request)
         profiles: List[Tuple[int, Profile]] = [
             (int(size), {name: ProfileShape(*(tuple(row) for row in rows)) for name, rows in shapes.items()})
             for size, shapes in plan.metadata["profiles"]
@@ -422,9 +424,10 @@ class TensorrtEngine(Engine):
         profiles: List[Tuple[int, Profile]],
         plan: str,
     ) -> Loaded:
+        model, options = self._without_rows(model, tensors)
         ports = Ports(
             model,
-            self._options,
+            options,
             [item.port() for item in tensors if item.is_input],
             [item.port() for item in tensors if not item.is_input],
         )
@@ -448,6 +451,22 @@ class TensorrtEngine(Engine):
             settings.graph,
             kernels=runtime_cache(library, engine, kernels),
         )
+
+    def _without_rows(self, model: ModelConfig, tensors: Sequence[Tensor]) -> Tuple[ModelConfig, Options]:
+        """The model and its options; without a batch axis where the shape of an output depends on values."""
+        varying = [tensor.name for tensor in tensors if tensor.varies]
+        if not varying:
+            return model, self._options
+        if model.batch != (1,) or any(-1 in tensor.dims for tensor in tensors if tensor.is_input):
+            raise EngineError(
+                f"{self._where}: the shape of output {varying[0]!r} depends on the input's values: its rows are no "
+                f"items of a batch. Set [model.{self._name}] batch = [1], and export the model with inputs of one "
+                "shape, or run it with engine = 'onnx'"
+            )
+        if all(tensor.dims[:1] == (1,) for tensor in tensors if not tensor.is_input):
+            return model, self._options
+        model = replace(model, options={**model.options, "batch_axis": False})
+        return model, Options(model, (*KNOWN_OPTIONS, "batch_axis"))
 
 
 def free_for_tactics(device: CudaDevice) -> int:

@@ -63,6 +63,8 @@ NAMES: Tuple[Name, ...] = (
         False,
         "lets contexts share a profile; always so from 10, impossible before 8.6: a copy of each profile per lane",
     ),
+    Name("BuilderFlag", "VERSION_COMPATIBLE", "8.6", "", True, "options.version_compatible"),
+    Name("Runtime", "engine_host_code_allowed", "8.6", "", True, "as VERSION_COMPATIBLE"),
     Name("ParserError", "node_name", "10.0", "", True, "names the node of a parse error; before it, its number"),
     Name("ParserError", "node_operator", "10.0", "", True, "as node_name"),
     # --- running ---

@@ -135,6 +135,18 @@ def test_a_plan_of_another_version_of_the_library_is_not_run(monkeypatch, builds
     assert len(builds) == 2
 
 
+def test_a_plan_that_later_versions_run_too_is_found_by_them(monkeypatch, builds, tmp_path):
+    for version in ("10.3", "10.7", "11.0"):
+        with trt_worlds.world(monkeypatch, version, in_process=False):
+            loads(made(tmp_path, options={"version_compatible": True}))
+    assert len(builds) == 1
+    with trt_worlds.world(monkeypatch, "8.6", in_process=False):  # which is older: the plan is refused, and built anew
+        loads(made(tmp_path, options={"version_compatible": True}))
+    assert len(builds) == 2
+    with trt_worlds.world(monkeypatch, "8.5", in_process=False), pytest.raises(EngineError, match="needs TensorRT 8.6"):
+        made(tmp_path, options={"version_compatible": True}, batch=(1, 2)).load()
+
+
 @pytest.mark.parametrize(
     ("version", "options", "said"),
     [
@@ -285,6 +297,7 @@ def no_library(patch, cuda):
 def shape_of_values(patch, cuda):
     kind = __import__("tensorrt").IExecutionContext
     patch.setattr(kind, "get_tensor_shape", lambda self, name: (-1, 4))
+    patch.setattr(kind, "get_max_output_size", lambda self, name: -1)
 
 
 @pytest.mark.parametrize(

@@ -196,6 +196,44 @@ def test_int64_beyond_int32_is_refused_before_version_10(monkeypatch, tmp_path):
         assert run_whole(session, Batch([{"ids": np.array([3])}], 1))[0][0].outputs["y"].shape == (1,)
 
 
+# --- shapes that depend on values -------------------------------------------------------------------------------------
+
+
+def found(directory, rows=1):
+    """A network whose output has a column for each positive number of its input."""
+    nodes = [
+        onnx_models.helper.make_node("Relu", ["x"], ["seen"]),
+        onnx_models.helper.make_node("NonZero", ["seen"], ["y"]),
+    ]
+    dims = [rows or "B", 5]
+    return onnx_models.save(
+        directory, "found", nodes, [("x", onnx_models.FLOAT, dims)], [("y", onnx_models.INT64, [2, "N"])]
+    )
+
+
+@pytest.mark.parametrize("integrated", [False, True])
+@pytest.mark.parametrize("version", ["10.3", "11.4"])
+def test_an_output_whose_shape_depends_on_values(integrated, version, monkeypatch, tmp_path):
+    board = {"attributes": {"INTEGRATED": int(integrated)}}
+    with loaded(monkeypatch, tmp_path, version, found(str(tmp_path)), batch=(1,), cuda=board) as (cuda, _, _, session):
+        items = [{"x": np.array([row], np.float32)} for row in ([1, -1, 2, 0, 3], [-1] * 5, [4] * 5)]
+        answers = [run_whole(session, Batch([item], 1))[0][0].outputs["y"] for item in items]
+        assert [answer.tolist() for answer in answers] == [
+            [[0, 0, 0], [0, 2, 4]],
+            [[], []],
+            [[0] * 5, [0, 1, 2, 3, 4]],
+        ]
+        assert session.graphs == 0
+
+
+def test_rows_that_are_no_items_are_not_batched(monkeypatch, tmp_path):
+    with trt_worlds.world(monkeypatch, "10.3") as cuda:
+        for file, batch in ((found(str(tmp_path), 0), (1, 2)), (found(str(tmp_path), 0), (1,))):
+            with pytest.raises(EngineError, match=r"output 'y' depends on .*Set \[model.m\] batch = \[1\], and export"):
+                trt_worlds.made(str(tmp_path), file, batch=batch).load()
+        assert cuda.leaks() == []
+
+
 # --- graphs -----------------------------------------------------------------------------------------------------------
 
 
