@@ -115,6 +115,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--force", action="store_true", help="measure again what is there already")
     parser.add_argument("--rebuild", action="store_true", help="build plans of TensorRT anew, and measure again")
     parser.add_argument(
+        "--layers", action="store_true", help="measure nothing: which layers a batch spends its time in"
+    )
+    parser.add_argument(
         "--fit",
         default="",
         metavar="APP=HISTORY",
@@ -161,6 +164,10 @@ def main(args: argparse.Namespace) -> int:
     ]
     if not plans:
         raise ConfigError(f"nothing to measure: no model of {', '.join(models)} may run on {', '.join(lanes)}")
+    if args.layers:
+        from edgeserve.commands.layers import show_layers
+
+        return show_layers(config, plans, args.json)
     machine: List[str] = []
     if not args.no_machine:
         machine = _profile_machine(config, models, machine_path(out, device), args)

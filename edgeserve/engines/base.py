@@ -38,6 +38,10 @@ WAIT_S_MAX = 0.05
 """The longest single wait for a batch, so that a thread that waits also notices that it is to give up."""
 
 
+LAYER_RUNS = 20
+"""Batches that :meth:`Engine.layer_times` takes the mean of."""
+
+
 class LaneInfo(NamedTuple):
     """A lane that may run the model: its device's kind (``cpu``, ``cuda``) and index, the number of threads that one
     batch may use and the cores that they are pinned to (``()`` = any; an engine that makes threads of its own pins
@@ -452,6 +456,11 @@ class Engine:
         """Plain numbers on how its batches ran, for ``stats`` and profiles, as ``{"graphs": {"captured": 2}}``. Asked
         from any thread, at any time; returns at once."""
         return {}
+
+    def layer_times(self, lane: LaneInfo, item: Values, size: int) -> Sequence[Tuple[str, int]]:
+        """Layer -> its nanoseconds in a batch of ``size`` of such items, for ``edgeserve profile --layers``; nothing of
+        an engine that cannot tell. Asked on the lane's thread, while the model is loaded and open there."""
+        return ()
 
     def progress(self) -> str:
         """The progress of a ``load`` that takes minutes, in a few words; a text that stays the same is no progress.

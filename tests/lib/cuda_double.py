@@ -151,6 +151,7 @@ class CudaDouble:
         self.green_bytes = green_bytes
         self.greens: Dict[int, Tuple[int, ...]] = {}  # green context -> its groups
         self.stream_greens: Dict[int, int] = {}
+        self.foreign: Set[int] = set()  # pointers of another context
         self.split = 0  # how often the multiprocessors were split
         self.memory_bytes = memory_bytes
         self.attributes = {**ATTRIBUTES, **(attributes or {})}
@@ -347,6 +348,9 @@ class CudaDouble:
 
     def free_host(self, pointer: int) -> None:
         self._free(pointer, ("pinned", "mapped"))
+
+    def context_of(self, pointer: int) -> int:
+        return CONTEXT + 99 if pointer in self.foreign else CONTEXT
 
     def device_pointer(self, host_pointer: int) -> int:
         block = self._blocks.get(host_pointer)

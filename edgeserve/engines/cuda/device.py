@@ -313,6 +313,11 @@ class CudaDevice:
         finally:
             self.driver.pop()
 
+    def is_foreign(self, pointer: int) -> bool:
+        """Whether memory of the GPU belongs to another context than this one, where it means something else."""
+        owner = self.driver.context_of(pointer)
+        return owner not in (0, self._context)
+
     def memory(self) -> MemoryInfo:
         """Free and total bytes now. Needs no current context."""
         with self.current():

@@ -192,6 +192,16 @@ class Driver:
         """Free what :meth:`alloc_host` gave."""
         self._call("cuMemFreeHost", pointer)
 
+    def context_of(self, pointer: int) -> int:
+        """The context that device memory belongs to; 0 where CUDA does not say, as of memory pools."""
+        try:
+            found = self._call(
+                "cuPointerGetAttribute", self._cu.CUpointer_attribute.CU_POINTER_ATTRIBUTE_CONTEXT, pointer
+            )
+        except CudaError:
+            return 0
+        return int(found or 0)
+
     def device_pointer(self, host_pointer: int) -> int:
         """The device's pointer to mapped host memory."""
         return int(self._call("cuMemHostGetDevicePointer", host_pointer, 0))

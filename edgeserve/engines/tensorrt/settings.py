@@ -31,7 +31,7 @@ board is the memory of everything else too."""
 
 BUILD_TIMEOUT_NS = 3600 * NS_PER_S
 """A build that takes longer is ended: detection networks with several profiles take 5 to 30 minutes on an Orin Nano
-(docs/guide/engines.md)."""
+(docs/guide/tensorrt.md)."""
 
 OWN_OPTIONS = (
     "library",

@@ -16,6 +16,7 @@ from edgeserve.config.model_files import Stamps, graph_parts, model_path, stamps
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.base import (
     CONTEXT_BYTES_MAX,
+    LAYER_RUNS,
     Batch,
     Engine,
     Footprint,
@@ -185,6 +186,12 @@ class TensorrtEngine(Engine):
 
     def progress(self) -> str:
         return self._progress
+
+    def layer_times(self, lane: LaneInfo, item: Values, size: int) -> List[Tuple[str, int]]:
+        known = self._contexts.get(id(lane.common))
+        if known is None:
+            raise EngineError(f"{self._where} is not open on lane {lane.name!r}; call open(lane) first")
+        return known[1].layer_times(Batch([item] * size, size), LAYER_RUNS)
 
     def figures(self) -> Mapping[str, Any]:
         if not self._settings.graph:

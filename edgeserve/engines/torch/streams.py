@@ -17,7 +17,7 @@ from edgeserve.engines.base import Batch, Finished, LaneInfo, Pending, Result, S
 from edgeserve.engines.cuda.completion import DevicePending, StreamClock
 from edgeserve.engines.cuda.driver import open_driver
 from edgeserve.engines.cuda.lane_stream import NAME, LaneStream, lane_stream
-from edgeserve.engines.cuda.placed import Placed, merged, placed, refused, without
+from edgeserve.engines.cuda.placed import OF_ANOTHER_CONTEXT, Placed, merged, placed, refused, without
 from edgeserve.engines.device_arrays import DeviceArray
 from edgeserve.engines.ports import PackedBatch, Ports
 from edgeserve.engines.torch.programs import TORCH_OF
@@ -197,6 +197,8 @@ class CudaSession(Session):
         """The reason why an input cannot stay on the device, ``""`` without one."""
         if name in self._on_host() or ports.is_padded(name):
             return "padded or prepared"
+        if isinstance(self._shared, LaneStream) and self._shared.device.is_foreign(array.pointer):
+            return OF_ANOTHER_CONTEXT
         return "" if ports.dtype_of(name) in (None, array.dtype) else f"{array.dtype}, to be {ports.dtype_of(name)}"
 
     def _to_device(self, inputs: Dict[str, torch.Tensor], there: Sequence[Placed]) -> Dict[str, torch.Tensor]:

@@ -13,6 +13,7 @@ pytest.importorskip("onnxruntime", reason="the double computes with onnxruntime;
 
 import cuda_double
 import onnx_models
+import pycuda_double
 import trt_double
 import trt_worlds
 from cuda_double import Misuse, Use
@@ -433,6 +434,22 @@ def test_an_input_on_the_device_that_must_be_cast_fails_alone(monkeypatch, tmp_p
         wrong, good = run_batch(session, Batch([{"x": wide}, x(1.0)], 2))[0]
         assert "input 'x' lies on the GPU, and is float64, to be cast to float32 there" in str(wrong.error)
         np.testing.assert_allclose(good.outputs["y"], x(1.0)["x"] @ WEIGHTS, rtol=1e-6)
+
+
+def test_pycudas_arrays_are_copied_within_the_device_and_those_of_another_context_refused(monkeypatch, tmp_path):
+    with loaded(monkeypatch, tmp_path) as (cuda, _, _, session):
+        mine, its = (pycuda_double.GPUArray(cuda, x(2.0)["x"], autoinit) for autoinit in (False, True))
+        before = len(cuda.log)
+        good, wrong = run_batch(session, Batch([{"x": on_device(mine)}, {"x": on_device(its)}], 2))[0]
+        np.testing.assert_allclose(good.outputs["y"], x(2.0)["x"] @ WEIGHTS, rtol=1e-6)
+        assert "is of another CUDA context (import pycuda.autoprimaryctx, not pycuda.autoinit)" in str(wrong.error)
+        calls = [call[0] for call in cuda.log[before:]]
+        assert calls.count("copy_on_device") == 1 and "copy_to_device" not in calls
+        assert cuda_double.LEGACY in [call[2] for call in cuda.log[before:] if call[0] == "record"], (
+            "its stream is awaited"
+        )
+        mine.free()
+        its.free()
 
 
 # --- streams beside the lane's ---
