@@ -175,7 +175,7 @@ class ProfileContext:
         device's error when that is the reason. ``capturing``: a stream that is captured may not be asked."""
         loaded = self._loaded  # the context is not a local: an error's traceback must not keep it alive
         for tensor in loaded.tensors:
-            if tensor.varies:
+            if tensor.varies and self._places is not None:
                 self._places.places[tensor.name] = slot.staged[tensor.name].pointer, tensor.size_bytes
             elif not self.context.set_tensor_address(tensor.name, slot.staged[tensor.name].pointer):
                 raise EngineError(
