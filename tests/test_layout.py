@@ -172,7 +172,7 @@ OPTIONAL = {
     "torch": {"engines.torch", "engines.lm"},
     "cuda": {"engines.cuda"},
     "pynvml": {"device.nvml"},
-    "onnx": {"engines.image_graph", "commands.fit", "commands.lm_model"},
+    "onnx": {"engines.image_graph", "engines.tensorrt.half", "commands.fit", "commands.lm_model"},
     "matplotlib": {"commands.plots"},
     "sklearn": {"commands.fit"},
     "threadpoolctl": {"commands.fit"},

@@ -115,6 +115,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--force", action="store_true", help="measure again what is there already")
     parser.add_argument("--rebuild", action="store_true", help="build plans of TensorRT anew, and measure again")
     parser.add_argument(
+        "--layers", action="store_true", help="measure nothing: which layers a batch spends its time in"
+    )
+    parser.add_argument(
         "--fit",
         default="",
         metavar="APP=HISTORY",
@@ -161,6 +164,10 @@ def main(args: argparse.Namespace) -> int:
     ]
     if not plans:
         raise ConfigError(f"nothing to measure: no model of {', '.join(models)} may run on {', '.join(lanes)}")
+    if args.layers:
+        from edgeserve.commands.layers import show_layers
+
+        return show_layers(config, plans, args.json)
     machine: List[str] = []
     if not args.no_machine:
         machine = _profile_machine(config, models, machine_path(out, device), args)
@@ -326,7 +333,7 @@ def _profile(
             profile = _write(path, profile, lane, _fitted(timings, load_ns, alone, read_ns), weights_bytes, work_bytes)
         progress("checking", len(todo))
         changes, drift = _checked(engine, session, item, sizes, todo[0], timings, clock_ns, rule, stopped)
-        lane_circumstances[lane].update(changes_ns=changes, drift=drift)
+        lane_circumstances[lane].update(engine.figures(), changes_ns=changes, drift=drift)
         _write(path, profile, lane, profile.lanes[lane], weights_bytes, work_bytes)
         why = INTERRUPTED if stopped() else ""
         return ModelOutcome(model_name, lane, tuple(todo), kept, why, path, tuple(strangers), changed)
@@ -468,7 +475,9 @@ def _measured_work_bytes(
     footprint = engine.load()
     warm_up(engine.open(lane), item, sizes, clock_ns)
     grown_bytes = _resident_bytes() - before_bytes - footprint.weights_bytes
-    return grown_bytes if lane.device_kind == "cpu" and grown_bytes > 0 else footprint.work_bytes
+    return (
+        grown_bytes if lane.device_kind == "cpu" and grown_bytes > 0 else footprint.work_bytes + footprint.shared_bytes
+    )
 
 
 def _give_back() -> None:
@@ -631,6 +640,10 @@ def print_outcomes(outcomes: Sequence[ModelOutcome], out: str, device: str) -> N
             f"{circumstances['drift']:+.1%} from beginning to end{saturation(lane.timings)}"
         )
         lines += _lines_on_changes(f"{outcome.model} on {outcome.lane}", circumstances.get("changes_ns", {}))
+        graphs = circumstances.get("graphs", {})
+        if graphs:
+            ran = graphs["replayed"] + graphs["enqueued"]
+            lines.append(f"{outcome.model} on {outcome.lane}: {graphs['replayed']} of {ran} batches were CUDA graphs")
         lines += [f"{outcome.model}: all measured again: {text}" for text in outcome.changed]
         remarks.update(remarks_on_clocks(circumstances))
     console = PlainConsole(soft_wrap=True)

@@ -274,6 +274,11 @@ def check_config(config: Config) -> None:
                 f"[lane.{lane.name}] priority = {lane.priority} is of a GPU's streams, and device {lane.device!r} is a "
                 f"{config.devices[lane.device].kind}; leave it out, or see nice, which says how far threads yield"
             )
+        if lane.sms and config.devices[lane.device].kind != "cuda":
+            raise ConfigError(
+                f"[lane.{lane.name}] sms = {lane.sms} are multiprocessors of a GPU, and device {lane.device!r} is a "
+                f"{config.devices[lane.device].kind}; leave it out, or see threads and cores"
+            )
     for model in config.models.values():
         if model.sha256 and not model.file:
             raise ConfigError(

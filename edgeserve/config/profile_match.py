@@ -82,7 +82,10 @@ def identity(model: ModelConfig, directory: str, versions: Mapping[str, str]) ->
 def lane_settings(config: Config, lane: str) -> Dict[str, Any]:
     """The settings of a lane that times depend on, as a profile stores them."""
     settings = config.lanes[lane]
-    unusual = {} if settings.flush_denormals else {"flush_denormals": False}
+    unusual = {
+        **({} if settings.flush_denormals else {"flush_denormals": False}),
+        **({"sms": settings.sms} if settings.sms else {}),
+    }
     return {
         **unusual,
         "device_kind": config.devices[settings.device].kind,

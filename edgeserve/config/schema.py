@@ -105,6 +105,7 @@ class LaneConfig:
     nice: int = entry(integer(0, 19), 0)  # how far its threads yield the cores to all others; 19 = as far as possible
     flush_denormals: bool = entry(boolean, True)  # numbers too small to be normal count as 0 on its threads
     priority: int = entry(integer(0, 5), 0)  # of its streams on a GPU: kernels of a higher one begin first
+    sms: int = entry(integer(0, 1024), 0)  # multiprocessors of a GPU that are its own; 0 = it shares all of them
     depth: int = entry(integer(1, 16), 1)  # batches launched and not finished: packing overlaps with execution
     ahead_ns: int = entry(duration, 0, key="ahead")  # ask for the next work this long before the lane is free
     hang_ns: int = entry(duration, 30 * 10**9, key="hang")  # longer than expected + this: the lane is lost

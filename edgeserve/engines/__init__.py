@@ -192,4 +192,5 @@ def lane_info(config: Config, lane: str, serves: bool = False) -> LaneInfo:
         priority=settings.priority,
         flush=settings.flush_denormals,
         serves=serves,
+        sms=settings.sms,
     )

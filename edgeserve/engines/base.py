@@ -38,12 +38,17 @@ WAIT_S_MAX = 0.05
 """The longest single wait for a batch, so that a thread that waits also notices that it is to give up."""
 
 
+LAYER_RUNS = 20
+"""Batches that :meth:`Engine.layer_times` takes the mean of."""
+
+
 class LaneInfo(NamedTuple):
     """A lane that may run the model: its device's kind (``cpu``, ``cuda``) and index, the number of threads that one
     batch may use and the cores that they are pinned to (``()`` = any; an engine that makes threads of its own pins
     those), its name, and how many batches it holds launched and not finished. ``nice``: how far its threads yield to
     others, which threads that are made while a session is opened inherit. ``models``: how many models the configuration
-    puts on it (0: not known). ``priority``: of its streams on a GPU, from 0. ``flush``: denormal numbers count as 0 on
+    puts on it (0: not known). ``priority``: of its streams on a GPU, from 0. ``sms``: the multiprocessors that are its
+    own there (0: all, shared). ``flush``: denormal numbers count as 0 on
     its threads (:mod:`edgeserve.engines.denormals`). ``serves``: requests wait on it or will; what takes minutes and
     disturbs others (building a plan) is then not begun unless the configuration allows it.
 
@@ -67,6 +72,7 @@ class LaneInfo(NamedTuple):
     priority: int = 0
     flush: bool = False
     serves: bool = False
+    sms: int = 0
 
 
 class SequenceInfo(NamedTuple):
@@ -267,10 +273,12 @@ CONTEXT_BYTES_MIN = 300 << 20
 
 class Footprint(NamedTuple):
     """Bytes a loaded model occupies on its device: its weights, and the working memory of its largest batch, of all
-    the lanes' sessions together."""
+    the lanes' sessions together. ``shared_bytes``, besides: memory of each lane that all its models use in turn, as
+    large as the largest of them needs; how much this one does."""
 
     weights_bytes: int
     work_bytes: int = 0
+    shared_bytes: int = 0
 
 
 class OutputType(NamedTuple):
@@ -443,6 +451,16 @@ class Engine:
         """Why a batch on this lane would fail now although the model is loaded, for people and for ``health``; ``""``
         where nothing is known to be wrong. Asked from any thread, at any time; returns at once."""
         return ""
+
+    def figures(self) -> Mapping[str, Any]:
+        """Plain numbers on how its batches ran, for ``stats`` and profiles, as ``{"graphs": {"captured": 2}}``. Asked
+        from any thread, at any time; returns at once."""
+        return {}
+
+    def layer_times(self, lane: LaneInfo, item: Values, size: int) -> Sequence[Tuple[str, int]]:
+        """Layer -> its nanoseconds in a batch of ``size`` of such items, for ``edgeserve profile --layers``; nothing of
+        an engine that cannot tell. Asked on the lane's thread, while the model is loaded and open there."""
+        return ()
 
     def progress(self) -> str:
         """The progress of a ``load`` that takes minutes, in a few words; a text that stays the same is no progress.

@@ -33,6 +33,7 @@ from edgeserve.config.model_files import content_sha256, graph_parts, model_path
 from edgeserve.config.onnx_file import draws_by_chance, output_names, whole_numbers
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.base import (
+    LAYER_RUNS,
     Batch,
     Engine,
     Footprint,
@@ -52,6 +53,7 @@ from edgeserve.engines.image import ImageForm, frame_shape, image_library, prepa
 from edgeserve.engines.onnx_binding import BoundModel, BoundSession
 from edgeserve.engines.onnx_cache import is_place, machine, placed, tensorrt_cache
 from edgeserve.engines.onnx_failures import failed_by_device, failed_on, not_loaded
+from edgeserve.engines.onnx_layers import node_times
 from edgeserve.engines.onnx_libraries import missing_library, preload
 from edgeserve.engines.onnx_settings import (
     LOG_FATAL_ONLY,
@@ -300,6 +302,21 @@ class OnnxEngine(Engine):
             raise failed_on(self._name, error, feeds, packed.rows) from error
         return arrays
 
+    def layer_times(self, lane: LaneInfo, item: Values, size: int) -> List[Tuple[str, int]]:
+        path = model_path(self._model, self._directory)
+        network: Model = path
+        if self._image is not None:
+            network, _ = prepared_model(path, self._image, f"model {self._name!r}", self._asked[0][0] == "cpu")
+        packed = self.loaded_ports().pack(Batch([item] * size, size))
+        for error in packed.failed.values():
+            raise error
+        return node_times(
+            lambda prefix: self._create(network, self.threads_of(lane), profile=prefix),
+            self.loaded_ports().names,
+            packed.feeds,
+            LAYER_RUNS,
+        )
+
     def threads_of(self, lane: LaneInfo) -> OnnxThreads:
         """The threads that ONNX Runtime uses for a lane: its own number unless the options say another."""
         return threads_of(lane, self._threads_set)
@@ -348,7 +365,9 @@ class OnnxEngine(Engine):
             raise
         try:
             for lane in self._lanes:
-                model = bound[lane.name] = BoundModel(self._name, CudaDevice(driver, lane.device_index), lane.priority)
+                model = bound[lane.name] = BoundModel(
+                    self._name, CudaDevice(driver, lane.device_index, lane.name, lane.sms), lane.priority
+                )
                 self._fill(model, network, self.threads_of(lane))
         except BaseException:
             for model in bound.values():
@@ -381,7 +400,7 @@ class OnnxEngine(Engine):
                     f"has it, or set [model.{self._name}] options.providers = ['cpu']"
                 )
 
-    def _create(self, network: Model, threads: OnnxThreads, stream: int = 0) -> Any:
+    def _create(self, network: Model, threads: OnnxThreads, stream: int = 0, profile: str = "") -> Any:
         own = {"user_compute_stream": str(stream)} if stream else {}
         path = resolve_path(self._model.file, self._directory)
         try:
@@ -389,7 +408,7 @@ class OnnxEngine(Engine):
                 threads,
                 lambda: onnxruntime.InferenceSession(
                     network,
-                    session_options(threads, self._form),
+                    session_options(threads, self._form, profile),
                     providers=[
                         (provider, {**settings, **own} if provider in GPU_PROVIDERS else settings)
                         for provider, settings in self._providers

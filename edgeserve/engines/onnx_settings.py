@@ -157,8 +157,9 @@ def _library(name: str, directory: str, where: str) -> str:
     return found
 
 
-def session_options(threads: OnnxThreads, form: SessionForm = DEFAULT_FORM) -> Any:
-    """The options of one session. Raises :class:`EngineError` where a library of operators cannot be loaded."""
+def session_options(threads: OnnxThreads, form: SessionForm = DEFAULT_FORM, profile: str = "") -> Any:
+    """The options of one session; ``profile``: how the files begin into which it writes the times of its nodes. Raises
+    :class:`EngineError` where a library of operators cannot be loaded."""
     settings = onnxruntime.SessionOptions()
     settings.intra_op_num_threads = threads.number
     settings.inter_op_num_threads = 1
@@ -169,6 +170,8 @@ def session_options(threads: OnnxThreads, form: SessionForm = DEFAULT_FORM) -> A
     affinities = thread_affinities(threads.number, threads.cores)
     if affinities:
         settings.add_session_config_entry("session.intra_op_thread_affinities", affinities)
+    if profile:
+        settings.enable_profiling, settings.profile_file_prefix = True, profile
     if form.level:
         settings.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, LEVELS[form.level])
     for key, value in form.entries:

@@ -111,6 +111,7 @@ def stats(served: Served, now_ns: int, device: Mapping[str, Any]) -> Dict[str, A
             name: {
                 "ignored_hints": world.values.result_hints.ignored_hints(name),
                 "latency": _latency(served, name, now_ns),
+                **_figures(served, name),
             }
             for name in served.config.models
         },
@@ -121,6 +122,13 @@ def stats(served: Served, now_ns: int, device: Mapping[str, Any]) -> Dict[str, A
         "device": device,
         "streams_with_state": world.values.state_count(),
     }
+
+
+def _figures(served: Served, model: str) -> Dict[str, Any]:
+    """What a model's engines tell of how its batches ran, by device."""
+    engines = {device: served.world.engine(model, device) for device in served.config.devices}
+    told = {device: engine.figures() for device, engine in engines.items() if engine is not None}
+    return {"engine": figures} if (figures := {device: each for device, each in told.items() if each}) else {}
 
 
 def _predictions(served: Served, app: str) -> Dict[str, Any]:
@@ -176,7 +184,8 @@ def _devices(served: Served, energy: Mapping[str, Any]) -> Dict[str, Any]:
             "models": [model for model in device.placements if device.is_resident(model)],
             "used_bytes": device.used_bytes,
             "state_bytes": device.state_bytes,
-            "budget_bytes": device.budget_bytes,
+            "budget_bytes": served.config.devices[name].memory_bytes,
+            "shared_bytes": served.config.devices[name].memory_bytes - device.budget_bytes,
             "free_bytes": device.free_bytes,
             "thermal": device.thermal,
             "power": device.power,

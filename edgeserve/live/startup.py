@@ -40,7 +40,7 @@ from edgeserve.errors import ConfigError, EngineError, ExampleUnknown, ProfileEr
 from edgeserve.live.loop_io import Mailbox
 from edgeserve.offload.lane_thread import LaneDown, LaneThread, LaneWork, WorkDone
 from edgeserve.offload.pin import allowed_cores, pin_thread
-from edgeserve.sched.core.build import ASSUMED_NS, copy_lane_name, model_lanes
+from edgeserve.sched.core.build import ASSUMED_NS, copy_lane_name, model_lanes, shared_bytes
 from edgeserve.sched.protocol.actions import START_ANY_TIME_NS
 from edgeserve.texts import is_text
 from edgeserve.units import NS_PER_MS, NS_PER_S, format_duration, format_size
@@ -173,7 +173,7 @@ class Starter:
     ) -> None:
         self._config = config
         self._card_free_bytes = card_free_bytes
-        self._with_context: Set[int] = set()  # cards on which a model was loaded
+        self._with_context: Set[str] = set()  # cards, and lanes with multiprocessors of their own, that have one
         self._made = dict(engines or {})
         self._profiled = {
             (profile.model, lane): timings.timings for profile in profiles for lane, timings in profile.lanes.items()
@@ -265,7 +265,7 @@ class Starter:
     ) -> int:
         """Load one model and warm it on its lanes; returns the memory that is left then."""
         copy_lane = copy_lane_name(device)
-        free_before = self._free_before(device, engine)
+        free_before = self._free_before(device, engine, lanes)
         footprint: Footprint = self._call(copy_lane, model, "loaded", lambda _: engine.load(), engine)
         check_inputs(self._config, model, engine)
         sizes = self._checked_sizes(model, lanes[0], engine)
@@ -301,7 +301,7 @@ class Starter:
         if times and self._config.devices[device].kind == "cuda":
             self._tell_changes(model, lanes[0], engine, sizes)
         if free_before is not None:
-            footprint = self._with_what_is_gone(self._config.devices[device].index, free_before, footprint)
+            footprint = self._with_what_is_gone(self._config.devices[device].index, free_before, footprint, len(lanes))
         if engine.ends_calls and self._config.devices[device].kind == "cuda":
             if free_before is None:
                 footprint = footprint._replace(work_bytes=footprint.work_bytes + CONTEXT_BYTES_MIN * len(lanes))
@@ -312,7 +312,10 @@ class Starter:
         sequence = engine.sequence()  # its sessions may have measured some of it
         if sequence is not None:
             self._started.sequences[model.name] = sequence
-        needed = model.memory_bytes or sum(footprint)
+        others = {name: self._started.footprints[name, device] for name in self._started.resident[device]}
+        needed = model.memory_bytes or footprint.weights_bytes + footprint.work_bytes
+        needed += shared_bytes(self._config, device, {**others, model.name: footprint})
+        needed -= shared_bytes(self._config, device, others)
         if budget and needed > budget:
             raise ConfigError(
                 f"model {model.name!r} needs {format_size(needed)} on device {device!r}, more than "
@@ -364,20 +367,22 @@ class Starter:
             else f"share the GPU as CUDA cuts the time ([device.{device}] in_turn = false)",
         )
 
-    def _free_before(self, device: str, engine: Engine) -> int | None:
-        """The free bytes of a card before a process's first model is loaded."""
+    def _free_before(self, device: str, engine: Engine, lanes: Sequence[str]) -> int | None:
+        """The free bytes of a card before a context is made: by the first model, or the first of a lane that has
+        multiprocessors of its own."""
         config = self._config.devices[device]
-        if config.kind != "cuda" or (config.index in self._with_context and not engine.ends_calls):
+        contexts = {str(config.index), *(lane for lane in lanes if self._config.lanes[lane].sms)}
+        if config.kind != "cuda" or (contexts <= self._with_context and not engine.ends_calls):
             return None
-        self._with_context.add(config.index)
+        self._with_context |= contexts
         return self._card_free_bytes(config.index)
 
-    def _with_what_is_gone(self, index: int, free_before: int, footprint: Footprint) -> Footprint:
+    def _with_what_is_gone(self, index: int, free_before: int, footprint: Footprint, lanes: int) -> Footprint:
         """The first model's footprint with what its engine does not see: CUDA's context and the libraries."""
         free_after = self._card_free_bytes(index)
         if free_after is None:
             return footprint
-        unseen = free_before - free_after - sum(footprint)
+        unseen = free_before - free_after - sum(footprint) - (lanes - 1) * footprint.shared_bytes
         return footprint._replace(work_bytes=footprint.work_bytes + min(max(0, unseen), CONTEXT_BYTES_MAX))
 
     def _checked_sizes(self, model: ModelConfig, lane: str, engine: Engine) -> Tuple[int, ...]:

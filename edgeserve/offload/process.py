@@ -101,8 +101,9 @@ class ProcessEngine(Engine):
         """Start the children; together they occupy what the engine does in each."""
         self._quarantine.clear()
         footprints = [remote.load() for remote in self._remotes.values()]
-        return Footprint(
-            sum([item.weights_bytes for item in footprints]), sum([item.work_bytes for item in footprints])
+        return Footprint(  # of a process for each lane, which has one model: nothing is shared
+            sum([item.weights_bytes for item in footprints]),
+            sum([item.work_bytes + item.shared_bytes for item in footprints]),
         )
 
     def unload(self) -> None:

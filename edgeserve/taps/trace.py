@@ -118,7 +118,7 @@ class Recording(NamedTuple):
 
 
 def start_of(
-    footprints: Mapping[Tuple[str, str], Tuple[int, int]],
+    footprints: Mapping[Tuple[str, str], Sequence[int]],
     resident: Mapping[str, Sequence[str]],
     measured: Mapping[Tuple[str, str], Mapping[int, Sequence[int]]] | None = None,
     profiled: Parts | None = None,
@@ -155,7 +155,7 @@ def used_profiles(start: Mapping[str, Any], profiles: Sequence[Profile]) -> List
 def build_inputs(start: Mapping[str, Any]) -> Dict[str, Any]:
     """The keyword arguments of ``build_scheduler`` back from a recording's first line."""
     return {
-        "footprints": {(row[0], row[1]): (row[2], row[3]) for row in start.get("footprints", ())},
+        "footprints": {(row[0], row[1]): tuple(row[2:]) for row in start.get("footprints", ())},
         "resident": {name: list(models) for name, models in start.get("resident", {}).items()},
         "measured": {
             (row[0], row[1]): {int(size): list(times) for size, times in row[2].items()}

@@ -73,6 +73,7 @@ CLASSES = (
     "CudaGraphStrategy",
     "RuntimeConfig",
     "IRuntimeConfig",
+    "IRuntimeCache",
 )
 """The classes and enumerations that the engine meets."""
 

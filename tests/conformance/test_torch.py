@@ -58,7 +58,7 @@ class TestModuleThatReturnsOneBuffer(TorchModel):
     settings = {**TorchModel.settings, "function": "torch_models:OneBuffer"}
 
     def test_two_threads_at_once(self, engine: Engine) -> None:
-        pytest.skip("this module keeps a buffer between calls, so two lanes cannot share it (docs/guide/engines.md)")
+        pytest.skip("this module keeps a buffer between calls, so two lanes cannot share it (docs/guide/torch.md)")
 
 
 class TestModuleThatReturnsItsInput(TorchModel):

@@ -62,6 +62,63 @@ class TestModuleState(OnCuda):
     settings = {"engine": "torch", "function": "torch_models:Recurrent", **TORCH_STATE}
 
 
+class TestModuleByGraphs(OnCuda):
+    settings = {**OnCuda.settings, "options": {"graph": True}}
+
+
+class TestStateByGraphs(TestModuleState):
+    settings = {**TestModuleState.settings, "options": {**TestModuleState.settings.get("options", {}), "graph": True}}
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_graphs_give_each_batch_its_own_answers_and_are_counted(tmp_path, monkeypatch, depth):
+    torch_cuda_double.installed(monkeypatch)
+    lane = CLOCKED._replace(depth=depth, common={})
+    settings = {"function": "torch_models:Linear", "shapes": {"x": (4,)}, "batch": (1, 2)}
+    engines = [
+        make_engine(ModelConfig("net", "torch", options=options, **settings), [lane], str(tmp_path))
+        for options in ({"graph": True}, {})
+    ]
+    for engine in engines:
+        engine.load()
+    by_graph, plain = (engine.open(lane._replace(common={})) for engine in engines)
+    for turn in range(8):
+        for size in (1, 2):
+            batches = [Batch([{"x": np.full(4, turn + place, np.float32)}] * size, size) for place in range(depth)]
+            held = [by_graph.launch(batch) for batch in batches]  # several at a time, where the lane holds them
+            for batch, pending in zip(batches, held):
+                while not pending.wait(0.01):
+                    pass
+                for mine, its in zip(pending.result(), run_batch(plain, batch)[0]):
+                    for name, value in its.outputs.items():
+                        np.testing.assert_allclose(mine.outputs[name], value, rtol=1e-6)
+    told = engines[0].figures()["graphs"]
+    assert told["captured"] == 2 and told["enqueued"] == 6 and told["replayed"] == 8 * 2 * depth - 6
+    assert engines[1].figures() == {}
+    for engine in engines:
+        engine.unload()
+
+
+def test_a_network_that_cannot_be_captured_is_enqueued(tmp_path, monkeypatch, caplog):
+    caplog.set_level("INFO", "edgeserve.torch")
+    torch_cuda_double.installed(monkeypatch)
+    model = ModelConfig("net", "torch", function="torch_models:Linear", shapes={"x": (4,)}, options={"graph": True})
+    engine = make_engine(model, [CLOCKED], str(tmp_path))
+    engine.load()
+    call = engine.call
+
+    def looks(tensors):
+        return [output * 1.0 if output.sum().item() else output for output in call(tensors)]
+
+    monkeypatch.setattr(engine, "call", looks)
+    session = engine.open(CLOCKED._replace(common={}))
+    for _ in range(6):
+        (result,) = run_batch(session, Batch([{"x": np.ones(4, np.float32)}], 1))[0]
+        assert result.error is None
+    assert engine.figures()["graphs"] == {"captured": 0, "dropped": 0, "replayed": 0, "enqueued": 6}
+    assert "no CUDA graph (CUDA error: operation not permitted when stream is capturing)" in caplog.text
+
+
 @pytest.mark.parametrize(("depth", "waits"), [(1, 0), (2, 2)])
 def test_copies_have_streams_of_their_own_where_the_lane_holds_several_batches(tmp_path, monkeypatch, depth, waits):
     torch_cuda_double.installed(monkeypatch)

@@ -35,6 +35,10 @@ class TestModuleOneAtATime(OnCuda):
     lane = LANE._replace(depth=1)
 
 
+class TestModuleByGraphs(OnCuda):
+    settings = {**OnCuda.settings, "options": {"graph": True}}
+
+
 class TestModuleInHalfPrecision(OnCuda):
     tolerance = 1e-2
     settings = {**OnCuda.settings, "options": {"precision": "float16"}}

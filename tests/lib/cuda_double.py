@@ -31,6 +31,7 @@ from typing import Any, Callable, Deque, Dict, List, NamedTuple, Optional, Seque
 
 import numpy as np
 
+from edgeserve.engines.cuda.driver import Group
 from edgeserve.engines.cuda.status import NOT_READY, OUT_OF_MEMORY, error_of
 
 POISON = 0xA5
@@ -141,9 +142,17 @@ class CudaDouble:
         memory_bytes: int = 1 << 30,
         attributes: Optional[Dict[str, int]] = None,
         context_bytes: int = 0,
+        group: int = 4,
+        green_bytes: int = 0,
     ) -> None:
         self.devices = devices
         self.context_bytes = context_bytes
+        self.group = group  # multiprocessors that are not parted; 0: no green contexts here
+        self.green_bytes = green_bytes
+        self.greens: Dict[int, Tuple[int, ...]] = {}  # green context -> its groups
+        self.stream_greens: Dict[int, int] = {}
+        self.foreign: Set[int] = set()  # pointers of another context
+        self.split = 0  # how often the multiprocessors were split
         self.memory_bytes = memory_bytes
         self.attributes = {**ATTRIBUTES, **(attributes or {})}
         self.log: List[Tuple[Any, ...]] = []
@@ -197,6 +206,7 @@ class CudaDouble:
             + [f"stream {number}" for number in self._streams if number != LEGACY]
             + [f"event {number}" for number in self._events]
             + [f"graph {number}" for number in (*self._graphs, *self._executables)]
+            + [f"green context {number}" for number in self.greens]
             + [f"context of device {number}" for number in self._contexts]
         )
 
@@ -274,6 +284,36 @@ class CudaDouble:
             raise Misuse("a context was popped that was never pushed on this thread")
         self._stack().pop()
 
+    # --- shares of the multiprocessors ---
+
+    def split_multiprocessors(self, index: int) -> List[Group]:
+        self._enter("split_multiprocessors")
+        if not self.group:
+            raise error_of("cuDeviceGetDevResource", 801, "CUDA_ERROR_NOT_SUPPORTED")
+        if self.greens:
+            raise Misuse("multiprocessors were split again while a green context of the first split lives")
+        self.split += 1
+        number = self.attributes["MULTIPROCESSOR_COUNT"] // self.group
+        return [Group((self.split, place), self.group) for place in range(number)]
+
+    def create_green(self, index: int, groups: Sequence[Group]) -> int:
+        self._enter("create_green")
+        places = [group.resource for group in groups]
+        if any(split != self.split for split, _ in places):
+            raise Misuse("groups of different splits in one descriptor")
+        if set(places) & {place for taken in self.greens.values() for place in taken}:
+            raise Misuse("two green contexts have the same multiprocessors")
+        number = next(self._numbers)
+        self.greens[number] = tuple(places)
+        return number
+
+    def destroy_green(self, green: int) -> None:
+        self._enter("destroy_green", green)
+        self._known(self.greens, green, "green context")
+        if green in self.stream_greens.values():
+            raise Misuse(f"green context {green} was destroyed before its streams")
+        del self.greens[green]
+
     # --- memory ---
 
     def memory(self) -> Tuple[int, int]:
@@ -283,7 +323,8 @@ class CudaDouble:
     def free_bytes(self) -> int:
         """What a program that has no context sees (on a board: what the host has left)."""
         used = sum(block.data.size for block in self._blocks.values() if block.live and block.kind == "device")
-        return self.memory_bytes - used - self.context_bytes * len(self._contexts)
+        contexts = self.context_bytes * len(self._contexts) + self.green_bytes * len(self.greens)
+        return self.memory_bytes - used - contexts
 
     def alloc_device(self, size: int) -> int:
         self._enter("alloc_device", size)
@@ -307,6 +348,9 @@ class CudaDouble:
 
     def free_host(self, pointer: int) -> None:
         self._free(pointer, ("pinned", "mapped"))
+
+    def context_of(self, pointer: int) -> int:
+        return CONTEXT + 99 if pointer in self.foreign else CONTEXT
 
     def device_pointer(self, host_pointer: int) -> int:
         block = self._blocks.get(host_pointer)
@@ -371,9 +415,12 @@ class CudaDouble:
         self._enter("stream_priorities")
         return 0, -5
 
-    def create_stream(self, priority: int = 0) -> int:
+    def create_stream(self, priority: int = 0, green: int = 0) -> int:
         self._enter("create_stream")
         number = next(self._numbers)
+        if green:
+            self._known(self.greens, green, "green context")
+            self.stream_greens[number] = green
         self._streams[number] = deque()
         self.priorities[number] = priority
         return number
@@ -383,6 +430,7 @@ class CudaDouble:
         if self._queue(stream):
             raise Misuse(f"stream {stream} was destroyed with {len(self._streams[stream])} operations waiting")
         del self._streams[stream]
+        self.stream_greens.pop(stream, None)
 
     def synchronize_stream(self, stream: int) -> None:
         self._enter("synchronize_stream", stream)

@@ -48,6 +48,7 @@ R cuMemHostAlloc(void **out, size_t size, unsigned flags) {
 }
 R cuMemFreeHost(void *pointer) { NEED; free(pointer); alive--; return 0; }
 R cuMemHostGetDevicePointer_v2(P *out, void *host, unsigned flags) { NEED; *out = (P)(size_t)host; return flags ? 1 : 0; }
+R cuPointerGetAttribute(void **out, int attribute, P pointer) { NEED; *out = NULL; return attribute == 1 ? 0 : 1; }
 static R copy(void *to, const void *from, size_t size, H stream) {
     NEED; if (!stream) return 400; if (!capturing) memcpy(to, from, size); return 0;
 }

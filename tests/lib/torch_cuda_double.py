@@ -12,6 +12,7 @@ from typing import Any, Iterator, List, Tuple
 
 import numpy as np
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from edgeserve.errors import DeviceMissing
 
@@ -61,6 +62,55 @@ class Event:
         return 0.0
 
 
+class Recorder(TorchDispatchMode):
+    """Keeps the operators that run within, with what they read and wrote."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: List[Tuple[Any, Any, Any, Any]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = {each.data_ptr() for call in self.calls for each in _tensors(call[3])}
+        looks = str(func).startswith(("aten._local_scalar_dense", "aten.item"))
+        if looks and args[0].data_ptr() in made:
+            raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
+        out = func(*args, **(kwargs or {}))
+        self.calls.append((func, args, kwargs or {}, out))
+        return out
+
+
+class CUDAGraph:
+    """Runs the captured operators again, on the same memory."""
+
+    def __init__(self) -> None:
+        self.calls: List[Tuple[Any, Any, Any, Any]] = []
+        self.owner = object()
+
+    def pool(self) -> Any:
+        return self.owner
+
+    def replay(self) -> None:
+        for func, args, kwargs, out in self.calls:
+            again = func(*args, **kwargs)
+            for old, new in zip(_tensors(out), _tensors(again)):
+                if old.data_ptr() != new.data_ptr():
+                    old.copy_(new)
+
+
+def _tensors(value: Any) -> List[Any]:
+    values = value if isinstance(value, (list, tuple)) else [value]
+    return [each for each in values if isinstance(each, torch.Tensor)]
+
+
+@contextlib.contextmanager
+def captured(graph: CUDAGraph, pool: Any, stream: Any, capture_error_mode: str) -> Iterator[None]:
+    """``torch.cuda.graph``. Another mode than thread-local makes every other thread's call fail meanwhile."""
+    assert capture_error_mode == "thread_local"
+    with Recorder() as recorder:
+        yield
+    graph.calls = recorder.calls
+
+
 class Torch:
     """The module, with a few names replaced. ``current``: the streams entered, the innermost last; ``emptied``: how
     often the allocator's spare memory went back."""
@@ -79,6 +129,8 @@ class Torch:
             Stream=Stream,
             ExternalStream=ExternalStream,
             Event=Event,
+            CUDAGraph=CUDAGraph,
+            graph=captured,
             stream=self._within,
             device=lambda device: contextlib.nullcontext(),
         )
@@ -111,14 +163,14 @@ class Torch:
 def installed(monkeypatch: Any, *more: str) -> Torch:
     """Put it in the place of torch in the engine, and in modules named ``more``, without a library for CUDA beside
     it."""
-    from edgeserve.engines.torch import streams
+    from edgeserve.engines.torch import graphs, streams
     from edgeserve.engines.torch import torch_engine as engine
 
     def missing(choice: str = "auto") -> Any:
         raise DeviceMissing("no library for CUDA")
 
     double = Torch()
-    for module in (engine, streams, *map(importlib.import_module, more)):
+    for module in (engine, streams, graphs, *map(importlib.import_module, more)):
         monkeypatch.setattr(module, "torch", double)
     monkeypatch.setattr(streams, "open_driver", missing)
     monkeypatch.setattr(Stream, "waits", [])

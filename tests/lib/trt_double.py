@@ -55,6 +55,9 @@ CONTEXT_BYTES = 4096  # per batch row: what a context's working memory takes her
 TACTIC_BYTES = 32 << 20  # that the builder needs for the least of its kernels
 AUX_STREAMS = 2  # of a plan whose builder was not told how many it may have
 
+CONTRACTS = ("11.4", "rtx")  # say on which part of a GPU a plan may run
+NO_DLA = ("10.13", "10.16", "11.0", "11.1", "rtx")
+
 cuda: Optional[RecordingCuda] = None
 """The device that plans are deserialized to: set by the test's fixture."""
 
@@ -90,6 +93,7 @@ class RecordingCuda(CudaDouble):
         super().__init__(**settings)
         self.contexts: weakref.WeakSet[Any] = weakref.WeakSet()
         self.engines: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.compiled = 0  # contexts whose kernels had to be compiled (TensorRT-RTX)
         self.refusals: List[str] = []  # what the library says instead of loading a plan, or making a context
         self._clocks: Dict[int, Dict[int, int]] = {}
         self._event_clocks: Dict[int, Dict[int, int]] = {}
@@ -318,6 +322,20 @@ class IProgressMonitor:
         self.initialised = True
 
 
+class IProfiler:
+    """The base of profilers of layers."""
+
+    def __init__(self) -> None:
+        self.initialised = True
+
+
+class IOutputAllocator:
+    """The base of allocators of outputs whose shape depends on values."""
+
+    def __init__(self) -> None:
+        self.initialised = True
+
+
 # --- building ---------------------------------------------------------------------------------------------------------
 
 
@@ -326,7 +344,10 @@ class Builder:
         assert isinstance(logger, ILogger) and logger.initialised
         self._log = logger
 
-    num_DLA_cores = 1  # noqa: N815 TensorRT's name
+    @property
+    def num_DLA_cores(self) -> int:  # noqa: N802 TensorRT's name
+        """Of AGX Orin: the releases without DLA see none."""
+        return int(self._version not in NO_DLA)
 
     def create_network(self, flags: int = 0) -> Any:
         bits = self._trt["NetworkDefinitionCreationFlag"]
@@ -372,6 +393,7 @@ class Builder:
             "flags": sorted(config._flags),
             "network_flags": network._flags,
             "dla_core": config._dla_core,
+            "green": cuda is not None and config.profile_stream in cuda.stream_greens,
             "share": self._version not in ("8.5", "8.6") or "PROFILE_SHARING_0806" in config._previews,
         }
         return IHostMemory(MAGIC + json.dumps(header).encode() + b"\n" + network._model.data)
@@ -486,6 +508,7 @@ class IBuilderConfig:
     progress_monitor: Any = None
     num_compute_capabilities = 1
     max_aux_streams: Any = None
+    profile_stream = 0
 
     def __init__(self) -> None:
         self._profiles: List[Any] = []
@@ -548,6 +571,8 @@ class ITimingCache:
 
 
 class IOptimizationProfile:
+    profile_stream = 0
+
     def __init__(self) -> None:
         self._shapes: Dict[str, List[List[int]]] = {}
 
@@ -611,6 +636,7 @@ def _narrow(kind: str) -> str:
 
 class Runtime:
     DLA_core = -1
+    engine_host_code_allowed = False
 
     def __init__(self, logger: Any) -> None:
         assert isinstance(logger, ILogger) and logger.initialised
@@ -630,7 +656,13 @@ class Runtime:
             return None
         header, model = data[len(MAGIC) :].split(b"\n", 1)
         about = json.loads(header)
-        if about["version"] != self._version:
+        goes_on = "VERSION_COMPATIBLE" in about["flags"] and VERSIONS.index(about["version"]) < VERSIONS.index(
+            self._version
+        )
+        if goes_on and not self.engine_host_code_allowed:
+            self._log.log(ILogger.ERROR, "the plan has host code, which is not allowed")
+            return None
+        if about["version"] != self._version and not goes_on:
             self._log.log(ILogger.ERROR, f"version tag does not match: {about['version']} is not {self._version}")
             return None
         return self._trt["ICudaEngine"](about, read_model(model), self._log)
@@ -652,6 +684,7 @@ class ICudaEngine:
             **{name: narrow(kind) for name, kind in model.outputs},
         }
         self._dims = {name: tuple(dims) for name, _, dims in model.inputs}
+        self._varying = _varying(onnx.load_model_from_string(model.data))
         rows = [max(shape[2], default=1) for profile in about["profiles"] for shape in profile.values()]
         self._bytes = CONTEXT_BYTES * max(rows, default=1)
 
@@ -700,7 +733,16 @@ class ICudaEngine:
     def get_tensor_profile_shape(self, name: str, index: int) -> List[Tuple[int, ...]]:
         return [tuple(row) for row in self._about["profiles"][index][name]]
 
+    def create_runtime_config(self) -> Any:
+        return self._trt["IRuntimeConfig"](self)
+
     def create_execution_context(self, strategy: Any = None) -> Any:
+        if isinstance(strategy, self._trt["IRuntimeConfig"]):
+            config, strategy = strategy, strategy._strategy
+            cache = config._cache
+            cuda.compiled += cache is None or not cache._kernels
+            if cache is not None:
+                cache._kernels = cache._kernels or b"kernels"
         if strategy is None or strategy.name != "USER_MANAGED":
             raise Misuse("a context with device memory of its own: each would take the memory of the largest profile")
         return self._trt["IExecutionContext"](self)
@@ -723,8 +765,43 @@ class ICudaEngine:
         return self._shapes[key]
 
 
+class IRuntimeConfig:
+    """How contexts are made, from 10.13 on; of TensorRT-RTX with the kernels that making one compiles."""
+
+    def __init__(self, engine: Any) -> None:
+        self._engine, self._strategy, self._cache = engine, None, None
+
+    def set_execution_context_allocation_strategy(self, strategy: Any) -> None:
+        self._strategy = strategy
+
+    def create_runtime_cache(self) -> Any:
+        return self._trt["IRuntimeCache"]()
+
+    def set_runtime_cache(self, cache: Any) -> bool:
+        self._cache = cache
+        return True
+
+
+class IRuntimeCache:
+    def __init__(self) -> None:
+        self._kernels = b""
+
+    def deserialize(self, data: bytes) -> bool:
+        if not data.startswith(b"kernels"):
+            return False
+        self._kernels = bytes(data)
+        return True
+
+    def reset(self) -> None:
+        self._kernels = b""
+
+    def serialize(self) -> Any:
+        return IHostMemory(self._kernels)
+
+
 class IExecutionContext:
     _is_implicit = False
+    profiler: Any = None
 
     def __init__(self, engine: Any) -> None:
         self._engine = engine
@@ -733,6 +810,7 @@ class IExecutionContext:
         self._selected: Optional[Access] = None
         self._shapes: Dict[str, Tuple[int, ...]] = {}
         self._addresses: Dict[str, int] = {}
+        self._allocators: Dict[str, Any] = {}
         self._ran: Set[Any] = set()
         self._aux: List[int] = []
         self._own_aux: List[int] = []
@@ -806,7 +884,19 @@ class IExecutionContext:
     def get_tensor_shape(self, name: str) -> Tuple[int, ...]:
         if name in self._engine._dims:
             return self._shapes.get(name, self._engine._dims[name])
+        if name in self._engine._varying:
+            return self._engine.get_tensor_shape(name)
         return self._engine._output_shapes(self._shapes)[name]
+
+    def get_max_output_size(self, name: str) -> int:
+        """Of inputs of ones, of which NonZero finds all."""
+        feeds = {each: np.ones(shape, DTYPES[self._engine._kinds[each]]) for each, shape in self._shapes.items()}
+        return int(self._engine._compute(feeds)[name].nbytes) if len(feeds) == len(self._engine._dims) else -1
+
+    def set_output_allocator(self, name: str, allocator: Any) -> bool:
+        assert allocator.initialised
+        self._allocators[name] = allocator
+        return True
 
     def set_tensor_address(self, name: str, pointer: int) -> bool:
         if name not in self._engine._kinds:
@@ -820,6 +910,8 @@ class IExecutionContext:
         addresses, shapes = dict(self._addresses), dict(self._shapes)
         engine = self._engine
         all_shapes = {**shapes, **engine._output_shapes(shapes)}
+        if self._allocators and not self._allocate(stream, shapes, addresses, all_shapes):
+            return False
         places = {
             name: Use(addresses[name], max(1, _bytes(shape, engine._kinds[name]))) for name, shape in all_shapes.items()
         }
@@ -857,11 +949,45 @@ class IExecutionContext:
         for other in beside:  # waits for the stream, works in the context's memory, and the stream waits for it
             cuda.beside(stream, other, Execution("auxiliary", lambda: None, [memory]))
         cuda.give(stream, operation)
+        if self.profiler is not None and not cuda.capturing(stream):  # which the host waits for
+            cuda.synchronize_stream(stream)
+            for name, kind, _ in engine._model.nodes:
+                self.profiler.report_layer_time(name or kind, 1.5)
+        return True
+
+    def _allocate(
+        self, stream: int, shapes: Dict[str, Any], addresses: Dict[str, int], all_shapes: Dict[str, Any]
+    ) -> bool:
+        """Ask for the memory of outputs whose shape depends on values, which the host waits for."""
+        if cuda.capturing(stream):
+            return self._refuse("a shape that depends on values cannot be captured")
+        cuda.synchronize_stream(stream)
+        engine = self._engine
+        feeds = {
+            name: cuda.memory_at(addresses[name], max(1, _bytes(shape, engine._kinds[name])))[
+                : _bytes(shape, engine._kinds[name])
+            ]
+            .view(DTYPES[engine._kinds[name]])
+            .reshape(shape)
+            for name, shape in shapes.items()
+        }
+        values = engine._compute(feeds)
+        for name, allocator in self._allocators.items():
+            pointer = allocator.reallocate_output(name, addresses.get(name), max(1, values[name].nbytes), ALIGNMENT)
+            if not pointer:
+                return self._refuse(f"output {name} got no memory")
+            allocator.notify_shape(name, values[name].shape)
+            addresses[name], all_shapes[name] = pointer, values[name].shape
         return True
 
     def _check_ready(self, stream: int) -> None:
         engine = self._engine
-        missing = [name for name in engine._kinds if name not in self._addresses]
+        greens = {cuda.stream_greens.get(each, 0) for each in (stream, *self._aux)}
+        if len(greens) > 1:
+            raise Misuse("the stream and its auxiliary streams have different multiprocessors")
+        if self._version in CONTRACTS and greens != {0} and not engine._about.get("green"):
+            raise Misuse("a plan that was built on the whole GPU ran on a part of it: that is undefined")
+        missing = [name for name in engine._kinds if name not in self._addresses and name not in self._allocators]
         if missing:
             raise Misuse(f"an execution without set_tensor_address of {missing}")
         if self._profile < 0 or any(name not in self._shapes for name in engine._dims):
@@ -877,6 +1003,15 @@ class IExecutionContext:
     def _refuse(self, why: str) -> bool:
         self._engine._log.log(ILogger.ERROR, why)
         return False
+
+
+def _varying(proto: Any) -> Set[str]:
+    """The outputs whose shape depends on values."""
+    found: Set[str] = set()
+    for node in proto.graph.node:
+        if node.op_type in ("NonZero", "NonMaxSuppression", "Compress", "Unique") or found & set(node.input):
+            found |= set(node.output)
+    return found & {port.name for port in proto.graph.output}
 
 
 def _real(stream: int) -> int:
@@ -903,6 +1038,8 @@ TEMPLATES = (
     ParserError,
     Runtime,
     ICudaEngine,
+    IRuntimeConfig,
+    IRuntimeCache,
     IExecutionContext,
 )
 ENUMS = (
@@ -926,6 +1063,8 @@ def library(version: str) -> Dict[str, Any]:
         "__version__": "1.7.1" if version == "rtx" else f"{version}.0",
         "ILogger": ILogger,
         "IHostMemory": IHostMemory,
+        "IOutputAllocator": IOutputAllocator,
+        "IProfiler": IProfiler,
     }
     for owner in ENUMS:
         names = sorted(names_of(owner, version))

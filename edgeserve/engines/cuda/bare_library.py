@@ -34,6 +34,7 @@ CALLS: Dict[str, Tuple[str, Sequence[Any], Sequence[Any]]] = {
     "cuMemHostAlloc": ("cuMemHostAlloc", [c_void_p], [c_size_t, c_uint]),
     "cuMemFreeHost": ("cuMemFreeHost", [], [c_void_p]),
     "cuMemHostGetDevicePointer": ("cuMemHostGetDevicePointer_v2", [POINTER_OF_DEVICE], [c_void_p, c_uint]),
+    "cuPointerGetAttribute": ("cuPointerGetAttribute", [c_void_p], [c_int, POINTER_OF_DEVICE]),
     "cuMemcpyHtoDAsync": ("cuMemcpyHtoDAsync_v2", [], [POINTER_OF_DEVICE, c_void_p, c_size_t, c_void_p]),
     "cuMemcpyDtoHAsync": ("cuMemcpyDtoHAsync_v2", [], [c_void_p, POINTER_OF_DEVICE, c_size_t, c_void_p]),
     "cuMemcpyDtoDAsync": ("cuMemcpyDtoDAsync_v2", [], [POINTER_OF_DEVICE, POINTER_OF_DEVICE, c_size_t, c_void_p]),
@@ -83,6 +84,12 @@ class CUdevice_attribute:  # noqa: N801 the binding's name
     CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR = 76
 
 
+class CUpointer_attribute:  # noqa: N801 the binding's name
+    """Numbers of attributes."""
+
+    CU_POINTER_ATTRIBUTE_CONTEXT = 1
+
+
 class CUstreamCaptureMode:
     """Numbers of modes."""
 
@@ -105,6 +112,7 @@ class PlainBinding:
     """The calls, as attributes. Raises :class:`OSError` where the driver's library is not there."""
 
     CUdevice_attribute = CUdevice_attribute
+    CUpointer_attribute = CUpointer_attribute
     CUstreamCaptureMode = CUstreamCaptureMode
     CUstream_flags = CUstream_flags
     CUevent_flags = CUevent_flags

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeserve.engines.cuda.driver import Driver
+from edgeserve.engines.cuda.multiprocessors import Share, shares_of
 from edgeserve.engines.cuda.status import CudaError, out_of_memory
 from edgeserve.errors import DeviceLost, DeviceMissing, EngineError, OutOfMemory
 
@@ -206,7 +207,7 @@ class CudaStream(Resource):
     def __init__(self, device: CudaDevice, priority: int = 0) -> None:
         super().__init__(device)
         least, greatest = device.driver.stream_priorities() if priority else (0, 0)
-        self.handle: int = device.driver.create_stream(max(least - priority, greatest))
+        self.handle: int = device.driver.create_stream(max(least - priority, greatest), device.green)
 
     def done(self) -> bool:
         """Whether everything that was enqueued is over."""
@@ -272,9 +273,10 @@ _FREED_FIRST = (Graph, Event, Buffer, CudaStream)
 
 
 class CudaDevice:
-    """One device, through its primary context. ``close`` frees what it made and is not freed yet."""
+    """One device, through its primary context. ``close`` frees what it made and is not freed yet. ``lane`` and ``sms``:
+    its streams run on so many multiprocessors, which are that lane's alone."""
 
-    def __init__(self, driver: Driver, index: int = 0) -> None:
+    def __init__(self, driver: Driver, index: int = 0, lane: str = "", sms: int = 0) -> None:
         count = driver.device_count()
         if not 0 <= index < count:
             raise DeviceMissing(
@@ -286,6 +288,19 @@ class CudaDevice:
         self.info = device_info(driver, index)
         self._context: Optional[int] = driver.retain(index)
         self._made: Dict[int, Resource] = {}
+        self.share: Optional[Share] = None
+        if sms:
+            try:
+                with self.current():
+                    self.share = shares_of(driver, index).take(lane, sms)
+            except BaseException:
+                self.close()
+                raise
+
+    @property
+    def green(self) -> int:
+        """The green context of its streams, 0 without one."""
+        return self.share.context if self.share is not None else 0
 
     @contextlib.contextmanager
     def current(self) -> Iterator[None]:
@@ -297,6 +312,11 @@ class CudaDevice:
             yield
         finally:
             self.driver.pop()
+
+    def is_foreign(self, pointer: int) -> bool:
+        """Whether memory of the GPU belongs to another context than this one, where it means something else."""
+        owner = self.driver.context_of(pointer)
+        return owner not in (0, self._context)
 
     def memory(self) -> MemoryInfo:
         """Free and total bytes now. Needs no current context."""
@@ -341,6 +361,11 @@ class CudaDevice:
         for kind in _FREED_FIRST:
             for resource in [made for made in self._made.values() if isinstance(made, kind)]:
                 resource.free()
+        share, self.share = self.share, None
+        with contextlib.suppress(DeviceLost):
+            if share is not None:
+                with self.current():
+                    shares_of(self.driver, self.index).leave(share)
         context, self._context = self._context, None
         with contextlib.suppress(DeviceLost):
             self.driver.release(self.index, context)

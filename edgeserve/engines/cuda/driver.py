@@ -10,10 +10,10 @@ no device need a current context on the calling thread. Failures are those of
 from __future__ import annotations
 
 import importlib
-from typing import Any, Dict, Tuple
+from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 
 from edgeserve.engines.cuda.bare_library import PlainBinding
-from edgeserve.engines.cuda.status import DRIVER_MEND, NOT_READY, error_of
+from edgeserve.engines.cuda.status import DRIVER_MEND, NOT_READY, CudaError, error_of
 from edgeserve.errors import ConfigError, DeviceMissing, EngineError, nearest
 
 LIBRARY = "cuda-bindings"
@@ -68,6 +68,19 @@ def is_available() -> bool:
         return open_driver().device_count() > 0
     except EngineError:
         return False
+
+
+GREEN_MEND = (
+    "a share of the multiprocessors needs a driver of CUDA 12.5 or later and its binding (pip install "
+    "'edgeserve-runtime[gpu]'), on a GPU that can be parted; leave [lane.NAME] sms out, or order lanes by priority"
+)
+
+
+class Group(NamedTuple):
+    """Multiprocessors that CUDA parts no further: ``resource`` is the binding's, ``size`` how many."""
+
+    resource: Any
+    size: int
 
 
 class Driver:
@@ -130,6 +143,31 @@ class Driver:
         """Make the context before it current again."""
         self._call("cuCtxPopCurrent")
 
+    # --- shares of the multiprocessors ---
+
+    def split_multiprocessors(self, index: int) -> List[Group]:
+        """The device's multiprocessors in groups of its smallest size. Raises :class:`EngineError` where there are no
+        green contexts."""
+        if not hasattr(self._cu, "cuGreenCtxStreamCreate"):
+            raise EngineError(f"this binding of CUDA has no green contexts; {GREEN_MEND}")
+        kind = self._cu.CUdevResourceType.CU_DEV_RESOURCE_TYPE_SM
+        try:
+            whole = self._call("cuDeviceGetDevResource", self._device(index), kind)
+            groups, count, _ = self._call("cuDevSmResourceSplitByCount", whole.sm.smCount, whole, 0, 1)
+        except (CudaError, RuntimeError) as error:  # the binding raises the latter for a call that the driver lacks
+            raise EngineError(f"{error}; {GREEN_MEND}") from error
+        return [Group(each, int(each.sm.smCount)) for each in groups[: int(count)]]
+
+    def create_green(self, index: int, groups: Sequence[Group]) -> int:
+        """A green context of these groups. It keeps the device's primary context, whose memory it shares."""
+        described = self._call("cuDevResourceGenerateDesc", [each.resource for each in groups], len(groups))
+        flag = self._cu.CUgreenCtxCreate_flags.CU_GREEN_CTX_DEFAULT_STREAM
+        return int(self._call("cuGreenCtxCreate", described, self._device(index), flag))
+
+    def destroy_green(self, green: int) -> None:
+        """Destroy it; it has no stream any more."""
+        self._call("cuGreenCtxDestroy", green)
+
     # --- memory ---
 
     def memory(self) -> Tuple[int, int]:
@@ -153,6 +191,16 @@ class Driver:
     def free_host(self, pointer: int) -> None:
         """Free what :meth:`alloc_host` gave."""
         self._call("cuMemFreeHost", pointer)
+
+    def context_of(self, pointer: int) -> int:
+        """The context that device memory belongs to; 0 where CUDA does not say, as of memory pools."""
+        try:
+            found = self._call(
+                "cuPointerGetAttribute", self._cu.CUpointer_attribute.CU_POINTER_ATTRIBUTE_CONTEXT, pointer
+            )
+        except CudaError:
+            return 0
+        return int(found or 0)
 
     def device_pointer(self, host_pointer: int) -> int:
         """The device's pointer to mapped host memory."""
@@ -182,9 +230,12 @@ class Driver:
         least, greatest = self._call("cuCtxGetStreamPriorityRange")
         return int(least), int(greatest)
 
-    def create_stream(self, priority: int = 0) -> int:
-        """A stream that does not wait for the default stream. ``priority`` is CUDA's: a lower number goes first."""
+    def create_stream(self, priority: int = 0, green: int = 0) -> int:
+        """A stream that does not wait for the default stream. ``priority`` is CUDA's: a lower number goes first.
+        ``green``: the green context whose multiprocessors it uses."""
         flags = int(self._cu.CUstream_flags.CU_STREAM_NON_BLOCKING)
+        if green:
+            return int(self._call("cuGreenCtxStreamCreate", green, flags, priority))
         return int(self._call("cuStreamCreateWithPriority", flags, priority))
 
     def destroy_stream(self, stream: int) -> None:

@@ -70,7 +70,7 @@ def lane_stream(lane: LaneInfo, choice: str = "auto", device: Optional[CudaDevic
         raise EngineError(f"lane {lane.name!r} has no clock, and a CUDA session needs one: pass LaneInfo(clock_ns=...)")
     known = common.get(NAME)
     if known is None:
-        own = device or CudaDevice(open_driver(choice), lane.device_index)
+        own = device or CudaDevice(open_driver(choice), lane.device_index, lane.name, lane.sms)
         known = common[NAME] = LaneStream(own, lane.clock_ns, lane.priority)
     if not isinstance(known, LaneStream):
         raise EngineError(

@@ -64,6 +64,10 @@ def refused(batch: Batch, where: str, why_not: Callable[[str, DeviceArray], str]
     }
 
 
+OF_ANOTHER_CONTEXT = "of another CUDA context (import pycuda.autoprimaryctx, not pycuda.autoinit)"
+"""Why an array stays out whose pointer means nothing in the primary context."""
+
+
 def merged(results: Sequence[Result], failed: Mapping[int, EngineError], count: int) -> List[Result]:
     """``results`` of the items that were handed on, and between them those of ``failed``."""
     rest = iter(results)

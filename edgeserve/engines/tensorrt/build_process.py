@@ -122,6 +122,7 @@ def build(request: Dict[str, Any], reporter: Reporter) -> Dict[str, Any]:
             "profiles": as_json(built.profiles),
             "layers": built.layers,
             "types": built.types,
+            "float32_nodes": built.kept,
             "build_s": round(reporter.elapsed_s(), 2),
         }
     }

@@ -6,10 +6,14 @@ Knows one TensorRT library and one :class:`BuildRequest`; no cache, no process, 
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import os
 import tempfile
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
+from edgeserve.engines.cuda.device import CudaDevice
+from edgeserve.engines.cuda.driver import open_driver
 from edgeserve.engines.image import ImageForm, prepared_model
 from edgeserve.engines.tensorrt.build_errors import BuildFailed, BuildOutOfMemory, ParseFailed
 from edgeserve.engines.tensorrt.library import Library
@@ -35,10 +39,11 @@ MEMORY_WORDS = (
 )
 """The words of TensorRT's log when memory was short; it has no code for it in Python."""
 
-FP16_MEND = (
-    "convert the ONNX file to float16 once (NVIDIA Model Optimizer: modelopt.onnx.autocast) and set "
-    "options.precision = 'model'"
+DLA_RELEASES = (
+    "DLA cores are in Xavier, Orin NX and AGX Orin, for TensorRT up to 10.7, and for 11.4 and later on AGX Orin. Leave "
+    "options.dla_core out elsewhere"
 )
+"""What a release and a board must be (NVIDIA, "Working with DLA"). A program asks the builder's ``num_DLA_cores``."""
 
 
 class Built(NamedTuple):
@@ -48,40 +53,38 @@ class Built(NamedTuple):
     plan: bytes
     profiles: List[Tuple[int, Profile]]
     layers: int
-    types: List[str]  # that the file has tensors of: "float32", "float16", ...
+    types: List[str]  # that the network has tensors of: "float32", "float16", ...
+    kept: Dict[str, int]  # operator -> nodes that stay float32 where casts make float16
 
 
 def construct(library: Library, request: BuildRequest, where: str, say: Say, timing_cache: bytes, keep: Keep) -> Built:
     """Build a plan. ``where`` names the model in messages. Raises :class:`ParseFailed`, :class:`BuildFailed`,
     :class:`BuildOutOfMemory`, or :class:`EngineError` for what the configuration can mend."""
     trt, api = library.trt, library.api
-    if request.precision == "fp16" and not api.weak_types:
-        raise EngineError(
-            f"{where}: options.precision = 'fp16', but {library.name} {library.version} builds only the "
-            f"types that the model has; {FP16_MEND}"
-        )
     say("parse", 0.0)
     builder = trt.Builder(library.log)
-    typed = request.precision == "model"
+    typed = request.precision == "model" or not api.weak_types
     network = builder.create_network(api.network_flags(strongly_typed=typed))
-    parse_request(library, network, request, where)
+    kept = parse_request(library, network, request, where)
     profiles = profiles_of(inputs_of(network), request, where) * api.profile_copies(request.lanes)
     separate_dimensions(network, profiles)
     config = configure(library, builder, network, request, where)
     if request.dla_core >= 0:
         check_dla_shapes(profiles, request, where)
     add_profiles(library, builder, config, profiles, where)
-    cache = config.create_timing_cache(timing_cache)
-    if cache is None or not config.set_timing_cache(cache, False):
-        cache = config.create_timing_cache(b"")  # of another version or device: start again
-        config.set_timing_cache(cache, False)
+    if not api.compiles_at_load:
+        cache = config.create_timing_cache(timing_cache)
+        if cache is None or not config.set_timing_cache(cache, False):
+            cache = config.create_timing_cache(b"")  # of another version or device: start again
+            config.set_timing_cache(cache, False)
     monitor = _watch(library, config, say)
     say("build", 0.0)
-    plan = builder.build_serialized_network(network, config)
+    with _own_multiprocessors(library, config, request):
+        plan = builder.build_serialized_network(network, config)
     del monitor
-    kept = config.get_timing_cache()
-    if kept is not None:
-        keep(bytes(kept.serialize()))
+    timings = config.get_timing_cache() if not api.compiles_at_load else None
+    if timings is not None:
+        keep(bytes(timings.serialize()))
     if plan is None:
         why = library.why("the builder did not say why")
         if any(word in why.lower() for word in MEMORY_WORDS):
@@ -94,14 +97,42 @@ def construct(library: Library, request: BuildRequest, where: str, say: Say, tim
             "options.optimization_level, or run the model with engine = 'onnx'"
         )
     say("build", 1.0)
-    return Built(bytes(plan), profiles, int(network.num_layers), types_of(library, network))
+    return Built(bytes(plan), profiles, int(network.num_layers), types_of(library, network), kept)
 
 
-def parse_request(library: Library, network: Any, request: BuildRequest, where: str) -> None:
-    """Read the request into ``network``: the ONNX file, with the preparation of frames in front where wanted."""
-    if not request.image:
-        parse(library, network, request.file, where)
+@contextlib.contextmanager
+def _own_multiprocessors(library: Library, config: Any, request: BuildRequest) -> Iterator[None]:
+    """Within, kernels are timed on as many multiprocessors as the plan's lane has, where the library can do so."""
+    if not request.sms or not library.api.has("IOptimizationProfile", "profile_stream"):
+        yield
         return
+    device = CudaDevice(open_driver(), 0, "the build", request.sms)
+    try:
+        with device.current():
+            config.profile_stream = device.stream().handle
+            yield
+    finally:
+        device.close()
+
+
+def parse_request(library: Library, network: Any, request: BuildRequest, where: str) -> Dict[str, int]:
+    """Read the request into ``network``: the ONNX file, with the preparation of frames in front where wanted, and casts
+    to float16 where the builder makes none. Returns the nodes that stay float32 then."""
+    halves = request.precision == "fp16" and not library.api.weak_types
+    kept: Dict[str, int] = {}
+    with contextlib.ExitStack() as kept_open:
+        path = request.file
+        folder = kept_open.enter_context(tempfile.TemporaryDirectory()) if request.image or halves else ""
+        if request.image:
+            path = _prepared(request, folder, where)
+        if halves:
+            path, kept = _graph_library(where).half_file(path, folder, where)
+        parse(library, network, path, where)
+    return kept
+
+
+def _prepared(request: BuildRequest, folder: str, where: str) -> str:
+    """The file, written into ``folder``, with the preparation of frames in front of the network."""
     form = ImageForm(**request.image)
     if form.border >= 0 and not form.frame_size:
         raise EngineError(
@@ -109,11 +140,21 @@ def parse_request(library: Library, network: Any, request: BuildRequest, where: 
             "whose plan cannot fit frames of any size; give it, or run the model with engine = 'onnx'"
         )
     data, _ = prepared_model(request.file, form, where)
-    with tempfile.TemporaryDirectory() as folder:
-        path = os.path.join(folder, os.path.basename(request.file))
-        with open(path, "wb") as file:
-            file.write(data)
-        parse(library, network, path, where)
+    path = os.path.join(folder, os.path.basename(request.file))
+    with open(path, "wb") as file:
+        file.write(data)
+    return path
+
+
+def _graph_library(where: str) -> Any:
+    """The module that makes float16 of float32. :class:`EngineError` where its library is missing."""
+    try:
+        return importlib.import_module("edgeserve.engines.tensorrt.half")
+    except ImportError as error:
+        raise EngineError(
+            f"{where}: options.precision = 'fp16' alters the network's graph with the onnx package, which cannot be "
+            f"imported ({error}); pip install 'edgeserve-runtime[images]'"
+        ) from None
 
 
 def parse(library: Library, network: Any, path: str, where: str) -> None:
@@ -181,6 +222,13 @@ def configure(library: Library, builder: Any, network: Any, request: BuildReques
     if request.dla_core >= 0:
         _place_on_dla(library, builder, config, request, where)
     _set_capabilities(library, config, request, where)
+    if request.version_compatible:
+        if not api.has("BuilderFlag", "VERSION_COMPATIBLE"):
+            raise EngineError(
+                f"{where}: options.version_compatible needs TensorRT 8.6 or later, and this is {library.version}; "
+                "leave it out"
+            )
+        config.set_flag(library.trt.BuilderFlag.VERSION_COMPATIBLE)
     return config
 
 
@@ -190,8 +238,7 @@ def _place_on_dla(library: Library, builder: Any, config: Any, request: BuildReq
     if request.dla_core >= builder.num_DLA_cores:
         raise EngineError(
             f"{where}: options.dla_core = {request.dla_core}, but this device has "
-            f"{counted(builder.num_DLA_cores, 'DLA core')} for {library.name} {library.version}; leave the "
-            "option out"
+            f"{counted(builder.num_DLA_cores, 'DLA core')} for {library.name} {library.version}; {DLA_RELEASES}"
         )
     if library.api.weak_types and request.precision == "model":  # from 11 on the model's own types decide
         raise EngineError(

@@ -23,13 +23,14 @@ from edgeserve.engines.base import Batch, LaneInfo, run_whole
 from edgeserve.engines.cuda.device import CudaDevice
 from edgeserve.engines.cuda.driver import is_available, open_driver
 from edgeserve.engines.options import Options
+from edgeserve.engines.tensorrt.construct import DLA_RELEASES
 from edgeserve.engines.tensorrt.library import INSTALL_MEND, load_plugins, open_library
 from edgeserve.engines.tensorrt.plan_file import describe
-from edgeserve.engines.tensorrt.plans import PlanCache, identity_of
-from edgeserve.engines.tensorrt.settings import KNOWN_OPTIONS, is_plan, read_settings
+from edgeserve.engines.tensorrt.plans import ANY_VERSION, PlanCache, identity_of
+from edgeserve.engines.tensorrt.settings import KNOWN_OPTIONS, is_plan, own_sms, read_settings
 from edgeserve.engines.tensorrt.tensorrt_engine import TensorrtEngine
 from edgeserve.errors import DeviceMissing, EdgeServeError
-from edgeserve.units import NS_PER_S, format_duration, format_size
+from edgeserve.units import NS_PER_S, counted, format_duration, format_size
 
 Found = Tuple[str, str, str, str]
 """Subject, status (``good``, ``note`` or ``wrong``), text, mend."""
@@ -107,7 +108,7 @@ def judge(about: Dict[str, Any], wanted: bool) -> Found:
         "tensorrt",
         GOOD,
         f"{name} built and ran a small model in {about['build_s']:.1f} s on {about['device']}, "
-        f"{about['graphs']} CUDA graphs",
+        f"{about['graphs']} CUDA graphs, {counted(about['dla_cores'], 'DLA core')}",
         "",
     )
 
@@ -117,8 +118,18 @@ def plan_of(config: Config, model: ModelConfig, about: Dict[str, Any]) -> Found:
     subject = f"plan of {model.name}"
     try:
         lanes = 1 if about["shared"] else lanes_of(config, model)
-        settings = read_settings(model, Options(model, KNOWN_OPTIONS), lanes, config.directory)
+        sms = own_sms(config.lanes[name].sms for name in model.lanes or config.lanes if name in config.lanes)
+        settings = read_settings(model, Options(model, KNOWN_OPTIONS), lanes, config.directory, sms)
         path = model_path(model, config.directory)
+        if settings.request.dla_core >= about["dla_cores"]:
+            cores = counted(about["dla_cores"], "DLA core")
+            return (
+                subject,
+                WRONG,
+                f"options.dla_core = {settings.request.dla_core}, and {about['library']} {about['version']} has "
+                f"{cores} here",
+                DLA_RELEASES,
+            )
         if is_plan(path):
             return _given(subject, path, about, settings.request.plugins)
         device = CudaDevice(open_driver(settings.cuda), device_index_of(config, model))
@@ -127,7 +138,7 @@ def plan_of(config: Config, model: ModelConfig, about: Dict[str, Any]) -> Found:
         cache = PlanCache(settings.plans)
         identity = identity_of(
             about["library"],
-            about["version"],
+            ANY_VERSION if settings.request.version_compatible else about["version"],
             None if settings.request.compute_capabilities else info,
             path,
             settings.request,
@@ -202,7 +213,8 @@ def main(choice: str, plan: str = "", *plugins: str) -> Dict[str, Any]:
         )
         lane = LaneInfo("cuda", clock_ns=lambda: 0, common={})  # the times are not used
         try:
-            return {**about, **_ran(TensorrtEngine(model, [lane], folder), lane, folder)}
+            ran = _ran(TensorrtEngine(model, [lane], folder), lane, folder)
+            return {**about, **ran, "dla_cores": int(library.trt.Builder(library.log).num_DLA_cores)}
         except EdgeServeError as error:
             return {**about, "error": str(error), "code": error.code}
 

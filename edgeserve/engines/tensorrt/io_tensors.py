@@ -20,7 +20,8 @@ from edgeserve.errors import EngineError
 
 class Tensor(NamedTuple):
     """An input or output. ``dims`` has -1 for open axes; ``size_bytes`` is that of the largest profile. ``narrowed``:
-    an int32 input that may stand for the model's int64, so both are accepted."""
+    an int32 input that may stand for the model's int64, so both are accepted. ``varies``: an output whose shape depends
+    on values; ``size_bytes`` is TensorRT's upper bound then."""
 
     name: str
     is_input: bool
@@ -28,6 +29,7 @@ class Tensor(NamedTuple):
     dims: Tuple[int, ...]
     size_bytes: int
     narrowed: bool = False
+    varies: bool = False
 
     def port(self) -> Port:
         """The port against which items are checked."""
@@ -58,14 +60,14 @@ def tensors_of(
     library: Library, engine: Any, profiles: Sequence[Tuple[int, Profile]], stream: CudaStream, where: str
 ) -> List[Tensor]:
     """The plan's tensors, inputs first. ``profiles``: numbers of optimisation profiles, with the request for each.
-    Output shapes are asked of a context at each profile's largest shapes. Raises
-    :class:`EngineError` for types that numpy lacks and for outputs whose shape depends on values."""
+    Output shapes are asked of a context at each profile's largest shapes. Raises :class:`EngineError` for types that
+    numpy lacks and for outputs that TensorRT cannot bound."""
     trt, api = library.trt, library.api
     names = [engine.get_tensor_name(index) for index in range(engine.num_io_tensors)]
     inputs = [name for name in names if engine.get_tensor_mode(name) == trt.TensorIOMode.INPUT]
     for name in names:
         _check_place(library, engine, name, where)
-    largest = _largest(library, engine, profiles, stream, where)
+    largest, bounds = _largest(library, engine, profiles, stream, where)
     found = []
     for name in [*inputs, *(name for name in names if name not in inputs)]:
         dtype = api.dtype_of(engine.get_tensor_dtype(name))
@@ -74,15 +76,16 @@ def tensors_of(
                 f"{where}: tensor {name!r} is {engine.get_tensor_dtype(name)}, which numpy has no type "
                 "for; export the model with float32 or float16 inputs and outputs"
             )
-        count = int(np.prod(largest[name], dtype=np.int64))
+        count = int(np.prod(largest.get(name, (0,)), dtype=np.int64))
         found.append(
             Tensor(
                 name,
                 name in inputs,
                 dtype,
                 tuple(int(dim) for dim in engine.get_tensor_shape(name)),
-                max(1, count * dtype.itemsize),
+                max(1, count * dtype.itemsize, bounds.get(name, 0)),
                 api.narrows_int64 and name in inputs and dtype == np.int32,
+                name in bounds,
             )
         )
     return found
@@ -106,13 +109,15 @@ def _check_place(library: Library, engine: Any, name: str, where: str) -> None:
 
 def _largest(
     library: Library, engine: Any, profiles: Sequence[Tuple[int, Profile]], stream: CudaStream, where: str
-) -> Dict[str, Tuple[int, ...]]:
-    """The largest shape, by number of elements, that each tensor has in any profile."""
+) -> Tuple[Dict[str, Tuple[int, ...]], Dict[str, int]]:
+    """The largest shape, by number of elements, that each tensor has in any profile; and the bytes that outputs have at
+    most whose shape depends on values."""
     context = library.new_context(engine)
     if context is None:
         raise EngineError(f"{where}: no execution context can be made: {library.why('TensorRT did not say why')}")
     names = [engine.get_tensor_name(index) for index in range(engine.num_io_tensors)]
     largest: Dict[str, Tuple[int, ...]] = {}
+    bounds: Dict[str, int] = {}
     selected = -1
     for index, shapes in profiles:
         if index != selected:
@@ -123,15 +128,17 @@ def _largest(
         for name in names:
             dims = tuple(int(dim) for dim in context.get_tensor_shape(name))
             if min(dims, default=0) < 0:
-                raise EngineError(
-                    f"{where}: the shape of output {name!r} depends on the input's values "
-                    f"({list(dims)}); this engine needs shapes that follow from the input's. Leave such "
-                    "steps (non-maximum suppression, NonZero) out of the model, or run it with engine = "
-                    "'onnx'"
-                )
-            if name not in largest or math.prod(dims) > math.prod(largest[name]):
+                bound = int(context.get_max_output_size(name))
+                if bound <= 0:
+                    raise EngineError(
+                        f"{where}: the shape of output {name!r} depends on the input's values ({list(dims)}), and "
+                        f"{library.name} {library.version} knows no bound of it. Leave such steps (NonZero) out of the "
+                        "model, or run it with engine = 'onnx'"
+                    )
+                bounds[name] = max(bounds.get(name, 0), bound)
+            elif name not in largest or math.prod(dims) > math.prod(largest[name]):
                 largest[name] = dims
-    return largest
+    return largest, bounds
 
 
 def select_profile(library: Library, context: Any, index: int, stream: CudaStream, where: str) -> None:

@@ -15,11 +15,12 @@ import logging
 import sys
 import threading
 from collections import deque
-from typing import Any, Deque, List, NamedTuple, Sequence, Tuple
+from typing import Any, Deque, Dict, List, NamedTuple, Sequence, Tuple
 
 from edgeserve.engines.tensorrt.build_errors import LibraryMissing
 from edgeserve.engines.tensorrt.settings import LIBRARIES
 from edgeserve.engines.tensorrt.versions import Api
+from edgeserve.units import NS_PER_MS
 
 log = logging.getLogger("edgeserve.tensorrt")
 
@@ -50,11 +51,12 @@ class Library(NamedTuple):
         """Its own word for its version: ``10.3.0``."""
         return self.api.version
 
-    def new_context(self, engine: Any) -> Any:
-        """An execution context without memory of its own; ``None`` on failure, which :meth:`why` explains. TensorRT 8
+    def new_context(self, engine: Any, runtime: Any = None) -> Any:
+        """An execution context without memory of its own; ``None`` on failure, which :meth:`why` explains. ``runtime``:
+        the runtime's configuration (TensorRT-RTX). TensorRT 8
         gives the first one profile 0 by itself and logs an error for each further one, which goes on well once its
         profile is selected: no later failure is to quote that."""
-        context = self.api.create_context(engine)
+        context = self.api.create_context(engine, runtime)
         if context is not None:
             self.log.take_errors()
         return context
@@ -109,6 +111,43 @@ def _register_plugins(library: Library) -> None:
     register = getattr(library.trt, "init_libnvinfer_plugins", None)
     if register is not None:
         register(library.log, "")
+
+
+def layer_recorder(library: Library) -> Any:
+    """A profiler of the library's own type; ``times`` has (layer, nanoseconds) of each run, in turn."""
+
+    class Recorder(library.trt.IProfiler):  # type: ignore[name-defined,misc]
+        def __init__(self) -> None:
+            library.trt.IProfiler.__init__(self)
+            self.times: List[Tuple[str, int]] = []
+
+        def report_layer_time(self, layer_name: str, ms: float) -> None:
+            self.times.append((layer_name, int(ms * NS_PER_MS)))
+
+    return Recorder()
+
+
+def output_places(library: Library) -> Any:
+    """An allocator of the library's own type, for outputs whose shape depends on values. ``places`` are the memory that
+    each may have, as ``(pointer, bytes)``; ``shapes`` what TensorRT has told while it enqueued."""
+
+    class Places(library.trt.IOutputAllocator):  # type: ignore[name-defined,misc]
+        def __init__(self) -> None:
+            library.trt.IOutputAllocator.__init__(self)
+            self.places: Dict[str, Tuple[int, int]] = {}
+            self.shapes: Dict[str, Tuple[int, ...]] = {}
+
+        def reallocate_output(self, tensor_name: str, memory: Any, size: int, alignment: int) -> int:
+            pointer, bound = self.places[tensor_name]
+            return pointer if size <= bound else 0  # the enqueue then fails
+
+        def reallocate_output_async(self, tensor_name: str, memory: Any, size: int, alignment: int, stream: int) -> int:
+            return self.reallocate_output(tensor_name, memory, size, alignment)
+
+        def notify_shape(self, tensor_name: str, shape: Any) -> None:
+            self.shapes[tensor_name] = tuple(int(dim) for dim in shape)
+
+    return Places()
 
 
 def _make_log(trt: Any) -> Any:

@@ -16,7 +16,7 @@ from edgeserve.engines.describe import FileDescription
 from edgeserve.engines.ports import Port
 from edgeserve.engines.tensorrt.build_errors import PlanRefused, failed_by_device
 from edgeserve.engines.tensorrt.library import Library, open_library
-from edgeserve.engines.tensorrt.settings import is_plan
+from edgeserve.engines.tensorrt.settings import BuildRequest, is_plan
 from edgeserve.engines.tensorrt.shapes import Profile, ProfileShape
 from edgeserve.errors import ConfigError, EngineError
 
@@ -63,12 +63,14 @@ def plan_bytes(path: str) -> Union[memoryview, bytes]:
     return data
 
 
-def deserialized(library: Library, path: str, where: str, dla_core: int = -1) -> Tuple[Any, Any]:
+def deserialized(library: Library, path: str, where: str, request: Optional[BuildRequest] = None) -> Tuple[Any, Any]:
     """The objects that must outlive the plan (the library's runtime, and the file), and the plan as an engine. Raises
     :class:`PlanRefused`."""
     runtime, data = library.trt.Runtime(library.log), plan_bytes(path)
-    if dla_core >= 0:
-        runtime.DLA_core = dla_core
+    if request is not None and request.dla_core >= 0:
+        runtime.DLA_core = request.dla_core
+    if request is not None and request.version_compatible and library.api.has("Runtime", "engine_host_code_allowed"):
+        runtime.engine_host_code_allowed = True  # such a plan brings the runtime of its version
     engine = runtime.deserialize_cuda_engine(data)
     if engine is None:
         said = library.why("it did not say why")

@@ -37,6 +37,9 @@ FORMAT = 2
 """The format of the metadata, and of the nodes that ``options.image`` puts in front of a network: raised when either
 changes. A plan of another format is built again."""
 
+ANY_VERSION = "version-compatible"
+"""Stands for the library's version in the identity of a plan that later versions run too."""
+
 LOCK_LOOK_S = 0.25
 HASH_CHARACTERS = 16
 
@@ -58,7 +61,7 @@ class Identity(NamedTuple):
     def digest(self) -> str:
         """The plan's name."""
         text = json.dumps([FORMAT, self._asdict()], sort_keys=True)
-        return sha256_of([text.encode()])[:HASH_CHARACTERS]
+        return _short(text)
 
 
 class StoredPlan(NamedTuple):
@@ -99,6 +102,15 @@ def built_elsewhere(metadata: Mapping[str, Any], now: Mapping[str, Any]) -> str:
         for key in now
         if key in then and then[key] != now[key]
     )
+
+
+def kernels_beside(plan: str, facts: Mapping[str, Any]) -> str:
+    """The file of the kernels that are compiled for a plan on a machine of these facts."""
+    return f"{os.path.splitext(plan)[0]}-{_short(json.dumps(facts, sort_keys=True))}.kernels"
+
+
+def _short(text: str) -> str:
+    return sha256_of([text.encode()])[:HASH_CHARACTERS]
 
 
 def _fact(value: Any) -> str:
@@ -147,7 +159,7 @@ class PlanCache:
     def timing_cache(self, identity: Identity, facts: Mapping[str, Any]) -> str:
         """The path of kernel timings that all models' builds share, of a machine with these ``facts``."""
         about = json.dumps([identity.library, identity.version, identity.device, facts], sort_keys=True)
-        return os.path.join(self._directory, f"timing-{sha256_of([about.encode()])[:HASH_CHARACTERS]}.cache")
+        return os.path.join(self._directory, f"timing-{_short(about)}.cache")
 
     def find(self, name: str, identity: Identity) -> Optional[StoredPlan]:
         """The plan, if there is one that fits and is whole. The fault of a present one goes to the log."""

@@ -19,257 +19,32 @@ TensorRT orders with the lane's.
 from __future__ import annotations
 
 import contextlib
-import logging
-import math
 import threading
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeserve.engines.base import Batch, Finished, LaneInfo, Pending, Result, Session
+from edgeserve.engines.base import Batch, Finished, LaneInfo, Pending, Result, Session, run_batch
 from edgeserve.engines.cuda.completion import DevicePending
-from edgeserve.engines.cuda.device import CudaDevice, CudaStream, DeviceBuffer, Event, Graph
+from edgeserve.engines.cuda.device import CudaStream, DeviceBuffer
+from edgeserve.engines.cuda.graphs import GraphCounts
 from edgeserve.engines.cuda.lane_stream import LaneStream
-from edgeserve.engines.cuda.placed import Placed, all_there, merged, placed, refused, without
-from edgeserve.engines.cuda.staging import Staged
+from edgeserve.engines.cuda.placed import OF_ANOTHER_CONTEXT, Placed, all_there, merged, placed, refused, without
 from edgeserve.engines.cuda.status import of_model
 from edgeserve.engines.device_arrays import DeviceArray
-from edgeserve.engines.ports import PackedBatch, Ports
-from edgeserve.engines.tensorrt.build_errors import failed_by_device, forget_locals
-from edgeserve.engines.tensorrt.io_tensors import Tensor, select_profile, set_shape
-from edgeserve.engines.tensorrt.library import Library
+from edgeserve.engines.ports import PackedBatch
+from edgeserve.engines.tensorrt.build_errors import forget_locals
+from edgeserve.engines.tensorrt.io_tensors import Tensor
+from edgeserve.engines.tensorrt.library import layer_recorder
+from edgeserve.engines.tensorrt.profile_context import BatchMemory, Collecting, Loaded, ProfileContext, Shape
 from edgeserve.engines.tensorrt.scratch import scratch_of
-from edgeserve.engines.tensorrt.shapes import Profile, ProfileShape, outside
+from edgeserve.engines.tensorrt.shapes import Profile, outside
 from edgeserve.errors import EngineError
 
-log = logging.getLogger("edgeserve.tensorrt")
-
-Shape = Tuple[int, ...]
-
-EQUAL_SHAPES = 8
-"""A graph is captured again after so many batches of equal shapes in a row: a capture costs about what it spares each
-of them."""
-
-
-class Loaded(NamedTuple):
-    """A plan in the device's memory, and everything that its lanes share. ``profiles[i]`` runs as the plan's
-    optimisation profile ``numbers[i]``; ``ranges`` says which shapes of items the profiles take; ``mapped``: the device
-    works in the host's memory; ``given``: the plan was built elsewhere."""
-
-    name: str
-    library: Library
-    device: CudaDevice
-    engine: Any
-    ports: Ports
-    tensors: List[Tensor]
-    profiles: List[Tuple[int, Profile]]
-    numbers: Sequence[int]
-    ranges: Mapping[str, ProfileShape]
-    context_bytes: int
-    mapped: bool
-    graph: bool
-    given: bool = False
-
-    @property
-    def where(self) -> str:
-        """The model's name in messages."""
-        return f"model {self.name!r}"
-
-    def io_bytes(self) -> int:
-        """The bytes of one slot's inputs and outputs."""
-        return sum(tensor.size_bytes for tensor in self.tensors)
-
-
-class BatchMemory:
-    """Memory of one batch, and the events that order its copies. ``collecting`` is the batch that it holds."""
-
-    def __init__(self, device: CudaDevice, tensors: Sequence[Tensor], mapped: bool) -> None:
-        self.staged: Dict[str, Staged] = {}
-        self.produced: Dict[int, Event] = {}  # of each stream that makes inputs
-        try:
-            for tensor in tensors:
-                self.staged[tensor.name] = Staged(device, tensor.size_bytes, mapped)
-            self.before, self.fed, self.ran = (device.event(timing=False) for _ in range(3))
-        except BaseException:
-            self.free()
-            raise
-        self.collecting: Optional[Collecting] = None
-        self._inputs = {tensor.name: tensor for tensor in tensors if tensor.is_input and not tensor.narrowed}
-
-    def room(self, name: str, shape: Shape, dtype: Any) -> Optional[NDArray[Any]]:
-        """The host's memory of an input, to pack it where it is copied from; ``None`` where it does not fit."""
-        tensor = self._inputs.get(name)
-        if tensor is None or math.prod(shape) * tensor.dtype.itemsize > tensor.size_bytes:
-            return None
-        return self.staged[name].array(shape, tensor.dtype)
-
-    def free(self) -> None:
-        """Give the memory and the events back."""
-        for staged in self.staged.values():
-            staged.free()
-        for name in ("before", "fed", "ran"):
-            event = getattr(self, name, None)
-            if isinstance(event, Event):
-                event.free()
-        for event in self.produced.values():
-            event.free()
-
-
-class ProfileContext:
-    """The execution context of one optimisation profile. ``graphs`` are what was captured for the shapes that it has
-    now, or had (slot -> graph): they hold until the shapes change, and are replaced once these stay for a while.
-    ``captures``: whether graphs are wanted and can be had; not where batches of other sizes than ``size`` run in it
-    too."""
-
-    def __init__(
-        self,
-        loaded: Loaded,
-        index: int,
-        size: int,
-        shapes: Profile,
-        memory: DeviceBuffer,
-        stream: CudaStream,
-        beside: Sequence[CudaStream],
-    ) -> None:
-        library = loaded.library
-        context = library.new_context(loaded.engine)
-        if context is None:
-            said = library.why("TensorRT did not say why")
-            raise failed_by_device(f"{loaded.where}: making an execution context", said) or EngineError(
-                f"{loaded.where}: no execution context can be made for batch size {size}: {said}. Use fewer batch "
-                "sizes or lanes"
-            )
-        self.size = size
-        self.captures = loaded.graph
-        self.context = context
-        self.graphs: Dict[int, Graph] = {}
-        self._loaded = loaded
-        self._shapes: Dict[str, Shape] = {}
-        self._outputs: Dict[str, Shape] = {}
-        self.move(memory)
-        if beside:  # else TensorRT makes its own, which wait for any library's work on the default stream
-            context.set_aux_streams([other.handle for other in beside])
-        select_profile(library, context, index, stream, loaded.where)
-        inputs = [tensor.name for tensor in loaded.tensors if tensor.is_input]
-        self.reshape({name: shapes[name].usual for name in inputs})
-
-    def move(self, memory: DeviceBuffer) -> None:
-        """Work in this memory from now on. Graphs name the old one: the next batch is enqueued, and captured again."""
-        self._loaded.library.api.give_memory(self.context, memory.pointer, memory.size)
-        self.captured: Dict[str, Shape] = {}
-        self._equal = EQUAL_SHAPES - 1  # batches since the shapes changed
-
-    def reshape(self, shapes: Mapping[str, Shape]) -> Dict[str, Shape]:
-        """Set the inputs' shapes where they changed; the outputs' shapes."""
-        if shapes != self._shapes:
-            self.captured = {}  # a graph holds for the shapes that it was captured with, until they change
-            self._equal = 0
-            for name, shape in shapes.items():
-                if self._shapes.get(name) != shape:
-                    set_shape(self._loaded.library, self.context, name, shape, self._loaded.where)
-            self._shapes = dict(shapes)
-            self._outputs = {
-                tensor.name: tuple(int(dim) for dim in self.context.get_tensor_shape(tensor.name))
-                for tensor in self._loaded.tensors
-                if not tensor.is_input
-            }
-        return self._outputs
-
-    def execute(self, slot: BatchMemory, stream: CudaStream, capturing: bool = False) -> None:
-        """Enqueue the network on a slot's memory. Raises :class:`EngineError` with the library's words, or the
-        device's error when that is the reason. ``capturing``: a stream that is captured may not be asked."""
-        loaded = self._loaded  # the context is not a local: an error's traceback must not keep it alive
-        for tensor in loaded.tensors:
-            if not self.context.set_tensor_address(tensor.name, slot.staged[tensor.name].pointer):
-                raise EngineError(
-                    f"{loaded.where}: tensor {tensor.name!r} cannot be bound: "
-                    f"{loaded.library.why('TensorRT did not say why')}"
-                )
-        if not self.context.execute_async_v3(stream.handle):
-            if not capturing:
-                stream.done()  # raises what the device failed with, if it did
-            raise EngineError(
-                f"{loaded.where}: batch of {self.size} cannot be enqueued: "
-                f"{loaded.library.why('TensorRT did not say why')}"
-            )
-
-    def capture(self, number: int, slot: BatchMemory, stream: CudaStream) -> None:
-        """Capture the network on a slot's memory as a graph. TensorRT must have run with these shapes before. A network
-        that cannot be captured is not tried again."""
-        if self.captured != self._shapes:
-            self._free_graphs()  # of other shapes; the last one ran batches ago
-        try:
-            with stream.captured() as captured:
-                self.execute(slot, stream, capturing=True)
-        except EngineError as error:
-            self.captures = False
-            log.info(
-                "%s, batch size %d: no CUDA graph (%s); it is enqueued instead",
-                self._loaded.where,
-                self.size,
-                str(error),
-            )  # a log that keeps the error would keep the context
-            return
-        if captured.graph is not None:
-            self.graphs[number] = captured.graph
-            self.captured = dict(self._shapes)
-
-    def wants_graph(self, number: int) -> bool:
-        """Whether a graph of the slot for the present shapes would pay, and there is none."""
-        lacks = self.captured != self._shapes or number not in self.graphs
-        return self.captures and lacks and self._equal >= EQUAL_SHAPES
-
-    def enqueue(self, number: int, slot: BatchMemory, stream: CudaStream) -> None:
-        """Launch the slot's graph where there is one for these shapes, else execute."""
-        graph = self.graphs.get(number)
-        self._equal += 1
-        if graph is not None and self.captured == self._shapes:
-            graph.launch(stream)
-        else:
-            self.execute(slot, stream)
-
-    def free(self) -> None:
-        """Destroy the graphs, then the context."""
-        self._free_graphs()
-        with self._loaded.device.current():
-            self.context = None
-        self._loaded = self._loaded._replace(engine=None)
-
-    def _free_graphs(self) -> None:
-        for graph in self.graphs.values():
-            graph.free()
-        self.graphs = {}
-
-
-class Collecting:
-    """A launched batch's outputs, from the slot's memory to results: once, by the first thread that needs it."""
-
-    def __init__(
-        self,
-        ports: Ports,
-        packed: PackedBatch,
-        views: Sequence[NDArray[Any]],
-        failed: Mapping[int, EngineError],
-        count: int,
-        there: Sequence[Placed] = (),
-    ) -> None:
-        self.there = there
-        self.pending: Optional[Pending] = None
-        self._ports = ports
-        self._packed = packed
-        self._views = views
-        self._failed = failed
-        self._count = count
-        self._results: Optional[List[Result]] = None
-
-    def results(self) -> List[Result]:
-        """Copies, since the slot is written to again; only the rows that hold items where rows are the first axis."""
-        if self._results is None:
-            arrays = [np.array(view) for view in self._views]
-            self._results = merged(self._ports.unpack(arrays, self._packed), self._failed, self._count)
-            self._views = ()
-        return self._results
+SHAPES_KEPT = 4
+"""Contexts of a batch size whose inputs have open axes: as many shapes keep their graphs at once. The working memory
+is one block for all; a context has some of its own besides (its size is not told)."""
 
 
 class LaneContexts:
@@ -282,27 +57,32 @@ class LaneContexts:
         self.stream = stream
         self._into, self._out = (stream.stream, stream.stream) if loaded.mapped else stream.copies
         self._slots: List[BatchMemory] = []
-        self._contexts: Dict[int, ProfileContext] = {}
+        self._contexts: Dict[int, List[ProfileContext]] = {}  # of each batch size, the last used one last
         self._numbers: Dict[int, ProfileContext] = {}
         self._scratch = scratch_of(lane, loaded.device.driver)
         self._beside: List[CudaStream] = []
         self._next = 0
         self._moving = threading.Lock()  # another model's load moves the memory, and an unload ends the contexts
         self.freed = False
+        self.counts = GraphCounts()
         sizes = sorted({size for size, _ in loaded.profiles})
         first = copy * len(sizes)
         with loaded.device.current():
             try:
                 memory = self._scratch.take(self, max(1, loaded.context_bytes))
                 for _ in range(loaded.library.api.aux_streams(loaded.engine)):
-                    self._beside.append(loaded.device.stream(lane.priority))
+                    self._beside.append(stream.device.stream(lane.priority))
                 rows = list(zip(loaded.numbers, loaded.profiles))[first : first + len(sizes)]
                 for number, (size, shapes) in rows:
-                    self._contexts[size] = self._context(number, size, shapes, memory)
+                    count = SHAPES_KEPT if loaded.ranges and loaded.library.api.profiles_shared else 1
+                    self._contexts[size] = [self._context(number, size, shapes, memory) for _ in range(count)]
                 for _ in range(max(1, lane.depth)):
                     self._slots.append(BatchMemory(loaded.device, loaded.tensors, loaded.mapped))
                 for _, (size, shapes) in rows:
-                    self._warm(self._contexts[size], shapes)
+                    for context in self._contexts[size]:
+                        self._warm(context, shapes, captures=context is self._contexts[size][-1])
+                if loaded.kernels is not None:
+                    loaded.kernels.keep()
             except BaseException:
                 with contextlib.suppress(EngineError):  # freed memory must not be in use
                     stream.stream.synchronize()
@@ -312,7 +92,7 @@ class LaneContexts:
     @property
     def graphs(self) -> int:
         """The number of captured CUDA graphs."""
-        return sum(len(context.graphs) for context in self._contexts.values())
+        return sum(len(context.graphs) for context in self._all())
 
     def launch(self, batch: Batch) -> Pending:
         """Pack the batch, enqueue copies and execution, and return."""
@@ -331,16 +111,11 @@ class LaneContexts:
             there = without(there, packed.failed)
             if not packed.rows:
                 return Finished(merged(loaded.ports.unpack((), packed), failed, len(batch.items)))
-            context = self._contexts[size]
+            shapes = {tensor.name: packed.feeds[tensor.name].shape for tensor in loaded.tensors if tensor.is_input}
+            context = self._context_for(size, shapes)
             self._stage(slot, packed.feeds)
-            outputs = context.reshape(
-                {tensor.name: packed.feeds[tensor.name].shape for tensor in loaded.tensors if tensor.is_input}
-            )
-            views = [
-                slot.staged[tensor.name].array(outputs[tensor.name], tensor.dtype)
-                for tensor in loaded.tensors
-                if not tensor.is_input
-            ]
+            context.reshape(shapes)
+            views: List[NDArray[Any]] = []
             collecting = Collecting(loaded.ports, packed, views, failed, len(batch.items), there)
             collecting.pending = self._enqueue(number, slot, context, packed, views, collecting)
             slot.collecting = collecting
@@ -348,14 +123,33 @@ class LaneContexts:
                 context.capture(number, slot, self.stream.stream)  # while the device computes
         return collecting.pending
 
+    def layer_times(self, batch: Batch, runs: int) -> List[Tuple[str, int]]:
+        """Layer -> its nanoseconds in one run of the batch, in the mean of ``runs``. Until the end of the lane its
+        contexts tell no more: the profiler stays, and graphs have none."""
+        loaded = self.loaded
+        context = self._contexts[self._size_for(batch)][-1]
+        run_batch(TensorrtSession(self), batch)  # its inputs lie in the slot now
+        recorder, slot = layer_recorder(loaded.library), self._slots[self._next - 1]
+        with loaded.device.current():
+            context.context.profiler = recorder
+            for run in range(runs + 1):
+                if run == 1:
+                    recorder.times.clear()
+                context.execute(slot, self.stream.stream)
+                self.stream.stream.synchronize()
+        summed: Dict[str, int] = {}
+        for name, took_ns in recorder.times:
+            summed[name] = summed.get(name, 0) + took_ns
+        return [(name, took_ns // runs) for name, took_ns in summed.items()]
+
     def free(self) -> None:
         """Give everything back: graphs and contexts, then the memory that they use, then the slots; and let go of the
         engine, which a session that is still referenced must not hold. Idempotent."""
         self.freed = True
         with self._moving:
-            for context in self._contexts.values():
+            for context in self._all():
                 context.free()
-        self.loaded = self.loaded._replace(engine=None)
+        self.loaded = self.loaded._replace(engine=None, kernels=None)
         self._scratch.leave(self)
         for slot in self._slots:
             slot.free()
@@ -367,10 +161,22 @@ class LaneContexts:
         """The lane's working memory has grown, for another model: use the new block. Called on the lane's thread."""
         self.stream.stream.synchronize()
         with self._moving:
-            for context in self._contexts.values() if not self.freed else ():
+            for context in self._all() if not self.freed else ():
                 context.move(block)
 
     # --- helpers ---
+
+    def _all(self) -> List[ProfileContext]:
+        return [context for contexts in self._contexts.values() for context in contexts]
+
+    def _context_for(self, size: int, shapes: Mapping[str, Shape]) -> ProfileContext:
+        """The context that is set for these shapes, else the one whose shapes were not used for longest: their graphs
+        are the ones to lose."""
+        contexts = self._contexts[size]
+        chosen = next((context for context in reversed(contexts) if context.has(shapes)), contexts[0])
+        contexts.remove(chosen)
+        contexts.append(chosen)
+        return chosen
 
     def _has_other_batch(self, slot: BatchMemory) -> bool:
         """Whether the lane has a batch besides the slot's that is not over."""
@@ -386,7 +192,7 @@ class LaneContexts:
                 if other == number:
                     known.captures = False
                     return known
-        made = ProfileContext(loaded, number, size, shapes, memory, self.stream.stream, self._beside)
+        made = ProfileContext(loaded, number, size, shapes, memory, self.stream.stream, self._beside, self.counts)
         self._numbers[number] = made
         return made
 
@@ -396,9 +202,10 @@ class LaneContexts:
         slot: BatchMemory,
         context: ProfileContext,
         packed: PackedBatch,
-        views: Sequence[NDArray[Any]],
+        views: List[NDArray[Any]],
         collecting: Collecting,
     ) -> Pending:
+        """Enqueue a batch. ``views`` gets the outputs: the shapes of some are known only then."""
         compute, into, out = self.stream.stream, self._into, self._out
         clock, loaded = self.stream.clock, self.loaded
         if out is not compute:
@@ -415,10 +222,11 @@ class LaneContexts:
                 slot.fed.record(into)
                 compute.wait(slot.fed)
             context.enqueue(number, slot, compute)
+            outputs, shapes = [tensor for tensor in loaded.tensors if not tensor.is_input], context.shapes_of()
+            views += [slot.staged[tensor.name].array(shapes[tensor.name], tensor.dtype) for tensor in outputs]
             if not loaded.mapped:
                 slot.ran.record(compute)
                 out.wait(slot.ran)
-                outputs = (tensor for tensor in loaded.tensors if not tensor.is_input)
                 for tensor, view in zip(outputs, views):
                     slot.staged[tensor.name].to_host(out, view.nbytes)
             span.end.record(out)
@@ -481,6 +289,8 @@ class LaneContexts:
         tensor = next((tensor for tensor in self.loaded.tensors if tensor.name == name and tensor.is_input), None)
         if tensor is None or self.loaded.ports.is_padded(name):
             return "padded or prepared"
+        if self.loaded.device.is_foreign(value.pointer):
+            return OF_ANOTHER_CONTEXT
         if tensor.narrowed or tensor.dtype != value.dtype:
             return f"{value.dtype}, to be cast to {tensor.dtype}"
         return ""
@@ -523,7 +333,7 @@ class LaneContexts:
                 f"{array.max()}; this TensorRT ({self.loaded.library.version}) computes them as int32"
             )
 
-    def _warm(self, context: ProfileContext, shapes: Profile) -> None:
+    def _warm(self, context: ProfileContext, shapes: Profile, captures: bool) -> None:
         """Run the network once on zeros, and capture it: allocations and choices that TensorRT makes at the first run
         must not be captured, and no request should wait for either."""
         loaded, stream = self.loaded, self.stream.stream
@@ -534,7 +344,7 @@ class LaneContexts:
                 staged.to_device(stream)
             context.execute(slot, stream)
             stream.synchronize()
-            if context.captures:
+            if captures and context.captures:
                 context.capture(number, slot, stream)
 
 

@@ -7,7 +7,7 @@ form that can be sent to another process and hashed.
 from __future__ import annotations
 
 import os
-from typing import Any, Dict, List, NamedTuple, Sequence, Tuple, Union
+from typing import Any, Dict, Iterable, List, NamedTuple, Sequence, Tuple, Union
 
 from edgeserve.config.files import cache_directory, file_sha256, resolve_path
 from edgeserve.config.schema import ModelConfig
@@ -31,7 +31,7 @@ board is the memory of everything else too."""
 
 BUILD_TIMEOUT_NS = 3600 * NS_PER_S
 """A build that takes longer is ended: detection networks with several profiles take 5 to 30 minutes on an Orin Nano
-(docs/guide/engines.md)."""
+(docs/guide/tensorrt.md)."""
 
 OWN_OPTIONS = (
     "library",
@@ -43,6 +43,7 @@ OWN_OPTIONS = (
     "build_timeout",
     "allow_build",
     "plugins",
+    "version_compatible",
     "plans",
     "timing_cache",
     "dla_core",
@@ -70,6 +71,7 @@ class BuildRequest(NamedTuple):
     ``image`` has the fields of an :class:`~edgeserve.engines.image.ImageForm`, where frames are prepared in the plan.
     ``aux_streams``: the number of streams beside the lane's that the plan may use. ``plugins``: paths of
     libraries, whose content belongs to a plan.
+    ``sms``: the multiprocessors that the smallest of its lanes has as its own (0: no lane has some).
     ``tactic_bytes`` bounds the builder's device memory (0: it does itself); what was free then makes no other plan.
     """
 
@@ -91,10 +93,15 @@ class BuildRequest(NamedTuple):
     image: Dict[str, Any] = {}
     aux_streams: int = 0
     plugins: List[str] = []
+    sms: int = 0
+    version_compatible: bool = False
 
     def identity(self) -> Dict[str, Any]:
         """The settings that two plans of one file must share to be the same."""
         kept = {key: value for key, value in self._asdict().items() if key not in ("file", "tactic_bytes")}
+        for key in ("sms", "version_compatible"):
+            if not kept[key]:
+                del kept[key]  # as plans were named before there was one
         return {**kept, "plugins": [file_sha256(path) for path in self.plugins]}
 
 
@@ -114,13 +121,19 @@ class Settings(NamedTuple):
     example: str
 
 
+def own_sms(of_lanes: Iterable[int]) -> int:
+    """The number of multiprocessors to build for: a plan may run on more than it was built on, not on fewer."""
+    return min((sms for sms in of_lanes if sms), default=0)
+
+
 def is_plan(path: str) -> bool:
     """Whether the file is a plan, by its ending."""
     return os.path.splitext(path)[1].lower() in PLAN_ENDINGS
 
 
-def read_settings(model: ModelConfig, options: Options, lanes: int, directory: str) -> Settings:
-    """Settings of ``model`` for so many ``lanes``. Raises :class:`ConfigError` with the key, the value and the mend."""
+def read_settings(model: ModelConfig, options: Options, lanes: int, directory: str, sms: int = 0) -> Settings:
+    """Settings of ``model`` for so many ``lanes``, the smallest of which has ``sms`` multiprocessors of its own.
+    Raises :class:`ConfigError` with the key, the value and the mend."""
     library = _one_of(options, "library", "auto", ("auto", *LIBRARIES))
     build_memory = _size(options, "build_memory", 0)
     plans = options.text("plans")
@@ -143,6 +156,8 @@ def read_settings(model: ModelConfig, options: Options, lanes: int, directory: s
         lanes=lanes,
         image={} if image is None else image._asdict(),
         aux_streams=options.integer("aux_streams", 0, 0, 7),
+        sms=sms,
+        version_compatible=options.boolean("version_compatible", False),
         plugins=[_plugins(name, directory, options.where("plugins")) for name in options.texts("plugins")],
     )
     return Settings(

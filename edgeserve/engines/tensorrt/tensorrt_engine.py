@@ -16,6 +16,7 @@ from edgeserve.config.model_files import Stamps, graph_parts, model_path, stamps
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.base import (
     CONTEXT_BYTES_MAX,
+    LAYER_RUNS,
     Batch,
     Engine,
     Footprint,
@@ -28,6 +29,7 @@ from edgeserve.engines.base import (
 )
 from edgeserve.engines.cuda.device import CudaDevice
 from edgeserve.engines.cuda.driver import open_driver
+from edgeserve.engines.cuda.graphs import summed
 from edgeserve.engines.cuda.lane_stream import lane_stream
 from edgeserve.engines.cuda.status import of_model
 from edgeserve.engines.options import Options, of_name
@@ -42,7 +44,6 @@ from edgeserve.engines.tensorrt.building import (
     available_bytes,
     build_plan,
 )
-from edgeserve.engines.tensorrt.construct import FP16_MEND
 from edgeserve.engines.tensorrt.io_tensors import Tensor, check_profiles, tensors_of
 from edgeserve.engines.tensorrt.library import Library, check_installed, load_plugins, open_library
 from edgeserve.engines.tensorrt.plan_file import (
@@ -52,9 +53,20 @@ from edgeserve.engines.tensorrt.plan_file import (
     item_ranges_of,
     profiles_in,
 )
-from edgeserve.engines.tensorrt.plans import Identity, PlanCache, StoredPlan, built_elsewhere, built_on, identity_of
-from edgeserve.engines.tensorrt.running import LaneContexts, Loaded, TensorrtSession
-from edgeserve.engines.tensorrt.settings import KNOWN_OPTIONS, BuildRequest, is_plan, read_settings
+from edgeserve.engines.tensorrt.plans import (
+    ANY_VERSION,
+    Identity,
+    PlanCache,
+    StoredPlan,
+    built_elsewhere,
+    built_on,
+    identity_of,
+    kernels_beside,
+)
+from edgeserve.engines.tensorrt.profile_context import Loaded
+from edgeserve.engines.tensorrt.running import LaneContexts, TensorrtSession
+from edgeserve.engines.tensorrt.runtime_cache import runtime_cache
+from edgeserve.engines.tensorrt.settings import KNOWN_OPTIONS, BuildRequest, is_plan, own_sms, read_settings
 from edgeserve.engines.tensorrt.shapes import Input, Profile, ProfileShape, item_ranges
 from edgeserve.errors import EngineError
 from edgeserve.units import NS_PER_S, counted, format_duration
@@ -81,7 +93,7 @@ class TensorrtEngine(Engine):
         self._options = options
         self._lanes = list(lanes)
         self._directory = directory
-        self._settings = read_settings(model, options, len(lanes), directory)
+        self._settings = read_settings(model, options, len(lanes), directory, own_sms(lane.sms for lane in lanes))
         self._loaded: Optional[Loaded] = None
         self._runtime: Any = None
         self._footprint = Footprint(0)
@@ -127,14 +139,14 @@ class TensorrtEngine(Engine):
                 raise of_model(self._name, error) from error
             raise
         assert self._loaded is not None
-        work = sum(self._loaded.context_bytes + max(1, lane.depth) * self._loaded.io_bytes() for lane in self._lanes)
+        work = sum(max(1, lane.depth) for lane in self._lanes) * self._loaded.io_bytes()
         if self._beside_bytes is None:  # measured once: a model that is loaded again is as large as it was
             beside = before_bytes - free_now(device) - plan.size_bytes
             self._beside_bytes = min(max(0, beside), CONTEXT_BYTES_MAX)
-        self._footprint = Footprint(plan.size_bytes, work + self._beside_bytes)
+        self._footprint = Footprint(plan.size_bytes, work + self._beside_bytes, self._loaded.context_bytes)
         self._build_s = float(plan.metadata.get("build_s", 0.0))
         if "types" in plan.metadata:
-            log.info("%s: %s", self._where, precision_text(self._settings.request, library, plan.metadata["types"]))
+            log.info("%s: %s", self._where, precision_text(self._settings.request, library, plan.metadata))
         return self._footprint
 
     def unload(self) -> None:
@@ -174,6 +186,17 @@ class TensorrtEngine(Engine):
 
     def progress(self) -> str:
         return self._progress
+
+    def layer_times(self, lane: LaneInfo, item: Values, size: int) -> List[Tuple[str, int]]:
+        known = self._contexts.get(id(lane.common))
+        if known is None:
+            raise EngineError(f"{self._where} is not open on lane {lane.name!r}; call open(lane) first")
+        return known[1].layer_times(Batch([item] * size, size), LAYER_RUNS)
+
+    def figures(self) -> Mapping[str, Any]:
+        if not self._settings.graph:
+            return {}
+        return {"graphs": summed([contexts.counts for _, contexts in list(self._contexts.values())])}
 
     @property
     def device_name(self) -> str:
@@ -235,7 +258,8 @@ class TensorrtEngine(Engine):
         request = self._request(library)
         fixed = device.info if not request.compute_capabilities else None
         before = stamps(graph_parts(path))
-        identity = identity_of(library.name, library.version, fixed, path, request)
+        version = ANY_VERSION if request.version_compatible else library.version
+        identity = identity_of(library.name, version, fixed, path, request)
         cache = PlanCache(self._settings.plans)
         if self.rebuilds:
             cache.remove(self._name, identity)
@@ -279,7 +303,7 @@ class TensorrtEngine(Engine):
         if not self._may_build and cache.find(self._name, identity) is None:
             raise BuildFailed(
                 f"{self._where}: there is no plan of {os.path.basename(path)} in {settings.plans} for "
-                f"{identity.library} {identity.version} on this device, and a server builds none: that takes minutes, "
+                f"{library.name} {library.version} on this device, and a server builds none: that takes minutes, "
                 "and the whole GPU. "
                 f"Run 'edgeserve profile CONFIG --model {self._name}' first, or set [model.{self._name}] "
                 "options.allow_build = true"
@@ -295,8 +319,8 @@ class TensorrtEngine(Engine):
             log.warning(
                 "%s: %s %s builds a plan for batch sizes %s; %s",
                 self._where,
-                identity.library,
-                identity.version,
+                library.name,
+                library.version,
                 request.sizes,
                 "no build on this device is remembered to say how long"
                 if expected_s is None
@@ -335,7 +359,7 @@ class TensorrtEngine(Engine):
     def _bring_given(self, library: Library, device: CudaDevice, path: str) -> StoredPlan:
         """A plan that was built elsewhere, on the device: nothing is built, even where it is faulty."""
         check_options(self._options, path)
-        runtime, engine = deserialized(library, path, self._where, self._settings.request.dla_core)
+        runtime, engine = deserialized(library, path, self._where, self._settings.request)
         request = self._settings.request
         axes: Dict[str, Optional[int]] = {
             **dict.fromkeys(request.constants),
@@ -348,7 +372,7 @@ class TensorrtEngine(Engine):
         usual = {name: shape.usual for name, shape in item_ranges_of(chosen, axes).items()}
         model = replace(self._model, shapes={**usual, **self._model.shapes})
         self._runtime = runtime
-        self._loaded = self._made(model, library, device, engine, tensors, numbers, profiles)._replace(
+        self._loaded = self._made(model, library, device, engine, tensors, numbers, profiles, path)._replace(
             ranges=item_ranges_of(chosen, axes), given=True
         )
         return StoredPlan(path, os.path.getsize(path), {}, was_built=False)
@@ -356,7 +380,7 @@ class TensorrtEngine(Engine):
     def _deserialized(self, library: Library, device: CudaDevice, plan: StoredPlan) -> Loaded:
         """The plan as an engine, compared with what was asked for. Raises :class:`PlanRefused`."""
         request = self._settings.request
-        runtime, engine = deserialized(library, plan.path, self._where, request.dla_core)
+        runtime, engine = deserialized(library, plan.path, self._where, request)
         profiles: List[Tuple[int, Profile]] = [
             (int(size), {name: ProfileShape(*(tuple(row) for row in rows)) for name, rows in shapes.items()})
             for size, shapes in plan.metadata["profiles"]
@@ -370,7 +394,9 @@ class TensorrtEngine(Engine):
             for name, shape in item_ranges(inputs, request, self._where).items()
             if any(dim < 0 for item in inputs if item.name == name for dim in item.dims[1:])
         }
-        loaded = self._made(self._model, library, device, engine, tensors, numbers, profiles)._replace(ranges=ranges)
+        loaded = self._made(self._model, library, device, engine, tensors, numbers, profiles, plan.path)._replace(
+            ranges=ranges
+        )
         self._runtime = runtime
         return loaded
 
@@ -403,10 +429,12 @@ class TensorrtEngine(Engine):
         tensors: List[Tensor],
         numbers: Sequence[int],
         profiles: List[Tuple[int, Profile]],
+        plan: str,
     ) -> Loaded:
+        model, options = self._without_rows(model, tensors)
         ports = Ports(
             model,
-            self._options,
+            options,
             [item.port() for item in tensors if item.is_input],
             [item.port() for item in tensors if not item.is_input],
         )
@@ -414,6 +442,7 @@ class TensorrtEngine(Engine):
         mapped = settings.mapped == "yes" or (
             settings.mapped == "auto" and device.info.integrated and device.info.can_map_host_memory
         )
+        kernels = kernels_beside(plan, built_on(device.info)) if settings.timing_cache else ""
         return Loaded(
             self._name,
             library,
@@ -427,7 +456,24 @@ class TensorrtEngine(Engine):
             library.api.context_bytes(engine),
             mapped,
             settings.graph,
+            kernels=runtime_cache(library, engine, kernels),
         )
+
+    def _without_rows(self, model: ModelConfig, tensors: Sequence[Tensor]) -> Tuple[ModelConfig, Options]:
+        """The model and its options; without a batch axis where the shape of an output depends on values."""
+        varying = [tensor.name for tensor in tensors if tensor.varies]
+        if not varying:
+            return model, self._options
+        if model.batch != (1,) or any(-1 in tensor.dims for tensor in tensors if tensor.is_input):
+            raise EngineError(
+                f"{self._where}: the shape of output {varying[0]!r} depends on the input's values: its rows are no "
+                f"items of a batch. Set [model.{self._name}] batch = [1], and export the model with inputs of one "
+                "shape, or run it with engine = 'onnx'"
+            )
+        if all(tensor.dims[:1] == (1,) for tensor in tensors if not tensor.is_input):
+            return model, self._options
+        model = replace(model, options={**model.options, "batch_axis": False})
+        return model, Options(model, (*KNOWN_OPTIONS, "batch_axis"))
 
 
 def free_for_tactics(device: CudaDevice) -> int:
@@ -441,18 +487,22 @@ def free_now(device: CudaDevice) -> int:
     return available_bytes() if device.info.integrated else device.memory().free
 
 
-def precision_text(request: BuildRequest, library: Library, types: Sequence[str]) -> str:
-    """The precision of a plan, and the effect of another, as text. ``types``: the model file's."""
+def precision_text(request: BuildRequest, library: Library, metadata: Mapping[str, Any]) -> str:
+    """The precision of a plan, and the effect of another, as text. ``metadata``: the plan's."""
+    types = metadata["types"]
     has = ", ".join(types) or "no floating type"
-    if request.precision == "fp16":
+    if request.precision == "fp16" and library.api.weak_types:
         return f"built with precision = 'fp16': float16 where that is faster, else as the file has it ({has})"
+    if request.precision == "fp16":
+        kept = ", ".join(f"{count} {kind}" for kind, count in sorted(metadata.get("float32_nodes", {}).items()))
+        return f"built with precision = 'fp16': float16, and in float32 {kept or 'nothing'}"
     text = f"built in {has}, as the file has it"
     if "float32" not in types or "float16" in types:
         return text
-    would = "may be faster and takes half of the memory; compare the answers before you keep it"
-    if library.api.weak_types:
-        return f"{text}. options.precision = 'fp16' {would}"
-    return f"{text}. float16 {would}: {FP16_MEND}"
+    return (
+        f"{text}. options.precision = 'fp16' may be faster and takes half of the memory; compare the answers before "
+        "you keep it"
+    )
 
 
 class _Teller:

@@ -44,6 +44,15 @@ NAMES: Tuple[Name, ...] = (
     Name("IBuilderConfig", "builder_optimization_level", "8.6", "", True, "options.optimization_level"),
     Name("IBuilderConfig", "max_aux_streams", "8.6", "", True, "options.aux_streams"),
     Name("IBuilderConfig", "progress_monitor", "10.0", "", True, "progress; before it, elapsed time alone"),
+    Name("IRuntimeConfig", "create_runtime_cache", "", "", True, "kernels compiled at load are kept, timings are not"),
+    Name(
+        "IOptimizationProfile",
+        "profile_stream",
+        "11.4",
+        "",
+        True,
+        "where it is, a plan for a lane with sms is built on so many: else running it there is undefined",
+    ),
     Name("IBuilderConfig", "set_compute_capability", "", "", True, "options.compute_capabilities"),
     Name("IBuilderConfig", "num_compute_capabilities", "", "", True, "options.compute_capabilities"),
     Name(
@@ -54,6 +63,8 @@ NAMES: Tuple[Name, ...] = (
         False,
         "lets contexts share a profile; always so from 10, impossible before 8.6: a copy of each profile per lane",
     ),
+    Name("BuilderFlag", "VERSION_COMPATIBLE", "8.6", "", True, "options.version_compatible"),
+    Name("Runtime", "engine_host_code_allowed", "8.6", "", True, "as VERSION_COMPATIBLE"),
     Name("ParserError", "node_name", "10.0", "", True, "names the node of a parse error; before it, its number"),
     Name("ParserError", "node_operator", "10.0", "", True, "as node_name"),
     # --- running ---
@@ -117,6 +128,11 @@ class Api:
             config.set_memory_pool_limit(pools.TACTIC_DRAM, tactic_bytes)
 
     @property
+    def compiles_at_load(self) -> bool:
+        """Whether kernels are compiled when a context is made (TensorRT-RTX), and none are timed by a build."""
+        return self.has("IRuntimeConfig", "create_runtime_cache")
+
+    @property
     def profiles_shared(self) -> bool:
         """Whether several contexts can use one optimisation profile."""
         return (
@@ -149,8 +165,11 @@ class Api:
 
     # --- contexts ---
 
-    def create_context(self, engine: Any) -> Any:
-        """An execution context that has no device memory of its own; ``None`` on failure, as TensorRT returns it."""
+    def create_context(self, engine: Any, runtime: Any = None) -> Any:
+        """An execution context that has no device memory of its own; ``None`` on failure, as TensorRT returns it.
+        ``runtime``: the runtime's configuration, where it has one."""
+        if runtime is not None:
+            return engine.create_execution_context(runtime)
         if self.has("ExecutionContextAllocationStrategy", "USER_MANAGED"):
             return engine.create_execution_context(self.trt.ExecutionContextAllocationStrategy.USER_MANAGED)
         return engine.create_execution_context_without_device_memory()

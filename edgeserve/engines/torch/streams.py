@@ -17,9 +17,10 @@ from edgeserve.engines.base import Batch, Finished, LaneInfo, Pending, Result, S
 from edgeserve.engines.cuda.completion import DevicePending, StreamClock
 from edgeserve.engines.cuda.driver import open_driver
 from edgeserve.engines.cuda.lane_stream import NAME, LaneStream, lane_stream
-from edgeserve.engines.cuda.placed import Placed, merged, placed, refused, without
+from edgeserve.engines.cuda.placed import OF_ANOTHER_CONTEXT, Placed, merged, placed, refused, without
 from edgeserve.engines.device_arrays import DeviceArray
 from edgeserve.engines.ports import PackedBatch, Ports
+from edgeserve.engines.torch.graphs import Graphs
 from edgeserve.engines.torch.programs import TORCH_OF
 from edgeserve.errors import DeviceMissing, EngineError
 
@@ -135,7 +136,8 @@ class PinnedInputs:
 
 class CudaSession(Session):
     """One lane's use of a network on CUDA. ``enqueue(feeds)`` calls it; ``fail`` turns what torch raises into the
-    model's error; ``on_host`` names inputs that stay there, since the network takes them as numbers."""
+    model's error; ``on_host`` names inputs that stay there, since the network takes them as numbers; ``graphs``
+    makes the graphs that run it in place of ``enqueue``."""
 
     def __init__(
         self,
@@ -145,6 +147,7 @@ class CudaSession(Session):
         enqueue: Callable[[Dict[str, torch.Tensor]], List[torch.Tensor]],
         fail: Callable[[Exception, Dict[str, NDArray[Any]]], Exception],
         on_host: Callable[[], Container[str]],
+        graphs: Optional[Callable[[Any], Graphs]] = None,
     ) -> None:
         self._on_host = on_host
         self._shared: Any = stream_of(lane, choice)
@@ -153,7 +156,8 @@ class CudaSession(Session):
         self._beside = lane.depth > 1
         self._inward, self._outward = self._copy_streams() if self._beside else (self._stream, self._stream)
         self._ports = ports
-        self._enqueue = enqueue
+        self.graphs = graphs(self._stream) if graphs is not None else None
+        self._enqueue = self.graphs.run if self.graphs is not None else enqueue
         self._fail = fail
 
     def _copy_streams(self) -> Tuple[Any, Any]:
@@ -197,6 +201,8 @@ class CudaSession(Session):
         """The reason why an input cannot stay on the device, ``""`` without one."""
         if name in self._on_host() or ports.is_padded(name):
             return "padded or prepared"
+        if isinstance(self._shared, LaneStream) and self._shared.device.is_foreign(array.pointer):
+            return OF_ANOTHER_CONTEXT
         return "" if ports.dtype_of(name) in (None, array.dtype) else f"{array.dtype}, to be {ports.dtype_of(name)}"
 
     def _to_device(self, inputs: Dict[str, torch.Tensor], there: Sequence[Placed]) -> Dict[str, torch.Tensor]:

@@ -6,7 +6,8 @@ returns, in order; default ``["output"]``, or the keys of the dict that an expor
 (``"float32"``, ``"float16"``, ``"bfloat16"``: weights and floating inputs; what comes out is float32), ``threads`` (of
 one run on the CPU; default: the lane's), ``deterministic`` (operators that give the same bits each time; it holds for
 the whole process), ``channels_last`` (images and kernels lie so in memory: half-precision convolutions on a GPU are
-faster), ``compile`` (``torch.compile``, at load and for each batch size at warm-up), ``example``
+faster), ``graph`` (CUDA graphs: :mod:`edgeserve.engines.torch.graphs`),
+``compile`` (``torch.compile``, at load and for each batch size at warm-up), ``example``
 (``"module:function"``), ``cuda`` (the library for streams: ``auto`` or ``cuda-bindings``), ``batch_axis`` and those of
 :mod:`edgeserve.engines.ports`.
 
@@ -26,12 +27,14 @@ from numpy.typing import NDArray
 
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.base import Batch, Engine, Footprint, LaneInfo, OutputType, Result, RowFacts, Session, Values
+from edgeserve.engines.cuda.graphs import summed
 from edgeserve.engines.cuda.status import of_model
 from edgeserve.engines.host_session import HostSession
 from edgeserve.engines.options import Options
 from edgeserve.engines.ports import HALF_ROUNDING, PORT_OPTIONS, PackedBatch, Port, Ports
 from edgeserve.engines.python import NOMINAL_BYTES, import_function
 from edgeserve.engines.torch.failures import failure_of
+from edgeserve.engines.torch.graphs import Graphs
 from edgeserve.engines.torch.programs import EXPORTED, Program, read_program, storages
 from edgeserve.engines.torch.streams import CudaSession
 from edgeserve.engines.worker import worker_of
@@ -46,6 +49,7 @@ KNOWN_OPTIONS = (
     "deterministic",
     "channels_last",
     "compile",
+    "graph",
     "example",
     "cuda",
     "image",
@@ -54,6 +58,9 @@ KNOWN_OPTIONS = (
 )
 
 PRECISIONS = {"": None, "float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+SHAPES_KEPT = 4
+"""Graphs that are kept for each batch size, of the shapes that ran last."""
 
 WORK_PER_INPUT_BYTE = 32
 """Estimated working memory per byte of the largest batch's inputs, until a profile has measured it; as for ``onnx``."""
@@ -104,6 +111,8 @@ class TorchEngine(Engine):
                 f"{options.where('compile')}: {model.file} is TorchScript, which torch.compile does not take; export "
                 "it with torch.export, or name its module (function = 'module:Class')"
             )
+        self._graph = options.boolean("graph", False)
+        self._graphs: List[Graphs] = []  # of each lane that opened it
         self._deterministic = options.boolean("deterministic", False)
         self._example = options.text("example")
         self._cuda = options.text("cuda", "auto")
@@ -155,6 +164,9 @@ class TorchEngine(Engine):
 
     def unload(self) -> None:
         program, self._program, self._ports = self._program, None, None
+        for graphs in self._graphs:
+            graphs.clear()
+        self._graphs = []
         if program is not None:
             program.release()
             del program
@@ -166,10 +178,26 @@ class TorchEngine(Engine):
         self.loaded_ports()
         if self._on_cuda:
             try:
-                return CudaSession(lane, self._cuda, self.loaded_ports, self.call, self.failed, self._numbers)
+                return CudaSession(
+                    lane,
+                    self._cuda,
+                    self.loaded_ports,
+                    self.call,
+                    self.failed,
+                    self._numbers,
+                    self._new_graphs if self._graph else None,
+                )
             except EngineError as error:
                 raise of_model(self._name, error) from error
         return HostSession(self, self.threads_of(lane), worker_of(lane))
+
+    def _new_graphs(self, stream: Any) -> Graphs:
+        made = Graphs(self._name, self.call, stream, SHAPES_KEPT * len(self._model.batch), self._numbers())
+        self._graphs.append(made)
+        return made
+
+    def figures(self) -> Mapping[str, Any]:
+        return {"graphs": summed([each.counts for each in list(self._graphs)])} if self._graph else {}
 
     def example(self) -> Values:
         if self._example:
@@ -351,7 +379,8 @@ class TorchEngine(Engine):
         except Exception as error:
             raise self.failed(error, packed.feeds) from error
         self.loaded_ports().unpack(arrays, packed)
-        return max(0, int(peak - before)) * max(1, len(self._lanes))
+        copies = 2 if self._graph else 1  # graphs have memory besides the allocator's
+        return max(0, int(peak - before)) * max(1, len(self._lanes)) * copies
 
     # --- helpers ---
 

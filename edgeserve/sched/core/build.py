@@ -26,8 +26,9 @@ from edgeserve.units import NS_PER_S, NS_PER_US
 COPY_RATE_BYTES_PER_S = 12_000_000_000
 """Load-time seed where neither a profile, the model nor the device says: Clockwork's table moves 12.3 GB/s."""
 
-Footprints = Mapping[Tuple[str, str], Tuple[int, int]]
-"""(model, device) -> (weights, working memory) in bytes, as the engine said when it was loaded."""
+Footprints = Mapping[Tuple[str, str], Sequence[int]]
+"""(model, device) -> weights, working memory and, where it is known, what the models of a lane share, in bytes, as the
+engine said when it was loaded."""
 
 Measured = Mapping[Tuple[str, str], Mapping[int, Sequence[int]]]
 """(model, lane) -> batch size -> durations in ns, as measured by a warm-up; none where the model could not be tried."""
@@ -187,7 +188,10 @@ def _device(
     config: Config, name: str, profiles: Sequence[Profile], footprints: Footprints, resident: Sequence[str] | None
 ) -> Device:
     """A device with its models: bytes and load times from the engine, the profile or the configuration."""
-    device = Device(name, config.devices[name].memory_bytes, config.devices[name].headroom_bytes)
+    here = {model: footprint for (model, device), footprint in footprints.items() if device == name}
+    budget = config.devices[name].memory_bytes
+    budget = budget and max(1, budget - shared_bytes(config, name, here))
+    device = Device(name, budget, config.devices[name].headroom_bytes)
     lanes_here = [lane.name for lane in config.lanes.values() if lane.device == name]
     by_model = {profile.model: profile for profile in profiles}
     models = [
@@ -198,7 +202,7 @@ def _device(
         profile = by_model.get(model.name)
         weights, work = footprints.get(
             (model.name, name), (profile.weights_bytes, profile.work_bytes) if profile else (0, 0)
-        )
+        )[:2]
         bytes = model.memory_bytes or weights + work
         load_ns = (
             model.load_ns
@@ -206,11 +210,23 @@ def _device(
             or bytes * NS_PER_S // COPY_RATE_BYTES_PER_S
         )
         fits = bytes <= left
-        here = fits if resident is None else model.name in resident
-        device.add(Placement(model.name, name, bytes, load_ns, model.pinned), here)
-        if here:
+        is_here = fits if resident is None else model.name in resident
+        device.add(Placement(model.name, name, bytes, load_ns, model.pinned), is_here)
+        if is_here:
             left -= bytes
     return device
+
+
+def shared_bytes(config: Config, device: str, footprints: Mapping[str, Sequence[int]]) -> int:
+    """The memory that models of this device share, each lane's as large as the largest of its models needs: by the
+    footprints of models by name. It stays while they come and go."""
+    largest: Dict[str, int] = {}
+    for name, footprint in footprints.items():
+        model = config.models[name]
+        for lane in model_lanes(config, model):
+            if config.lanes[lane].device == device and not model.memory_bytes:
+                largest[lane] = max(largest.get(lane, 0), *footprint[2:], 0)
+    return sum(largest.values())
 
 
 def _policy(config: Config, name: str, apps: Sequence[App]) -> Policy:

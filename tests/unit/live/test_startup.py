@@ -163,6 +163,25 @@ def test_the_first_model_on_a_card_has_the_context_of_cuda_in_its_footprint(monk
     assert device["used_bytes"] == (1 << 30) + NOMINAL_BYTES, "what is gone, the first model in it, and the second"
 
 
+def test_the_first_model_on_a_lane_with_multiprocessors_of_its_own_has_their_context_too(monkeypatch):
+    free = iter([10 << 30, 9 << 30, 9 << 30, (9 << 30) - (80 << 20)])  # by the card's first model, and by the lane's
+    monkeypatch.setattr(runtime_core, "card_free_bytes", lambda index: next(free))
+    lanes = {"first": "gpu0", "second": "gpu1", "third": "gpu1"}
+    config = parse_config(
+        {
+            "device": {"gpu": {"kind": "cuda", "memory": "8GiB"}},
+            "lane": {"gpu0": {"device": "gpu"}, "gpu1": {"device": "gpu", "sms": 4}},
+            "app": {name: {"model": name} for name in lanes},
+            "model": {
+                name: {"engine": "synthetic", "expected": {"1": "1ms"}, "lanes": [lane]} for name, lane in lanes.items()
+            },
+        }
+    )
+    with Runtime(config) as runtime:
+        used = runtime.stats()["devices"]["gpu"]["used_bytes"]
+    assert used == (1 << 30) + (80 << 20) + NOMINAL_BYTES
+
+
 @pytest.mark.parametrize("tells", [True, False], ids=["NVML", "nothing tells"])
 @pytest.mark.parametrize("in_turn", [True, False])
 def test_a_model_in_a_process_of_its_own_has_its_context_of_cuda_in_its_footprint(monkeypatch, caplog, tells, in_turn):

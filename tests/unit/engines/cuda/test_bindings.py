@@ -40,6 +40,7 @@ with device.current():
     stream.synchronize()
     assert stream.done() and back.array((16,), np.float32).tolist() == list(range(16))
     stream.fill(buffer, 7, 8)
+    assert not device.is_foreign(buffer.pointer)
     shared = Staged(device, 16)
     assert shared.mapped and shared.pointer == shared.host.host_pointer
     start, end = device.event(), device.event(timing=False)

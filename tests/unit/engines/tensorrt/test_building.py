@@ -106,12 +106,6 @@ def fails(kind, words, **how):
         fails(
             BuildOutOfMemory, "too little memory to build: .*Lower options.workspace .now 1KiB", workspace_bytes=1024
         ),
-        fails(
-            EngineError,
-            r"precision = 'fp16', but tensorrt 11.4.0 builds only the types.*autocast",
-            version="11.4",
-            precision="fp16",
-        ),
         fails(EngineError, "options.dla_core = 1, but this device has 1 DLA core for", precision="fp16", dla_core=1),
         fails(EngineError, "dla_core = 0: DLA cores compute in float16 or int8; set .*'fp16'", dla_core=0),
         fails(

@@ -37,7 +37,12 @@ def config(tmp_path, **options):
 
 def test_a_small_model_is_built_and_run(double):
     assert diagnose.findings(None) == [
-        ("tensorrt", "good", "tensorrt 10.3.0 built and ran a small model in 0.0 s on double 0, 2 CUDA graphs", "")
+        (
+            "tensorrt",
+            "good",
+            "tensorrt 10.3.0 built and ran a small model in 0.0 s on double 0, 2 CUDA graphs, 1 DLA core",
+            "",
+        )
     ]
     assert double.leaks() == []
 
@@ -57,6 +62,17 @@ def test_whether_the_plan_of_a_model_is_there(double, tmp_path):
     subject, status, text, _ = diagnose.findings(config(tmp_path))[1]
     assert (subject, status) == ("plan of net", "good")
     assert text.endswith("built in 0 s")
+
+
+@pytest.mark.parametrize(("version", "has"), [("10.3", True), ("10.13", False), ("11.4", True), ("rtx", False)])
+def test_a_dla_core_that_this_release_lacks_is_said_before_a_build(version, has, tmp_path, monkeypatch):
+    with trt_worlds.world(monkeypatch, version):
+        monkeypatch.setattr(diagnose, "look", diagnose.main)
+        found = diagnose.findings(config(tmp_path, dla_core=0, precision="fp16"))
+    assert ("1 DLA core" in found[0][2]) == has
+    subject, status, text, mend = found[1]
+    assert (subject, status) == ("plan of net", "note" if has else "wrong")
+    assert has or (text.endswith("has 0 DLA cores here") and "11.4 and later on AGX Orin" in mend)
 
 
 def look_here(choice, limit_s=0.0, plan="", plugins=()):

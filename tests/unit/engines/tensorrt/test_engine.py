@@ -20,6 +20,10 @@ import trt_double
 import trt_worlds
 
 import edgeserve
+from edgeserve.commands.measure import StopRule
+from edgeserve.commands.profile import print_outcomes, profile_model
+from edgeserve.config.loading import load_config
+from edgeserve.config.profiles import read_profile
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines import make_engine
 from edgeserve.engines.base import Batch, run_whole
@@ -131,12 +135,25 @@ def test_a_plan_of_another_version_of_the_library_is_not_run(monkeypatch, builds
     assert len(builds) == 2
 
 
+def test_a_plan_that_later_versions_run_too_is_found_by_them(monkeypatch, builds, tmp_path):
+    for version in ("10.3", "10.7", "11.0"):
+        with trt_worlds.world(monkeypatch, version, in_process=False):
+            loads(made(tmp_path, options={"version_compatible": True}))
+    assert len(builds) == 1
+    with trt_worlds.world(monkeypatch, "8.6", in_process=False):  # which is older: the plan is refused, and built anew
+        loads(made(tmp_path, options={"version_compatible": True}))
+    assert len(builds) == 2
+    with trt_worlds.world(monkeypatch, "8.5", in_process=False), pytest.raises(EngineError, match="needs TensorRT 8.6"):
+        made(tmp_path, options={"version_compatible": True}, batch=(1, 2)).load()
+
+
 @pytest.mark.parametrize(
     ("version", "options", "said"),
     [
         ("10.3", {}, "built in float32, as the file has it. options.precision = 'fp16' may be faster"),
         ("10.3", {"precision": "fp16"}, "built with precision = 'fp16': float16 where that is faster"),
-        ("11.4", {}, "built in float32, as the file has it. float16 may be faster .*: convert the ONNX file"),
+        ("11.4", {}, "built in float32, as the file has it. options.precision = 'fp16' may be faster"),
+        ("11.4", {"precision": "fp16"}, "built with precision = 'fp16': float16, and in float32 nothing"),
     ],
 )
 def test_at_load_a_line_says_which_precision_it_has(version, options, said, tmp_path, monkeypatch, caplog):
@@ -145,8 +162,42 @@ def test_at_load_a_line_says_which_precision_it_has(version, options, said, tmp_
     with trt_worlds.world(monkeypatch, version):
         for _ in range(2):  # built, then found
             loads(made(tmp_path, options=options))
-    lines = [line for line in map(str, caplog.messages) if "as the file has it" in line]
+    lines = [line for line in map(str, caplog.messages) if "built " in line and "plan was" not in line]
     assert len(lines) == 2 and all(re.search(said, line) for line in lines), lines
+
+
+@pytest.mark.parametrize("version", ["10.3", "11.4", "rtx"])
+def test_half_precision_changes_neither_types_nor_answers_much(version, tmp_path, monkeypatch):
+    """float16 by the builder's choice, or by casts in the graph: clients see no difference."""
+    answers = []
+    for options in ({}, {"precision": "fp16"}):
+        with trt_worlds.loaded(
+            monkeypatch, str(tmp_path), onnx_models.linear(str(tmp_path)), version, options=options
+        ) as (
+            _,
+            _,
+            _,
+            session,
+        ):
+            (result,), _ = run_whole(session, Batch([{"x": np.array([1, -2, 0.1, 4], np.float32)}], 1))
+            answers.append(result.outputs["y"])
+    assert [answer.dtype for answer in answers] == [np.float32, np.float32]
+    assert np.allclose(*answers, rtol=2e-3)
+
+
+def test_kernels_that_were_compiled_at_load_are_kept_where_they_fit(tmp_path, monkeypatch):
+    file = onnx_models.linear(str(tmp_path))
+
+    def compiled(**options):
+        with trt_worlds.loaded(monkeypatch, str(tmp_path), file, "rtx", options=options) as (cuda, _, _, _):
+            return cuda.compiled
+
+    assert [compiled(), compiled()] == [1, 0]
+    (kept,) = glob.glob(str(tmp_path / "plans" / "*.kernels"))
+    with open(kept, "wb") as other:
+        other.write(b"of another driver")
+    assert [compiled(), compiled()] == [1, 0]
+    assert compiled(timing_cache=False) == 1
 
 
 @pytest.mark.parametrize("integrated", [True, False])
@@ -246,6 +297,7 @@ def no_library(patch, cuda):
 def shape_of_values(patch, cuda):
     kind = __import__("tensorrt").IExecutionContext
     patch.setattr(kind, "get_tensor_shape", lambda self, name: (-1, 4))
+    patch.setattr(kind, "get_max_output_size", lambda self, name: -1)
 
 
 @pytest.mark.parametrize(
@@ -336,6 +388,24 @@ def test_served_from_a_configuration(double, tmp_path):
 
 def onnx_weights():
     return np.arange(12, dtype=np.float32).reshape(4, 3) / 10
+
+
+@pytest.mark.parametrize("graph", [True, False])
+def test_stats_and_profiles_tell_of_graphs(graph, double, tmp_path, monkeypatch, capsys):
+    onnx_models.linear(str(tmp_path))
+    (tmp_path / "edge.toml").write_text(TOML.replace("plans = ", "graph = false, plans = ") if not graph else TOML)
+    with edgeserve.Runtime.from_config(str(tmp_path / "edge.toml")) as runtime:
+        runtime.infer("net", {"x": np.zeros(4, np.float32)})
+        told = runtime.stats()["models"]["net"].get("engine", {})
+    assert (told["gpu"]["graphs"]["replayed"] >= 1 and told["gpu"]["graphs"]["captured"] == 6) if graph else not told
+    config = load_config(str(tmp_path / "edge.toml"))
+    rule = StopRule(runs_min=3, runs_max=3, time_ns_max=10**9)
+    outcome = profile_model(config, "net", "gpu0", (1, 2), str(tmp_path / "profiles"), "d", rule)
+    assert not outcome.why
+    kept = read_profile(outcome.path).circumstances["lanes"]["gpu0"].get("graphs", {})
+    assert (kept["replayed"] > kept["enqueued"]) if graph else not kept
+    print_outcomes([outcome], "profiles", "d")
+    assert ("batches were CUDA graphs" in capsys.readouterr().out) == graph
 
 
 def test_frames_are_prepared_in_the_plan(monkeypatch, tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 
 import numpy as np
 import pytest
@@ -12,10 +13,13 @@ pytest.importorskip("onnxruntime", reason="the double computes with onnxruntime;
 
 import cuda_double
 import onnx_models
+import pycuda_double
 import trt_double
 import trt_worlds
 from cuda_double import Misuse, Use
 
+from edgeserve.config.schema import ModelConfig
+from edgeserve.engines import make_engine
 from edgeserve.engines.base import Batch, run_batch, run_whole
 from edgeserve.engines.cuda.device import CudaStream
 from edgeserve.engines.device_arrays import DeviceArray, on_device
@@ -133,6 +137,45 @@ def test_lanes_count_in_the_footprint(monkeypatch, tmp_path):
         two.unload()
 
 
+def test_what_a_lanes_models_share_is_counted_once_as_it_is_allocated(monkeypatch, tmp_path):
+    """Footprints of several models: their own memory in sum, what they share as large as the largest needs."""
+    file = onnx_models.linear(str(tmp_path))
+    with trt_worlds.world(monkeypatch, "10.3") as cuda:
+        engines = [trt_worlds.made(str(tmp_path), file, name=f"m{size}", batch=(size,)) for size in (2, 8, 4)]
+        lane, before = trt_worlds.new_lane(), cuda.free_bytes()
+        footprints = [engine.load() for engine in engines]
+        for engine in engines:
+            engine.open(lane)
+        took = before - cuda.free_bytes()
+        own = sum(footprint.work_bytes for footprint in footprints)
+        assert took == own + max(footprint.shared_bytes for footprint in footprints)
+        for engine in engines:
+            engine.unload()
+        trt_worlds.close(lane)
+
+
+@pytest.mark.parametrize("version", ["8.6", "10.3", "11.4", "rtx"])
+def test_a_lane_with_multiprocessors_of_its_own_runs_plans_that_were_built_for_them(version, monkeypatch, tmp_path):
+    file = onnx_models.linear(str(tmp_path))
+    with trt_worlds.world(monkeypatch, version) as cuda:
+        plans = set()
+        for sms in (0, 4):
+            lane = trt_worlds.new_lane(name="gpu0", sms=sms)
+            model = ModelConfig(
+                "m", "tensorrt", file=file, batch=(1, 2), options={"plans": str(tmp_path / "plans"), "aux_streams": 2}
+            )
+            engine = make_engine(model, [lane], str(tmp_path))
+            engine.load()
+            session = engine.open(lane)
+            np.testing.assert_allclose(outputs_of(session, 2.0), x(2.0)["x"] @ WEIGHTS, rtol=1e-6)
+            assert (len(cuda.stream_greens) >= 5) == bool(sms)  # the lane's, its copies', those beside
+            plans |= set(glob.glob(str(tmp_path / "plans" / "*.plan")))
+            engine.unload()
+            trt_worlds.close(lane)
+            assert cuda.leaks() == []
+    assert len(plans) == 2
+
+
 @pytest.mark.parametrize(("context", "counted"), [(300 << 20, 300 << 20), (3 << 30, 1 << 30)])
 def test_the_first_model_on_a_board_counts_cudas_context_too(monkeypatch, tmp_path, context, counted):
     file = onnx_models.linear(str(tmp_path))
@@ -152,6 +195,44 @@ def test_int64_beyond_int32_is_refused_before_version_10(monkeypatch, tmp_path):
         with pytest.raises(EngineError, match=r"input 'ids' has values from .*; this TensorRT \(8.6.0\) computes them"):
             session.launch(Batch([{"ids": np.array([2**40])}], 1))
         assert run_whole(session, Batch([{"ids": np.array([3])}], 1))[0][0].outputs["y"].shape == (1,)
+
+
+# --- shapes that depend on values -------------------------------------------------------------------------------------
+
+
+def found(directory, rows=1):
+    """A network whose output has a column for each positive number of its input."""
+    nodes = [
+        onnx_models.helper.make_node("Relu", ["x"], ["seen"]),
+        onnx_models.helper.make_node("NonZero", ["seen"], ["y"]),
+    ]
+    dims = [rows or "B", 5]
+    return onnx_models.save(
+        directory, "found", nodes, [("x", onnx_models.FLOAT, dims)], [("y", onnx_models.INT64, [2, "N"])]
+    )
+
+
+@pytest.mark.parametrize("integrated", [False, True])
+@pytest.mark.parametrize("version", ["10.3", "11.4"])
+def test_an_output_whose_shape_depends_on_values(integrated, version, monkeypatch, tmp_path):
+    board = {"attributes": {"INTEGRATED": int(integrated)}}
+    with loaded(monkeypatch, tmp_path, version, found(str(tmp_path)), batch=(1,), cuda=board) as (cuda, _, _, session):
+        items = [{"x": np.array([row], np.float32)} for row in ([1, -1, 2, 0, 3], [-1] * 5, [4] * 5)]
+        answers = [run_whole(session, Batch([item], 1))[0][0].outputs["y"] for item in items]
+        assert [answer.tolist() for answer in answers] == [
+            [[0, 0, 0], [0, 2, 4]],
+            [[], []],
+            [[0] * 5, [0, 1, 2, 3, 4]],
+        ]
+        assert session.graphs == 0
+
+
+def test_rows_that_are_no_items_are_not_batched(monkeypatch, tmp_path):
+    with trt_worlds.world(monkeypatch, "10.3") as cuda:
+        for file, batch in ((found(str(tmp_path), 0), (1, 2)), (found(str(tmp_path), 0), (1,))):
+            with pytest.raises(EngineError, match=r"output 'y' depends on .*Set \[model.m\] batch = \[1\], and export"):
+                trt_worlds.made(str(tmp_path), file, batch=batch).load()
+        assert cuda.leaks() == []
 
 
 # --- graphs -----------------------------------------------------------------------------------------------------------
@@ -191,25 +272,29 @@ def test_other_shapes_than_the_captured_ones_run_without_a_graph(monkeypatch, tm
             np.testing.assert_allclose(result, np.arange(0.5, width, 2))
 
 
-def test_graphs_come_back_once_other_shapes_stay(monkeypatch, tmp_path):
+def test_graphs_come_back_once_other_shapes_stay_and_few_shapes_keep_theirs(monkeypatch, tmp_path):
     ranges = {"ranges": {"x": [[1, 2], [1, 8], [1, 16]]}}
     file = onnx_models.pooled(str(tmp_path))
-    with loaded(monkeypatch, tmp_path, file=file, batch=(1,), options=ranges) as (cuda, _, _, session):
+    with loaded(monkeypatch, tmp_path, file=file, batch=(1,), options=ranges) as (cuda, _, engine, session):
 
-        def launches(width, count):
+        def launches(*widths):
             before = len(cuda.log)
-            for _ in range(count):
+            for width in widths:
                 item = {"x": np.arange(width, dtype=np.float32)[None]}
                 result = run_whole(session, Batch([item], 1))[0][0].outputs["y"]
                 np.testing.assert_allclose(result, np.arange(0.5, width, 2))
             return [call[0] for call in cuda.log[before:]].count("launch")
 
-        assert launches(8, 4) == 4
-        assert launches(4, 8) == 0, "an odd shape is enqueued"
-        assert launches(4, 12) >= 10, "of each slot one more, then its graph"
-        assert session.graphs == 2, "those of the old shape are gone"
-        assert launches(8, 1) + launches(4, 1) + launches(8, 1) == 0, "shapes that alternate are worth no graph"
-        assert launches(8, 20) >= 8
+        assert launches(*[8] * 4) == 4
+        assert launches(*[4] * 8) == 0, "an odd shape is enqueued"
+        assert launches(*[4] * 12) >= 10, "of each slot one more, then its graph"
+        assert launches(*[8, 8, 4, 4] * 3) == 12, "shapes that alternate keep their graphs"
+        assert launches(*[2, 6, 10, 12] * 2) == 0, "each takes the place of the one that was not used for longest"
+        assert min(launches(*[width] * 20) for width in (8, 4, 14, 16)) >= 8
+        told = engine.figures()["graphs"]
+        assert told["replayed"] == [call[0] for call in cuda.log].count("launch")
+        assert told["captured"] - told["dropped"] == session.graphs
+        assert told["dropped"] >= 2 and told["enqueued"] >= 8
 
 
 def test_no_graph_is_captured_while_another_batch_waits(monkeypatch, tmp_path):
@@ -349,6 +434,22 @@ def test_an_input_on_the_device_that_must_be_cast_fails_alone(monkeypatch, tmp_p
         wrong, good = run_batch(session, Batch([{"x": wide}, x(1.0)], 2))[0]
         assert "input 'x' lies on the GPU, and is float64, to be cast to float32 there" in str(wrong.error)
         np.testing.assert_allclose(good.outputs["y"], x(1.0)["x"] @ WEIGHTS, rtol=1e-6)
+
+
+def test_pycudas_arrays_are_copied_within_the_device_and_those_of_another_context_refused(monkeypatch, tmp_path):
+    with loaded(monkeypatch, tmp_path) as (cuda, _, _, session):
+        mine, its = (pycuda_double.GPUArray(cuda, x(2.0)["x"], autoinit) for autoinit in (False, True))
+        before = len(cuda.log)
+        good, wrong = run_batch(session, Batch([{"x": on_device(mine)}, {"x": on_device(its)}], 2))[0]
+        np.testing.assert_allclose(good.outputs["y"], x(2.0)["x"] @ WEIGHTS, rtol=1e-6)
+        assert "is of another CUDA context (import pycuda.autoprimaryctx, not pycuda.autoinit)" in str(wrong.error)
+        calls = [call[0] for call in cuda.log[before:]]
+        assert calls.count("copy_on_device") == 1 and "copy_to_device" not in calls
+        assert cuda_double.LEGACY in [call[2] for call in cuda.log[before:] if call[0] == "record"], (
+            "its stream is awaited"
+        )
+        mine.free()
+        its.free()
 
 
 # --- streams beside the lane's ---

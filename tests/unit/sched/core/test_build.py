@@ -104,6 +104,15 @@ def test_bytes_are_those_of_the_file_else_of_the_engine_else_of_the_profile():
     assert (unknown.bytes, unknown.load_ns) == (0, 0)
 
 
+def test_memory_that_models_of_a_lane_share_is_kept_once_for_each_lane():
+    models = {name: {1: 10, "lanes": lanes} for name, lanes in (("m", ["a", "b"]), ("n", ["a"]), ("o", ["b"]))}
+    table = config(models, device={"cpu": {"memory": "1KB"}}, lane={"a": {}, "b": {}})
+    said = {("m", "cpu"): (100, 20, 7), ("n", "cpu"): (100, 20, 50), ("o", "cpu"): (100, 20, 3)}
+    device = build_scheduler(table, footprints=said).devices["cpu"]
+    assert device.budget_bytes == 1000 - (50 + 7)
+    assert [placement.bytes for placement in device.placements.values()] == [120] * 3
+
+
 def test_load_times_are_those_of_the_file_else_of_the_profile_else_of_the_bus():
     def load_ns(models, profiles=(), **sections):
         return build_scheduler(config(models, **sections), profiles).devices["cpu"].placements["m"].load_ns

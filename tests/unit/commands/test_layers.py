@@ -1,0 +1,72 @@
+"""``edgeserve profile --layers``, with ONNX Runtime and on the double of TensorRT."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+pytest.importorskip("onnx", reason="the onnx package makes the test models; pip install -e '.[test]'")
+pytest.importorskip("onnxruntime", reason="the double computes with onnxruntime; pip install -e '.[onnx]'")
+
+import onnx_models
+import trt_worlds
+
+from edgeserve.cli import main
+from edgeserve.commands.layers import layer_times
+from edgeserve.config.loading import load_config
+from edgeserve.errors import EngineError
+
+TOML = """
+[device.d]
+kind = "KIND"
+
+[lane.l]
+device = "d"
+
+[model.m]
+engine = "ENGINE"
+file = "pooled.onnx"
+batch = [1, 2]
+OPTIONS
+
+[app.a]
+model = "m"
+slo = "1s"
+"""
+
+
+@pytest.mark.parametrize(
+    ("engine", "kind", "options"),
+    [
+        ("onnx", "cpu", "shapes = { x = [1, 8] }"),
+        (
+            "tensorrt",
+            "cuda",
+            'shapes = { x = [1, 8] }\noptions = { plans = "plans", ranges = { x = [[1, 2], [1, 8], [1, 16]] } }',
+        ),
+    ],
+)
+def test_each_layer_is_told_with_its_share(engine, kind, options, tmp_path, monkeypatch, capsys):
+    onnx_models.pooled(str(tmp_path))
+    file = tmp_path / "edge.toml"
+    file.write_text(TOML.replace("KIND", kind).replace("ENGINE", engine).replace("OPTIONS", options))
+    with trt_worlds.world(monkeypatch, "10.3") as cuda:
+        assert main(["profile", str(file), "--layers"]) == 0
+        said = capsys.readouterr().out
+        assert main(["profile", str(file), "--layers", "--json"]) == 0
+        (told,) = json.loads(capsys.readouterr().out)
+        assert cuda.leaks() == []
+    assert "m on l, a batch of 2: 2 layers, " in said and "%" in said
+    times = [took_ns for name, took_ns in told["layers_ns"].items() if "AveragePool" in name]
+    assert times and min(told["layers_ns"].values()) >= 0 and max(times) > 0
+    assert not (tmp_path / "profiles").exists()
+
+
+def test_an_engine_that_cannot_tell_says_so(tmp_path):
+    file = tmp_path / "edge.toml"
+    file.write_text(
+        TOML.replace("KIND", "cpu").replace("ENGINE", "synthetic").replace("OPTIONS", 'options = {c0 = "1ms"}')
+    )
+    with pytest.raises(EngineError, match="engine 'synthetic' does not time layers; engines 'onnx' and 'tensorrt' do"):
+        layer_times(load_config(str(file)), "m", "l", 1)
