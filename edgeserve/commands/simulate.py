@@ -17,6 +17,7 @@ from edgeserve.config.schema import Config
 from edgeserve.device.circumstances import power_mode
 from edgeserve.errors import ConfigError
 from edgeserve.live.preflight import import_policies
+from edgeserve.live.sensors import with_headroom
 from edgeserve.sched.core.build import build_scheduler, policy_of
 from edgeserve.sched.policies import POLICIES
 from edgeserve.sim.host import Measured, charged
@@ -272,6 +273,7 @@ def _replay(args: argparse.Namespace) -> int:
             f"{args.replay} does not hold its configuration; name the server's: "
             f"edgeserve simulate edge.toml --replay {args.replay}"
         )
+    config = with_headroom(config)
     import_policies(config)
     profiles = find_profiles(
         profiles_directory(config, args.profiles), elsewhere=True, mode=power_mode(), models=config.models
