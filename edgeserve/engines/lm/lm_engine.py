@@ -66,6 +66,7 @@ KNOWN_OPTIONS = (
     "type_k",
     "type_v",
     "flash_attn",
+    "ubatch",
     "long_conversation",
     "precision",
     "prefix_cache",
