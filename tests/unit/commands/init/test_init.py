@@ -20,7 +20,7 @@ from edgeserve.device import boards
 from edgeserve.device.boards import KINDS, Board
 from edgeserve.engines.describe import FileDescription, describe
 from edgeserve.engines.gguf import read_header
-from edgeserve.engines.lm.lm_engine import KNOWN_OPTIONS
+from edgeserve.engines.lm.lm_options import KNOWN_OPTIONS
 from edgeserve.engines.ports import Port
 from edgeserve.engines.tensorrt import tensorrt_engine as engine_module
 from edgeserve.errors import ConfigError, EngineError
