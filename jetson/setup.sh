@@ -16,7 +16,8 @@ usage: jetson/setup.sh [options]
   --prefix DIR          where the program goes (/opt/edgeserve; workstation: ~/.local/share/edgeserve)
   --config FILE         configuration (/etc/edgeserve/edge.toml; workstation: PREFIX/edge.toml); an existing one stays
   --python PATH         this Python instead of the system's
-  --onnxruntime WHEEL   a GPU build of ONNX Runtime for this JetPack (file or URL), instead of the CPU build
+  --onnxruntime WHEEL   a GPU build of ONNX Runtime for this JetPack (file or URL), instead of the CPU build;
+                        try (JetPack 7): the general build for CUDA 13, kept where a kernel runs with it on this GPU
   --index URL           take onnxruntime-gpu from this package index for Jetson (NVIDIA's Jetson AI Lab has one per
                         JetPack and CUDA version: docs/start/jetson.md)
   --language            also llama.cpp, built for this machine's GPU: once, which takes a while (half an hour and more on
@@ -91,6 +92,11 @@ look() {
         warn "L4T 36.4.7: large GPU allocations fail earlier than before (NvMapMemAllocInternalTagged, error 12);" \
             "give [device.*] memory some room"
     fi
+    if [ "$ORT_WHEEL" = try ]; then
+        [ "$FAMILY" = 7 ] || die "--onnxruntime try is for JetPack 7, this is JetPack $FAMILY" \
+            "give the wheel for it (docs/start/jetson.md)"
+        ORT_WHEEL=onnxruntime-gpu
+    fi
     find_python
 }
 
@@ -140,13 +146,14 @@ find_python() {
 
 # --- the steps ---------------------------------------------------------------------------------------------------------
 
-apt_packages() {    # what pip cannot bring: venv, JetPack's TensorRT with its Python module
+apt_packages() {    # what pip cannot bring: venv, CUDA's libraries, TensorRT's Python module, which needs its libraries.
+    # The package tensorrt would bring headers, samples and documents too.
     case "$FAMILY" in
-        5) echo python3.8-venv python3-pip nvidia-cuda tensorrt python3-libnvinfer ;;
-        6) echo python3.10-venv python3-pip nvidia-cuda tensorrt python3-libnvinfer ;;
-        7) echo python3.12-venv python3-pip nvidia-cuda tensorrt python3-libnvinfer ;;
+        5) echo python3.8-venv python3-pip nvidia-cuda python3-libnvinfer ;;
+        6) echo python3.10-venv python3-pip nvidia-cuda python3-libnvinfer ;;
+        7) echo python3.12-venv python3-pip nvidia-cuda python3-libnvinfer ;;
     esac
-    if [ "$LANGUAGE" = yes ]; then echo build-essential; fi
+    if [ "$LANGUAGE" = yes ]; then echo build-essential nvidia-cuda-dev; fi
 }
 
 system_packages() {
@@ -243,6 +250,7 @@ program() {    # the sources, copied: pip in a chroot sees them, and a checkout 
     fi
     llama_cpp "${pip[@]}"
     pip_install "${pip[@]}"
+    if [ "$ORT_WHEEL" = onnxruntime-gpu ]; then keep_if_it_runs "${pip[@]}"; fi
     put_file "$stamp" 644 <<< "$digest"
 }
 
@@ -284,6 +292,13 @@ pip_install() {
         in_root "$@" install --quiet --constraint "$PREFIX/constraints.txt" --no-deps --index-url "$ORT_INDEX" onnxruntime-gpu
     fi
     in_root "$@" install --quiet --constraint "$PREFIX/constraints.txt" "${words[@]}"
+}
+
+keep_if_it_runs() {    # the general GPU build names no board among its kernels: one that runs is the proof
+    if [ "$DRY_RUN" = yes ] || asks "$PREFIX/venv/bin/python" -m edgeserve.commands.doctor.probes; then return 0; fi
+    warn "no kernel of the general build of ONNX Runtime runs on this GPU: back to the CPU build"
+    in_root "$@" uninstall --quiet --yes onnxruntime-gpu
+    in_root "$@" install --quiet --constraint "$PREFIX/constraints.txt" onnxruntime
 }
 
 configuration() {

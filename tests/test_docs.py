@@ -702,7 +702,7 @@ INTERFACE = {  # heading of docs/reference/policy-interface.md -> class, and wha
     "Change": (Change, set()),
     "Latency": (
         BatchTime,
-        {"observe", "forget", "set_speed", "model", "lane", "age_ns", "version", "learns_work"},
+        {"observe", "forget", "set_speed", "set_clocks", "model", "lane", "age_ns", "version", "learns_work"},
     ),
 }
 

@@ -7,6 +7,7 @@ Statistics are pure functions on lists of nanoseconds; the clock is handed in. F
 from __future__ import annotations
 
 import math
+import time
 from typing import Callable, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
 import numpy as np
@@ -14,6 +15,7 @@ import numpy as np
 from edgeserve.config.profiles import QUANTILES, Timing
 from edgeserve.engines.base import Batch, Engine, Session, Values, run_whole
 from edgeserve.engines.warm import batch_to_time, time_run_ns
+from edgeserve.units import NS_PER_S, ns_to_s
 
 NORMAL_95 = 1.96
 """Two-sided 95 % of the normal distribution: the interval of a rank is that of a binomial count."""
@@ -21,6 +23,10 @@ NORMAL_95 = 1.96
 PROMPT_TOKENS, PROMPT_RUNS = 128, 5
 """The prompt that is read to measure reading: long enough that a run's fixed costs count little, read within a second.
 """
+
+REST_NS, RESTS_MAX = NS_PER_S, 3
+"""How long a device rests before a batch that is to find its clocks low, and how often: governors lower the clock of an
+idle device within 0.1 s."""
 
 DRIFT_RUNS_MIN = 10
 """Fewer runs than this have fifths of one run: drift cannot be judged."""
@@ -146,6 +152,25 @@ def measure_prompt(
         run_whole(session, Batch([{**item, "tokens": prompt, "max_tokens": 1}], 1))
         taken.append(clock_ns() - begun_ns)
     return int(np.median(taken)) // tokens if taken else 0
+
+
+def measure_rested(
+    session: Session,
+    item: Values,
+    size: int,
+    clock_ns: Clock,
+    rule: StopRule,
+    sequences: bool = False,
+    rest: Callable[[float], None] = time.sleep,
+) -> int:
+    """What a batch of ``size`` takes after :data:`REST_NS` in which nothing ran: the median of as many as ``rule``
+    leaves time for; 0 where that is none."""
+    taken: List[int] = []
+    for _ in range(min(RESTS_MAX, rule.time_ns_max // REST_NS)):
+        batch = batch_to_time(item, size, sequences)
+        rest(ns_to_s(REST_NS))
+        taken.append(time_run_ns(session, batch, clock_ns))
+    return int(np.median(taken)) if taken else 0
 
 
 def measure_loads(engine: Engine, clock_ns: Clock, loads_max: int = 3, time_ns_max: int = 3 * 10**9) -> int:

@@ -32,14 +32,17 @@ from edgeserve.commands.measure import (
     fit_affine,
     measure_loads,
     measure_prompt,
+    measure_rested,
     measure_size,
     medians,
     summarise,
 )
 from edgeserve.commands.measure_machine import lines_of, profile_machine
+from edgeserve.commands.profile_modes import share_modes
 from edgeserve.config.machine import device_name, device_slug
 from edgeserve.config.machine_costs import machine_path
 from edgeserve.config.profile_match import differences, identity, lane_settings
+from edgeserve.config.profile_record import Clocks
 from edgeserve.config.profiles import (
     LaneProfile,
     Profile,
@@ -49,7 +52,7 @@ from edgeserve.config.profiles import (
     write_profile,
 )
 from edgeserve.config.schema import Config, LaneConfig, ModelConfig
-from edgeserve.device.circumstances import circumstances, power_mode
+from edgeserve.device.circumstances import circumstances, gpu_clocks, power_mode
 from edgeserve.device.host import busy_time, clocks_mhz, load_average, others_busy
 from edgeserve.engines import lane_info, make_engine
 from edgeserve.engines.base import Engine, LaneInfo, Session, Values
@@ -299,9 +302,7 @@ def _profile(
     try:
         for done, app in enumerate(strangers):
             progress(f"{app} alone", done)
-            items = example_items(config.apps[app], entry_nodes(config, model_name)[app], config.directory)
-            times = measure_alone(session, items, clock_ns, ALONE_FACTOR * rule.time_ns_max, stopped)
-            alone[app] = tuple(sorted(times))
+            alone[app] = _alone(config, model_name, app, session, clock_ns, rule, stopped)
             if stopped():
                 return ModelOutcome(model_name, lane, (), kept, INTERRUPTED, path)
         if not todo:
@@ -316,6 +317,7 @@ def _profile(
         noted, before_all = _watched(pinned.cores), circumstances()
         timings = {size: timing for size, timing in before.timings.items() if size not in todo}
         read_ns = _prompt_token_ns(engine, session, item, clock_ns, _bounded(stopped, rule, clock_ns))
+        known = replace(before, load_ns=load_ns, alone=alone, prompt_token_ns=read_ns)
         for done, size in enumerate(todo):
             progress(f"batch {size}", done)
             samples = measure_size(session, item, size, clock_ns, rule, stopped, engine.makes_sequences)
@@ -330,11 +332,14 @@ def _profile(
                 **noted(),
                 "device": {"before": before_all, "after": circumstances()},
             }
-            profile = _write(path, profile, lane, _fitted(timings, load_ns, alone, read_ns), weights_bytes, work_bytes)
+            measured = _fitted(known, timings, gpu_clocks() if info.device_kind == "cuda" else Clocks())
+            profile = _write(path, profile, lane, measured, weights_bytes, work_bytes)
         progress("checking", len(todo))
         changes, drift = _checked(engine, session, item, sizes, todo[0], timings, clock_ns, rule, stopped)
         lane_circumstances[lane].update(engine.figures(), changes_ns=changes, drift=drift)
-        _write(path, profile, lane, profile.lanes[lane], weights_bytes, work_bytes)
+        rested_ns = measure_rested(session, item, min(sizes), clock_ns, rule, engine.makes_sequences)
+        _write(path, profile, lane, replace(profile.lanes[lane], rested_ns=rested_ns), weights_bytes, work_bytes)
+        share_modes(path, lane)
         why = INTERRUPTED if stopped() else ""
         return ModelOutcome(model_name, lane, tuple(todo), kept, why, path, tuple(strangers), changed)
     finally:
@@ -391,11 +396,31 @@ def _watched(cores: Sequence[int]) -> Callable[[], Dict[str, Any]]:
     return noted
 
 
-def _fitted(
-    timings: Dict[int, Timing], load_ns: int, alone: Dict[str, Tuple[int, ...]], prompt_token_ns: int
-) -> LaneProfile:
+def _alone(
+    config: Config,
+    model: str,
+    app: str,
+    session: Session,
+    clock_ns: Callable[[], int],
+    rule: StopRule,
+    stopped: Callable[[], bool],
+) -> Tuple[int, ...]:
+    """The times alone of an app's example requests, rising."""
+    items = example_items(config.apps[app], entry_nodes(config, model)[app], config.directory)
+    return tuple(sorted(measure_alone(session, items, clock_ns, ALONE_FACTOR * rule.time_ns_max, stopped)))
+
+
+def _fitted(known: LaneProfile, timings: Mapping[int, Timing], clocks: Clocks) -> LaneProfile:
     fixed_ns, per_item_ns, error_max = fit_affine(medians(timings))
-    return LaneProfile(dict(sorted(timings.items())), fixed_ns, per_item_ns, error_max, load_ns, alone, prompt_token_ns)
+    return replace(
+        known,
+        timings=dict(sorted(timings.items())),
+        fixed_ns=fixed_ns,
+        per_item_ns=per_item_ns,
+        fit_error_max=error_max,
+        clock_mhz=clocks.compute_mhz,
+        memory_clock_mhz=clocks.memory_mhz,
+    )
 
 
 def _write(

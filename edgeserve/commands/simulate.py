@@ -17,6 +17,7 @@ from edgeserve.config.schema import Config
 from edgeserve.device.circumstances import power_mode
 from edgeserve.errors import ConfigError
 from edgeserve.live.preflight import import_policies
+from edgeserve.live.sensors import with_headroom
 from edgeserve.python_file import config_at
 from edgeserve.sched.core.build import build_scheduler, policy_of
 from edgeserve.sched.policies import POLICIES
@@ -273,6 +274,7 @@ def _replay(args: argparse.Namespace) -> int:
             f"{args.replay} does not hold its configuration; name the server's: "
             f"edgeserve simulate edge.toml --replay {args.replay}"
         )
+    config = with_headroom(config)
     import_policies(config)
     profiles = find_profiles(
         profiles_directory(config, args.profiles), elsewhere=True, mode=power_mode(), models=config.models

@@ -123,10 +123,10 @@ def match_profile(
     power_mode: str = "",
     cards: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> ProfileMatch:
-    """Compare a profile of a model of ``config`` with that configuration. ``versions``, ``clocks_mhz`` (``"max"``),
-    ``power_mode`` and ``cards`` (the GPU of each lane) are this machine's; without them they do not count, since the
-    profile may be another machine's."""
-    model, known = config.models[profile.model], profile.circumstances
+    """Compare a profile of a model of ``config`` with that configuration. ``versions``, ``clocks_mhz`` (``"max"`` of
+    the processor, ``"gpu"``), ``power_mode`` and ``cards`` (the GPU of each lane) are this machine's; without them they
+    do not count, since the profile may be another machine's."""
+    model, known, now_mhz = config.models[profile.model], profile.circumstances, clocks_mhz or {}
     doubts, mismatches = [], []
     if _table(known.get("same")):
         mismatches = differences(_table(known["same"]), identity(model, config.directory, versions or {}))
@@ -146,6 +146,11 @@ def match_profile(
         odd = _changes(_table(about.get("settings")), lane_settings(config, lane)) if about.get("settings") else []
         other, doubtful = _other_card(_table(about.get("card")), (cards or {}).get(lane, {}))
         doubts += [f"lane {lane}: {text}" for text in doubtful]
+        if config.devices[config.lanes[lane].device].kind == "cuda" and not here.clock_mhz and now_mhz.get("gpu"):
+            doubts.append(
+                f"lane {lane}: it does not say at which clock of the GPU it was measured: [device.*] clock counts, or "
+                "the highest that was seen since the start"
+            )
         if odd or other:
             mismatches += [f"lane {lane}: {text}" for text in (*odd, *other)]
             continue
@@ -160,7 +165,7 @@ def match_profile(
             )
         doubts += _doubts_of_lane(lane, here, about, config.lanes[lane].threads)
     doubts += _other_inputs(config, model, _table(known.get("inputs")))
-    clock, now = _number(_table(known.get("clocks_mhz")).get("max")), (clocks_mhz or {}).get("max", 0)
+    clock, now = _number(_table(known.get("clocks_mhz")).get("max")), now_mhz.get("max", 0)
     if clock and now and abs(now / clock - 1) > CLOCK_MAX:
         doubts.append(
             f"the processor's highest clock is {now:.0f} MHz now, it was {clock:.0f} MHz when measured: "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Dict, Tuple
+from typing import Any, Dict, NamedTuple, Tuple
 
 from edgeserve.config.schema import Config
 
@@ -13,6 +13,13 @@ and the load that the model was measured with."""
 
 QUANTILES = (0.0, 0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0)
 """The stored quantiles of the execution time: dense where deadlines are decided."""
+
+
+class Clocks(NamedTuple):
+    """Clocks in MHz of what computes and of its memory; 0.0: not known."""
+
+    compute_mhz: float = 0.0
+    memory_mhz: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -40,6 +47,15 @@ class LaneProfile:
     load_ns: int = 0  # median time to load
     alone: Dict[str, Tuple[int, ...]] = field(default_factory=dict)  # app -> times alone of its inputs in ns, rising
     prompt_token_ns: int = 0  # of a language model: reading one token of a prompt; 0 = not measured
+    clock_mhz: float = 0.0  # of the GPU while it was measured; 0 = not known
+    memory_clock_mhz: float = 0.0  # of its memory
+    memory_share: float = 0.0  # of a batch's time, what follows the memory's clock; by two power modes
+    rested_ns: int = 0  # a batch of the smallest size after a second of rest; 0 = not measured
+
+    @property
+    def clocks(self) -> Clocks:
+        """The clocks while it was measured."""
+        return Clocks(self.clock_mhz, self.memory_clock_mhz)
 
 
 @dataclass(frozen=True)

@@ -76,6 +76,15 @@ _LANE = _object(
         "fit_error_max": {**_SHARE, "description": "the largest relative error of fixed_ns + per_item_ns * batch"},
         "load_ns": _TIME,
         "prompt_token_ns": {**_TIME, "description": "of a language model: reading one token of a prompt"},
+        "clock_mhz": {**_SHARE, "description": "of the GPU while it was measured"},
+        "memory_clock_mhz": {**_SHARE, "description": "of its memory"},
+        "memory_share": {
+            "type": "number",
+            "minimum": 0,
+            "maximum": 1,
+            "description": "of a batch's time, what follows the memory's clock; by two power modes",
+        },
+        "rested_ns": {**_TIME, "description": "a batch of the smallest size after a second of rest"},
         "alone": {
             "type": "object",
             "additionalProperties": {"type": "array", "items": _TIME},
@@ -83,7 +92,7 @@ _LANE = _object(
             "description": "app -> times of its example requests alone, rising",
         },
     },
-    optional=["prompt_token_ns", "alone"],
+    optional=["prompt_token_ns", "clock_mhz", "memory_clock_mhz", "memory_share", "rested_ns", "alone"],
 )
 
 SCHEMA: Dict[str, Any] = {

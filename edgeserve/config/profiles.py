@@ -58,12 +58,17 @@ def write_profile(path: str, profile: Profile) -> None:
     write_whole(path, profile_text(profile) + "\n")
 
 
+SPARSE = ("prompt_token_ns", "clock_mhz", "memory_clock_mhz", "memory_share", "rested_ns")
+"""Facts of a lane that a file leaves out where they are not known."""
+
+
 def profile_text(profile: Profile) -> str:
     """A profile as JSON."""
     table = {"format": FORMAT, **asdict(profile)}
     for lane in table["lanes"].values():
-        if not lane["prompt_token_ns"]:
-            del lane["prompt_token_ns"]
+        for key in SPARSE:
+            if not lane[key]:
+                del lane[key]
     return json.dumps(table, indent=1, sort_keys=True)
 
 
@@ -247,4 +252,8 @@ def _lane(table: Mapping[str, Any]) -> LaneProfile:
         int(table["load_ns"]),
         alone,
         int(table.get("prompt_token_ns", 0)),
+        float(table.get("clock_mhz", 0.0)),
+        float(table.get("memory_clock_mhz", 0.0)),
+        float(table.get("memory_share", 0.0)),
+        int(table.get("rested_ns", 0)),
     )

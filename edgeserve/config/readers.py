@@ -106,6 +106,16 @@ def size(value: Any, where: str) -> int:
         raise ConfigError(f"{where} = {error}") from None
 
 
+AUTO = -1
+"""What :func:`size_or_auto` reads for ``"auto"``: the machine that serves tells the size."""
+
+
+@takes(type="string")
+def size_or_auto(value: Any, where: str) -> int:
+    """A size with its unit, in bytes, or :data:`AUTO`."""
+    return AUTO if value == "auto" else size(value, where)
+
+
 def size_from(low: int) -> Reader:
     """A reader of sizes of at least ``low`` bytes."""
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Dict, Optional, Tuple, Union
 
 from edgeserve.config.readers import (
+    AUTO,
     anything,
     boolean,
     duration,
@@ -27,6 +28,7 @@ from edgeserve.config.readers import (
     sha256,
     size,
     size_from,
+    size_or_auto,
     sizes,
     string,
     table_of,
@@ -86,8 +88,8 @@ class DeviceConfig:
     kind: str = entry(one_of("cpu", "cuda"), "cpu")  # the host, or a GPU
     index: int = entry(integer(0, 64), 0)  # which GPU, when there are several
     memory_bytes: int = entry(size, 0, key="memory")  # budget for models and stream states; 0 = no budget
-    headroom_bytes: int = entry(size, 0, key="headroom")  # free memory kept for others; 0 = none
-    clock_mhz: float = entry(number(0.0), 0.0, key="clock")  # MHz at which it was profiled; 0 = the highest seen
+    headroom_bytes: int = entry(size_or_auto, AUTO, key="headroom")  # left free for others; auto: 512 MB on a board
+    clock_mhz: float = entry(number(0.0), 0.0, key="clock")  # MHz of full speed, if no profile says; 0 = highest seen
     heat_soft_c: float = entry(number(0.0, 150.0), 0.0, key="heat_soft")  # C: save from here on; 0 = as the device says
     power_cap_w: float = entry(number(0.0), 0.0, key="power_cap")  # watts that it should not exceed; 0 = none
     in_turn: bool = entry(boolean, True)  # works of different processes on this GPU run one after the other

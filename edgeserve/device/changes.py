@@ -63,6 +63,7 @@ STEPS: Dict[str, LeastChange] = {
     "fan_rpm": LeastChange(relative=0.25, absolute=200, grid=100),
     "power_mode": LeastChange(),
     "power_mode_gpu_clock_hz": LeastChange(relative=0.01),
+    "power_mode_emc_clock_hz": LeastChange(relative=0.01),
 }
 """Every quantity that is reported. Temperatures, rails and clocks by name go along and are no news by themselves."""
 

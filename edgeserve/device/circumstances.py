@@ -5,7 +5,11 @@ from __future__ import annotations
 import os
 from typing import Any, Dict, List, Optional
 
+from edgeserve.config.profile_record import Clocks
+from edgeserve.config.schema import DeviceConfig
+from edgeserve.device.events import readings_of
 from edgeserve.device.files import listing, read_text
+from edgeserve.device.filter import BUSY_LOAD, working_clocks
 from edgeserve.device.power_mode import current_mode
 from edgeserve.device.sources import sources_for
 from edgeserve.device.state import DeviceState, merged
@@ -14,6 +18,7 @@ NOTED = (
     "gpu_clock_hz",
     "gpu_clock_max_hz",
     "emc_clock_hz",
+    "emc_clock_max_hz",
     "temperature_c",
     "temperature_zone",
     "power_w",
@@ -61,6 +66,12 @@ def circumstances(root: str = "/") -> Dict[str, Any]:
     found = {name: value for name, value in found.items() if value not in (None, "", [])}
     locked = clocks_locked(root, state.clocks_locked)
     return found if locked is None else {**found, "clocks_locked": locked}
+
+
+def gpu_clocks(root: str = "/") -> Clocks:
+    """The clocks with which the GPU works now, as a server's monitor takes them; 0.0 where nothing tells one."""
+    readings = readings_of(device_state(root), DeviceConfig("gpu", kind="cuda"), on_card=False)
+    return working_clocks(readings, readings.load is not None and readings.load >= BUSY_LOAD)
 
 
 def _governor_files(root: str) -> List[str]:

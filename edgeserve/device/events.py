@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import List, Optional, Sequence, Tuple
 
+from edgeserve.config.profile_record import Clocks, Profile
 from edgeserve.config.schema import Config, DeviceConfig
 from edgeserve.device.filter import DeviceFilter, DeviceLimits, Readings
 from edgeserve.device.gpu_clock import HELD
@@ -41,12 +42,16 @@ class DeviceEvents:
 
     __slots__ = ("_filters",)
 
-    def __init__(self, config: Config, devices: Sequence[DeviceConfig], on_card: bool) -> None:
+    def __init__(
+        self, config: Config, devices: Sequence[DeviceConfig], on_card: bool, profiles: Sequence[Profile] = ()
+    ) -> None:
         ordered = sorted(devices, key=lambda device: device.kind != "cuda")
         self._filters: List[Tuple[DeviceConfig, bool, bool, bool, DeviceFilter]] = []
         for index, device in enumerate(ordered):
             lanes = [lane.name for lane in config.lanes.values() if lane.device == device.name]
-            limits = DeviceLimits(device.clock_mhz, device.heat_soft_c, device.power_cap_w)
+            profiled = profiled_clocks(profiles, lanes)
+            clock_mhz = device.clock_mhz or max([clocks.compute_mhz for clocks in profiled], default=0.0)
+            limits = DeviceLimits(clock_mhz, device.heat_soft_c, device.power_cap_w, profiled)
             self._filters.append(
                 (
                     device,
@@ -63,6 +68,12 @@ class DeviceEvents:
         for device, on_card, has_power, has_load, known in self._filters:
             found += known.events(state.at_ns, readings_of(state, device, on_card, has_power, has_load))
         return found
+
+
+def profiled_clocks(profiles: Sequence[Profile], lanes: Sequence[str]) -> Tuple[Clocks, ...]:
+    """The clocks at which models were measured on these lanes, each once."""
+    known = {profile.lanes[lane].clocks: None for profile in profiles for lane in lanes if lane in profile.lanes}
+    return tuple([clocks for clocks in known if clocks.compute_mhz])
 
 
 def has_choice(config: Config, name: str) -> bool:
@@ -83,9 +94,12 @@ def readings_of(
     if device.kind == "cuda":
         clock, allowed, load = state.gpu_clock_hz, state.gpu_clock_max_hz, state.gpu_load
         locked = state.clocks_locked
+        memory = [hz for hz in (state.emc_clock_max_hz, state.power_mode_emc_clock_hz) if hz]
+        memory_clock, memory_allowed = state.emc_clock_hz, min(memory, default=None)
     else:
         clocks = list(state.cpu_clocks_hz.values()) if device.clock_mhz else []
         clock, allowed, load, locked = max(clocks) if clocks else None, None, state.cpu_load, None
+        memory_clock = memory_allowed = None
     return Readings(
         clock_mhz=_mhz(clock),
         clock_max_mhz=_mhz(allowed),
@@ -100,6 +114,8 @@ def readings_of(
         locked=locked,
         cpu_load=state.cpu_load if has_load else None,
         cpu_cores=state.cpu_cores_online or state.cpu_cores if has_load else None,
+        memory_clock_mhz=_mhz(memory_clock),
+        memory_clock_max_mhz=_mhz(memory_allowed),
     )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Deque, List, NamedTuple, Optional, Sequence, Tuple
 
+from edgeserve.config.profile_record import Clocks
 from edgeserve.sched.protocol.events import LEVELS, DeviceChanged, Event, LaneChanged
 
 NONE, SOFT, HARD = LEVELS
@@ -76,6 +77,7 @@ class Readings(NamedTuple):
     (``"thermal"``, ``"power"``), ``""`` where it does not; ``"over_current"`` are events of over-current by which no
     clock fell. ``locked``: whether the clock stays where it is when the
     device idles. ``cpu_load`` is the share of ``cpu_cores`` cores that was busy since the reading before.
+    ``memory_clock_mhz`` and ``memory_clock_max_mhz`` are the same clocks of the memory.
     """
 
     clock_mhz: Optional[float] = None
@@ -91,15 +93,35 @@ class Readings(NamedTuple):
     locked: Optional[bool] = None
     cpu_load: Optional[float] = None
     cpu_cores: Optional[int] = None
+    memory_clock_mhz: Optional[float] = None
+    memory_clock_max_mhz: Optional[float] = None
 
 
 class DeviceLimits(NamedTuple):
-    """What ``[device.NAME]`` says. ``clock_mhz``: the clock at which the profiles were measured (0: the highest that
-    was read so far). 0 stands for "not given" everywhere."""
+    """What ``[device.NAME]`` and the profiles say. ``clock_mhz``: the clock that counts as the full speed of a model
+    whose profile names none (0: the highest that was read so far). ``profiled``: the clocks at which the device's
+    profiles were measured. 0 stands for "not given" everywhere."""
 
     clock_mhz: float = 0.0
     heat_soft_c: float = 0.0
     power_cap_w: float = 0.0
+    profiled: Tuple[Clocks, ...] = ()
+
+
+def working_clocks(readings: Readings, is_busy: bool) -> Clocks:
+    """The clocks with which a batch would run now: the highest that are allowed, or the present ones while the device
+    is busy at lower ones."""
+    known = readings.load is None or is_busy or bool(readings.locked)
+
+    def working(present_mhz: Optional[float], allowed_mhz: Optional[float]) -> float:
+        if allowed_mhz is None:
+            return present_mhz or 0.0 if known else 0.0
+        return min(present_mhz, allowed_mhz) if present_mhz is not None and is_busy else allowed_mhz
+
+    return Clocks(
+        working(readings.clock_mhz, readings.clock_max_mhz),
+        working(readings.memory_clock_mhz, readings.memory_clock_max_mhz),
+    )
 
 
 class DeviceFilter:
@@ -111,6 +133,7 @@ class DeviceFilter:
         "limits",
         "_clock_mhz",
         "_speed",
+        "_told_clocks",
         "_confirmed_ns",
         "_busy",
         "_thermal",
@@ -131,6 +154,7 @@ class DeviceFilter:
         self.limits = limits
         self._clock_mhz = limits.clock_mhz
         self._speed = 1.0
+        self._told_clocks = limits.profiled
         self._confirmed_ns: Optional[int] = None
         self._busy = 0
         self._thermal = NONE
@@ -149,8 +173,9 @@ class DeviceFilter:
         found: List[Event] = []
         speed = self._speed_news(now_ns, readings)
         if speed is not None:
-            since_ns = self._confirmed_ns
-            found += [LaneChanged(lane, None, speed, self._cause(speed, readings), since_ns) for lane in self.lanes]
+            cause, since_ns = self._cause(speed, readings), self._confirmed_ns
+            mhz = [round(clock, 1) or None for clock in self._told_clocks[0]] if self._told_clocks else []
+            found += [LaneChanged(lane, None, speed, cause, since_ns, False, *mhz) for lane in self.lanes]
             self._confirmed_ns = now_ns
         changed = self._device_news(readings, self._load_news(now_ns, readings))
         if changed is not None:
@@ -160,30 +185,21 @@ class DeviceFilter:
     # --- speed --------------------------------------------------------------------------------------------------------
 
     def _speed_news(self, now_ns: int, readings: Readings) -> Optional[float]:
-        clock_mhz = self._working_mhz(readings)
-        if clock_mhz is None or clock_mhz <= 0:
+        self._busy = self._busy + 1 if readings.load is not None and readings.load >= BUSY_LOAD else 0
+        clocks = working_clocks(readings, self._busy >= BUSY_READINGS)
+        if clocks.compute_mhz <= 0:
             return None
-        if not self.limits.clock_mhz and clock_mhz > self._clock_mhz:
-            self._clock_mhz = clock_mhz
-        speed = max(SPEED_MIN, clock_mhz / self._clock_mhz)
-        off = abs(speed / self._speed - 1.0)
+        if not self.limits.clock_mhz and clocks.compute_mhz > self._clock_mhz:
+            self._clock_mhz = clocks.compute_mhz
+        speed = max(SPEED_MIN, clocks.compute_mhz / self._clock_mhz)
+        off = max([abs(speed / self._speed - 1.0), *[_apart(clocks, told) for told in self._told_clocks]])
         if off <= SPEED_BAND:
             if off <= SPEED_NEAR or self._confirmed_ns is None:
                 self._confirmed_ns = now_ns
             return None
         self._speed = round(speed, 3)
+        self._told_clocks = self._told_clocks and (clocks,)
         return self._speed
-
-    def _working_mhz(self, readings: Readings) -> Optional[float]:
-        """The clock with which a batch would run now: the highest that is allowed, or the present one once the device
-        was busy at a lower one for a while."""
-        present_mhz, allowed_mhz, load = readings.clock_mhz, readings.clock_max_mhz, readings.load
-        self._busy = self._busy + 1 if load is not None and load >= BUSY_LOAD else 0
-        if allowed_mhz is None:
-            return present_mhz if load is None or self._busy >= BUSY_READINGS or readings.locked else None
-        if present_mhz is not None and self._busy >= BUSY_READINGS:
-            return min(present_mhz, allowed_mhz)
-        return allowed_mhz
 
     def _cause(self, speed: float, readings: Readings) -> str:
         percent = f"clock at {speed:.0%} of the profile's"
@@ -284,6 +300,11 @@ def _after(told: DeviceChanged, news: DeviceChanged) -> DeviceChanged:
         news.thermal or told.thermal,
         news.power or told.power,
     )
+
+
+def _apart(clocks: Clocks, told: Clocks) -> float:
+    """The larger share by which one of the two clocks differs from what was told of it, where both are known."""
+    return max([abs(now / before - 1.0) if now and before else 0.0 for now, before in zip(clocks, told)])
 
 
 def _differs(told: Optional[float], value: Optional[float], step: float) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Dict, List, Mapping, Optional, Tuple
+from typing import Dict, List, Mapping, Optional, Pattern, Tuple
 
 from edgeserve.device.files import PolledFiles, listing, read_text
 from edgeserve.device.gpu_clock import gpu_folder
@@ -22,7 +22,7 @@ _STATUS = re.compile(r"pmode:([0-9]{1,4})")
 NO_BOUND = (-1, 0, 2**31 - 1)
 """Values of a clock that mean: as high as the hardware can."""
 
-_GPU_GROUP = re.compile(r"GPU(_.*)?$")
+_GPU_GROUP, _EMC_GROUP = re.compile(r"GPU(_.*)?$"), re.compile(r"EMC$")
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,16 @@ class PowerMode:
     @property
     def gpu_clock_hz(self) -> Optional[int]:
         """The highest GPU clock of this mode; None where the mode does not bound it."""
+        return self._bound_hz(_GPU_GROUP)
+
+    @property
+    def emc_clock_hz(self) -> Optional[int]:
+        """The same of the memory controller."""
+        return self._bound_hz(_EMC_GROUP)
+
+    def _bound_hz(self, wanted: Pattern[str]) -> Optional[int]:
         for (group, key), value in self.settings.items():
-            if _GPU_GROUP.match(group) and key == "MAX_FREQ":
+            if wanted.match(group) and key == "MAX_FREQ":
                 return None if value in NO_BOUND else value
         return None
 
@@ -128,7 +136,9 @@ class PowerModeSource:
         bound_hz = mode.gpu_clock_hz if mode.gpu_clock_hz is not None else self._top_hz
         if bound_hz is not None and self._top_hz is not None:
             bound_hz = min(bound_hz, self._top_hz)
-        return DeviceState(power_mode=mode.name, power_mode_gpu_clock_hz=bound_hz)
+        return DeviceState(
+            power_mode=mode.name, power_mode_gpu_clock_hz=bound_hz, power_mode_emc_clock_hz=mode.emc_clock_hz
+        )
 
     def close(self) -> None:
         self._files.close()

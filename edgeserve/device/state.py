@@ -61,6 +61,7 @@ class DeviceState:
     fan_rpm: Optional[int] = None
     power_mode: Optional[str] = None  # nvpmodel's name of it
     power_mode_gpu_clock_hz: Optional[int] = None  # the highest GPU clock that the power mode allows
+    power_mode_emc_clock_hz: Optional[int] = None  # the same of the memory controller, where the mode bounds it
 
     @property
     def soft_margin_c(self) -> Optional[float]:

@@ -31,7 +31,7 @@ SAVED = "config.json"
 
 SAVED_HOW = (
     f". A folder that transformers saved, also of a model with an encoder (T5, BART), is served with engine = 'lm' and "
-    f"file = 'FOLDER/{SAVED}' in [model.NAME] (docs/guide/language-models.md)"
+    f"file = 'FOLDER/{SAVED}' in [model.NAME] (docs/guide/language-back-ends.md)"
 )
 
 _INSTALL = {"onnxruntime": "pip install 'edgeserve-runtime[onnx]'", "torch": "pip install 'edgeserve-runtime[torch]'"}

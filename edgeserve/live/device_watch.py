@@ -11,6 +11,7 @@ import logging
 import time
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
+from edgeserve.config.profile_record import Profile
 from edgeserve.config.schema import Config, DeviceConfig
 from edgeserve.device.boards import Machine, detect_board
 from edgeserve.device.changes import ChangeFilter, ChangeReport
@@ -46,6 +47,7 @@ class DeviceWatch:
         clock_ns: Callable[[], int],
         sources: Optional[SourcesOf] = None,
         board: Optional[Machine] = None,
+        profiles: Sequence[Profile] = (),
     ) -> None:
         self._post = post
         self.board = board if board is not None else detect_board()
@@ -68,7 +70,8 @@ class DeviceWatch:
                 for device in config.devices.values()
                 if (device.index == gpu if device.kind == "cuda" else gpu == gpus[0])
             ]
-            listener = _Listener(DeviceEvents(config, self._devices[gpu], not self.board.is_jetson), post)
+            events = DeviceEvents(config, self._devices[gpu], not self.board.is_jetson, profiles)
+            listener = _Listener(events, post)
             self._monitors[gpu] = Monitor(
                 f"gpu{gpu}" if has_gpu else "cpu",
                 make(self.board, gpu),

@@ -21,7 +21,7 @@ from edgeserve.config.profile_match import (
 )
 from edgeserve.config.profiles import Profile, mode_folder, modes_measured, read_profiles_here
 from edgeserve.config.schema import Config
-from edgeserve.device.circumstances import power_mode
+from edgeserve.device.circumstances import gpu_clocks, power_mode
 from edgeserve.device.host import clocks_mhz
 from edgeserve.engines.cuda.card import cards_of
 from edgeserve.engines.versions import engine_versions
@@ -37,6 +37,8 @@ def matched_profiles(config: Config) -> Tuple[List[ProfileMatch], List[ProfileEr
     mode = power_mode()
     profiles, errors = read_profiles_here(config.profiles_path, mode)
     clocks, cards = clocks_mhz(), cards_of(config) if profiles else {}
+    if cards:
+        clocks["gpu"] = gpu_clocks().compute_mhz
     return [
         match_profile(profile, config, engine_versions(config.models[profile.model]), clocks, mode, cards)
         for profile in profiles

@@ -27,7 +27,7 @@ from edgeserve.live.plug_ins import Tap, TapPlace, opened_taps, plug_in
 from edgeserve.live.preflight import check_before_loading, raise_or_tell
 from edgeserve.live.request import LiveRequest, RequestValidator, check_names
 from edgeserve.live.responders import RequestFuture
-from edgeserve.live.sensors import card_free_bytes, device_table, started_watch
+from edgeserve.live.sensors import card_free_bytes, device_table, started_watch, with_headroom
 from edgeserve.live.served import Served, assemble
 from edgeserve.live.startup import Progress, Started, Starter, make_lanes
 from edgeserve.live.world import CallAsked, LiveWorld, LostDevice, StopAsked
@@ -118,7 +118,7 @@ class RuntimeCore:
 
     def open(self) -> None:
         """Lanes up, models warm, scheduler built, bus bound: ready."""
-        config = self.config
+        config = self.config = with_headroom(self.config)
         profiles = profiles_of(config)
         recorded = recorded_of(config)
         engines: Dict[Tuple[str, str], Engine] = {}
@@ -154,7 +154,7 @@ class RuntimeCore:
             from edgeserve.live.gateway import Gateway  # opens a socket library that an embedded runtime spares
 
             self._gateway = self.world.io.source = Gateway(config, self.validators, self.world, self, self.early)
-        self._watch = started_watch(config, self.mailbox.post, clock_ns)
+        self._watch = started_watch(config, self.mailbox.post, clock_ns, profiles)
 
     def _parent_of(self, request_id: int) -> Optional[str]:
         return self.world.values.requests[request_id].traceparent
@@ -215,7 +215,7 @@ class RuntimeCore:
         self._unload(gone)
         if self._watch is not None:  # a new one tells the new scheduler all it knows
             self._watch.stop()
-        self._watch = started_watch(self.config, self.mailbox.post, clock_ns)
+        self._watch = started_watch(self.config, self.mailbox.post, clock_ns, prepared.profiles)
         for name, counts in world.works.counts.items():
             if not counts.up:
                 self.mailbox.post(LaneDown(name, "it was down before the configuration changed"))
@@ -239,7 +239,9 @@ class RuntimeCore:
         recorded_of(config)
         begun: List[Started] = []
         try:
-            return prepare(self.serving, config, profiles_of(config), self._lanes, self.mailbox, begun.append)
+            return prepare(
+                self.serving, with_headroom(config), profiles_of(config), self._lanes, self.mailbox, begun.append
+            )
         except BaseException:
             for started in begun:
                 self.discard(started)

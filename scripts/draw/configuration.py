@@ -45,6 +45,7 @@ PLAIN = {
     readers.boolean: "true or false",
     readers.duration: "duration",
     readers.size: "size",
+    readers.size_or_auto: 'size or "auto"',
     readers.sizes: "list of batch sizes",
     readers.anything: "any",
     readers.durations_by_size: "table: size = duration",
@@ -114,7 +115,7 @@ def _default(item: Field[Any]) -> str:
     if item.metadata["read"] is readers.duration:
         return f'`"{format_duration(value)}"`' if value else '`"0ms"`'
     if _type(item.metadata["read"]).startswith("size"):
-        return f'`"{format_size(value)}"`' if value else '`"0B"`'
+        return '`"auto"`' if value == readers.AUTO else f'`"{format_size(value)}"`' if value else '`"0B"`'
     if isinstance(value, bool):
         return f"`{str(value).lower()}`"
     if isinstance(value, tuple):

@@ -18,8 +18,6 @@ from edgeserve.engines import make_engine
 from edgeserve.engines.base import Engine, Values
 from edgeserve.testing.engine_conformance import ALL_POISONS, EngineConformance
 
-BACKEND = "edgeserve.engines.lm.llama_backend"
-
 
 class LanguageModel(EngineConformance):
     """Greedy answers, whose tokens must be the same whatever else is in their batch."""
@@ -73,9 +71,8 @@ class TestLlamaCpp(LanguageModel):
     def _double(self, monkeypatch: Any) -> None:
         double = llama_double.module(vocab_get_add_bos=lambda vocabulary: True)
         monkeypatch.setitem(sys.modules, "llama_cpp", double)
-        monkeypatch.setitem(sys.modules, BACKEND, sys)  # imported anew now, and again after the test
-        del sys.modules[BACKEND]
-        importlib.import_module(BACKEND)
+        llama_double.forget(monkeypatch)
+        importlib.import_module(llama_double.BACKEND)
 
     def make(self, directory: str) -> Engine:
         llama_double.write_file(pathlib.Path(directory, self.file))

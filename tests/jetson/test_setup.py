@@ -17,10 +17,10 @@ from fake_chroot import package_that_needs
 from edgeserve.config.files import cache_directory
 
 PACKAGES = {
-    "agx-xavier": "python3.8-venv nvidia-cuda tensorrt python3-libnvinfer",
-    "agx-orin": "python3.10-venv nvidia-cuda tensorrt python3-libnvinfer",
-    "orin-nano": "python3.10-venv nvidia-cuda tensorrt python3-libnvinfer",
-    "agx-thor": "python3.12-venv nvidia-cuda tensorrt python3-libnvinfer",
+    "agx-xavier": "python3.8-venv nvidia-cuda python3-libnvinfer",
+    "agx-orin": "python3.10-venv nvidia-cuda python3-libnvinfer",
+    "orin-nano": "python3.10-venv nvidia-cuda python3-libnvinfer",
+    "agx-thor": "python3.12-venv nvidia-cuda python3-libnvinfer",
 }  # python3-pip is there
 
 HOLDS = {
@@ -221,14 +221,14 @@ def test_packages_that_others_need_by_now_are_kept_and_named(tmp_path: Path, set
     laid = set_up(1, tmp_path)
     status = laid.root / "var/lib/dpkg/status"
     status.write_text(
-        status.read_text().replace("Package: tensorrt\n", "Package: tensorrt\nDepends: python3-libnvinfer\n")
+        status.read_text()
+        + package_that_needs("tensorrt", "python3-libnvinfer")
         + package_that_needs("nvidia-jetpack", "tensorrt, nvidia-cuda")
         + package_that_needs("deepstream", "tensorrt")
     )
     dry = laid.run("uninstall.sh", "--dry-run")
     lines = laid.run("uninstall.sh")
     for name, others in (
-        ("tensorrt", "nvidia-jetpack deepstream"),
         ("nvidia-cuda", "nvidia-jetpack"),
         ("python3-libnvinfer", "tensorrt nvidia-jetpack deepstream"),
     ):
@@ -399,11 +399,30 @@ def test_without_its_file_the_release_is_the_packages_version(tmp_path: Path) ->
     assert "L4T: 36.4.3, JetPack 6.2" in laid.run("setup.sh", "--dry-run")
 
 
+@pytest.mark.parametrize("runs", [True, False])
+def test_the_general_gpu_build_is_kept_on_jetpack_7_where_a_kernel_runs(tmp_path: Path, runs: bool) -> None:
+    laid = lay(BOARDS[3], tmp_path)
+    if not runs:
+        (laid.root / "dev").mkdir()
+        (laid.root / "dev/no-kernel").write_text("")
+    lines = laid.run("setup.sh", "--onnxruntime", "try")
+    pip = [line.partition(" pip ")[2] for line in performed(laid.root) if " pip " in line]
+    assert pip[0].endswith("/opt/edgeserve/source onnxruntime-gpu cuda-bindings nvidia-ml-py")
+    back = [
+        "uninstall --quiet --yes onnxruntime-gpu",
+        "install --quiet --constraint /opt/edgeserve/constraints.txt onnxruntime",
+    ]
+    assert [line.replace("--disable-pip-version-check ", "") for line in pip[1:]] == ([] if runs else back)
+    assert any("back to the CPU build" in line for line in lines) != runs
+    assert "nothing to do" in " ".join(laid.run("setup.sh", "--onnxruntime", "try"))
+
+
 def test_wrong_options_are_refused(tmp_path: Path) -> None:
     laid = lay(BOARDS[1], tmp_path)
     assert "unknown option --pefix" in laid.refused("setup.sh", "--pefix", "/x")
     assert "--prefix needs a value" in laid.refused("setup.sh", "--prefix")
     assert "exclude each other" in laid.refused("setup.sh", "--index", "x", "--onnxruntime", "y")
+    assert "is for JetPack 7, this is JetPack 6" in laid.refused("setup.sh", "--onnxruntime", "try")
     assert "no such user" in laid.refused("setup.sh", "--client", "nobody-here")
     (laid.root / "usr/bin/python3.10").unlink()
     assert "apt-get install python3.10" in laid.refused("setup.sh", "--dry-run")

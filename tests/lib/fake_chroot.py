@@ -129,6 +129,8 @@ def perform(root: str, words: List[str]) -> None:
             os.symlink(f"/etc/systemd/system/{last}", link)
         elif os.path.islink(link):
             os.unlink(link)
+    elif words[1:] == ["-m", "edgeserve.commands.doctor.probes"]:
+        raise SystemExit(os.path.exists(f"{root}/dev/no-kernel"))
     elif not (name in ("systemctl", "apt-mark") or words[1:3] == ["-m", "pip"]):
         raise SystemExit(f"the fake board does not know {words}")
 

@@ -70,6 +70,7 @@ class Context:
 
     def __init__(self, settings: Any) -> None:
         self.sequences: Dict[int, List[int]] = {number: [] for number in range(settings.n_seq_max)}
+        self.settings = settings
         self.room = settings.n_ctx // settings.n_seq_max
         self.scores: Dict[int, np.ndarray] = {}
         self.open = True
@@ -202,6 +203,14 @@ sys.modules[__name__] = llama_double.module(
 )
 """
 BACKEND = "edgeserve.engines.lm.llama_backend"
+LIBRARY = "edgeserve.engines.lm.llama_library"
+
+
+def forget(monkeypatch: Any) -> None:
+    """Have the modules on llama.cpp imported anew now, and again after the test."""
+    for name in (LIBRARY, BACKEND):
+        monkeypatch.setitem(sys.modules, name, sys)
+        del sys.modules[name]
 
 
 def installed(directory: Any, monkeypatch: Any) -> Iterator[None]:
@@ -211,8 +220,7 @@ def installed(directory: Any, monkeypatch: Any) -> Iterator[None]:
     (directory / "llama_cpp.py").write_text(MODULE)
     monkeypatch.syspath_prepend(str(directory))
     monkeypatch.delitem(sys.modules, "llama_cpp", raising=False)
-    monkeypatch.setitem(sys.modules, BACKEND, sys)  # imported anew now, and again after the test
-    del sys.modules[BACKEND]
+    forget(monkeypatch)
     package = importlib.import_module("edgeserve.engines.lm")
     monkeypatch.setattr(package, "llama_backend", importlib.import_module(BACKEND), raising=False)
     yield

@@ -116,6 +116,11 @@ def probe(program: str, limit_s: float = PROBE_S, python: str = sys.executable) 
     return found
 
 
+def main() -> int:
+    """Whether a kernel of ONNX Runtime runs on the GPU here, as a status: for ``jetson/setup.sh``."""
+    return 0 if probe(ONNXRUNTIME).get("kernel") else 1
+
+
 def judge_cuda(found: Dict[str, Any], board: Machine) -> List[Finding]:
     """The driver, its device and a copy there and back."""
     mend = (
@@ -175,7 +180,10 @@ def judge_onnxruntime(found: Dict[str, Any], board: Machine) -> List[Finding]:
     if not found.get("offered") and "crashed" not in found:
         return []  # the finding on what is installed tells
     mend = "install the build of onnxruntime-gpu for this device" + (
-        ": jetson/setup.sh --index URL takes it from that index alone" if board.is_jetson else " and its CUDA"
+        ": jetson/setup.sh --index URL takes it from that index alone, --onnxruntime try (JetPack 7) the general build "
+        "where a kernel runs"
+        if board.is_jetson
+        else " and its CUDA"
     )
     if "crashed" in found:
         return [Finding("onnxruntime", WRONG, f"it fails on the GPU: {found['crashed']}", mend)]
@@ -224,3 +232,7 @@ def library_versions(names: List[str]) -> Dict[str, Optional[str]]:
         except metadata.PackageNotFoundError:
             found[name] = None
     return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -15,7 +15,7 @@ from typing import Dict, List, Optional, Sequence, Tuple
 
 from edgeserve.commands.init.batch_axis import try_roles
 from edgeserve.commands.init.bounded import READ_S, run_bounded
-from edgeserve.commands.init.compute import board_headroom, machine_lanes
+from edgeserve.commands.init.compute import machine_lanes
 from edgeserve.commands.init.images import propose_image
 from edgeserve.commands.init.roles import model_names
 from edgeserve.commands.init.slo import read_rates, read_slo_ns
@@ -120,7 +120,7 @@ def main(args: argparse.Namespace) -> int:
         found.append(FoundModel(name, _told_path(path, directory), roles, tried, image))
     _check_shapes_used(shapes, found)
     lanes = machine_lanes([item.tried.device for item in found])
-    text = configuration_text(found, lanes, rates, slo_ns, board_headroom())
+    text = configuration_text(found, lanes, rates, slo_ns)
     _check_text(text, args.out)
     write_file(args.out, text)
     print(summary(found, args.out, rates, slo_ns))

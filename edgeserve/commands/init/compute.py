@@ -5,14 +5,9 @@ from __future__ import annotations
 import os
 from typing import List, NamedTuple, Sequence
 
-from edgeserve.device.boards import detect_board
 from edgeserve.offload.pin import allowed_cores
 
 CPU, GPU = "cpu", "cuda"
-
-
-BOARD_HEADROOM = "512MB"
-"""The free memory of a board that stays free: its GPU takes from the same, and the system must have room to answer."""
 
 
 class LaneText(NamedTuple):
@@ -44,8 +39,3 @@ def machine_lanes(devices: Sequence[str]) -> List[LaneText]:
             )
         )
     return lanes
-
-
-def board_headroom() -> str:
-    """:data:`BOARD_HEADROOM` on a board, whose GPU has no memory of its own; else empty."""
-    return BOARD_HEADROOM if detect_board().is_jetson else ""

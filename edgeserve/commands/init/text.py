@@ -19,9 +19,9 @@ COMMENT_COLUMN = 40
 
 
 def configuration_text(
-    found: Sequence[FoundModel], lanes: Sequence[LaneText], rates: Mapping[str, float], slo_ns: int, headroom: str = ""
+    found: Sequence[FoundModel], lanes: Sequence[LaneText], rates: Mapping[str, float], slo_ns: int
 ) -> str:
-    """The whole file. ``headroom``: the memory of the GPU that stays free, where it is the system's too."""
+    """The whole file."""
     slos = slos_of(found, rates, slo_ns)
     lines = [
         "# Written by 'edgeserve init'. It serves as it stands; the comments say what was chosen, and why.",
@@ -29,8 +29,8 @@ def configuration_text(
         "",
     ]
     if any(lane.device == "gpu" for lane in lanes):
-        shared = _commented(f'headroom = "{headroom}"', "of the memory that GPU and CPU share: for everything else")
-        lines += ["[device.gpu]", 'kind = "cuda"', *([shared] if headroom else []), ""]
+        shared = _commented('headroom = "auto"', "memory for everything else: 512 MB on a board, whose GPU shares it")
+        lines += ["[device.gpu]", 'kind = "cuda"', shared, ""]
         if any(lane.device == "cpu" for lane in lanes):
             lines += ["[device.cpu]", ""]
     for lane in lanes:

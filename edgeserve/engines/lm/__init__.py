@@ -5,8 +5,8 @@ asks for, ``sampling`` chooses tokens, ``answer_text`` turns tokens into text, `
 into tokens, ``sequence`` is the state of an unfinished answer, ``slots`` says which sequence holds which part of a back
 end's memory. ``backend`` is the contract of a back end: ``onnx_backend`` (with ``kv_rows`` and
 ``onnx_sessions``), ``llama_backend`` and ``transformers_backend`` (with ``transformers_rows``, and
-``transformers_encdec`` for models with an encoder). ``server_engine`` (with ``server_stream``) is an engine of its own,
-for models that a local server has.
+``transformers_encdec`` for models with an encoder). ``server_engine`` (with ``server_request``, ``server_answer`` and
+``server_stream``) is an engine of its own, for models that a local server has.
 """
 
 from __future__ import annotations

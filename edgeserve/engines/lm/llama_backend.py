@@ -7,10 +7,7 @@ all slots when a context is made; freeing a slot empties its cells.
 
 from __future__ import annotations
 
-import collections
-import ctypes
-import os
-from typing import Any, Deque, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import llama_cpp
 import numpy as np
@@ -20,22 +17,15 @@ from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.base import LaneInfo
 from edgeserve.engines.gguf import CAUSAL, WRITES, check_kind, kept_per_token, not_a_decoder_alone, read_header
 from edgeserve.engines.lm.backend import BackendSession, ModelFacts, TokenRow
+from edgeserve.engines.lm.llama_library import LlamaTokenizer, fact, failure_text, load_file
 from edgeserve.engines.lm.llama_numbers import Numbers
 from edgeserve.engines.lm.prefixes import PREFIX_CACHE_BYTES
-from edgeserve.engines.lm.tokenizers import longest_first
 from edgeserve.engines.options import Options
 from edgeserve.errors import ConfigError, EngineError, OutOfMemory, nearest
 
-os.environ.setdefault("GGML_NO_BACKTRACE", "1")  # where llama.cpp ends its process it would first wait for a debugger
-
-BATCH_TOKENS = 512
-"""Tokens of one ``llama_decode``; more are given in several calls."""
-
-PIECE_BYTES = 256
-"""Room for the bytes of one token, at first."""
-
-FACT_BYTES = 256
-"""Room for a short entry of the file's header: the name of an architecture, a number."""
+BATCH_TOKENS, BATCH_TOKENS_MIN = 512, 32
+"""Tokens of one ``llama_decode``, and the fewest that ``options.ubatch`` may make of them; more are given in several
+calls. No turn has more."""
 
 KV_TYPES = {
     "f32": (0, 128),
@@ -64,31 +54,6 @@ ONE_GPU, NO_GPU = 0, -1
 LOGIT_BYTES = 4
 """A score is a float32; llama.cpp reserves one per token of a batch and word of the vocabulary."""
 
-ERROR = 4
-"""ggml's level of lines that say why something failed."""
-
-LINES_KEPT = 4
-
-_last_errors: Deque[str] = collections.deque(maxlen=LINES_KEPT)
-"""The lines of llama.cpp on failures, oldest first, of any thread."""
-
-
-def _listen(level: int, text: bytes, user_data: Any) -> None:
-    """Keep the lines of llama.cpp that give the reason of a failure; the others are for its developers."""
-    if level == ERROR and text.strip():
-        _last_errors.append(text.decode("utf-8", "replace").strip())
-
-
-_LOG = llama_cpp.llama_log_callback(_listen)
-"""Kept here: llama.cpp calls it for as long as the process lives."""
-
-
-def _why() -> str:
-    """The lines of llama.cpp on its last failure, for the end of a message; each is returned once."""
-    lines = list(_last_errors)
-    _last_errors.clear()
-    return ". llama.cpp said: " + "; ".join(lines) if lines else ""
-
 
 def make(model: ModelConfig, path: str, options: Options, lanes: Sequence[LaneInfo]) -> LlamaBackend:
     """The table's entry."""
@@ -112,6 +77,7 @@ def make(model: ModelConfig, path: str, options: Options, lanes: Sequence[LaneIn
         slots,
         options.size_bytes("prefix_cache", PREFIX_CACHE_BYTES) > 0,
         kept,
+        options.integer("ubatch", BATCH_TOKENS, BATCH_TOKENS_MIN, BATCH_TOKENS),
     )
 
 
@@ -150,6 +116,7 @@ class LlamaBackend:
         slots: int,
         keeps: bool,
         kept: KvKind,
+        batch_tokens: int,
     ) -> None:
         self._model = model
         self._path = path
@@ -160,6 +127,7 @@ class LlamaBackend:
         self._slots = slots
         self._keeps = keeps
         self._kept = kept
+        self._batch_tokens = batch_tokens
         self._loaded: Any = None
         self._vocabulary: Optional[LlamaTokenizer] = None
 
@@ -188,7 +156,7 @@ class LlamaBackend:
             per_token,
             int(llama_cpp.llama_model_size(model)),
             self._moves() and self._holds_each_token(),
-            reserved_bytes=kept_bytes + BATCH_TOKENS * vocabulary * LOGIT_BYTES,
+            reserved_bytes=kept_bytes + self._batch_tokens * vocabulary * LOGIT_BYTES,
         )
 
     def _numbers(self, slots: int) -> int:
@@ -223,7 +191,7 @@ class LlamaBackend:
         settings = llama_cpp.llama_context_default_params()
         moves, numbers = self._moves(), self._numbers(slots)
         settings.n_ctx = context * numbers  # of all sequences together, each has its share
-        settings.n_batch = settings.n_ubatch = BATCH_TOKENS
+        settings.n_batch = settings.n_ubatch = self._batch_tokens
         settings.n_seq_max = numbers
         settings.n_threads = settings.n_threads_batch = self._threads or lane.threads
         settings.kv_unified = False
@@ -236,9 +204,9 @@ class LlamaBackend:
             raise OutOfMemory(
                 f"model {self._model!r}: llama.cpp could not make a context of {numbers} sequences of "
                 f"{context} tokens, keys as {self._kept.keys} and values as {self._kept.values}; lower "
-                f"[model.{self._model}] slots or options.context, or keep them as f16{_why()}"
+                f"[model.{self._model}] slots or options.context, or keep them as f16{failure_text()}"
             )
-        return LlamaSession(self._model, made, slots, self.vocabulary_size(), numbers, moves)
+        return LlamaSession(self._model, made, slots, self.vocabulary_size(), numbers, moves, self._batch_tokens)
 
     def vocabulary_size(self) -> int:
         """The number of different tokens of the loaded model."""
@@ -261,35 +229,15 @@ class LlamaBackend:
         settings.vocab_only = vocabulary_only
         check_kind(self._path, WRITES, self._model)
         model = load_file(self._model, self._path, settings)
-        architecture = _fact(model, "general.architecture")
+        architecture = fact(model, "general.architecture")
         if (
             llama_cpp.llama_model_has_encoder(model)
             or not llama_cpp.llama_model_has_decoder(model)
-            or _fact(model, f"{architecture}.{CAUSAL}") == "false"
+            or fact(model, f"{architecture}.{CAUSAL}") == "false"
         ):
             llama_cpp.llama_model_free(model)
             raise EngineError(f"model {self._model!r}: {self._path} {not_a_decoder_alone(architecture)}")
         return model
-
-
-def load_file(model: str, path: str, settings: Any) -> Any:
-    """llama.cpp's model of a file. Raises :class:`EngineError` with what llama.cpp said."""
-    llama_cpp.llama_backend_init()
-    llama_cpp.llama_log_set(_LOG, ctypes.c_void_p(0))
-    loaded = llama_cpp.llama_model_load_from_file(path.encode(), settings)
-    if not loaded:
-        raise EngineError(
-            f"model {model!r}: llama.cpp cannot load {path}; expected a GGUF file of a "
-            f"model that this version knows, and memory for it{_why()}"
-        )
-    return loaded
-
-
-def _fact(model: Any, key: str) -> str:
-    """A short entry of the file's header as text; empty where there is none."""
-    found = ctypes.create_string_buffer(FACT_BYTES)
-    count = llama_cpp.llama_model_meta_val_str(model, key.encode(), found, FACT_BYTES)
-    return found.value.decode() if count >= 0 else ""
 
 
 class LlamaSession(BackendSession):
@@ -297,16 +245,19 @@ class LlamaSession(BackendSession):
 
     mixes = True
 
-    def __init__(self, model: str, context: Any, slots: int, vocabulary: int, numbers: int, moves: bool) -> None:
+    def __init__(
+        self, model: str, context: Any, slots: int, vocabulary: int, numbers: int, moves: bool, batch_tokens: int
+    ) -> None:
         self.slots = slots
         self._model = model
         self._context: Any = context
         self._memory = llama_cpp.llama_get_memory(context)
-        self._batch = llama_cpp.llama_batch_init(BATCH_TOKENS, 0, 1)
+        self._batch = llama_cpp.llama_batch_init(batch_tokens, 0, 1)
         self._vocabulary = vocabulary
         self._numbers = Numbers(numbers)
         self._lengths: Dict[int, int] = {}  # slot -> tokens in memory
         self._moves = moves
+        self._batch_tokens = batch_tokens
 
     def prefill(self, rows: Sequence[TokenRow]) -> List[NDArray[Any]]:
         number_of = self._numbered([row.slot for row in rows])
@@ -320,8 +271,8 @@ class LlamaSession(BackendSession):
             for place, token in enumerate(row.tokens)
         ]
         scores: Dict[int, NDArray[Any]] = {}
-        for begin in range(0, len(given), BATCH_TOKENS):
-            scores.update(self._decode(given[begin : begin + BATCH_TOKENS]))
+        for begin in range(0, len(given), self._batch_tokens):
+            scores.update(self._decode(given[begin : begin + self._batch_tokens]))
         return [scores[number_of[row.slot]] for row in rows]
 
     def _numbered(self, slots: Sequence[int]) -> Dict[int, int]:
@@ -374,7 +325,7 @@ class LlamaSession(BackendSession):
         if status != 0:
             why = "no room in its memory" if status == 1 else f"status {status}"
             raise EngineError(
-                f"model {self._model!r}: llama.cpp failed in a step of {len(given)} tokens: {why}{_why()}"
+                f"model {self._model!r}: llama.cpp failed in a step of {len(given)} tokens: {why}{failure_text()}"
             )
         found = {}
         for place, (_, _, number, last) in enumerate(given):
@@ -382,50 +333,3 @@ class LlamaSession(BackendSession):
                 scores = llama_cpp.llama_get_logits_ith(self._context, place)
                 found[number] = np.array(np.ctypeslib.as_array(scores, shape=(self._vocabulary,)))  # it reuses them
         return found
-
-
-class LlamaTokenizer:
-    """The vocabulary of a GGUF file. llama.cpp's calls for it change nothing, so threads share it."""
-
-    def __init__(self, model: Any) -> None:
-        self._opened = model  # the vocabulary lives in it
-        vocabulary = self._vocabulary = llama_cpp.llama_model_get_vocab(model)
-        tokens = range(llama_cpp.llama_vocab_n_tokens(vocabulary))
-        begin, end = int(llama_cpp.llama_vocab_bos(vocabulary)), int(llama_cpp.llama_vocab_eos(vocabulary))
-        self.first = [begin] if begin >= 0 and llama_cpp.llama_vocab_get_add_bos(vocabulary) else []
-        self.last: Tuple[int, ...] = ()
-        self.bos_token, self.eos_token = [
-            self._piece(token, special=True).decode("utf-8", "replace") if token >= 0 else "" for token in (begin, end)
-        ]
-        self.stops = [token for token in tokens if llama_cpp.llama_vocab_is_eog(vocabulary, token)]
-        self.chat_template = (llama_cpp.llama_model_chat_template(model, None) or b"").decode()
-        self.special_texts = longest_first(
-            [
-                llama_cpp.llama_vocab_get_text(vocabulary, token).decode()
-                for token in tokens
-                if llama_cpp.llama_vocab_is_control(vocabulary, token)
-            ]
-        )
-
-    def encode(self, text: str, special: bool = False) -> List[int]:
-        data = text.encode()
-        room = len(data) + 1
-        while True:
-            tokens = (llama_cpp.llama_token * room)()
-            count = llama_cpp.llama_tokenize(self._vocabulary, data, len(data), tokens, room, False, special)
-            if count >= 0:
-                return list(tokens[:count])
-            room = -count
-
-    def piece(self, token: int, begins: bool = False) -> bytes:
-        return self._piece(token, special=False)
-
-    def _piece(self, token: int, special: bool) -> bytes:
-        """``special``: a control token has its name."""
-        room = PIECE_BYTES
-        while True:
-            found = ctypes.create_string_buffer(room)
-            count = llama_cpp.llama_token_to_piece(self._vocabulary, token, found, room, 0, special)
-            if count >= 0:
-                return found.raw[:count]
-            room = -count

@@ -9,7 +9,7 @@ import llama_cpp
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeserve.engines.lm.llama_backend import LlamaTokenizer, load_file
+from edgeserve.engines.lm.llama_library import LlamaTokenizer, load_file
 from edgeserve.errors import EngineError
 
 POOLING_NONE = 0

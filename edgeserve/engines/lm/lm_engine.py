@@ -1,21 +1,5 @@
 """The ``lm`` engine's entry: one language model, its back end, and a session per lane.
 
-Options: ``backend`` (``"onnx"``, ``"llama.cpp"`` or ``"torch"``; left out: by the file's name; ``"openai"`` is
-:mod:`edgeserve.engines.lm.server_engine`'s, with options of its own),
-``context`` (tokens of the longest sequence, prompt and answer, of a model with an encoder each of the two; left out: as
-the model says), ``max_tokens`` (of an answer: the default, and
-the most that a request may ask for), ``temperature``, ``top_p``, ``top_k``, ``min_p``, ``frequency_penalty``,
-``presence_penalty``, ``repeat_penalty``, ``repeat_last_n``, ``stop``, ``seed`` (defaults of requests),
-``chat`` (``prompt`` is what a user says, not a text to continue), ``threads`` (of one run; default: the lane's),
-``prefill_tokens`` (of prompts that one turn reads at most; left out: 512 where no other model is on its lanes, else as
-many as fit into ``turn``, by what the first lane measures when it opens the model), ``turn`` (how long a turn of
-prefill may take; left out: 100 ms), ``gpu_layers`` (llama.cpp: how many layers lie on the GPU), ``type_k``, ``type_v``
-and ``flash_attn`` (llama.cpp: how keys and values are kept, and how attention is computed), ``long_conversation``
-(``"refuse"`` or ``"shorten"``: what becomes of ``messages`` that do not fit into the context), ``precision`` (torch:
-``float32``, ``float16`` or ``bfloat16``), ``prefix_cache`` (bytes for the memory of answers that are over, from which
-others go on that begin with the same tokens; left out: 128 MiB, ``false``: none), ``shared_prefix`` (a system message,
-or the beginning of prompts, that clients reuse of each other).
-
 llama.cpp ends its process where something is wrong with a model. So it runs in a process of its own (``remote.py``)
 where several apps are served, or ``options.process`` says so; else a server tries the model in one before it is loaded.
 """
@@ -28,79 +12,40 @@ import threading
 from functools import partial
 from typing import Any, List, Optional, Sequence, Set, Tuple
 
-from edgeserve.config.gone import GONE
 from edgeserve.config.model_files import model_path, parts_of, stamps
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.base import Batch, Engine, Finished, Footprint, LaneInfo, Pending, SequenceInfo, Session, Values
 from edgeserve.engines.gguf import WRITES, check_kind
-from edgeserve.engines.lm import ENDINGS, backend_of
+from edgeserve.engines.lm import backend_of
 from edgeserve.engines.lm.backend import Encoder, LmBackend, ModelFacts, Tokenizer
 from edgeserve.engines.lm.constraint import Grammars
 from edgeserve.engines.lm.form_trial import FormTrial
-from edgeserve.engines.lm.generation import SAMPLING_BOUNDS, Generation, TextReader
+from edgeserve.engines.lm.generation import TextReader
 from edgeserve.engines.lm.kept_forms import Form
+from edgeserve.engines.lm.lm_options import (
+    BACKENDS,
+    CONTEXT_MIN,
+    KNOWN_OPTIONS,
+    SERVER,
+    TURN_NS,
+    chosen_backend,
+    defaults_of,
+    prefill_tokens_of,
+    shortens,
+)
 from edgeserve.engines.lm.prefixes import PREFIX_CACHE_BYTES, Prefixes
 from edgeserve.engines.lm.remote import HOST, TRIAL, RemoteBackend, StartProcess
-from edgeserve.engines.lm.sampling import Sampling
 from edgeserve.engines.lm.slots import Slots
 from edgeserve.engines.lm.step_loop import DECODE, PREFILL, PREFILL_TOKENS_MAX, Language, StepLoop
-from edgeserve.engines.lm.turns import TOKENS_MIN, tokens_within
+from edgeserve.engines.lm.turns import tokens_within
 from edgeserve.engines.options import Options
-from edgeserve.errors import ConfigError, EngineError, ProcessEnded, nearest
-from edgeserve.units import NS_PER_MS
-
-KNOWN_OPTIONS = (
-    "backend",
-    "context",
-    "max_tokens",
-    *SAMPLING_BOUNDS,
-    "top_k",
-    "repeat_last_n",
-    "stop",
-    "seed",
-    "chat",
-    "threads",
-    "prefill_tokens",
-    "turn",
-    "gpu_layers",
-    "type_k",
-    "type_v",
-    "flash_attn",
-    "long_conversation",
-    "precision",
-    "prefix_cache",
-    "shared_prefix",
-)
-
-BACKENDS = {
-    "onnx": ("edgeserve.engines.lm.onnx_backend", "lm"),
-    "llama.cpp": ("edgeserve.engines.lm.llama_backend", "lm-llama"),
-    "torch": ("edgeserve.engines.lm.transformers_backend", "lm-torch"),
-}
-"""Name -> the module that has ``make(model, path, options, lanes)``, and the extra that installs its library."""
-
-SERVER = "openai"
-"""The back end that is an engine of its own: a server has the model."""
+from edgeserve.errors import EngineError, ProcessEnded, nearest
 
 ABORTS = "llama.cpp"
 """The back end that may end its process."""
 
 _tried: Set[Tuple[Any, ...]] = set()
 """Models that opened in a process of their own without harm, as this process knows."""
-
-WENT = "onnx-encoder"
-"""The back end that earlier versions had for models with an encoder."""
-
-MAX_TOKENS = 256
-"""The default number of an answer's tokens: a long paragraph."""
-
-CONTEXT_MIN = 8
-
-REFUSE, SHORTEN = "refuse", "shorten"
-
-TURN_NS = 100 * NS_PER_MS
-"""The default bound on a turn that reads prompts where other models, which wait for it, are on the lane. A
-turn of a model alone on its lanes reads :data:`PREFILL_TOKENS_MAX` tokens: short parts take longer per token."""
 
 EXAMPLE_TEXT = "The scheduler decides which model runs next on the device, and when."
 EXAMPLE_TOKENS = 4
@@ -131,31 +76,14 @@ class LmEngine(Engine):
         self._lanes = list(lanes)
         self._directory = directory
         self._options = options
-        self._backend_name = self._chosen(options)
+        self._backend_name = chosen_backend(model, options)
         self._slots_count = max(model.slots, *model.batch)
-        self._defaults = Generation(
-            (),
-            Sampling(
-                top_k=options.integer("top_k", 0, 0),
-                repeat_last_n=options.integer("repeat_last_n", -1, -1),
-                biases=(),
-                **{
-                    name: options.number(name, getattr(Sampling(), name), low, high)
-                    for name, (low, high) in SAMPLING_BOUNDS.items()
-                },
-            ),
-            options.integer("max_tokens", MAX_TOKENS, 1),
-            options.texts("stop"),
-            False,
-            options.integer("seed", 0, 0) if "seed" in options else None,
-        )
+        self._defaults = defaults_of(options)
         self._chat = options.boolean("chat", False)
-        self._shortens = self._long_conversation(options) == SHORTEN
+        self._shortens = shortens(options)
         self._context = options.integer("context", 0, CONTEXT_MIN) if "context" in options else 0
-        self._prefill_tokens = options.integer("prefill_tokens", 0, TOKENS_MIN) if "prefill_tokens" in options else 0
         self._turn_ns = options.duration_ns("turn", TURN_NS)
-        if not self._prefill_tokens and "turn" not in options and lanes and all(lane.models == 1 for lane in lanes):
-            self._prefill_tokens = PREFILL_TOKENS_MAX
+        self._prefill_tokens = prefill_tokens_of(options, lanes)
         self._prefix_bytes = options.size_bytes("prefix_cache", PREFIX_CACHE_BYTES)
         self._shared_prefix = options.text("shared_prefix")
         self.process_by_default = self._backend_name == ABORTS and any(lane.apps > 1 for lane in lanes)
@@ -378,30 +306,6 @@ class LmEngine(Engine):
                     backend = RemoteBackend(self._start, model, lanes, where, self._slots_count, backend)
                 self._backend = backend
             return self._backend
-
-    @staticmethod
-    def _long_conversation(options: Options) -> str:
-        choice = options.text("long_conversation", REFUSE)
-        if choice not in (REFUSE, SHORTEN):
-            raise ConfigError(f"{options.where('long_conversation')} = {choice!r}{nearest(choice, (REFUSE, SHORTEN))}")
-        return choice
-
-    def _chosen(self, options: Options) -> str:
-        options.text("backend")
-        name = backend_of(self._model)
-        if name == WENT:
-            raise ConfigError(
-                f"{options.where('backend')} = {name!r}: there is no such back end any more; {GONE[WENT]}"
-            )
-        if not name:
-            went = f"; {GONE[WENT]}" if self._model.file.lower().endswith(".json") else ""
-            raise ConfigError(
-                f"[model.{self._name}] file = {self._model.file!r}: expected a name that ends in "
-                f"{', '.join(ENDINGS)}, or options.backend = one of {', '.join((*BACKENDS, SERVER))}{went}"
-            )
-        if name not in BACKENDS:
-            raise ConfigError(f"{options.where('backend')} = {name!r}{nearest(name, (*BACKENDS, SERVER))}")
-        return name
 
 
 def _grows_by(facts: ModelFacts) -> int:

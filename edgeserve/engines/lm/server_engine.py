@@ -2,7 +2,7 @@
 TensorRT Edge-LLM).
 
 The server has the model, its memory and its kernels, and as many slots as it was started with; what runs next,
-deadlines and lengths are the scheduler's. An answer is a stream (``server_stream.py``), and a step is one event of it.
+deadlines and lengths are the scheduler's. An answer is a stream (``server_answer.py``), and a step is one event of it.
 Where the batch is cut the server writes on, into the stream; a released answer is asked for again with the same seed,
 and what was sent of it is passed over.
 
@@ -14,14 +14,11 @@ included; left out: a minute), and of those in :mod:`edgeserve.engines.lm.lm_eng
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import threading
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence
 from urllib.parse import urlsplit
-
-import numpy as np
 
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.base import (
@@ -37,15 +34,16 @@ from edgeserve.engines.base import (
     SequenceInfo,
     Session,
     Values,
-    Written,
     own_failure,
 )
-from edgeserve.engines.lm.generation import SAMPLING_BOUNDS, TextReader, answer_of, told_chances
+from edgeserve.engines.lm.generation import SAMPLING_BOUNDS
+from edgeserve.engines.lm.server_answer import RemoteAnswer
+from edgeserve.engines.lm.server_request import RequestReader
 from edgeserve.engines.lm.server_stream import Server, ServerStream
 from edgeserve.engines.options import Options
 from edgeserve.engines.python import NOMINAL_BYTES
 from edgeserve.errors import ConfigError, EngineError, WrongInput
-from edgeserve.units import NS_PER_S, counted
+from edgeserve.units import NS_PER_S
 
 KNOWN_OPTIONS = (
     "backend",
@@ -69,12 +67,6 @@ LOOK_S = 0.005
 MAX_TOKENS = 256
 CONTEXT_KEYS = ("max_model_len", "n_ctx", "n_ctx_train")
 """Names of a model's context in what servers say of it: vLLM's, llama-server's."""
-
-PASSED = ("response_format", "tools", "logit_bias")
-"""Inputs that the server reads itself, as OpenAI has them."""
-
-OWN_NUMBERS = {"repeat_penalty": "repetition_penalty"}
-"""Numbers of sampling that servers know by another name too: llama-server's, vLLM's."""
 
 BYTES_PER_TOKEN = 4
 """Bytes of a prompt per token, without a tokenizer: English text in vocabularies of 32,000 words and more."""
@@ -228,175 +220,6 @@ def _context_in(about: Mapping[str, Any]) -> int:
     meta = about.get("meta") if isinstance(about.get("meta"), dict) else {}
     known = {**(meta or {}), **about}
     return next((int(known[key]) for key in CONTEXT_KEYS if isinstance(known.get(key), int)), 0)
-
-
-class RequestReader(TextReader):
-    """Reads items as the body of a request. What OpenAI's API has is handed on as it is."""
-
-    def __init__(self, model: str, context: int) -> None:
-        self._model = model
-        self._context = context
-        self._vocabulary = 2**31
-
-    def body(self, item: Values, defaults: Mapping[str, Any], max_tokens: int, chat: bool) -> Dict[str, Any]:
-        """The request. Raises :class:`WrongInput` naming the model, the input and what was expected."""
-        given = {name: item[name] for name in ("tokens", "messages", "prompt") if item.get(name) is not None}
-        if len(given) != 1:
-            raise self._refuse(
-                f"give one of the inputs prompt, messages and tokens; got {' and '.join(given) or 'none'}"
-            )
-        body: Dict[str, Any] = {**defaults, "stream": True, "stream_options": {"include_usage": True}}
-        if "messages" in given:
-            body["messages"] = [dict(each) for each in self._messages(given["messages"])]
-        elif "tokens" in given:
-            body["prompt"] = self._ids(given["tokens"])
-        else:
-            text = self._text(given["prompt"], "prompt")
-            body["messages" if chat else "prompt"] = [{"role": "user", "content": text}] if chat else text
-        if not body.get("messages", body.get("prompt")):
-            raise self._refuse("the prompt is empty; give at least one token")
-        if isinstance(body.get("prompt"), list) and len(body["prompt"]) >= self._context:
-            raise self._refuse(f"the prompt has {len(body['prompt'])} tokens; at most {self._context - 1} fit")
-        for name, (low, high) in SAMPLING_BOUNDS.items():
-            if item.get(name) is not None:
-                body[name] = self._number(item, name, 0.0, low, high)
-        body.update({other: body[name] for name, other in OWN_NUMBERS.items() if name in body})
-        for name, low in (("top_k", 0), ("seed", -(2**63))):
-            if item.get(name) is not None:
-                body[name] = self._whole(item, name, 0, low)
-        body["max_tokens"] = min(self._whole(item, "max_tokens", max_tokens, 1), max_tokens)
-        if self._whole(item, "ignore_eos", 0, 0):
-            body["ignore_eos"] = True
-        if item.get("stop") is not None:
-            body["stop"] = list(self._stops(item))
-        likely = self._logprobs(item)
-        if likely >= 0:
-            body.update({"logprobs": True, "top_logprobs": likely} if "messages" in body else {"logprobs": likely})
-        body.update({name: self._parsed(item[name], name) for name in PASSED if item.get(name) is not None})
-        if item.get("tool_choice") is not None:
-            body["tool_choice"] = self._choice(item)
-        try:
-            json.dumps([body.get(name) for name in (*PASSED, "tool_choice")])
-        except (TypeError, ValueError) as error:
-            raise self._refuse(f"{', '.join(PASSED)} and tool_choice must be JSON: {error}") from None
-        return body
-
-
-class RemoteAnswer:
-    """The state of an answer: what was asked, what arrived, and its stream while there is one. A released answer is
-    asked for again; so is one that came through pickle."""
-
-    def __init__(self, path: str, body: Dict[str, Any]) -> None:
-        self.path = path
-        self.body = body
-        self.text = ""
-        self.steps = 0
-        self.reason = ""
-        self._calls: Dict[int, Dict[str, str]] = {}
-        self._chances: Optional[List[Mapping[str, Any]]] = [] if "logprobs" in body else None
-        self._counts: Optional[Tuple[int, int, int]] = None  # tokens of the prompt, the answer, and from memory
-        self.stream: Optional[ServerStream] = None
-        self._passed_over = self.text
-        self._growing = threading.Lock()
-
-    def took(self, event: Mapping[str, Any]) -> Optional[Dict[str, Any]]:
-        """An event arrived: the new piece of the answer, empty for one of a call, ``None`` where there is none."""
-        with self._growing:
-            self._counts = _counts_in(event.get("usage")) or self._counts
-            choices = event.get("choices") or []
-            if not choices:
-                return None
-            choice = choices[0]
-            self.reason = choice.get("finish_reason") or self.reason
-            delta = choice.get("delta") or {}
-            calls = delta.get("tool_calls") or ()
-            for call in calls:
-                self._called(call)
-            text = choice.get("text") or delta.get("content") or ""
-            if not text:
-                return {} if calls else None
-            return self._added(text, _chances_in(choice.get("logprobs") or {}))
-
-    def _called(self, call: Mapping[str, Any]) -> None:
-        known = self._calls.setdefault(int(call.get("index", 0)), {"name": "", "arguments": ""})
-        for key in known:
-            known[key] += str((call.get("function") or {}).get(key) or "")
-
-    def _added(self, text: str, chances: List[Mapping[str, Any]]) -> Optional[Dict[str, Any]]:
-        """The part of ``text`` that was not sent before the answer was asked for again."""
-        old = min(len(text), len(self._passed_over))
-        self._passed_over, text = self._passed_over[old:], text[old:]
-        if not text:
-            return None
-        self.steps += 1
-        self.text += text
-        if self._chances is not None:
-            self._chances += chances
-        return {
-            "text": text,
-            "tokens": np.zeros(0, np.int32),
-            **told_chances(None if self._chances is None else chances),
-        }
-
-    def outputs(self) -> Dict[str, Any]:
-        """The outputs of the finished answer."""
-        with self._growing:
-            return self._as_it_is(self.reason or "stop")
-
-    def written(self) -> Optional[Written]:
-        with self._growing:
-            if not self.text:
-                return None
-            return Written(self._as_it_is("length"), counted(self.steps, "piece"))
-
-    def _as_it_is(self, reason: str) -> Dict[str, Any]:
-        return answer_of(
-            self.text,
-            [],
-            reason,
-            *(self._counts or (0, self.steps, 0)),
-            [self._calls[place] for place in sorted(self._calls)],
-            self._chances,
-        )
-
-    def release(self) -> None:
-        """End the stream. Idempotent, on any thread."""
-        stream, self.stream = self.stream, None
-        if stream is not None:
-            stream.close()
-
-    def begin_again(self) -> None:
-        """The next stream begins at the beginning: what was sent is passed over."""
-        self._passed_over, self._calls = self.text, {}
-
-    def __del__(self) -> None:
-        self.release()
-
-    def __getstate__(self) -> Dict[str, Any]:
-        return {**self.__dict__, "stream": None, "_growing": None}
-
-    def __setstate__(self, state: Dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._growing = threading.Lock()
-
-
-def _chances_in(said: Mapping[str, Any]) -> List[Mapping[str, Any]]:
-    """Probabilities with an object per token; vLLM's completions have lists, in the older form."""
-    tokens, chances = said.get("tokens") or [], said.get("token_logprobs") or []
-    likely = said.get("top_logprobs") or [{}] * len(tokens)
-    listed = [
-        {"token": token, "logprob": chance, "top_logprobs": [{"token": each, "logprob": top[each]} for each in top]}
-        for token, chance, top in zip(tokens, chances, likely)
-    ]
-    return list(said.get("content") or listed)
-
-
-def _counts_in(usage: Optional[Mapping[str, Any]]) -> Optional[Tuple[int, int, int]]:
-    if not usage:
-        return None
-    details = usage.get("prompt_tokens_details") or {}
-    written, cached = usage.get("completion_tokens") or 0, details.get("cached_tokens") or 0
-    return int(usage.get("prompt_tokens") or 0), int(written), int(cached)
 
 
 class RemoteItem:

@@ -109,7 +109,7 @@ def open_tokenizer(facts: Mapping[str, Any], directory: str, model: str) -> Any:
     except OSError as error:
         raise EngineError(
             f"model {model!r}: the tokenizer {path} cannot be read: {error}; make the model's files "
-            "again (docs/guide/language-models.md)"
+            "again (docs/guide/language-back-ends.md)"
         ) from error
 
 

@@ -70,7 +70,7 @@ def answer_lengths(app: AppConfig, model: Optional[ModelConfig], config: Config)
     orders by them. Raises ``ConfigError`` where ``answer_lengths`` or ``learn_lengths`` can have no effect."""
     kind = config.policies[policy_of(config, app)].kind
     if model is not None and "steps" not in app.predict and kind in ORDERED_BY_LENGTH:
-        from edgeserve.engines.lm.lm_engine import MAX_TOKENS
+        from edgeserve.engines.lm.lm_options import MAX_TOKENS
 
         if (
             app.learn_lengths

@@ -14,6 +14,7 @@ from edgeserve.config.schema import AppConfig, Config, ModelConfig
 from edgeserve.errors import ConfigError, ProfileError, did_you_mean
 from edgeserve.sched.core.scheduler import Scheduler
 from edgeserve.sched.latency.batch_time import ASSUMED, EXPECTED, PROFILE, START, BatchTime
+from edgeserve.sched.latency.clock_speed import ClockSpeed
 from edgeserve.sched.latency.timings import timing_constant, timing_of
 from edgeserve.sched.policies import POLICIES, REPLACED
 from edgeserve.sched.policy_api.policy import Policy
@@ -110,6 +111,8 @@ def build_scheduler(
                 fixed_ns=known.fixed_ns,
                 alone=known.alone,
                 sources={size: seed.source for size, seed in here.items()},
+                clocks=ClockSpeed(known.clocks, known.memory_share),
+                rested_ns=0 if model.name in (sequences or {}) else known.rested_ns,
             )
     devices = [
         _device(config, name, profiles, footprints or {}, None if resident is None else resident.get(name, ()))
@@ -191,7 +194,7 @@ def _device(
     here = {model: footprint for (model, device), footprint in footprints.items() if device == name}
     budget = config.devices[name].memory_bytes
     budget = budget and max(1, budget - shared_bytes(config, name, here))
-    device = Device(name, budget, config.devices[name].headroom_bytes)
+    device = Device(name, budget, max(0, config.devices[name].headroom_bytes))
     lanes_here = [lane.name for lane in config.lanes.values() if lane.device == name]
     by_model = {profile.model: profile for profile in profiles}
     models = [

@@ -10,6 +10,7 @@ from __future__ import annotations
 from heapq import heappop
 from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
 
+from edgeserve.config.profile_record import Clocks
 from edgeserve.errors import PolicyError
 from edgeserve.sched.core.auction import Auction
 from edgeserve.sched.core.cuts import Cuts
@@ -311,6 +312,7 @@ class Scheduler:
                 work.turns or work.steps,
                 not work.reads,
                 work.reads and not work.turns,
+                work.rested,
             )
             if work.at_once:
                 lane.dispatch_gap.took(self._board.now_ns - work.launched_ns - took_ns)
@@ -340,7 +342,7 @@ class Scheduler:
         if not work.failed:
             latency = self.state.latency[work.model, work.lane.name]
             over_milli = over_usual_milli((work.probe,)) if latency.learns_work else None
-            latency.observe(self._board.now_ns, work.size, took_ns, over_milli)
+            latency.observe(self._board.now_ns, work.size, took_ns, over_milli, rested=work.rested)
             self._board.ends_ns.clear()
         if work.policy.hears_ends:
             work.policy.on_finished(work, event.started_ns, event.finished_ns, self._board)
@@ -362,8 +364,12 @@ class Scheduler:
     def _lane_changed(self, event: LaneChanged) -> None:
         lane = self.state.lanes[event.lane]
         change = Change(lane=lane.name)
-        if event.speed is not None and abs(event.speed - lane.speed) > SPEED_TOLERANCE * lane.speed:
-            change.speed = lane.speed = event.speed
+        clocks = lane.clocks
+        if event.clock_mhz is not None:
+            clocks = Clocks(event.clock_mhz, event.memory_clock_mhz or 0.0)
+        speed = lane.speed if event.speed is None else event.speed
+        if abs(speed - lane.speed) > SPEED_TOLERANCE * lane.speed or clocks != lane.clocks:
+            change.speed, lane.speed, lane.clocks = speed, speed, clocks
             self.state.set_speeds(lane, event.since_ns)
         if event.up is not None and event.up != lane.up:
             change.up = lane.up = event.up

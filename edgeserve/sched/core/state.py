@@ -99,9 +99,7 @@ class State:
     def set_speeds(self, lane: Lane, since_ns: int | None = None) -> None:
         """Tell the latencies of a lane's models its speed."""
         for model in lane.models:
-            latency = self.latency[model, lane.name]
-            if latency.speed != lane.speed:
-                latency.set_speed(lane.speed, since_ns)
+            self.latency[model, lane.name].set_clocks(lane.clocks, lane.speed, since_ns)
         self.board.ends_ns.clear()
 
     def can_run(self, model: str, only: str = "") -> bool:

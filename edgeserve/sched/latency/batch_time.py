@@ -11,7 +11,8 @@ from __future__ import annotations
 import math
 from typing import Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
-from edgeserve.config.profile_record import QUANTILES, Timing
+from edgeserve.config.profile_record import QUANTILES, Clocks, Timing
+from edgeserve.sched.latency.clock_speed import ClockSpeed
 from edgeserve.sched.latency.declared import DeclaredShare
 from edgeserve.sched.latency.window import Window
 from edgeserve.sched.latency.work_time import WorkTime
@@ -95,7 +96,8 @@ class BatchTime:
     holds them. ``alone_ns`` and ``alone_likely_ns`` are the careful and the likely time of the smallest,
     ``share_ns`` is the typical time of one job in a full batch.
     ``fixed_now_ns`` is the part of a batch's time that does not grow with it. ``observed_ns`` is when a batch was
-    measured last. ``slowdown_ppm`` is how many times longer than in the profile batches typically take at equal speed.
+    measured last. ``rest_ns`` is by how much longer a batch takes after a rest of its lane; 0 where no profile says so.
+    ``slowdown_ppm`` is how many times longer than in the profile batches typically take at equal speed.
     ``learns_work``: :meth:`observe` wants to know the work that jobs declare, and all tables are of standard work,
     since a policy has asked for :meth:`work` or has set it. What does not change: ``seeds``, the timings that the
     tables began with, ``fixed_ns`` (c0 of the affine fit) and ``alone``, the profiled times alone by app, for models
@@ -112,6 +114,8 @@ class BatchTime:
         fixed_ns: int = 0,
         alone: Mapping[str, Sequence[int]] | None = None,
         sources: Mapping[int, str] | None = None,
+        clocks: ClockSpeed | None = None,
+        rested_ns: int = 0,
     ) -> None:
         self.model = model
         self.lane = lane
@@ -128,6 +132,10 @@ class BatchTime:
         self._each_ns = max(0, self.seeds[first].median_ns - self.fixed_ns) // first  # that a standard job adds
         self.alone: Mapping[str, Sequence[int]] = alone or {}
         self.speed = 1.0
+        self._clocks = clocks or ClockSpeed()
+        self.rest_ns = max(1, rested_ns - medians_ns[self.sizes[0]]) if rested_ns else 0
+        self._rests = Window(WINDOW_LEN)
+        self._moved_ns = -FOREVER_NS  # when the lane's clocks changed last
         self.version = 0
         self.learns_work = False
         self.observed_ns = -FOREVER_NS
@@ -166,6 +174,7 @@ class BatchTime:
         steps: int = 1,
         as_profiled: bool = True,
         mixed: bool = False,
+        rested: bool = False,
     ) -> None:
         """A batch of this size took ``took_ns`` at the present speed.
 
@@ -173,8 +182,13 @@ class BatchTime:
         tells); the call made so many ``steps`` of an iterative model, and a step is what the tables are of. Not
         ``as_profiled``: the batch read prompts, too, which says nothing against the profile's steps. ``mixed``: it read
         them whole, before its steps, so that it tells what a step takes only where no others did, for as many batches
-        as are looked back on.
+        as are looked back on. ``rested``: it came after a rest of its lane, and tells only what that costs: the longest
+        of the last ten such delays.
         """
+        if rested:
+            self._rests.add(max(1, took_ns - self.typical_ns[size]))
+            self.rest_ns = self._rests.values[-1]
+            return
         self._mixed = self._mixed + 1 if mixed else 0
         if mixed and self._mixed <= WINDOW_LEN:
             return
@@ -209,7 +223,10 @@ class BatchTime:
             work.follow(self.slowdown_ppm, self._standard_ns, each_ns, self.speed)
         if as_profiled and now_ns >= self._served_due_ns:
             self._served_due_ns, self._served_size = now_ns + SERVED_EVERY_NS, size
-            self._served.add(duration_ns * PPM // max(1, self.seeds[size].median_ns))
+            times_ppm = duration_ns * PPM // max(1, self.seeds[size].median_ns)
+            self._served.add(times_ppm)
+            if self._clocks.ran(round(times_ppm / self.speed)):
+                self.set_speed(self._clocks.speed, self._moved_ns)
 
     def forget(self, now_ns: int) -> None:
         """Let go of durations older than ``age_ns``."""
@@ -225,6 +242,15 @@ class BatchTime:
             self._set_slowdown(False)
             if self._work is not None:
                 self._set_work(self._work)
+
+    def set_clocks(self, clocks: Clocks, speed: float, since_ns: int | None = None) -> None:
+        """The lane has these clocks from now on, or from some time after ``since_ns`` on. ``speed`` is the lane's: the
+        model's where the clocks of its profile are not known."""
+        if self._clocks.move(clocks):
+            self._moved_ns = self.observed_ns if since_ns is None else since_ns
+            speed = self._clocks.speed
+        if speed != self.speed:
+            self.set_speed(speed, since_ns)
 
     def set_speed(self, speed: float, since_ns: int | None = None) -> None:
         """The lane runs at another speed from now on (1.0 = as profiled), or from some time after ``since_ns`` on: what

@@ -123,6 +123,8 @@ class PlainModels(Source):
     def _offer(self, queues: ModelQueues, lane: Lane, at_ns: int, board: Board) -> Candidate | None:
         """The best batch of a model."""
         latency = board.latency(queues.model, lane.name)
+        if latency.rest_ns and lane.has_rested(board.now_ns):
+            at_ns += latency.rest_ns
         known = self._kept.get(queues.model)
         kept = None if known is None else known.get(lane.name)
         if kept is not None and kept.stands(queues, latency, lane, at_ns):

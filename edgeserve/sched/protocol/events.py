@@ -228,7 +228,8 @@ class WorkRefused:
 class LaneChanged:
     """A lane went down or came back (``up``), or runs at another ``speed`` (1.0 = as profiled, 0.5 = half as fast); a
     field of None stayed as it was. ``since_ns``: the speed changed at some time after that, and batches measured since
-    then may have run at either speed (None: it changes now).
+    then may have run at either speed (None: it changes now). ``clock_mhz`` and ``memory_clock_mhz`` are its clocks,
+    where profiles say at which ones they were measured: the speed of those models follows from them.
 
     A lane that goes down forgets its inbox and what it was running: the scheduler fails the running jobs, makes the
     ones in the inbox ready again, and ignores any answer for these works that still comes. ``lost``: it never comes
@@ -241,6 +242,8 @@ class LaneChanged:
     reason: str = ""
     since_ns: Optional[int] = field(default=None, metadata={"sparse": True})
     lost: bool = field(default=False, metadata={"sparse": True})
+    clock_mhz: Optional[float] = field(default=None, metadata={"sparse": True})
+    memory_clock_mhz: Optional[float] = field(default=None, metadata={"sparse": True})
 
 
 @dataclass(frozen=True)

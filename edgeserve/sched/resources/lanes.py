@@ -10,6 +10,7 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from typing import Any, Deque, Dict, List, Tuple
 
+from edgeserve.config.profile_record import Clocks
 from edgeserve.errors import PolicyError
 from edgeserve.sched.latency.lane_gaps import DispatchGap
 from edgeserve.sched.requests.states import Job
@@ -21,6 +22,9 @@ WORKS_MAX = 16
 
 BEHIND_NS_MAX = 10 * NS_PER_MS
 """Further behind its expected completion than this, a lane is sent nothing ahead (Clockwork's implementation)."""
+
+REST_NS = 1_000 * NS_PER_MS
+"""A lane that stood still for so long has rested, as before the batch that a profile measures for that."""
 
 LOST_KEPT = 1024
 """Works taken from lanes that went down whose late answers are still recognised."""
@@ -75,6 +79,7 @@ class Work:
         self.steps_max: int | None = None
         self.step_ns = 0  # it can be cut after a step or turn, which takes so long; 0: it cannot be cut
         self.reads = False  # it began with prompts of sequences, which are no steps
+        self.rested = False  # its lane had rested, which its time says nothing else about
         self.at_once = False  # it may start as soon as its lane has it, which had nothing else
 
     def left(self) -> Tuple[Job, ...]:
@@ -103,6 +108,7 @@ class Lane:
     up: bool = True
     hung: bool = False
     speed: float = 1.0
+    clocks: Clocks = Clocks()  # as the monitor told them; the speed of each model follows from those of its profile
     models: Dict[str, Any] = field(default_factory=dict)  # that may run here
     busy_ns: int = 0  # how long its batches took so far
     served_ns: Dict[str, int] = field(default_factory=dict)  # the same by model, with what lay between them
@@ -134,6 +140,10 @@ class Lane:
             return free_at_ns
         ends_ns = (now_ns if work.cut_ns is None else work.cut_ns) + work.step_ns
         return min(free_at_ns, max(now_ns, ends_ns))
+
+    def has_rested(self, now_ns: int) -> bool:
+        """Whether nothing has run on it for :data:`REST_NS`: the clocks of its device may be low."""
+        return not self.works and now_ns - self.free_at_ns >= REST_NS
 
     def worked_ns(self, now_ns: int) -> int:
         """The time that it has worked in all, its present batch included as far as is known."""

@@ -328,3 +328,26 @@ def test_a_profile_of_another_card_is_not_used(tmp_path, measured, measured_on, 
     texts = [*match.mismatches, *match.doubts]
     assert bool(texts) == bool(said) and said in "".join(texts)
     assert bool(match.mismatches) != usable
+
+
+@pytest.mark.parametrize(
+    ("kind", "now_mhz", "clock_mhz", "said"),
+    [("cuda", 918.0, 0.0, True), ("cuda", 918.0, 1300.0, False), ("cuda", 0.0, 0.0, False), ("cpu", 918.0, 0.0, False)],
+)
+def test_a_profile_that_names_no_clock_says_so_where_there_is_one_to_compare(kind, now_mhz, clock_mhz, said):
+    config = parse_config(
+        {
+            "device": {"d": {"kind": kind}},
+            "lane": {"l": {"device": "d"}},
+            "model": {"m": {"engine": "synthetic"}},
+            "app": {"a": {"model": "m"}},
+        }
+    )
+    same = identity(config.models["m"], config.directory, {})
+    lane = LaneProfile({1: Timing(1, 1, 1, 1, 1)}, clock_mhz=clock_mhz)
+    profile = Profile("m", "orin", {"l": lane}, circumstances={"same": same})
+    found = match_profile(profile, config, {}, {"gpu": now_mhz})
+    assert [text for text in found.doubts if "at which clock" in text] == [
+        "lane l: it does not say at which clock of the GPU it was measured: [device.*] clock counts, or the highest "
+        "that was seen since the start"
+    ] * said

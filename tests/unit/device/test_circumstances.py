@@ -7,7 +7,8 @@ from typing import Dict
 
 import pytest
 
-from edgeserve.device.circumstances import circumstances, clocks_locked, governors, power_mode
+from edgeserve.config.profile_record import Clocks
+from edgeserve.device.circumstances import circumstances, clocks_locked, governors, gpu_clocks, power_mode
 
 
 def lay(root: Path, files: Dict[str, str]) -> str:
@@ -72,3 +73,23 @@ def test_what_is_not_known_is_left_out_and_never_zero(tmp_path: Path) -> None:
 def test_a_gpu_whose_clock_can_vary_is_not_locked_by_the_cpu(tmp_path: Path) -> None:
     root = lay(tmp_path, core(0, "performance", 1, 2))
     assert clocks_locked(root) is True and clocks_locked(root, gpu=False) is False
+
+
+@pytest.mark.parametrize(("load", "working"), [("100", 1300.5), ("990", 918.0), (None, 1300.5)])
+def test_the_working_clock_is_the_allowed_one_but_where_the_gpu_is_busy_at_a_lower_one(
+    tmp_path: Path, load: object, working: float
+) -> None:
+    folder = "sys/class/devfreq/17000000.gpu"
+    files = {
+        "proc/device-tree/compatible": "nvidia,tegra234\0",
+        "etc/nv_tegra_release": "# R36 (release), REVISION: 4.3\n",
+    }
+    files.update({f"{folder}/cur_freq": "918000000\n", f"{folder}/max_freq": "1300500000\n"})
+    files[f"{folder}/min_freq"] = "306000000\n"
+    if load:
+        files[f"{folder}/device/load"] = f"{load}\n"
+    files["etc/nvpmodel.conf"] = "< POWER_MODEL ID=1 NAME=MODE_15W >\nEMC MAX_FREQ 2133000000\n"
+    files["var/lib/nvpmodel/status"] = "pmode:0001\n"
+    assert gpu_clocks(lay(tmp_path, files)) == Clocks(working, 2133.0)
+    lay(tmp_path, {f"{folder}/cur_freq": "0\n", f"{folder}/max_freq": "0\n"})
+    assert gpu_clocks(str(tmp_path)) == Clocks(0.0, 2133.0), "a GPU that is switched off has no clock"

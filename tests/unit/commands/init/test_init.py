@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import os
 import struct
+from pathlib import Path
 
 import llama_double
 import numpy as np
 import pytest
 
 from edgeserve import cli
-from edgeserve.commands.init import compute, model_files, read_shapes, trial
+from edgeserve.commands.init import model_files, read_shapes, trial
 from edgeserve.commands.init.roles import GUESS_BYTES_MAX, NoBatchAxis, model_names, roles_of
 from edgeserve.commands.init.slo import choose_slo, read_rates, round_up
 from edgeserve.commands.init.trial import worthwhile
 from edgeserve.config.loading import load_config, parse_config
+from edgeserve.device import boards
 from edgeserve.device.boards import KINDS, Machine
 from edgeserve.engines.describe import FileDescription, describe
 from edgeserve.engines.gguf import read_header
-from edgeserve.engines.lm.lm_engine import KNOWN_OPTIONS
+from edgeserve.engines.lm.lm_options import KNOWN_OPTIONS
 from edgeserve.engines.ports import Port
 from edgeserve.engines.tensorrt import tensorrt_engine as engine_module
 from edgeserve.errors import ConfigError, EngineError
+from edgeserve.live.sensors import with_headroom
 from edgeserve.runtime import Runtime
+from edgeserve.sched.core.build import build_scheduler
 from edgeserve.units import NS_PER_MS
 
 F32, I64 = np.dtype(np.float32), np.dtype(np.int64)
@@ -508,10 +512,15 @@ def test_a_gguf_file_is_served_on_the_gpu_where_library_and_machine_have_one(
 def test_a_board_keeps_memory_free_for_everything_else(tmp_path, llama, monkeypatch, kind, headroom):
     monkeypatch.setenv("LLAMA_DOUBLE_GPU", "1")
     monkeypatch.setattr(trial, "has_nvidia_gpu", lambda: True)
-    monkeypatch.setattr(compute, "detect_board", lambda: Machine(KINDS[kind]))
+    monkeypatch.setattr(boards, "detect_board", lambda: Machine(KINDS[kind]))
     out = str(tmp_path / "edge.toml")
     assert cli.main(["init", "--here", tiny_gguf(tmp_path), "--out", out]) == 0
-    assert load_config(out).devices["gpu"].headroom_bytes == headroom
+    written, unmeasured = load_config(out), {("tiny", "gpu0"): {1: [], 2: []}}
+    assert build_scheduler(written, measured=unmeasured).devices["gpu"].headroom_bytes == 0
+    served = build_scheduler(with_headroom(written), measured=unmeasured)
+    assert served.devices["gpu"].headroom_bytes == headroom
+    Path(out).write_text(Path(out).read_text().replace('"auto"', '"1GB"'))
+    assert with_headroom(load_config(out)).devices["gpu"].headroom_bytes == 10**9
 
 
 def test_a_gguf_file_becomes_a_language_model(tmp_path, llama):

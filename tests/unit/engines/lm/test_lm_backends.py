@@ -30,16 +30,10 @@ def doubled(monkeypatch, **overrides):
     """The back end of llama.cpp on a double."""
     double = llama_double.module(**overrides)
     monkeypatch.setitem(sys.modules, "llama_cpp", double)
-    forget(monkeypatch)
+    llama_double.forget(monkeypatch)
     package = importlib.import_module("edgeserve.engines.lm")
     monkeypatch.setattr(package, "llama_backend", importlib.import_module(LLAMA), raising=False)
     return double
-
-
-def forget(monkeypatch):
-    """Have the back end imported anew now, and again after the test."""
-    monkeypatch.setitem(sys.modules, LLAMA, sys)
-    del sys.modules[LLAMA]
 
 
 def transformers_model(directory, template="", adds_first=False):
@@ -452,7 +446,7 @@ def test_llama_cpp_says_which_models_are_no_decoder_alone(tmp_path, architecture
 
 def test_a_library_that_is_missing_is_named_with_its_extra(llama_file, monkeypatch):
     monkeypatch.setitem(sys.modules, "llama_cpp", None)
-    forget(monkeypatch)
+    llama_double.forget(monkeypatch)
     with pytest.raises(EngineError, match="edgeserve-runtime.lm-llama"):
         make_engine(llama_file[0], [LaneInfo()], llama_file[1]).load()
 
