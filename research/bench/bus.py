@@ -32,7 +32,7 @@ from lib.checks import Checks, arguments
 
 from edgeserve import compiled
 
-LIB = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "lib")
+LIB = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "common")
 RANDOM_SEED = 20261121
 ECHO_RATE_MIN = {"interpreted": 0.42, "compiled": 0.5}  # to the bare server
 ECHO_CPU_MAX = {"interpreted": 3.4, "compiled": 2.8}
