@@ -116,7 +116,7 @@ def configuration(mix: str) -> str:
 def compare(folder: Path) -> Dict[str, Dict[str, float]]:
     """By app: how many were asked, percent in time live by the recording, and simulated from it."""
     config = load_config(str(folder / "edge.toml"))
-    truth = learn(config, read_recording(str(folder / "run.jsonl")), (), "the run")
+    truth = learn(config, read_recording(str(folder / "run.jsonl")))
     live: DefaultDict[str, List[bool]] = defaultdict(list)
     for past in truth.history.requests:
         live[past.request.app].append(past.in_time)
