@@ -224,7 +224,7 @@ def open_loop(
         def goodput(server: Server, share: float = share, seeds: Iterator[int] = seeds) -> float:
             return load.open_loop(
                 server.endpoint, "net", x, share * capacity, slo_ms, seconds, next(seeds) // len(servers)
-            ).in_time["normal"]
+            )["normal"]
 
         results = load.rounds(count, servers, goodput)
         show(f"network, open loop at {share:.0%}, share in time", results)
@@ -238,8 +238,8 @@ def open_loop(
         )
         for index in range(count)
     ]
-    critical = statistics.median(run.in_time["critical"] for run in mixed)
-    others = statistics.median(run.in_time["normal"] for run in mixed)
+    critical = statistics.median(run["critical"] for run in mixed)
+    others = statistics.median(run["normal"] for run in mixed)
     what = f"network at {most:.0%}, {CRITICAL:.0%} critical"
     print(f"{what}: {critical:.3f} of them in time, {others:.3f} of the others")
     checks.at_least(f"{what}: critical in time", critical, CRITICAL_MIN)

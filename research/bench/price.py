@@ -211,7 +211,7 @@ class Bench:
         self, server: bus.Server, rate: float, slo_ms: float, seed: int, critical: float = 0.0
     ) -> Dict[str, float]:
         x = np.ones(load.WIDTH, np.float32)
-        return load.open_loop(server.endpoint, "net", x, rate, slo_ms, 2 * self._seconds, seed, critical).in_time
+        return load.open_loop(server.endpoint, "net", x, rate, slo_ms, 2 * self._seconds, seed, critical)
 
     def lone(self) -> None:
         """One request after the other over the bus."""

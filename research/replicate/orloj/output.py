@@ -105,15 +105,6 @@ def loads_as_markdown(found: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def print_loads(found: Sequence[Mapping[str, Any]]) -> None:
-    """The loads sustained, a line per profile and target."""
-    systems = list(dict.fromkeys(name for row in found for name in row["rates"]))
-    print(f"{'requests/s, two-modal':26}" + "".join(f"{name:>15}" for name in systems))
-    for row in found:
-        name = f"{row['law']} {row['factor']:g}x, {row['target']:.2f}"
-        print(f"{name:26}" + "".join(f"{row['rates'].get(system, float('nan')):15.1f}" for system in systems))
-
-
 def spelled(seeds: Sequence[int]) -> str:
     """``1-5``, or each of them."""
     if list(seeds) == list(range(seeds[0], seeds[-1] + 1)) and len(seeds) > 1:

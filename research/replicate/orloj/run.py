@@ -367,9 +367,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     began = time.monotonic()
     if args.load:
         found = search_loads(names, seeds[:3], args.laws.split(","), args.processes)
-        output.print_loads(found)
+        table = output.loads_as_markdown(found)
+        print(table)
         if args.write:
-            output.fill_page(args.write, output.loads_as_markdown(found))
+            output.fill_page(args.write, table)
         check_loads(checks, found)
         return checks.finish(args.json, circumstances, loads=found)
     rows = run_all(jobs_of(args, names, seeds), args.processes, args.keep)
