@@ -33,7 +33,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # research/
 
 from common import ensemble_worlds, mixed_worlds, runs, worlds
 from common.ablated import MECHANISMS
-from lib.checks import Checks, arguments
+from common.replicated import BEYOND, checks_of
+from lib.checks import arguments
 
 from bench import regret
 from edgeserve.sim.host import NOT_MEASURED
@@ -171,7 +172,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     table = table_of(base, without, chosen)
     show(table, kinds)
     seconds = sum([item.seconds for item in [*base.values(), *without.values()]])
-    checks = Checks("research/bench/ablation.py")
+    checks = checks_of("research/bench/ablation.py", one_side=BEYOND)
     for name, row in table.items():
         checks.at_least(f"{name}: points of its best kind", max([loss.mean for loss in row.values()]), EARNS)
     return checks.finish(

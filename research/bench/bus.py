@@ -12,7 +12,6 @@ within a round are reported.
 from __future__ import annotations
 
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -28,6 +27,7 @@ import numpy as np
 import psutil
 import zmq
 from common import bus_load as load
+from common.replicated import BEYOND, checks_of
 from lib.checks import Checks, arguments
 
 from edgeserve import compiled
@@ -268,7 +268,7 @@ def main() -> int:
     parser.add_argument("--only", choices=("echo", "batching"))
     args = parser.parse_args()
     count, seconds = (3, 1.0) if args.quick else (5, 3.0)
-    checks = Checks("research/bench/bus.py")
+    checks = checks_of("research/bench/bus.py", one_side=BEYOND)
     parts: List[Tuple[str, Callable[[str, int, float, Checks], None]]] = [
         ("echo", bench_echo),
         ("batching", bench_batching),
@@ -278,12 +278,9 @@ def main() -> int:
             if args.only in (None, name):
                 part(folder, count, seconds, checks)
     versions: Dict[str, Any] = {
-        "python": sys.version.split()[0],
         "pyzmq": zmq.__version__,
         "libzmq": zmq.zmq_version(),
         "core": compiled.running().kind,
-        "machine": platform.machine(),
-        "cores": len(CORES),
         "rounds": count,
         "seconds": seconds,
     }

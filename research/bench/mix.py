@@ -34,6 +34,7 @@ from common import runs
 from common.ablated import MECHANISMS
 from common.ensemble_worlds import EDGES, Took, Truth
 from common.mix_baselines import FAIR, PRIORITY, partitioned
+from common.replicated import BEYOND, checks_of
 from lib.checks import Checks, arguments
 
 from edgeserve.config.loading import parse_config
@@ -365,7 +366,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             f"{row['mix']:12}{row['load']:5g} {row['way']:16}{row['percent']:8.2f}  {'  '.join(cells)}"
             f"{row['gap_s']:9.2f} {row['gap_app']}"
         )
-    checks = Checks("research/bench/mix.py")
+    checks = checks_of("research/bench/mix.py", one_side=BEYOND)
     judge(checks, rows, found)
     seconds = sum([item.seconds for item in found])
     return checks.finish(args.json, {"seeds": args.seeds, "simulations took": f"{seconds:.0f} s"}, rows=rows)

@@ -29,7 +29,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # research/
 
 import psutil
 from common.recorded import learn, run_recorded
-from lib.checks import Checks, arguments
+from common.replicated import BEYOND, checks_of
+from lib.checks import arguments
 from lib.server_process import ServerProcess
 
 from edgeserve.client import Client
@@ -164,7 +165,7 @@ def main() -> int:
     for app, row in rows.items():
         print(f"{app:12}" + "".join(f"  {what} {value:.1f}" for what, value in row.items()))
     print(f"asked {len(requests)}: {dict(outcomes)}")
-    checks = Checks("research/bench/mix_live.py")
+    checks = checks_of("research/bench/mix_live.py", one_side=BEYOND)
     checks.at_least("requests with an end", sum(outcomes.values()) - outcomes["nothing"], len(requests))
     settled = [mb for at_s, mb in memory if at_s >= SETTLED_S]
     if settled:

@@ -31,7 +31,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # research/
 
 import numpy as np
 from common import bus_load as load
-from lib.checks import Checks, arguments
+from common.replicated import BEYOND, checks_of
+from lib.checks import arguments
 
 from bench import bus
 from edgeserve import compiled
@@ -124,7 +125,7 @@ class Bench:
 
     def __init__(self, base: Path, count: int, seconds: float) -> None:
         self.trees = {"now": ROOT, "base": base}
-        self.checks = Checks("research/bench/price.py")
+        self.checks = checks_of("research/bench/price.py", one_side=BEYOND)
         self.rows: List[Dict[str, Any]] = []
         self._count = count
         self._seconds = seconds
@@ -319,11 +320,9 @@ def main() -> int:
         for part in args.only or PARTS:
             getattr(bench, part)()
     circumstances = {
-        "python": sys.version.split()[0],
         "base": args.base,
         "core": compiled.running().kind,
         "compiled core": "measured" if compiled_tree() else "not there",
-        "cores": len(bus.CORES),
         "rounds": rounds,
         "seconds": seconds,
         "load_average": round(os.getloadavg()[0], 1),

@@ -31,6 +31,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # research/
 
 from common import ensemble_worlds, runs
 from common.ensemble_worlds import ALL_KINDS, KIND, rule_of, world_of
+from common.replicated import BEYOND, checks_of
 from common.worlds import KINDS, World
 from lib.checks import Checks, arguments
 
@@ -288,7 +289,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             describe(row)
         return 0
     show(rows, policies)
-    checks = Checks("research/bench/regret.py")
+    checks = checks_of("research/bench/regret.py", one_side=BEYOND)
     (ensemble_worlds.judge if of_ensembles else judge)(checks, rows)
     return checks.finish(
         args.json,

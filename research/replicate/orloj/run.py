@@ -362,7 +362,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for system in SYSTEMS
         if system.exists and (not args.systems or system.name in args.systems.split(";"))
     )
-    circumstances = {"python": sys.version.split()[0], "quick": args.quick, "seeds": output.spelled(seeds)}
+    circumstances = {"quick": args.quick, "seeds": output.spelled(seeds)}
     checks = checks_of("research/replicate/orloj/run.py", args.quick)
     began = time.monotonic()
     if args.load:

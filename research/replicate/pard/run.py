@@ -370,7 +370,6 @@ def main() -> int:
         for (what, where), outcome in sorted(done.items())
     ]
     circumstances = {
-        "python": sys.version.split()[0],
         "quick": args.quick,
         "trace lanes": args.lanes,
         "scale": args.scale,
