@@ -370,9 +370,9 @@ OWN = {  # what a page tells a reader to write is the reader's file
 
 def stale_files(text):
     """Code spans ``x.py``, ``a/b.py`` and ``a/b.py: name`` of no file, or of no file that has this name. The first
-    folders of a path may be left out."""
+    folders of a path may be left out, and ``COMMIT:x.py`` is a file of that commit."""
     for _, span in re.findall(r"(?<!`)(`{1,2})([^`\n]+)\1(?!`)", text):
-        for name, inside in re.findall(r"(?<![\w./*-])([\w./-]+\.py)\b(?:: ?(\w+)$)?", span):
+        for name, inside in re.findall(r"(?<![\w./*:-])([\w./-]+\.py)\b(?:: ?(\w+)$)?", span):
             paths = [path for path in PYTHON if f"/{path}".endswith(f"/{name}")]
             if name not in OWN and not any(inside in read(path) for path in paths):
                 yield f"{name}: {inside}" if inside else name
@@ -499,7 +499,7 @@ def test_commands_on_the_page_exist(path):
                     verb, rest
                 )
                 assert not unknown, f"{path}: 'edgeserve {verb}' has no {sorted(unknown)}"
-            for script in re.findall(r"\b(?:scripts|research)/[\w*/]+\.py", line):
+            for script in re.findall(r"(?<![\w:/])(?:scripts|research)/[\w*/]+\.py", line):
                 assert glob.glob(os.path.join(ROOT, script)), f"{path}: {script} does not exist"
             for target in re.findall(r"(?:^|\s)make ([a-z][\w-]*)\b", line):
                 assert target in targets, f"{path}: 'make {target}' does not exist"

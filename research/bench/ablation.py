@@ -18,25 +18,23 @@ methods and constants, so the interpreted core runs, whatever was compiled.
 
 from __future__ import annotations
 
-import argparse
 import gc
-import json
 import os
 import statistics
 import sys
 import time
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Dict, List, Mapping, NamedTuple, Sequence, Set, Tuple
+from typing import Dict, List, Mapping, NamedTuple, Sequence, Set
 
 os.environ["EDGESERVE_CORE"] = "interpreted"
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # research/
 
-from common import ensemble_worlds, mixed_worlds, worlds
+from common import ensemble_worlds, mixed_worlds, runs, worlds
 from common.ablated import MECHANISMS
-from lib.checks import Checks
+from common.replicated import BEYOND, checks_of
+from lib.checks import arguments
 
 from bench import regret
 from edgeserve.sim.host import NOT_MEASURED
@@ -59,8 +57,7 @@ class Job(NamedTuple):
 class Found(NamedTuple):
     """What came of it: percent of the value by round, which mechanisms acted, and the seconds that it took."""
 
-    job: Job
-    percent: Tuple[float, ...]
+    percent: Sequence[float]
     acted: Sequence[str]
     seconds: float
 
@@ -81,7 +78,7 @@ def run_job(job: Job) -> Found:
                     mechanism.watch(stack, acted, {regret.RECOMMENDED})
             percent.append(value_percent(job.world, index))
     gc.collect()
-    return Found(job, tuple(percent), sorted(acted), time.perf_counter() - began)
+    return Found(percent, sorted(acted), time.perf_counter() - began)
 
 
 def value_percent(name: str, index: int) -> float:
@@ -108,31 +105,6 @@ def value_percent(name: str, index: int) -> float:
     return ensemble_worlds.value_percent(ended, took, truths)
 
 
-def run_all(jobs: Sequence[Job], processes: int, title: str, keep: str) -> List[Found]:
-    """All jobs, on so many processes, but for those that the file has."""
-    found = [item for item in kept(keep) if item.job in jobs]
-    done = {item.job for item in found}
-    began = said = time.monotonic()
-    with ProcessPoolExecutor(processes) as pool:
-        for item in pool.map(run_job, [job for job in jobs if job not in done]):
-            found.append(item)
-            if keep:
-                with open(keep, "a", encoding="utf-8") as file:
-                    file.write(json.dumps(item) + "\n")
-            if time.monotonic() - said > 60:
-                said = time.monotonic()
-                print(f"  {title}: {len(found)} of {len(jobs)}, {said - began:.0f} s", file=sys.stderr, flush=True)
-    return found
-
-
-def kept(path: str) -> List[Found]:
-    """The runs of a file that an interrupted call left."""
-    if not path or not os.path.exists(path):
-        return []
-    lines = Path(path).read_text(encoding="utf-8").splitlines()
-    return [Found(Job(*job), tuple(percent), acted, seconds) for job, percent, acted, seconds in map(json.loads, lines)]
-
-
 class Loss(NamedTuple):
     """Points that one kind of worlds loses without a mechanism: mean, the worst and the best world, and in how many
     worlds it acted at all."""
@@ -143,13 +115,14 @@ class Loss(NamedTuple):
     acted: int
 
 
+Runs = Mapping[Job, Found]
 Table = Dict[str, Dict[str, Loss]]
 
 
-def table_of(base: Sequence[Found], without: Sequence[Found], names: Sequence[str]) -> Table:
+def table_of(base: Runs, without: Runs, names: Sequence[str]) -> Table:
     """Mechanism -> kind -> what is lost."""
-    whole = {item.job.world: statistics.fmean(item.percent) for item in base}
-    rest = {(item.job.without, item.job.world): statistics.fmean(item.percent) for item in without}
+    whole = {job.world: statistics.fmean(item.percent) for job, item in base.items()}
+    rest = {(job.without, job.world): statistics.fmean(item.percent) for job, item in without.items()}
     table: Table = {}
     for name in names:
         by_kind: Dict[str, List[float]] = {}
@@ -174,7 +147,7 @@ def show(table: Table, kinds: Sequence[str]) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = arguments(__doc__)
     parser.add_argument("--dev", action="store_true", help="worlds to develop on, not those that are reported")
     parser.add_argument("--only", metavar="KIND", action="append", choices=KINDS, help=", ".join(KINDS))
     names = [mechanism.name for mechanism in MECHANISMS]
@@ -183,26 +156,29 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="arrivals per world (default %(default)s)")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--keep", metavar="FILE", default="", help="runs so far; delete it when code changed")
-    parser.add_argument("--json", metavar="FILE")
     args = parser.parse_args(argv)
     kinds = tuple(args.only or KINDS)
     seed = "dev" if args.dev else "report"
     drawn = [f"{seed}/{kind}/{index}" for kind in kinds for index in range(args.worlds)]
     chosen = args.without or names
-    base = run_all([Job(world, "", args.rounds) for world in drawn], args.processes, "with all", args.keep)
-    jobs = [Job(item.job.world, name, args.rounds) for item in base for name in chosen if name in item.acted]
+
+    def ran(jobs: Sequence[Job]) -> Runs:
+        return dict(runs.done(run_job, jobs, args.processes, args.keep, Found))
+
+    base = ran([Job(world, "", args.rounds) for world in drawn])
+    jobs = [Job(job.world, name, args.rounds) for job, item in base.items() for name in chosen if name in item.acted]
     print(f"{len(jobs)} runs of {len(base) * len(chosen)} have a mechanism to switch off", file=sys.stderr, flush=True)
-    without = run_all(jobs, args.processes, "without", args.keep)
+    without = ran(jobs)
     table = table_of(base, without, chosen)
     show(table, kinds)
-    seconds = sum([item.seconds for item in [*base, *without]])
-    checks = Checks("research/bench/ablation.py")
+    seconds = sum([item.seconds for item in [*base.values(), *without.values()]])
+    checks = checks_of("research/bench/ablation.py", one_side=BEYOND)
     for name, row in table.items():
         checks.at_least(f"{name}: points of its best kind", max([loss.mean for loss in row.values()]), EARNS)
     return checks.finish(
         args.json,
         {"seed": seed, "worlds": len(drawn), "rounds": args.rounds, "simulations took": f"{seconds:.0f} s"},
-        base={item.job.world: [round(percent, 3) for percent in item.percent] for item in base},
+        base={job.world: [round(percent, 3) for percent in item.percent] for job, item in base.items()},
         lost={
             name: {
                 kind: {

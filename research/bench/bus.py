@@ -12,7 +12,6 @@ within a round are reported.
 from __future__ import annotations
 
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -28,11 +27,12 @@ import numpy as np
 import psutil
 import zmq
 from common import bus_load as load
+from common.replicated import BEYOND, checks_of
 from lib.checks import Checks, arguments
 
 from edgeserve import compiled
 
-LIB = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "lib")
+LIB = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "common")
 RANDOM_SEED = 20261121
 ECHO_RATE_MIN = {"interpreted": 0.42, "compiled": 0.5}  # to the bare server
 ECHO_CPU_MAX = {"interpreted": 3.4, "compiled": 2.8}
@@ -224,7 +224,7 @@ def open_loop(
         def goodput(server: Server, share: float = share, seeds: Iterator[int] = seeds) -> float:
             return load.open_loop(
                 server.endpoint, "net", x, share * capacity, slo_ms, seconds, next(seeds) // len(servers)
-            ).in_time["normal"]
+            )["normal"]
 
         results = load.rounds(count, servers, goodput)
         show(f"network, open loop at {share:.0%}, share in time", results)
@@ -238,8 +238,8 @@ def open_loop(
         )
         for index in range(count)
     ]
-    critical = statistics.median(run.in_time["critical"] for run in mixed)
-    others = statistics.median(run.in_time["normal"] for run in mixed)
+    critical = statistics.median(run["critical"] for run in mixed)
+    others = statistics.median(run["normal"] for run in mixed)
     what = f"network at {most:.0%}, {CRITICAL:.0%} critical"
     print(f"{what}: {critical:.3f} of them in time, {others:.3f} of the others")
     checks.at_least(f"{what}: critical in time", critical, CRITICAL_MIN)
@@ -268,7 +268,7 @@ def main() -> int:
     parser.add_argument("--only", choices=("echo", "batching"))
     args = parser.parse_args()
     count, seconds = (3, 1.0) if args.quick else (5, 3.0)
-    checks = Checks("research/bench/bus.py")
+    checks = checks_of("research/bench/bus.py", one_side=BEYOND)
     parts: List[Tuple[str, Callable[[str, int, float, Checks], None]]] = [
         ("echo", bench_echo),
         ("batching", bench_batching),
@@ -278,12 +278,9 @@ def main() -> int:
             if args.only in (None, name):
                 part(folder, count, seconds, checks)
     versions: Dict[str, Any] = {
-        "python": sys.version.split()[0],
         "pyzmq": zmq.__version__,
         "libzmq": zmq.zmq_version(),
         "core": compiled.running().kind,
-        "machine": platform.machine(),
-        "cores": len(CORES),
         "rounds": count,
         "seconds": seconds,
     }

@@ -30,6 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # research/
 
 import numpy as np
+from common.replicated import BEYOND, checks_of
 from lib.checks import Checks
 
 import edgeserve
@@ -302,11 +303,9 @@ def main() -> int:
     for asked, found in live.items():
         parts = ", ".join(f"{part} {count:.0f}" for part, count in found.items())
         print(f"lone request, {asked}: {parts}")
-    checks = Checks("research/bench/calls.py")
+    checks = checks_of("research/bench/calls.py", one_side=BEYOND)
     check({row["policy"]: row for row in rows}, live, checks)
-    return checks.finish(
-        args.json, {"python": sys.version.split()[0], "repetitions": repetitions}, rows=rows, live=live
-    )
+    return checks.finish(args.json, {"repetitions": repetitions}, rows=rows, live=live)
 
 
 def check(rows: Mapping[str, Mapping[str, Any]], live: Mapping[str, Mapping[str, float]], checks: Checks) -> None:

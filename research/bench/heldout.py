@@ -31,12 +31,10 @@ ddfba83b:scripts/lib/edf_before.py | sed 's/klass/priority_class/g'`` writes its
 
 from __future__ import annotations
 
-import argparse
 import gc
 import hashlib
 import importlib
 import json
-import os
 import statistics
 import sys
 from dataclasses import replace
@@ -46,11 +44,13 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Sequence
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # research/
 
+from common import runs
 from common.ensemble_worlds import Took
 from common.heldout_apps import SECONDS, Mix
 from common.heldout_mixes import MIXES
 from common.heldout_worlds import WORLDS, draw_any
 from common.tree_costs import Timed
+from lib.checks import arguments
 
 from bench.regret import under
 from edgeserve.loop.drive import drive
@@ -69,8 +69,19 @@ KEPT = 41_000
 """From this seed on, seeds are kept for reports."""
 
 
+class Job(NamedTuple):
+    """One policy on one mix."""
+
+    mix: str
+    load: float
+    policy: str
+    seed: int
+    seconds: float
+    charge: float
+
+
 class Found(NamedTuple):
-    """One run: percent of the value, in time by app in percent, which apps are critical and which are like others,
+    """What came of it: percent of the value, in time by app in percent, which apps are critical and which like others,
     requests, launches and their digest, and microseconds of the scheduler per request."""
 
     mix: str
@@ -181,6 +192,11 @@ def run(mix: Mix, policy: str, seconds: float, charge: float = 0.0) -> Found:
     )
 
 
+def run_job(job: Job) -> Found:
+    """Draw the mix and simulate the policy on it."""
+    return run(draw_any(job.mix, job.seed, job.load, job.seconds), job.policy, job.seconds, job.charge)
+
+
 def value_percent(mix: Mix, ended: Sequence[Any], took: Took, from_ns: int) -> float:
     """Value in time over value asked for, of the requests that came from a time on."""
     worth = {name: mix.needs_ms[name] * app.value for name, app in mix.scenario.config.apps.items()}
@@ -276,15 +292,8 @@ def show(rows: Sequence[Mapping[str, Any]], hashes: bool) -> None:
                 print(f"{'':{mixes + width + 6}} seed {seed}: {launches} launches, sha1 {digest}")
 
 
-def kept(path: str) -> List[Found]:
-    """The runs of a file that an earlier call left."""
-    if not path or not os.path.exists(path):
-        return []
-    return [Found(*json.loads(line)) for line in Path(path).read_text(encoding="utf-8").splitlines()]
-
-
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--mixes", default=",".join(MIXES), help="default %(default)s")
     parser.add_argument("--world", metavar="NAME", action="append", choices=WORLDS, help=", ".join(WORLDS))
     parser.add_argument("--seed", type=int, metavar="N", help="this seed alone")
@@ -297,33 +306,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--charge", type=float, nargs="?", const=1.0, default=0.0, metavar="FACTOR")
     parser.add_argument("--hash", action="store_true", help="print the digest of each run's launches")
     parser.add_argument("--keep", metavar="FILE", default="", help="runs so far; delete it when code changed")
-    parser.add_argument("--json", metavar="FILE")
     args = parser.parse_args(argv)
     names = args.world or args.mixes.split(",")
     for name in names:
         if name not in MIXES and name not in WORLDS:
             parser.error(f"no mix {name!r}: expected {', '.join(MIXES)}")
     first, seeds = (args.first, args.seeds) if args.seed is None else (args.seed, 1)
-    found = kept(args.keep)
-    done = {item[:6]: item for item in found}
-    wanted: List[Found] = []
-    for seed in range(first, first + seeds):
-        for name in names:
-            for load in [float(item) for item in args.loads.split(",")]:
-                mix = draw_any(name, seed, load, args.seconds)
-                for policy in args.policies.split(","):
-                    key = (name, load, policy, seed, args.seconds, args.charge)
-                    item = done.get(key) or run(mix, policy, args.seconds, args.charge)
-                    if key not in done and args.keep:
-                        with open(args.keep, "a", encoding="utf-8") as file:
-                            file.write(json.dumps(item) + "\n")
-                    wanted.append(item)
-                    print(f"{name:18}{load:4g} {policy:16}{seed} {item.value:6.2f}", file=sys.stderr, flush=True)
-    rows = rows_of(wanted, args.than)
+    jobs = [
+        Job(name, load, policy, seed, args.seconds, args.charge)
+        for seed in range(first, first + seeds)
+        for name in names
+        for load in [float(item) for item in args.loads.split(",")]
+        for policy in args.policies.split(",")
+    ]
+    found = [item for _, item in runs.done(run_job, jobs, keep=args.keep, kind=Found)]
+    rows = rows_of(found, args.than)
     show(rows, args.hash)
     if args.json:
         with open(args.json, "w", encoding="utf-8") as file:
-            json.dump({"rows": rows, "runs": [item._asdict() for item in wanted]}, file, indent=1)
+            json.dump({"rows": rows, "runs": [item._asdict() for item in found]}, file, indent=1)
             file.write("\n")
     return 0
 

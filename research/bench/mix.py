@@ -17,10 +17,7 @@ batches of which each request is a part that can be divided and interrupted.
 
 from __future__ import annotations
 
-import argparse
 import gc
-import json
-import os
 import statistics
 import sys
 import time
@@ -33,10 +30,12 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # research/
 
+from common import runs
 from common.ablated import MECHANISMS
 from common.ensemble_worlds import EDGES, Took, Truth
 from common.mix_baselines import FAIR, PRIORITY, partitioned
-from lib.checks import Checks
+from common.replicated import BEYOND, checks_of
+from lib.checks import Checks, arguments
 
 from edgeserve.config.loading import parse_config
 from edgeserve.config.schema import DEFAULT_POLICY
@@ -74,9 +73,18 @@ VARIANTS = ("plan, no values",)
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "mixes"
 
 
+class Job(NamedTuple):
+    """One way, once."""
+
+    mix: str
+    load: float
+    way: str
+    seed: int
+
+
 class Found(NamedTuple):
-    """One run: percent of the value offered, in time by class and by app in percent, the longest time without an answer
-    in time of any app in seconds, which app that was, the bound in percent, and how long the simulation took."""
+    """What came of it: percent of the value offered, in time by class and by app in percent, the longest time without
+    an answer in time of any app in seconds, which app that was, the bound in percent, and how long the run took."""
 
     mix: str
     load: float
@@ -92,8 +100,10 @@ class Found(NamedTuple):
     seconds: float
 
 
-def run(mix: str, load: float, way: str, seed: int) -> Found:
+def run(job: Job) -> Found:
     """Simulate one way once."""
+    mix, load, way, seed = job
+    gc.disable()
     base = load_scenario(str(EXAMPLES / mix / "scenario.toml"))
     needs_ms = needs(base)
     scenario = with_policy(with_load(base, load), WAYS[way])
@@ -123,6 +133,7 @@ def run(mix: str, load: float, way: str, seed: int) -> Found:
             share = truths[app].worth(item.request.hints["difficulty"], part) if app in truths else 1.0
             brought += worth[app] * share
     gap_app = max(report.apps, key=lambda name: report.apps[name].gap_max_ms)
+    gc.collect()
     return Found(
         mix,
         load,
@@ -264,13 +275,6 @@ def pieces(scenario: Scenario, name: str, need_ms: float) -> List[Tuple[float, f
     return found
 
 
-def kept(path: str) -> List[Found]:
-    """The runs of a file that an interrupted call left."""
-    if not path or not os.path.exists(path):
-        return []
-    return [Found(*json.loads(line)) for line in Path(path).read_text(encoding="utf-8").splitlines()]
-
-
 def rows_of(found: Sequence[Found]) -> List[Dict[str, Any]]:
     """Means over the seeds, by mix, load and way."""
     keys = list(dict.fromkeys([(item.mix, item.load, item.way) for item in found]))
@@ -329,7 +333,7 @@ def judge(checks: Checks, rows: Sequence[Mapping[str, Any]], found: Sequence[Fou
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = arguments(__doc__)
     parser.add_argument("--only", metavar="MIX", action="append", choices=MIXES, help=", ".join(MIXES))
     parser.add_argument("--loads", default=",".join([f"{load:g}" for load in LOADS]), help="default %(default)s")
     parser.add_argument("--seeds", type=int, default=SEEDS, metavar="N", help="default %(default)s")
@@ -338,30 +342,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     names = [mechanism.name for mechanism in MECHANISMS if not mechanism.instead]
     parser.add_argument("--without", metavar="MECHANISM", action="append", default=[], choices=names)
     parser.add_argument("--keep", metavar="FILE", default="", help="runs so far; delete it when code changed")
-    parser.add_argument("--json", metavar="FILE")
     args = parser.parse_args(argv)
     ways = [way for way in WAYS if way in args.ways.split(";")]
     loads = [float(load) for load in args.loads.split(",")]
-    found = kept(args.keep)
-    done = {item[:4] for item in found}
-    gc.disable()
-    off = ExitStack()
-    for mechanism in MECHANISMS:
-        if mechanism.name in args.without:
-            mechanism.switch_off(off)
-    for seed in range(args.first, args.first + args.seeds):
-        for mix in args.only or MIXES:
-            for load in loads:
-                for way in ways:
-                    if (mix, load, way, seed) in done:
-                        continue
-                    item = run(mix, load, way, seed)
-                    gc.collect()
-                    found.append(item)
-                    if args.keep:
-                        with open(args.keep, "a", encoding="utf-8") as file:
-                            file.write(json.dumps(item) + "\n")
-                    print(f"{mix:12}{load:4g} {way:16}{seed} {item.percent:6.2f}", file=sys.stderr, flush=True)
+    with ExitStack() as off:
+        for mechanism in MECHANISMS:
+            if mechanism.name in args.without:
+                mechanism.switch_off(off)
+        jobs = [
+            Job(mix, load, way, seed)
+            for seed in range(args.first, args.first + args.seeds)
+            for mix in args.only or MIXES
+            for load in loads
+            for way in ways
+        ]
+        found = [item for _, item in runs.done(run, jobs, keep=args.keep, kind=Found)]
     rows = rows_of(found)
     print(f"{'mix':12}{'load':>5} {'way':16}{'value %':>8}{'critical':>9}{'normal':>8}{'background':>11}{'gap s':>7}")
     for row in rows:
@@ -371,7 +366,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             f"{row['mix']:12}{row['load']:5g} {row['way']:16}{row['percent']:8.2f}  {'  '.join(cells)}"
             f"{row['gap_s']:9.2f} {row['gap_app']}"
         )
-    checks = Checks("research/bench/mix.py")
+    checks = checks_of("research/bench/mix.py", one_side=BEYOND)
     judge(checks, rows, found)
     seconds = sum([item.seconds for item in found])
     return checks.finish(args.json, {"seeds": args.seeds, "simulations took": f"{seconds:.0f} s"}, rows=rows)

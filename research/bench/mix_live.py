@@ -29,7 +29,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # research/
 
 import psutil
 from common.recorded import learn, run_recorded
-from lib.checks import Checks, arguments
+from common.replicated import BEYOND, checks_of
+from lib.checks import arguments
 from lib.server_process import ServerProcess
 
 from edgeserve.client import Client
@@ -116,7 +117,7 @@ def configuration(mix: str) -> str:
 def compare(folder: Path) -> Dict[str, Dict[str, float]]:
     """By app: how many were asked, percent in time live by the recording, and simulated from it."""
     config = load_config(str(folder / "edge.toml"))
-    truth = learn(config, read_recording(str(folder / "run.jsonl")), (), "the run")
+    truth = learn(config, read_recording(str(folder / "run.jsonl")))
     live: DefaultDict[str, List[bool]] = defaultdict(list)
     for past in truth.history.requests:
         live[past.request.app].append(past.in_time)
@@ -164,7 +165,7 @@ def main() -> int:
     for app, row in rows.items():
         print(f"{app:12}" + "".join(f"  {what} {value:.1f}" for what, value in row.items()))
     print(f"asked {len(requests)}: {dict(outcomes)}")
-    checks = Checks("research/bench/mix_live.py")
+    checks = checks_of("research/bench/mix_live.py", one_side=BEYOND)
     checks.at_least("requests with an end", sum(outcomes.values()) - outcomes["nothing"], len(requests))
     settled = [mb for at_s, mb in memory if at_s >= SETTLED_S]
     if settled:

@@ -8,7 +8,6 @@ of the whole process over the time that passed. ``--root`` reads the files of a 
 
 from __future__ import annotations
 
-import platform
 import sys
 import time
 from pathlib import Path
@@ -17,7 +16,8 @@ from typing import Any, Dict
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # research/
 
-from lib.checks import Checks, arguments
+from common.replicated import BEYOND, checks_of
+from lib.checks import arguments
 
 from edgeserve.device.boards import detect_board
 from edgeserve.device.monitor import Monitor
@@ -51,10 +51,10 @@ def main() -> int:
     rows = [measured(args.root, rate, args.seconds) for rate in RATES]
     for name, cost in rows[-1]["sources"].items():
         print(f"{name}: {cost['ms']:.3f} ms per reading, {cost['reads']} readings")
-    checks = Checks("research/bench/monitor.py")
+    checks = checks_of("research/bench/monitor.py", one_side=BEYOND)
     for row in rows:
         checks.at_most(f"{row['rate']} readings a second: share of a core", row["share"], SHARE_MAX)
-    return checks.finish(args.json, {"machine": platform.machine(), "board": rows[0]["board"]}, rows=rows)
+    return checks.finish(args.json, {"board": rows[0]["board"]}, rows=rows)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """What this tree costs beside an earlier commit, in interleaved rounds: overload, decisions, a lone request, a process.
 
-    python research/bench/price.py [--base REV] [--quick] [--quarter] [--only PART ...] [--json FILE]
+    python research/bench/price.py [--base REV] [--quick] [--only PART ...] [--json FILE]
 
 The package of the revision is laid into a temporary directory; both trees answer the same questions in each round, in
 alternating order, and ratios are within a round. *Overload*: a small network at 90, 120 and 150 % of what a thread
@@ -12,9 +12,6 @@ loop asks for. *Choice* is the step of ``plan`` that chooses a company among 64 
 is the time per request of eight apps on one lane, for which 200 requests wait. *Lone*: the mean time of an echo over
 the bus, one after the other. *Process*: memory and idle CPU of a runtime with a synthetic model that has served one
 request, and the time of ``import edgeserve``.
-
-``--quarter`` limits every server to a quarter of a core (``common/slow_core.py``): overload and lone requests, for
-four times as long, so that as many requests are counted.
 """
 
 from __future__ import annotations
@@ -27,15 +24,15 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any, Dict, Iterable, Iterator, List, Mapping, Sequence
+from typing import Any, Dict, Iterator, List, Mapping, Sequence
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # research/
 
 import numpy as np
 from common import bus_load as load
-from common.slow_core import a_quarter
-from lib.checks import Checks, arguments
+from common.replicated import BEYOND, checks_of
+from lib.checks import arguments
 
 from bench import bus
 from edgeserve import compiled
@@ -126,14 +123,12 @@ class Costs:
 class Bench:
     """Keeps the trees, the rows of the result and its checks."""
 
-    def __init__(self, base: Path, count: int, seconds: float, quarter: bool) -> None:
+    def __init__(self, base: Path, count: int, seconds: float) -> None:
         self.trees = {"now": ROOT, "base": base}
-        self.checks = Checks("research/bench/price.py")
+        self.checks = checks_of("research/bench/price.py", one_side=BEYOND)
         self.rows: List[Dict[str, Any]] = []
-        self.limit = ""
         self._count = count
         self._seconds = seconds
-        self._quarter = quarter
 
     def row(self, what: str, results: Mapping[str, Sequence[float]]) -> Dict[str, float]:
         """Keep and print the medians, and what this tree has to each other one within a round."""
@@ -146,15 +141,6 @@ class Bench:
         self.rows.append(row)
         print(f"{what}: " + ", ".join(f"{key} {row[key]}" for key in list(row)[1:]), flush=True)
         return row
-
-    @contextlib.contextmanager
-    def limited(self, servers: Iterable[bus.Server]) -> Iterator[None]:
-        """Servers at the speed that was asked for."""
-        if not self._quarter:
-            yield
-            return
-        with a_quarter([server.process.pid for server in servers]) as self.limit:
-            yield
 
     @contextlib.contextmanager
     def served(self, name: str, text: str, index: int = 1, **values: str) -> Iterator[Dict[str, bus.Server]]:
@@ -187,7 +173,6 @@ class Bench:
                     ours = ends.enter_context(self.served("net", bus.BATCHING_TOML, index, model=path))
                     thread = bus.by_hand(folder, "thread", path)
                     ends.callback(thread.stop)
-                    ends.enter_context(self.limited([*ours.values(), thread]))
                     self._overload({**ours, "thread": thread}, index, capacities, shares, mixed)
         self.row("capacity of the thread, requests/s", {"thread": capacities})
         for share, results in shares.items():
@@ -227,12 +212,12 @@ class Bench:
         self, server: bus.Server, rate: float, slo_ms: float, seed: int, critical: float = 0.0
     ) -> Dict[str, float]:
         x = np.ones(load.WIDTH, np.float32)
-        return load.open_loop(server.endpoint, "net", x, rate, slo_ms, 2 * self._seconds, seed, critical).in_time
+        return load.open_loop(server.endpoint, "net", x, rate, slo_ms, 2 * self._seconds, seed, critical)
 
     def lone(self) -> None:
         """One request after the other over the bus."""
         message = load.message("echo", np.arange(64, dtype=np.float32))
-        with self.served("echo", bus.ECHO_TOML) as servers, self.limited(servers.values()):
+        with self.served("echo", bus.ECHO_TOML) as servers:
             times = load.rounds(
                 self._count,
                 servers,
@@ -324,24 +309,20 @@ def in_turn(subjects: Mapping[str, Any], index: int) -> List[str]:
 
 def main() -> int:
     parser = arguments(__doc__, quick="fewer and shorter rounds (same checks; noisier)")
-    parser.add_argument("--base", default="5d4e2b0", metavar="REV", help="the commit to compare with (5d4e2b0)")
+    parser.add_argument("--base", default="fe3afc9", metavar="REV", help="the commit to compare with (%(default)s)")
     parser.add_argument("--rounds", type=int, help="7, or 2 with --quick")
-    parser.add_argument("--quarter", action="store_true", help="every server has a quarter of a core")
     parser.add_argument("--only", choices=PARTS, action="append", help="may be given several times")
     args = parser.parse_args()
     rounds = args.rounds or (2 if args.quick else 7)
-    seconds = (0.5 if args.quick else 1.0) * (4 if args.quarter else 1)
+    seconds = 0.5 if args.quick else 1.0
     with tree_of(args.base) as base:
-        bench = Bench(base, rounds, seconds, args.quarter)
-        for part in args.only or (("overload", "lone") if args.quarter else PARTS):
+        bench = Bench(base, rounds, seconds)
+        for part in args.only or PARTS:
             getattr(bench, part)()
     circumstances = {
-        "python": sys.version.split()[0],
         "base": args.base,
         "core": compiled.running().kind,
         "compiled core": "measured" if compiled_tree() else "not there",
-        "limit": bench.limit or "none",
-        "cores": len(bus.CORES),
         "rounds": rounds,
         "seconds": seconds,
         "load_average": round(os.getloadavg()[0], 1),

@@ -27,7 +27,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # research/
 
 from common import ensemble_worlds, mixed_worlds, worlds
-from lib.checks import Checks, arguments
+from common.replicated import BEYOND, checks_of
+from lib.checks import arguments
 
 from bench import regret
 from edgeserve.sched.core import entry, refusals
@@ -170,7 +171,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(f"{'way':18}{'asked again':>12}{'in time':>9}{'no number':>11}{'others in time':>16}")
     for way, sums in table.items():
         print(f"{way:18}" + "{:12.0f}{:8.1f}%{:10.1f}%{:15.1f}%".format(*sums.figures().values()))
-    checks = Checks("research/bench/promises.py")
+    checks = checks_of("research/bench/promises.py", one_side=BEYOND)
     for name, figures in short.items():
         print(f"{name:18}" + "{:12.0f}{:8.1f}%{:10.1f}%{:15.1f}%".format(*figures.values()))
     row = table["and a rank"].figures()

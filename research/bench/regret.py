@@ -22,7 +22,6 @@ from __future__ import annotations
 import statistics
 import sys
 import time
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
@@ -30,8 +29,9 @@ from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # research/
 
-from common import ensemble_worlds
+from common import ensemble_worlds, runs
 from common.ensemble_worlds import ALL_KINDS, KIND, rule_of, world_of
+from common.replicated import BEYOND, checks_of
 from common.worlds import KINDS, World
 from lib.checks import Checks, arguments
 
@@ -146,14 +146,7 @@ def run_job(job: Job) -> Share:
 def run_all(names: Sequence[str], policies: Sequence[str], rounds: int, processes: int) -> Tuple[List[Row], float]:
     """The rows of these worlds, and the seconds that the simulations took together."""
     jobs = [Job(name, policy, rounds) for name in names for policy in policies]
-    shares: List[Share] = []
-    began = said = time.monotonic()
-    with ProcessPoolExecutor(processes) as pool:
-        for share in pool.map(run_job, jobs):
-            shares.append(share)
-            if time.monotonic() - said > 30:
-                said = time.monotonic()
-                print(f"  {len(shares)} of {len(jobs)} runs, {said - began:.0f} s", file=sys.stderr, flush=True)
+    shares = [share for _, share in runs.done(run_job, jobs, processes)]
     rows = []
     for name in names:
         mine = [share for share in shares if share.world == name]
@@ -296,7 +289,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             describe(row)
         return 0
     show(rows, policies)
-    checks = Checks("research/bench/regret.py")
+    checks = checks_of("research/bench/regret.py", one_side=BEYOND)
     (ensemble_worlds.judge if of_ensembles else judge)(checks, rows)
     return checks.finish(
         args.json,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import statistics
 import time
+from collections import Counter
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Tuple, TypeVar
 
 import msgpack
@@ -27,13 +28,6 @@ class Message(NamedTuple):
 
     fields: Dict[str, Any]
     tensor: bytes
-
-
-class OpenLoop(NamedTuple):
-    """What came of an open loop: share answered in time, per class."""
-
-    in_time: Dict[str, float]
-    sent: int
 
 
 def message(app: str, x: np.ndarray) -> Message:
@@ -110,9 +104,9 @@ def rounds(count: int, subjects: Mapping[str, T], measure: Callable[[T], float])
 
 def open_loop(
     endpoint: str, app: str, x: np.ndarray, rate: float, slo_ms: float, seconds: float, seed: int, critical: float = 0.0
-) -> OpenLoop:
-    """Poisson arrivals at ``rate`` per second, each with its deadline stamped at sending; answers count when they
-    are here by it."""
+) -> Dict[str, float]:
+    """Poisson arrivals at ``rate`` per second, each with its deadline stamped at sending. Returns the share that was
+    answered by it, by class."""
     rng = random.Random(f"{seed}/arrivals")
     socket = connect(endpoint)
     plan: List[Tuple[float, str]] = []
@@ -152,12 +146,8 @@ def open_loop(
                 in_time[priority_class] += 1
     finally:
         socket.close()
-    sent = {
-        priority_class: max(1, sum(1 for _, other in plan if other == priority_class)) for priority_class in in_time
-    }
-    return OpenLoop(
-        {priority_class: in_time[priority_class] / sent[priority_class] for priority_class in in_time}, len(plan)
-    )
+    asked = Counter(priority_class for _, priority_class in plan)
+    return {priority_class: count / max(1, asked[priority_class]) for priority_class, count in in_time.items()}
 
 
 def make_network(path: str) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from typing import Any, Callable, Dict, List, Mapping, Sequence
+
+from common import runs
 
 Cells = Dict[str, Dict[str, Dict[str, float]]]
 """Table -> row -> column -> value."""
@@ -14,9 +15,8 @@ def run_cells(
 ) -> Dict[str, Dict[str, Dict[str, List[Any]]]]:
     """The results of all cases by ``table``, ``row`` and ``where`` of a case, in the order of the cases."""
     found: Dict[str, Dict[str, Dict[str, List[Any]]]] = {}
-    with multiprocessing.Pool(processes) as pool:
-        for case, result in zip(cases, pool.imap(run, cases)):
-            found.setdefault(case.table, {}).setdefault(case.row, {}).setdefault(case.where, []).append(result)
+    for case, result in runs.done(run, cases, processes):
+        found.setdefault(case.table, {}).setdefault(case.row, {}).setdefault(case.where, []).append(result)
     return found
 
 

@@ -5,7 +5,6 @@ Both know every arrival beforehand. Requests go in cohorts that run to the end; 
 
 from __future__ import annotations
 
-from itertools import combinations
 from typing import Callable, List, Sequence, Tuple
 
 import numpy as np
@@ -77,24 +76,3 @@ def _later(best: List[np.ndarray], at: Sequence[int], index: int, free: np.ndarr
     if index >= len(at):
         return np.zeros(len(free), dtype=np.int32)
     return best[index][np.clip(free - at[index], 0, len(best[index]) - 1)]
-
-
-def most_in_time_exhaustive(arrivals_ns: Sequence[int], slo_ns: int, cost_ns: Cost) -> int:
-    """The same for at most eight requests by trying everything: which are served at all, and every way to cut these
-    into cohorts. Exact times."""
-    assert len(arrivals_ns) <= 8, "exponential"
-    for count in range(len(arrivals_ns), 0, -1):
-        for served in combinations(sorted(arrivals_ns), count):
-            if _can_serve(served, slo_ns, cost_ns, 0):
-                return count
-    return 0
-
-
-def _can_serve(arrivals_ns: Sequence[int], slo_ns: int, cost_ns: Cost, free_ns: int) -> bool:
-    if not arrivals_ns:
-        return True
-    for count in range(1, len(arrivals_ns) + 1):
-        ends_ns = max(free_ns, arrivals_ns[count - 1]) + cost_ns(count)
-        if ends_ns <= arrivals_ns[0] + slo_ns and _can_serve(arrivals_ns[count:], slo_ns, cost_ns, ends_ns):
-            return True
-    return False

@@ -1,4 +1,4 @@
-"""A recording as a world: the same requests at the same times, or closer together, under any configuration.
+"""A recording as a world: the same requests at the same times, under any policy.
 
 Arrivals with what they declared, cancellations and changes of lanes are those of the recording; how long batches take
 is learnt from it (:mod:`common.recorded_times`). Results of nodes are as recorded for each request that got so
@@ -17,12 +17,10 @@ from common.recorded_times import PLACE_HINT, RecordedTimes, TimesModel
 from edgeserve.config.machine_costs import LockUse, MachineCosts
 from edgeserve.config.profiles import Profile
 from edgeserve.config.schema import Config
-from edgeserve.errors import EdgeServeError
 from edgeserve.loop.drive import drive
 from edgeserve.sched.core.build import build_scheduler, with_sizes
 from edgeserve.sched.protocol.actions import FinishRequest, Outcome
 from edgeserve.sched.protocol.events import JobId, Request
-from edgeserve.sched.requests.admission import OVER_SHARE
 from edgeserve.sim import faults
 from edgeserve.sim.host import Lags, MachineHost
 from edgeserve.sim.reference_model import ReferenceModel
@@ -30,28 +28,17 @@ from edgeserve.sim.scenario import FaultsConfig, WorkloadConfig
 from edgeserve.sim.sequence_runs import hint_of
 from edgeserve.sim.workload import Arrival, changed
 from edgeserve.sim.world import SimWorld
-from edgeserve.sim.worth import worths_ns
 from edgeserve.taps.trace import Recording, build_inputs
 
 LAGS_MIN = 20
 """The least recorded starts or ends of batches from which the loop's and the lanes' threads' costs are charged."""
 
 
-class RecordingError(EdgeServeError):
-    """A recording cannot be made a world of: it does not fit the configuration, or holds too little."""
-
-    code = "recording"
-
-
 class Counted(NamedTuple):
-    """One request of a run: its place in the recording, whether it was in time, what it
-    counts (``sim/worth.py``), the lane time that it had, and whether it ended since its client had its share."""
+    """One request of a run: its place in the recording, and whether it was in time."""
 
     place: int
     in_time: bool
-    worth_ns: int
-    lane_ns: float
-    over_share: bool
 
 
 class RecordedTruth(NamedTuple):
@@ -66,11 +53,9 @@ class RecordedTruth(NamedTuple):
     lags: Mapping[str, Lags]
 
 
-def learn(config: Config, recording: Recording, profiles: Sequence[Profile], source: str) -> RecordedTruth:
-    """The truth of a recording of ``config``. ``profiles`` are the ones that the recorded run used. Raises
-    :class:`RecordingError`, which names the recording by ``source``, where they do not belong together."""
+def learn(config: Config, recording: Recording, profiles: Sequence[Profile] = ()) -> RecordedTruth:
+    """The truth of a recording of ``config``. ``profiles`` are the ones that the recorded run used."""
     history = read_history(recording.steps, recording.start.get("sequences", {}))
-    check_belongs(config, recording, history, source)
     times = TimesModel(config, history, profiles, build_inputs(recording.start)["measured"])
     step_ns = _step_ns(history)
     # What the interpreter lock cost host functions is in their durations, and what it cost others in the lags.
@@ -78,38 +63,25 @@ def learn(config: Config, recording: Recording, profiles: Sequence[Profile], sou
     return RecordedTruth(history, times, recording.start, profiles, costs, _lags(history, step_ns))
 
 
-def check_belongs(config: Config, recording: Recording, history: RecordedHistory, source: str) -> None:
-    """Whether the recording is one of this configuration: its apps, nodes, models, lanes and batch sizes."""
-    problems = _differences(config, recording.start, history)
-    if problems:
-        raise RecordingError(
-            f"{source} is a recording of another configuration than {config.source}: "
-            f"{'; '.join(problems[:3])}. Give the configuration that it was recorded with"
-        )
-
-
-def run_recorded(
-    truth: RecordedTruth, config: Config, seed: Any, load: float = 1.0, requests_max: Optional[int] = None
-) -> List[Counted]:
-    """Serve the recorded requests (the first ``requests_max``) under ``config``, ``load`` times as fast as they came.
+def run_recorded(truth: RecordedTruth, config: Config, seed: Any) -> List[Counted]:
+    """Serve the recorded requests under ``config``.
 
     Equal arguments give equal runs; arrivals do not depend on ``seed``, which draws durations and what was not
     recorded. In time is what was answered by the deadline that the recorded scheduler was told.
     """
     history = truth.history
-    requests = history.requests[:requests_max]
     inputs = build_inputs(truth.start)
     config = with_sizes(config, inputs.pop("sizes"))
     scheduler = build_scheduler(config, truth.profiles, **inputs)
-    place = RunAxis(requests, history.begins_ns, load)
-    duration_ns = place.last_ns + 1
+    last_ns = history.requests[-1].seen_ns if history.requests else history.begins_ns
+    duration_ns = last_ns - history.begins_ns + 1
     # Durations were recorded beside what ran on other lanes of the device: it must not be counted twice.
     alone = replace(config, devices={name: replace(device, contention=1.0) for name, device in config.devices.items()})
-    source: Any = RecordedWorkload(requests, place)
+    source: Any = RecordedWorkload(history.requests, history.begins_ns)
     times: Any = RecordedTimes(truth.times, random.Random(f"{seed}/times"))
     results: Any = RecordedResults(config, history.requests, seed, inputs["sequences"])
     budgets = {name: device.memory_bytes for name, device in config.devices.items()}
-    trouble = faults.Trouble(FaultsConfig(), seed, duration_ns, _happenings(truth, load, duration_ns, budgets))
+    trouble = faults.Trouble(FaultsConfig(), seed, duration_ns, _happenings(truth, duration_ns, budgets))
     world = SimWorld(
         alone,
         [source],
@@ -135,11 +107,8 @@ def run_recorded(
             item.outcome == Outcome.COMPLETED
             and not item.cut
             and ended_ns[item.request.id] <= item.request.deadline_ns,
-            worth_ns,
-            sum(world.usage.spent_ns.get(item.request.id, {}).values()),
-            item.reason == OVER_SHARE,
         )
-        for item, worth_ns in zip(world.ended, worths_ns(config, world.ended))
+        for item in world.ended
     ]
 
 
@@ -148,28 +117,14 @@ def place_of(request_id: int) -> int:
     return request_id - 1
 
 
-class RunAxis:
-    """When each recorded request comes in the run."""
-
-    def __init__(self, requests: Sequence[Past], begins_ns: int, load: float) -> None:
-        self._begins_ns = begins_ns
-        self._load = load
-        self.last_ns = self.at_ns(requests[-1].seen_ns) if requests else 0
-
-    def at_ns(self, recorded_ns: int) -> int:
-        """A recorded time on the axis of the run."""
-        return round((recorded_ns - self._begins_ns) / self._load)
-
-
 class RecordedWorkload:
-    """Every recorded request, in place of :class:`~edgeserve.sim.workload.Workload`. Deadlines, and how long after its
-    arrival each was cancelled, stay as recorded at any load."""
+    """Every recorded request, in place of :class:`~edgeserve.sim.workload.Workload`."""
 
-    def __init__(self, requests: Sequence[Past], places: RunAxis) -> None:
+    def __init__(self, requests: Sequence[Past], begins_ns: int) -> None:
         self.config = WorkloadConfig(name="recorded", kind="trace")
         self.serial = 0
         self._requests = requests
-        self._places = places
+        self._begins_ns = begins_ns
         self._next = 0
 
     def first(self) -> List[Tuple[Arrival, str]]:
@@ -184,7 +139,7 @@ class RecordedWorkload:
         past = self._requests[self._next]
         self._next += 1
         cancelled_ns = None if past.cancelled_ns is None else max(0, past.cancelled_ns - past.seen_ns)
-        return Arrival(self._places.at_ns(past.seen_ns), 0, None, cancelled_ns)
+        return Arrival(past.seen_ns - self._begins_ns, 0, None, cancelled_ns)
 
     def next_closed(self, now_ns: int, app_index: int, answered: bool) -> Optional[Arrival]:
         """``None``: no client waits for an answer."""
@@ -335,11 +290,11 @@ def _lags(history: RecordedHistory, step_ns: int) -> Dict[str, Lags]:
     }
 
 
-def _happenings(truth: RecordedTruth, load: float, until_ns: int, budgets: Mapping[str, int]) -> List[faults.Happening]:
+def _happenings(truth: RecordedTruth, until_ns: int, budgets: Mapping[str, int]) -> List[faults.Happening]:
     """Lanes that changed their speed, were lost or came back, and memory that others took or gave back, as recorded."""
     found = []
     for recorded_ns, change in truth.history.lane_changes:
-        at_ns = round((recorded_ns - truth.history.begins_ns) / load)
+        at_ns = recorded_ns - truth.history.begins_ns
         if at_ns > until_ns or change.lane.startswith("copy:"):
             continue
         if change.up is not None:
@@ -348,37 +303,8 @@ def _happenings(truth: RecordedTruth, load: float, until_ns: int, budgets: Mappi
         if change.speed is not None:
             found.append(faults.Happening(at_ns, faults.SPEED, change.lane, change.speed))
     for recorded_ns, news in truth.history.device_changes:
-        at_ns, budget = round((recorded_ns - truth.history.begins_ns) / load), budgets.get(news.device, 0)
+        at_ns, budget = recorded_ns - truth.history.begins_ns, budgets.get(news.device, 0)
         if at_ns <= until_ns and budget and news.memory_free_bytes is not None:
             found.append(faults.Happening(at_ns, faults.MEMORY, news.device, news.memory_free_bytes / budget))
             found.append(faults.Happening(until_ns, faults.MEMORY, news.device, 1.0))  # or some requests never end
-    return found
-
-
-def _differences(config: Config, start: Mapping[str, Any], history: RecordedHistory) -> List[str]:
-    """The differences by which the recording cannot be one of this configuration."""
-    found = []
-    for row in start.get("footprints", ()):
-        if row[0] not in config.models:
-            found.append(f"it has a model {row[0]!r}, which the configuration does not have")
-        elif row[1] not in config.devices:
-            found.append(f"it has a device {row[1]!r}, which the configuration does not have")
-    nodes = {(app.name, node.name) for app in config.apps.values() for node in app.nodes}
-    for app in sorted({past.request.app for past in history.requests} - set(config.apps)):
-        found.append(f"it has requests for app {app!r}, which the configuration does not have")
-    for app, node in sorted({(past.request.app, node) for past in history.requests for node, _ in past.told} - nodes):
-        if app in config.apps:
-            found.append(f"it ran node {node!r} of app {app!r}, which the configuration does not have")
-    for model, lane, size in sorted({(item.model, item.lane, item.size) for item in history.batches}):
-        if model not in config.models:
-            found.append(f"it ran model {model!r}, which the configuration does not have")
-        elif lane not in config.lanes or (config.models[model].lanes and lane not in config.models[model].lanes):
-            found.append(f"it ran model {model!r} on lane {lane!r}, where the configuration does not run it")
-        elif (
-            model not in start.get("sequences", ())
-            and size not in config.models[model].batch
-            and size not in config.models[model].expected
-            and size not in start.get("sizes", {}).get(model, ())
-        ):
-            found.append(f"it ran model {model!r} in batches of {size}, which [model.{model}] batch does not have")
     return found

@@ -18,7 +18,6 @@ from common.history import Past, Ran, RecordedHistory
 from edgeserve.config.profiles import Profile
 from edgeserve.config.schema import Config
 from edgeserve.sched.core.build import Measured, model_lanes, seed_timings
-from edgeserve.sched.latency.batch_time import ASSUMED
 from edgeserve.sim.scenario import CONTINUOUS, STATIC
 
 PLACE_HINT = "~recorded"
@@ -82,20 +81,16 @@ class Explanation(NamedTuple):
 
 
 class TimesModel:
-    """The times learnt from a recording. Knows no seed: :meth:`drawn` makes the times of one run.
-
-    ``notes`` lists, for people, the gaps of the recording.
-    """
+    """The times learnt from a recording. Knows no seed: :class:`RecordedTimes` has the times of one run."""
 
     def __init__(
         self, config: Config, history: RecordedHistory, profiles: Sequence[Profile], measured: Measured
     ) -> None:
         self.config = config
-        self.notes: List[str] = []
         self._requests = history.requests
         self._hints = [_hints_of(past) for past in history.requests]
         self._seeds = {
-            key: {size: (seed.timing.median_ns, seed.source) for size, seed in sizes.items()}
+            key: {size: seed.timing.median_ns for size, seed in sizes.items()}
             for key, sizes in seed_timings(config, profiles, measured).items()
         }
         alone = {(item.model, item.lane) for item in history.batches}
@@ -171,7 +166,6 @@ class TimesModel:
             for lane in (item.lane, ""):
                 pooled[model, lane].append(Deviation(item.started_ns, ratio))
         self._deviations.update({key: sorted(found) for key, found in pooled.items()})
-        self._note(model, batches)
 
     def _fit_bases(self, model: str, batches: Sequence[Ran], factors: Sequence[float]) -> None:
         """The base of each lane and size: medians where there are enough runs, else the shape times the pace."""
@@ -203,8 +197,8 @@ class TimesModel:
             )
             for size in sorted(set(seeds) | set(known)):
                 near = min(known, key=lambda item: (abs(item - size), item), default=0)
-                pace = known[near] / seeds[near][0] if near in seeds and seeds[near][0] else here
-                self.bases[Key(model, lane, size)] = known[size] if size in known else max(1.0, seeds[size][0] * pace)
+                pace = known[near] / seeds[near] if near in seeds and seeds[near] else here
+                self.bases[Key(model, lane, size)] = known[size] if size in known else max(1.0, seeds[size] * pace)
 
     def _paces(self, model: str, batches: Sequence[Ran], factors: Sequence[float]) -> List[float]:
         """The pace of its lane at each batch's time: the middle of the deviations nearest in time."""
@@ -227,9 +221,9 @@ class TimesModel:
     def _pace(self, model: str, runs: Sequence[Tuple[str, int, float]]) -> float:
         """The recorded time of batches as a multiple of the seeds' times; 0 where none ran."""
         ratios = [
-            value / self._seeds[model, lane][size][0]
+            value / self._seeds[model, lane][size]
             for lane, size, value in runs
-            if size in self._seeds.get((model, lane), {}) and self._seeds[model, lane][size][0]
+            if size in self._seeds.get((model, lane), {}) and self._seeds[model, lane][size]
         ]
         return median(ratios) if ratios else 0.0
 
@@ -287,31 +281,6 @@ class TimesModel:
         if explanation.hint == APP:
             return explanation.apps.get(self._requests[place].request.app)
         return self._hints[place].get(explanation.hint)
-
-    def _note(self, model: str, batches: Sequence[Ran]) -> None:
-        ran = {(item.lane, item.size) for item in batches}
-        if not batches:
-            sources = {
-                source
-                for lane in model_lanes(self.config, self.config.models[model])
-                for _, source in self._seeds[model, lane].values()
-            }
-            what = "0.1 ms is assumed" if ASSUMED in sources else f"times are those of {' and '.join(sorted(sources))}"
-            self.notes.append(f"model {model} never ran to its end in the recording: {what}")
-            return
-        missing = sorted(
-            {
-                size
-                for lane in model_lanes(self.config, self.config.models[model])
-                for size in self.config.models[model].batch
-            }
-            - {size for _, size in ran}
-        )
-        if missing:
-            self.notes.append(
-                f"model {model}: batch sizes {', '.join(map(str, missing))} never ran; their times have "
-                "the shape of what was known at the start, at the pace of the sizes that ran"
-            )
 
 
 class RecordedTimes:

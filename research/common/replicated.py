@@ -18,11 +18,14 @@ from typing import Dict, Mapping, Sequence
 
 from lib.checks import Checks, Known
 
+from edgeserve.config.machine import device_name
+
 AHEAD = "ahead has no limit: the source says which is better, not by how much"
 GOAL = "the source states a bound, not a value: beyond it is as good"
 LEAST = "the bound is the most or the least that can be"
 OURS = "ours beside a simpler rule, with nothing published: more ahead is no fault"
 COST = "a cost on this machine: less is better"
+BEYOND = "a bound to be reached or kept: further beyond it is better"
 
 _LMS = ("DialoGPT", "GODEL", "BlenderBot", "BART", "T5")
 _LUF = (
@@ -174,16 +177,17 @@ def _commit() -> str:
     return done.stdout.strip() or "unknown"
 
 
-def checks_of(script: str, quick: bool = False) -> Checks:
-    """The checks of a replication's command, by its path below the project's root: every one has two sides or a reason,
-    and what stands in :data:`KNOWN` may fall short."""
+def checks_of(script: str, quick: bool = False, one_side: str = "") -> Checks:
+    """The checks of a study's command, by its path below the project's root: every one has two sides or a reason
+    (``one_side``: that of all), and what stands in :data:`KNOWN` may fall short. Results say commit and device."""
     known: Dict[str, Known] = dict(KNOWN.get(f"{script} --quick" if quick else script, {}))
-    checks = Checks(script, known, strict=True)
+    checks = Checks(script, known, strict=True, one_side=one_side)
     checks.about = {
         "python": platform.python_version(),
         "numpy": metadata.version("numpy"),
         "commit": _commit(),
         "machine": platform.machine(),
+        "device": device_name(),
         "cores": os.cpu_count(),
     }
     return checks

@@ -20,18 +20,11 @@ from typing import Any, Dict, List
 
 import psutil
 
-try:
-    from edgeserve.config.loading import parse_config
-    from edgeserve.sched.core.build import build_scheduler
-    from edgeserve.sched.policies import POLICIES
-    from edgeserve.sched.protocol.actions import RunBatch
-    from edgeserve.sched.protocol.events import JobResult, Request, RequestArrived, WorkFinished
-except ImportError:  # a commit of before November 22
-    from edgeserve.config import parse_config
-    from edgeserve.sched.actions import RunBatch
-    from edgeserve.sched.events import JobResult, Request, RequestArrived, WorkFinished
-    from edgeserve.sched.policies import POLICIES
-    from edgeserve.sched.setup import build_scheduler
+from edgeserve.config.loading import parse_config
+from edgeserve.sched.core.build import build_scheduler
+from edgeserve.sched.policies import POLICIES
+from edgeserve.sched.protocol.actions import RunBatch
+from edgeserve.sched.protocol.events import JobResult, Request, RequestArrived, WorkFinished
 
 SIZES = (1, 2, 4, 8, 16)
 ARRIVAL_GAP_NS = 10_000

@@ -21,10 +21,9 @@ RESULT = os.path.join(drawn.ROOT, "research", "results", "bench_mix.json")
 Row = Mapping[str, Any]
 
 
-def parts() -> Dict[str, str]:
-    """The page's parts by name."""
-    with open(RESULT, encoding="utf-8") as file:
-        found = json.load(file)
+def parts(found: Mapping[str, Any] = {}) -> Dict[str, str]:
+    """The page's parts by name, of a run or of the one that is stored."""
+    found = found or json.loads(Path(RESULT).read_text(encoding="utf-8"))
     by_key = {(row["mix"], row["load"], row["way"]): row for row in found["rows"]}
     ways = list(dict.fromkeys([row["way"] for row in found["rows"]]))
     told = [f"* {key}: {value}" for key, value in found["circumstances"].items()]
@@ -81,7 +80,7 @@ def _apps(rows: List[Row], ours: str) -> str:
         mine = {way: [row for row in rows if row["mix"] == mix and row["way"] == way] for way in (ours, "edf")}
         for app in mine[ours][0]["apps"]:
             cells = [" / ".join([f"{row['apps'][app]:.1f}" for row in mine[way]]) for way in (ours, "edf")]
-            lines.append(f"| {mix} | {app} | {mine['auto'][0]['policies'][app]} | {cells[0]} | {cells[1]} |")
+            lines.append(f"| {mix} | {app} | {mine[ours][0]['policies'][app]} | {cells[0]} | {cells[1]} |")
     return "\n".join(lines)
 
 

@@ -2,7 +2,8 @@
 ``--json``.
 
 A result is ``{"script", "circumstances": {}, "checks": [{"name", "value", "bound", "holds"}]}``. A file that does not
-exist is left out. What fell short stands in the open, the whole table below a fold.
+exist is left out. What fell short stands in the open, the whole table below a fold. A script that has served and went
+is named with the last commit that has it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,6 @@ RESULTS = os.path.join(drawn.ROOT, "research", "results")
 TITLES = {  # file -> what it shows; in the order of the page
     "bench_bus.json": "The bus, beside hand-written servers in the same run",
     "bench_price.json": "Overload, decisions, a lone request and a process, beside an earlier commit",
-    "bench_price_quarter.json": "Overload and a lone request at a quarter of a core, beside an earlier commit",
     "bench_shared_memory.json": "Large tensors: shared memory beside frames, in the same run",
     "bench_images.json": "Frames of a camera: prepared in front of the network, beside numpy",
     "bench_http_front.json": "The HTTP front, beside the bus and a bare echo",
@@ -60,14 +60,12 @@ TITLES = {  # file -> what it shows; in the order of the page
     "replicate_schemble_between.json": "Ensembles in trouble, in simulation",
     "replicate_schemble_varying.json": "Ensembles whose execution times vary, in simulation",
     "bench_planner.json": "How long the planner of ensembles takes",
-    "bench_ensemble_live.json": "The digits ensemble, live, in bursts at several loads",
     "replicate_rtlm.json": "RT-LM, replicated in simulation, and surpassed",
     "bench_regret_assistants.json": "Regret of rtlm+ among language models in trouble, on drawn worlds, in simulation",
     "replicate_rtlm_busy.json": "RT-LM with a CPU lane whose cores others use too, in simulation",
     "replicate_rtlm_ramp.json": "RT-LM's Tables III and IV: five language models on a ramp, in simulation",
     "replicate_rtlm_texts.json": "RT-LM's orders on real texts, and Fig. 13, in simulation",
     "bench_language_lane.json": "A language model and a voice detector on one lane, in virtual time",
-    "bench_language_policies.json": "FIFO static, rtlm and rtlm+ on a hub's questions, in virtual time",
     "bench_language_llama.json": "rtlm+ beside llama.cpp's own server, live",
     "bench_hub_llama.json": "The hub's questions: rtlm+ beside llama.cpp's own server, both with kept prefixes, live",
     "bench_prefix_llama.json": "Prompts that begin alike: kept prefixes, beside llama.cpp's own server, live",
@@ -84,8 +82,6 @@ TITLES = {  # file -> what it shows; in the order of the page
     "replicate_pard_worlds.json": "PARD on one shared device, drawn worlds with and without host functions",
     "replicate_pard_paths.json": "PARD in graphs: predicted branches, late siblings",
     "replicate_pard_work.json": "PARD and requests of unequal work",
-    "bench_pard_model.json": "PARD on one shared device, a model of the reader",
-    "bench_pard_live.json": "PARD on one shared device, live",
 }
 
 PLOTS = {  # file -> its plot in docs/research, and what that shows
@@ -97,6 +93,9 @@ PLOTS = {  # file -> its plot in docs/research, and what that shows
         "Difficulty of the example's requests, and agreement of its models by difficulty",
     ),
 }
+
+SERVED = "b48585bf"
+"""The last commit that has the scripts of results that are not measured again."""
 
 PICTURE = os.path.join(RESULTS, "overview.svg")
 DOUBLINGS_MAX = 2.0
@@ -205,6 +204,8 @@ def section(title: str, name: str, result: Mapping[str, Any]) -> str:
     held = sum(bool(check["holds"]) for check in checks)
     circumstances = dict(result.get("circumstances") or {})
     command = circumstances.pop("command", f"python {result['script']} --json research/results/{name}")
+    if not os.path.exists(os.path.join(drawn.ROOT, result["script"])):
+        command = command.replace(result["script"], f"{SERVED}:{result['script']}", 1)
     lines = [f"## {title}", "", f"`{command}`: {held} of {len(checks)} checks hold. {said(circumstances)}".rstrip(), ""]
     if name in PLOTS:
         lines += [f"![{PLOTS[name][1]}](../../docs/research/{PLOTS[name][0]})", ""]

@@ -67,8 +67,6 @@ def parts(directory: str = RESULTS) -> Dict[str, str]:
     found["trouble"] = _part(directory, "replicate_schemble_between.json", "results", trouble)
     found["varying"] = _part(directory, "replicate_schemble_varying.json", "results", varying)
     found["regret"] = _part(directory, "bench_regret_ensembles.json", "rows", regret)
-    found["planner"] = _part(directory, "bench_planner.json", "rows", planner)
-    found["live"] = _part(directory, "bench_ensemble_live.json", "results", live)
     return found
 
 
@@ -267,43 +265,6 @@ def regret(rows: Sequence[Mapping[str, Any]]) -> List[str]:
                 ]
             )
     return _table(["points of value", "worlds", "worst", "mean", "best"], table)
-
-
-def planner(rows: Sequence[Sequence[Any]]) -> List[str]:
-    """What plans take, in processor time."""
-    lanes_of = {"own": "lanes of their own", "one": "one lane"}
-    table = []
-    for place, models, requests, deadlines, median, most, cut, _, runs in rows:
-        table.append(
-            [
-                f"{requests} requests, {models} models, {lanes_of[place]}",
-                deadlines,
-                f"{median:.2f}",
-                f"{most:.2f}",
-                f"{100 * cut / runs:.0f}",
-            ]
-        )
-    return _table(["processor time of a plan", "deadlines", "median, ms", "95 %, ms", "cut short, %"], table)
-
-
-def live(results: Mapping[str, Any]) -> List[str]:
-    """The digits ensemble, live: the median of the rounds."""
-    rows = []
-    for load, of_policies in results.items():
-        for key, runs in of_policies.items():
-            medians = {name: statistics.median([run[name] for run in runs]) for name in runs[0]}
-            rows.append(
-                [
-                    f"{load}, {key}",
-                    f"{100 * medians['missed']:.1f}",
-                    f"{100 * medians['agreed']:.1f}",
-                    f"{100 * medians['accuracy']:.1f}",
-                    f"{medians['models']:.2f}",
-                ]
-            )
-    return _table(
-        ["load, policy", "missed, %", "answers as all models, %", "in time and as all models, %", "models"], rows
-    )
 
 
 if __name__ == "__main__":

@@ -61,12 +61,15 @@ class Checks:
     and when there is none.
 
     ``script`` is the path below the project's root, ``known`` the shortfalls by the name of their check; with
-    ``strict`` a check of one side must say why."""
+    ``strict`` a check of one side must say why, unless ``one_side`` says it for all."""
 
-    def __init__(self, script: str, known: Optional[Mapping[str, Known]] = None, strict: bool = False) -> None:
+    def __init__(
+        self, script: str, known: Optional[Mapping[str, Known]] = None, strict: bool = False, one_side: str = ""
+    ) -> None:
         self.script = script
         self.known = known or {}
         self.strict = strict
+        self.one_side = one_side
         self.about: Dict[str, Any] = {}
         """Circumstances of every run: versions, and the machine."""
 
@@ -93,6 +96,7 @@ class Checks:
         self._add(name, float(holds), "holds", holds, "both")
 
     def _add(self, name: str, value: float, bound: str, holds: bool, one_side: str) -> None:
+        one_side = one_side or self.one_side
         if self.strict and not one_side:
             raise ValueError(f"{name!r} has one side and no reason: give it another, or say why one will do")
         known, why, wrong = self.known.get(name), "", ""

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from bench import mix
 from common.mix_baselines import partitioned
+from figures import mixes
 
 from edgeserve.sched.protocol.events import Request
 from edgeserve.sim.run import simulate
@@ -68,3 +69,16 @@ def test_the_baselines_serve(kind):
     run = replace(scenario.run, duration_ns=5 * 10**8, warmup_ns=0)
     ended = simulate(replace(scenario, run=run), 0, ()).world.ended
     assert len({item.request.app for item in ended if item.outcome == "completed"}) > 4
+
+
+def test_the_page_is_drawn_of_a_run_of_today():
+    """The page has the way that comes first, whatever it is called, beside ``edf``."""
+    found = [
+        mix.Found(
+            "home", 1.0, way, 1, percent, {"critical": 99.0}, {"door": percent}, 2.0, "door", 100.0, {"door": way}, 1.0
+        )
+        for way, percent in (("plan", 90.0), ("edf", 80.0))
+    ]
+    drawn = mixes.parts({"rows": mix.rows_of(found), "circumstances": {"seeds": 1}})
+    assert drawn["apps"].endswith("| home | door | plan | 90.0 | 80.0 |")
+    assert "| home | 1 | 50% | 2.0 s (door) |" in drawn["regained"]

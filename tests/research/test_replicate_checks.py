@@ -23,7 +23,11 @@ from replicate.rtlm import world as rtlm_world
 from replicate.schemble import run as schemble
 
 ROOT = Path(__file__).resolve().parents[2]
-SOURCES = {path.relative_to(ROOT).as_posix(): path for path in sorted((ROOT / "research" / "replicate").rglob("*.py"))}
+SOURCES = {
+    path.relative_to(ROOT).as_posix(): path
+    for folder in ("bench", "replicate")
+    for path in sorted((ROOT / "research" / folder).rglob("*.py"))
+}
 KNOWN = {"x": Known(1.0, 2.0, "nobody knows")}
 
 
@@ -68,6 +72,9 @@ def test_one_side_needs_a_reason():
     checks = replicated.checks_of("s")
     with pytest.raises(ValueError, match="one side and no reason"):
         checks.at_least("x", 1.0, 0.0)
+    checks = replicated.checks_of("s", one_side=replicated.BEYOND)
+    checks.at_least("x", 1.0, 0.0)
+    assert checks.rows[0].one_side == replicated.BEYOND
 
 
 @for_each(lambda: sorted(SOURCES))

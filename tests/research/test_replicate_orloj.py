@@ -277,33 +277,6 @@ def test_load_sustained_is_where_the_finish_rate_crosses_the_target(monkeypatch)
     assert script.sustained(script.Load("PA", 2.0, 0.9, "Clipper", (901,))) == pytest.approx(13.0, rel=0.011)
 
 
-def test_what_was_kept_is_not_run_again(tmp_path, monkeypatch):
-    ran = []
-
-    def run_job(job):
-        ran.append((job.seed, job.systems))
-        return [script.Row(job.law, job.case, job.seed, system, 1.5, 0.5, 0.0, 1.0) for system in job.systems]
-
-    class Here:
-        def __init__(self, processes): ...
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *error): ...
-
-        map = staticmethod(map)
-
-    monkeypatch.setattr(script, "run_job", run_job)
-    monkeypatch.setattr(script, "ProcessPoolExecutor", Here)
-    path = str(tmp_path / "rows.csv")
-    jobs = [script.Job("PA", "two-modal", seed, ("a", "b")) for seed in (1, 2)]
-    first = script.run_all([jobs[0]._replace(systems=("a",))], 1, path)
-    assert script.run_all(jobs, 1, path)[:1] == first
-    assert ran == [(1, ("a",)), (1, ("b",)), (2, ("a", "b"))]
-    assert len(script.run_all(jobs, 1, path)) == 4 and len(ran) == 3
-    assert len(script.run_all(jobs[:1], 1, path)) == 2  # what else is kept is left out
-
-
 def test_seeds_are_read_and_spelled():
     assert script.seeds_of("1-5") == (1, 2, 3, 4, 5) and script.seeds_of("7,9-10") == (7, 9, 10)
     assert [output.spelled(seeds) for seeds in ((1, 2, 3), (1,), (1, 4))] == ["1-3", "1", "1 4"]

@@ -4,7 +4,7 @@ nothing; beside clocks that fall they are power pressure."""
 from __future__ import annotations
 
 import pytest
-from common.nano import nano, ticking
+from nano import nano, ticking
 
 from edgeserve.sched.protocol.events import DeviceChanged
 from edgeserve.sim.hardware import SimHardware
@@ -19,7 +19,6 @@ def rates(setting, seed):
 
 
 def test_ticks_alone_cost_no_request_and_no_background_work(monkeypatch):
-    """A minute; ``research/bench/day.py`` runs a day."""
     setting = nano(60.0, 40.0)
     without, world = rates(setting, 1)
     assert 40.0 <= world.hardware["gpu"].heat_c_max <= 80.0

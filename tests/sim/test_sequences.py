@@ -434,7 +434,7 @@ def test_a_recorded_run_of_sequences_is_decided_again_alike(recorded):
 @pytest.mark.worlds
 def test_a_recording_teaches_lengths_steps_and_the_reading_of_prompts(recorded):
     scenario, world, recording = recorded
-    truth = learn(scenario.config, recording, (), "a recording")
+    truth = learn(scenario.config, recording)
     told = [past.told["chat", ()].steps for past in truth.history.requests]
     assert told == [words for _, words in sorted(true_words(scenario, world).items())]
     ran = {(item.lane, item.size) for item in truth.history.batches}

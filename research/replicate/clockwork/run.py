@@ -289,9 +289,7 @@ def main() -> int:
     for name, figure in (("5", fig5), ("6", fig6), ("7", fig7)):
         if args.only in (None, name):
             rows += figure(checks, args.quick, args.seed)
-    return checks.finish(
-        args.json, {"python": sys.version.split()[0], "quick": args.quick, "seed": args.seed}, rows=rows
-    )
+    return checks.finish(args.json, {"quick": args.quick, "seed": args.seed}, rows=rows)
 
 
 if __name__ == "__main__":

@@ -135,9 +135,9 @@ def _between(row: Dict[str, str], size: int) -> float:
 
 
 def measured_laws(path: str, fixed_share: float = 0.5, load: float = 0.9, cv: float = 0.2) -> List[Law]:
-    """Table 5's shape on lengths that were measured, a law per case (a model). JSON as ``research/bench/alone.py``
-    writes it, ``{"cases": {case: {class: [alone in ms, ...]}}, "laws": {case: {"fixed_ms": ...}}}``, or CSV of the
-    columns ``case,class,alone_ms``.
+    """Table 5's shape on lengths that were measured, a law per case (a model). JSON as that of
+    ``research/data/dynamic_alone.json``, ``{"cases": {case: {class: [alone in ms, ...]}}, "laws": {case:
+    {"fixed_ms": ...}}}``, or CSV of the columns ``case,class,alone_ms``.
 
     ``fixed_share`` of the shortest time is c0 where the file does not say. The rate asks for ``load`` of what the lane
     could serve one by one; the paper scales its trace to the system too.

@@ -12,7 +12,7 @@ from lib import drawn
 
 from replicate.orloj.cases import FACTORS, LAWS, paper_rates, read_rows
 
-PAGE, SCRIPT = "replicate_orloj.md", "replicate/orloj/run.py"
+PAGE, SCRIPT = "replicate_orloj.md", "research/replicate/orloj/run.py"
 RESULTS = os.path.join(drawn.ROOT, "research", "results")
 PAPER = {"Clipper": "clipper", "Nexus, no drop": "nexus", "Clockwork": "clockwork", "Orloj A": "orloj"}
 """Our system -> the paper's column that it stands for."""
@@ -105,44 +105,6 @@ def loads_as_markdown(found: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def print_loads(found: Sequence[Mapping[str, Any]]) -> None:
-    """The loads sustained, a line per profile and target."""
-    systems = list(dict.fromkeys(name for row in found for name in row["rates"]))
-    print(f"{'requests/s, two-modal':26}" + "".join(f"{name:>15}" for name in systems))
-    for row in found:
-        name = f"{row['law']} {row['factor']:g}x, {row['target']:.2f}"
-        print(f"{name:26}" + "".join(f"{row['rates'].get(system, float('nan')):15.1f}" for system in systems))
-
-
-def keep(path: str, rows: Sequence[Any]) -> None:
-    """Append rows (named tuples) to a CSV, which begins with their fields."""
-    if not path or not rows:
-        return
-    new = not os.path.exists(path)
-    with open(path, "a", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        if new:
-            writer.writerow(rows[0]._fields)
-        writer.writerows(rows)
-
-
-def read_kept(path: str, kind: Any) -> List[Any]:
-    """The rows of such a file as ``kind``; none when it does not exist."""
-    if not path or not os.path.exists(path):
-        return []
-    with open(path, newline="", encoding="utf-8") as file:
-        return [
-            kind(
-                row["law"],
-                row["case"],
-                int(row["seed"]),
-                row["system"],
-                *[float(row[name]) for name in kind._fields[4:]],
-            )
-            for row in csv.DictReader(file)
-        ]
-
-
 def spelled(seeds: Sequence[int]) -> str:
     """``1-5``, or each of them."""
     if list(seeds) == list(range(seeds[0], seeds[-1] + 1)) and len(seeds) > 1:
@@ -155,7 +117,7 @@ def fill_page(part: str, text: str, path: str = "") -> None:
     path = path or path_of(PAGE)
     with open(path, encoding="utf-8") as file:
         page = file.read()
-    mark = rf"<!-- drawn ([\w ]+): python scripts/{SCRIPT} -->\n(.*?)\n?<!-- end of \1 -->"
+    mark = rf"<!-- drawn ([\w ]+): python {SCRIPT} -->\n(.*?)\n?<!-- end of \1 -->"
     parts = dict(re.findall(mark, page, flags=re.DOTALL))
     with open(path, "w", encoding="utf-8") as file:
         file.write(drawn.filled(page, {**parts, part: text}, SCRIPT))

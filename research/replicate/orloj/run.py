@@ -22,13 +22,13 @@ import os
 import statistics
 import sys
 import time
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Sequence, Tuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "scripts"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # research/
 
+from common import runs
 from common.replicated import AHEAD, OURS, checks_of
 from lib.checks import Checks, arguments
 
@@ -171,29 +171,10 @@ def chosen(names: Iterable[str]) -> List[System]:
     return [system for system in SYSTEMS if system.name in names]
 
 
-def run_all(jobs: Sequence[Job], processes: int, kept: str = "") -> List[Row]:
-    """Every job, in as many processes; says now and then how far it is. Rows are appended to the file ``kept``, and
-    what stands there already is not run again."""
-    rows = output.read_kept(kept, Row)
-    have = {(row.law, row.case, row.seed, row.system) for row in rows}
-    wanted = {(job.law, job.case, job.seed, system) for job in jobs for system in job.systems}
-    rows = [row for row in rows if (row.law, row.case, row.seed, row.system) in wanted]
-    left = [
-        job._replace(
-            systems=tuple(system for system in job.systems if (job.law, job.case, job.seed, system) not in have)
-        )
-        for job in jobs
-    ]
-    left = [job for job in left if job.systems]
-    began = printed_s = time.monotonic()
-    with ProcessPoolExecutor(processes) as pool:
-        for done, found in enumerate(pool.map(run_job, left), 1):
-            rows += found
-            output.keep(kept, found)
-            if time.monotonic() - printed_s > 30:
-                printed_s = time.monotonic()
-                print(f"  {done} of {len(left)} traces, {printed_s - began:.0f} s", file=sys.stderr, flush=True)
-    return rows
+def run_all(jobs: Sequence[Job], processes: int, keep: str = "") -> List[Row]:
+    """The rows of every job, in as many processes; rows are kept in the file ``keep``."""
+    found = runs.done(run_job, jobs, processes, keep, lambda *rows: [Row(*row) for row in rows])
+    return [row for _, rows in found for row in rows]
 
 
 # --- load sustained -------------------------------------------------------------------------------------------------
@@ -361,7 +342,7 @@ def _parser() -> argparse.ArgumentParser:
         "--keep",
         metavar="FILE",
         default="",
-        help="append every run to this CSV and go on from what it has; delete it when code changed",
+        help="append the runs to this file and go on from what it has; delete it when code changed",
     )
     parser.add_argument(
         "--write",
@@ -381,14 +362,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         for system in SYSTEMS
         if system.exists and (not args.systems or system.name in args.systems.split(";"))
     )
-    circumstances = {"python": sys.version.split()[0], "quick": args.quick, "seeds": output.spelled(seeds)}
+    circumstances = {"quick": args.quick, "seeds": output.spelled(seeds)}
     checks = checks_of("research/replicate/orloj/run.py", args.quick)
     began = time.monotonic()
     if args.load:
         found = search_loads(names, seeds[:3], args.laws.split(","), args.processes)
-        output.print_loads(found)
+        table = output.loads_as_markdown(found)
+        print(table)
         if args.write:
-            output.fill_page(args.write, output.loads_as_markdown(found))
+            output.fill_page(args.write, table)
         check_loads(checks, found)
         return checks.finish(args.json, circumstances, loads=found)
     rows = run_all(jobs_of(args, names, seeds), args.processes, args.keep)
@@ -482,9 +464,8 @@ def search_loads(
         if system in names
     ]
     found: Dict[Tuple[str, float, float], Dict[str, float]] = {}
-    with ProcessPoolExecutor(processes) as pool:
-        for load, rate in zip(searches, pool.map(sustained, searches)):
-            found.setdefault((load.law, load.factor, load.target), {})[load.system] = round(rate, 1)
+    for load, rate in runs.done(sustained, searches, processes):
+        found.setdefault((load.law, load.factor, load.target), {})[load.system] = round(rate, 1)
     return [
         {"law": law, "factor": factor, "target": target, "rates": rates}
         for (law, factor, target), rates in found.items()

@@ -14,7 +14,6 @@ reference; its hop of 0.5 ms between modules is left out.
 from __future__ import annotations
 
 import math
-import multiprocessing
 import sys
 import time
 from pathlib import Path
@@ -23,6 +22,7 @@ from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "scripts"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # research/
 
+from common import runs
 from common.replicated import AHEAD, GOAL, checks_of
 from lib.checks import Checks, arguments
 
@@ -132,14 +132,14 @@ def optimum(case: Case, offered: int) -> float:
     return max(0.0, 1 - plan_of("lv", 0.5).capacity(STRESS_LANES) * case.seconds / offered)
 
 
-def run(case: Case) -> Tuple[Case, Outcome, float]:
-    """One case: its outcome, and what the autoscaler's lanes could not have served of a trace (``fluid``)."""
+def run(case: Case) -> Tuple[Outcome, float]:
+    """The outcome of one case, and what the autoscaler's lanes could not have served of a trace (``fluid``)."""
     if case.rho:
         plan = plan_of("lv", 0.5)
         rate = plan.capacity(STRESS_LANES) * case.rho
         arrivals = poisson_ns([rate] * case.seconds, case.seed)
         outcome = run_case(table_of(plan, STRESS_LANES, case.kind, case.options), arrivals)
-        return case, outcome, 0.0
+        return outcome, 0.0
     pipeline, trace = case.where.split()
     plan = plan_of(pipeline, TRACE_SHARE)
     rates = scaled_to_peak(trace_shape(trace, case.seconds, case.seed), plan.rate_max(case.lanes))
@@ -149,7 +149,7 @@ def run(case: Case) -> Tuple[Case, Outcome, float]:
     most = {module: max(lanes[module] for lanes in lanes_up) for module in plan.before}
     outcome = run_case(table_of(plan, most, case.kind, case.options), arrivals, lane_changes(lanes_up, most))
     counts = [outcome.by_second.get(second, (0, 0))[0] for second in range(case.seconds)]
-    return case, outcome, fluid_drop(counts, lanes_up, plan)
+    return outcome, fluid_drop(counts, lanes_up, plan)
 
 
 def cases(only: str, quick: bool, lanes: int, scale: float, seed: int) -> List[Case]:
@@ -341,11 +341,9 @@ def main() -> int:
     waiting = cases(args.only, args.quick, args.lanes, args.scale, args.seed)
     done: Dict[Tuple[str, str], Outcome] = {}
     fluid: Dict[str, float] = {}
-    with multiprocessing.get_context("spawn").Pool(args.processes) as pool:
-        for case, outcome, bound in pool.imap_unordered(run, waiting):
-            done[case.what, case.where] = outcome
-            fluid[case.where] = optimum(case, outcome.offered) if case.rho else bound
-            print(f"{len(done)}/{len(waiting)} {case.where}, {case.what}: {100 * outcome.drop:.2f} %", file=sys.stderr)
+    for case, (outcome, bound) in runs.done(run, waiting, args.processes):
+        done[case.what, case.where] = outcome
+        fluid[case.where] = optimum(case, outcome.offered) if case.rho else bound
     checks = checks_of("research/replicate/pard/run.py", args.quick)
     if args.only != "traces":
         show_stress(done, fluid, checks, args.quick)
@@ -372,7 +370,6 @@ def main() -> int:
         for (what, where), outcome in sorted(done.items())
     ]
     circumstances = {
-        "python": sys.version.split()[0],
         "quick": args.quick,
         "trace lanes": args.lanes,
         "scale": args.scale,

@@ -11,7 +11,6 @@ host functions make each other wait for: with these nobody can quite reach it.
 
 from __future__ import annotations
 
-import multiprocessing
 import random
 import sys
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "scripts"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # research/
 
+from common import runs
 from common.lean_world import LeanWorld, served
 from common.pard_oracle import most_in_time
 from common.replicated import OURS, checks_of
@@ -293,10 +293,8 @@ def main() -> int:
     seeds, families = range(int(first), int(last) + 1), args.families.split(",")
     rows = args.rows.split(",")
     lost: Dict[Tuple[str, int], Dict[str, Dict[float, float]]] = {}
-    with multiprocessing.Pool(args.processes) as pool:
-        cases = cases_of(families, seeds, args.seconds, [OPTIMUM, *rows])
-        for case, value in zip(cases, pool.imap(run, cases)):
-            lost.setdefault((case.pipeline.family, case.seed), {}).setdefault(case.row, {})[case.load] = value
+    for case, value in runs.done(run, cases_of(families, seeds, args.seconds, [OPTIMUM, *rows]), args.processes):
+        lost.setdefault((case.pipeline.family, case.seed), {}).setdefault(case.row, {})[case.load] = value
     for family, seed in sorted(lost, key=lambda key: (families.index(key[0]), key[1])):
         pipeline = draw_pipeline(family, seed)
         print(

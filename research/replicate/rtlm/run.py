@@ -16,7 +16,6 @@ The case of ``busy`` was changed once after its seeds 1 to 3 were seen: ``--firs
 
 from __future__ import annotations
 
-import platform
 import sys
 import time
 from pathlib import Path
@@ -397,7 +396,7 @@ def main() -> int:
     )
     return checks.finish(
         args.json,
-        {"python": platform.python_version(), "quick": args.quick, "seeds": seeds, "segment_s": segment_s},
+        {"quick": args.quick, "seeds": seeds, "segment_s": segment_s},
         results=results,
     )
 

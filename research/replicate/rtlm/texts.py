@@ -1,9 +1,9 @@
 """RT-LM's orders on real texts: recorded questions, what is predicted of each, and how long the answer was.
 
 Texts and lengths are those of ``research/common/answers.jsonl`` (SmolLM2-135M-Instruct, greedy, at most 512 tokens;
-``bench/answer_lengths.py`` recorded them). A prediction never comes from a text of its own form. Drawn are only
-the arrivals, and which text comes; steps take DialoGPT's published times. The malicious texts are questions with a
-sentence that is crafted to make the answer long; what predicts has seen none of them.
+recorded by ``b48585bf:research/bench/answer_lengths.py``). A prediction never comes from a text of its own form. Drawn
+are only the arrivals, and which text comes; steps take DialoGPT's published times. The malicious texts are questions
+with a sentence that is crafted to make the answer long; what predicts has seen none of them.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ FORCED_WAIT_NS = 10_000_000_000
 """How long a request that is answered however late waits at most before its models are looked at again."""
 
 CELL_NS = 150
-"""What one cell of a plan takes in the interpreted core (``research/bench/planner.py``): charged in simulations."""
+"""What one cell of a plan takes, interpreted (``research/results/bench_planner.json``): charged in simulations."""
 
 ASKED_CELLS = 80
 """What one request of a local problem costs before its plan at least, in cells."""

@@ -1,7 +1,5 @@
 """A language model and a voice detector on one lane: how many 32 ms frames are in time while the model is saturated.
 
-    python research/bench/language_lane.py [--quick] [--json FILE]
-
 In virtual time, so that what else a machine does is not in it: the real scheduler and the real loop of steps, with a
 back end that computes nothing and takes as long as SmolLM2 was measured to (docs/research/language-models.md). Twelve
 clients always wait for an answer, two rooms send sound. *Whole prompts* is how prompts were read before turns were
@@ -13,15 +11,9 @@ from __future__ import annotations
 import heapq
 import itertools
 import random
-import sys
-from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # research/
-
 import numpy as np
-from lib.checks import Checks, arguments
 
 from edgeserve.config.loading import parse_config
 from edgeserve.engines.base import ANSWERED, Batch, BatchControl, Result, release_state
@@ -316,33 +308,3 @@ def measure(case: Case, seconds: float, seed: int) -> Dict[str, float]:
         "answers_per_s": len(answers) / seconds,
         "answer_mean_s": float(np.mean(answers)) if answers else 0.0,
     }
-
-
-def main() -> int:
-    parser = arguments(__doc__, quick="fewer seconds")
-    parser.add_argument("--seed", type=int, default=1)
-    args = parser.parse_args()
-    seconds = 10.0 if args.quick else 60.0
-    cases = [
-        Case(weights, together, turn_ns, auction)
-        for weights, together in (("int8", 4), ("int8", 8), ("float32", 4))
-        for turn_ns, auction in ((0, True), (25 * MS, True), (25 * MS, False))
-    ]
-    found, checks = {}, Checks("research/bench/language_lane.py")
-    print(f"{'case':58} {'in time':>8} {'turn, tokens':>13} {'longest, ms':>12} {'answers/s':>10} {'mean, s':>8}")
-    for case in cases:
-        row = found[case.name] = measure(case, seconds, args.seed)
-        print(
-            f"{case.name:58} {row['in_time']:8.2%} {row['turn_tokens']:13} {row['turn_ms_max']:12.1f} "
-            f"{row['answers_per_s']:10.2f} {row['answer_mean_s']:8.2f}",
-            flush=True,
-        )
-        if case.turn_ns:
-            checks.at_least(f"frames in time: {case.name}", row["in_time"], 0.99)
-    return checks.finish(
-        args.json, {"python": sys.version.split()[0], "virtual_seconds": seconds, "seed": args.seed}, found=found
-    )
-
-
-if __name__ == "__main__":
-    sys.exit(main())
