@@ -16,7 +16,7 @@ READER := examples/reader
 ASSETS := $(sort $(wildcard examples/*/assets.toml))
 NEEDS := pyproject.toml $(READER)/requirements.txt
 
-.PHONY: help demo assets clients test test-portable test-torch test-ray gpu-check test-compiled compiled-core lint \
+.PHONY: help demo assets clients test test-changed test-portable test-torch test-ray gpu-check test-compiled compiled-core lint \
 	nightly test-nightly soak plant-bugs mutants hostile site release ci clean
 
 help:
@@ -24,6 +24,7 @@ help:
 	@echo "make assets      fetch the models and data of every example, about 20 s (EDGESERVE_CACHE says where to)"
 	@echo "make clients     install what the Node.js package needs, so that its tests run (npm)"
 	@echo "make test        the tests that need no GPU, but for what takes long: whole worlds and what is nightly"
+	@echo "make test-changed  of these, those of the rooms that changed on this branch (since main, or SINCE=commit)"
 	@echo "make test-portable  those of them that may fail on one Python alone: imports, wire, configuration, live, engines"
 	@echo "make test-torch  the tests of the torch engine, in an environment of their own (Python 3.11: TORCH_PYTHON)"
 	@echo "make test-ray    the tests of the deployment on Ray, in an environment of their own (Python 3.11: RAY_PYTHON)"
@@ -82,6 +83,9 @@ clients:
 # Whole simulated worlds, half of the time of all tests, are left to the compiled core: make test-compiled.
 test: $(VENV)/.test
 	$(IN) -m pytest -n $(TESTERS) -m "not nightly$(if $(WORLDS),, and not worlds)" $(ARGS)
+
+test-changed: $(VENV)/.test
+	$(IN) -m pytest -n $(TESTERS) -m "not nightly and not worlds" $$($(IN) scripts/dev/changed_tests.py $(SINCE)) $(ARGS)
 
 # Of tests/live what one Python is enough for: clients in other languages, examples, what a type checker sees, and what
 # the server decides, which is the same on every Python.
