@@ -27,7 +27,9 @@ def files():
 
 
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("case", FAULTS)
+@pytest.mark.parametrize(
+    "case", ["a_refusal", *[pytest.param(case, marks=pytest.mark.nightly) for case in FAULTS if case != "a_refusal"]]
+)
 def test_a_planted_fault_is_noticed(case, tmp_path):
     right, wrong = FAULTS[case]
     for name, source in files().items():
