@@ -160,7 +160,7 @@ def test_a_file_that_cannot_be_read_says_why(file, says):
 @pytest.mark.parametrize("cut", [1, 3, 5, 7, 1001])
 @pytest.mark.parametrize(("width", "channels"), [(2, 1), (2, 2), (3, 1), (4, 2), (1, 2)])
 def test_halves_of_samples_are_kept_for_the_next_chunk(cut, width, channels):
-    data = as_samples(np.repeat(tone(22_050, 200.0), channels), 1, 8 * width)
+    data = as_samples(np.repeat(tone(22_050, 200.0)[:3_000], channels), 1, 8 * width)
     whole, cutter = Converter(60), Converter(60)
     expected = whole.convert(data, 22_050, width, channels)
     parts = [cutter.convert(data[at : at + cut], 22_050, width, channels) for at in range(0, len(data), cut)]
