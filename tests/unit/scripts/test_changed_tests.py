@@ -9,7 +9,7 @@ from dev.changed_tests import ROOT, asked_by
 @pytest.mark.parametrize(
     ("changed", "named", "left"),
     [
-        ("edgeserve/fronts/mqtt/front.py", "tests/live/test_mqtt.py", "tests/unit/sched/"),
+        ("edgeserve/fronts/mqtt.py", "tests/live/test_mqtt.py", "tests/live/test_wyoming.py"),
         ("edgeserve/sched/core/admission.py", "tests/golden/test_golden.py", "tests/unit/fronts/"),
         ("edgeserve/sched/core/admission.py", "tests/sim/test_soak.py", "tests/unit/engines/"),
         ("edgeserve/units.py", "tests/unit/test_units.py", "tests/unit/commands/fit/"),
