@@ -55,7 +55,7 @@ def asked_by(changed: Iterable[str]) -> List[str]:
             modules.add(f"{home}/")
         elif path.endswith(".py"):
             wanted.add(path)
-            modules.add(path[: -len(".py")] + "/")
+            modules.add(path[: -len(".py")].replace("/__init__", "") + "/")
         elif home.startswith("tests/"):
             folders.add(f"{home}/")
         if path.startswith(DECIDE):
