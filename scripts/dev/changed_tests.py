@@ -58,6 +58,8 @@ def asked_by(changed: Iterable[str]) -> List[str]:
             modules.add(path[: -len(".py")].replace("/__init__", "") + "/")
         elif home.startswith("tests/"):
             folders.add(f"{home}/")
+        else:
+            folders.add(f"tests/{path.split('/')[0]}/")  # jetson/
         if path.startswith(DECIDE):
             folders.update(DECIDED)
         if path.endswith(".md"):

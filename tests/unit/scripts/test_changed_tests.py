@@ -16,6 +16,7 @@ from dev.changed_tests import ROOT, asked_by
         ("tests/lib/mqtt_broker.py", "tests/live/test_mqtt.py", "tests/unit/"),
         ("tests/golden/trace.jsonl", "tests/golden/test_golden.py", "tests/sim/"),
         ("scripts/dev/mutants.py", "tests/unit/scripts/test_mutants.py", "tests/sim/"),
+        ("jetson/setup.sh", "tests/jetson/test_setup.py", "tests/unit/"),
         ("docs/guide/security.md", "tests/test_docs.py", "tests/unit/"),
         ("tests/unit/test_cli.py", "tests/unit/test_cli.py", "tests/sim/"),
     ],
