@@ -1,5 +1,5 @@
 """One client within its share, beside one that ranks itself above others by what its requests say: the scheduler in
-virtual time, then the server over its fronts."""
+virtual time. ``tests/live/test_ranking.py`` has what each front hands on."""
 
 from __future__ import annotations
 
