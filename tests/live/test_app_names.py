@@ -1,9 +1,8 @@
-"""Every printable name of an app, asked over HTTP and gRPC by the clients that people use; names that a front cannot say
-are refused with the configuration. The suite of fronts asks an odd name of each front."""
+"""Every printable name of an app, asked over HTTP and gRPC by the clients that people use; names that a front cannot
+say are refused with the configuration. The suite of fronts asks an odd name of each front."""
 
 from __future__ import annotations
 
-import json
 from urllib.parse import quote
 
 import numpy as np
