@@ -100,6 +100,7 @@ PORTABLE := tests/test_imports.py tests/golden tests/sim/test_soak.py::test_deci
 	$(addprefix tests/unit/engines/,test_libraries.py test_onnx.py test_host_engines.py lm/test_lm_engine.py) \
 	$(addprefix tests/conformance/test_,$(addsuffix .py,commands engines extensions language_models \
 		front_camera front_frigate front_http front_mqtt front_wyoming)) \
+	tests/conformance/test_tensorrt.py::TestTensorrt85 \
 	$(addprefix tests/live/test_,$(addsuffix .py,async_runtime bag bus camera forks http language_model mqtt plugins \
 		python_apps runtime server shared_memory structured_answers tracing wyoming))
 

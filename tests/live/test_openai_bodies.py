@@ -7,6 +7,7 @@ import http.client
 import json
 
 import pytest
+from for_each import each_time
 from serving import function, served
 
 from edgeserve.fronts.http.settings import HttpConfig
@@ -147,12 +148,9 @@ def bodies(value):
     yield "/api/show", {"model": value}
 
 
-EACH_TIME = (None, True, -1, 1.5, HUGE, "\ud800", [{}], {"a": 1})
-
-
 @pytest.mark.parametrize(
     "value",
-    [value if value in EACH_TIME else pytest.param(value, marks=pytest.mark.nightly) for value in VALUES],
+    each_time(VALUES, None, True, -1, 1.5, HUGE, "\ud800", [{}], {"a": 1}),
     ids=lambda value: repr(value)[:20],
 )
 def test_any_value_of_any_field_is_served_or_refused(front, value):

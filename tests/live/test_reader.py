@@ -15,6 +15,7 @@ from typing import Any, Dict, Iterator, List, Tuple
 import numpy as np
 import psutil
 import pytest
+from for_each import each_time
 from rich.console import Console
 
 import edgeserve
@@ -102,7 +103,7 @@ def test_the_printed_page_is_read_line_by_line(reader, networks):
     assert (np.diff(tops) > 0).all()
 
 
-@pytest.mark.parametrize("quarters", [1, *[pytest.param(turns, marks=pytest.mark.nightly) for turns in (2, 3)]])
+@pytest.mark.parametrize("quarters", each_time([1, 2, 3], 1))
 def test_a_turned_page_is_read_from_its_own_top(reader, networks, quarters):
     page = cv2.imdecode(page_bytes(), cv2.IMREAD_COLOR)
     lines, _ = read(reader, networks, np.ascontiguousarray(np.rot90(page, quarters)))

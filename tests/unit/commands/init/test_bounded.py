@@ -8,6 +8,7 @@ import time
 import zipfile
 
 import pytest
+from for_each import each_time
 
 from edgeserve import cli
 from edgeserve.commands.init.bounded import run_bounded
@@ -24,7 +25,7 @@ PROGRAMS = {
 }
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize("program", each_time(PROGRAMS, "takes more at once", "takes longer"))
 def test_a_child_is_ended_at_its_bounds(program):
     begun_s = time.monotonic()
     why = "memory" if "more" in program else "longer than 3 s"
@@ -93,7 +94,9 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize(
+    "name", each_time(HOSTILE, "deep.onnx", "holes.onnx", "bomb.pt", "cut.gguf", "fifo.onnx", "itself.onnx")
+)
 def test_a_hostile_file_gets_one_sentence(name, tmp_path, capfd):
     path = tmp_path / name
     HOSTILE[name](path)
