@@ -17,7 +17,7 @@ ASSETS := $(sort $(wildcard examples/*/assets.toml))
 NEEDS := pyproject.toml $(READER)/requirements.txt
 
 .PHONY: help demo assets clients test test-changed test-portable test-torch test-ray gpu-check test-compiled compiled-core lint \
-	nightly test-nightly test-worlds soak plant-bugs mutants hostile site release ci clean
+	nightly test-nightly test-drawn test-worlds soak plant-bugs mutants hostile site release ci clean
 
 help:
 	@echo "make demo        real models over the bus: reads pages, listens to voices, and is overloaded; about a minute"
@@ -33,8 +33,9 @@ help:
 	@echo "make test-compiled  the scheduler's tests with the compiled core, in a copy of the checkout"
 	@echo "make compiled-core  compile that copy, and stop"
 	@echo "make lint        ruff, and mypy (strict)"
-	@echo "make nightly     what takes too long for each change, the next seven: its targets, one after the other"
-	@echo "make test-nightly  replications, scripts, examples, published policies; drawn tests with many examples"
+	@echo "make nightly     what takes too long for each change, the next eight: its targets, one after the other"
+	@echo "make test-nightly  tests of research, scripts, examples and published policies, and other dear ones"
+	@echo "make test-drawn  tests with drawn examples, 400 of them each"
 	@echo "make test-worlds  whole simulated worlds, with the compiled core"
 	@echo "make soak        a thousand seeded simulations with faults"
 	@echo "make plant-bugs  break the scheduler one line at a time: the tests must notice"
@@ -47,7 +48,7 @@ help:
 
 # Bytecode is kept, also where the environment says otherwise: each process of the tests, several hundred of them, would
 # compile the package anew, and pytest and Hypothesis, and every file of tests that it collects.
-test test-changed test-portable test-nightly test-torch test-ray test-compiled test-worlds: export PYTHONDONTWRITEBYTECODE =
+test test-changed test-portable test-nightly test-drawn test-torch test-ray test-compiled test-worlds: export PYTHONDONTWRITEBYTECODE =
 
 # A stamp per set of packages: what is installed already is not looked at again until the needs change.
 $(IN):
@@ -109,6 +110,8 @@ test-portable: $(VENV)/.test
 
 test-nightly: $(VENV)/.test
 	$(IN) -m pytest -n $(TESTERS) -m "nightly and not worlds" $(ARGS)
+
+test-drawn: $(VENV)/.test
 	$(IN) -m pytest -n $(TESTERS) -m hypothesis --hypothesis-profile nightly $(ARGS)
 
 test-worlds: $(VENV)/.compile
@@ -116,7 +119,7 @@ test-worlds: $(VENV)/.compile
 
 # One after the other, and each also where one before it failed.
 nightly:
-	$(MAKE) --keep-going --jobs 1 test-nightly test-worlds plant-bugs soak mutants hostile release
+	$(MAKE) --keep-going --jobs 1 test-nightly test-drawn test-worlds plant-bugs soak mutants hostile release
 
 # torch is large, and not every Python has a wheel of it for the CPU: an environment of its own, with PyAV too.
 TORCH_PYTHON ?= python3.11
