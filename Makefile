@@ -16,23 +16,27 @@ READER := examples/reader
 ASSETS := $(sort $(wildcard examples/*/assets.toml))
 NEEDS := pyproject.toml $(READER)/requirements.txt
 
-.PHONY: help demo assets clients test test-portable test-torch test-ray gpu-check test-compiled compiled-core lint \
-	nightly test-nightly soak plant-bugs mutants hostile site release ci clean
+.PHONY: help demo assets clients test test-changed test-portable test-torch test-ray gpu-check test-compiled compiled-core lint \
+	nightly test-nightly test-drawn test-worlds soak plant-bugs mutants hostile site release ci clean
 
 help:
 	@echo "make demo        real models over the bus: reads pages, listens to voices, and is overloaded; about a minute"
 	@echo "make assets      fetch the models and data of every example, about 20 s (EDGESERVE_CACHE says where to)"
 	@echo "make clients     install what the Node.js package needs, so that its tests run (npm)"
 	@echo "make test        the tests that need no GPU, but for what takes long: whole worlds and what is nightly"
-	@echo "make test-portable  those of them that may fail on one Python alone: imports, wire, configuration, live, engines"
-	@echo "make test-torch  the tests of the torch engine, in an environment of their own (Python 3.11: TORCH_PYTHON)"
+	@echo "make test-changed  of these, those of the rooms that changed on this branch (since main, or SINCE=commit)"
+	@echo "make test-portable  those of them that may fail on one Python alone: imports, contracts, wire, configuration"
+	@echo "make test-torch  the tests of the torch engine and of cameras, in their own environment (Python 3.11: TORCH_PYTHON)"
 	@echo "make test-ray    the tests of the deployment on Ray, in an environment of their own (Python 3.11: RAY_PYTHON)"
 	@echo "make gpu-check   everything that needs a GPU: tests, benches, a report (without one the script ends with status 3);"
 	@echo "                 with the libraries of GPU_PYTHON (here $(GPU_PYTHON)) and of the system"
 	@echo "make test-compiled  the scheduler's tests with the compiled core, in a copy of the checkout"
 	@echo "make compiled-core  compile that copy, and stop"
 	@echo "make lint        ruff, and mypy (strict)"
-	@echo "make nightly     what takes too long for each change: the next five, replications, tests of scripts, more worlds"
+	@echo "make nightly     what takes too long for each change, the next eight: its targets, one after the other"
+	@echo "make test-nightly  tests of research, scripts, examples and published policies, and other dear ones"
+	@echo "make test-drawn  tests with drawn examples, 400 of them each"
+	@echo "make test-worlds  whole simulated worlds, with the compiled core"
 	@echo "make soak        a thousand seeded simulations with faults"
 	@echo "make plant-bugs  break the scheduler one line at a time: the tests must notice"
 	@echo "make mutants     change decisions of the scheduler at random places: the tests must notice nine of ten"
@@ -44,7 +48,7 @@ help:
 
 # Bytecode is kept, also where the environment says otherwise: each process of the tests, several hundred of them, would
 # compile the package anew, and pytest and Hypothesis, and every file of tests that it collects.
-test test-portable test-nightly test-torch test-ray test-compiled: export PYTHONDONTWRITEBYTECODE =
+test test-changed test-portable test-nightly test-drawn test-torch test-ray test-compiled test-worlds: export PYTHONDONTWRITEBYTECODE =
 
 # A stamp per set of packages: what is installed already is not looked at again until the needs change.
 $(IN):
@@ -79,35 +83,45 @@ assets: $(VENV)/.demo
 clients:
 	cd clients/node && npm install --ignore-scripts --no-package-lock --no-audit --no-fund --silent
 
-# Whole simulated worlds, half of the time of all tests, are left to the compiled core: make test-compiled.
-test: $(VENV)/.test
-	$(IN) -m pytest -n $(TESTERS) -m "not nightly$(if $(WORLDS),, and not worlds)" $(ARGS)
+# What is left to the night: whole simulated worlds (the marker `worlds`, with the compiled core), and what is `nightly`.
+EACH_TIME := -m "not nightly and not worlds"
 
-# Of tests/live what one Python is enough for: clients in other languages, examples, what a type checker sees, and what
-# the server decides, which is the same on every Python.
-ONCE := cpp_client node_client node_package dynamic ensemble_example ensemble_text_example chat_example types \
-	bench_command history infer_command output_types predictors ranking refusals result_hints ros2_example same_rules \
-	sequences side_lanes speech_example stream_states variants votes written
-# What depends on the Python or on a library that each Python has another version of. The golden traces and the digests
-# of the soak say that decisions do not.
+test: $(VENV)/.test
+	$(IN) -m pytest -n $(TESTERS) $(EACH_TIME) $(ARGS)
+
+test-changed: $(VENV)/.test
+	$(IN) -m pytest -n $(TESTERS) $(EACH_TIME) $$($(IN) scripts/dev/changed_tests.py $(SINCE)) $(ARGS)
+
+# What depends on the Python or on a library that each Python has another version of: imports, the contracts of engines,
+# fronts and commands, the configuration, the wire, threads and processes, one test file of each way in. The golden traces
+# and the digests of the soak say that decisions do not.
 PORTABLE := tests/test_imports.py tests/golden tests/sim/test_soak.py::test_decisions_are_the_same_on_every_python \
-	$(addprefix tests/unit/,config device engines front fronts ipc live loop offload taps) \
-	$(filter-out %/test_compiled.py,$(wildcard tests/unit/test_*.py)) \
-	$(filter-out $(addprefix tests/live/test_,$(addsuffix .py,$(ONCE))),$(wildcard tests/live/test_*.py)) \
-	$(filter-out %_policies.py %_tensorrt.py,$(wildcard tests/conformance/test_*.py)) \
-	tests/conformance/test_tensorrt.py::TestTensorrt85
+	$(filter-out tests/unit/test_compiled.py,$(wildcard tests/unit/test_*.py)) \
+	$(addprefix tests/unit/,config front fronts/http ipc loop offload taps) \
+	$(addprefix tests/unit/engines/,test_libraries.py test_onnx.py test_host_engines.py lm/test_lm_engine.py) \
+	$(addprefix tests/conformance/test_,$(addsuffix .py,commands engines extensions language_models \
+		front_camera front_frigate front_http front_mqtt front_wyoming)) \
+	tests/conformance/test_tensorrt.py::TestTensorrt85 \
+	$(addprefix tests/live/test_,$(addsuffix .py,async_runtime bag bus camera forks http language_model mqtt plugins \
+		python_apps runtime server shared_memory structured_answers tracing wyoming))
 
 test-portable: $(VENV)/.test
-	$(IN) -m pytest -n $(TESTERS) -m "not nightly and not worlds" $(PORTABLE) $(ARGS)
+	$(IN) -m pytest -n $(TESTERS) $(EACH_TIME) $(PORTABLE) $(ARGS)
 
 test-nightly: $(VENV)/.test
-	$(IN) -m pytest -n $(TESTERS) -m nightly $(ARGS)
+	$(IN) -m pytest -n $(TESTERS) -m "nightly and not worlds" $(ARGS)
+
+test-drawn: $(VENV)/.test
+	$(IN) -m pytest -n $(TESTERS) -m hypothesis --hypothesis-profile nightly $(ARGS)
+
+test-worlds: $(VENV)/.compile
+	$(IN) scripts/dev/compiled_tests.py -n $(JOBS) -m worlds tests $(ARGS)
 
 # One after the other, and each also where one before it failed.
 nightly:
-	$(MAKE) --keep-going --jobs 1 RELEASE=--pure test-nightly plant-bugs soak mutants hostile release
+	$(MAKE) --keep-going --jobs 1 RELEASE=--pure test-nightly test-drawn test-worlds plant-bugs soak mutants hostile release
 
-# torch is large, and not every Python has a wheel of it for the CPU: an environment of its own.
+# torch is large, and not every Python has a wheel of it for the CPU: an environment of its own, with PyAV too.
 TORCH_PYTHON ?= python3.11
 TORCH_VENV ?= .venv-torch
 TORCH_VERSION ?= 2.13.0
@@ -115,12 +129,13 @@ TORCH_VERSION ?= 2.13.0
 $(TORCH_VENV)/.torch: $(NEEDS)
 	$(TORCH_PYTHON) -m venv $(TORCH_VENV)
 	$(TORCH_VENV)/bin/python -m pip --disable-pip-version-check --quiet install torch==$(TORCH_VERSION) \
-		--editable '.[onnx,http,test,gpu,lm-torch]'
+		--editable '.[onnx,http,test,gpu,lm-torch,camera]'
 	@touch $@
 
 test-torch: $(TORCH_VENV)/.torch
 	$(TORCH_VENV)/bin/python -m pytest tests/conformance/test_torch.py tests/conformance/test_torch_cuda.py \
-		tests/unit/engines tests/live/test_torch.py tests/live/test_init_files.py tests/gpu $(ARGS)
+		tests/unit/engines tests/live/test_torch.py tests/live/test_init_files.py tests/gpu \
+		tests/unit/fronts/test_sources.py tests/live/test_camera.py tests/live/test_damaged_pictures.py $(ARGS)
 
 # Ray is large, and not for every Python that this project supports.
 RAY_PYTHON ?= python3.11
@@ -143,7 +158,7 @@ gpu-check:
 	$(GPU_VENV)/bin/python scripts/gpu_check.py $(ARGS)
 
 test-compiled: $(VENV)/.compile
-	$(IN) scripts/dev/compiled_tests.py -n $(JOBS) $(ARGS)
+	$(IN) scripts/dev/compiled_tests.py -n $(JOBS) $(EACH_TIME) $(ARGS)
 
 compiled-core: $(VENV)/.compile
 	$(IN) scripts/dev/compiled_tests.py --build

@@ -25,9 +25,12 @@ from hypothesis import HealthCheck, settings
 TESTS = Path(__file__).resolve().parent
 sys.path[:0] = [str(TESTS / "lib"), *(str(TESTS.parent / name) for name in ("research", "scripts"))]
 
-# The same examples on every run, and no limit on time: that belongs to the machine.
-settings.register_profile("edgeserve", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("edgeserve")
+# The same examples on every run, and no limit on time: that belongs to the machine. `make nightly` takes many examples.
+for name, examples in {"ci": 25, "nightly": 400}.items():
+    settings.register_profile(
+        name, max_examples=examples, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+    )
+settings.load_profile("ci")
 
 
 TOGETHER = ("tests/live/", "tests/hostile/", "tests/sim/test_soak.py", "tests/sim/test_tune.py", "tests/test_layout")

@@ -207,7 +207,9 @@ NEEDED = {os.path.join("docs", "guide", "tracing.md"): "opentelemetry.sdk"}
 """Page -> the package of an extra that its example imports, which not every Python of the tests has."""
 
 
-LONG = tuple(os.path.join("docs", *place) for place in (("start", "robot.md"), ("guide", "simulate.md")))
+LONG = tuple(
+    f"docs/{page}.md" for page in ("start/robot", "guide/simulate", "guide/write-a-policy", "guide/write-a-front")
+)
 """Pages whose examples simulate for so long that they are nightly."""
 
 

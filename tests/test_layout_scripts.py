@@ -47,7 +47,7 @@ PROGRAMS = {"common.bus_servers"}  # processes that studies start: importing is 
 TEST_ROOMS = {"jetson", "unit", "sim", "live", "hostile", "conformance", "golden", "gpu", "lib", "research"}
 OF_THE_PROJECT = {
     "conftest.py",
-    *(f"test_{name}.py" for name in ("boundary", "docs", "imports", "layout", "layout_scripts")),
+    *(f"test_{name}.py" for name in ("boundary", "docs", "imports", "layout", "layout_scripts", "targets")),
 }
 """They test no room."""
 

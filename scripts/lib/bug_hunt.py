@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 CPU_S_MAX = 90
 """A bug that makes the tests need more CPU time than this is noticed: they hang."""
 PARALLEL = 2
+MANY_EXAMPLES = "--hypothesis-profile=nightly"
 
 
 def plant(bug: Bug, tree: ChangedTree) -> str:
@@ -48,7 +49,7 @@ def hunt(bugs: Sequence[Bug], clean: ChangedTree, parallel: int = PARALLEL) -> L
         if problem:
             row = (bug, "STALE", problem)
         else:
-            passed, said = tree.run(bug.tests, CPU_S_MAX)
+            passed, said = tree.run([MANY_EXAMPLES, *bug.tests], CPU_S_MAX)
             row = (bug, "MISSED", "by " + ", ".join(bug.tests)) if passed else (bug, "noticed", said)
             tree.restore(path_of(bug))
         found.append(row)
@@ -78,7 +79,7 @@ def main(planted: Sequence[Bug], about: str, argv: Sequence[str] | None = None) 
             print("an installed edgeserve hides the copy; run this in an environment with an editable installation")
             return 2
         tests = sorted({test for bug in bugs for test in bug.tests})
-        passed, said = clean.run(tests, 10 * CPU_S_MAX)
+        passed, said = clean.run([MANY_EXAMPLES, *tests], 10 * CPU_S_MAX)
         if not passed:
             print(f"the tests fail without any bug: {said}")
             return 2

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from for_each import each_time
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "guide" / "write-a-front.md"
 
@@ -27,7 +28,7 @@ def files():
 
 
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("case", FAULTS)
+@pytest.mark.parametrize("case", each_time(FAULTS, "a_refusal"))
 def test_a_planted_fault_is_noticed(case, tmp_path):
     right, wrong = FAULTS[case]
     for name, source in files().items():

@@ -29,7 +29,12 @@ class Shipped(PolicyConformance):
     soak_seeds = (1, 2, 3)
 
 
-class WithOptions(Shipped):
+@pytest.mark.nightly  # each time only its unit tests and golden traces
+class Published(Shipped):
+    """A policy of a paper, as it was published. Its code stays; what it stands on may change."""
+
+
+class WithOptions(Published):
     """Options of a policy whose kind has a class of its own, which is held to the soak: that draws options itself, and
     would be the same run. Worlds have these options."""
 
@@ -50,7 +55,7 @@ class TestEdf(Shipped):
     kind = "edf"
 
 
-class TestClockwork(Shipped):
+class TestClockwork(Published):
     kind = "clockwork"
 
 
@@ -67,7 +72,7 @@ class TestPlan(Shipped):
     kind = "plan"
 
 
-class TestOrloj(Shipped):
+class TestOrloj(Published):
     kind = "orloj"
     remembered_max = RETAINED_MAX
 
@@ -78,7 +83,7 @@ class TestOrlojReadAsInTheText(WithOptions):
     remembered_max = RETAINED_MAX
 
 
-class TestSchemble(Shipped):
+class TestSchemble(Published):
     kind = "schemble"
 
 
@@ -92,7 +97,7 @@ class TestSchembleGreedy(WithOptions):
     options = {"planner": "greedy", "order": "sjf", "fast": False}
 
 
-class TestOriginalEnsemble(Shipped):
+class TestOriginalEnsemble(Published):
     kind = "ensemble_static"
 
 
@@ -101,12 +106,12 @@ class TestStaticEnsemble(WithOptions):
     options = {"pick": "static", "models": ["v0", "v2", "left"]}
 
 
-class TestPard(Shipped):
+class TestPard(Published):
     kind = "pard"
     remembered_max = 1  # the number of the last request that expired
 
 
-class TestPardPlus(Shipped):
+class TestPardPlus(Published):
     kind = "pard+"
     remembered_max = 1
 
@@ -117,11 +122,11 @@ class TestPardWithNexusRule(WithOptions):
     options = {"rule": "nexus", "estimator": "joint"}
 
 
-class TestClipper(Shipped):
+class TestClipper(Published):
     kind = "clipper"
 
 
-class TestNexus(Shipped):
+class TestNexus(Published):
     kind = "nexus"
 
 
@@ -130,7 +135,7 @@ class TestNexusWithoutEarlyDrop(WithOptions):
     options = {"early_drop": False}
 
 
-class TestRtlm(Shipped):
+class TestRtlm(Published):
     kind = "rtlm"
 
 

@@ -112,15 +112,18 @@ class TestWithoutGraphs(OnTheDouble):
     options = {"graph": False}
 
 
+@pytest.mark.nightly
 class TestFixedBatchOfFour(OnTheDouble):
     def make(self, directory: str) -> Engine:
         return self.built(directory, onnx_models.linear(directory, batch=4))
 
 
+@pytest.mark.nightly
 class TestWithoutABatchOfOne(OnTheDouble):
     sizes = (2, 4)
 
 
+@pytest.mark.nightly
 class TestDeepLane(OnTheDouble):
     lane = LaneInfo("cuda", depth=4)
 

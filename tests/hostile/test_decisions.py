@@ -8,6 +8,7 @@ from typing import Any, Dict, List, Mapping
 
 import pytest
 from hand_world import Driver, ended
+from scenarios import product_first
 
 from edgeserve.config.loading import parse_config
 from edgeserve.errors import BadInput
@@ -27,7 +28,7 @@ ATTACKER, OTHER = "pid:1 #01", "pid:2 #02"
 # --- hints ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", sorted(POLICIES))
+@pytest.mark.parametrize("kind", product_first(sorted(POLICIES)))
 @pytest.mark.parametrize(
     "hints",
     [
@@ -49,7 +50,7 @@ def test_no_hint_makes_a_decision_dear(kind: str, hints: Dict[str, float]) -> No
             assert world.scheduler.state.board.budget.left > -OPERATIONS_MAX // 4
 
 
-@pytest.mark.parametrize("kind", sorted(POLICIES))
+@pytest.mark.parametrize("kind", product_first(sorted(POLICIES)))
 def test_no_number_of_waiting_requests_makes_a_decision_dear(kind: str) -> None:
     """Calls of Python functions and of C's, since time on a shared machine says little (200,000: about 30 ms)."""
     chain = {"pending_max": 2000, "node": [{"name": "x", "model": "m"}, {"name": "y", "model": "n"}]}
@@ -177,7 +178,7 @@ def test_who_asks_most_does_not_take_the_lane_from_the_others(policy: str) -> No
 @pytest.mark.parametrize("slo", [20, 50])
 def test_what_another_client_does_not_use_of_its_part_is_anybodys(rate: int, slo: int) -> None:
     """A detector of 15 ms beside another process's requests of 1 ms, on a lane of which 35 or 50 % is wanted."""
-    for seed in range(3):
+    for seed in range(2):
         given: Dict[str, Any] = {"costs": {ATTACKER: 15, OTHER: 1}, "slos": {ATTACKER: 50, OTHER: slo}, "seed": seed}
         alone = served({ATTACKER: 20}, **given)[ATTACKER]
         both = served({ATTACKER: 20, OTHER: rate}, **given)

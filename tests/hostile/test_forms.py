@@ -21,7 +21,7 @@ pytest.importorskip("llguidance", reason="llguidance has no wheel for this Pytho
 
 import lm_models
 
-SECONDS = 6.0
+SECONDS = 3.0
 SENDERS = 3
 
 

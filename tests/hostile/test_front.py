@@ -135,6 +135,7 @@ def test_large_messages_are_bounded_before_they_are_complete(front):
     assert grown.mib < 1024  # 40 messages have 2,400 MiB, and 600
 
 
+@pytest.mark.nightly  # tests/live/test_grpc_bounds.py: a stream that nobody reads is not read
 def test_answers_that_nobody_reads_are_bounded(front):
     place, process = front
     grown = Watched(process)

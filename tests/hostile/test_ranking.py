@@ -1,5 +1,5 @@
 """One client within its share, beside one that ranks itself above others by what its requests say: the scheduler in
-virtual time, then the server over its fronts."""
+virtual time. ``tests/live/test_ranking.py`` has what each front hands on."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections import Counter
 from typing import Any, Dict, Mapping
 
 import pytest
+from for_each import each_time
 from hand_world import Driver
 
 HONEST = "uid:8/pid:2 #02"
@@ -68,7 +69,7 @@ def share_of_honest(
     return outcomes["completed"] / sum(outcomes.values())
 
 
-@pytest.mark.parametrize("load", [1, 2, 3])
+@pytest.mark.parametrize("load", each_time([1, 2, 3], 3))
 @pytest.mark.parametrize("claim", sorted(CLAIMS))
 def test_nothing_that_a_client_says_takes_anothers_share(claim: str, load: int) -> None:
     assert share_of_honest(load, CLAIMS[claim]) >= 0.9

@@ -86,7 +86,7 @@ class Laid(NamedTuple):
         return done.stderr
 
 
-NIGHTLY = ("orin-nano", "agx-thor")
+NIGHTLY = ("orin-nano", "agx-thor", "agx-xavier")
 """Boards whose steps are those of the others but for versions."""
 
 
@@ -180,6 +180,7 @@ def test_a_run_does_what_the_dry_run_says_a_second_one_nothing_and_uninstall_lea
     assert "nothing to remove" in laid.run("uninstall.sh")[0]
 
 
+@pytest.mark.nightly
 def test_what_options_add_goes_too(tmp_path: Path) -> None:
     laid = lay(BOARDS[1], tmp_path)
     before = listing(laid.root)
@@ -193,6 +194,7 @@ def test_what_options_add_goes_too(tmp_path: Path) -> None:
     assert "apt-mark unhold nvidia-l4t-init" not in performed(laid.root)
 
 
+@pytest.mark.nightly
 def test_the_configuration_outlives_uninstall_and_the_next_setup(tmp_path: Path, set_up: SetUp) -> None:
     laid = set_up(2, tmp_path)
     config = laid.root / "etc/edgeserve/edge.toml"
@@ -207,6 +209,7 @@ def test_the_configuration_outlives_uninstall_and_the_next_setup(tmp_path: Path,
     assert not config.parent.exists()
 
 
+@pytest.mark.nightly
 def test_files_that_somebody_changed_are_kept_with_a_word(tmp_path: Path, set_up: SetUp) -> None:
     laid = set_up(1, tmp_path)
     unit = laid.root / "etc/systemd/system/edgeserve.service"
@@ -217,6 +220,7 @@ def test_files_that_somebody_changed_are_kept_with_a_word(tmp_path: Path, set_up
     assert not unit.exists()
 
 
+@pytest.mark.nightly
 def test_packages_that_others_need_by_now_are_kept_and_named(tmp_path: Path, set_up: SetUp) -> None:
     laid = set_up(1, tmp_path)
     status = laid.root / "var/lib/dpkg/status"
@@ -239,6 +243,7 @@ def test_packages_that_others_need_by_now_are_kept_and_named(tmp_path: Path, set
     assert "Package: deepstream" in status.read_text()
 
 
+@pytest.mark.nightly
 def test_an_uninstall_comes_to_its_end_where_the_power_mode_of_before_needs_a_restart(tmp_path: Path) -> None:
     laid = lay(BOARDS[1]._replace(mode=3), tmp_path)  # MODE_50W asks for a restart
     laid.run("setup.sh")
@@ -254,6 +259,7 @@ def test_an_uninstall_comes_to_its_end_where_the_power_mode_of_before_needs_a_re
 # --- what runs as the service -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 def test_what_is_built_by_hand_lies_where_the_service_looks_for_it(tmp_path: Path, set_up: SetUp) -> None:
     laid = set_up(2, tmp_path)
     unit = (laid.root / "etc/systemd/system/edgeserve.service").read_text().splitlines()
@@ -291,6 +297,7 @@ def test_the_environment_that_somebody_changed_stays(tmp_path: Path, set_up: Set
     assert path.read_text() == "XDG_CACHE_HOME=/mnt/nvme\n"
 
 
+@pytest.mark.nightly
 def test_the_profiler_runs_from_where_it_is_installed(tmp_path: Path, set_up: SetUp) -> None:
     laid = set_up(2, tmp_path)
     script = laid.root / "opt/edgeserve/scripts/profile_device.py"
@@ -313,6 +320,7 @@ def test_the_unit_has_this_machines_paths(tmp_path: Path) -> None:
     assert "ExecStart=/srv/edge/jetson/power.sh --clocks\n" in clocks
 
 
+@pytest.mark.nightly
 def test_a_gpu_build_of_onnxruntime_takes_the_place_of_the_cpu_build(tmp_path: Path) -> None:
     laid = lay(BOARDS[1], tmp_path)
     laid.run("setup.sh", "--onnxruntime", "/tmp/onnxruntime_gpu-1.19-cp310-linux_aarch64.whl", "--no-apt")
@@ -329,6 +337,7 @@ def test_a_gpu_build_of_onnxruntime_takes_the_place_of_the_cpu_build(tmp_path: P
 ARCHITECTURES = {"agx-xavier": "72-real", "agx-orin": "87-real", "orin-nano": "87-real", "agx-thor": "110-real"}
 
 
+@pytest.mark.nightly
 def test_llama_cpp_is_built_for_the_boards_gpu_and_once(laid: Laid) -> None:
     laid.run("setup.sh", "--language")
     done = performed(laid.root)

@@ -1,4 +1,4 @@
-"""One test of many values, where a test of each would take longer to start than to run.
+"""One test of many values, where a test of each would take longer to start than to run; of dear values, some each time.
 
 A test costs several milliseconds beside its body, in each process that collects it and in the one that counts.
 """
@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import functools
 from typing import Any, Callable, Iterable, List
+
+import pytest
 
 
 def for_each(values: Callable[[], Iterable[Any]]) -> Callable[[Callable[[Any], None]], Callable[[], None]]:
@@ -30,3 +32,8 @@ def for_each(values: Callable[[], Iterable[Any]]) -> Callable[[Callable[[Any], N
         return of_all
 
     return decorate
+
+
+def each_time(values: Iterable[Any], *chosen: Any) -> List[Any]:
+    """Values of a parameter: those chosen are tested each time, the others nightly."""
+    return [value if value in chosen else pytest.param(value, marks=pytest.mark.nightly) for value in values]

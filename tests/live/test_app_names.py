@@ -1,17 +1,14 @@
-"""Every printable name of an app, asked over every front by the clients that people use; names that a front cannot say
-are refused with the configuration."""
+"""Every printable name of an app, asked over HTTP and gRPC by the clients that people use; names that a front cannot
+say are refused with the configuration. The suite of fronts asks an odd name of each front."""
 
 from __future__ import annotations
 
-import asyncio
-import json
 from urllib.parse import quote
 
 import numpy as np
 import pytest
 from serving import LIB, function, served
 
-from edgeserve.client import AsyncClient
 from edgeserve.config.loading import parse_config
 from edgeserve.errors import ConfigError
 from edgeserve.fronts.http.settings import HttpConfig
@@ -128,79 +125,6 @@ def test_ollama(front):
         assert client.generate(shown, "hi").response == "hi!"
         if name != "x:latest":  # which means the app x
             assert client.chat(name, [{"role": "user", "content": "hi"}]).message.content == "hi!"
-
-
-def test_mqtt(server):
-    aiomqtt = pytest.importorskip("aiomqtt", reason="the front needs aiomqtt: pip install '.[mqtt]'")
-    from mqtt_broker import broker
-
-    from edgeserve.front.topics import topic_part
-    from edgeserve.fronts.mqtt import Mqtt, MqttFront
-
-    async def asked(port):
-        stopped, ready = asyncio.Event(), asyncio.Event()
-        answers, states, keys = {}, set(), []
-        async with AsyncClient(server.endpoints[0]) as client:
-            front = MqttFront(client, Mqtt(port=port, name="names", ask=tuple(NAMES)))
-            await front.look()
-            serving = asyncio.ensure_future(front.serve(stopped, lambda place: ready.set()))
-            async with aiomqtt.Client("127.0.0.1", port) as home:
-                await home.subscribe("edgeserve/names/#")
-                await home.subscribe("homeassistant/#")
-                await asyncio.wait_for(ready.wait(), 30)
-                for name in NAMES:
-                    await home.publish(f"edgeserve/names/ask/{topic_part(name)}", name, qos=1)
-                async for message in home.messages:
-                    kind, _, rest = str(message.topic).partition("/names/")[2].partition("/")
-                    if kind == "answer":
-                        answers[rest] = json.loads(message.payload)["text"]
-                    elif kind == "apps":
-                        states.add(rest)
-                    elif str(message.topic).startswith("homeassistant/"):
-                        keys.append(json.loads(message.payload)["unique_id"])
-                    if len(answers) == len(NAMES):
-                        break
-            stopped.set()
-            await serving
-        return answers, states, keys
-
-    with broker() as port:
-        answers, states, keys = asyncio.run(asyncio.wait_for(asked(port), 60))
-    assert answers == {topic_part(name): (name + "!")[:255] for name in NAMES}
-    assert states == set(answers)
-    assert len(set(keys)) == len(keys) >= 5 * len(NAMES)
-
-
-def test_wyoming(server):
-    pytest.importorskip("wyoming", reason="the front needs wyoming: pip install '.[wyoming]'")
-    from wyoming.asr import Transcript
-    from wyoming.client import AsyncTcpClient
-    from wyoming.handle import Handled
-    from wyoming.info import Describe, Info
-
-    from edgeserve.fronts.wyoming import Voice, WyomingFront
-
-    async def asked(name, client):
-        stopped, place = asyncio.Event(), asyncio.get_running_loop().create_future()
-        front = WyomingFront(client, Voice(apps={"intent": name}, listen="127.0.0.1:0"))
-        await front.look()
-        serving = asyncio.ensure_future(front.serve(stopped, place.set_result))
-        async with AsyncTcpClient("127.0.0.1", int((await place).rpartition(":")[2])) as satellite:
-            await satellite.write_event(Describe().event())
-            info = Info.from_event(await satellite.read_event())
-            await satellite.write_event(Transcript("hi").event())
-            said = await satellite.read_event()
-            while not Handled.is_type(said.type):
-                said = await satellite.read_event()
-        stopped.set()
-        await serving
-        return info.handle[0].name, Handled.from_event(said).text
-
-    async def all_of_them():
-        async with AsyncClient(server.endpoints[0]) as client:
-            return [await asked(name, client) for name in NAMES]
-
-    assert asyncio.run(all_of_them()) == [(name, "hi!") for name in NAMES]
 
 
 @pytest.mark.parametrize(

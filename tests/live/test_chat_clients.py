@@ -220,21 +220,6 @@ def test_a_bias_forbids_a_token(client):
     assert first != other
 
 
-def test_what_is_not_served_is_named(client):
-    openai = pytest.importorskip("openai")
-    for call, fields, param in [
-        (client.completions.create, {"prompt": "x", "echo": True}, "echo"),
-        (client.completions.create, {"prompt": "x", "suffix": "y"}, "suffix"),
-        (client.chat.completions.create, {"messages": HELLO, "reasoning_effort": "low"}, "reasoning_effort"),
-        (client.chat.completions.create, {"messages": HELLO, "n": 99}, "n"),
-        (client.embeddings.create, {"input": "x", "dimensions": 2}, "dimensions"),
-    ]:
-        model = "vectors" if "input" in fields else "tiny"
-        with pytest.raises(openai.BadRequestError) as caught:
-            call(model=model, **fields)
-        assert caught.value.param == param
-
-
 @pytest.mark.parametrize("form", ["float", "base64", None])
 def test_texts_become_vectors(client, form):
     asked = {} if form is None else {"encoding_format": form}
@@ -370,21 +355,3 @@ def test_every_field_of_ollamas_api_is_served_without_being_declared(front, fiel
         asks_for = (limit or {}).get("num_predict") or 0
         assert told["eval_count"] <= (asks_for if asks_for > 0 else 200)
         assert told["done_reason"] == "stop" or told["eval_count"] == (asks_for if asks_for > 0 else 200)
-
-
-@pytest.mark.parametrize(
-    ("fields", "says"),
-    [
-        ({"think": True}, "think = true is not served"),
-        ({"options": {"mirostat": 2}}, "options.mirostat is not served here; leave it out, or send 0"),
-        ({"options": {"repeat_last_n": -2}}, "from -1"),
-        ({"options": {"temprature": 1}}, "did you mean 'temperature'"),
-        ({"format": "yaml"}, "JSON schema"),
-        ({"options": {"tfs_z": 0.5}}, "options.tfs_z is not served"),
-        ({"messages": [{"role": "user", "content": "x", "images": ["aGk="]}]}, "images are not served"),
-        ({"streams": True}, "did you mean 'stream'"),
-    ],
-)
-def test_what_ollama_asks_in_vain_is_refused_by_its_name(front, fields, says):
-    status, error = front.ask("POST", "/api/chat", {"model": "tiny", "messages": HELLO, **fields})
-    assert status == 400 and says in error["error"], error

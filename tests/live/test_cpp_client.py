@@ -133,6 +133,7 @@ def test_everything_over_tcp_in_frames(program):
     assert code == 0
 
 
+@pytest.mark.nightly  # compiles a second program
 def test_the_example_asks_an_app_by_what_it_declares(tmp_path):
     example = build("example.cpp", tmp_path / "example")
     with BusServer(f"ipc://{tmp_path}/bus") as server:

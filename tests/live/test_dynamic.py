@@ -23,6 +23,7 @@ from edgeserve.engines.python import import_function
 from edgeserve.runtime import Runtime
 
 NEEDS = "the example draws text with opencv, exports with onnx: pip install -r examples/dynamic/requirements.txt"
+pytestmark = pytest.mark.nightly
 pytest.importorskip("cv2", reason=NEEDS)
 pytest.importorskip("onnx", reason=NEEDS)
 pytest.importorskip("onnxruntime", reason="the example's models need onnxruntime: pip install '.[onnx]'")
@@ -193,7 +194,6 @@ def hints_by_app(recorded: str) -> Dict[str, List[Dict[str, float]]]:
 # --- the comparison ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.nightly
 @pytest.mark.timeout(240)  # three processes start one after the other, which takes a busy machine a while
 def test_policies_are_compared_on_the_same_load(built: Any, tmp_path: Path) -> None:
     """One short round of two policies, each on a server of its own; the result says how it came about."""

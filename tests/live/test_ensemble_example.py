@@ -18,6 +18,7 @@ from edgeserve.config.loading import load_config
 from edgeserve.runtime import Runtime
 
 NEEDS = "the example is built with onnx and scikit-learn: pip install '.[fit]'"
+pytestmark = pytest.mark.nightly
 pytest.importorskip("onnx", reason=NEEDS)
 if importlib.util.find_spec("sklearn") is None:  # importing it takes a second of every process that collects
     pytest.skip(NEEDS, allow_module_level=True)

@@ -144,16 +144,6 @@ def test_what_is_late_or_wrong_is_an_empty_image_and_the_next_one_is_served(fron
     assert any(recorder.detect(image_of(90)).any() for _ in range(100)), "the lane was busy for long"
 
 
-def test_several_recorders_wait_for_nobody_but_the_model(front):
-    recorders = [Recorder(front) for _ in range(4)]
-    image = image_of(80)
-    told = json.dumps({"shape": list(image.shape), "dtype": "uint8"}).encode()
-    for recorder in recorders:
-        recorder.socket.send_multipart([told, image.tobytes()])
-    found = [np.frombuffer(recorder.socket.recv(), np.float32) for recorder in recorders]
-    assert [rows[1] for rows in found] == [np.float32(0.8)] * 4
-
-
 @pytest.mark.parametrize("frames", [[b"x"] * 200_000, [b"{" * 60_000, b"x"], [b"{}", b"x" * 10**6, b"more"]])
 def test_what_is_no_request_is_read_within_bounds_and_answered_as_empty(front, frames):
     def sent():

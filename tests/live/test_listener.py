@@ -19,6 +19,7 @@ from edgeserve.config.loading import parse_config, read_toml
 from edgeserve.engines.python import import_function
 from edgeserve.errors import Dropped, Rejected
 
+pytestmark = pytest.mark.nightly
 onnxruntime = pytest.importorskip("onnxruntime", reason="the listener needs onnxruntime: pip install '.[onnx]'")
 
 EXAMPLES = os.path.join(os.path.dirname(__file__), os.pardir, os.pardir, "examples")

@@ -73,6 +73,7 @@ def alone(path: str, model: Any, item: Dict[str, Any], state: Dict[str, Any]) ->
     return {name: value if whole else value[0] for name, value in answers.items() if isinstance(value, np.ndarray)}
 
 
+@pytest.mark.nightly  # tests/unit/commands/init serves a model of each layout
 @pytest.mark.parametrize(("number", "kind"), SERVED, ids=[kind.name for _, kind in SERVED])
 def test_what_is_served_answers_as_the_model_does(number, kind, tmp_path):
     path = model_kinds.write(kind, str(tmp_path), number)

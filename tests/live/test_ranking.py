@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import http.client
 import json
-import threading
-import time
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, Tuple
+from typing import Any, Callable, Dict, Iterator, Tuple
 
 import numpy as np
 import pytest
@@ -146,61 +143,3 @@ def test_the_configuration_says_whose_class_counts(listed: str, counted: str) ->
                 future.result(20)
             return
         assert f"class {counted}" in client.story(future.result(20).id)[0]
-
-
-# --- shares -----------------------------------------------------------------------------------------------------------
-
-SECONDS = 3.0
-RATE = 20
-"""Requests of the honest client in a second: 0.4 of what the lane can do."""
-
-
-def answered_in_time(futures: List[Any]) -> float:
-    return sum(future.exception(20) is None and not future.result(0).late for future in futures) / len(futures)
-
-
-@pytest.mark.parametrize(
-    "claim", [{"priority_class": "critical"}, {"value": 1e15}, {"priority_class": "critical", "slo_ms": 30}]
-)
-def test_on_the_bus_no_claim_takes_the_honest_clients_share(claim: Dict[str, Any], ways: Any) -> None:
-    _, client = ways
-    honest, greedy, begin_s = [], [], time.monotonic()
-    for number in range(int(SECONDS * 100)):
-        time.sleep(max(0.0, begin_s + number / 100 - time.monotonic()))
-        if number % (100 // RATE) == 0:
-            honest.append(client.submit("work", X, origin="token:honest"))
-        greedy.append(client.submit("work", X, origin="token:greedy", **claim))
-    assert answered_in_time(honest) >= 0.85
-    assert answered_in_time(greedy) > 0.1, "who ranks itself has its own part"
-
-
-def test_over_http_tritons_priority_takes_no_share(ways: Any, tmp_path: Path) -> None:
-    runtime, _ = ways
-    with front_of(runtime, tmp_path) as front:
-        over = threading.Event()
-
-        def ask(connection: http.client.HTTPConnection, name: str, **parameters: Any) -> bool:
-            headers = {"Authorization": f"Bearer {TOKENS[name]}"}
-            connection.request("POST", "/v2/models/work/infer", kserve(**parameters), headers)
-            response = connection.getresponse()
-            response.read()
-            return response.status == 200
-
-        def attack() -> None:
-            connection = http.client.HTTPConnection(front.http, timeout=30)
-            while not over.is_set():
-                if not ask(connection, "greedy", priority=1, value=1e15):
-                    time.sleep(0.05)
-
-        attackers = [threading.Thread(target=attack, daemon=True) for _ in range(16)]
-        for thread in attackers:
-            thread.start()
-        connection, answered, begin_s = http.client.HTTPConnection(front.http, timeout=30), 0, time.monotonic()
-        count = int(SECONDS * 8)
-        for number in range(count):
-            time.sleep(max(0.0, begin_s + number / 8 - time.monotonic()))
-            answered += ask(connection, "honest")
-        over.set()
-        for thread in attackers:
-            thread.join(30)
-    assert answered >= 0.85 * count

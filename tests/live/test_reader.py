@@ -15,6 +15,7 @@ from typing import Any, Dict, Iterator, List, Tuple
 import numpy as np
 import psutil
 import pytest
+from for_each import each_time
 from rich.console import Console
 
 import edgeserve
@@ -102,7 +103,7 @@ def test_the_printed_page_is_read_line_by_line(reader, networks):
     assert (np.diff(tops) > 0).all()
 
 
-@pytest.mark.parametrize("quarters", [1, 2, 3])
+@pytest.mark.parametrize("quarters", each_time([1, 2, 3], 1))
 def test_a_turned_page_is_read_from_its_own_top(reader, networks, quarters):
     page = cv2.imdecode(page_bytes(), cv2.IMREAD_COLOR)
     lines, _ = read(reader, networks, np.ascontiguousarray(np.rot90(page, quarters)))
@@ -154,6 +155,7 @@ def runtime(reader) -> Iterator[edgeserve.Runtime]:
         yield started
 
 
+@pytest.mark.nightly
 def test_served_pages_are_read_as_by_hand_while_voices_are_heard(reader, networks, runtime):
     """Both apps at once: pages through seven nodes with a branch per line, two streams of sound with their memory."""
     load = sys.modules["load"]
@@ -304,7 +306,11 @@ def test_the_demo_reads_hears_and_leaves_nothing_behind(reader, tmp_path):
 
 @pytest.mark.parametrize(
     ("moment", "number"),
-    [("starting the server", signal.SIGINT), ("ready after", signal.SIGINT), ("ready after", signal.SIGTERM)],
+    [
+        ("starting the server", signal.SIGINT),
+        pytest.param("ready after", signal.SIGINT, marks=pytest.mark.nightly),
+        pytest.param("ready after", signal.SIGTERM, marks=pytest.mark.nightly),
+    ],
 )
 def test_a_signal_ends_the_demo_and_leaves_nothing_behind(reader, tmp_path, moment, number):
     demo = start_demo(str(tmp_path), "--seconds", "60")

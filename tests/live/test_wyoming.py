@@ -248,23 +248,6 @@ def test_what_is_refused_or_not_served_is_an_error_and_the_empty_answer(runtime)
         each.result(20)
 
 
-def test_what_a_client_that_goes_had_asked_is_cancelled(runtime):
-    def told():
-        return runtime.stats()["apps"]["speak"]
-
-    before, busy = told()["outcomes"]["cancelled"], [runtime.submit("slow", {"seconds": 1.0}) for _ in LANES["slow"]]
-
-    async def conversation(say, hear):
-        await say(Synthesize("x"))
-        while not told()["open"]:
-            await asyncio.sleep(0.01)
-
-    talk(runtime, ALL, conversation)
-    for each in busy:
-        each.result(20)
-    assert told()["outcomes"]["cancelled"] == before + 1
-
-
 def test_a_sentence_is_an_intent_or_an_answer(runtime):
     async def intents(say, hear):
         for ask in (Recognize, Transcript):

@@ -141,6 +141,7 @@ def test_times_that_are_not_known_are_measured_now(tmp_path, capsys):
     assert status == 0
 
 
+@pytest.mark.worlds
 def test_batch_sizes_that_a_start_ends_are_not_counted_on(tmp_path, capsys):
     """Two at a time would hold 60 a second; the model mixes them, so that a start ends the size."""
     (tmp_path / "mixing.py").write_text(
@@ -257,6 +258,7 @@ def test_a_check_is_bounded_in_loads_and_in_requests(monkeypatch):
         assert tool.duration_of(made, 1.0) * rate <= tool.REQUESTS_MAX + 1e-6
 
 
+@pytest.mark.worlds
 def test_work_that_never_fits_is_given_the_answers_of_the_robot_page(tmp_path, capsys):
     robot = """
 [lane.gpu0]
@@ -316,6 +318,7 @@ def test_a_language_model_answers_step_by_step_in_the_time_of_its_answers(tmp_pa
     assert said["assumed"] == ["assistant is simulated with prompts of 60 tokens on average and answers of 40"]
 
 
+@pytest.mark.worlds
 def test_without_lengths_each_answer_is_as_long_as_the_model_allows(tmp_path, capsys):
     status, said = language(tmp_path, capsys)
     assert status == 1
@@ -344,6 +347,7 @@ def test_a_profile_says_how_long_steps_and_prompts_take():
     assert [round((item.end_ns - item.request.arrival_ns) / 1e6) for item in ended] == [210, 210]
 
 
+@pytest.mark.worlds
 def test_a_table_sets_the_quality_of_variants_against_the_rate_that_each_keeps_up_with(tmp_path, capsys):
     variants = """batch = [1, 2]
 expected = { 1 = "20ms", 2 = "30ms" }

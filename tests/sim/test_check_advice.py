@@ -111,7 +111,7 @@ def paid(line: str) -> List[str]:
     return re.findall(r"and only [\d.]+% of (\w+)", line)
 
 
-@pytest.mark.parametrize("seed", [*range(3), *[pytest.param(seed, marks=pytest.mark.worlds) for seed in range(3, 40)]])
+@pytest.mark.parametrize("seed", [0, *[pytest.param(seed, marks=pytest.mark.worlds) for seed in range(1, 40)]])
 def test_every_change_that_is_advised_does_what_it_says(tmp_path: Any, capsys: Any, seed: int) -> None:
     case = draw_case(seed)
     said = run(tmp_path, capsys, case)

@@ -55,6 +55,7 @@ def test_where_not_all_can_be_served_those_of_most_value_are():
     assert rates(apps, 0.6, seed=3)["app1"] > 0.95
 
 
+@pytest.mark.worlds
 def test_fan_outs_of_very_unequal_size_are_answered_as_often_by_the_plan_as_by_edf():
     """Carrying the large ones to the end that edf drops cost 1 to 6.5 points of answers (issue 26, line 9)."""
     models = {"cut": {1: 1, "lanes": ["cpu"]}, "read": {**READ, "lanes": ["gpu"]}, "join": {1: 1, "lanes": ["gpu"]}}

@@ -382,6 +382,7 @@ def test_an_unknown_policy_is_refused(scenario, capsys):
     assert f"there is no such policy (known: {', '.join(sorted(POLICIES))}" in capsys.readouterr().err
 
 
+@pytest.mark.worlds
 @pytest.mark.parametrize("path", sorted(glob.glob(os.path.join(EXAMPLES, "*.toml"))), ids=os.path.basename)
 def test_the_examples_run(path, capsys):
     load_scenario(path)

@@ -105,7 +105,7 @@ class Flights(RuleBasedStateMachine):
 
 
 TestFlights = Flights.TestCase
-TestFlights.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestFlights.settings = settings(stateful_step_count=40)
 
 
 def test_a_client_has_so_many_requests_in_flight_and_no_more() -> None:

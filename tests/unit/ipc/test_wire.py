@@ -7,7 +7,7 @@ import tracemalloc
 import msgpack
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from edgeserve.errors import (
@@ -376,7 +376,6 @@ def damaged(draw):
     return [bytes(frame) for frame in frames]
 
 
-@settings(max_examples=250, deadline=None)
 @given(damaged())
 def test_damage_never_raises_anything_but_a_typed_error(frames):
     for read in (lambda: decode(frames, 4096), lambda: wire.decode_reply(frames, 4096)):
@@ -395,7 +394,6 @@ def test_damage_never_raises_anything_but_a_typed_error(frames):
 TEXTS = st.text(st.sampled_from("a\0\n\xe4\u6771\U0001f642"), max_size=8)
 
 
-@settings(max_examples=200, deadline=None)
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | TEXTS | st.binary(max_size=8),

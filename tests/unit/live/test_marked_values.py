@@ -26,7 +26,7 @@ from edgeserve.sched.protocol.actions import FinishRequest, LeaveOut, RunBatch
 from edgeserve.sched.protocol.events import JobId, Request, RequestArrived, WorkFinished
 from edgeserve.testing.invariants import check_invariants
 
-GRAPHS, REQUESTS = 400, 3
+GRAPHS, REQUESTS = 200, 3
 NAMES = ("p", "q", "r", "s", "t", "u")
 MS = 1_000_000
 
@@ -364,5 +364,5 @@ def test_no_value_gets_lost_or_is_taken_for_anothers(known: bool) -> None:
                 check_answer(graph, world, request)
                 seen["joins"] += any(len(graph.after[job.node]) > 1 for job, *_ in world.items)
             world.values.end(request)
-    assert seen["completed"] > 150 and seen["joins"] > 40, seen
-    assert seen["refused at start"] > 50 if known else seen["request refused"] > 50 and seen["input refused"] > 5, seen
+    assert seen["completed"] > 75 and seen["joins"] > 20, seen
+    assert seen["refused at start"] > 25 if known else seen["request refused"] > 25 and seen["input refused"] > 2, seen

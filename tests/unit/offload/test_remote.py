@@ -212,7 +212,7 @@ class Lives(RuleBasedStateMachine):
 
 
 TestLives = Lives.TestCase
-TestLives.settings = settings(max_examples=60, stateful_step_count=20, deadline=None)
+TestLives.settings = settings(stateful_step_count=20)
 
 
 def test_an_interrupted_call_takes_its_process_along(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -194,6 +194,7 @@ def system(tmp_path):
     return folder / "bin" / "python", packages
 
 
+@pytest.mark.nightly
 def test_the_libraries_of_the_python_that_is_named_are_seen(system, tmp_path):
     python, packages = system
     status, said, wrong = looked(tmp_path / "venv", python)
@@ -209,6 +210,7 @@ def test_the_libraries_of_the_python_that_is_named_are_seen(system, tmp_path):
     assert "overhead is left out: torch has no CUDA device here" in said
 
 
+@pytest.mark.nightly
 def test_the_checkout_is_checked_and_not_what_is_installed(system, tmp_path):
     python, packages = system
     (packages / "edgeserve").mkdir()

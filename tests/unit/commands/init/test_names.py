@@ -73,7 +73,7 @@ def test_any_name_is_written_as_itself(names, is_image):
     assert not [char for char in written + summary(found, file, {}, 0) if char < " " and char != "\n"]
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(NAMES, NAMES, NAMES, st.text(st.characters(exclude_categories=["Cs"]), max_size=40))
 def test_a_files_own_names_are_served_under_these_names(tmp_path, capsys, given_name, answer, file_name, metadata):
     onnx = pytest.importorskip("onnx", reason="the onnx package makes the test models; pip install -e '.[test]'")

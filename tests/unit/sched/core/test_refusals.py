@@ -6,6 +6,7 @@ from typing import Any, Mapping
 
 import pytest
 from hand_world import MS, Driver, ended
+from scenarios import product_first
 
 from edgeserve.live.estimates import expected_of_app
 from edgeserve.sched.policies import POLICIES
@@ -210,7 +211,7 @@ def test_the_numbers_stand_in_the_story_and_are_no_part_of_the_decision() -> Non
     assert step_line(0, (), (end,)) == step_line(0, (), (FinishRequest(1, "rejected", "cannot_make_deadline"),))
 
 
-@pytest.mark.parametrize("policy", sorted(POLICIES))
+@pytest.mark.parametrize("policy", product_first(sorted(POLICIES)))
 def test_every_policy_says_what_a_request_takes_before_the_first_came_and_is_not_changed_by_that(policy: str) -> None:
     def run(asked: bool) -> list[Any]:
         world = Driver({**ONE, "n": {1: 30}}, CHAIN, policy)

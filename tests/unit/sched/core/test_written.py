@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from hand_world import Driver, ended, like
+from scenarios import product_first
 
 from edgeserve.live.why import story_of
 from edgeserve.sched.policies import POLICIES
@@ -38,7 +39,7 @@ def cut(request_id=1, why="expired", **fields):
 # --- the deadline -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("policy", sorted(POLICIES))
+@pytest.mark.parametrize("policy", product_first(sorted(POLICIES)))
 def test_a_sequence_that_runs_ends_at_its_deadline_with_what_it_has_written(policy):
     world = begun(12, policy=policy)  # of 120 ms: the model turns out slower than every policy believes
     assert world.pass_time(199) == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 from hand_world import MS, app_of, job
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from edgeserve.sched.policies.common.bidding import Utility
@@ -48,7 +48,6 @@ BIDS = st.builds(
 )
 
 
-@settings(max_examples=150)
 @given(BIDS, BIDS, st.integers(0, 20))
 def test_of_two_the_order_that_delivers_more_wins_and_a_tie_goes_to_value_per_time(a, b, at_ms):
     at_ns = at_ms * MS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from hand_world import app_of, job
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from edgeserve.errors import PolicyError
@@ -14,7 +14,6 @@ APP = app_of("m")
 OPS = st.lists(st.tuples(st.sampled_from(["add", "add", "add", "remove", "again"]), st.integers(0, 12)), max_size=60)
 
 
-@settings(max_examples=150)
 @given(OPS, st.integers(-1, 13))
 def test_a_queue_is_a_sorted_list_of_key_and_seq(ops, cut):
     queue, naive, seq = JobQueue(), [], 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 from hand_world import app_of, job
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from edgeserve.sched.policies.common.model_queues import ModelQueues, worthiest
@@ -54,7 +54,6 @@ def can_all_be_in_time(dues, size, room):
 JOBS = st.lists(st.tuples(st.integers(5, 45), st.sampled_from([1.0, 2.0, 4.0, 8.0])), min_size=1, max_size=6)
 
 
-@settings(max_examples=150, deadline=None)
 @given(JOBS, st.integers(1, 3), st.integers(1, 3))
 def test_the_jobs_that_are_served_are_worth_most_of_all_sets_that_can_be_in_time(jobs, size, room):
     room = min(room, size)
@@ -67,7 +66,6 @@ def test_the_jobs_that_are_served_are_worth_most_of_all_sets_that_can_be_in_time
     assert sum(jobs[index][1] for index in served(jobs, size, room)) == best
 
 
-@settings(max_examples=100)
 @given(st.lists(st.integers(5, 400), min_size=1, max_size=60), st.integers(1, 4))
 def test_of_equal_jobs_it_is_the_most_urgent_that_are_in_time(dues, room):
     queues = filled([(due, 2.0) for due in dues])

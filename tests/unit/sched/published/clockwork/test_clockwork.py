@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hand_world import MS, Driver, ended, ids, like, ran
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from edgeserve.sched.protocol.actions import FinishRequest, RunBatch
@@ -111,7 +111,6 @@ TABLES = [
 ]
 
 
-@settings(max_examples=200)
 @given(st.lists(st.tuples(st.sampled_from("mno"), st.integers(1, 30)), min_size=1, max_size=9), st.sampled_from(TABLES))
 def test_one_candidate_per_model_takes_the_same_step_as_the_walk(asked, models):
     world = clockwork(models, {name: name for name in models})

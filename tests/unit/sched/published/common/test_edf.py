@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hand_world import MS, Driver, app_of, ended, ids, job, like, ran
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from edgeserve.sched.latency.lane_gaps import DISPATCH_EVERY as LEARNT_MIN
@@ -120,7 +120,6 @@ def test_an_iterative_job_whose_remaining_steps_do_not_fit_is_given_up():
     assert world.finish(at=31, took=10, status="unfinished") == [ended(1, "dropped", "cannot_make_deadline")]
 
 
-@settings(max_examples=120)
 @given(
     st.lists(st.integers(10, 40), min_size=1, max_size=6),
     st.sampled_from([GAIN, {1: 10, 2: 15, 4: 30}, {1: 10, 2: 20, 4: 25}, {1: 10, 4: 12}]),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 from hand_world import MS, app_of, job
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from edgeserve.sched.policies.common.bidding import Utility
@@ -48,7 +48,6 @@ BIDS = st.builds(
 )
 
 
-@settings(max_examples=150)
 @given(st.lists(BIDS, min_size=3, max_size=ORDERS_MAX), st.integers(0, 20))
 def test_of_several_the_first_of_the_order_that_delivers_most_wins(bids, at_ms):
     at_ns = at_ms * MS

@@ -6,7 +6,7 @@ import re
 
 import pytest
 from hand_world import MS, Driver
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from edgeserve.errors import ConfigError
@@ -67,7 +67,6 @@ def test_what_is_answered_late_anyway_is_never_dropped():
 ASKED = st.lists(st.tuples(st.sampled_from(["short", "long"]), st.integers(15, 700)), min_size=1, max_size=12)
 
 
-@settings(max_examples=120, deadline=None)
 @given(ASKED, st.sampled_from(["own", "common"]), st.sampled_from(["largest", "urgent", "single"]))
 def test_decisions_are_those_of_algorithm_1(asked, estimate, reading):
     world = dynamic(estimate=estimate, reading=reading)

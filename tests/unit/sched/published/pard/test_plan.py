@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hand_world
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from edgeserve.sched.published.pard.plan import path_ns, plan_sizes
@@ -56,7 +56,6 @@ def test_a_model_of_two_apps_gets_the_smaller_plan_and_what_does_not_fit_at_all_
     assert plan_sizes([app_of(10, {"name": "a"})], times, PPM // 2) == {"a": 2}
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 20)), min_size=1, max_size=4), st.integers(20, 900))
 def test_the_plan_fits_and_no_single_step_more_would(lines, slo_ms):
     times = {f"m{index}": affine(fixed, each, (1, 2, 4, 8)) for index, (fixed, each) in enumerate(lines)}
