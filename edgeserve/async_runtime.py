@@ -42,13 +42,6 @@ class AsyncRuntime:
     ) -> None:
         self.runtime = Runtime(config, serve=serve, tracer_provider=tracer_provider, freeze=freeze, **sections)
 
-    @classmethod
-    def from_config(
-        cls, path: ConfigSource, *, serve: bool = False, tracer_provider: Any = None, freeze: bool = True
-    ) -> AsyncRuntime:
-        """The same as ``AsyncRuntime(path)``."""
-        return cls(path, serve=serve, tracer_provider=tracer_provider, freeze=freeze)
-
     # --- life ---------------------------------------------------------------------------------------------------------
 
     async def start(self, progress: Callable[[str], None] | None = None) -> AsyncRuntime:

@@ -109,13 +109,6 @@ class Runtime:
         self._error: Optional[BaseException] = None
         self._is_logged = False  # the log has it
 
-    @classmethod
-    def from_config(
-        cls, path: ConfigSource, *, serve: bool = False, tracer_provider: Any = None, freeze: bool = True
-    ) -> Runtime:
-        """The same as ``Runtime(path)``."""
-        return cls(path, serve=serve, tracer_provider=tracer_provider, freeze=freeze)
-
     # --- life ---------------------------------------------------------------------------------------------------------
 
     def start(self, progress: Callable[[str], None] | None = None) -> Runtime:

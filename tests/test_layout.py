@@ -173,7 +173,6 @@ OPTIONAL = {
     "cuda": {"engines.cuda"},
     "pynvml": {"device.nvml"},
     "onnx": {"engines.image_graph", "engines.tensorrt.half", "commands.fit", "commands.lm_model"},
-    "matplotlib": {"commands.plots"},
     "sklearn": {"commands.fit"},
     "threadpoolctl": {"commands.fit"},
     "starlette": {

@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, List, Mapping, Sequence
 
 from edgeserve.config.files import cache_directory, file_sha256
-from edgeserve.config.loading import read_table, read_toml
-from edgeserve.config.readers import entry, sha256, string
+from edgeserve.config.loading import read_toml
+from edgeserve.config.readers import entry, read_table, sha256, string
 from edgeserve.config.text_files import sync_folder, write_whole
 from edgeserve.errors import ConfigError, EdgeServeError
 

@@ -8,7 +8,6 @@ import os
 import sys
 from typing import Any, Dict, List, Sequence, Tuple
 
-from edgeserve.commands import plots
 from edgeserve.commands.language_truth import ANSWER_HINT, language_models, with_language_models
 from edgeserve.commands.report_tables import print_reports, print_sweep
 from edgeserve.config.loading import parse_config
@@ -66,7 +65,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="0.5,0.7,...",
         help="once per load, a multiple of the scenario's rates, and what is in time by load",
     )
-    parser.add_argument("--plot", default="", metavar="FILE.svg", help="with --loads: draw it (extra 'plots')")
     parser.add_argument("--profiles", default="", help="directory of profiles (default: [server] profiles)")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead")
     parser.add_argument("--record", default="", metavar="FILE", help="record the steps of the first seed and policy")
@@ -103,12 +101,6 @@ def main(args: argparse.Namespace) -> int:
         raise ConfigError(f"--seeds {args.seeds}: expected 1 to {SEEDS_MAX}")
     first = scenario.run.seed if args.seed is None else args.seed
     seeds = list(range(first, first + (args.seeds or scenario.run.seeds)))
-    if args.plot and not args.loads:
-        raise ConfigError(
-            f"--plot {args.plot}: there is nothing to draw without --loads, such as --loads 0.5,0.7,0.9,1.1"
-        )
-    if args.plot:
-        plots.load_pyplot()  # before minutes of simulating
     if args.loads:
         return _sweep(compared, read_loads(args.loads), seeds, profiles, args)
     reports = _run_all(compared, seeds, profiles, args)
@@ -189,7 +181,7 @@ def _sweep(
     profiles: Sequence[Profile],
     args: argparse.Namespace,
 ) -> int:
-    """Every policy at every load: a row per app and load, and a plot."""
+    """Every policy at every load: a row per app and load."""
     found: Dict[float, Dict[str, Report]] = {}
     for load in loads:
         found[load] = _run_all(
@@ -208,8 +200,6 @@ def _sweep(
                 },
             },
         )
-    if args.plot:
-        plots.draw_sweep(args.plot, found)
     return 0
 
 

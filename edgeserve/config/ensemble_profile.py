@@ -12,9 +12,10 @@ from __future__ import annotations
 import json
 import math
 from bisect import bisect_right
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
 
+from edgeserve.config.readers import entry, number, read_table, string, table_of, tuple_of
 from edgeserve.config.text_files import read_json, write_whole
 from edgeserve.errors import ConfigError
 
@@ -35,6 +36,9 @@ ROUNDING = 1e-9
 Row = Tuple[float, ...]
 """One number per subset of the models."""
 
+ROW = tuple_of(number(-1e300, 1e300))
+"""The reader of finite numbers."""
+
 
 @dataclass(frozen=True)
 class ObservedTable:
@@ -45,8 +49,16 @@ class ObservedTable:
     count 0.
     """
 
-    edges: Tuple[float, ...]
-    agreement: Tuple[Tuple[Row, ...], ...]
+    edges: Row = entry(ROW, ())
+    agreement: Tuple[Tuple[Row, ...], ...] = entry(tuple_of(tuple_of(ROW)), ())
+
+
+def _observed(value: Any, where: str) -> Dict[int, ObservedTable]:
+    """Tables by the number of the models that have answered."""
+    found = table_of(lambda item, place: read_table(ObservedTable, item, place))(value, where)
+    if not all(key.isdigit() for key in found):
+        raise ConfigError(f"{where} = {list(found)}: expected the numbers of models as keys")
+    return {int(key): table for key, table in found.items()}
 
 
 @dataclass(frozen=True)
@@ -61,15 +73,15 @@ class EnsembleProfile:
     have answered, is what their outputs say; ``score_edges`` divide the score for that.
     """
 
-    models: Tuple[str, ...]
-    edges: Tuple[float, ...]
-    agreement: Tuple[Row, ...]
-    score: str = "difficulty"
-    join: str = ""
-    shares: Tuple[float, ...] = ()
-    weights: Tuple[float, ...] = ()
-    observed: Dict[int, ObservedTable] = field(default_factory=dict)
-    score_edges: Tuple[float, ...] = ()
+    models: Tuple[str, ...] = entry(tuple_of(string))
+    edges: Row = entry(ROW)
+    agreement: Tuple[Row, ...] = entry(tuple_of(ROW))
+    score: str = entry(string, "difficulty")
+    join: str = entry(string, "")
+    shares: Row = entry(ROW, ())
+    weights: Row = entry(ROW, ())
+    observed: Dict[int, ObservedTable] = entry(_observed, factory=dict)
+    score_edges: Row = entry(ROW, ())
 
     def __post_init__(self) -> None:
         _check(self)
@@ -196,56 +208,11 @@ def ensemble_table(profile: EnsembleProfile) -> Dict[str, Any]:
 
 def parse_ensemble(table: Any, where: str) -> EnsembleProfile:
     """A profile of plain values. :class:`ConfigError` names the key, the value and what was expected."""
-    known = ("models", "join", "score", "edges", "agreement", "shares", "weights", "observed", "score_edges")
-    if not isinstance(table, Mapping):
-        raise ConfigError(f"{where}: profile = {table!r}: expected a table with {', '.join(known)}")
-    for key in table:
-        if key not in known:
-            raise ConfigError(f"{where}: profile has no key {key!r}; expected {', '.join(known)}")
-    names = table.get("models")
-    if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) and name for name in names):
-        raise ConfigError(f"{where}: profile models = {names!r}: expected a list of nodes")
-    for key in ("join", "score"):
-        if not isinstance(table.get(key, ""), str):
-            raise ConfigError(f"{where}: profile {key} = {table[key]!r}: expected a name")
+    where = f"{where}: profile"
     try:
-        return EnsembleProfile(
-            tuple(names),
-            _numbers(table.get("edges", ()), "edges"),
-            _rows(table.get("agreement"), "agreement"),
-            str(table.get("score", "difficulty")),
-            str(table.get("join", "")),
-            _numbers(table.get("shares", ()), "shares"),
-            _numbers(table.get("weights", ()), "weights"),
-            {
-                int(answered): _observed(item, f"observed.{answered}")
-                for answered, item in dict(table.get("observed", {})).items()
-            },
-            _numbers(table.get("score_edges", ()), "score_edges"),
-        )
-    except (ConfigError, ValueError, TypeError, AttributeError) as error:
-        raise ConfigError(f"{where}: profile {error}") from None
-
-
-def _observed(item: Any, what: str) -> ObservedTable:
-    return ObservedTable(
-        _numbers(item.get("edges", ()), f"{what}.edges"),
-        tuple(_rows(rows, f"{what}.agreement") for rows in item.get("agreement", ())),
-    )
-
-
-def _rows(value: Any, what: str) -> Tuple[Row, ...]:
-    if not isinstance(value, (list, tuple)):
-        raise ConfigError(f"{what} = {value!r}: expected a list of rows of numbers")
-    return tuple(_numbers(row, f"{what}[{index}]") for index, row in enumerate(value))
-
-
-def _numbers(value: Any, what: str) -> Row:
-    if not isinstance(value, (list, tuple)) or any(
-        isinstance(item, bool) or not isinstance(item, (int, float)) or not math.isfinite(item) for item in value
-    ):
-        raise ConfigError(f"{what} = {value!r}: expected a list of finite numbers")
-    return tuple(float(item) for item in value)
+        return read_table(EnsembleProfile, {"edges": (), **table} if isinstance(table, Mapping) else table, where)
+    except ConfigError as error:
+        raise ConfigError(str(error) if str(error).startswith(where) else f"{where} {error}") from None
 
 
 def _lines(value: Any, indent: str) -> str:

@@ -8,14 +8,14 @@ from __future__ import annotations
 import os
 import re
 import sys
-from dataclasses import MISSING, fields
-from typing import Any, Dict, List, Mapping, Sequence, Tuple, Type, TypeVar
+from dataclasses import fields
+from typing import Any, Dict, List, Mapping, Tuple, Type, TypeVar
 
 from edgeserve.config.gone import refuse_gone
 from edgeserve.config.hints import check_predicted
 from edgeserve.config.language_apps import completed
 from edgeserve.config.limits import NAME_CHARS_MAX
-from edgeserve.config.readers import anything, string, table_of
+from edgeserve.config.readers import anything, read_table, string, table_of
 from edgeserve.config.schema import (
     DEFAULT_POLICY,
     AppConfig,
@@ -164,35 +164,6 @@ def _check_left_out(table: Mapping[str, Any], config: Config) -> None:
 
 def _listed(names: Mapping[str, Any]) -> str:
     return ", ".join(map(repr, sorted(names)))
-
-
-def read_table(kind: Type[T], table: Any, where: str, also: Sequence[str] = (), **given: Any) -> T:
-    """One TOML table to one dataclass; unknown keys are refused with the nearest name. ``also``: keys that another
-    reader has read."""
-    if not isinstance(table, Mapping):
-        raise ConfigError(f"{where} = {table!r}: expected a table")
-    refuse_gone(where, table)
-    readers = {}
-    for item in fields(kind):  # type: ignore[arg-type]
-        if "read" in item.metadata:
-            readers[item.metadata["key"] or item.name] = item
-    values = dict(given)
-    for key, value in table.items():
-        if key not in readers:
-            raise ConfigError(f"{where} has no key {key!r}{nearest(key, [*readers, *also])}")
-        item = readers[key]
-        values[item.name] = item.metadata["read"](value, f"{where} {key}")
-    for key, item in readers.items():
-        if item.name not in values and item.default is MISSING and item.default_factory is MISSING:
-            raise ConfigError(
-                f"{where} lacks the key {key!r}; it needs {', '.join(_needed(readers))}, and may have "
-                f"{', '.join(name for name in readers if name not in _needed(readers))}"
-            )
-    return kind(**values)
-
-
-def _needed(readers: Mapping[str, Any]) -> List[str]:
-    return [key for key, item in readers.items() if item.default is MISSING and item.default_factory is MISSING]
 
 
 APP_KEYS = ("model", "node", "inputs")  # of [app.NAME], read by _app

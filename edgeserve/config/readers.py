@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import MISSING, field
-from typing import Any, Callable, Dict, Mapping, Tuple, TypeVar, Union
+from dataclasses import MISSING, field, fields
+from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple, Type, TypeVar, Union
 
-from edgeserve.errors import ConfigError
+from edgeserve.config.gone import refuse_gone
+from edgeserve.errors import ConfigError, nearest
 from edgeserve.units import format_size, parse_duration_ns, parse_size_bytes
 
 Reader = Callable[[Any, str], Any]
@@ -17,6 +18,7 @@ Reader = Callable[[Any, str], Any]
 
 
 Marked = TypeVar("Marked", bound=Reader)
+T = TypeVar("T")
 
 
 def takes(**schema: Any) -> Callable[[Marked], Marked]:
@@ -238,6 +240,35 @@ def entry(reader: Reader, default: Any = MISSING, key: str | None = None, factor
     if default is not MISSING:
         return field(default=default, metadata=metadata)
     return field(metadata=metadata)
+
+
+def read_table(kind: Type[T], table: Any, where: str, also: Sequence[str] = (), **given: Any) -> T:
+    """One TOML table to one dataclass; unknown keys are refused with the nearest name. ``also``: keys that another
+    reader has read."""
+    if not isinstance(table, Mapping):
+        raise ConfigError(f"{where} = {table!r}: expected a table")
+    refuse_gone(where, table)
+    readers = {}
+    for item in fields(kind):  # type: ignore[arg-type]
+        if "read" in item.metadata:
+            readers[item.metadata["key"] or item.name] = item
+    values = dict(given)
+    for key, value in table.items():
+        if key not in readers:
+            raise ConfigError(f"{where} has no key {key!r}{nearest(key, [*readers, *also])}")
+        item = readers[key]
+        values[item.name] = item.metadata["read"](value, f"{where} {key}")
+    for key, item in readers.items():
+        if item.name not in values and item.default is MISSING and item.default_factory is MISSING:
+            raise ConfigError(
+                f"{where} lacks the key {key!r}; it needs {', '.join(_needed(readers))}, and may have "
+                f"{', '.join(name for name in readers if name not in _needed(readers))}"
+            )
+    return kind(**values)
+
+
+def _needed(readers: Mapping[str, Any]) -> List[str]:
+    return [key for key, item in readers.items() if item.default is MISSING and item.default_factory is MISSING]
 
 
 @takes(type="object")

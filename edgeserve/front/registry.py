@@ -10,7 +10,7 @@ from dataclasses import fields, replace
 from typing import Any, Dict, Mapping, Tuple, Type
 
 from edgeserve.config.files import resolve_path
-from edgeserve.config.loading import read_table
+from edgeserve.config.readers import read_table
 from edgeserve.config.schema import Config
 from edgeserve.errors import ConfigError, nearest, said
 from edgeserve.front.contract import Front

@@ -185,7 +185,7 @@ class RequestValidator:
         "lengths",
         "stateful",
         "_length",
-        "_ids",
+        "ids",
         "_hints",
         "_strange",
         "_hint_bounds",
@@ -204,7 +204,7 @@ class RequestValidator:
         self.stateful = stateful
         self._hints = frozenset(hints)
         self._strange: Set[str] = set()  # unknown hints that resemble no known one
-        self._ids = itertools.count(1) if ids is None else ids
+        self.ids = itertools.count(1) if ids is None else ids  # numbers the requests
         self.config: AppConfig = plan.config
         self.inputs: Dict[str, InputRule] = {}
         if self.config.inputs:
@@ -214,11 +214,6 @@ class RequestValidator:
         self.predictors = predictors
         self._length = self.config.length
         self._hint_bounds = hint_bounds(self.config)
-
-    @property
-    def ids(self) -> Iterator[int]:
-        """The counter that numbers the requests."""
-        return self._ids
 
     def adopt(self, request: LiveRequest) -> None:
         """Take over a request that was checked by an earlier configuration of the app: its options stay as they were
@@ -284,7 +279,7 @@ class RequestValidator:
         request.predictors = self.predictors
         request.predicted_ns = request.running = 0
         request.prepared, request.charged_ns = None, 0
-        request.id = next(self._ids)
+        request.id = next(self.ids)
         request.ended = False
         request.outputs = None
         request.left_out = request.begun = request.written = ()

@@ -224,7 +224,7 @@ class Starter:
                     format_size(room if item.model.name in outside else left),
                 )
                 continue
-            left = self._start_model(item.model, device, item.engine, item.lanes, item.missing, left, budget)
+            left = self._start_model(item, device, left, budget)
 
     def _made_for(self, model: ModelConfig, device: str) -> _Made | None:
         """The engine of a model on a device with its measurements; ``None`` where no lane there may run it."""
@@ -246,66 +246,23 @@ class Starter:
 
         if not may_need_row_check(item.model, item.engine):
             return
-        copy_lane, engine = copy_lane_name(device), item.engine
-        self._call(copy_lane, item.model, "loaded", lambda _: engine.load(), engine)
+        engine = item.engine
+        self._call(copy_lane_name(device), item.model, "loaded", lambda _: engine.load(), engine)
         self._checked_sizes(item.model, item.lanes[0], engine)
-        for lane in item.lanes:
-            self._lanes[lane].forget(engine)
-        self._call(copy_lane, item.model, "unloaded", lambda _: engine.unload())
+        self._unload(item, device)
 
-    def _start_model(
-        self,
-        model: ModelConfig,
-        device: str,
-        engine: Engine,
-        lanes: Sequence[str],
-        missing: Sequence[str],
-        left: int,
-        budget: int,
-    ) -> int:
+    def _start_model(self, item: _Made, device: str, left: int, budget: int) -> int:
         """Load one model and warm it on its lanes; returns the memory that is left then."""
-        copy_lane = copy_lane_name(device)
+        model, engine, lanes = item.model, item.engine, item.lanes
         free_before = self._free_before(device, engine, lanes)
-        footprint: Footprint = self._call(copy_lane, model, "loaded", lambda _: engine.load(), engine)
+        loaded: Footprint = self._call(copy_lane_name(device), model, "loaded", lambda _: engine.load(), engine)
         check_inputs(self._config, model, engine)
         sizes = self._checked_sizes(model, lanes[0], engine)
         seen: Dict[str, Any] = {}
-        for lane in lanes:
-            try:
-                times: Dict[int, List[int]] = self._call(
-                    lane,
-                    model,
-                    f"warmed up on lane {lane}",
-                    lambda here: warm_up(
-                        here.open(engine),
-                        engine.example(),
-                        sizes,
-                        self._clock_ns,
-                        spend_ns=MEASURE_NS,
-                        seen=seen,
-                        sequences=engine.makes_sequences,
-                    ),
-                )
-                how = "measured a few runs of each batch size at start; run 'edgeserve profile'"
-            except ExampleUnknown as unknown:
-                times = {}
-                why = in_python(str(unknown)) if self._config.source == GIVEN_IN_PYTHON else unknown
-                how = f"{format_duration(ASSUMED_NS)} is assumed until it has run ({why})"
-            if lane in missing or not self._is_timed(model, lane, sizes):
-                self._started.measured[model.name, lane] = (
-                    steadied({size: runs[1:] or runs for size, runs in times.items()})
-                    if times
-                    else {size: [] for size in sizes}
-                )
-                log.info("no profile for model %s on lane %s: %s", model.name, lane, how)
-        if times and self._config.devices[device].kind == "cuda":
+        is_warm = [self._warm_up(item, lane, sizes, seen) for lane in lanes]
+        if is_warm[-1] and self._config.devices[device].kind == "cuda":
             self._tell_changes(model, lanes[0], engine, sizes)
-        if free_before is not None:
-            footprint = self._with_what_is_gone(self._config.devices[device].index, free_before, footprint, len(lanes))
-        if engine.ends_calls and self._config.devices[device].kind == "cuda":
-            if free_before is None:
-                footprint = footprint._replace(work_bytes=footprint.work_bytes + CONTEXT_BYTES_MIN * len(lanes))
-            self._tell_turns(model, device)
+        footprint = self._whole_footprint(item, device, loaded, free_before)
         self._started.footprints[model.name, device] = footprint
         self._started.outputs[model.name] = {**output_types(seen), **engine.outputs()}
         self._started.names[model.name] = frozenset({*seen, *engine.outputs()})
@@ -316,25 +273,69 @@ class Starter:
         needed = model.memory_bytes or footprint.weights_bytes + footprint.work_bytes
         needed += shared_bytes(self._config, device, {**others, model.name: footprint})
         needed -= shared_bytes(self._config, device, others)
+        return self._left_beside(item, device, needed, left, budget)
+
+    def _warm_up(self, item: _Made, lane: str, sizes: Sequence[int], seen: Dict[str, Any]) -> bool:
+        """Run each batch size on a lane; what it takes counts where no profile says. ``seen`` gets the outputs. False
+        where it is not known what the model takes."""
+        model, engine = item.model, item.engine
+        times: Dict[int, List[int]] = {}
+        try:
+            times = self._call(
+                lane,
+                model,
+                f"warmed up on lane {lane}",
+                lambda here: warm_up(
+                    here.open(engine),
+                    engine.example(),
+                    sizes,
+                    self._clock_ns,
+                    spend_ns=MEASURE_NS,
+                    seen=seen,
+                    sequences=engine.makes_sequences,
+                ),
+            )
+            how = "measured a few runs of each batch size at start; run 'edgeserve profile'"
+        except ExampleUnknown as unknown:
+            why = in_python(str(unknown)) if self._config.source == GIVEN_IN_PYTHON else unknown
+            how = f"{format_duration(ASSUMED_NS)} is assumed until it has run ({why})"
+        if lane in item.missing or not self._is_timed(model, lane, sizes):
+            runs_of = {size: runs[1:] or runs for size, runs in times.items()}
+            self._started.measured[model.name, lane] = steadied(runs_of) if times else {size: [] for size in sizes}
+            log.info("no profile for model %s on lane %s: %s", model.name, lane, how)
+        return bool(times)
+
+    def _whole_footprint(self, item: _Made, device: str, footprint: Footprint, free_before: int | None) -> Footprint:
+        """A model's footprint with what its engine does not see of a card."""
+        settings = self._config.devices[device]
+        if free_before is not None:
+            footprint = self._with_what_is_gone(settings.index, free_before, footprint, len(item.lanes))
+        if item.engine.ends_calls and settings.kind == "cuda":
+            if free_before is None:
+                footprint = footprint._replace(work_bytes=footprint.work_bytes + CONTEXT_BYTES_MIN * len(item.lanes))
+            self._tell_turns(item.model, device)
+        return footprint
+
+    def _left_beside(self, item: _Made, device: str, needed: int, left: int, budget: int) -> int:
+        """The memory that is left beside a loaded model; it is unloaded again where that is too little for it."""
+        name = item.model.name
         if budget and needed > budget:
             raise ConfigError(
-                f"model {model.name!r} needs {format_size(needed)} on device {device!r}, more than "
+                f"model {name!r} needs {format_size(needed)} on device {device!r}, more than "
                 f"[device.{device}] memory = {format_size(budget)}"
             )
-        if needed > left:
-            log.info(
-                "model %s (%s) is unloaded again: device %s has %s left",
-                model.name,
-                format_size(needed),
-                device,
-                format_size(left),
-            )
-            for lane in lanes:
-                self._lanes[lane].forget(engine)
-            self._call(copy_lane, model, "unloaded", lambda _: engine.unload())
-            return left
-        self._started.resident[device].append(model.name)
-        return left - needed
+        if needed <= left:
+            self._started.resident[device].append(name)
+            return left - needed
+        too_much, room = format_size(needed), format_size(left)
+        log.info("model %s (%s) is unloaded again: device %s has %s left", name, too_much, device, room)
+        self._unload(item, device)
+        return left
+
+    def _unload(self, item: _Made, device: str) -> None:
+        for lane in item.lanes:
+            self._lanes[lane].forget(item.engine)
+        self._call(copy_lane_name(device), item.model, "unloaded", lambda _: item.engine.unload())
 
     def _tell_changes(self, model: ModelConfig, lane: str, engine: Engine, sizes: Sequence[int]) -> None:
         """Say in the log where a GPU's library pays for each change of the batch size, as a server makes them."""
@@ -343,7 +344,7 @@ class Starter:
             model,
             f"tried in batches that change on lane {lane}",
             lambda here: time_changes(
-                here.open(engine), engine.example(), sizes, self._clock_ns, engine.makes_sequences
+                here.open(engine), engine.example(), sizes, self._clock_ns, engine.makes_sequences, self._called_off
             ),
         )
         dear = dear_changes(changes)

@@ -112,10 +112,6 @@ class RequestValues:
         state = None if request.stream is None and not request.states else self._state(request, job)
         return values, state
 
-    def owner(self, job: JobId) -> str:
-        """See :meth:`owner_of`."""
-        return self.owner_of(self.requests[job.request_id])
-
     @staticmethod
     def owner_of(request: LiveRequest) -> str:
         """The owner of a request: a client's user or key, and the one for whom it asks, if any; empty for this

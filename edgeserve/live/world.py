@@ -494,7 +494,8 @@ class LiveWorld:
         control, expected_ns = None, action.expected_ns
         owners: Tuple[str, ...] = ()
         if action.model in self._sequences:
-            owners = tuple([self.values.owner(job) for job in action.jobs])
+            requests = self.values.requests
+            owners = tuple([self.values.owner_of(requests[job.request_id]) for job in action.jobs])
             control = self._batches.begin(action)
             expected_ns //= action.steps_max or 1  # it can be cut after a step: what comes could start then
         engine = self._engines[action.model, self.works.devices[action.lane]]

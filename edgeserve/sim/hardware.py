@@ -13,8 +13,7 @@ import random
 from dataclasses import dataclass
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from edgeserve.config.loading import read_table
-from edgeserve.config.readers import boolean, duration, entry, integer, number, one_of, size, tuple_of
+from edgeserve.config.readers import boolean, duration, entry, integer, number, one_of, read_table, size, tuple_of
 from edgeserve.config.schema import DeviceConfig, LaneConfig
 from edgeserve.device.filter import DeviceFilter, DeviceLimits, Readings
 from edgeserve.errors import ConfigError

@@ -9,7 +9,7 @@ import os
 from dataclasses import dataclass, field, replace
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
-from edgeserve.config.loading import parse_config, read_table, read_toml
+from edgeserve.config.loading import parse_config, read_toml
 from edgeserve.config.machine_costs import ASSUMED, with_overrides
 from edgeserve.config.readers import (
     anything,
@@ -20,6 +20,7 @@ from edgeserve.config.readers import (
     integer,
     number,
     one_of,
+    read_table,
     size,
     string,
     table_of,

@@ -1,4 +1,4 @@
-"""Plots for the documentation, drawn with matplotlib (``pip install edgeserve-runtime[plots]``), as SVG files.
+"""Plots for the documentation, drawn with matplotlib (``pip install matplotlib``), as SVG files.
 
 The same data gives the same file: no date, no random ids. Lines, steps and rows of bars only; what needs more belongs
 into a notebook.
@@ -7,9 +7,7 @@ into a notebook.
 from __future__ import annotations
 
 import os
-from typing import NamedTuple, Sequence
-
-from edgeserve.commands.plots import load_pyplot
+from typing import Any, NamedTuple, Sequence
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 WIDTH_IN, HEIGHT_IN = 5.2, 3.4  # of one panel
@@ -47,6 +45,26 @@ class Panel(NamedTuple):
     y_from_zero: bool = True
     rows: Sequence[str] = ()
     bars: Sequence[Bar] = ()
+
+
+def load_pyplot() -> Any:
+    """Matplotlib's ``pyplot``, set to draw the same file from the same data."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    matplotlib.rcParams.update(
+        {
+            "svg.hashsalt": "edgeserve",
+            "font.size": 9,
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+            "axes.grid": True,
+            "grid.alpha": 0.3,
+        }
+    )
+    from matplotlib import pyplot
+
+    return pyplot
 
 
 def draw(path: str, panels: Sequence[Panel], legend: str = "best", stacked: bool = False, columns: int = 0) -> str:

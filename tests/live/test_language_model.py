@@ -41,7 +41,7 @@ SMOLLM2 = "cache:smollm2-135m-onnx/smollm2.onnx"
 def runtime_of(tmp_path, file, chat=False, config=CONFIG):
     path = tmp_path / "edge.toml"
     path.write_text(config.replace("FILE", file).replace("CHAT", json.dumps(chat)))
-    return Runtime.from_config(str(path))
+    return Runtime(str(path))
 
 
 def test_a_crash_of_llama_cpp_costs_its_batch_and_no_other_request(tmp_path, monkeypatch):
@@ -71,7 +71,7 @@ function = "crash_functions:twice"
 lanes = ["host"]
 """
     )
-    with Runtime.from_config(str(path)) as runtime:
+    with Runtime(str(path)) as runtime:
         asked = {"max_tokens": 6, "ignore_eos": True}
         before = runtime.infer("write", {"prompt": "abc", **asked})["tokens"].tolist()
         crash = runtime.submit("write", {"prompt": "!", **asked})
@@ -105,7 +105,7 @@ engine = "lm"
 file = "{lm_models.tiny(str(tmp_path))}"
 """
     )
-    with Runtime.from_config(str(path)) as runtime:
+    with Runtime(str(path)) as runtime:
         with pytest.raises(BadInput, match="input 'prompt' is int, expected a string"):
             runtime.infer("direct", {"prompt": 5}, slo_ms=20_000)
         assert "failure 1 of this model" not in caplog.text

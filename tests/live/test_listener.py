@@ -42,7 +42,7 @@ def listener() -> Any:
 
 @pytest.fixture(scope="module")
 def runtime(listener) -> Iterator[edgeserve.Runtime]:
-    with edgeserve.Runtime.from_config(os.path.join(LISTENER, "edge.toml")) as started:
+    with edgeserve.Runtime(os.path.join(LISTENER, "edge.toml")) as started:
         yield started
 
 

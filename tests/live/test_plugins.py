@@ -94,7 +94,7 @@ def simulated(*policies):
 
 
 def test_it_serves(home):
-    with edgeserve.Runtime.from_config(str(home / "edge.toml")) as runtime:
+    with edgeserve.Runtime(str(home / "edge.toml")) as runtime:
         answer = runtime.infer("say", {"x": np.arange(2, dtype=np.float32)})
         assert answer["x"].tolist() == [0, 1]
     assert POLICIES["loud:Loud"].made == ["p", "p"]  # the first for a look before anything is loaded
@@ -128,7 +128,7 @@ def test_what_is_no_policy_is_refused_by_name(home, kind, error, says):
     with pytest.raises(error, match=says):
         simulated()
     with pytest.raises(error, match=says):
-        with edgeserve.Runtime.from_config(str(home / "edge.toml")):
+        with edgeserve.Runtime(str(home / "edge.toml")):
             pass
 
 

@@ -151,7 +151,7 @@ def test_ctc_drops_repeats_and_blanks(reader):
 
 @pytest.fixture(scope="module")
 def runtime(reader) -> Iterator[edgeserve.Runtime]:
-    with edgeserve.Runtime.from_config(os.path.join(READER, "edge.toml")) as started:
+    with edgeserve.Runtime(os.path.join(READER, "edge.toml")) as started:
         yield started
 
 

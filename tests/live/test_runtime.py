@@ -380,7 +380,7 @@ def test_an_idle_runtime_costs_nothing_and_opens_no_socket(tmp_path: Path) -> No
     assert load_config(str(tmp_path / "edge.toml")).apps
     code = (
         "import sys, time, numpy as np, edgeserve\n"
-        "with edgeserve.Runtime.from_config(sys.argv[1]) as runtime:\n"
+        "with edgeserve.Runtime(sys.argv[1]) as runtime:\n"
         "    runtime.infer('echo', {'x': np.ones(4)})\n"
         "    began = time.process_time(); time.sleep(1.0)\n"
         "    print(time.process_time() - began, 'zmq' in sys.modules, 'onnxruntime' in sys.modules)\n"

@@ -55,7 +55,7 @@ def runtime_of(tmp_path, policy):
     lm_models.tiny(str(tmp_path))
     path = tmp_path / "edge.toml"
     path.write_text(CONFIG.replace("POLICY", policy))
-    return Runtime.from_config(str(path))
+    return Runtime(str(path))
 
 
 def ask(runtime, number, steps):

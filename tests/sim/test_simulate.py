@@ -8,7 +8,6 @@ import io
 import json
 import os
 import re
-import sys
 
 import pytest
 
@@ -320,25 +319,6 @@ def test_wrong_loads_are_refused(scenario, capsys, text):
         assert f"--loads {text!r}: " in capsys.readouterr().err
     else:
         assert status == 0  # as if it were left out
-
-
-def test_a_plot_needs_loads_and_its_library(scenario, tmp_path, capsys, monkeypatch):
-    plot = str(tmp_path / "p.svg")
-    assert main(["simulate", scenario, "--plot", plot]) == 2
-    assert "nothing to draw without --loads" in capsys.readouterr().err
-    monkeypatch.setitem(sys.modules, "matplotlib", None)  # not installed
-    assert main(["simulate", scenario, "--loads", "1", "--plot", plot]) == 2
-    assert "pip install 'edgeserve-runtime[plots]'" in capsys.readouterr().err
-
-
-def test_a_plot_shows_every_app_and_policy_and_is_the_same_each_time(scenario, tmp_path):
-    pytest.importorskip("matplotlib", reason="the extra 'plots' is not installed")
-    plots = [tmp_path / "p.svg", tmp_path / "q.svg"]
-    for plot in plots:
-        command = f"simulate {scenario} --policy edf --policy fifo --seeds 2 --loads 0.5,1 --plot {plot}"
-        assert main(command.split()) == 0
-    assert plots[0].read_bytes() == plots[1].read_bytes()
-    assert main(["simulate", scenario, "--loads", "1", "--seeds", "1", "--plot", str(tmp_path / "no" / "p.svg")]) == 2
 
 
 def test_it_says_which_costs_were_charged(measured, tmp_path, capsys):

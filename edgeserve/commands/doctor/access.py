@@ -9,7 +9,7 @@ import resource
 import shutil
 from typing import List, Optional
 
-from edgeserve.commands.doctor.finding import GOOD, NOTE, WRONG, Finding
+from edgeserve.commands.doctor.finding import Finding, good, note, wrong
 from edgeserve.device.boards import Machine
 from edgeserve.device.files import listing, read_text
 from edgeserve.device.signs import WSL_NODE
@@ -41,19 +41,16 @@ def check_nodes(root: str, board: Machine) -> List[Finding]:
         if board.container:
             return []  # check_container says so
         mend = "sudo apt install nvidia-jetpack, then reboot" if board.is_jetson else "install the NVIDIA driver"
-        return [Finding("device nodes", WRONG, "there are none of the GPU: its driver is not loaded", mend)]
+        return wrong("device nodes", "there are none of the GPU: its driver is not loaded", mend)
     closed = [path for path in nodes if not os.access(os.path.join(root, path), os.R_OK | os.W_OK)]
     if not closed:
-        return [Finding("device nodes", GOOD, f"{len(nodes)} of the GPU, all usable")]
+        return good("device nodes", f"{len(nodes)} of the GPU, all usable")
     groups = sorted({name for name in (_group(os.path.join(root, path)) for path in closed) if name})
-    return [
-        Finding(
-            "device nodes",
-            WRONG,
-            f"this user may not use /{closed[0]}" + (f" and {len(closed) - 1} more" if len(closed) > 1 else ""),
-            f"sudo usermod -aG {','.join(groups) or 'video,render'} {_user()}, then log in again",
-        )
-    ]
+    return wrong(
+        "device nodes",
+        f"this user may not use /{closed[0]}" + (f" and {len(closed) - 1} more" if len(closed) > 1 else ""),
+        f"sudo usermod -aG {','.join(groups) or 'video,render'} {_user()}, then log in again",
+    )
 
 
 def _group(path: str) -> Optional[str]:
@@ -75,14 +72,11 @@ def check_locked_memory(board: Machine) -> List[Finding]:
     soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     if board.kind.slug == "cpu" or soft == resource.RLIM_INFINITY or soft >= MEMLOCK_BYTES_LITTLE:
         return []
-    return [
-        Finding(
-            "locked memory",
-            NOTE,
-            f"at most {format_size(soft)} can be locked: pinned buffers may not fit",
-            "ulimit -l unlimited, LimitMEMLOCK=infinity in the systemd unit, docker run --ulimit memlock=-1",
-        )
-    ]
+    return note(
+        "locked memory",
+        f"at most {format_size(soft)} can be locked: pinned buffers may not fit",
+        "ulimit -l unlimited, LimitMEMLOCK=infinity in the systemd unit, docker run --ulimit memlock=-1",
+    )
 
 
 def check_open_files(clients_max: int) -> List[Finding]:
@@ -90,20 +84,17 @@ def check_open_files(clients_max: int) -> List[Finding]:
     configured."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     if hard == resource.RLIM_INFINITY:
-        return [Finding("open files", GOOD, "no limit")]
+        return good("open files", "no limit")
     room = hard - files_needed(0)
     text = f"at most {hard}: room for {max(0, room)} clients"
     if room >= clients_max:
-        return [Finding("open files", GOOD, text)]
-    return [
-        Finding(
-            "open files",
-            WRONG,
-            f"{text}, and [server] clients_max is {clients_max}: the server refuses to start",
-            f"ulimit -Hn {files_needed(clients_max)}, LimitNOFILE= in the systemd unit, docker run "
-            "--ulimit nofile=..., or a smaller clients_max",
-        )
-    ]
+        return good("open files", text)
+    return wrong(
+        "open files",
+        f"{text}, and [server] clients_max is {clients_max}: the server refuses to start",
+        f"ulimit -Hn {files_needed(clients_max)}, LimitNOFILE= in the systemd unit, docker run "
+        "--ulimit nofile=..., or a smaller clients_max",
+    )
 
 
 def check_cache(directory: str, root: str = "/") -> List[Finding]:
@@ -112,36 +103,27 @@ def check_cache(directory: str, root: str = "/") -> List[Finding]:
     while place and not os.path.isdir(place):
         place = os.path.dirname(place)
     if not os.access(place, os.W_OK | os.X_OK):
-        return [
-            Finding(
-                "cache",
-                WRONG,
-                f"{directory} cannot be written",
-                f"export EDGESERVE_CACHE=... (a directory of this user), or sudo chown -R {_user()} {place}",
-            )
-        ]
+        return wrong(
+            "cache",
+            f"{directory} cannot be written",
+            f"export EDGESERVE_CACHE=... (a directory of this user), or sudo chown -R {_user()} {place}",
+        )
     free = shutil.disk_usage(place).free
     kind = file_system(place, read_text(root, "proc/mounts"))
     text = f"{directory}, {format_size(free)} free{f', {kind}' if kind else ''}"
     if free < CACHE_BYTES_LITTLE:
-        return [
-            Finding(
-                "cache",
-                NOTE,
-                f"{text}: little room for plans",
-                f"remove what is not needed below {place}, or export EDGESERVE_CACHE=... (on a larger drive)",
-            )
-        ]
+        return note(
+            "cache",
+            f"{text}: little room for plans",
+            f"remove what is not needed below {place}, or export EDGESERVE_CACHE=... (on a larger drive)",
+        )
     if kind in ("tmpfs", "overlay"):
-        return [
-            Finding(
-                "cache",
-                NOTE,
-                f"{text}: it is gone after a restart, and plans are built again",
-                "docker run -v ..., or export EDGESERVE_CACHE=... (on a drive)",
-            )
-        ]
-    return [Finding("cache", GOOD, text)]
+        return note(
+            "cache",
+            f"{text}: it is gone after a restart, and plans are built again",
+            "docker run -v ..., or export EDGESERVE_CACHE=... (on a drive)",
+        )
+    return good("cache", text)
 
 
 def file_system(path: str, mounts: str) -> str:

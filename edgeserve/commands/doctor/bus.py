@@ -8,7 +8,7 @@ import stat
 from typing import Collection, List, Optional
 
 from edgeserve.client import Client
-from edgeserve.commands.doctor.finding import GOOD, NOTE, WRONG, Finding
+from edgeserve.commands.doctor.finding import GOOD, WRONG, Finding, good, note, wrong
 from edgeserve.errors import ConfigError, RequestError
 from edgeserve.ipc.endpoints import check_endpoint, default_endpoint, look_for_server, split_endpoint
 
@@ -34,46 +34,33 @@ def check_bus(endpoint: str, user: int, key_file: str = "", apps: Collection[str
             mend = "correct [server] endpoint or curve_secret_key_file"
         return [running or Finding("bus", WRONG, str(error), mend)]
     if transport != "ipc":
-        return [Finding("bus", GOOD, endpoint)]
+        return good("bus", endpoint)
     directory = os.path.dirname(path) or "."
     try:
         about = os.stat(directory)
     except FileNotFoundError:
         return [_bus_parent(directory)]
     except OSError as error:
-        return [Finding("bus", WRONG, f"{directory}: {error.strerror}", "set another [server] endpoint = 'ipc:///...'")]
+        return wrong("bus", f"{directory}: {error.strerror}", "set another [server] endpoint = 'ipc:///...'")
     mode = stat.S_IMODE(about.st_mode)
     if not stat.S_ISDIR(about.st_mode):
-        return [Finding("bus", WRONG, f"{directory} is no directory", f"rm {directory}")]
+        return wrong("bus", f"{directory} is no directory", f"rm {directory}")
     if about.st_uid not in ((user,) if endpoint == default_endpoint() else (user, 0)):
-        return [
-            Finding(
-                "bus",
-                WRONG,
-                f"{directory} belongs to user {about.st_uid}, this is user {user}",
-                f"sudo chown {user} {directory}",
-            )
-        ]
+        return wrong(
+            "bus", f"{directory} belongs to user {about.st_uid}, this is user {user}", f"sudo chown {user} {directory}"
+        )
     replaceable = mode & 0o022 and not mode & stat.S_ISVTX
     if replaceable or (mode & 0o077 and endpoint == default_endpoint()):
-        return [
-            Finding(
-                "bus",
-                WRONG,
-                f"{directory} has mode {mode:04o}: others could reach or replace the bus",
-                f"chmod 700 {directory}",
-            )
-        ]
+        return wrong(
+            "bus", f"{directory} has mode {mode:04o}: others could reach or replace the bus", f"chmod 700 {directory}"
+        )
     if mode & 0o077:
-        return [
-            Finding(
-                "bus",
-                NOTE,
-                f"{directory} has mode {mode:04o}: other users can see the bus",
-                f"chmod 700 {directory}, or set another [server] endpoint",
-            )
-        ]
-    return [Finding("bus", GOOD, f"{endpoint} (mode {mode:04o})")]
+        return note(
+            "bus",
+            f"{directory} has mode {mode:04o}: other users can see the bus",
+            f"chmod 700 {directory}, or set another [server] endpoint",
+        )
+    return good("bus", f"{endpoint} (mode {mode:04o})")
 
 
 def _running_server(endpoint: str, apps: Collection[str]) -> Optional[Finding]:

@@ -6,7 +6,7 @@ import os
 import sys
 from typing import Dict, List
 
-from edgeserve.commands.doctor.finding import GOOD, NOTE, WRONG, Finding
+from edgeserve.commands.doctor.finding import GOOD, NOTE, WRONG, Finding, good, note, wrong
 from edgeserve.config.machine import device_slug
 from edgeserve.config.profile_match import AT_START, EXPECTED, MEASURED, profile_command, times_from
 from edgeserve.config.schema import Config
@@ -25,33 +25,27 @@ def check_config_file(path: str, cores: int) -> List[Finding]:
     try:
         config = config_at(path)
     except ConfigError as error:
-        return [Finding("configuration", WRONG, str(error), f"correct {path}")]
+        return wrong("configuration", str(error), f"correct {path}")
     return check_configuration(config, cores)
 
 
 def check_configuration(config: Config, cores: int) -> List[Finding]:
     """The same of one that was read."""
     path, size = config.source, f"{counted(len(config.apps), 'app')}, {counted(len(config.models), 'model')}"
-    found = [Finding("configuration", GOOD, f"{path}: {size}")]
+    found = good("configuration", f"{path}: {size}")
     threads = sum(lane.threads for lane in config.lanes.values())
     if threads > cores:
-        found.append(
-            Finding(
-                "lanes",
-                NOTE,
-                f"{counted(len(config.lanes), 'lane')} with {counted(threads, 'thread')} "
-                f"on {counted(cores, 'core')}: times will vary",
-                f"lower [lane.*] threads in {path}, or give busy lanes a core of their own (cores = [...])",
-            )
+        found += note(
+            "lanes",
+            f"{counted(len(config.lanes), 'lane')} with {counted(threads, 'thread')} "
+            f"on {counted(cores, 'core')}: times will vary",
+            f"lower [lane.*] threads in {path}, or give busy lanes a core of their own (cores = [...])",
         )
     if not config.apps:
-        found.append(
-            Finding(
-                "configuration",
-                WRONG,
-                f"{path} has no [app.NAME]: there is nothing to serve",
-                f"write one into {path} (docs/reference/configuration.md)",
-            )
+        found += wrong(
+            "configuration",
+            f"{path} has no [app.NAME]: there is nothing to serve",
+            f"write one into {path} (docs/reference/configuration.md)",
         )
     for name in config.fronts:
         found.append(check_front(config, name))
@@ -109,7 +103,7 @@ def check_inputs(config: Config) -> List[Finding]:
             try:
                 InputRule(app.name, name, tensor)
             except ConfigError as error:
-                found.append(Finding("inputs", WRONG, str(error), f"correct {config.source}"))
+                found += wrong("inputs", str(error), f"correct {config.source}")
     return found
 
 
@@ -120,17 +114,12 @@ def check_predictors(config: Config) -> List[Finding]:
         try:
             load_predictors(app, config.directory)
         except (ConfigError, EngineError) as error:
-            found.append(
-                Finding(
-                    "predictors",
-                    WRONG,
-                    str(error),
-                    f"correct [app.{app.name}.predict] in {config.source}, or the module",
-                )
+            found += wrong(
+                "predictors", str(error), f"correct [app.{app.name}.predict] in {config.source}, or the module"
             )
         else:
             if app.predict:
-                found.append(Finding("predictors", GOOD, f"{app.name}: {', '.join(app.predict)}"))
+                found += good("predictors", f"{app.name}: {', '.join(app.predict)}")
     return found
 
 
@@ -146,23 +135,17 @@ def check_profiles(config: Config) -> List[Finding]:
         name, mend = match.profile.model, profile_command(config, match.profile.model)
         reasons = (*match.mismatches, *match.lacking)
         if reasons:
-            found.append(
-                Finding(
-                    "profiles",
-                    NOTE,
-                    f"{name} does not match its profile: {'; '.join(reasons)}. "
-                    f"When the server starts, {instead(config, match)}",
-                    mend,
-                )
+            found += note(
+                "profiles",
+                f"{name} does not match its profile: {'; '.join(reasons)}. "
+                f"When the server starts, {instead(config, match)}",
+                mend,
             )
         if match.doubts and match.usable.lanes:
-            found.append(
-                Finding(
-                    "profiles",
-                    NOTE,
-                    f"the profile of {name} may be off: {'; '.join(match.doubts)}",
-                    f"{profile_command(config, name, force=True)} (in a quiet moment)",
-                )
+            found += note(
+                "profiles",
+                f"the profile of {name} may be off: {'; '.join(match.doubts)}",
+                f"{profile_command(config, name, force=True)} (in a quiet moment)",
             )
     usable = {match.profile.model: match.usable for match in matches}
     sources: Dict[str, List[str]] = {}

@@ -11,7 +11,7 @@ import importlib
 import importlib.util
 from typing import List, Optional, Sequence
 
-from edgeserve.commands.doctor.finding import WRONG, Finding
+from edgeserve.commands.doctor.finding import Finding, wrong
 from edgeserve.config.schema import Config
 
 DIAGNOSES = (
@@ -31,13 +31,10 @@ def check_engines(config: Optional[Config], modules: Sequence[str] = DIAGNOSES) 
             found += [Finding(*item) for item in importlib.import_module(name).findings(config)]
         except Exception as error:  # noqa: BLE001 a library that is broken must not hide the other findings
             engine = name.split(".")[-2]
-            found.append(
-                Finding(
-                    engine,
-                    WRONG,
-                    f"its check fails: {type(error).__name__}: {error}",
-                    f"install the libraries of the engine {engine} anew (docs/guide/engines.md)",
-                )
+            found += wrong(
+                engine,
+                f"its check fails: {type(error).__name__}: {error}",
+                f"install the libraries of the engine {engine} anew (docs/guide/engines.md)",
             )
     return found
 

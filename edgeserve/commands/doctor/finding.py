@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Tuple
+from typing import List, Tuple
 
 from edgeserve.device.files import read_integer
 
@@ -19,6 +19,21 @@ class Finding:
     status: str
     text: str
     mend: str = ""
+
+
+def good(subject: str, text: str) -> List[Finding]:
+    """The finding that something is as it should be."""
+    return [Finding(subject, GOOD, text)]
+
+
+def note(subject: str, text: str, mend: str) -> List[Finding]:
+    """The finding that something works and could be better."""
+    return [Finding(subject, NOTE, text, mend)]
+
+
+def wrong(subject: str, text: str, mend: str = "") -> List[Finding]:
+    """The finding that something is wrong."""
+    return [Finding(subject, WRONG, text, mend)]
 
 
 def number(root: str, path: str) -> int:

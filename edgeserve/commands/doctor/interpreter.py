@@ -8,7 +8,7 @@ import sys
 from typing import List, Mapping, Optional, Sequence, Tuple
 
 from edgeserve import compiled
-from edgeserve.commands.doctor.finding import GOOD, NOTE, WRONG, Finding, dotted
+from edgeserve.commands.doctor.finding import Finding, dotted, good, note, wrong
 from edgeserve.device.boards import Machine
 from edgeserve.engines.versions import installed
 
@@ -22,38 +22,27 @@ def check_python(python: Tuple[int, int], versions: Mapping[str, Optional[str]])
     """The interpreter, and the packages the run time needs (module -> version, ``None`` = cannot be imported)."""
     name = f"Python {dotted(python)}"
     if python < PYTHON_MIN:
-        found = [
-            Finding(
-                "python",
-                WRONG,
-                f"{name} is older than {dotted(PYTHON_MIN)}",
-                f"use Python {dotted(PYTHON_MIN)} to {dotted(PYTHON_MAX)}",
-            )
-        ]
+        found = wrong(
+            "python",
+            f"{name} is older than {dotted(PYTHON_MIN)}",
+            f"use Python {dotted(PYTHON_MIN)} to {dotted(PYTHON_MAX)}",
+        )
     elif python > PYTHON_MAX:
-        found = [
-            Finding(
-                "python",
-                NOTE,
-                f"{name} is newer than what is tested",
-                f"use Python {dotted(PYTHON_MIN)} to {dotted(PYTHON_MAX)}",
-            )
-        ]
+        found = note(
+            "python", f"{name} is newer than what is tested", f"use Python {dotted(PYTHON_MIN)} to {dotted(PYTHON_MAX)}"
+        )
     else:
-        found = [Finding("python", GOOD, name)]
+        found = good("python", name)
     present = [f"{PACKAGES[module]} {version}" for module, version in versions.items() if version is not None]
     absent = [PACKAGES[module] for module, version in versions.items() if version is None]
     if absent:
-        found.append(
-            Finding(
-                "packages",
-                WRONG,
-                f"cannot be imported: {', '.join(absent)}",
-                f"{sys.executable} -m pip install {' '.join(absent)}",
-            )
+        found += wrong(
+            "packages",
+            f"cannot be imported: {', '.join(absent)}",
+            f"{sys.executable} -m pip install {' '.join(absent)}",
         )
     elif present:
-        found.append(Finding("packages", GOOD, ", ".join(present)))
+        found += good("packages", ", ".join(present))
     return found
 
 
@@ -61,47 +50,38 @@ def check_core(core: compiled.Core, is_stale: bool) -> List[Finding]:
     """Whether the scheduler runs compiled, and from these sources."""
     again = f"EDGESERVE_COMPILE=1 {sys.executable} -m pip install ., from the checkout"
     if core.kind == "interpreted":
-        return [Finding("core", GOOD, "interpreted (docs/guide/compiled.md: how to compile it)")]
+        return good("core", "interpreted (docs/guide/compiled.md: how to compile it)")
     if is_stale:
-        return [Finding("core", WRONG, "compiled from other sources than those that lie beside it", again)]
+        return wrong("core", "compiled from other sources than those that lie beside it", again)
     if core.kind == "mixed":
-        return [Finding("core", NOTE, f"{core.compiled} of {core.of} modules compiled, the others interpreted", again)]
-    return [Finding("core", GOOD, f"compiled ({core.of} modules)")]
+        return note("core", f"{core.compiled} of {core.of} modules compiled, the others interpreted", again)
+    return good("core", f"compiled ({core.of} modules)")
 
 
 def check_onnxruntime(builds: Mapping[str, str], providers: Optional[Sequence[str]], has_gpu: bool) -> List[Finding]:
     """``builds``: installed packages that bring the module; ``providers``: what it offers, ``None`` = no import."""
     if len(builds) > 1:
-        return [
-            Finding(
-                "onnxruntime",
-                WRONG,
-                f"{' and '.join(sorted(builds))} overwrite each other's files",
-                f"{sys.executable} -m pip uninstall -y {' '.join(sorted(builds))}, then install one of them",
-            )
-        ]
+        return wrong(
+            "onnxruntime",
+            f"{' and '.join(sorted(builds))} overwrite each other's files",
+            f"{sys.executable} -m pip uninstall -y {' '.join(sorted(builds))}, then install one of them",
+        )
     if providers is None:
-        return [
-            Finding(
-                "onnxruntime",
-                NOTE,
-                "not installed: models with engine = 'onnx' cannot be served",
-                f"{sys.executable} -m pip install 'edgeserve-runtime[onnx]'",
-            )
-        ]
+        return note(
+            "onnxruntime",
+            "not installed: models with engine = 'onnx' cannot be served",
+            f"{sys.executable} -m pip install 'edgeserve-runtime[onnx]'",
+        )
     text = (
         f"{' '.join(f'{name} {version}' for name, version in builds.items()) or 'onnxruntime'}: {', '.join(providers)}"
     )
     if has_gpu and not {"CUDAExecutionProvider", "TensorrtExecutionProvider"} & set(providers):
-        return [
-            Finding(
-                "onnxruntime",
-                NOTE,
-                f"{text}; this machine has an NVIDIA GPU that this build cannot use",
-                "install a build with CUDA (onnxruntime-gpu; on a Jetson, NVIDIA's own build) instead",
-            )
-        ]
-    return [Finding("onnxruntime", GOOD, text)]
+        return note(
+            "onnxruntime",
+            f"{text}; this machine has an NVIDIA GPU that this build cannot use",
+            "install a build with CUDA (onnxruntime-gpu; on a Jetson, NVIDIA's own build) instead",
+        )
+    return good("onnxruntime", text)
 
 
 def check_system_packages(
@@ -119,41 +99,30 @@ def check_system_packages(
     if not board.is_jetson:
         return []
     if not place:
-        return [
-            Finding(
-                "tensorrt files",
-                NOTE,
-                "JetPack's TensorRT for Python is not installed",
-                "sudo apt install python3-libnvinfer",
-            )
-        ]
+        return note(
+            "tensorrt files", "JetPack's TensorRT for Python is not installed", "sudo apt install python3-libnvinfer"
+        )
     if board.system_python is not None and python != board.system_python:
         return []  # check_board says so already
     if not any(os.path.normpath(path) == os.path.normpath(os.path.join(root, place)) for path in paths):
-        return [
-            Finding(
-                "tensorrt files",
-                NOTE,
-                f"/{place} has TensorRT, and this Python does not look there",
-                f"{sys.executable} -m venv --system-site-packages .venv, from the system's Python",
-            )
-        ]
-    return [Finding("tensorrt files", GOOD, f"/{place}")]
+        return note(
+            "tensorrt files",
+            f"/{place} has TensorRT, and this Python does not look there",
+            f"{sys.executable} -m venv --system-site-packages .venv, from the system's Python",
+        )
+    return good("tensorrt files", f"/{place}")
 
 
 def check_known_bad(board: Machine, versions: Mapping[str, Optional[str]]) -> List[Finding]:
     """Pairs that are known not to work together. ``versions``: of numpy, tensorrt and torch, None where absent."""
     found = []
     if board.l4t == "36.4.7":
-        found.append(
-            Finding(
-                "known trouble",
-                NOTE,
-                "L4T 36.4.7: large allocations of GPU memory fail while much memory is free "
-                "(NvMapMemAllocInternalTagged, error 12)",
-                "sudo apt update && sudo apt install --only-upgrade 'nvidia-l4t-*' "
-                "(36.5 or later), or echo 3 | sudo tee /proc/sys/vm/drop_caches before models are loaded",
-            )
+        found += note(
+            "known trouble",
+            "L4T 36.4.7: large allocations of GPU memory fail while much memory is free "
+            "(NvMapMemAllocInternalTagged, error 12)",
+            "sudo apt update && sudo apt install --only-upgrade 'nvidia-l4t-*' "
+            "(36.5 or later), or echo 3 | sudo tee /proc/sys/vm/drop_caches before models are loaded",
         )
     major = board.l4t_major
     tensorrt, numpy = _major(versions.get("tensorrt")), _major(versions.get("numpy"))
@@ -164,33 +133,24 @@ def check_known_bad(board: Machine, versions: Mapping[str, Optional[str]]) -> Li
         and major is not None
         and _release(board.l4t) < (39, 2)
     ):
-        found.append(
-            Finding(
-                "known trouble",
-                WRONG,
-                f"TensorRT {versions['tensorrt']} supports no JetPack before 7.2.2; this is L4T {board.l4t}",
-                f"{sys.executable} -m pip uninstall tensorrt, then use JetPack's own (python3-libnvinfer)",
-            )
+        found += wrong(
+            "known trouble",
+            f"TensorRT {versions['tensorrt']} supports no JetPack before 7.2.2; this is L4T {board.l4t}",
+            f"{sys.executable} -m pip uninstall tensorrt, then use JetPack's own (python3-libnvinfer)",
         )
     if major in (35, 36) and numpy is not None and numpy >= 2:
-        found.append(
-            Finding(
-                "known trouble",
-                NOTE,
-                f"numpy {versions['numpy']} with the packages of JetPack {board.jetpack}, which were built for numpy 1",
-                f"{sys.executable} -m pip install 'numpy<2'",
-            )
+        found += note(
+            "known trouble",
+            f"numpy {versions['numpy']} with the packages of JetPack {board.jetpack}, which were built for numpy 1",
+            f"{sys.executable} -m pip install 'numpy<2'",
         )
     torch = versions.get("torch")
     if board.kind.soc == "tegra234" and major in (35, 36) and torch and "nv" not in torch and "+cu" in torch:
-        found.append(
-            Finding(
-                "known trouble",
-                NOTE,
-                f"torch {torch} is a general build: it has no code for this GPU "
-                f"(compute capability {board.kind.capability})",
-                "install NVIDIA's build for this JetPack (docs/start/jetson.md)",
-            )
+        found += note(
+            "known trouble",
+            f"torch {torch} is a general build: it has no code for this GPU "
+            f"(compute capability {board.kind.capability})",
+            "install NVIDIA's build for this JetPack (docs/start/jetson.md)",
         )
     return found
 

@@ -12,7 +12,7 @@ import sys
 from importlib import metadata
 from typing import Any, Dict, List, Optional
 
-from edgeserve.commands.doctor.finding import GOOD, NOTE, WRONG, Finding
+from edgeserve.commands.doctor.finding import Finding, good, note, wrong
 from edgeserve.device.boards import Machine
 
 PROBE_S = 60.0  # the first import of torch on a cold drive takes half of that
@@ -131,22 +131,22 @@ def judge_cuda(found: Dict[str, Any], board: Machine) -> List[Finding]:
     if "absent" in found:
         if board.kind.slug == "cpu":
             return []
-        return [Finding("cuda", WRONG, f"libcuda cannot be loaded: {found['absent']}", mend)]
+        return wrong("cuda", f"libcuda cannot be loaded: {found['absent']}", mend)
     if "crashed" in found or "failed" in found:
         why = found.get("crashed") or f"{found['failed']} says {found['status']}"
         if board.kind.slug == "cpu":
-            return [Finding("cuda", NOTE, f"a driver without a GPU: {why}", "remove it, or attach the GPU")]
-        return [Finding("cuda", WRONG, f"the driver does not work: {why}", mend)]
+            return note("cuda", f"a driver without a GPU: {why}", "remove it, or attach the GPU")
+        return wrong("cuda", f"the driver does not work: {why}", mend)
     if not found.get("devices"):
-        return [Finding("cuda", NOTE, "the driver knows no GPU", mend)]
+        return note("cuda", "the driver knows no GPU", mend)
     driver = found["driver"]
     text = (
         f"{found['name']}, compute capability {found.get('major')}.{found.get('minor')}, driver for CUDA "
         f"{driver // 1000}.{driver % 1000 // 10}, {'integrated' if found.get('integrated') else 'discrete'}"
     )
     if not found.get("round_trip"):
-        return [Finding("cuda", WRONG, f"{text}: a copy there and back came back different", mend)]
-    return [Finding("cuda", GOOD, text)]
+        return wrong("cuda", f"{text}: a copy there and back came back different", mend)
+    return good("cuda", text)
 
 
 def judge_torch(found: Dict[str, Any], board: Machine) -> List[Finding]:
@@ -155,23 +155,20 @@ def judge_torch(found: Dict[str, Any], board: Machine) -> List[Finding]:
         return []
     mend = "install the build of torch for this device: on a Jetson NVIDIA's own, else one with CUDA"
     if "crashed" in found:
-        return [Finding("torch", WRONG, f"its import fails: {found['crashed']}", mend)]
+        return wrong("torch", f"its import fails: {found['crashed']}", mend)
     text = f"torch {found['version']}"
     if not found["available"]:
         if board.kind.slug == "cpu":
-            return [Finding("torch", GOOD, f"{text}, on the CPU")]
-        return [Finding("torch", NOTE, f"{text} (CUDA {found['cuda'] or 'left out'}) cannot use this GPU", mend)]
+            return good("torch", f"{text}, on the CPU")
+        return note("torch", f"{text} (CUDA {found['cuda'] or 'left out'}) cannot use this GPU", mend)
     if not found.get("kernel"):
-        return [
-            Finding(
-                "torch",
-                WRONG,
-                f"{text}: a kernel on the GPU fails ({found.get('error', 'wrong result')}); "
-                f"built for {', '.join(found['architectures'])}, this is {found['capability']}",
-                mend,
-            )
-        ]
-    return [Finding("torch", GOOD, f"{text}, CUDA {found['cuda']}, runs on the GPU")]
+        return wrong(
+            "torch",
+            f"{text}: a kernel on the GPU fails ({found.get('error', 'wrong result')}); "
+            f"built for {', '.join(found['architectures'])}, this is {found['capability']}",
+            mend,
+        )
+    return good("torch", f"{text}, CUDA {found['cuda']}, runs on the GPU")
 
 
 def judge_onnxruntime(found: Dict[str, Any], board: Machine) -> List[Finding]:
@@ -186,12 +183,12 @@ def judge_onnxruntime(found: Dict[str, Any], board: Machine) -> List[Finding]:
         else " and its CUDA"
     )
     if "crashed" in found:
-        return [Finding("onnxruntime", WRONG, f"it fails on the GPU: {found['crashed']}", mend)]
+        return wrong("onnxruntime", f"it fails on the GPU: {found['crashed']}", mend)
     text = f"onnxruntime {found['version']}"
     if found.get("used") and found.get("kernel"):
-        return [Finding("onnxruntime", GOOD, f"{text} runs on the GPU")]
+        return good("onnxruntime", f"{text} runs on the GPU")
     why = found.get("error") or ("wrong result" if found.get("used") else "it went to the CPU instead")
-    return [Finding("onnxruntime", WRONG, f"{text}: a kernel on the GPU fails ({why})", mend)]
+    return wrong("onnxruntime", f"{text}: a kernel on the GPU fails ({why})", mend)
 
 
 def judge_llama(found: Dict[str, Any], board: Machine) -> List[Finding]:
@@ -204,13 +201,13 @@ def judge_llama(found: Dict[str, Any], board: Machine) -> List[Finding]:
         else "CMAKE_ARGS=-DGGML_CUDA=on pip install --force-reinstall --no-binary :all: --no-deps llama-cpp-python"
     )
     if "crashed" in found:
-        return [Finding("llama.cpp", WRONG, f"its import fails: {found['crashed']}", mend)]
+        return wrong("llama.cpp", f"its import fails: {found['crashed']}", mend)
     text = f"llama-cpp-python {found['version']}"
     if found["gpu"]:
-        return [Finding("llama.cpp", GOOD, f"{text}, built for a GPU")]
+        return good("llama.cpp", f"{text}, built for a GPU")
     if board.kind.slug == "cpu":
-        return [Finding("llama.cpp", GOOD, f"{text}, on the CPU")]
-    return [Finding("llama.cpp", NOTE, f"{text} was built without this GPU: language models run on the CPU", mend)]
+        return good("llama.cpp", f"{text}, on the CPU")
+    return note("llama.cpp", f"{text} was built without this GPU: language models run on the CPU", mend)
 
 
 def check_libraries(board: Machine) -> List[Finding]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import List
 
-from edgeserve.commands.doctor.finding import GOOD, WRONG, Finding
+from edgeserve.commands.doctor.finding import WRONG, Finding, good, wrong
 from edgeserve.config.profiles import InvalidProfile, profile_files, read_profile
 from edgeserve.errors import ProfileError
 
@@ -15,7 +15,7 @@ def check_profiles(path: str) -> List[Finding]:
     """Findings of a profile, or of every profile below a directory."""
     files = profile_files(path)
     if not files:
-        return [Finding("profiles", WRONG, f"{path}: there is no profile below this directory")]
+        return wrong("profiles", f"{path}: there is no profile below this directory")
     return [finding for file in files for finding in _check(file)]
 
 
@@ -25,6 +25,6 @@ def _check(path: str) -> List[Finding]:
     except InvalidProfile as error:
         return [Finding("profiles", WRONG, f"{path}: {problem}", MEND) for problem in error.problems]
     except ProfileError as error:
-        return [Finding("profiles", WRONG, str(error), MEND)]
+        return wrong("profiles", str(error), MEND)
     lanes = ", ".join(f"{name} {sorted(lane.timings)}" for name, lane in profile.lanes.items())
-    return [Finding("profiles", GOOD, f"{path}: {profile.model} on {profile.device}: {lanes or 'no lane'}")]
+    return good("profiles", f"{path}: {profile.model} on {profile.device}: {lanes or 'no lane'}")

@@ -6,7 +6,7 @@ import os
 import re
 from typing import Dict, List, Tuple
 
-from edgeserve.commands.doctor.finding import GOOD, NOTE, WRONG, Finding, dotted, number
+from edgeserve.commands.doctor.finding import Finding, dotted, good, note, number, wrong
 from edgeserve.commands.doctor.interpreter import PYTHON_MIN
 from edgeserve.device.boards import JETPACK_OF_L4T, Machine, detect_board
 from edgeserve.device.cpu import CPUS, count_cores
@@ -28,40 +28,31 @@ def check_board(root: str, python: Tuple[int, int]) -> List[Finding]:
     """Is it a Jetson, of which release, in which power mode."""
     board = detect_board(root)
     if board.l4t_major is None:
-        return [Finding("board", GOOD, board.model or ("Jetson" if board.is_jetson else "no Jetson"))]
+        return good("board", board.model or ("Jetson" if board.is_jetson else "no Jetson"))
     name = f"{board.model or 'Jetson'}, L4T {board.l4t}"
     if board.l4t_major not in JETPACK_OF_L4T:
-        return [
-            Finding(
-                "board",
-                NOTE,
-                f"{name}: a release that this version does not know",
-                "update edgeserve-runtime, or go on: releases are not told apart at run time",
-            )
-        ]
+        return note(
+            "board",
+            f"{name}: a release that this version does not know",
+            "update edgeserve-runtime, or go on: releases are not told apart at run time",
+        )
     name += f" (JetPack {board.jetpack})"
     system_python = board.system_python or python
     if system_python < PYTHON_MIN:
-        found = [
-            Finding(
-                "board",
-                WRONG,
-                f"{name}: its Python {dotted(system_python)} is too old for TensorRT here",
-                "flash JetPack 5 or later, or serve ONNX models with a Python of 3.8 or later",
-            )
-        ]
+        found = wrong(
+            "board",
+            f"{name}: its Python {dotted(system_python)} is too old for TensorRT here",
+            "flash JetPack 5 or later, or serve ONNX models with a Python of 3.8 or later",
+        )
     elif python != system_python:
-        found = [
-            Finding(
-                "board",
-                NOTE,
-                f"{name}, Python {dotted(python)}: JetPack's own packages (TensorRT) can only "
-                f"be imported by Python {dotted(system_python)}",
-                f"python{dotted(system_python)} -m venv --system-site-packages .venv",
-            )
-        ]
+        found = note(
+            "board",
+            f"{name}, Python {dotted(python)}: JetPack's own packages (TensorRT) can only "
+            f"be imported by Python {dotted(system_python)}",
+            f"python{dotted(system_python)} -m venv --system-site-packages .venv",
+        )
     else:
-        found = [Finding("board", GOOD, name)]
+        found = good("board", name)
     return found + check_power_mode(root)
 
 
@@ -70,7 +61,7 @@ def check_dla(board: Machine) -> List[Finding]:
     if not board.dla_cores:
         return []
     cores = counted(board.dla_cores, "DLA core")
-    return [Finding("dla", GOOD, f"{cores} on this {board.kind.name}; TensorRT says how many it can use")]
+    return good("dla", f"{cores} on this {board.kind.name}; TensorRT says how many it can use")
 
 
 def check_power_mode(root: str) -> List[Finding]:
@@ -81,15 +72,12 @@ def check_power_mode(root: str) -> List[Finding]:
     mode, full = modes.by_number(current), modes.full
     name = mode.name if mode is not None else f"number {current}"
     if full is None or (mode is not None and mode.is_full):
-        return [Finding("power mode", GOOD, name)]
-    return [
-        Finding(
-            "power mode",
-            NOTE,
-            f"{name}: clocks and cores are capped; profiles hold for one mode only",
-            f"sudo nvpmodel -m {full.number}",
-        )
-    ]
+        return good("power mode", name)
+    return note(
+        "power mode",
+        f"{name}: clocks and cores are capped; profiles hold for one mode only",
+        f"sudo nvpmodel -m {full.number}",
+    )
 
 
 def check_gpu_clock(root: str) -> List[Finding]:
@@ -102,15 +90,12 @@ def check_gpu_clock(root: str) -> List[Finding]:
     top = max(clocks, default=high)
     text = f"GPU at {now / 1e6:.0f} MHz, between {low / 1e6:.0f} and {high / 1e6:.0f} MHz, hardware {top / 1e6:.0f} MHz"
     if low >= high:
-        return [Finding("gpu clock", GOOD, f"{text}: locked")]
-    return [
-        Finding(
-            "gpu clock",
-            NOTE,
-            f"{text}: the first work after a pause runs on a low clock, and measured times vary",
-            "sudo jetson_clocks (undo: sudo jetson_clocks --restore)",
-        )
-    ]
+        return good("gpu clock", f"{text}: locked")
+    return note(
+        "gpu clock",
+        f"{text}: the first work after a pause runs on a low clock, and measured times vary",
+        "sudo jetson_clocks (undo: sudo jetson_clocks --restore)",
+    )
 
 
 def check_processor(root: str, cores: int) -> List[Finding]:
@@ -124,25 +109,19 @@ def check_processor(root: str, cores: int) -> List[Finding]:
         allowed, possible = number(folder, "scaling_max_freq"), number(folder, "cpuinfo_max_freq")
         capped += bool(allowed and possible and allowed < possible)
     if cores > 1:
-        found = [Finding("processor", GOOD, f"{cores} usable cores")]
+        found = good("processor", f"{cores} usable cores")
     else:
-        found = [
-            Finding(
-                "processor",
-                NOTE,
-                "1 usable core: the bus and every lane share it",
-                "give the container or virtual machine a second core",
-            )
-        ]
+        found = note(
+            "processor",
+            "1 usable core: the bus and every lane share it",
+            "give the container or virtual machine a second core",
+        )
     found += _governors(governors, bool(read_text(root, "etc/nv_tegra_release")))
     if capped:
-        found.append(
-            Finding(
-                "clocks",
-                NOTE,
-                f"{counted(capped, 'core')} capped below the highest clock",
-                "raise scaling_max_freq to cpuinfo_max_freq, or choose a stronger power mode",
-            )
+        found += note(
+            "clocks",
+            f"{counted(capped, 'core')} capped below the highest clock",
+            "raise scaling_max_freq to cpuinfo_max_freq, or choose a stronger power mode",
         )
     return found + _throttling(root)
 
@@ -150,34 +129,28 @@ def check_processor(root: str, cores: int) -> List[Finding]:
 def _governors(governors: Dict[str, int], jetson: bool) -> List[Finding]:
     slow = sorted(name for name in governors if name and name != "performance")
     if slow:
-        return [
-            Finding(
-                "clocks",
-                NOTE,
-                f"governor {', '.join(slow)} on {counted(sum(governors[name] for name in slow), 'core')}: "
-                "the first work after a pause runs on a low clock",
-                "sudo jetson_clocks"
-                if jetson
-                else "echo performance | sudo tee /sys/devices/system/cpu/cpu*/cpufreq/scaling_governor",
-            )
-        ]
+        return note(
+            "clocks",
+            f"governor {', '.join(slow)} on {counted(sum(governors[name] for name in slow), 'core')}: "
+            "the first work after a pause runs on a low clock",
+            "sudo jetson_clocks"
+            if jetson
+            else "echo performance | sudo tee /sys/devices/system/cpu/cpu*/cpufreq/scaling_governor",
+        )
     if governors:
-        return [Finding("clocks", GOOD, "governor performance")]
-    return [Finding("clocks", GOOD, "not visible from here (virtual machine or container)")]
+        return good("clocks", "governor performance")
+    return good("clocks", "not visible from here (virtual machine or container)")
 
 
 def _throttling(root: str) -> List[Finding]:
     hot = {kind for kind, path in cooling_devices(root) if number(root, path) > 0}
     if not hot:
         return []
-    return [
-        Finding(
-            "heat",
-            NOTE,
-            f"cooling is active on {', '.join(sorted(hot))}: clocks are lowered now",
-            "improve the cooling or choose a weaker power mode, then measure profiles again",
-        )
-    ]
+    return note(
+        "heat",
+        f"cooling is active on {', '.join(sorted(hot))}: clocks are lowered now",
+        "improve the cooling or choose a weaker power mode, then measure profiles again",
+    )
 
 
 def check_memory(root: str) -> List[Finding]:
@@ -185,40 +158,30 @@ def check_memory(root: str) -> List[Finding]:
     fields = meminfo_bytes(read_text(root, "proc/meminfo"))
     available = fields.get("MemAvailable")
     if available is None:
-        return [
-            Finding(
-                "memory",
-                NOTE,
-                "/proc/meminfo does not say what is available",
-                "mount /proc, or look at the memory by yourself (free -m)",
-            )
-        ]
+        return note(
+            "memory",
+            "/proc/meminfo does not say what is available",
+            "mount /proc, or look at the memory by yourself (free -m)",
+        )
     text = f"{format_size(available)} available"
     if available < MEMORY_BYTES_NONE:
-        return [Finding("memory", WRONG, text, "end other programs (ps aux --sort=-rss | head), or add memory")]
+        return wrong("memory", text, "end other programs (ps aux --sort=-rss | head), or add memory")
     if available < MEMORY_BYTES_LITTLE:
-        return [
-            Finding(
-                "memory",
-                NOTE,
-                f"{text}: enough for small models only",
-                "sudo systemctl set-default multi-user.target (no desktop), or end other programs",
-            )
-        ]
+        return note(
+            "memory",
+            f"{text}: enough for small models only",
+            "sudo systemctl set-default multi-user.target (no desktop), or end other programs",
+        )
     block, count = largest_block(read_text(root, BUDDYINFO), os.sysconf("SC_PAGE_SIZE"))
     if block is not None and count is not None:
         text += f", largest free blocks {count} x {format_size(block)}"
         if block < BLOCK_BYTES_LITTLE and detect_board(root).is_jetson:
-            return [
-                Finding(
-                    "memory",
-                    NOTE,
-                    f"{text}: large allocations of GPU memory will fail",
-                    "echo 3 | sudo tee "
-                    "/proc/sys/vm/drop_caches; echo 1 | sudo tee /proc/sys/vm/compact_memory; or reboot",
-                )
-            ]
-    return [Finding("memory", GOOD, text)]
+            return note(
+                "memory",
+                f"{text}: large allocations of GPU memory will fail",
+                "echo 3 | sudo tee /proc/sys/vm/drop_caches; echo 1 | sudo tee /proc/sys/vm/compact_memory; or reboot",
+            )
+    return good("memory", text)
 
 
 def check_swap(root: str, board: Machine) -> List[Finding]:
@@ -227,26 +190,20 @@ def check_swap(root: str, board: Machine) -> List[Finding]:
     compressed = [kind for kind in kinds if "zram" in kind]
     found = []
     if board.is_jetson and compressed:
-        found.append(
-            Finding(
-                "swap",
-                NOTE,
-                f"{counted(len(compressed), 'device')} of compressed memory (zram): the GPU "
-                "cannot use what is swapped there, and building engines runs out of memory sooner",
-                "sudo systemctl disable --now nvzramconfig, and a swap file on the NVMe drive",
-            )
+        found += note(
+            "swap",
+            f"{counted(len(compressed), 'device')} of compressed memory (zram): the GPU "
+            "cannot use what is swapped there, and building engines runs out of memory sooner",
+            "sudo systemctl disable --now nvzramconfig, and a swap file on the NVMe drive",
         )
     elif kinds:
-        found.append(Finding("swap", GOOD, ", ".join(kinds)))
+        found += good("swap", ", ".join(kinds))
     target = os.path.join(root, "etc/systemd/system/default.target")
     if board.is_jetson and os.path.islink(target) and "graphical" in os.readlink(target):
-        found.append(
-            Finding(
-                "desktop",
-                NOTE,
-                "the graphical desktop starts with the board: 250 to 800 MB of memory",
-                "sudo systemctl set-default multi-user.target, then reboot",
-            )
+        found += note(
+            "desktop",
+            "the graphical desktop starts with the board: 250 to 800 MB of memory",
+            "sudo systemctl set-default multi-user.target, then reboot",
         )
     return found
 
@@ -255,14 +212,11 @@ def check_wall_clock(now_s: float) -> List[Finding]:
     """Deadlines use the monotonic clock; logs, certificates and caches do not."""
     if now_s >= WALL_CLOCK_S_MIN:
         return []
-    return [
-        Finding(
-            "wall clock",
-            NOTE,
-            "the date is long past: logs and file times of this run will mislead (deadlines do not depend on it)",
-            "sudo timedatectl set-ntp true, or set the date and give the board a battery",
-        )
-    ]
+    return note(
+        "wall clock",
+        "the date is long past: logs and file times of this run will mislead (deadlines do not depend on it)",
+        "sudo timedatectl set-ntp true, or set the date and give the board a battery",
+    )
 
 
 def check_container(root: str, board: Machine) -> List[Finding]:
@@ -270,18 +224,15 @@ def check_container(root: str, board: Machine) -> List[Finding]:
     if not board.container:
         return []
     if board.kind.slug == "cpu":
-        return [Finding("container", GOOD, "yes")]
+        return good("container", "yes")
     nodes = listing(root, "dev/nvhost-*") + listing(root, "dev/nvmap") + listing(root, "dev/nvidia[0-9]*")
     if nodes:
-        return [Finding("container", GOOD, f"yes, with {counted(len(nodes), 'GPU device node')}")]
-    return [
-        Finding(
-            "container",
-            WRONG,
-            f"this container on {board.kind.name} has no GPU device nodes",
-            "docker run --runtime nvidia --ipc=host --ulimit memlock=-1 ...",
-        )
-    ]
+        return good("container", f"yes, with {counted(len(nodes), 'GPU device node')}")
+    return wrong(
+        "container",
+        f"this container on {board.kind.name} has no GPU device nodes",
+        "docker run --runtime nvidia --ipc=host --ulimit memlock=-1 ...",
+    )
 
 
 def usable_cores(root: str = "/") -> int:

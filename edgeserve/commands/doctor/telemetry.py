@@ -8,7 +8,7 @@ import subprocess
 import time
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-from edgeserve.commands.doctor.finding import GOOD, NOTE, WRONG, Finding
+from edgeserve.commands.doctor.finding import Finding, good, note, wrong
 from edgeserve.device.boards import Machine
 from edgeserve.device.files import read_integer
 from edgeserve.device.parse import Line, parse_line
@@ -48,15 +48,12 @@ def check_telemetry(root: str, board: Machine) -> List[Finding]:
         f"{label} {_shown(name, getattr(state, name))} ({told[name]})" for name, label in QUANTITIES if name in told
     )
     if not absent:
-        return [Finding("telemetry", GOOD, text)]
-    return [
-        Finding(
-            "telemetry",
-            NOTE,
-            f"nothing tells {', '.join(absent)}{'; ' if text else ''}{text}",
-            _telemetry_mend(board, sources, absent),
-        )
-    ]
+        return good("telemetry", text)
+    return note(
+        "telemetry",
+        f"nothing tells {', '.join(absent)}{'; ' if text else ''}{text}",
+        _telemetry_mend(board, sources, absent),
+    )
 
 
 def _told(readings: Sequence[Tuple[DeviceSource, DeviceState]]) -> Tuple[Dict[str, str], List[str]]:
@@ -101,35 +98,25 @@ def check_heat(root: str, board: Machine) -> List[Finding]:
             f"hard limit {state.temperature_hard_c:.0f} C)"
         )
         if state.hard_margin_c <= 0:
-            found.append(
-                Finding(
-                    "heat",
-                    WRONG,
-                    f"{text}: clocks are lowered, or will be",
-                    "improve the cooling (fan, "
-                    "heat sink, air), or choose a weaker power mode (sudo nvpmodel -q --verbose)",
-                )
+            found += wrong(
+                "heat",
+                f"{text}: clocks are lowered, or will be",
+                "improve the cooling (fan, heat sink, air), or choose a weaker power mode (sudo nvpmodel -q --verbose)",
             )
         elif state.soft_margin_c <= 0:
-            found.append(
-                Finding(
-                    "heat",
-                    NOTE,
-                    f"{text}: near the point where clocks are lowered",
-                    "improve the cooling, or choose a weaker power mode",
-                )
+            found += note(
+                "heat",
+                f"{text}: near the point where clocks are lowered",
+                "improve the cooling, or choose a weaker power mode",
             )
         else:
-            found.append(Finding("heat", GOOD, text))
+            found += good("heat", text)
     alarms = [flag for flag in state.throttles or () if flag.startswith("power_alarm")]
     if alarms:
-        found.append(
-            Finding(
-                "power",
-                NOTE,
-                f"over the limit now: {', '.join(alarms)}",
-                "choose a weaker power mode, or a stronger power supply",
-            )
+        found += note(
+            "power",
+            f"over the limit now: {', '.join(alarms)}",
+            "choose a weaker power mode, or a stronger power supply",
         )
     return found
 
@@ -145,16 +132,13 @@ def check_over_current(root: str, wait_s: float = OVER_CURRENT_S) -> List[Findin
     grown = {kind: (now or 0) - (before[kind] or 0) for kind, now in after.items() if (now or 0) > (before[kind] or 0)}
     if grown:
         told = ", ".join(f"{kind} {count} times" for kind, count in grown.items())
-        return [
-            Finding(
-                "over-current",
-                NOTE,
-                f"in {wait_s:g} s: {told}: the hardware lowers clocks for moments",
-                "choose a weaker power mode, or a power supply that gives more (docs/guide/device.md)",
-            )
-        ]
+        return note(
+            "over-current",
+            f"in {wait_s:g} s: {told}: the hardware lowers clocks for moments",
+            "choose a weaker power mode, or a power supply that gives more (docs/guide/device.md)",
+        )
     past = ", ".join(f"{kind} {count}" for kind, count in after.items() if count)
-    return [Finding("over-current", GOOD, f"none now{f' (since start: {past})' if past else ''}")]
+    return good("over-current", f"none now{f' (since start: {past})' if past else ''}")
 
 
 def check_tegrastats(board: Machine, path: Optional[str] = None) -> List[Finding]:
@@ -164,30 +148,22 @@ def check_tegrastats(board: Machine, path: Optional[str] = None) -> List[Finding
     if not program:
         if not board.is_jetson:
             return []
-        return [
-            Finding(
-                "tegrastats",
-                NOTE,
-                "not found: what only it tells (with root: engines, EMC) is unknown",
-                "in a container: docker run -v /usr/bin/tegrastats:/usr/bin/tegrastats ...",
-            )
-        ]
+        return note(
+            "tegrastats",
+            "not found: what only it tells (with root: engines, EMC) is unknown",
+            "in a container: docker run -v /usr/bin/tegrastats:/usr/bin/tegrastats ...",
+        )
     line = one_line(program)
     if line is None:
-        return [
-            Finding("tegrastats", NOTE, f"{program} wrote no line within {TEGRASTATS_S:.0f} s", f"{program}, by hand")
-        ]
+        return note("tegrastats", f"{program} wrote no line within {TEGRASTATS_S:.0f} s", f"{program}, by hand")
     if line.unparsed:
-        return [
-            Finding(
-                "tegrastats",
-                NOTE,
-                f"{program}: {len(line.tokens)} tokens, not understood: {' '.join(line.unknown)}",
-                "update edgeserve-runtime, or report the line (edgeserve top --device "
-                "--replay shows what is understood of it)",
-            )
-        ]
-    return [Finding("tegrastats", GOOD, f"{program}: {len(line.tokens)} tokens, all understood")]
+        return note(
+            "tegrastats",
+            f"{program}: {len(line.tokens)} tokens, not understood: {' '.join(line.unknown)}",
+            "update edgeserve-runtime, or report the line (edgeserve top --device "
+            "--replay shows what is understood of it)",
+        )
+    return good("tegrastats", f"{program}: {len(line.tokens)} tokens, all understood")
 
 
 def one_line(program: str) -> Optional[Line]:

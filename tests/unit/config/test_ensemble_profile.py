@@ -126,12 +126,12 @@ def test_a_larger_subset_that_is_worth_less_is_refused():
         ("[1", "is no ensemble file"),
         ("{}", "edgeserve_ensemble = None, expected 1"),
         (json.dumps({"edgeserve_ensemble": 2}), "= 2, expected 1; make the file again with 'edgeserve profile --fit'"),
-        (json.dumps({"edgeserve_ensemble": 1}), "profile = None: expected a table with models"),
+        (json.dumps({"edgeserve_ensemble": 1}), "profile = None: expected a table"),
         (json.dumps({"edgeserve_ensemble": 1, "profile": {"modles": []}}), "no key 'modles'"),
         (json.dumps({"edgeserve_ensemble": 1, "profile": {"models": "ab"}}), "models = 'ab': expected a list"),
         (
             json.dumps({"edgeserve_ensemble": 1, "profile": {"models": ["a"], "agreement": [[0, "x"]]}}),
-            r"agreement\[0\] = \[0, 'x'\]: expected a list of finite numbers",
+            r"profile agreement\[0\]\[1\] = 'x': expected a number",
         ),
     ],
 )

@@ -343,7 +343,7 @@ def test_a_file_that_is_no_model_says_what_to_do(content, mend, tmp_path, capsys
     assert cli.main(["init", "--here", str(tmp_path / "m.onnx"), "--out", str(tmp_path / "new.toml")]) != 0
     assert mend in capsys.readouterr().err
     with pytest.raises(EngineError, match=mend):
-        with Runtime.from_config(str(tmp_path / "edge.toml")):
+        with Runtime(str(tmp_path / "edge.toml")):
             pass
 
 

@@ -378,7 +378,7 @@ def test_served_from_a_configuration(double, tmp_path):
     onnx_models.linear(str(tmp_path))
     (tmp_path / "edge.toml").write_text(TOML)
     x = np.arange(4, dtype=np.float32)
-    with edgeserve.Runtime.from_config(str(tmp_path / "edge.toml")) as runtime:
+    with edgeserve.Runtime(str(tmp_path / "edge.toml")) as runtime:
         waiting = [runtime.submit("net", {"x": x + number}) for number in range(6)]
         for number, future in enumerate(waiting):
             np.testing.assert_allclose(future.result(timeout=60)["y"], (x + number) @ onnx_weights(), rtol=1e-5)
