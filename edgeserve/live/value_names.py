@@ -20,10 +20,16 @@ import re
 from typing import Collection, Dict, FrozenSet, Iterable, List, Mapping, NamedTuple, Sequence, Set, Tuple
 
 from edgeserve.config.schema import AppConfig
-from edgeserve.sched.requests.graph import App, Node, Way, never_both, ways_to
+from edgeserve.sched.requests.graph import App, Node
 
 NAMES_MAX = 1024
 """Names that are remembered of one node. A function that returns others each time is not watched any further."""
+
+WAYS_MAX = 64
+"""Alternatives that are kept of one node. A node with more counts as one that always runs."""
+
+Way = FrozenSet[Tuple[str, str]]
+"""Choices under which a node runs: (node with ``route = "one"``, the successor that it took)."""
 
 
 class ValueReader(NamedTuple):
@@ -132,7 +138,7 @@ def _clash(reader: ValueReader, name: str, makers: Sequence[str]) -> str:
 
 def _readers(config: AppConfig, app: App, plain: FrozenSet[str]) -> Tuple[ValueReader, ...]:
     """Every place of an app where values meet by name alone. ``plain``: the names of ``outputs`` that name no node."""
-    ways, depth = ways_to(app.nodes), {node.name: node.depth for node in app.nodes}
+    ways, depth = _ways_to(app.nodes), {node.name: node.depth for node in app.nodes}
     named = {node.name for node in config.nodes if node.inputs}
     found = []
     for node in app.nodes:
@@ -175,7 +181,7 @@ def _pairs(
         (one.name, other.name)
         for place, one in enumerate(nodes)
         for other in nodes[place + 1 :]
-        if not never_both(ways[one.name], ways[other.name], at, depth)
+        if not _never_both(ways[one.name], ways[other.name], at, depth)
     )
 
 
@@ -195,3 +201,31 @@ def _above(reader: Node) -> Tuple[str, ...]:
         if node not in reader.preds and (inner is None or inner in around):
             found[node.name] = None
     return tuple(found)
+
+
+def _ways_to(nodes: Sequence[Node]) -> Dict[str, FrozenSet[Way]]:
+    """The alternatives under which each node runs, by its name. ``nodes`` are in topological order."""
+    depth = {node.name: node.depth for node in nodes}
+    found: Dict[str, FrozenSet[Way]] = {}
+    for node in nodes:
+        ways: Set[Way] = set() if node.preds else {frozenset()}
+        for pred in node.preds:
+            taken = {(pred.name, node.name)} if pred.route_one else set()
+            ways.update(_seen_from(way | taken, node.depth, depth) for way in found[pred.name])
+        found[node.name] = frozenset(ways if len(ways) <= WAYS_MAX else {frozenset()})
+    return found
+
+
+def _never_both(one: FrozenSet[Way], other: FrozenSet[Way], at: int, depth: Mapping[str, int]) -> bool:
+    """Whether two nodes cannot both have run for a reader that stands in ``at`` scopes: each alternative of one takes
+    another successor of some route than each alternative of the other. ``depth``: the scopes around each node."""
+    return all(
+        any(route == their_route and succ != theirs for route, succ in mine for their_route, theirs in yours)
+        for mine in [_seen_from(way, at, depth) for way in one]
+        for yours in [_seen_from(way, at, depth) for way in other]
+    )
+
+
+def _seen_from(way: Way, at: int, depth: Mapping[str, int]) -> Way:
+    """The choices that are one to a reader in ``at`` scopes: those of deeper routes differ from part to part."""
+    return frozenset(choice for choice in way if depth[choice[0]] <= at)

@@ -14,6 +14,7 @@ from edgeserve.sim.workload import exponential_ns
 
 LANE_DIES, LANE_HANGS, LANE_BACK, SPEED, BURST, MEMORY = "dies", "hangs", "back", "speed", "burst", "memory"
 RESET, RESET_OVER = "reset", "reset over"
+UNFINISHED_MAX = 3  # times that one job comes back unfinished for no reason
 
 
 class Happening(NamedTuple):
@@ -62,7 +63,7 @@ class Trouble:
 
     def job_unfinished(self, now_ns: int, times: int) -> bool:
         """Whether a job comes back unfinished, which it did ``times`` times before."""
-        return times < self.config.unfinished_max and self._happens(self._jobs, self.config.unfinished, now_ns)
+        return times < UNFINISHED_MAX and self._happens(self._jobs, self.config.unfinished, now_ns)
 
     def cancel_delays_ns(self, now_ns: int, slo_ns: int) -> List[int]:
         """The times from its arrival at which a request is cancelled: mostly none, at times two."""

@@ -186,8 +186,7 @@ class FaultsConfig:
     fail_job: float = entry(number(0.0, 1.0), 0.0)
     fail_batch: float = entry(number(0.0, 1.0), 0.0)
     fail_load: float = entry(number(0.0, 1.0), 0.0)
-    unfinished: float = entry(number(0.0, 1.0), 0.0)
-    unfinished_max: int = entry(integer(0, 1000), 3)  # times per job
+    unfinished: float = entry(number(0.0, 1.0), 0.0)  # three times per job at most
     cancel: float = entry(number(0.0, 1.0), 0.0)
     lane_loss_every_ns: int = entry(duration, 0, key="lane_loss_every")
     lane_loss_ns: int = entry(duration, 200 * 10**6, key="lane_loss")  # mean time until it is back

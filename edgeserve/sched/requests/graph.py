@@ -15,7 +15,7 @@ A ``fan_out`` node opens a *scope*: its successors run once per part, with the p
 
 from __future__ import annotations
 
-from typing import Dict, FrozenSet, List, Mapping, Sequence, Set, Tuple, Union
+from typing import Dict, List, Mapping, Sequence, Tuple, Union
 
 from edgeserve.config.hints import hint_bounds
 from edgeserve.config.schema import AppConfig, NodeConfig
@@ -157,41 +157,6 @@ def _graph(config: AppConfig) -> Tuple[Node, ...]:
             else ()
         )
     return tuple(ordered)
-
-
-WAYS_MAX = 64
-"""Alternatives that are kept of one node. A node with more counts as one that always runs."""
-
-Way = FrozenSet[Tuple[str, str]]
-"""Choices under which a node runs: (node with ``route = "one"``, the successor that it took)."""
-
-
-def ways_to(nodes: Sequence[Node]) -> Dict[str, FrozenSet[Way]]:
-    """The alternatives under which each node runs, by its name. ``nodes`` are in topological order."""
-    depth = {node.name: node.depth for node in nodes}
-    found: Dict[str, FrozenSet[Way]] = {}
-    for node in nodes:
-        ways: Set[Way] = set() if node.preds else {frozenset()}
-        for pred in node.preds:
-            taken = {(pred.name, node.name)} if pred.route_one else set()
-            ways.update(_seen_from(way | taken, node.depth, depth) for way in found[pred.name])
-        found[node.name] = frozenset(ways if len(ways) <= WAYS_MAX else {frozenset()})
-    return found
-
-
-def never_both(one: FrozenSet[Way], other: FrozenSet[Way], at: int, depth: Mapping[str, int]) -> bool:
-    """Whether two nodes cannot both have run for a reader that stands in ``at`` scopes: each alternative of one takes
-    another successor of some route than each alternative of the other. ``depth``: the scopes around each node."""
-    return all(
-        any(route == their_route and succ != theirs for route, succ in mine for their_route, theirs in yours)
-        for mine in [_seen_from(way, at, depth) for way in one]
-        for yours in [_seen_from(way, at, depth) for way in other]
-    )
-
-
-def _seen_from(way: Way, at: int, depth: Mapping[str, int]) -> Way:
-    """The choices that are one to a reader in ``at`` scopes: those of deeper routes differ from part to part."""
-    return frozenset(choice for choice in way if depth[choice[0]] <= at)
 
 
 def _topological(nodes: List[Node], where: str) -> List[Node]:
