@@ -160,6 +160,7 @@ OPTIONAL = {
     "sklearn": {"commands.fit"},
     "threadpoolctl": {"commands.fit"},
     "starlette": {
+        "fronts.http.asgi",
         "fronts.http.audio_routes",
         "fronts.http.kserve_routes",
         "fronts.http.chat_routes",
@@ -177,8 +178,8 @@ OPTIONAL = {
     "av": {"fronts.sources"},
     "gi": {"fronts.sources"},
     "rosbags": {"fronts.bag", "fronts.ros_messages"},
-    "wyoming": {"fronts.wyoming"},
-    "zeroconf": {"fronts.wyoming"},
+    "wyoming": {"fronts.voice_answers", "fronts.wyoming", "fronts.wyoming_events"},
+    "zeroconf": {"fronts.mdns"},
     "aiomqtt": {"fronts.mqtt"},
     "paho": {"fronts.mqtt"},
     "prometheus_client": {"taps"},

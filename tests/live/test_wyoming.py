@@ -39,11 +39,11 @@ from wyoming.wake import Detect, Detection, NotDetected
 from edgeserve.fronts.wyoming import (
     BYTES_MAX,
     CONNECTIONS_OF_ONE_MAX,
-    PART_BYTES_MAX,
     Connection,
     Voice,
     WyomingFront,
 )
+from edgeserve.fronts.wyoming_events import PART_BYTES_MAX
 
 FUNCTIONS = """
 import json, time
