@@ -135,6 +135,7 @@ FRONT_EXCEPTIONS = {
     "fronts.http.kserve_routes": {"config.gone"},
     "fronts.http.page_routes": {"taps.timeline", "taps.trace"},  # the page's timeline
     "fronts.http.grpc_service": {"texts"},  # tensors of texts
+    "fronts.http.completion": {"texts"},
     "fronts.http.tensors": {"texts"},
     "fronts.image_apps": {"engines.image"},  # resized as the server resizes
     "fronts.ros_messages": {"engines.image"},
@@ -176,6 +177,7 @@ OPTIONAL = {
     "sklearn": {"commands.fit"},
     "threadpoolctl": {"commands.fit"},
     "starlette": {
+        "fronts.http.asgi",
         "fronts.http.audio_routes",
         "fronts.http.kserve_routes",
         "fronts.http.chat_routes",
@@ -193,8 +195,8 @@ OPTIONAL = {
     "av": {"fronts.sources"},
     "gi": {"fronts.sources"},
     "rosbags": {"fronts.bag", "fronts.ros_messages"},
-    "wyoming": {"fronts.wyoming"},
-    "zeroconf": {"fronts.wyoming"},
+    "wyoming": {"fronts.voice_answers", "fronts.wyoming", "fronts.wyoming_events"},
+    "zeroconf": {"fronts.mdns"},
     "aiomqtt": {"fronts.mqtt"},
     "paho": {"fronts.mqtt"},
     "prometheus_client": {"taps"},

@@ -17,53 +17,36 @@ import asyncio
 import json
 import logging
 import os
-import re
 import secrets
 import socket
 import ssl
 from collections import Counter
-from dataclasses import dataclass
-from typing import Any, Awaitable, Callable, ClassVar, Dict, List, Mapping, Optional, Set, Tuple
+from typing import Any, Awaitable, Callable, Dict, List, Mapping, Optional, Set
 
 import aiomqtt
-import numpy as np
 
-from edgeserve import __version__
 from edgeserve.answers import Answer
 from edgeserve.client import AsyncClient
 from edgeserve.errors import BadInput, ConfigError, EdgeServeError, Refusal, Rejected, TooLarge, UnknownApp, nearest
 from edgeserve.front import (
     Front,
-    FrontSettings,
     Ready,
     ServedApp,
     Troubles,
     app_for,
     as_json,
-    boolean,
-    entry,
     inputs_from_json,
-    integer,
-    key_of,
-    label_of,
-    lines_of,
-    number,
-    of_text,
     one_line,
-    one_of,
-    string,
-    table_of,
-    takes,
     topic_part,
-    tuple_of,
 )
 from edgeserve.front.images import decode_file
-from edgeserve.fronts.detections import FORMS, rows_of
+from edgeserve.fronts.detections import rows_of
+from edgeserve.fronts.home_assistant import STATE_CHARS_MAX, app_of, device_of, entities
 from edgeserve.fronts.image_apps import of_image
+from edgeserve.fronts.mqtt_settings import ANY, Mqtt, broker_name
 
 log = logging.getLogger("edgeserve")
 
-NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 PAUSE_S_MIN, PAUSE_S_MAX = 1.0, 60.0
 """Seconds before the broker is tried again: doubled from the first to the second."""
 
@@ -89,80 +72,6 @@ WORDS_MAX = 1024
 """The bytes that are read of a name."""
 
 DETECTIONS_MAX = 20
-STATE_CHARS_MAX = 255
-"""The most characters of a state in Home Assistant."""
-
-STALE_S = 60
-"""Seconds without a new picture after which a camera's state is unknown."""
-
-ANY = "object"
-"""The label of objects of any kind, watched for where no label is named."""
-
-READINGS = {
-    "temperature_c": ("Temperature", "temperature", "°C", 1.0),
-    "power_w": ("Power", "power", "W", 1.0),
-    "gpu_load": ("GPU load", None, "%", 100.0),
-    "cpu_load": ("CPU load", None, "%", 100.0),
-    "memory_available_bytes": ("Memory available", "data_size", "MiB", 1 / 1024**2),
-    "gpu_memory_free_bytes": ("GPU memory free", "data_size", "MiB", 1 / 1024**2),
-    "fan": ("Fan", None, "%", 100.0),
-}
-"""Reading of a device's monitor -> its name, Home Assistant's class, unit and factor."""
-
-
-@takes(type="string", pattern="^[A-Za-z0-9_-]{1,64}$")
-def broker_name(value: Any, where: str) -> str:
-    """A name in topics."""
-    name = string(value, where)
-    if not NAME.match(name):
-        raise ConfigError(f"{where} = {name!r}: expected 1 to 64 letters, digits, _ and -")
-    return name
-
-
-@takes(type="string", minLength=1)
-def topic_filter(value: Any, where: str) -> str:
-    """A filter of topics, with wildcards or without."""
-    levels = string(value, where).split("/")
-    is_filter = all(level in ("+", "#") or not {*level} & {*"+#\0"} for level in levels) and "#" not in levels[:-1]
-    if not value or not is_filter:
-        raise ConfigError(
-            f"{where} = {value!r}: expected a topic such as cameras/door; + is any level, # all at the end"
-        )
-    return str(value)
-
-
-@takes(type="string", pattern="^[^+#]*$")
-def topic(value: Any, where: str) -> str:
-    """A topic without wildcards, or nothing."""
-    if value and ("+" in topic_filter(value, where) or "#" in value):
-        raise ConfigError(f"{where} = {value!r}: a topic that is published to has no + and no #")
-    return string(value, where)
-
-
-@dataclass(frozen=True)
-class Mqtt(FrontSettings):
-    """``[front.mqtt]``: the broker, and the topics that it gets and asks."""
-
-    FILES: ClassVar[Tuple[str, ...]] = (*FrontSettings.FILES, "password_file")
-
-    host: str = entry(string, "127.0.0.1")  # of the broker
-    port: int = entry(integer(1, 65_535), 1883)  # of the broker
-    tls: bool = entry(boolean, False)  # the broker speaks TLS
-    user: str = entry(string, "")  # at the broker
-    password_file: str = entry(string, "")  # whose first line is the user's password
-    name: str = entry(broker_name, factory=lambda: host_name())  # of this front on the broker; default: the host's
-    discovery: str = entry(topic, "homeassistant")  # the prefix of Home Assistant's discovery; empty: none
-    ask: Tuple[str, ...] = entry(tuple_of(string), ())  # apps that are asked by topic
-    askers: Tuple[str, ...] = entry(tuple_of(broker_name), ())  # names that the broker keeps for one user each
-    publish: Tuple[str, ...] = entry(tuple_of(topic_filter), ())  # filters of the topics that answers may publish to
-    cameras: Dict[str, str] = entry(table_of(topic_filter), factory=dict)  # camera -> the topic of its pictures
-    detect: str = entry(string, "")  # the app that looks at them
-    form: str = entry(one_of(*FORMS), "yolo")  # how it answers
-    score_min: float = entry(number(0.0, 1.0), 0.4)  # the least score of a box
-    labels: Tuple[str, ...] = entry(tuple_of(string), ())  # by the number of a class
-    watch: Tuple[str, ...] = entry(tuple_of(string), ())  # labels with a sensor of their own; empty: one for any
-    every_s: float = entry(number(1.0), 10.0)  # between two states
-    may_reload: bool = entry(boolean, False)  # the broker may have the configuration read again
 
 
 class MqttFront(Front):
@@ -173,9 +82,9 @@ class MqttFront(Front):
     def __init__(self, client: AsyncClient, options: Mqtt) -> None:
         super().__init__(client, options)
         self._client = client
-        self._password = _password_of(options)
+        self._password = options.password
         self._options = options
-        self._base = f"edgeserve/{options.name}"
+        self._base = options.base
         self._apps: Dict[str, Any] = {}
         self._detector: Optional[ServedApp] = None
         self._told: Dict[str, str] = {}  # what discovery has announced: topic -> configuration
@@ -200,7 +109,7 @@ class MqttFront(Front):
         if unknown:
             where = settings.where("watch")
             raise ConfigError(f"{where} {unknown[0]!r}: no such label{nearest(unknown[0], settings.labels)}")
-        _password_of(settings)
+        settings.password  # noqa: B018 read to know that it can be
 
     async def look(self) -> None:
         """Ask the server for the apps. Raises :class:`EdgeServeError` where one cannot do what it is named for."""
@@ -272,13 +181,9 @@ class MqttFront(Front):
         topics += [f"{self._base}/ask/+", f"{self._base}/ask/+/+"] if options.ask else []
         topics += [f"{self._base}/reload"] if options.may_reload else []
         topics += list(options.cameras.values())
-        topics += [f"{options.discovery}/+/{self._node}/+/config"] if options.discovery else []
+        topics += [f"{options.discovery}/+/{options.node}/+/config"] if options.discovery else []
         for topic in topics:
             await broker.subscribe(topic, qos=1)
-
-    @property
-    def _node(self) -> str:
-        return f"edgeserve_{self._options.name}"
 
     async def _until(self, stopped: asyncio.Event, broker: aiomqtt.Client) -> None:
         """Listen and tell; raises ``MqttError`` when the connection is lost."""
@@ -448,15 +353,11 @@ class MqttFront(Front):
         told = {"count": len(found), "labels": labels, "detections": found}
         await broker.publish(f"{self._base}/detections/{camera}", json.dumps(told))
         before, self._seen[camera] = self._seen.get(camera, Counter()), labels
-        for label in self._watched:
+        for label in self._options.watched:
             if labels[label] and not before[label]:
                 best = next((each for each in found if label in (ANY, each["label"])), {})
                 event = {**best, "event_type": label, "count": labels[label]}
                 await broker.publish(f"{self._base}/events/{camera}", json.dumps(event), qos=1)
-
-    @property
-    def _watched(self) -> Tuple[str, ...]:
-        return self._options.watch or (ANY,)
 
     # --- out ----------------------------------------------------------------------------------------------------------
 
@@ -472,9 +373,9 @@ class MqttFront(Front):
             stats: Mapping[str, Any] = await self._client.stats()
         except EdgeServeError:
             is_ready, stats = False, {}
-        device = _device_of(stats)
+        device = device_of(stats)
         if self._options.discovery:
-            for topic, configuration in self._entities(stats, device).items():
+            for topic, configuration in entities(self._options, self._apps, stats, device).items():
                 if self._told.get(topic) != configuration:
                     self._told[topic] = configuration
                     await broker.publish(topic, configuration, qos=1, retain=True)
@@ -482,80 +383,7 @@ class MqttFront(Front):
         if stats:
             await broker.publish(f"{self._base}/device", json.dumps(device), retain=True)
         for app, row in stats.get("apps", {}).items():
-            await broker.publish(f"{self._base}/apps/{topic_part(app)}", json.dumps(_app_of(row)), retain=True)
-
-    def _entities(self, stats: Mapping[str, Any], device: Mapping[str, Any]) -> Dict[str, str]:
-        """The entities that Home Assistant shows: topic -> configuration."""
-        options, base = self._options, self._base
-        found: Dict[str, str] = {}
-        common = {
-            "availability_topic": f"{base}/status",
-            "device": {
-                "identifiers": [self._node],
-                "name": f"EdgeServe {options.name}",
-                "manufacturer": "EdgeServe",
-                "model": str(stats.get("device", {}).get("model") or "server"),
-                "sw_version": __version__,
-            },
-            "origin": {"name": "EdgeServe", "sw_version": __version__},
-        }
-
-        def put(kind: str, key: str, name: str, **more: Any) -> None:
-            about = {"name": name, "unique_id": f"{self._node}_{key}", **common, **more}
-            topic = f"{options.discovery}/{kind}/{self._node}/{key}/config"
-            found[topic] = json.dumps({each: value for each, value in about.items() if value is not None})
-
-        def sensor(key: str, name: str, topic: str, value: str, unit: Optional[str] = None, **more: Any) -> None:
-            put("sensor", key, name, state_topic=topic, value_template=value, unit_of_measurement=unit, **more)
-
-        put("binary_sensor", "ready", "Ready", state_topic=f"{base}/ready", device_class="running")
-        for key, (name, kind, unit, _) in READINGS.items():
-            if key in device:
-                value = f"{{{{ value_json.{key} }}}}"
-                sensor(key, name, f"{base}/device", value, unit, device_class=kind, state_class="measurement")
-        for lane in device.get("lanes", {}):
-            value = f"{{{{ value_json.lanes[{json.dumps(lane)}] }}}}"
-            sensor(f"lane_{key_of(lane)}", f"Lane {lane}", f"{base}/device", value, "%", state_class="measurement")
-        for app in stats.get("apps", {}):
-            for key, name in (("completed", "answered"), ("refused", "refused"), ("late", "late")):
-                topic, value = f"{base}/apps/{topic_part(app)}", f"{{{{ value_json.{key} }}}}"
-                sensor(f"app_{key_of(app)}_{key}", f"{app} {name}", topic, value, state_class="total_increasing")
-        for app in options.ask:
-            topic = f"{base}/answer/{topic_part(app)}"
-            sensor(
-                f"answer_{key_of(app)}", f"{app} answer", topic, "{{ value_json.text }}", json_attributes_topic=topic
-            )
-            if any(of_text(about) for about in self._apps[app]["inputs"].values()):
-                put(
-                    "text",
-                    f"ask_{key_of(app)}",
-                    f"Ask {app}",
-                    command_topic=f"{base}/ask/{topic_part(app)}",
-                    max=STATE_CHARS_MAX,
-                )
-        for camera in options.cameras:
-            topic = f"{base}/detections/{camera}"
-            shown: Dict[str, Any] = {"expire_after": STALE_S, "json_attributes_topic": topic}
-            sensor(f"{camera}_count", f"{camera} objects", topic, "{{ value_json.count }}", None, **shown)
-            for label in self._watched:
-                put(
-                    "binary_sensor",
-                    f"{camera}_{label_of(label)}",
-                    f"{camera} {label}",
-                    state_topic=topic,
-                    value_template=f"{{{{ 'ON' if value_json.labels.get({json.dumps(label)}, 0) else 'OFF' }}}}",
-                    device_class="occupancy",
-                    expire_after=STALE_S,
-                )
-            types, topic = list(self._watched), f"{base}/events/{camera}"
-            put("event", f"{camera}_event", f"{camera} sees", state_topic=topic, event_types=types)
-        if options.may_reload:
-            put("button", "reload", "Reload", command_topic=f"{base}/reload", device_class="restart")
-        return found
-
-
-def _password_of(settings: Mqtt) -> str:
-    return "".join(lines_of(settings.where("password_file"), settings.password_file)[:1]).strip()
+            await broker.publish(f"{self._base}/apps/{topic_part(app)}", json.dumps(app_of(row)), retain=True)
 
 
 def check_size(what: str, payload: bytes) -> None:
@@ -580,40 +408,10 @@ def _bound_packets(client: Any) -> None:
     client._sock_recv = received
 
 
-def host_name() -> str:
-    """This host's name as the name of a front: two hosts do not take each other's place on a broker."""
-    return re.sub(r"[^A-Za-z0-9_-]", "-", socket.gethostname().partition(".")[0])[:64] or "edgeserve"
-
-
 def _state_of(answer: Answer) -> str:
     """Output ``text``, or the first that is text, short enough for a state."""
     texts = [value for value in answer.outputs.values() if isinstance(value, str)]
     return str(answer.outputs.get("text", texts[0] if texts else ""))[:STATE_CHARS_MAX]
-
-
-def _device_of(stats: Mapping[str, Any]) -> Dict[str, Any]:
-    """Readings that are known, of the first monitor that has them, and how busy the lanes are (percent)."""
-    told: Dict[str, Any] = {"open": stats.get("open", 0)}
-    for row in stats.get("device", {}).get("monitors", {}).values():
-        for key, (_, _, _, factor) in READINGS.items():
-            value = (row["readings"] or {}).get(key)
-            if value is not None and key not in told:
-                told[key] = round(float(value) * factor, 1)
-    lanes = stats.get("lanes", {})
-    told["lanes"] = {lane: round(100 * float(row["busy"]), 1) for lane, row in lanes.items()}
-    return told
-
-
-def _app_of(row: Mapping[str, Any]) -> Dict[str, Any]:
-    ends = row["outcomes"]
-    return {
-        "completed": ends["completed"],
-        "refused": row["refused"] + ends["rejected"] + ends["dropped"],
-        "failed": ends["failed"],
-        "late": row["late"],
-        "open": row["open"],
-        "latency_ms": as_json({key: np.float64(value) for key, value in row["latency_ms"].items()}),
-    }
 
 
 async def _first_of(*works: Awaitable[Any]) -> None:

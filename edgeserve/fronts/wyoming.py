@@ -14,14 +14,10 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import itertools
-import json
 import logging
 import os
-import re
-import socket
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, AsyncIterator, Awaitable, Callable, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Awaitable, Dict, Mapping, Optional, Tuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,7 +41,7 @@ from wyoming.info import (
     WakeModel,
     WakeProgram,
 )
-from wyoming.intent import Entity, Intent, NotRecognized, Recognize
+from wyoming.intent import Intent, NotRecognized, Recognize
 from wyoming.ping import Ping, Pong
 from wyoming.tts import Synthesize, SynthesizeChunk, SynthesizeStart, SynthesizeStop, SynthesizeStopped
 from wyoming.vad import VoiceStarted, VoiceStopped
@@ -78,8 +74,11 @@ from edgeserve.front import (
     tuple_of,
     user_at,
 )
-from edgeserve.front.sound import RATE_HZ_MAX, RATE_HZ_MIN, Converter
+from edgeserve.front.sound import Converter
 from edgeserve.fronts.listening import FULL_SCALE, RATE, SILENCE_S, VoiceActivity, WakeWords, as_type
+from edgeserve.fronts.mdns import announced
+from edgeserve.fronts.voice_answers import entities_of, rate_of, sound_of, text_of, words_of
+from edgeserve.fronts.wyoming_events import ODD, OddEvent, Sentences, read_event
 
 log = logging.getLogger("edgeserve")
 
@@ -88,9 +87,6 @@ WIDTH = 2
 CONNECTIONS_MAX = 128
 CONNECTIONS_OF_ONE_MAX = 64
 """The most connections of one address, or one user of this machine: Home Assistant asks for all of its satellites."""
-
-PART_BYTES_MAX = 4 * 1024**2
-"""The most bytes of an event's data, and of its sound: two minutes."""
 
 BYTES_MAX = 128 * 1024**2
 """The most bytes of events on their way, and of commands that are heard, of all connections; of one address or user
@@ -102,15 +98,8 @@ SOUND_S_MAX = 60
 PATIENCE_MS = 120_000.0
 """The apps' own deadlines are shorter; a language model's may be a minute."""
 
-TEXT_CHARS_MAX = 64 * 1024
 SOUND_STEP = 2_048
 """Samples of an event of speech."""
-
-ODD = (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
-"""The errors that the package's events raise for data of another form."""
-
-SERVICE = "_wyoming._tcp.local."
-SENTENCE_END = re.compile(r"(?<=[.!?;:])\s+|\n+")
 
 ROLES = {
     "wake": ("two seconds of sound", of_any, 'sound = { dtype = "float32", shape = [31840] }'),
@@ -273,76 +262,6 @@ class WyomingFront(Front):
         finally:
             writer.close()
             del self._tasks[task]
-
-
-class Sentences:
-    """Text that comes in pieces of any size, cut into sentences. A piece costs its own length."""
-
-    def __init__(self) -> None:
-        self._parts: List[str] = []
-        self._chars = 0
-
-    @property
-    def rest(self) -> str:
-        """The text that is no whole sentence yet."""
-        return "".join(self._parts)
-
-    def add(self, text: str) -> List[str]:
-        """The sentences that end in another piece. Raises ``ValueError`` where one becomes too long."""
-        before = self._parts[-1][-1:] if self._parts else ""  # a sign may end the piece before
-        *whole, rest = SENTENCE_END.split(before + text)
-        if whole:
-            whole[0] = self.rest + whole[0][len(before) :]
-            self._parts, self._chars = [], 0
-        elif before:
-            rest = text
-        if rest:
-            self._parts.append(rest)
-            self._chars += len(rest)
-        if self._chars > TEXT_CHARS_MAX:
-            chars, self._parts, self._chars = self._chars, [], 0
-            raise ValueError(f"a sentence of {chars} characters, at most {TEXT_CHARS_MAX} are allowed")
-        return [sentence for sentence in whole if sentence.strip()]
-
-
-class OddEvent(ValueError):
-    """An event that this front cannot read; the next one may do."""
-
-
-async def read_event(reader: asyncio.StreamReader, hold: Callable[[int], None] = lambda count: None) -> Optional[Event]:
-    """The next event, None at the end. The sender says how many bytes follow a line, and ``hold`` takes the room for
-    them before they are read. Raises :class:`OddEvent` where the bytes are no event, and ``ValueError`` where the
-    beginning of the next one is unknown."""
-    line = await reader.readline()  # bounded by the stream itself
-    if not line:
-        return None
-    try:
-        head = json.loads(line)
-    except RecursionError as error:
-        raise ValueError(str(error)) from None
-    if not isinstance(head, dict):
-        raise OddEvent(f"a line of JSON that is a {type(head).__name__}, expected an object")
-    counts = [_count(head.get(key)) for key in ("data_length", "payload_length")]
-    hold(sum(counts))
-    parts = [await reader.readexactly(count) if count else b"" for count in counts]
-    data = head.get("data") or {}
-    try:
-        more = json.loads(parts[0]) if parts[0] else {}
-        return Event(type=_text(head["type"]), data={**data, **more}, payload=parts[1] or None)
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise OddEvent(f"{type(error).__name__}: {error}") from None
-
-
-def _count(count: Any) -> int:
-    if count is not None and (type(count) is not int or not 0 <= count <= PART_BYTES_MAX):
-        raise ValueError(f"a part of {str(count)[:40]} bytes, expected 0 to {PART_BYTES_MAX}")
-    return count or 0
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"type is {str(value)[:40]}, expected a text")
-    return value
 
 
 class WyomingConnection:
@@ -575,10 +494,10 @@ class WyomingConnection:
                 came = False
                 async with stream:
                     async for piece in stream:
-                        if _words(piece, "text"):
+                        if words_of(piece, "text"):
                             came = True
-                            await self.send(TranscriptChunk(_words(piece, "text")))
-                    text = _text_of(await stream.answer())
+                            await self.send(TranscriptChunk(words_of(piece, "text")))
+                    text = text_of(await stream.answer())
                 if text and not came:
                     await self.send(TranscriptChunk(text))
             self._front.counts["transcripts"] += 1
@@ -604,17 +523,17 @@ class WyomingConnection:
             stream = self._client.stream(app.name, {app.input: text}, origin=self._origin, **self._options(app))
             async with stream:
                 async for piece in stream:
-                    if _words(piece, "text") and not recognize:
+                    if words_of(piece, "text") and not recognize:
                         if not came:
                             await self.send(HandledStart())
                         came = True
-                        await self.send(HandledChunk(_words(piece, "text")))
+                        await self.send(HandledChunk(words_of(piece, "text")))
                 answer = await stream.answer()
             self._front.counts["sentences"] += 1
-            name = _words(answer.outputs, "intent")
-            said = _words(answer.outputs, "text") if "intent" in answer.outputs else _text_of(answer)
+            name = words_of(answer.outputs, "intent")
+            said = words_of(answer.outputs, "text") if "intent" in answer.outputs else text_of(answer)
             if name:
-                await self.send(Intent(name, _entities(answer.outputs.get("entities")), said or None))
+                await self.send(Intent(name, entities_of(answer.outputs.get("entities")), said or None))
             elif recognize or "intent" in answer.outputs:
                 await self.send(NotRecognized(said or None))
             else:
@@ -631,8 +550,8 @@ class WyomingConnection:
         try:
             app = self._app("tts")
             answer = await self.ask("tts", {app.input: text})
-            rate = _rate_of(answer, rate)
-            sound = as_type(_sound_of(answer), "int16", 1.0)
+            rate = rate_of(answer, rate)
+            sound = as_type(sound_of(answer), "int16", 1.0)
             self._front.counts["spoken"] += 1
         except EdgeServeError as error:
             await self._failed("tts", error)
@@ -641,90 +560,3 @@ class WyomingConnection:
         for at in range(0, len(sound), SOUND_STEP):
             await self.send(AudioChunk(rate, WIDTH, 1, sound[at : at + SOUND_STEP].tobytes()))
         await self.send(AudioStop())
-
-
-# --- sound and answers ------------------------------------------------------------------------------------------------
-
-
-def _words(outputs: Mapping[str, Any], name: str) -> str:
-    """An output that is text; nothing where the app answers something else, or nothing."""
-    value = outputs.get(name)
-    return value if isinstance(value, str) else ""
-
-
-def _text_of(answer: Answer) -> str:
-    """Output ``text``, or the first that is text."""
-    names = ["text"] if "text" in answer.outputs else [name for name in answer.outputs if _words(answer.outputs, name)]
-    return _words(answer.outputs, names[0]).strip() if names else ""
-
-
-def _rate_of(answer: Answer, rate: int) -> int:
-    """Output ``rate``, samples a second, or the configured one."""
-    found = answer.outputs.get("rate", rate)
-    try:
-        (told,) = np.asarray(found).reshape(-1).tolist()
-        whole = int(told)
-    except (TypeError, ValueError, OverflowError):
-        told, whole = None, 0
-    if whole != told or not RATE_HZ_MIN <= whole <= RATE_HZ_MAX:
-        expected = f"one whole number from {RATE_HZ_MIN} to {RATE_HZ_MAX}"
-        raise BadInput(f"the app answers rate = {str(found)[:40]!r}; expected {expected}")
-    return whole
-
-
-def _sound_of(answer: Answer) -> NDArray[Any]:
-    """Output ``audio``, or the only array of numbers, flat."""
-    value = answer.outputs.get("audio")
-    if value is None:
-        arrays = [each for each in answer.outputs.values() if isinstance(each, np.ndarray) and each.ndim]
-        value = arrays[0] if len(arrays) == 1 else None
-    if value is None or np.asarray(value).dtype.kind not in "fi":
-        raise BadInput(f"the app answers {', '.join(answer.outputs) or 'nothing'}; expected audio, int16 or float32")
-    return np.nan_to_num(np.asarray(value).reshape(-1))
-
-
-def _entities(value: Any) -> List[Entity]:
-    """Output ``entities``: JSON text of an object, name -> value."""
-    if value is None or isinstance(value, str) and not value:
-        return []
-    try:
-        table = json.loads(value) if isinstance(value, (str, bytes)) else dict(value)
-        return [Entity(str(name), each) for name, each in table.items()]
-    except (ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise BadInput(f"output entities is no JSON object of names and values: {error}") from None
-
-
-@asynccontextmanager
-async def announced(where: str, name: str, host: str, port: int) -> AsyncIterator[None]:
-    """While this lasts, Home Assistant finds the front (mDNS) by a name, which stands ``where``. Without a name nothing
-    is announced. Raises :class:`ConfigError`."""
-    if not name:
-        yield
-        return
-    from zeroconf import BadTypeInNameException, InterfaceChoice
-    from zeroconf.asyncio import AsyncServiceInfo, AsyncZeroconf
-
-    anywhere = host in ("0.0.0.0", "::")
-    address = _own_address() if anywhere else socket.gethostbyname(host)
-    try:
-        service = AsyncServiceInfo(
-            SERVICE, f"{name}.{SERVICE}", addresses=[socket.inet_aton(address)], port=port, server=f"{name}.local."
-        )
-    except BadTypeInNameException as error:
-        raise ConfigError(f"{where} = {name!r}: mDNS has no such name ({error})") from None
-    zeroconf = AsyncZeroconf(interfaces=InterfaceChoice.Default if anywhere else [address])
-    try:
-        await zeroconf.async_register_service(service, allow_name_change=True)
-        if service.name != f"{name}.{SERVICE}":
-            log.warning("%s = %r is taken on this network: announced as %s", where, name, service.name)
-        yield
-        await zeroconf.async_unregister_service(service)
-    finally:
-        await zeroconf.async_close()
-
-
-def _own_address() -> str:
-    """The address under which other machines of the network see this one: that of the way to mDNS's group."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way:
-        way.connect(("224.0.0.251", 5353))  # sends nothing
-        return str(way.getsockname()[0])

@@ -24,7 +24,8 @@ from wyoming.handle import Handled, NotHandled
 from wyoming.intent import Intent, Recognize
 from wyoming.tts import Synthesize
 
-from edgeserve.fronts.wyoming import PART_BYTES_MAX, Voice, WyomingFront
+from edgeserve.fronts.wyoming import Voice, WyomingFront
+from edgeserve.fronts.wyoming_events import PART_BYTES_MAX
 
 SORRY = "a sentence that is not handled; Home Assistant waits for no other event"
 

@@ -27,8 +27,10 @@ from edgeserve.client import AsyncClient
 
 aiomqtt = pytest.importorskip("aiomqtt", reason="the front needs aiomqtt: pip install '.[mqtt]'")
 
-from edgeserve.fronts import mqtt  # noqa: E402
+from edgeserve.fronts import mqtt, mqtt_settings  # noqa: E402
+from edgeserve.fronts.home_assistant import device_of  # noqa: E402
 from edgeserve.fronts.mqtt import Mqtt, MqttFront  # noqa: E402
+from edgeserve.fronts.mqtt_settings import host_name  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 FUNCTIONS = """
@@ -192,7 +194,7 @@ def test_readings_that_are_known_are_told_in_home_assistants_units():
     monitors = {"first": {"readings": None}, "second": {"readings": readings}}
     stats = {"open": 2, "device": {"monitors": monitors}, "lanes": {"gpu0": {"busy": 0.25}}}
     known = {"temperature_c": 61.2, "power_w": 12.0, "gpu_load": 50.0, "memory_available_bytes": 3072.0}
-    assert mqtt._device_of(stats) == {"open": 2, "lanes": {"gpu0": 25.0}, **known}
+    assert device_of(stats) == {"open": 2, "lanes": {"gpu0": 25.0}, **known}
 
 
 def test_what_an_earlier_start_announced_and_this_one_does_not_goes(runtime, port):
@@ -449,7 +451,7 @@ def test_the_pause_is_short_again_after_a_minute_of_connection(runtime, monkeypa
 
 def test_the_name_of_a_front_is_its_hosts(monkeypatch):
     for host, name in (("pi.local", "pi"), ("Küche 1", "K-che-1"), ("", "edgeserve")):
-        monkeypatch.setattr(mqtt.socket, "gethostname", lambda host=host: host)
+        monkeypatch.setattr(mqtt_settings.socket, "gethostname", lambda host=host: host)
         assert Mqtt().name == name
 
 
@@ -513,7 +515,7 @@ def test_the_command_ends_on_a_signal(runtime, port):
         "double",
     ]
     process = subprocess.Popen([*command, "--broker", f"127.0.0.1:{port}"], stderr=subprocess.PIPE, text=True)
-    assert f"as edgeserve/{mqtt.host_name()}" in process.stderr.readline()
+    assert f"as edgeserve/{host_name()}" in process.stderr.readline()
     process.send_signal(signal.SIGTERM)
     assert "nothing asked" in process.communicate(timeout=20)[1] and process.returncode == 0
 

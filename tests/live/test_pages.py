@@ -204,6 +204,34 @@ def frigate_sees(walk):
     assert found[0, 1] > 0.4
 
 
+def test_the_keys_of_the_page_let_a_robot_in():
+    page = (ROOT / "docs" / "guide" / "security.md").read_text(encoding="utf-8").partition("## Keys")[2]
+    server, robot, infer = [line for block in blocks(page) for line in block]
+    (table,) = re.findall(r"(?s)```toml\n(.*?)```", page)
+    place = f"tcp://127.0.0.1:{free_port()}"
+    folder = Path(tempfile.mkdtemp(prefix="es"))
+    try:
+        with contextlib.ExitStack() as stack:
+            walk = Walk(folder, stack)
+            walk.step(server)
+            walk.step(robot)
+            (folder / "allowed").mkdir()
+            shutil.copy(folder / "keys" / "robot.key", folder / "allowed")
+            for name in ("robot.key_secret", "server.key"):
+                shutil.copy(folder / "keys" / name, folder)
+            (folder / "hello.py").write_text('def hello(inputs):\n    return {"said": "hello"}\n')
+            model = '[model.hello]\nengine = "python"\nfunction = "hello:hello"\n'
+            model += '[app.hello]\nmodel = "hello"\nslo = "10s"\n'
+            (folder / "edge.toml").write_text(table.replace("tcp://0.0.0.0:5555", place) + model)
+            walk.step("edgeserve serve edge.toml")
+            asked = infer.replace("tcp://192.0.2.7:5555", place)
+            assert "hello" in walk.step(asked)
+            other = asked.replace("robot.key_secret", "keys/server.key_secret") + " 2>&1 || true"
+            assert "said" not in walk.step(other), "a key that is not allowed is let in"
+    finally:
+        shutil.rmtree(folder)
+
+
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(("page", "title"), WALKS)
 def test_a_new_user_gets_through_the_section(page, title):

@@ -39,11 +39,11 @@ from wyoming.wake import Detect, Detection, NotDetected
 from edgeserve.fronts.wyoming import (
     BYTES_MAX,
     CONNECTIONS_OF_ONE_MAX,
-    PART_BYTES_MAX,
     Voice,
     WyomingConnection,
     WyomingFront,
 )
+from edgeserve.fronts.wyoming_events import PART_BYTES_MAX
 
 FUNCTIONS = """
 import json, time
@@ -237,7 +237,7 @@ def test_what_is_refused_or_not_served_is_an_error_and_the_empty_answer(runtime)
         assert (await hear(NotHandled)).text == "Not now."
         assert (await hear(NotRecognized)).text == "Not now."
         await say(Synthesize("x"))
-        assert "--tts" in (await hear(Error)).text
+        assert "the role tts" in (await hear(Error)).text
         await hear(AudioStart)
         await hear(AudioStop)
 

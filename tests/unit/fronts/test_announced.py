@@ -10,7 +10,7 @@ pytest.importorskip("wyoming", reason="the front needs wyoming: pip install '.[w
 pytest.importorskip("zeroconf", reason="announcing needs zeroconf: pip install '.[wyoming]'")
 
 from edgeserve.errors import ConfigError
-from edgeserve.fronts.wyoming import announced
+from edgeserve.fronts.mdns import announced
 
 
 def test_a_name_that_another_front_has_is_changed_and_said(caplog):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("wyoming", reason="the front needs wyoming: pip install '.[wyoming]'")
 
-from edgeserve.fronts.wyoming import SENTENCE_END, TEXT_CHARS_MAX, Sentences
+from edgeserve.fronts.wyoming_events import SENTENCE_END, TEXT_CHARS_MAX, Sentences
 
 
 @given(st.text("ab.!? \n"), st.lists(st.integers(0, 40)))
