@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import logging
 import time
+from dataclasses import replace
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from edgeserve.config.profile_record import Profile
+from edgeserve.config.readers import AUTO
 from edgeserve.config.schema import Config, DeviceConfig
 from edgeserve.device.boards import Board, detect_board
 from edgeserve.device.changes import ChangeFilter, Report
@@ -34,6 +36,10 @@ SourcesOf = Callable[[Board, int], Sequence[DeviceSource]]
 
 INTERVAL_NS = 500 * NS_PER_MS
 """Between two readings while serving; slow sensors are read once a second at most."""
+
+
+HEADROOM_BYTES = 512 * 10**6
+"""The memory of a board that stays free: its GPU takes from the same, and the system must have room to answer."""
 
 
 class DeviceWatch:
@@ -125,6 +131,17 @@ def card_free_bytes(index: int) -> Optional[int]:
         return source.read(0).gpu_memory_free_bytes
     finally:
         source.close()
+
+
+def with_headroom(config: Config) -> Config:
+    """The configuration with a size for ``headroom = "auto"``: none but for a GPU that shares the host's memory."""
+    size = HEADROOM_BYTES if detect_board().is_jetson else 0
+    devices = {
+        name: replace(device, headroom_bytes=size if device.kind == "cuda" else 0)
+        for name, device in config.devices.items()
+        if device.headroom_bytes == AUTO
+    }
+    return replace(config, devices={**config.devices, **devices})
 
 
 class _Listener:

@@ -9,15 +9,17 @@ million: decisions are the same on every Python. ``docs/guide/batch-times.md`` s
 from __future__ import annotations
 
 import math
-from typing import Dict, List, Mapping, NamedTuple, Sequence, Tuple
+from typing import TYPE_CHECKING, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
 from edgeserve.config.profile_record import QUANTILES, Clocks, Timing
-from edgeserve.sched.latency.clock_speed import ClockSpeed
 from edgeserve.sched.latency.declared import DeclaredShare
 from edgeserve.sched.latency.window import Window
 from edgeserve.sched.latency.work_time import WorkTime
 from edgeserve.sched.requests.work import MILLI
 from edgeserve.units import FOREVER_NS, NS_PER_MS, PPM
+
+if TYPE_CHECKING:
+    from edgeserve.sched.latency.clock_speed import ClockSpeed  # imported where a profile names its clocks
 
 EXPECTED, PROFILE, START, ASSUMED, LIVE = "expected", "profile", "start-up", "assumed", "live"
 """The basis of an estimate: ``[model.NAME.expected]``, a profile, a few runs at start-up, nothing (an input to try
@@ -130,7 +132,7 @@ class BatchTime:
         self.fixed_ns = fixed_ns or fixed_part_ns(medians_ns)
         self.alone: Mapping[str, Sequence[int]] = alone or {}
         self.speed = 1.0
-        self._clocks = clocks or ClockSpeed()
+        self._clocks = clocks
         self.rest_ns = max(1, rested_ns - medians_ns[self.sizes[0]]) if rested_ns else 0
         self._rests = Window(WINDOW_LEN)
         self._moved_ns = -FOREVER_NS  # when the lane's clocks changed last
@@ -203,7 +205,7 @@ class BatchTime:
         self._windows[size].add(duration_ns, now_ns)
         self._set_estimate(size)
         ratio_ppm = max(1, duration_ns * PPM // self._standard_ns[size])
-        self._follow(now_ns, ratio_ppm)
+        self._ratios.add(ratio_ppm, now_ns)
         before, self._last = self._last, (size, ratio_ppm)
         if before[0] not in (size, 0):  # where only one size runs, nothing tells its own part from the slowdown
             self._compare(before, self._last)
@@ -220,7 +222,7 @@ class BatchTime:
             self._served_due_ns, self._served_size = now_ns + SERVED_EVERY_NS, size
             times_ppm = duration_ns * PPM // max(1, self.seeds[size].median_ns)
             self._served.add(times_ppm)
-            if self._clocks.ran(round(times_ppm / self.speed)):
+            if self._clocks is not None and self._clocks.ran(round(times_ppm / self.speed)):
                 self.set_speed(self._clocks.speed, self._moved_ns)
 
     def forget(self, now_ns: int) -> None:
@@ -240,7 +242,7 @@ class BatchTime:
     def set_clocks(self, clocks: Clocks, speed: float, since_ns: int | None = None) -> None:
         """The lane has these clocks from now on, or from some time after ``since_ns`` on. ``speed`` is the lane's: the
         model's where the clocks of its profile are not known."""
-        if self._clocks.move(clocks):
+        if self._clocks is not None and self._clocks.move(clocks):
             self._moved_ns = self.observed_ns if since_ns is None else since_ns
             speed = self._clocks.speed
         if speed != self.speed:
@@ -327,10 +329,6 @@ class BatchTime:
         return self._ratios.count
 
     # --- learning -----------------------------------------------------------------------------------------------------
-
-    def _follow(self, now_ns: int, ratio_ppm: int) -> None:
-        """A batch took so many times its standard time."""
-        self._ratios.add(ratio_ppm, now_ns)
 
     def _compare(self, one: Tuple[int, int], other: Tuple[int, int]) -> None:
         """Compare the sizes of two successive batches (size, ratio) without the slowdown of both: one takes the more of
