@@ -18,6 +18,7 @@ from edgeserve.config.schema import Config, DeviceConfig
 from edgeserve.device.boards import Board, detect_board
 from edgeserve.device.changes import ChangeFilter, Report
 from edgeserve.device.events import DeviceEvents
+from edgeserve.device.memory import MemorySource
 from edgeserve.device.monitor import Monitor
 from edgeserve.device.nvml import NvmlSource
 from edgeserve.device.source import DeviceSource
@@ -121,14 +122,16 @@ def bus_id_of(index: int) -> str:
 
 
 def card_free_bytes(index: int) -> Optional[int]:
-    """The free bytes of a CUDA device's memory, read without a CUDA context. ``None`` on a board, whose memory
-    is the host's, and where NVML does not tell."""
-    bus_id = "" if detect_board().is_jetson else bus_id_of(index)
-    if not bus_id:
+    """The free bytes of a CUDA device's memory, read without a CUDA context: a board's is the host's. ``None`` where
+    nothing tells."""
+    on_board = detect_board().is_jetson
+    bus_id = "" if on_board else bus_id_of(index)
+    if not on_board and not bus_id:
         return None
-    source = NvmlSource(bus_id=bus_id)
+    source: DeviceSource = MemorySource() if on_board else NvmlSource(bus_id=bus_id)
     try:
-        return source.read(0).gpu_memory_free_bytes
+        state = source.read(0)
+        return state.memory_available_bytes if on_board else state.gpu_memory_free_bytes
     finally:
         source.close()
 
