@@ -135,7 +135,6 @@ FRONT_EXCEPTIONS = {
     "fronts.http.kserve_routes": {"config.gone"},
     "fronts.http.page_routes": {"taps.timeline", "taps.trace"},  # the page's timeline
     "fronts.http.grpc_service": {"texts"},  # tensors of texts
-    "fronts.http.completion": {"texts"},
     "fronts.http.tensors": {"texts"},
     "fronts.image_apps": {"engines.image"},  # resized as the server resizes
     "fronts.ros_messages": {"engines.image"},

@@ -288,12 +288,9 @@ def _profile(
     kept = () if force else tuple(size for size in sizes if size in before.timings)
     todo = [size for size in sizes if size not in kept]
     examples = {app: config.apps[app].examples for app in entry_nodes(config, model_name)}
-    before_examples = lane_circumstances.get(lane, {}).get("examples", {})
-    alone = {
-        app: times
-        for app, times in before.alone.items()
-        if not force and app in examples and before_examples.get(app) == examples[app]
-    }
+    measured_with = lane_circumstances.get(lane, {}).get("examples", {})
+    is_same = {app: not force and measured_with.get(app) == examples[app] for app in examples}
+    alone = {app: times for app, times in before.alone.items() if is_same.get(app)}
     strangers = [app for app in examples if app not in alone]
     if not (todo or strangers):
         return ModelOutcome(model_name, lane, kept=kept, path=path)
@@ -335,8 +332,8 @@ def _profile(
             measured = _fitted(known, timings, gpu_clocks() if info.device_kind == "cuda" else Clocks())
             profile = _write(path, profile, lane, measured, weights_bytes, work_bytes)
         progress("checking", len(todo))
-        changes, drift = _checked(engine, session, item, sizes, todo[0], timings, clock_ns, rule, stopped)
-        lane_circumstances[lane].update(engine.figures(), changes_ns=changes, drift=drift)
+        found = _checked(engine, session, item, sizes, todo[0], timings, clock_ns, rule, stopped)
+        lane_circumstances[lane].update(engine.figures(), **found)
         rested_ns = measure_rested(session, item, min(sizes), clock_ns, rule, engine.makes_sequences)
         _write(path, profile, lane, replace(profile.lanes[lane], rested_ns=rested_ns), weights_bytes, work_bytes)
         share_modes(path, lane)
@@ -523,15 +520,15 @@ def _checked(
     clock_ns: Callable[[], int],
     rule: StopRule,
     stopped: Callable[[], bool],
-) -> Tuple[Dict[str, List[int]], float]:
-    """What a change of the batch size costs, and the drift: the ``first`` size's median once more after all others over
-    its median before, minus 1. Each takes as long as a batch size may."""
+) -> Dict[str, Any]:
+    """The costs of changes of the batch size, and the drift: the ``first`` size's median once more after all others,
+    over its median before, minus 1. Each takes as long as a batch size may."""
     sequences, again = engine.makes_sequences, StopRule(runs_min=CHECK_RUNS, runs_max=CHECK_RUNS)
     changes = time_changes(session, item, sizes, clock_ns, sequences, _bounded(stopped, rule, clock_ns))
     samples = measure_size(session, item, first, clock_ns, again, _bounded(stopped, rule, clock_ns), sequences)
     before_ns = timings[first].median_ns
     drift = round(summarise(samples).median_ns / before_ns - 1, 4) if samples and before_ns else 0.0
-    return {str(size): list(change) for size, change in changes.items()}, drift
+    return {"changes_ns": {str(size): list(change) for size, change in changes.items()}, "drift": drift}
 
 
 # --- the command ------------------------------------------------------------------------------------------------------

@@ -48,7 +48,7 @@ class GpuClockSource:
         self._files = PolledFiles(root)
         self.folder = gpu_folder(root)
         self.load_file = load_file(root, self.folder)
-        self._top_hz = _top(read_text(root, f"{self.folder}/available_frequencies")) if self.folder else None
+        self._top_hz = top_clock_hz(root, self.folder)
         self._loads: Deque[Tuple[int, float]] = deque(maxlen=64)
         self._held = 0
 
@@ -121,6 +121,7 @@ def load_file(root: str, folder: str) -> str:
     return next((path for path in [*paths, *LOAD_ALIASES] if listing(root, path)), "")
 
 
-def _top(frequencies: str) -> Optional[int]:
-    clocks = [int(word) for word in frequencies.split() if word.isdigit() and len(word) < 20]
-    return max(clocks, default=None)
+def top_clock_hz(root: str, folder: str) -> Optional[int]:
+    """The highest clock that the GPU's folder names."""
+    words = read_text(root, f"{folder}/available_frequencies").split() if folder else []
+    return max([int(word) for word in words if word.isdigit() and len(word) < 20], default=None)

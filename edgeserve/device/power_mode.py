@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Dict, List, Mapping, Optional, Pattern, Tuple
 
 from edgeserve.device.files import PolledFiles, listing, read_text
-from edgeserve.device.gpu_clock import gpu_folder
+from edgeserve.device.gpu_clock import gpu_folder, top_clock_hz
 from edgeserve.device.source import RARE_NS
 from edgeserve.device.state import DeviceState
 
@@ -15,7 +15,6 @@ STATUS = "var/lib/nvpmodel/status"
 CONF = "etc/nvpmodel.conf"
 
 _MODEL = re.compile(r"<\s*POWER_MODEL\s+ID=([0-9]{1,4})\s+NAME=(\S+?)\s*>")
-_DEFAULT = re.compile(r"<\s*PM_CONFIG\s+DEFAULT=([0-9]{1,4})\s*>")
 _SETTING = re.compile(r"\s*([A-Za-z0-9_]+)\s+([A-Za-z0-9_]+)\s+(-?[0-9]{1,18})\s*(?:#.*)?$")
 _STATUS = re.compile(r"pmode:([0-9]{1,4})")
 
@@ -57,10 +56,9 @@ class PowerMode:
 
 @dataclass(frozen=True)
 class PowerModes:
-    """All modes of a board, and the number of the default one."""
+    """All modes of a board."""
 
     modes: Tuple[PowerMode, ...]
-    default: Optional[int] = None
 
     def by_number(self, number: int) -> Optional[PowerMode]:
         """The mode of that number in this file."""
@@ -76,18 +74,15 @@ class PowerModes:
 def parse_conf(text: str) -> PowerModes:
     """The modes of an nvpmodel configuration. What is not understood is left out."""
     modes: List[Tuple[int, str, Dict[Tuple[str, str], int]]] = []
-    default = None
     for line in text.splitlines():
         if line.lstrip().startswith("#"):
             continue
-        model, chosen, setting = _MODEL.search(line), _DEFAULT.search(line), _SETTING.match(line)
+        model, setting = _MODEL.search(line), _SETTING.match(line)
         if model:
             modes.append((int(model.group(1)), model.group(2), {}))
-        elif chosen:
-            default = int(chosen.group(1))
         elif setting and modes:
             modes[-1][2][setting.group(1), setting.group(2)] = int(setting.group(3))
-    return PowerModes(tuple(PowerMode(*mode) for mode in modes), default)
+    return PowerModes(tuple(PowerMode(*mode) for mode in modes))
 
 
 def status_number(text: str) -> Optional[int]:
@@ -121,9 +116,7 @@ class PowerModeSource:
     def __init__(self, root: str = "/") -> None:
         self._files = PolledFiles(root)
         self.modes = read_conf(root)
-        folder = gpu_folder(root)
-        clocks = read_text(root, f"{folder}/available_frequencies").split() if folder else []
-        self._top_hz = max((int(word) for word in clocks if word.isdigit() and len(word) < 20), default=None)
+        self._top_hz = top_clock_hz(root, gpu_folder(root))
 
     def read(self, now_ns: int) -> DeviceState:
         """The mode's name and the highest GPU clock that it allows."""

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import logging
 import time
+from dataclasses import replace
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from edgeserve.config.profile_record import Profile
+from edgeserve.config.readers import AUTO
 from edgeserve.config.schema import Config, DeviceConfig
 from edgeserve.device.boards import Machine, detect_board
 from edgeserve.device.changes import ChangeFilter, ChangeReport
 from edgeserve.device.events import DeviceEvents
+from edgeserve.device.memory import MemorySource
 from edgeserve.device.monitor import Monitor
 from edgeserve.device.nvml import NvmlSource
 from edgeserve.device.source import DeviceSource
@@ -34,6 +37,10 @@ SourcesOf = Callable[[Machine, int], Sequence[DeviceSource]]
 
 INTERVAL_NS = 500 * NS_PER_MS
 """Between two readings while serving; slow sensors are read once a second at most."""
+
+
+HEADROOM_BYTES = 512 * 10**6
+"""The memory of a board that stays free: its GPU takes from the same, and the system must have room to answer."""
 
 
 class DeviceWatch:
@@ -115,16 +122,29 @@ def bus_id_of(index: int) -> str:
 
 
 def card_free_bytes(index: int) -> Optional[int]:
-    """The free bytes of a CUDA device's memory, read without a CUDA context. ``None`` on a board, whose memory
-    is the host's, and where NVML does not tell."""
-    bus_id = "" if detect_board().is_jetson else bus_id_of(index)
-    if not bus_id:
+    """The free bytes of a CUDA device's memory, read without a CUDA context: a board's is the host's. ``None`` where
+    nothing tells."""
+    on_board = detect_board().is_jetson
+    bus_id = "" if on_board else bus_id_of(index)
+    if not on_board and not bus_id:
         return None
-    source = NvmlSource(bus_id=bus_id)
+    source: DeviceSource = MemorySource() if on_board else NvmlSource(bus_id=bus_id)
     try:
-        return source.read(0).gpu_memory_free_bytes
+        state = source.read(0)
+        return state.memory_available_bytes if on_board else state.gpu_memory_free_bytes
     finally:
         source.close()
+
+
+def with_headroom(config: Config) -> Config:
+    """The configuration with a size for ``headroom = "auto"``: none but for a GPU that shares the host's memory."""
+    size = HEADROOM_BYTES if detect_board().is_jetson else 0
+    devices = {
+        name: replace(device, headroom_bytes=size if device.kind == "cuda" else 0)
+        for name, device in config.devices.items()
+        if device.headroom_bytes == AUTO
+    }
+    return replace(config, devices={**config.devices, **devices})
 
 
 class _Listener:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Sequence
 
-from edgeserve.config.profile_record import Profile
-from edgeserve.config.readers import AUTO
 from edgeserve.config.schema import Config
 from edgeserve.device import signs
 from edgeserve.live.device_news import board_table
 
 if TYPE_CHECKING:
+    from edgeserve.config.profile_record import Profile
     from edgeserve.live.device_watch import DeviceWatch
 
 
@@ -43,22 +41,13 @@ def _board() -> Dict[str, Any]:
     return board_table(detect_board())
 
 
-HEADROOM_BYTES = 512 * 10**6
-"""The memory of a board that stays free: its GPU takes from the same, and the system must have room to answer."""
-
-
 def with_headroom(config: Config) -> Config:
-    """The configuration with a size for ``headroom = "auto"``: none but for a GPU that shares the host's memory."""
-    from edgeserve.device.boards import detect_board
+    """See :func:`edgeserve.live.device_watch.with_headroom`."""
+    if all(device.kind != "cuda" for device in config.devices.values()):
+        return config
+    from edgeserve.live import device_watch
 
-    shares = any(device.kind == "cuda" for device in config.devices.values()) and detect_board().is_jetson
-    devices = {
-        name: replace(device, headroom_bytes=HEADROOM_BYTES if shares and device.kind == "cuda" else 0)
-        if device.headroom_bytes == AUTO
-        else device
-        for name, device in config.devices.items()
-    }
-    return replace(config, devices=devices)
+    return device_watch.with_headroom(config)
 
 
 def card_free_bytes(index: int) -> Optional[int]:

@@ -116,7 +116,7 @@ def _register_plugins(library: Library) -> None:
 def layer_recorder(library: Library) -> Any:
     """A profiler of the library's own type; ``times`` has (layer, nanoseconds) of each run, in turn."""
 
-    class Recorder(library.trt.IProfiler):  # type: ignore[name-defined,misc]
+    class LayerTimes(library.trt.IProfiler):  # type: ignore[name-defined,misc]
         def __init__(self) -> None:
             library.trt.IProfiler.__init__(self)
             self.times: List[Tuple[str, int]] = []
@@ -124,14 +124,14 @@ def layer_recorder(library: Library) -> Any:
         def report_layer_time(self, layer_name: str, ms: float) -> None:
             self.times.append((layer_name, int(ms * NS_PER_MS)))
 
-    return Recorder()
+    return LayerTimes()
 
 
 def output_places(library: Library) -> Any:
     """An allocator of the library's own type, for outputs whose shape depends on values. ``places`` are the memory that
     each may have, as ``(pointer, bytes)``; ``shapes`` what TensorRT has told while it enqueued."""
 
-    class Places(library.trt.IOutputAllocator):  # type: ignore[name-defined,misc]
+    class OutputPlaces(library.trt.IOutputAllocator):  # type: ignore[name-defined,misc]
         def __init__(self) -> None:
             library.trt.IOutputAllocator.__init__(self)
             self.places: Dict[str, Tuple[int, int]] = {}
@@ -147,7 +147,7 @@ def output_places(library: Library) -> Any:
         def notify_shape(self, tensor_name: str, shape: Any) -> None:
             self.shapes[tensor_name] = tuple(int(dim) for dim in shape)
 
-    return Places()
+    return OutputPlaces()
 
 
 def _make_log(trt: Any) -> Any:

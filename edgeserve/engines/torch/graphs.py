@@ -25,7 +25,7 @@ Key = Tuple[Any, ...]
 """A form of inputs: name, shape and type of each, and the value of one that the network takes as a number."""
 
 
-class Captured(NamedTuple):
+class CapturedCall(NamedTuple):
     """A graph with the memory that it reads and writes."""
 
     graph: Any
@@ -53,7 +53,7 @@ class Graphs:
         self._numbers = numbers  # inputs that stay on the host
         self._pool: Any = None
         self._runs: Dict[Key, int] = {}
-        self._captured: OrderedDict[Key, Captured] = OrderedDict()
+        self._captured: OrderedDict[Key, CapturedCall] = OrderedDict()
         self._captures = True
 
     def run(self, feeds: Dict[str, torch.Tensor]) -> List[torch.Tensor]:
@@ -103,7 +103,7 @@ class Graphs:
             return None
         self._pool = graph.pool() if self._pool is None else self._pool
         del self._runs[key]
-        self._captured[key] = Captured(graph, inputs, outputs)
+        self._captured[key] = CapturedCall(graph, inputs, outputs)
         self.counts.captured += 1
         if len(self._captured) > self._kept:
             self._captured.popitem(last=False)

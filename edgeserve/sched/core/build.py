@@ -7,14 +7,13 @@ one.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Dict, List, Mapping, NamedTuple, Sequence, Tuple
+from typing import TYPE_CHECKING, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
 from edgeserve.config.profile_record import LaneProfile, Profile, Timing
 from edgeserve.config.schema import AppConfig, Config, ModelConfig
 from edgeserve.errors import ConfigError, ProfileError, did_you_mean
 from edgeserve.sched.core.scheduler import Scheduler
 from edgeserve.sched.latency.batch_time import ASSUMED, EXPECTED, PROFILE, START, BatchTime
-from edgeserve.sched.latency.clock_speed import ClockSpeed
 from edgeserve.sched.latency.timings import timing_constant, timing_of
 from edgeserve.sched.policies import POLICIES, REPLACED
 from edgeserve.sched.policy_api.policy import Policy
@@ -23,6 +22,9 @@ from edgeserve.sched.resources.lanes import Lane
 from edgeserve.sched.resources.model_cache import LOAD_AHEAD_NS, Device, Placement
 from edgeserve.sched.resources.sequences import SequenceModel
 from edgeserve.units import NS_PER_S, NS_PER_US
+
+if TYPE_CHECKING:
+    from edgeserve.sched.latency.clock_speed import ClockSpeed
 
 COPY_RATE_BYTES_PER_S = 12_000_000_000
 """Load-time seed where neither a profile, the model nor the device says: Clockwork's table moves 12.3 GB/s."""
@@ -111,7 +113,7 @@ def build_scheduler(
                 fixed_ns=known.fixed_ns,
                 alone=known.alone,
                 sources={size: seed.source for size, seed in here.items()},
-                clocks=ClockSpeed(known.clocks, known.memory_share),
+                clocks=_clock_speed(known),
                 rested_ns=0 if model.name in (sequences or {}) else known.rested_ns,
             )
     devices = [
@@ -130,6 +132,14 @@ def build_scheduler(
         sequence_models(config, sequences or {}),
         config.server.pending_max,
     )
+
+
+def _clock_speed(known: LaneProfile) -> ClockSpeed | None:
+    if not known.clock_mhz:
+        return None
+    from edgeserve.sched.latency.clock_speed import ClockSpeed
+
+    return ClockSpeed(known.clocks, known.memory_share)
 
 
 def with_sizes(config: Config, sizes: Mapping[str, Sequence[int]]) -> Config:

@@ -9,15 +9,17 @@ million: decisions are the same on every Python. ``docs/guide/batch-times.md`` s
 from __future__ import annotations
 
 import math
-from typing import Dict, List, Mapping, NamedTuple, Sequence, Tuple
+from typing import TYPE_CHECKING, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
 from edgeserve.config.profile_record import QUANTILES, Clocks, Timing
-from edgeserve.sched.latency.clock_speed import ClockSpeed
 from edgeserve.sched.latency.declared import DeclaredShare
 from edgeserve.sched.latency.window import Window
 from edgeserve.sched.latency.work_time import WorkTime
 from edgeserve.sched.requests.work import MILLI
 from edgeserve.units import FOREVER_NS, NS_PER_MS, PPM
+
+if TYPE_CHECKING:
+    from edgeserve.sched.latency.clock_speed import ClockSpeed  # imported where a profile names its clocks
 
 EXPECTED, PROFILE, START, ASSUMED, LIVE = "expected", "profile", "start-up", "assumed", "live"
 """The basis of an estimate: ``[model.NAME.expected]``, a profile, a few runs at start-up, nothing (an input to try
@@ -132,7 +134,7 @@ class BatchTime:
         self._each_ns = max(0, self.seeds[first].median_ns - self.fixed_ns) // first  # that a standard job adds
         self.alone: Mapping[str, Sequence[int]] = alone or {}
         self.speed = 1.0
-        self._clocks = clocks or ClockSpeed()
+        self._clocks = clocks
         self.rest_ns = max(1, rested_ns - medians_ns[self.sizes[0]]) if rested_ns else 0
         self._rests = Window(WINDOW_LEN)
         self._moved_ns = -FOREVER_NS  # when the lane's clocks changed last
@@ -225,7 +227,7 @@ class BatchTime:
             self._served_due_ns, self._served_size = now_ns + SERVED_EVERY_NS, size
             times_ppm = duration_ns * PPM // max(1, self.seeds[size].median_ns)
             self._served.add(times_ppm)
-            if self._clocks.ran(round(times_ppm / self.speed)):
+            if self._clocks is not None and self._clocks.ran(round(times_ppm / self.speed)):
                 self.set_speed(self._clocks.speed, self._moved_ns)
 
     def forget(self, now_ns: int) -> None:
@@ -246,7 +248,7 @@ class BatchTime:
     def set_clocks(self, clocks: Clocks, speed: float, since_ns: int | None = None) -> None:
         """The lane has these clocks from now on, or from some time after ``since_ns`` on. ``speed`` is the lane's: the
         model's where the clocks of its profile are not known."""
-        if self._clocks.move(clocks):
+        if self._clocks is not None and self._clocks.move(clocks):
             self._moved_ns = self.observed_ns if since_ns is None else since_ns
             speed = self._clocks.speed
         if speed != self.speed:

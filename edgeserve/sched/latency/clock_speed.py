@@ -19,9 +19,6 @@ APART = 0.1
 """Two settings tell the share where the ratio of the two clocks differs by more than this between them."""
 
 
-UNKNOWN = Clocks()
-
-
 class Setting(NamedTuple):
     """What batches took at one setting of the clocks: ``compute`` and ``memory`` are the profile's clocks over those of
     the setting, ``times`` is the time of a batch over the profile's."""
@@ -47,7 +44,7 @@ class ClockSpeed:
 
     __slots__ = ("base", "share", "_now", "_before", "_times")
 
-    def __init__(self, base: Clocks = UNKNOWN, share: float = 0.0) -> None:
+    def __init__(self, base: Clocks, share: float = 0.0) -> None:
         self.base = base
         self.share = share
         self._now = Setting(1.0, 1.0, 1.0)
@@ -60,8 +57,8 @@ class ClockSpeed:
         return 1.0 / ((1.0 - self.share) * self._now.compute + self.share * self._now.memory)
 
     def move(self, now: Clocks) -> bool:
-        """The lane has these clocks from now on. False where they, or the profile's, are not known."""
-        if not self.base.compute_mhz or not now.compute_mhz:
+        """The lane has these clocks from now on. False where the computing one is not known."""
+        if not now.compute_mhz:
             return False
         memory = self.base.memory_mhz / now.memory_mhz if now.memory_mhz and self.base.memory_mhz else 1.0
         if len(self._times.values) == SETTLED:
@@ -74,8 +71,6 @@ class ClockSpeed:
     def ran(self, times_ppm: int) -> bool:
         """A batch took so many millionths of its profiled time at the present clocks. True if the share, and so the
         speed, is another one now: once per setting at most."""
-        if not self.base.compute_mhz:
-            return False
         self._times.add(times_ppm)
         if len(self._times.values) < SETTLED or self._before is None:
             return False

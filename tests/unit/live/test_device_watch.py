@@ -104,7 +104,8 @@ def test_the_free_memory_of_a_card_is_asked_of_nvml_where_it_lies_on_the_bus(mon
     monkeypatch.setattr(device_watch, "detect_board", lambda: CARD)
     assert device_watch.card_free_bytes(1) == 1 << 30
     monkeypatch.setattr(device_watch, "detect_board", lambda: ORIN)
-    assert device_watch.card_free_bytes(0) is None, "the host's memory"
+    monkeypatch.setattr(device_watch.MemorySource, "read", lambda *_: DeviceState(memory_available_bytes=3 << 30))
+    assert device_watch.card_free_bytes(0) == 3 << 30, "the host's memory, which the context takes too"
     assert asked == ["0000:64:00.0"]
 
 

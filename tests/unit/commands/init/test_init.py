@@ -16,7 +16,6 @@ from edgeserve.commands.init.roles import GUESS_BYTES_MAX, NoBatchAxis, model_na
 from edgeserve.commands.init.slo import choose_slo, read_rates, round_up
 from edgeserve.commands.init.trial import worthwhile
 from edgeserve.config.loading import load_config, parse_config
-from edgeserve.device import boards
 from edgeserve.device.boards import KINDS, Machine
 from edgeserve.engines.describe import FileDescription, describe
 from edgeserve.engines.gguf import read_header
@@ -24,6 +23,7 @@ from edgeserve.engines.lm.lm_options import KNOWN_OPTIONS
 from edgeserve.engines.ports import Port
 from edgeserve.engines.tensorrt import tensorrt_engine as engine_module
 from edgeserve.errors import ConfigError, EngineError
+from edgeserve.live import device_watch
 from edgeserve.live.sensors import with_headroom
 from edgeserve.runtime import Runtime
 from edgeserve.sched.core.build import build_scheduler
@@ -512,7 +512,7 @@ def test_a_gguf_file_is_served_on_the_gpu_where_library_and_machine_have_one(
 def test_a_board_keeps_memory_free_for_everything_else(tmp_path, llama, monkeypatch, kind, headroom):
     monkeypatch.setenv("LLAMA_DOUBLE_GPU", "1")
     monkeypatch.setattr(trial, "has_nvidia_gpu", lambda: True)
-    monkeypatch.setattr(boards, "detect_board", lambda: Machine(KINDS[kind]))
+    monkeypatch.setattr(device_watch, "detect_board", lambda: Machine(KINDS[kind]))
     out = str(tmp_path / "edge.toml")
     assert cli.main(["init", "--here", tiny_gguf(tmp_path), "--out", out]) == 0
     written, unmeasured = load_config(out), {("tiny", "gpu0"): {1: [], 2: []}}

@@ -26,7 +26,9 @@ def true_ms(share, clocks):
 
 
 def model(share=0.0, base=PROFILED):
-    return BatchTime("m", "gpu0", {1: timing_constant(20 * MS)}, (1,), clocks=ClockSpeed(base, share))
+    return BatchTime(
+        "m", "gpu0", {1: timing_constant(20 * MS)}, (1,), clocks=ClockSpeed(base, share) if base.compute_mhz else None
+    )
 
 
 def serve(latency, begins_ms, share, clocks, batches=15, every_ms=120):
