@@ -7,9 +7,7 @@ from typing import Any, Dict, List, Optional
 
 from edgeserve.config.profile_record import Clocks
 from edgeserve.config.schema import DeviceConfig
-from edgeserve.device.events import readings_of
 from edgeserve.device.files import listing, read_text
-from edgeserve.device.filter import BUSY_LOAD, working_clocks
 from edgeserve.device.power_mode import current_mode
 from edgeserve.device.sources import sources_for
 from edgeserve.device.state import DeviceState, merged
@@ -70,6 +68,9 @@ def circumstances(root: str = "/") -> Dict[str, Any]:
 
 def gpu_clocks(root: str = "/") -> Clocks:
     """The clocks with which the GPU works now, as a server's monitor takes them; 0.0 where nothing tells one."""
+    from edgeserve.device.events import readings_of  # what serves without a GPU needs none of it
+    from edgeserve.device.filter import BUSY_LOAD, working_clocks
+
     readings = readings_of(device_state(root), DeviceConfig("gpu", kind="cuda"), on_card=False)
     return working_clocks(readings, readings.load is not None and readings.load >= BUSY_LOAD)
 

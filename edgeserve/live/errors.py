@@ -11,7 +11,6 @@ import re
 import traceback
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple, TypeVar
 
-from edgeserve.config.plain_text import one_line
 from edgeserve.errors import (
     BadInput,
     Cancelled,
@@ -192,6 +191,8 @@ class EngineFailures:
 def _trace(error: BaseException) -> str:
     """The traceback, cut, on indented lines of their own: no text in it can look like a record of the log. That of the
     cause, where the engine made its error of another."""
+    from edgeserve.config.plain_text import one_line  # where something failed
+
     raised = error.__cause__ or error
     try:
         lines = traceback.format_exception(type(raised), raised, raised.__traceback__)
