@@ -248,12 +248,14 @@ class MqttFront(Front):
         level, _, who = topic[len(self._base) + len("/ask/") :].partition("/")
         place = f"{self._base}/answer/{topic[len(self._base) + len('/ask/') :]}"
         app = next((each for each in self._options.ask if topic_part(each) == level), None)
-        if app is None:
-            return  # the configuration does not allow it
         try:
             origin = self._origin(who)
             try:
                 self._check_room(origin)
+                if app is None:
+                    level, asked = level[:128], self._options.ask
+                    where = self._options.where("ask")
+                    raise UnknownApp(f"no app {level!r} is asked here{nearest(level, asked)}; {where} names them")
                 check_size("a question", payload)
                 inputs = inputs_from_json(app, self._apps[app]["inputs"], payload)
             finally:

@@ -346,6 +346,8 @@ class WyomingConnection:
     async def send(self, event: Eventable) -> None:
         """One event to the client, whole."""
         async with self._sending:
+            if self._writer.transport.is_closing():  # asyncio's own error for that is an AttributeError
+                raise ConnectionResetError("the client has gone")
             await async_write_event(event.event(), self._writer)
 
     def begin(self, work: Awaitable[None]) -> asyncio.Task[None]:

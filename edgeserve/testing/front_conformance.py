@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import tempfile
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, AsyncIterator, Awaitable, Callable, ClassVar, Dict, Iterator, Mapping, Optional, Tuple
 
 import numpy as np
@@ -134,6 +134,14 @@ class FrontConformance:
         front_functions.gate.clear()
         return _Served(self._tables())
 
+    @contextmanager
+    def _occupied(self, server: Runtime, app: str) -> Iterator[None]:
+        """While another client's request is at an app that waits."""
+        with Client(server.endpoints[0]) as client:
+            client.submit(app, front_functions.inputs)
+            asyncio.run(until(lambda: server.stats()["apps"][app]["open"] >= 1))
+            yield
+
     def _tables(self) -> Dict[str, Any]:
         app = {"slo": "10s", "inputs": dict(self.INPUTS), **self.APP}
         models = {
@@ -218,15 +226,13 @@ class FrontConformance:
     def test_a_late_answer(self, server: Runtime) -> None:
         """A request whose deadline passes while it waits for its lane."""
         front_functions.gate.clear()
-        with Client(server.endpoints[0]) as client:
-            client.submit("blocks", front_functions.inputs)
+        with self._occupied(server, "blocks"):
             self.ends_as(server, "late", LATE)
 
     def test_a_refusal(self, server: Runtime) -> None:
         """A request to an app that has as many as it takes."""
         front_functions.gate.clear()
-        with Client(server.endpoints[0]) as client:
-            client.submit("full", front_functions.inputs)
+        with self._occupied(server, "full"):
             self.ends_as(server, "full", REFUSED)
 
     def test_a_failure(self, server: Runtime) -> None:
@@ -244,7 +250,8 @@ class FrontConformance:
                     assert await within(self.ask(place, "odd"))
                 front_functions.odd.clear()
                 front_functions.odd.update(self.OUTPUTS)
-                assert await within(self.ask(place, "odd")) == ANSWERED
+                found = [await within(self.ask(place, "odd")) for _ in range(3)]  # a source has older frames
+                assert ANSWERED in found, found
 
         asyncio.run(run())
         assert [record for record in caplog.records if record.exc_info] == [], "a fault of the front"

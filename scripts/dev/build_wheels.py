@@ -168,7 +168,9 @@ def main() -> int:
     return 1 if build_all(pythons, args.arch, args.level, out) or not pythons else 0
 
 
-def build_all(pythons: Mapping[str, str], archs: Sequence[str], level: str, out: str) -> List[str]:
+def build_all(
+    pythons: Mapping[str, str], archs: Sequence[str], level: str, out: str, with_pure: bool = True
+) -> List[str]:
     """Build, look into and try all of them, and say so; what failed."""
     failures: List[str] = []
     print("found: " + ", ".join(f"{version} {path}" for version, path in pythons.items()), flush=True)
@@ -176,7 +178,7 @@ def build_all(pythons: Mapping[str, str], archs: Sequence[str], level: str, out:
         with tempfile.TemporaryDirectory(prefix="edgeserve-wheels-") as place:
             sources = sources_copied(place)
             builder = environment_of(python, os.path.join(place, "build"), (*compiler(), *BUILD_NEEDS), sources)
-            if number == 0:
+            if number == 0 and with_pure:
                 call([builder, "setup.py", "--quiet", "bdist_wheel", "--dist-dir", out], sources)
             for arch in archs:
                 try:

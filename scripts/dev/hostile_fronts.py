@@ -269,6 +269,8 @@ def main() -> int:
                     growth = after / found["memory_mib_warm"][name] - 1
                     checks.at_most(f"{front}: growth of the {name}'s memory after the first tenth", growth, GROWTH_MAX)
             checks.at_most("exit status of the server", server.process.stop(), 0)
+            log = (folder / "log").read_text(encoding="utf-8")
+            checks.at_most("faults of the server and its fronts in the log", log.count("Traceback"), 0)
         finally:
             server.process.kill()
     return checks.finish(args.json, {"seed": args.seed, "requests": args.requests}, rows=rows)

@@ -256,7 +256,7 @@ def main() -> int:
             except (RuntimeError, subprocess.TimeoutExpired) as error:
                 problems.append(f"Python {name}: {error}")
     if built and not args.pure:
-        problems += build_all(found, args.arch, "2", out)
+        problems += build_all(found, args.arch, "2", out, with_pure=False)
     if built and not problems:
         try:
             print(*publish(found, version, out), sep="\n")

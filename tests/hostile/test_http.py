@@ -120,7 +120,7 @@ def call(bounds: Bounds, parts: Any = ()) -> Call:
 
 
 def test_bodies_that_are_not_complete_have_a_bound_together() -> None:
-    bounds = Bounds(1000, 10.0, 100, Places(2000, "bytes of bodies", "bodies_max", lasting=True), None)
+    bounds = Bounds(HttpConfig(body_bytes_max=1000), Places(2000, "bytes of bodies", "bodies_max", lasting=True), None)
     first, second, third = (call(bounds, [bytes(400), bytes(400)]) for _ in range(3))
     assert len(asyncio.run(first.body())) == 800
     with pytest.raises(Rejected, match="bodies_max"):
@@ -132,7 +132,7 @@ def test_bodies_that_are_not_complete_have_a_bound_together() -> None:
 
 
 def test_json_is_bounded_before_it_is_read() -> None:
-    bounds = Bounds(10**6, 10.0, 1000, Places(10**4, "bytes of bodies", "bodies_max"), None)
+    bounds = Bounds(HttpConfig(json_bytes_max=1000), Places(10**4, "bytes of bodies", "bodies_max"), None)
     with pytest.raises(TooLarge, match="json_max"):
         asyncio.run(call(bounds, [b"[" + b"1," * 600 + b"1]"]).json())
     with pytest.raises(Rejected, match="bodies_max"):  # it counts as what it becomes

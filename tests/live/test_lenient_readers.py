@@ -78,6 +78,7 @@ def form(**fields):
         ),
         (HEAR, form(file=sound(), model="hear", temperature=""), {"Content-Type": "multipart/form-data; boundary=b"}),
     ],
+    ids=("GZIP", "x-gzip", "Identity", "mark", "Form", "float", "null", "sound", "temperature"),
 )
 def test_another_form_means_the_same(front, path, body, headers):
     status, answer = front.ask("POST", path, body, headers)

@@ -18,12 +18,21 @@ async def form_fields(call: Call, body: bytes) -> List[Tuple[str, Union[str, byt
     """The fields of a multipart form: texts, and files as bytes. Raises :class:`Malformed` for any other body: the
     parser has an error of its own for most faults, and Python's for a character set that is unknown or does not fit."""
 
+    scope = dict(call.scope)
+    scope["headers"] = [(key, _lowered(value) if key == b"content-type" else value) for key, value in scope["headers"]]
+
     async def receive() -> Dict[str, Any]:
         return {"type": "http.request", "body": body, "more_body": False}
 
     try:
-        async with Request(dict(call.scope), receive).form(max_files=FORM_PARTS_MAX, max_fields=FORM_PARTS_MAX) as form:
+        async with Request(scope, receive).form(max_files=FORM_PARTS_MAX, max_fields=FORM_PARTS_MAX) as form:
             return [(key, value if isinstance(value, str) else await value.read()) for key, value in form.multi_items()]
     except (HTTPException, MultiPartException, LookupError, ValueError) as error:
         why = getattr(error, "detail", None) or getattr(error, "message", None) or error
         raise Malformed(f"the multipart form cannot be read: {str(why)[:200]}") from None
+
+
+def _lowered(value: bytes) -> bytes:
+    """A content type with the name of the type in small letters: older parsers know no others."""
+    kind, semicolon, rest = value.partition(b";")
+    return kind.lower() + semicolon + rest
