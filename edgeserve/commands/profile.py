@@ -332,14 +332,21 @@ def _profile(
             }
             profile = _write(path, profile, lane, _fitted(timings, load_ns, alone, read_ns), weights_bytes, work_bytes)
         progress("checking", len(todo))
-        lane_circumstances[lane].update(engine.figures())
-        changes = time_changes(session, item, sizes, clock_ns, engine.makes_sequences)
-        lane_circumstances[lane]["changes_ns"] = {str(size): list(change) for size, change in changes.items()}
+        lane_circumstances[lane].update(_how_it_ran(engine, session, item, sizes, clock_ns))
         lane_circumstances[lane]["drift"] = _drift_over_lane(engine, session, item, todo[0], timings[todo[0]], clock_ns)
         _write(path, profile, lane, profile.lanes[lane], weights_bytes, work_bytes)
         return ModelOutcome(model_name, lane, tuple(todo), kept, path=path, alone=tuple(strangers), changed=changed)
     finally:
         engine.unload()
+
+
+def _how_it_ran(
+    engine: Engine, session: Session, item: Values, sizes: Sequence[int], clock_ns: Callable[[], int]
+) -> Dict[str, Any]:
+    """What an engine tells of the batches that were measured, and the cost of changing their size."""
+    told = dict(engine.figures())
+    changes = time_changes(session, item, sizes, clock_ns, engine.makes_sequences)
+    return {**told, "changes_ns": {str(size): list(change) for size, change in changes.items()}}
 
 
 def _measured_before(profile: Profile, lane: str, about: Mapping[str, Any]) -> LaneProfile:
