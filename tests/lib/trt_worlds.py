@@ -17,8 +17,7 @@ from edgeserve.config.schema import ModelConfig
 from edgeserve.engines import make_engine
 from edgeserve.engines.base import Engine, LaneInfo
 from edgeserve.engines.cuda import driver
-from edgeserve.engines.tensorrt import build_process
-from edgeserve.engines.tensorrt import tensorrt_engine as engine
+from edgeserve.engines.tensorrt import build_process, plan_source
 
 MODULE = """import os
 import trt_double
@@ -71,7 +70,7 @@ def world(patch: Any, version: str, in_process: bool = True, **settings: Any) ->
     patch.setenv("TRT_DOUBLE_VERSION", version)
     patch.delitem(sys.modules, "tensorrt", raising=False)
     if in_process:
-        patch.setattr(engine, "build_plan", build_here)
+        patch.setattr(plan_source, "build_plan", build_here)
     with tempfile.TemporaryDirectory() as folder:
         with open(os.path.join(folder, "tensorrt.py"), "w", encoding="ascii") as file:
             file.write(MODULE)  # what `import tensorrt` finds, here and in the process that builds

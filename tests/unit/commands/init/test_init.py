@@ -20,7 +20,7 @@ from edgeserve.engines.describe import FileDescription, describe
 from edgeserve.engines.gguf import read_header
 from edgeserve.engines.lm.lm_engine import KNOWN_OPTIONS
 from edgeserve.engines.port import Port
-from edgeserve.engines.tensorrt import tensorrt_engine as engine_module
+from edgeserve.engines.tensorrt import plan_source
 from edgeserve.errors import ConfigError, EngineError
 from edgeserve.runtime import Runtime
 from edgeserve.units import NS_PER_MS
@@ -351,7 +351,7 @@ def tensorrt(monkeypatch, tmp_path):
 
     monkeypatch.setenv("EDGESERVE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(trial, "has_nvidia_gpu", lambda: True)
-    monkeypatch.setattr(engine_module, "build_plan", trt_worlds.build_here)
+    monkeypatch.setattr(plan_source, "build_plan", trt_worlds.build_here)
     with trt_worlds.world(monkeypatch, "10.3"):
         yield
 
