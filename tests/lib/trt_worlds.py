@@ -11,6 +11,7 @@ import time
 from typing import Any, Dict, Iterator, List
 
 import trt_double
+import trt_names
 from cuda_double import CudaDouble
 
 from edgeserve.config.schema import ModelConfig
@@ -136,7 +137,7 @@ def plan_file(
         **about,
     }
     with open(os.path.join(directory, file), "rb") as onnx, open(os.path.join(directory, name), "wb") as out:
-        out.write(before + trt_double.MAGIC + json.dumps(header).encode() + b"\n" + onnx.read())
+        out.write(before + trt_names.MAGIC + json.dumps(header).encode() + b"\n" + onnx.read())
     return name
 
 
