@@ -42,7 +42,8 @@ from edgeserve.engines.base import (
     with_failures,
 )
 from edgeserve.engines.options import Options
-from edgeserve.engines.ports import PORT_OPTIONS, Port, Ports
+from edgeserve.engines.port import Port
+from edgeserve.engines.ports import PORT_OPTIONS, Ports
 from edgeserve.engines.python import Parts, Route
 from edgeserve.errors import DeviceLost, EngineError, ExampleUnknown, WrongInput, WrongRows
 

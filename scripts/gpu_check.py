@@ -42,7 +42,7 @@ from edgeserve.config.machine import slug
 from edgeserve.device.boards import detect_board
 from edgeserve.device.monitor import Monitor
 from edgeserve.device.sources import sources_for
-from edgeserve.engines.cuda.device import device_info
+from edgeserve.engines.cuda.device_info import device_info
 from edgeserve.engines.cuda.driver import open_driver
 from edgeserve.engines.tensorrt.library import open_library
 from edgeserve.errors import EngineError

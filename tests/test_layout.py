@@ -163,6 +163,8 @@ PUBLISHED_MAY = {"common"}  # rooms of sched/policies that they use
 OPTIONAL = {
     "onnxruntime": {
         "engines.onnx",
+        "engines.onnx_ports",
+        "engines.onnx_providers",
         "engines.onnx_settings",
         "engines.onnx_failures",
         "engines.onnx_libraries",

@@ -8,7 +8,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeserve.engines.ports import LENGTH_NAMES
+from edgeserve.engines.example_item import LENGTH_NAMES
 from edgeserve.errors import BadInput
 
 EXAMPLE_TEXT = "an example"

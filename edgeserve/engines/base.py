@@ -274,7 +274,7 @@ CONTEXT_BYTES_MIN = 300 << 20
 class Footprint(NamedTuple):
     """Bytes a loaded model occupies on its device: its weights, and the working memory of its largest batch, of all
     the lanes' sessions together. ``shared_bytes``, besides: memory of each lane that all its models use in turn, as
-    large as the largest of them needs; how much this one does."""
+    large as the largest of them needs; how much this one takes."""
 
     weights_bytes: int
     work_bytes: int = 0

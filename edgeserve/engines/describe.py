@@ -11,14 +11,14 @@ import os
 from typing import Any, Dict, Mapping, NamedTuple, Tuple
 
 from edgeserve.config.model_files import fault, own_parts
-from edgeserve.engines.ports import Port
+from edgeserve.engines.port import Port
 from edgeserve.errors import EngineError
 
 READERS: Dict[str, str] = {
-    ".onnx": "edgeserve.engines.onnx",
-    ".pt2": "edgeserve.engines.torch.programs",
-    ".pt": "edgeserve.engines.torch.programs",
-    ".torchscript": "edgeserve.engines.torch.programs",
+    ".onnx": "edgeserve.engines.onnx_ports",
+    ".pt2": "edgeserve.engines.torch.describe",
+    ".pt": "edgeserve.engines.torch.describe",
+    ".torchscript": "edgeserve.engines.torch.describe",
     ".gguf": "edgeserve.engines.gguf",
     ".plan": "edgeserve.engines.tensorrt.plan_file",
     ".engine": "edgeserve.engines.tensorrt.plan_file",

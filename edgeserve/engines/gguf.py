@@ -22,7 +22,7 @@ import numpy as np
 from edgeserve.config.files import Remembered
 from edgeserve.config.model_files import GGUF_PART, fault, gguf_parts
 from edgeserve.engines.describe import FileDescription
-from edgeserve.engines.ports import Port
+from edgeserve.engines.port import Port
 from edgeserve.errors import EngineError
 from edgeserve.units import format_size
 

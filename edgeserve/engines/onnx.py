@@ -20,13 +20,11 @@ cores), ``leave_out`` (unused outputs), ``session``, ``optimization_level``, ``c
 from __future__ import annotations
 
 import os
-import re
 from dataclasses import replace
 from typing import Any, Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple, Union
 
 import numpy as np
 import onnxruntime
-from numpy.typing import NDArray
 
 from edgeserve.config.files import resolve_path, sha256_of
 from edgeserve.config.model_files import content_sha256, graph_parts, model_path, stamps, weights_size_bytes
@@ -47,16 +45,16 @@ from edgeserve.engines.base import (
 from edgeserve.engines.cuda.device import CudaDevice
 from edgeserve.engines.cuda.driver import open_driver
 from edgeserve.engines.cuda.status import of_model
-from edgeserve.engines.describe import FileDescription
 from edgeserve.engines.host_session import HostSession
 from edgeserve.engines.image import ImageForm, frame_shape, image_library, prepared_model, read_image
 from edgeserve.engines.onnx_binding import BoundModel, BoundSession
-from edgeserve.engines.onnx_cache import is_place, machine, placed, tensorrt_cache
+from edgeserve.engines.onnx_cache import is_place, machine, placed
 from edgeserve.engines.onnx_failures import failed_by_device, failed_on, not_loaded
 from edgeserve.engines.onnx_layers import node_times
-from edgeserve.engines.onnx_libraries import missing_library, preload
+from edgeserve.engines.onnx_libraries import preload
+from edgeserve.engines.onnx_ports import lengths_that_differ, ports_of, usual_shapes
+from edgeserve.engines.onnx_providers import GPU_PROVIDERS, PROVIDER_NAMES, asked_providers, check_available, check_used
 from edgeserve.engines.onnx_settings import (
-    LOG_FATAL_ONLY,
     SESSION_OPTIONS,
     Arena,
     OnnxThreads,
@@ -67,10 +65,11 @@ from edgeserve.engines.onnx_settings import (
     threads_of,
 )
 from edgeserve.engines.options import Options
-from edgeserve.engines.ports import PORT_OPTIONS, PackedBatch, Port, Ports
+from edgeserve.engines.port import Port
+from edgeserve.engines.ports import PORT_OPTIONS, WORK_PER_INPUT_BYTE, PackedBatch, Ports
 from edgeserve.engines.python import import_function
 from edgeserve.engines.worker import worker_of
-from edgeserve.errors import ConfigError, DeviceMissing, EngineError, WrongInput, WrongRows, nearest
+from edgeserve.errors import DeviceMissing, EngineError, WrongInput, WrongRows, nearest
 
 KNOWN_OPTIONS = (
     "providers",
@@ -85,23 +84,6 @@ KNOWN_OPTIONS = (
     "settings",
     *PORT_OPTIONS,
 )
-
-PROVIDER_NAMES = {
-    "cpu": "CPUExecutionProvider",
-    "cuda": "CUDAExecutionProvider",
-    "tensorrt": "TensorrtExecutionProvider",
-}
-
-GPU_PROVIDERS = ("CUDAExecutionProvider", "TensorrtExecutionProvider")
-
-CUDA_DEFAULTS = {"arena_extend_strategy": "kSameAsRequested", "cudnn_conv_algo_search": "HEURISTIC"}
-"""ONNX Runtime would double its memory each time it grows: on a device that several models share, what one does not
-need another does. And it would time every algorithm of a convolution for each new batch size, 300 to 1,300 ms
-(PaddlePaddle/PaddleX#5057); cuDNN's own choice is there at once and as fast."""
-
-WORK_PER_INPUT_BYTE = 32
-"""Estimated working memory per byte of the largest batch's inputs, until a profile has measured it: between 12 and 41
-for the reader demo's three convolutional networks (docs/guide/profiling.md)."""
 
 Model = Union[str, bytes]
 """A network: its file, or what would stand in one."""
@@ -143,7 +125,7 @@ class OnnxEngine(Engine):
         self._footprint = Footprint(0)
 
     def check(self) -> None:
-        self._check_providers()
+        check_available(self._name, self._asked)
         if self._image is not None:
             image_library(f"model {self._name!r}")
 
@@ -153,7 +135,7 @@ class OnnxEngine(Engine):
             return self._footprint
         path = model_path(self._model, self._directory)
         before = stamps(graph_parts(path))
-        self._check_providers()
+        check_available(self._name, self._asked)
         if self._asked[0][0] in GPU_PROVIDERS:
             preload()
         network: Model = path
@@ -187,7 +169,7 @@ class OnnxEngine(Engine):
 
     def _take(self, path: str, session: Any, image: Optional[ImageForm], copies: int) -> None:
         """Check what was loaded, so many times, against the configuration."""
-        inputs = _ports_of(session, "input", self._name)
+        inputs = ports_of(session, "input", self._name)
         shapes = usual_shapes(session, inputs) if image is None else {image.input: frame_shape(image)}
         model = replace(self._model, shapes={**shapes, **self._model.shapes})
         ports = self._made_ports(model, session, inputs)
@@ -224,7 +206,7 @@ class OnnxEngine(Engine):
 
     def _served(self, session: Any) -> List[Port]:
         """The outputs without the ones that the configuration leaves out."""
-        outputs = _ports_of(session, "output", self._name)
+        outputs = ports_of(session, "output", self._name)
         names = [node.name for node in session.get_outputs()]
         for name in self._left_out:
             if name not in names:
@@ -390,16 +372,6 @@ class OnnxEngine(Engine):
         model.run_options = onnxruntime.RunOptions()
         model.run_options.add_run_config_entry("disable_synchronize_execution_providers", "1")
 
-    def _check_providers(self) -> None:
-        available = onnxruntime.get_available_providers()
-        for provider, _ in self._asked:
-            if provider not in available:
-                raise EngineError(
-                    f"model {self._name!r}: provider {provider} is not in this build of onnxruntime "
-                    f"{onnxruntime.__version__} (it has {', '.join(available)}); install a build that "
-                    f"has it, or set [model.{self._name}] options.providers = ['cpu']"
-                )
-
     def _create(self, network: Model, threads: OnnxThreads, stream: int = 0, profile: str = "") -> Any:
         own = {"user_compute_stream": str(stream)} if stream else {}
         path = resolve_path(self._model.file, self._directory)
@@ -422,168 +394,6 @@ class OnnxEngine(Engine):
             if of_device is not None:
                 raise of_device from error
             raise EngineError(f"model {self._name!r}: {path} cannot be loaded: {not_loaded(path, error)}") from error
-        got = session.get_providers()
-        asked = [provider for provider, _ in self._asked]
-        if got[: len(asked)] != asked:
-            library = next(filter(None, map(missing_library, asked)), "")
-            what = (
-                f"{library} cannot be found"
-                if library
-                else "its libraries (CUDA, cuDNN, TensorRT) or the device are missing"
-            )
-            raise EngineError(
-                f"model {self._name!r}: asked for {', '.join(asked)} but onnxruntime "
-                f"{onnxruntime.__version__} fell back to {', '.join(got)}; {what}. Mend that (pip install "
-                f"'onnxruntime-gpu[cuda,cudnn]' brings CUDA and cuDNN), or set [model.{self._name}] "
-                "options.providers = ['cpu']"
-            )
+        check_used(self._name, session, self._asked)
         session.disable_fallback()  # else a failing run would quietly go on with the CPU
         return session
-
-
-def asked_providers(options: Options, lane: LaneInfo) -> List[Tuple[str, Dict[str, Any]]]:
-    """The providers that the options or the lane ask for, with their settings, in order of preference."""
-    short = options.texts("providers") or (("cuda",) if lane.device_kind == "cuda" else ("cpu",))
-    settings = options.table("provider_options")
-    asked = []
-    for name in short:
-        own = dict(settings.get(name, {}))
-        if name in ("cuda", "tensorrt"):
-            own.setdefault("device_id", lane.device_index)
-            if str(own.get("enable_cuda_graph", "0")) not in ("0", "False"):
-                raise ConfigError(
-                    f"{options.where('provider_options')}.{name}.enable_cuda_graph: a graph needs the "
-                    "same memory in each run, and each batch has its own; leave it out, or use "
-                    "engine = 'tensorrt'"
-                )
-        if name == "cuda":
-            own = {**CUDA_DEFAULTS, **own}
-        if name == "tensorrt":  # else it builds its engines anew at every start, minutes on a board
-            own = {"trt_engine_cache_enable": True, "trt_engine_cache_path": tensorrt_cache(), **own}
-        asked.append((PROVIDER_NAMES.get(name, name), {key: str(value) for key, value in own.items()}))
-    return asked
-
-
-def describe(path: str) -> FileDescription:
-    """The description of an ONNX file. Raises :class:`EngineError` when ONNX Runtime cannot read it."""
-    settings = onnxruntime.SessionOptions()
-    settings.log_severity_level = LOG_FATAL_ONLY
-    try:
-        session = onnxruntime.InferenceSession(path, settings, providers=[PROVIDER_NAMES["cpu"]])
-    except Exception as error:  # ONNX Runtime raises types of its own, one per status code
-        raise EngineError(f"{path} cannot be read as an ONNX model: {not_loaded(path, error)}") from error
-    inputs, outputs = _ports_of(session, "input", path), _ports_of(session, "output", path)
-    left_out = [node.name for node in session.get_outputs() if node.name not in {port.name for port in outputs}]
-    notes = [
-        f"output {name} is no tensor and is not served; scikit-learn's classifiers give it as one when they are "
-        "converted with options={'zipmap': False}"
-        for name in left_out
-    ]
-    return FileDescription("onnx", tuple(inputs), tuple(outputs), usual_shapes(session, inputs), notes=tuple(notes))
-
-
-def prepared_frame(path: str, form: ImageForm, frame: NDArray[Any]) -> NDArray[Any]:
-    """The input that the network of ``path`` would get for one frame, by a form that says its input, size and layout;
-    the network itself runs once, behind its preparation. Raises :class:`EngineError` where it does not."""
-    data, _ = prepared_model(path, form, path, on_cpu=True)
-    from edgeserve.engines.image_graph import alone  # the onnx package is there
-
-    settings = onnxruntime.SessionOptions()
-    settings.log_severity_level = LOG_FATAL_ONLY
-    try:
-        for model in (data, alone(form, on_cpu=True)):
-            session = onnxruntime.InferenceSession(model, settings, providers=[PROVIDER_NAMES["cpu"]])
-            batch = session.get_inputs()[0].shape[0] if model is data else 1
-            frames = np.stack([frame] * (batch if isinstance(batch, int) else 1))
-            prepared: NDArray[Any] = session.run(None, {form.input: frames})[0][0]
-    except Exception as error:  # ONNX Runtime raises types of its own, one per status code
-        raise EngineError(f"{path}: does not run behind the preparation of frames: {error}") from error
-    return prepared
-
-
-def can_use_gpu() -> bool:
-    """Whether this build of ONNX Runtime has a provider for NVIDIA's GPUs."""
-    return any(provider in onnxruntime.get_available_providers() for provider in GPU_PROVIDERS)
-
-
-def usual_shapes(session: Any, inputs: Sequence[Port]) -> Dict[str, Tuple[int, ...]]:
-    """Lengths per item of image inputs with open axes, where the file's metadata tells the size of an image: exporters
-    of the YOLO family write ``imgsz = [height, width]``."""
-    try:
-        said: Mapping[str, str] = session.get_modelmeta().custom_metadata_map
-    except UnicodeDecodeError:
-        return {}  # metadata is for people, and another key of it may be the one
-    size = re.fullmatch(r"[\[(]\s*(\d{1,5})\s*,\s*(\d{1,5})\s*[\])]", said.get("imgsz", ""))
-    if size is None:
-        return {}
-    height, width = int(size[1]), int(size[2])
-    found = {}
-    for port in inputs:
-        dims = port.dims[1:]
-        if len(dims) == 3 and None in dims and min(height, width) > 0:
-            found[port.name] = tuple(
-                length if dim is None else dim for dim, length in zip(dims, (dims[0] or 3, height, width))
-            )
-    return found
-
-
-_DTYPES = {
-    "float": np.float32,
-    "double": np.float64,
-    "float16": np.float16,
-    "int8": np.int8,
-    "int16": np.int16,
-    "int32": np.int32,
-    "int64": np.int64,
-    "uint8": np.uint8,
-    "uint16": np.uint16,
-    "uint32": np.uint32,
-    "uint64": np.uint64,
-    "bool": np.bool_,
-    "string": np.object_,
-}
-
-
-def lengths_that_differ(inputs: Sequence[Any], feeds: Mapping[str, Any]) -> str:
-    """The two inputs that disagree about an axis of the same name, as text, or ``""``. Asked where a run failed: not
-    every exporter means that lengths are equal where names are."""
-    first: Dict[str, Tuple[str, int]] = {}
-    for node in inputs:
-        for axis, length in zip(list(node.shape)[1:], feeds[node.name].shape[1:]):
-            name, other = first.setdefault(axis, (node.name, length)) if isinstance(axis, str) else (node.name, length)
-            if other != length:
-                return (
-                    f"inputs {name!r} and {node.name!r} have lengths {other} and {length} on the axis {axis!r} that "
-                    "they share; expected the same length"
-                )
-    return ""
-
-
-def _ports_of(session: Any, side: str, model: str) -> List[Port]:
-    nodes = session.get_inputs() if side == "input" else session.get_outputs()
-    ports = []
-    try:
-        for node in nodes:
-            node.name  # noqa: B018 decoded when it is read
-    except UnicodeDecodeError as error:
-        raise EngineError(
-            f"model {model!r}: the name of an {side} is no UTF-8 ({error}); export it with another name"
-        ) from None
-    for node in nodes:
-        kind = node.type[len("tensor(") : -1] if node.type.startswith("tensor(") else ""
-        if kind not in _DTYPES and side == "output" and not node.type.startswith("tensor("):
-            continue  # a sequence or a map, beside tensors: the default of scikit-learn's converter
-        if kind not in _DTYPES:
-            raise EngineError(
-                f"model {model!r}: {side} {node.name!r} is {node.type}; only tensors of "
-                f"{', '.join(sorted(_DTYPES))} can be used. Export the model without it"
-            )
-        dims = tuple(dim if isinstance(dim, int) and dim >= 0 else None for dim in node.shape or ())
-        axes = tuple(dim if isinstance(dim, str) else "" for dim in node.shape or ())
-        ports.append(Port(node.name, np.dtype(_DTYPES[kind]), dims, axes if any(axes) else ()))
-    if nodes and not ports:
-        raise EngineError(
-            f"model {model!r}: none of its {side}s ({', '.join(f'{node.name} {node.type}' for node in nodes)}) is a "
-            "tensor; of scikit-learn's models export with options={'zipmap': False}"
-        )
-    return ports

@@ -15,7 +15,7 @@ from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
 from edgeserve.config.files import cache_directory, file_sha256, resolve_path, sha256_of
 from edgeserve.config.machine import slug
-from edgeserve.engines.cuda.device import device_info
+from edgeserve.engines.cuda.device_info import device_info
 from edgeserve.engines.cuda.driver import open_driver
 from edgeserve.engines.tensorrt.plans import device_facts, l4t_release, power_mode
 from edgeserve.engines.versions import ONNXRUNTIME_BUILDS, TENSORRT_BUILDS, installed

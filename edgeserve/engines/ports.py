@@ -23,7 +23,6 @@ largest.
 
 from __future__ import annotations
 
-import re
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
@@ -32,62 +31,27 @@ from numpy.typing import NDArray
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.axis_names import batch_elsewhere, length_of_another, name_of_another
 from edgeserve.engines.base import Batch, OutputType, Result, RowFacts, Values, own_failure, with_failures
-from edgeserve.engines.collate import Room, Shape, Slot, common_shape, crop, dims_text, fit, mask, odd_shapes, stack
+from edgeserve.engines.collate import Room, Shape, Slot, common_shape, dims_text, fit, mask, odd_shapes, stack
+from edgeserve.engines.constants import constant_of
+from edgeserve.engines.crops import cropped, read_crops
+from edgeserve.engines.example_item import example_item
 from edgeserve.engines.options import Options, of_name
+from edgeserve.engines.output_hints import hints_of, read_hints
+from edgeserve.engines.port import Port
+from edgeserve.engines.states import States
 from edgeserve.errors import EngineError, StateLost, WrongInput, WrongRows, nearest, sent_instead
-from edgeserve.texts import text_array
 from edgeserve.units import counted
 
 PORT_OPTIONS = ("constants", "state_axis", "mask", "pad_multiple", "pad_batch", "crop_outputs", "hints")
 
-LENGTH_NAMES = re.compile(r"(^|_)(len|lens|length|lengths)(_|$)|[a-z]Lengths?$")
-"""Inputs that say how much of another one is used: of an example all."""
-
-SIZE_NAMES = re.compile(r"(^|_)(sizes?|shapes?|hw|heights?|widths?)(_|$)", re.IGNORECASE)
-"""Inputs that say how large an image is or was: of an example as large as the widest input."""
-
-SIZES_MAX = 4
-"""Numbers in such an input: more are an image of their own."""
-
-EXAMPLE_SEED = 1
-"""The example's values are drawn with this seed, so that two profiles see the same input."""
-
-
-class Port(NamedTuple):
-    """An input or output as the model declares it, batch axis included; ``None`` = any length. ``axes``: the names that
-    the file gives to axes of any length, ``""`` for an axis without one; ``()`` where none has a name."""
-
-    name: str
-    dtype: Any
-    dims: Tuple[Optional[int], ...]
-    axes: Tuple[str, ...] = ()
-
-    def batch_of_one(self) -> Port:
-        """The same with a batch axis of 1 in front, for a model that has none."""
-        return self._replace(dims=(1, *self.dims), axes=("", *self.axes) if self.axes else ())
-
-
-class Crop(NamedTuple):
-    """Cut an output's ``axis`` to the share that an item fills of axis ``of`` of the padded input ``like``."""
-
-    axis: int
-    like: str
-    of: int
-
-
-class HintOf(NamedTuple):
-    """A hint that is ``read`` from an output: its single ``value``, its ``argmax``, or its ``margin``."""
-
-    hint: str
-    output: str
-    read: str
-
-
-READS = ("value", "argmax", "margin")
 
 HALF_ROUNDING = 0.03
 """The ``rounding`` of :class:`RowFacts` where numbers may have 10 bits: float16, bfloat16, and TF32, with which a GPU
 computes float32 unless it is told otherwise."""
+
+WORK_PER_INPUT_BYTE = 32
+"""Estimated working memory per byte of the largest batch's inputs, until a profile has measured it: between 12 and 41
+for the reader demo's three convolutional networks (docs/guide/profiling.md)."""
 
 NUMBERS_MAX = 63
 """The ``numbers_max`` of :class:`RowFacts`: places that most tables have."""
@@ -108,39 +72,6 @@ class PackedBatch(NamedTuple):
     failed: Mapping[int, EngineError]
 
 
-class GrowingState(EngineError):
-    """A model's new state has another shape than the one that it replaces."""
-
-
-def cast_exactly(value: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """A number, a truth value, a text or a list of them as an array of a type. ``TypeError`` where that cannot be,
-    ``ValueError`` where it would be another value: a fraction as a whole number, a number beyond the type's bounds.
-    Floats are rounded."""
-    if dtype.kind == "O":
-        try:
-            return text_array(value)
-        except ValueError as error:
-            raise TypeError(str(error)) from None
-    given: NDArray[Any] = np.asarray(value)
-    if given.dtype.kind not in "fiub":
-        raise TypeError("numbers are expected")
-    with np.errstate(all="ignore"):
-        array = given.astype(dtype)
-        same = (
-            np.isclose(array.astype(np.float64), given, rtol=float(np.finfo(dtype).eps), atol=0.0, equal_nan=True)
-            if dtype.kind == "f"
-            else array == given
-        )
-    if not np.all(same):
-        raise ValueError(f"it would become {array.tolist()!r}")
-    return array
-
-
-def _strange(array: NDArray[Any]) -> str:
-    """The values of an array that are no finite numbers, as text."""
-    return "NaN" if np.isnan(array).any() else "infinite numbers"
-
-
 class Ports:
     """The roles of a model's inputs and outputs. Never changes after it was made, so any thread may use it.
 
@@ -155,7 +86,6 @@ class Ports:
         self._states = dict(model.state)
         state_axis = options.integers("state_axis", 0, 0, 8)
         self._state_axes = {name: of_name(state_axis, name) for name in self._states}
-        self._output_axes = {output: self._state_axes[name] for name, output in self._states.items()}
         self._pad_batch = options.boolean("pad_batch", True)
         self._masks = options.texts_by_name("mask")
         constants = options.table("constants")
@@ -178,9 +108,12 @@ class Ports:
         self._known("state", self._states.values(), self.names, "output")
         if isinstance(state_axis, dict):
             self._known("options.state_axis", state_axis, self._states, "recurrent state")
-        self._constants = {name: self._constant(by_name[name], value) for name, value in constants.items()}
-        self._crops = self._read_crops(options.table("crop_outputs"))
-        self._hints = self._read_hints(options.table("hints"))
+        self._constants = {name: constant_of(self._where, by_name[name], value) for name, value in constants.items()}
+        answered = [name for name in self.names if name not in self._states.values()]
+        self._crops = read_crops(self._where, options.table("crop_outputs"), self._known, answered, model.pad)
+        self._hints = read_hints(self._where, options.table("hints"))
+        for hint in self._hints:
+            self._known(f"options.hints.{hint.hint}", [hint.output], self.names, "output")
         given = {*self._constants, *self._states, *self._masks.values()}
         self._given = {
             name: why
@@ -192,7 +125,7 @@ class Ports:
             for name in names
         }
         batched = [port for port in inputs if port.name not in given]
-        self._state_ports = [by_name[name] for name in self._states]
+        self._kept = States(self._where, model, self._state_axes, by_name)
         self._mask_ports = {name: by_name[masked] for name, masked in self._masks.items()}
         self._fixed_size = self._check_batch(batched)
         self._slots = [
@@ -206,7 +139,6 @@ class Ports:
             )
             for port in batched
         ]
-        self._state_shapes = {port.name: self._state_shape(port) for port in self._state_ports}
 
     def outputs(self) -> Dict[str, OutputType]:
         """The types of an item's outputs: the model's without the batch axis, recurrent states left out."""
@@ -312,8 +244,8 @@ class Ports:
             size = self._fixed_size
         for item in batch.items if self._given else ():
             self._refuse_given(item)
-        for index, state in enumerate(batch.states if self._state_ports else ()):
-            self._check_state(state, index)
+        for index, state in enumerate(batch.states if self._states else ()):
+            self._kept.check(state, index)
         feeds = dict(self._constants)
         shapes: Shapes = {}
         for slot in self._slots:
@@ -325,8 +257,7 @@ class Ports:
         for name, port in self._mask_ports.items():
             own, common = shapes[name]
             feeds[port.name] = mask(own, common, size, len(port.dims) - 1, port.dtype)
-        for port in self._state_ports:
-            feeds[port.name] = self._pack_state(port, batch.states, size)
+        feeds.update(self._kept.packed(batch.states, size))
         if not self._batch_axis:
             feeds = {
                 name: value if name in self._constants else value.reshape(value.shape[1:])
@@ -349,18 +280,18 @@ class Ports:
         results = []
         state_outputs = set(self._states.values())
         for name, array in by_name.items():
-            self._check_rows(name, np.shape(array), self._output_axes.get(name, 0), packed)
+            self._check_rows(name, np.shape(array), self._kept.output_axes.get(name, 0), packed)
         kept = [(name, array) for name, array in by_name.items() if name not in state_outputs]
         for index in range(packed.rows):
             outputs = {name: array[index] for name, array in kept}
-            for name in self._crops:
-                outputs[name] = self._cropped(name, outputs[name], index, packed.shapes)
-            hints = self._hints_of(outputs) if self._hints else None
+            for name, cuts in self._crops.items():
+                outputs[name] = cropped(self._where, cuts, name, outputs[name], index, packed.shapes)
+            hints = hints_of(self._where, self._hints, outputs) if self._hints else None
             if not self._states:
                 results.append(Result(outputs, hints=hints))
                 continue
             try:
-                state = self._new_state(by_name, index)
+                state = self._kept.new(by_name, index)
             except StateLost as error:
                 results.append(Result(outputs, error=error))
                 continue
@@ -380,79 +311,9 @@ class Ports:
                 "first in each output"
             )
 
-    def _new_state(self, arrays: Mapping[str, NDArray[Any]], index: int) -> Dict[str, NDArray[Any]]:
-        """The state of an item for the next of its stream. Raises :class:`StateLost` where nothing can go on from it,
-        :class:`GrowingState` where nothing could from any item's."""
-        state = {}
-        for name, output in self._states.items():
-            # Copied, so that a stream keeps its own state alive and not the whole batch's.
-            part = state[name] = np.array(arrays[output].take(index, axis=self._state_axes[name]), copy=True)
-            if part.shape != self._state_shapes[name]:
-                raise GrowingState(
-                    f"{self._where}: the new state {output!r} has the shape {list(part.shape)} per item, and {name!r}, "
-                    f"which it replaces, {list(self._state_shapes[name])}: a state that grows cannot be kept for ever. "
-                    "Export the model with a state of one length, such as a window of the latest steps"
-                )
-            if part.dtype.kind == "f" and not np.isfinite(part).all():
-                raise StateLost(
-                    f"{self._where}: the new state {output!r} holds {_strange(part)}, and all that follows would be "
-                    "made of it; the stream begins anew with its next request. Are the inputs what the model expects?"
-                )
-        return state
-
-    def _hints_of(self, outputs: Values) -> Dict[str, float]:
-        found = {}
-        for hint, output, read in self._hints:
-            values = np.asarray(outputs[output]).reshape(-1)
-            if read == "value":
-                if values.size != 1:
-                    raise EngineError(
-                        f"{self._where}: options.hints.{hint} = {output!r}, whose shape is "
-                        f"{list(np.shape(outputs[output]))} per item; expected a single number, or "
-                        f"'{output}:argmax' or '{output}:margin'"
-                    )
-                found[hint] = float(values[0])
-            elif read == "argmax":
-                found[hint] = float(values.argmax())
-            else:
-                two = np.partition(values, -2)[-2:] if values.size > 1 else np.array([0.0, values[0]])
-                found[hint] = float(two[1] - two[0])
-        return found
-
     def example(self) -> Values:
-        """One item of drawn values: floats in 0..1, whole numbers zero (a valid index into any table), lengths as
-        long as the example, sizes of images as wide."""
-        random = np.random.default_rng(EXAMPLE_SEED)
-        item: Values = {}
-        shapes = {slot.name: self._example_shape(slot) for slot in self._slots}
-        for slot in self._slots:
-            shape = shapes[slot.name]
-            kind = np.dtype(slot.dtype).kind
-            if self._tells_size(slot, shape):
-                item[slot.name] = np.full(shape, self._widest(shapes), slot.dtype)
-            elif kind == "f":
-                item[slot.name] = random.random(shape).astype(slot.dtype)
-            elif kind in "iu" and LENGTH_NAMES.search(slot.name) and shape in ((), (1,)):
-                item[slot.name] = np.full(shape, self._longest_open(shapes), slot.dtype)
-            else:
-                item[slot.name] = np.full(shape, "" if kind == "O" else 0, dtype=slot.dtype)
-        return item
-
-    def _tells_size(self, slot: Slot, shape: Shape) -> bool:
-        dtype = np.dtype(slot.dtype)
-        is_wide = dtype.kind in "fiu" and dtype.itemsize > 1
-        return is_wide and SIZE_NAMES.search(slot.name) is not None and int(np.prod(shape)) <= SIZES_MAX
-
-    def _widest(self, shapes: Mapping[str, Shape]) -> int:
-        """The length of the last axis of the inputs that are no single numbers."""
-        return max((shape[-1] for shape in shapes.values() if len(shape) > 1), default=1)
-
-    def _longest_open(self, shapes: Mapping[str, Shape]) -> int:
-        """The length of the longest axis that the model leaves open: what an input that tells a length means."""
-        return max(
-            (shapes[slot.name][axis] for slot in self._slots for axis, dim in enumerate(slot.dims) if dim is None),
-            default=0,
-        )
+        """One item of drawn values. Raises :class:`EngineError` for an input whose lengths are not known."""
+        return example_item(self._slots, {slot.name: self._example_shape(slot) for slot in self._slots})
 
     def input_size_bytes(self, size: int) -> int:
         """Bytes of the inputs of a batch of ``size``; axes of unknown length count as 1."""
@@ -460,10 +321,7 @@ class Ports:
         for slot in self._slots:
             shape = self._model.shapes.get(slot.name) or tuple(dim or 1 for dim in slot.dims)
             total += int(np.prod(shape, dtype=np.int64)) * np.dtype(slot.dtype).itemsize
-        total += sum(
-            int(np.prod(shape, dtype=np.int64)) * np.dtype(port.dtype).itemsize
-            for port, shape in zip(self._state_ports, self._state_shapes.values())
-        )
+        total += self._kept.size_bytes()
         return total * size
 
     # --- helpers of packing ---
@@ -476,8 +334,8 @@ class Ports:
             try:
                 if self._given:
                     self._refuse_given(item)
-                if self._state_ports and batch.states:
-                    self._check_state(batch.states[index], index)
+                if self._states and batch.states:
+                    self._kept.check(batch.states[index], index)
                 fitted[index] = [fit(slot, self._value(slot.name, item)) for slot in self._slots]
             except BaseException as error:  # noqa: BLE001 it is this item's
                 failed[index] = own_failure(self._model.name, error)
@@ -505,36 +363,6 @@ class Ports:
                     f"{self._where}: input {name!r} was sent, but [model.{self._model.name}] {why} "
                     "provides it; leave it out, or name the node's inputs without it"
                 )
-
-    def _check_state(self, state: Any, index: int) -> None:
-        for name, shape in self._state_shapes.items() if state is not None else ():
-            own = state.get(name) if isinstance(state, dict) else None
-            if getattr(own, "shape", None) != shape:
-                raise StateLost(
-                    f"{self._where}: the state of item {index} is not one that this model returned "
-                    f"({name!r} of shape {list(shape)} was expected); the stream begins anew with its next request"
-                )
-
-    def _pack_state(self, port: Port, states: Sequence[Any], size: int) -> NDArray[Any]:
-        shape, axis = self._state_shapes[port.name], self._state_axes[port.name]
-        packed: NDArray[Any] = np.zeros((*shape[:axis], size, *shape[axis:]), dtype=port.dtype)
-        for index, state in enumerate(states):
-            if state is not None:  # the start of a stream: zeros
-                place: Tuple[Any, ...] = (*(slice(None),) * axis, index)
-                packed[place] = state[port.name]
-        return packed
-
-    def _cropped(self, name: str, array: NDArray[Any], index: int, shapes: Shapes) -> NDArray[Any]:
-        for cut in self._crops[name]:
-            own, common = shapes[cut.like]
-            if cut.axis >= array.ndim or cut.of >= len(common):
-                raise EngineError(
-                    f"{self._where}: options.crop_outputs.{name} names axis {cut.axis} of an output "
-                    f"{list(array.shape)} and axis {cut.of} of input {cut.like!r} {list(common)}; "
-                    "axes are counted per item, from 0"
-                )
-            array = crop(array, cut.axis, own[index][cut.of], common[cut.of])
-        return array
 
     # --- checks of the configuration ---
 
@@ -580,27 +408,6 @@ class Ports:
                     f"{self._where}: {what} names {name!r}, which is no {side} of the model{nearest(name, known)}"
                 )
 
-    def _constant(self, port: Port, value: Any) -> NDArray[Any]:
-        """The array that a value stands for: a single number fills the port's shape."""
-        try:
-            array = cast_exactly(value, np.dtype(port.dtype))
-            if array.size == 1 and (array.ndim == 0 or all(dim in (1, None) for dim in port.dims)):
-                array = np.full([1 if dim is None else dim for dim in port.dims], array.reshape(()), port.dtype)
-            if array.ndim != len(port.dims) or any(
-                dim not in (None, have) for dim, have in zip(port.dims, array.shape)
-            ):
-                raise ValueError("another shape")
-        except TypeError:
-            raise EngineError(
-                f"{self._where}: options.constants.{port.name} = {value!r} cannot be {port.dtype}"
-            ) from None
-        except (ValueError, OverflowError):
-            raise EngineError(
-                f"{self._where}: options.constants.{port.name} = {value!r}; expected {port.dtype} "
-                f"of shape {dims_text(port.dims)}, or one number for all of it"
-            ) from None
-        return array
-
     def _check_batch(self, batched: Sequence[Port]) -> Optional[int]:
         """The size that the model's batch axis is fixed at, or ``None``; larger batch sizes are refused."""
         fixed: Optional[int] = None
@@ -623,23 +430,6 @@ class Ports:
     def _batch_mend(self) -> str:
         return f"set [model.{self._model.name}] batch = [1], or export the model with a dynamic batch axis"
 
-    def _state_shape(self, port: Port) -> Shape:
-        """Per item: without the batch axis."""
-        axis = self._state_axes[port.name]
-        if len(port.dims) <= axis:
-            raise EngineError(
-                f"{self._where}: options.state_axis = {axis}, but state {port.name!r} has the shape "
-                f"{dims_text(port.dims)}"
-            )
-        dims = port.dims[:axis] + port.dims[axis + 1 :]
-        given = self._model.shapes.get(port.name, dims)
-        if len(given) != len(dims) or None in given:
-            raise EngineError(
-                f"{self._where}: state {port.name!r} has the shape {dims_text(dims)} per item; give its "
-                f"lengths in [model.{self._model.name}] shapes = {{{port.name} = [...]}}"
-            )
-        return tuple(int(dim) for dim in given if dim is not None)
-
     def _example_shape(self, slot: Slot) -> Shape:
         shape = self._model.shapes.get(slot.name)
         if shape is None and None not in slot.dims:
@@ -650,31 +440,3 @@ class Ports:
                 f"its lengths for warm-up in [model.{self._model.name}] shapes = {{{slot.name} = [...]}}"
             )
         return shape
-
-    def _read_hints(self, table: Dict[str, Any]) -> List[HintOf]:
-        hints = []
-        for hint, source in table.items():
-            output, _, read = str(source).partition(":")
-            if not isinstance(source, str) or (read or "value") not in READS:
-                raise EngineError(
-                    f"{self._where}: options.hints.{hint} = {source!r}; expected an output's name, alone "
-                    f"or with ':argmax' or ':margin'"
-                )
-            self._known(f"options.hints.{hint}", [output], self.names, "output")
-            hints.append(HintOf(hint, output, read or "value"))
-        return hints
-
-    def _read_crops(self, table: Dict[str, Any]) -> Dict[str, List[Crop]]:
-        plain = [name for name in self.names if name not in self._states.values()]
-        self._known("options.crop_outputs", table, plain, "output (states aside)")
-        crops: Dict[str, List[Crop]] = {}
-        for name, rows in table.items():
-            for row in rows if isinstance(rows, list) else [rows]:
-                if not isinstance(row, dict) or set(row) != {"axis", "like", "of"}:
-                    raise EngineError(
-                        f"{self._where}: options.crop_outputs.{name} = {row!r}; expected "
-                        "{axis = 0, like = 'x', of = 2}"
-                    )
-                self._known(f"options.crop_outputs.{name}.like", [row["like"]], self._model.pad, "padded input (pad)")
-                crops.setdefault(name, []).append(Crop(int(row["axis"]), str(row["like"]), int(row["of"])))
-        return crops

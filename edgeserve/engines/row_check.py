@@ -18,13 +18,14 @@ and no clock.
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.base import Batch, Engine, Result, RowFacts, Session, Values, run_whole
+from edgeserve.engines.differences import SAME, RowBounds, RowDifference, difference
+from edgeserve.engines.drawn_items import MARKS_MAX, SPARSE, STRANGE, drawn_item, items_of_numbers
 from edgeserve.errors import DeviceLost, EngineError, OutOfMemory, ProcessEnded, WrongRows
 
 SEED = 3
@@ -33,9 +34,6 @@ SEED = 3
 STRICT = 1e-4
 """The greatest change of an output, as a share of its value, when only the neighbours change. The same kernels run
 then, so that this is room for a few sums that threads add up in the order in which they end."""
-
-STRICT_HALF = 4e-3
-"""The same of a float16: four of its steps."""
 
 SMALL = 0.01
 """Values smaller than this share of an output's largest one are compared with that share."""
@@ -46,14 +44,6 @@ NOISE_MAX = 0.01
 NOISE_FACTOR = 4.0
 """So much more than from run to run may an output move when neighbours change."""
 
-FLIPS_MAX = 1e-3
-"""The share of an output's whole numbers that may differ, where there are many: each pixel of a mask
-is a decision, and rounding turns some."""
-
-SPARSE = 5
-STRANGE = 6
-"""An item of no numbers and of the largest: what such a neighbour leaves of a value times 0, of a maximum, of a sum."""
-
 DOUBTFUL_ITEMS = 8
 """The number of further items that are run alone where names say that an output has no rows of the batch: mostly zeros,
 as a scene with a few things in it."""
@@ -61,64 +51,12 @@ as a scene with a few things in it."""
 CUTS = (0.5, 0.75, 1.0, 0.25)
 """Lengths of the drawn items along open axes, as shares of the example's."""
 
-OTHER = float("inf")
-"""A difference that no rounding explains: another shape, another name, not a number where there was one."""
-
-
 DEVICE_TROUBLE = (DeviceLost, OutOfMemory)
 """Says nothing about rows: it is raised."""
 
 
-MARKS_MAX = 2
-"""Most vocabularies have what fills up, begins and ends a text at 0 to 2: a strange item is made of those."""
-
 OWN_NUMBER_MAX = 1 << 31
 """A larger number in a graph is no input, but how exporters write "to the end"."""
-
-OWN_ITEMS_MAX = 4
-"""Items that are made of the numbers in a graph."""
-
-
-class RowBounds(NamedTuple):
-    """The bounds beyond which results differ: more than a ``share`` of a float's value, or more than the user's
-    ``tolerance`` of anything. ``small``: the share of an output's largest value that smaller values are compared with.
-    Not ``in_order``: the same values in another order are no difference. ``flips``: the share of many whole numbers
-    that may differ."""
-
-    share: float
-    small: float
-    tolerance: float = 0.0
-    in_order: bool = True
-    flips: float = FLIPS_MAX
-
-    def limit(self, kind: str, values: int) -> float:
-        """The bound for ``values`` values of a kind (:class:`RowDifference`)."""
-        if kind == "count":
-            return max(self.flips if values * self.flips >= 1 else 0.0, self.tolerance)
-        return max(self.share, STRICT_HALF if kind == "half" else 0.0, self.tolerance)
-
-
-class RowDifference(NamedTuple):
-    """The worst difference of two results: its multiple of the bound, and its ``share`` of ``what``.
-    ``kind``: ``"float"``, ``"half"`` of a float16, ``"count"`` of the values that differ."""
-
-    over: float
-    share: float
-    kind: str
-    what: str
-
-    @property
-    def text(self) -> str:
-        """The difference for a message: ``output 'y' differs by 12 % of its value``."""
-        if self.share == OTHER:
-            return f"{self.what} differs"
-        if self.kind == "count":
-            return f"{self.what} differs in {100 * self.share:.2g} % of its values"
-        by = f"{100 * self.share:.2g} %" if self.share < 1.0 else "more than all"
-        return f"{self.what} differs by {by} of its value"
-
-
-SAME = RowDifference(0.0, 0.0, "", "")
 
 
 def may_need_row_check(model: ModelConfig, engine: Engine) -> bool:
@@ -425,128 +363,3 @@ class RowCheck:
             if self._facts.open_axes
             else ""
         )
-
-
-def drawn_item(example: Values, manner: int, facts: RowFacts, share: float, draw: Any) -> Values:
-    """An item of the form of ``example``: of values from 0 to 1 (``manner`` 1), wider ones of both signs, zeros, and
-    large ones. Axes that are open are cut to a ``share`` of their lengths. Whole numbers are those of the example where
-    it has several, since others may be no place in a table; those of eight bits are drawn, as pixels are."""
-    return {
-        name: _drawn(_cut(value, facts.open_axes.get(name, ()), share), manner, facts.numbers_max, draw)
-        for name, value in example.items()
-    }
-
-
-def items_of_numbers(example: Values, numbers: Sequence[int]) -> List[Values]:
-    """Items of the form of ``example`` whose whole numbers are these, in turns, as far as a few items have places."""
-    whole = {
-        name: value
-        for name, value in example.items()
-        if isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in "iu" and value.dtype.itemsize > 1
-    }
-    places = max([value.size for value in whole.values()], default=0)
-    begins = range(0, len(numbers), places)[:OWN_ITEMS_MAX] if places else ()
-    return [{**example, **{name: _filled(value, numbers[begin:]) for name, value in whole.items()}} for begin in begins]
-
-
-def _filled(value: Any, numbers: Sequence[int]) -> Any:
-    """An array of the form of ``value`` with the first of these numbers that its type can hold."""
-    held = np.minimum(np.array(numbers, np.int64), np.iinfo(value.dtype).max)
-    return np.resize(held, value.shape).astype(value.dtype)
-
-
-def _cut(value: Any, axes: Tuple[int, ...], share: float) -> Any:
-    if not axes or not isinstance(value, np.ndarray) or value.ndim <= max(axes):
-        return value
-    lengths = [max(1, round(length * share)) if axis in axes else length for axis, length in enumerate(value.shape)]
-    return value[tuple(slice(0, length) for length in lengths)]
-
-
-def _drawn(value: Any, manner: int, numbers_max: int, draw: Any) -> Any:
-    if isinstance(value, str):
-        words = value.split() or ["a", "b"]
-        return " ".join([words[place % len(words)] for place in range(manner, manner + 1 + len(words) // manner)])
-    if not isinstance(value, (np.ndarray, np.generic)) or value.dtype.kind not in "fiubO":
-        return value
-    if value.dtype.kind == "O":
-        texts = [_drawn(text or "a b", manner, 1, draw) for text in value.reshape(-1).tolist()]
-        return np.array(texts, object).reshape(value.shape) if all(type(text) is str for text in texts) else value
-    shape, kind = value.shape, value.dtype.kind
-    numbers: Any
-    if manner == 3:
-        numbers = np.zeros(shape)
-    elif manner == SPARSE:
-        numbers = draw.uniform(0.0, 4.0, shape) * (draw.uniform(0.0, 1.0, shape) < draw.choice([0.02, 0.1, 0.3]))
-    elif kind == "f" and manner == STRANGE:
-        largest = float(np.finfo(value.dtype.name).max) / 4
-        numbers = draw.choice([np.nan, largest, -largest], shape)
-    elif kind == "f":
-        low, high = {1: (0.0, 1.0), 2: (-2.0, 2.0), 4: (-300.0, 300.0)}[manner]
-        numbers = draw.uniform(low, high, shape)
-    elif kind == "b" or value.dtype.itemsize > 1:
-        known = value.reshape(-1)
-        several = known.size > 0 and bool((known != known[0]).any())
-        largest = 1 if kind == "b" or manner == 1 else min(max(1, numbers_max), int(np.iinfo(value.dtype).max))
-        numbers = draw.choice(known, shape) if several else draw.randint(0, largest + 1, shape)
-        if manner in (4, STRANGE) and not several and kind != "b":  # some marks, or nothing else
-            is_mark = draw.uniform(0.0, 1.0, shape) < (0.4 if manner == 4 else 1.0)
-            numbers = np.where(is_mark, draw.randint(0, min(largest, MARKS_MAX) + 1, shape), numbers)
-    else:
-        bounds = np.iinfo(value.dtype)
-        numbers = draw.randint(bounds.min, bounds.max + 1, shape)
-    return np.asarray(numbers).astype(value.dtype)
-
-
-def difference(one: Result, other: Result, bounds: RowBounds) -> RowDifference:
-    """The worst difference of two results of one item, outputs, parts and states together."""
-    ones, others = dict(_leaves(_told(one))), dict(_leaves(_told(other)))
-    if sorted(ones) != sorted(others):
-        names = ", ".join(sorted(set(ones) ^ set(others)))
-        return RowDifference(OTHER, OTHER, "", f"which outputs an item has ({names})")
-    return max([SAME, *[_apart(ones[name], others[name], bounds, name) for name in sorted(ones)]])
-
-
-def _told(result: Result) -> Dict[str, Any]:
-    return {"output": result.outputs, "part": result.parts or [], "state": result.state}
-
-
-def _leaves(value: Any, name: str = "") -> Iterator[Tuple[str, NDArray[Any]]]:
-    """The arrays, numbers and texts in a value, by their names in messages. Other values are not compared."""
-    if isinstance(value, Mapping):
-        for key, inner in value.items():
-            yield from _leaves(inner, f"{name} {key!r}" if name else str(key))
-    elif isinstance(value, (list, tuple)):
-        for place, inner in enumerate(value):
-            yield from _leaves(inner, f"{name} {place}")
-    elif isinstance(value, (np.ndarray, np.generic, bool, int, float, str)):
-        yield name, np.asarray(value)
-
-
-def _apart(one: NDArray[Any], other: NDArray[Any], bounds: RowBounds, name: str) -> RowDifference:
-    if one.shape != other.shape:
-        return RowDifference(OTHER, OTHER, "", f"{name} (shapes {list(one.shape)} and {list(other.shape)})")
-    if one.dtype.kind != other.dtype.kind:
-        return RowDifference(OTHER, OTHER, "", f"{name} ({one.dtype} and {other.dtype})")
-    kind = "count" if one.dtype.kind != "f" else "half" if one.dtype.itemsize == 2 else "float"
-    if not bounds.in_order and one.dtype.kind in "fiub":
-        one, other = np.sort(one, axis=None), np.sort(other, axis=None)
-    if kind == "count":
-        share = float(np.mean(one != other)) if one.size else 0.0
-    else:
-        share = _share(one, other, bounds.small)
-    limit = bounds.limit(kind, one.size)
-    return RowDifference(share / limit if limit else OTHER if share else 0.0, share, kind, name)
-
-
-def _share(one: NDArray[Any], other: NDArray[Any], small: float) -> float:
-    """The largest difference of two arrays of floats, as a share of the value that it is of."""
-    known = np.isfinite(one)
-    if not np.array_equal(one[~known], other[~known], equal_nan=True) or not np.isfinite(other[known]).all():
-        return OTHER
-    wide = np.result_type(one.dtype, np.float32)  # a float16 overflows in a difference
-    one, other = one[known].astype(wide, copy=False), other[known].astype(wide, copy=False)
-    if np.array_equal(one, other):
-        return 0.0
-    with np.errstate(over="ignore"):
-        largest = max(np.abs(one).max(), np.abs(other).max())
-        return float((np.abs(one - other) / np.maximum(np.abs(one), small * largest)).max())

@@ -269,11 +269,7 @@ class Starter:
         sequence = engine.sequence()  # its sessions may have measured some of it
         if sequence is not None:
             self._started.sequences[model.name] = sequence
-        others = {name: self._started.footprints[name, device] for name in self._started.resident[device]}
-        needed = model.memory_bytes or footprint.weights_bytes + footprint.work_bytes
-        needed += shared_bytes(self._config, device, {**others, model.name: footprint})
-        needed -= shared_bytes(self._config, device, others)
-        return self._left_beside(item, device, needed, left, budget)
+        return self._left_beside(item, device, self._needed_bytes(model, device, footprint), left, budget)
 
     def _warm_up(self, item: _Made, lane: str, sizes: Sequence[int], seen: Dict[str, Any]) -> bool:
         """Run each batch size on a lane; what it takes counts where no profile says. ``seen`` gets the outputs. False
@@ -336,6 +332,13 @@ class Starter:
         for lane in item.lanes:
             self._lanes[lane].forget(item.engine)
         self._call(copy_lane_name(device), item.model, "unloaded", lambda _: item.engine.unload())
+
+    def _needed_bytes(self, model: ModelConfig, device: str, footprint: Footprint) -> int:
+        """The memory that a model takes beside those that are there: what its lanes' models share grows at most."""
+        others = {name: self._started.footprints[name, device] for name in self._started.resident[device]}
+        grown = shared_bytes(self._config, device, {**others, model.name: footprint})
+        own = model.memory_bytes or footprint.weights_bytes + footprint.work_bytes
+        return own + grown - shared_bytes(self._config, device, others)
 
     def _tell_changes(self, model: ModelConfig, lane: str, engine: Engine, sizes: Sequence[int]) -> None:
         """Say in the log where a GPU's library pays for each change of the batch size, as a server makes them."""

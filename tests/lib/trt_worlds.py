@@ -11,14 +11,14 @@ import time
 from typing import Any, Dict, Iterator, List
 
 import trt_double
+import trt_names
 from cuda_double import CudaDouble
 
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines import make_engine
 from edgeserve.engines.base import Engine, LaneInfo
 from edgeserve.engines.cuda import driver
-from edgeserve.engines.tensorrt import build_process
-from edgeserve.engines.tensorrt import tensorrt_engine as engine
+from edgeserve.engines.tensorrt import build_process, plan_source
 
 MODULE = """import os
 import trt_double
@@ -71,7 +71,7 @@ def world(patch: Any, version: str, in_process: bool = True, **settings: Any) ->
     patch.setenv("TRT_DOUBLE_VERSION", version)
     patch.delitem(sys.modules, "tensorrt", raising=False)
     if in_process:
-        patch.setattr(engine, "build_plan", build_here)
+        patch.setattr(plan_source, "build_plan", build_here)
     with tempfile.TemporaryDirectory() as folder:
         with open(os.path.join(folder, "tensorrt.py"), "w", encoding="ascii") as file:
             file.write(MODULE)  # what `import tensorrt` finds, here and in the process that builds
@@ -137,7 +137,7 @@ def plan_file(
         **about,
     }
     with open(os.path.join(directory, file), "rb") as onnx, open(os.path.join(directory, name), "wb") as out:
-        out.write(before + trt_double.MAGIC + json.dumps(header).encode() + b"\n" + onnx.read())
+        out.write(before + trt_names.MAGIC + json.dumps(header).encode() + b"\n" + onnx.read())
     return name
 
 

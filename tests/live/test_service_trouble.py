@@ -19,7 +19,7 @@ import onnx_models
 import trt_worlds
 
 from edgeserve.config.loading import load_config
-from edgeserve.engines.tensorrt import tensorrt_engine
+from edgeserve.engines.tensorrt import plan_source
 from edgeserve.engines.tensorrt.building import BuildProgress
 from edgeserve.errors import EngineError
 from edgeserve.live import startup
@@ -124,7 +124,7 @@ def test_a_first_start_of_forty_minutes_is_waited_for_as_long_as_the_build_tells
                 manager.hear_until(f"building for {30 * half_minutes} s")
         return trt_worlds.build_here(*rest, tell, index)
 
-    monkeypatch.setattr(tensorrt_engine, "build_plan", forty_minutes)
+    monkeypatch.setattr(plan_source, "build_plan", forty_minutes)
     if not says:
         with pytest.raises(EngineError, match="no READY=1 within 900 s"):
             start(edge, manager)
@@ -146,7 +146,7 @@ def test_a_disk_that_fills_up_while_a_plan_is_written_ends_the_start_and_the_nex
             os.symlink("/dev/full", plan)
         return trt_worlds.build_here(library, request, where, plan, *rest)
 
-    monkeypatch.setattr(tensorrt_engine, "build_plan", build)
+    monkeypatch.setattr(plan_source, "build_plan", build)
     with pytest.raises(EngineError, match="model 'net': the plan .* cannot be written .*: No space left on device"):
         start(edge, manager)
     left = sorted(name.rpartition(".")[2] for name in os.listdir(Path(edge).parent / "plans"))

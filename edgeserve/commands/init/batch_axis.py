@@ -16,7 +16,7 @@ from edgeserve.commands.init.roles import WITHOUT_BATCH_AXIS, NoBatchAxis, Roles
 from edgeserve.commands.init.trial import ModelTrial, opened, try_model
 from edgeserve.engines.axis_names import batch_elsewhere, length_of_another
 from edgeserve.engines.describe import FileDescription
-from edgeserve.engines.ports import Port
+from edgeserve.engines.port import Port
 from edgeserve.engines.row_check import RowCheck
 from edgeserve.errors import EngineError, WrongRows
 

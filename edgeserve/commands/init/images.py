@@ -49,7 +49,7 @@ def propose_image(path: str, roles: Roles, shapes: Dict[str, Shape]) -> Optional
     )
     frame = np.random.default_rng(SEED).integers(0, 256, (*FRAME, 3), np.uint8)
     try:
-        from edgeserve.engines.onnx import prepared_frame
+        from edgeserve.engines.onnx_ports import prepared_frame
 
         prepared = prepared_frame(path, form, frame)
     except EngineError as error:

@@ -17,7 +17,7 @@ import numpy as np
 from edgeserve.config.limits import NAME_CHARS_MAX
 from edgeserve.engines.describe import FileDescription
 from edgeserve.engines.options import of_name
-from edgeserve.engines.ports import Port
+from edgeserve.engines.port import Port
 from edgeserve.errors import EngineError
 from edgeserve.units import counted_axes
 

@@ -12,7 +12,7 @@ from edgeserve.commands.init.images import image_lines
 from edgeserve.commands.init.slo import Slo, choose_slo
 from edgeserve.commands.init.trial import FoundModel, engine_options
 from edgeserve.config.plain_text import one_line, toml_file, toml_key, toml_string, toml_value
-from edgeserve.engines.ports import Port
+from edgeserve.engines.port import Port
 from edgeserve.units import counted, format_duration, format_size
 
 COMMENT_COLUMN = 40

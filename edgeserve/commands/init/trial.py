@@ -20,8 +20,8 @@ from edgeserve.engines.base import Batch, Engine, LaneInfo, Session, Values, run
 from edgeserve.engines.cuda.device import CudaDevice
 from edgeserve.engines.cuda.driver import open_driver
 from edgeserve.engines.describe import READERS
-from edgeserve.engines.ports import GrowingState
 from edgeserve.engines.row_check import Remembers, RowCheck
+from edgeserve.engines.states import GrowingState
 from edgeserve.engines.tensorrt.library import open_library
 from edgeserve.engines.warm import warm_up
 from edgeserve.errors import EngineError, WrongRows

@@ -7,7 +7,7 @@ import re
 from typing import Any, Dict
 
 from edgeserve.config.schema import Config
-from edgeserve.engines.cuda.device import device_info
+from edgeserve.engines.cuda.device_info import device_info
 from edgeserve.engines.cuda.driver import open_driver
 from edgeserve.errors import EngineError
 

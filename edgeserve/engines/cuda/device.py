@@ -10,29 +10,16 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-from typing import Any, Dict, Iterator, NamedTuple, Optional, Sequence, Tuple, TypeVar, Union
+from typing import Any, Dict, Iterator, NamedTuple, Optional, Sequence, TypeVar, Union
 
 import numpy as np
 from numpy.typing import NDArray
 
+from edgeserve.engines.cuda.device_info import device_info
 from edgeserve.engines.cuda.driver import Driver
 from edgeserve.engines.cuda.multiprocessors import Share, shares_of
 from edgeserve.engines.cuda.status import CudaError, out_of_memory
 from edgeserve.errors import DeviceLost, DeviceMissing, EngineError, OutOfMemory
-
-
-class DeviceInfo(NamedTuple):
-    """The properties of a device. ``integrated``: it shares the host's memory, as on a Jetson."""
-
-    number: int
-    name: str
-    compute_capability: Tuple[int, int]
-    integrated: bool
-    can_map_host_memory: bool
-    multiprocessors: int
-    copy_engines: int
-    total_bytes: int
-    cuda: Tuple[int, int]
 
 
 class MemoryInfo(NamedTuple):
@@ -385,25 +372,6 @@ class CudaDevice:
         except EngineError:
             return out_of_memory(what, size, None, None)
         return out_of_memory(what, size, free, total)
-
-
-def device_info(driver: Driver, index: int) -> DeviceInfo:
-    """The properties of a device, from its attributes."""
-
-    def ask(name: str) -> int:
-        return driver.attribute(index, name)
-
-    return DeviceInfo(
-        index,
-        driver.device_name(index),
-        (ask("COMPUTE_CAPABILITY_MAJOR"), ask("COMPUTE_CAPABILITY_MINOR")),
-        bool(ask("INTEGRATED")),
-        bool(ask("CAN_MAP_HOST_MEMORY")),
-        ask("MULTIPROCESSOR_COUNT"),
-        ask("ASYNC_ENGINE_COUNT"),
-        driver.total_bytes(index),
-        driver.version(),
-    )
 
 
 def _common(to: Buffer, source: Buffer, size: Optional[int]) -> int:

@@ -11,7 +11,7 @@ from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 import numpy as np
 
 from edgeserve.engines.cuda.device import CudaStream
-from edgeserve.engines.ports import Port
+from edgeserve.engines.port import Port
 from edgeserve.engines.tensorrt.build_errors import PlanRefused
 from edgeserve.engines.tensorrt.library import Library
 from edgeserve.engines.tensorrt.shapes import Profile

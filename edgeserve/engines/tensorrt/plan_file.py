@@ -13,7 +13,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 from edgeserve.engines.cuda.device import CudaDevice
 from edgeserve.engines.cuda.driver import open_driver
 from edgeserve.engines.describe import FileDescription
-from edgeserve.engines.ports import Port
+from edgeserve.engines.port import Port
 from edgeserve.engines.tensorrt.build_errors import PlanRefused, failed_by_device
 from edgeserve.engines.tensorrt.library import Library, open_library
 from edgeserve.engines.tensorrt.settings import BuildRequest, is_plan

@@ -26,7 +26,7 @@ from edgeserve.config.files import read_sha256, sha256_of
 from edgeserve.config.machine import slug
 from edgeserve.config.model_files import content_sha256, graph_parts
 from edgeserve.config.text_files import sync_folder
-from edgeserve.engines.cuda.device import DeviceInfo
+from edgeserve.engines.cuda.device_info import DeviceInfo
 from edgeserve.engines.tensorrt.build_errors import BuildFailed
 from edgeserve.engines.tensorrt.settings import BuildRequest
 from edgeserve.errors import EngineError

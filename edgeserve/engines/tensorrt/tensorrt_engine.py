@@ -6,13 +6,12 @@ Options are :mod:`edgeserve.engines.tensorrt.settings`'; what the inputs mean is
 from __future__ import annotations
 
 import logging
-import math
 import os
 import threading
 from dataclasses import replace
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from edgeserve.config.model_files import Stamps, graph_parts, model_path, stamps, weights_size_bytes
+from edgeserve.config.model_files import graph_parts, model_path, stamps
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.base import (
     CONTEXT_BYTES_MAX,
@@ -35,15 +34,8 @@ from edgeserve.engines.cuda.status import of_model
 from edgeserve.engines.options import Options, of_name
 from edgeserve.engines.ports import Ports
 from edgeserve.engines.python import import_function
-from edgeserve.engines.tensorrt import plans
-from edgeserve.engines.tensorrt.build_errors import BuildFailed, LibraryMissing, PlanRefused, forget_locals
-from edgeserve.engines.tensorrt.building import (
-    MEMORY_FLOOR_BYTES,
-    BuildLimits,
-    BuildProgress,
-    available_bytes,
-    build_plan,
-)
+from edgeserve.engines.tensorrt import building
+from edgeserve.engines.tensorrt.build_errors import LibraryMissing, PlanRefused, forget_locals
 from edgeserve.engines.tensorrt.io_tensors import Tensor, check_profiles, tensors_of
 from edgeserve.engines.tensorrt.library import Library, check_installed, load_plugins, open_library
 from edgeserve.engines.tensorrt.plan_file import (
@@ -53,9 +45,9 @@ from edgeserve.engines.tensorrt.plan_file import (
     item_ranges_of,
     profiles_in,
 )
+from edgeserve.engines.tensorrt.plan_source import PlanSource, free_now, precision_text
 from edgeserve.engines.tensorrt.plans import (
     ANY_VERSION,
-    Identity,
     PlanCache,
     StoredPlan,
     built_elsewhere,
@@ -69,15 +61,9 @@ from edgeserve.engines.tensorrt.runtime_cache import runtime_cache
 from edgeserve.engines.tensorrt.settings import KNOWN_OPTIONS, BuildRequest, is_plan, own_sms, read_settings
 from edgeserve.engines.tensorrt.shapes import Input, Profile, ProfileShape, item_ranges
 from edgeserve.errors import EngineError
-from edgeserve.units import NS_PER_S, counted, format_duration
+from edgeserve.units import counted
 
 log = logging.getLogger("edgeserve.tensorrt")
-
-TACTIC_BYTES_MIN = 64 << 20
-"""Below this no kernel of use could be timed; the bound on the host's free memory ends such a build."""
-
-TOLD_EVERY_S = 10.0
-"""Progress of a build goes to the log so often."""
 
 
 class TensorrtEngine(Engine):
@@ -99,7 +85,7 @@ class TensorrtEngine(Engine):
         self._footprint = Footprint(0)
         self._beside_bytes: Optional[int] = None
         self._build_s = 0.0
-        self._progress = ""
+        self._source = PlanSource(model.name, self._settings, self._lanes[0].device_index)
         self._contexts: Dict[int, Tuple[Any, LaneContexts]] = {}  # of each lane, by its common table
         self._opening = threading.Lock()  # lanes open on their own threads, and two captures at once gain nothing
 
@@ -116,7 +102,7 @@ class TensorrtEngine(Engine):
         if self._loaded is not None:
             return self._footprint
         path = model_path(self._model, self._directory)
-        host_bytes = available_bytes()
+        host_bytes = building.available_bytes()
         library = open_library(self._settings.library)
         load_plugins(self._settings.request.plugins, self._where)
         if not hasattr(library.trt.IExecutionContext, "execute_async_v3"):
@@ -185,7 +171,7 @@ class TensorrtEngine(Engine):
         return TensorrtSession(contexts)
 
     def progress(self) -> str:
-        return self._progress
+        return self._source.progress
 
     def layer_times(self, lane: LaneInfo, item: Values, size: int) -> List[Tuple[str, int]]:
         known = self._contexts.get(id(lane.common))
@@ -263,7 +249,13 @@ class TensorrtEngine(Engine):
         cache = PlanCache(self._settings.plans)
         if self.rebuilds:
             cache.remove(self._name, identity)
-        plan = self._obtain(library, device, cache, identity, path, before)
+
+        def obtained() -> StoredPlan:
+            return self._source.obtain(
+                library, device, cache, identity, path, before, request, self._may_build, self.rebuilds
+            )
+
+        plan = obtained()
         try:
             self._loaded = self._deserialized(library, device, plan)
         except PlanRefused as error:
@@ -271,7 +263,7 @@ class TensorrtEngine(Engine):
                 raise
             forget_locals(error)  # of the refused plan, whose memory the build needs
             cache.discard(plan, str(error))
-            plan = self._obtain(library, device, cache, identity, path, before)
+            plan = obtained()
             self._loaded = self._deserialized(library, device, plan)
         other = built_elsewhere(plan.metadata, built_on(fixed))
         if other:
@@ -289,72 +281,6 @@ class TensorrtEngine(Engine):
         """The request for the build: lanes count only where each needs a copy of the profiles."""
         request = self._settings.request
         return request._replace(lanes=library.api.profile_copies(request.lanes))
-
-    def _obtain(
-        self, library: Library, device: CudaDevice, cache: PlanCache, identity: Identity, path: str, before: Stamps
-    ) -> StoredPlan:
-        """A plan of the files as they were ``before`` they were hashed."""
-        settings = self._settings
-        model_bytes = weights_size_bytes(path)
-        request = self._request(library)._replace(file=os.path.abspath(path))
-        limits = BuildLimits(settings.build_memory_bytes, settings.build_timeout_ns)
-        facts = built_on(device.info)
-        timing_cache = cache.timing_cache(identity, facts) if settings.timing_cache and not self.rebuilds else ""
-        if not self._may_build and cache.find(self._name, identity) is None:
-            raise BuildFailed(
-                f"{self._where}: there is no plan of {os.path.basename(path)} in {settings.plans} for "
-                f"{library.name} {library.version} on this device, and a server builds none: that takes minutes, "
-                "and the whole GPU. "
-                f"Run 'edgeserve profile CONFIG --model {self._name}' first, or set [model.{self._name}] "
-                "options.allow_build = true"
-            )
-
-        def build(plan: str) -> Dict[str, Any]:
-            expected_s = cache.estimate_s(identity, model_bytes, len(request.sizes))
-            teller = _Teller(self._where, expected_s)
-
-            def told(progress: BuildProgress) -> None:
-                self._progress = teller.tell(progress)
-
-            log.warning(
-                "%s: %s %s builds a plan for batch sizes %s; %s",
-                self._where,
-                library.name,
-                library.version,
-                request.sizes,
-                "no build on this device is remembered to say how long"
-                if expected_s is None
-                else f"about {format_duration(int(expected_s * NS_PER_S))}",
-            )
-            built = build_plan(
-                identity.library,
-                request._replace(tactic_bytes=settings.build_memory_bytes or free_for_tactics(device)),
-                self._where,
-                plan,
-                timing_cache,
-                limits,
-                told,
-                self._lanes[0].device_index,
-            )
-            if stamps(graph_parts(path)) != before:
-                raise BuildFailed(
-                    f"{self._where}: {path}, or a file of its weights, changed while its plan was built; load it again "
-                    "when all its files are in their place"
-                )
-            log.warning("%s: the plan was built in %.1f s", self._where, built["build_s"])
-            return {
-                **built,
-                "model_bytes": model_bytes,
-                "profiles_count": len(request.sizes),
-                "model": self._name,
-                "built_on": facts,
-            }
-
-        def waiting(looks: int) -> None:
-            self._progress = f"waiting for another process that builds the plan, for {looks * plans.LOCK_LOOK_S:.0f} s"
-
-        waits = math.ceil(settings.build_timeout_ns / NS_PER_S / plans.LOCK_LOOK_S)
-        return cache.obtain(self._name, identity, self._where, build, waits, waiting)
 
     def _bring_given(self, library: Library, device: CudaDevice, path: str) -> StoredPlan:
         """A plan that was built elsewhere, on the device: nothing is built, even where it is faulty."""
@@ -474,53 +400,3 @@ class TensorrtEngine(Engine):
             return model, self._options
         model = replace(model, options={**model.options, "batch_axis": False})
         return model, Options(model, (*KNOWN_OPTIONS, "batch_axis"))
-
-
-def free_for_tactics(device: CudaDevice) -> int:
-    """The bytes of the device's memory that the builder may take while it times kernels: all that is free now. By
-    itself TensorRT takes up to three quarters of an integrated GPU's memory, also where other programs use it."""
-    return max(TACTIC_BYTES_MIN, free_now(device) - (MEMORY_FLOOR_BYTES if device.info.integrated else 0))
-
-
-def free_now(device: CudaDevice) -> int:
-    """The free bytes of the device's memory. On a board CUDA does not count as free what the kernel could reclaim."""
-    return available_bytes() if device.info.integrated else device.memory().free
-
-
-def precision_text(request: BuildRequest, library: Library, metadata: Mapping[str, Any]) -> str:
-    """The precision of a plan, and the effect of another, as text. ``metadata``: the plan's."""
-    types = metadata["types"]
-    has = ", ".join(types) or "no floating type"
-    if request.precision == "fp16" and library.api.weak_types:
-        return f"built with precision = 'fp16': float16 where that is faster, else as the file has it ({has})"
-    if request.precision == "fp16":
-        kept = ", ".join(f"{count} {kind}" for kind, count in sorted(metadata.get("float32_nodes", {}).items()))
-        return f"built with precision = 'fp16': float16, and in float32 {kept or 'nothing'}"
-    text = f"built in {has}, as the file has it"
-    if "float32" not in types or "float16" in types:
-        return text
-    return (
-        f"{text}. options.precision = 'fp16' may be faster and takes half of the memory; compare the answers before "
-        "you keep it"
-    )
-
-
-class _Teller:
-    """Progress of a build in words: each time, and to the log, not too often."""
-
-    def __init__(self, where: str, expected_s: Optional[float]) -> None:
-        self._where = where
-        self._expected_s = expected_s
-        self._told_s = 0.0
-
-    def tell(self, progress: BuildProgress) -> str:
-        left = (
-            ""
-            if self._expected_s is None
-            else (f", about {max(0.0, self._expected_s - progress.elapsed_s):.0f} s left")
-        )
-        text = f"building for {progress.elapsed_s:.0f} s ({progress.phase} {100 * progress.share:.0f} %{left})"
-        if progress.elapsed_s - self._told_s >= TOLD_EVERY_S:
-            self._told_s = progress.elapsed_s
-            log.warning("%s: %s", self._where, text)
-        return text

@@ -13,10 +13,7 @@ is left out there is float32 of the length in ``shapes``.
 from __future__ import annotations
 
 import inspect
-import os
 import re
-import warnings
-from dataclasses import replace
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
 
 import numpy as np
@@ -25,9 +22,8 @@ from numpy.typing import NDArray
 
 from edgeserve.config.model_files import model_path
 from edgeserve.config.schema import ModelConfig
-from edgeserve.engines.describe import FileDescription
 from edgeserve.engines.options import Options, of_name
-from edgeserve.engines.ports import Port
+from edgeserve.engines.port import Port
 from edgeserve.engines.python import import_function
 from edgeserve.errors import ConfigError, EngineError, nearest
 
@@ -152,36 +148,13 @@ class Program:
         return values
 
 
-def read_program(
-    model: ModelConfig, options: Options, directory: str, device: torch.device, precision: Optional[torch.dtype]
-) -> Program:
-    """The network of ``model`` on ``device``. Raises :class:`EngineError` or :class:`ConfigError` with the mend."""
-    if model.function:
-        return _from_module(model, options, directory, device, precision)
-    path = model_path(model, directory)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # TorchScript's files are read as long as torch can
-            if path.endswith(EXPORTED):
-                return _from_export(model, options, path, device, precision)
-            return _from_script(model, options, path, device, precision)
-    except (EngineError, ConfigError):
-        raise
-    except Exception as error:  # torch raises RuntimeError, zip and pickle errors and others
-        expected = (
-            "a program of torch.export.save"
-            if path.endswith(EXPORTED)
-            else "TorchScript (a module's weights alone also need function = 'module:Class')"
-        )
-        raise EngineError(f"model {model.name!r}: {path} cannot be loaded as {expected}: {error}") from error
-
-
 # --- a module ---------------------------------------------------------------------------------------------------------
 
 
-def _from_module(
+def from_module(
     model: ModelConfig, options: Options, directory: str, device: torch.device, precision: Optional[torch.dtype]
 ) -> Program:
+    """The network of ``function``, with its weights."""
     where = f"[model.{model.name}] function"
     made: Any = import_function(model.function, directory, where)
     if not isinstance(made, torch.nn.Module):
@@ -214,7 +187,7 @@ def _from_module(
         [parameter.name for parameter in parameters],
         [parameter.name for parameter in parameters if parameter.default is parameter.empty],
         numbers,
-        _tensors_of(made),
+        tensors_of(made),
     )
 
 
@@ -232,9 +205,10 @@ def _load_weights(module: torch.nn.Module, model: ModelConfig, path: str) -> Non
 # --- TorchScript ------------------------------------------------------------------------------------------------------
 
 
-def _from_script(
+def from_script(
     model: ModelConfig, options: Options, path: str, device: torch.device, precision: Optional[torch.dtype]
 ) -> Program:
+    """The network of a file of TorchScript."""
     module = torch.jit.load(path, map_location=device).eval()
     if precision is not None:
         module = module.to(dtype=precision)
@@ -246,7 +220,7 @@ def _from_script(
         [argument.name for argument in arguments],
         [argument.name for argument in arguments if not argument.has_default_value()],
         [argument.name for argument in arguments if str(argument.type) in NUMBERS],
-        _tensors_of(module),
+        tensors_of(module),
     )
     program.by_chance = CHANCE.search(str(module.inlined_graph)) is not None
     return program
@@ -308,166 +282,10 @@ def _port(model: ModelConfig, options: Options, name: str, entry: Any, is_mask: 
     return Port(name, dtype, (*dims[:axis], None, *dims[axis:]))
 
 
-# --- torch.export -----------------------------------------------------------------------------------------------------
-
-
-def _from_export(
-    model: ModelConfig, options: Options, path: str, device: torch.device, precision: Optional[torch.dtype]
-) -> Program:
-    program = torch.export.load(path)
-    if precision is not None:
-        raise ConfigError(
-            f"{options.where('precision')}: an exported program keeps the types it was exported with; "
-            "export it in that precision"
-        )
-    if device.type != "cpu":
-        from torch.export.passes import move_to_device_pass
-
-        program = move_to_device_pass(program, device)
-    if "inputs" in options:
-        raise ConfigError(f"{options.where('inputs')}: an exported program says itself what it takes; leave it out")
-    values = {node.name: node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"}
-    names = list(program.graph_signature.user_inputs)
-    ports = []
-    for name in names:
-        value = values.get(name)
-        if not isinstance(value, torch.Tensor):
-            raise EngineError(
-                f"model {model.name!r}: input {name!r} of {path} is {type(value).__name__} and no "
-                "tensor; export the model with tensors alone"
-            )
-        ports.append(_port_of_value(model.name, name, value))
-    sizes = _sizes(
-        program, [values[name] for name in names if name not in options.table("constants") and name not in model.state]
-    )
-    module = program.module()
-    return Program(
-        module,
-        ports,
-        options.texts("outputs") or _outputs_of(program, model.name, path),
-        _keywords_of(program, names),
-        sizes=sizes,
-        tensors=_tensors_of(program),
-        holders=(module, program, program.graph_module),
-        by_chance=any(CHANCE.match(str(node.target)) for node in program.graph.nodes),
-    )
-
-
-def _port_of_value(model: str, name: str, value: torch.Tensor) -> Port:
-    if value.dtype not in NUMPY_OF:
-        raise EngineError(
-            f"model {model!r}: input {name!r} is {value.dtype}; expected one of {', '.join(sorted(map(str, NUMPY_OF)))}"
-        )
-    return Port(
-        name, np.dtype(NUMPY_OF[value.dtype]), tuple(dim if isinstance(dim, int) else None for dim in value.shape)
-    )
-
-
-def _sizes(program: Any, values: Iterable[torch.Tensor]) -> Tuple[int, Optional[int]]:
-    """The batch sizes that the program was exported for: the range of the first axis of its inputs."""
-    low, high = 1, NO_BOUND
-    for value in values:
-        dim: Any = value.shape[0] if value.dim() else 1
-        known = None if isinstance(dim, int) else program.range_constraints.get(dim.node.expr)
-        if known is not None:
-            low = max(low, int(known.lower))
-            if known.upper < NO_BOUND:
-                high = min(high, int(known.upper))
-    return low, high if high < NO_BOUND else None
-
-
-def _outputs_of(program: Any, model: str, path: str) -> Sequence[str]:
-    """The keys of the dict that the program returns; a single tensor is ``output``."""
-    spec = program.call_spec.out_spec
-    if spec.type is dict or (isinstance(spec.type, type) and issubclass(spec.type, dict)):
-        return [str(key) for key in spec.context]
-    count = len(program.graph_signature.user_outputs)
-    if count != 1:
-        raise EngineError(
-            f"model {model!r}: {path} returns {count} outputs without names; name them in their order: "
-            f"[model.{model}] options.outputs = {[f'y{index}' for index in range(count)]}"
-        )
-    return ("output",)
-
-
-def _keywords_of(program: Any, names: Sequence[str]) -> Sequence[str]:
-    """Inputs that the program was exported with as keyword arguments."""
-    spec = program.call_spec.in_spec
-    keywords = (spec.children() if hasattr(spec, "children") else spec.children_specs)[1].context or ()
-    return names[len(names) - len(keywords) :]
-
-
-# --- for commands -----------------------------------------------------------------------------------------------------
-
-
-def describe(path: str) -> FileDescription:
-    """The description of a file of torch. TorchScript knows the names of its inputs and not what those hold."""
-    model = ModelConfig(name=os.path.basename(path), engine="torch", file=os.path.abspath(path))
-    device = torch.device("cpu")
-    if path.endswith(EXPORTED):
-        named = _names_for_outputs(path)
-        model = replace(model, options={"outputs": named} if named else {})
-        program = read_program(model, Options(model, ("outputs",)), "/", device, None)
-        return FileDescription(
-            "torch",
-            tuple(program.inputs),
-            _output_ports(path, program.outputs),
-            facts={"outputs": named} if named else {},
-            batches=() if program.sizes == (1, None) else ((program.sizes[0], program.sizes[1] or NO_BOUND),),
-        )
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)
-            module = torch.jit.load(path, map_location=device)
-    except Exception as error:  # noqa: BLE001 torch raises RuntimeError, zip and pickle errors and others
-        raise EngineError(
-            f"{path}: is no TorchScript ({str(error).splitlines()[0]}). Weights and pickled modules "
-            "cannot be served without their code: export the model with torch.export.save (a .pt2 file) "
-            "or to ONNX"
-        ) from None
-    names = [argument.name for argument in module.forward.schema.arguments[1:] if not argument.has_default_value()]
-    return FileDescription(
-        "torch",
-        tuple(Port(name, np.dtype(np.float32), ()) for name in names),
-        (Port("output", np.dtype(np.float32), ()),),
-        opaque=True,
-    )
-
-
-def _output_ports(path: str, names: Sequence[str]) -> Tuple[Port, ...]:
-    """The outputs of an exported program, batch axis included: a state is an input that one of these replaces."""
-    program = torch.export.load(path)
-    values = {node.name: node.meta.get("val") for node in program.graph.nodes}
-    ports = []
-    for name, node in zip(names, program.graph_signature.user_outputs):
-        value = values.get(str(node))
-        known = isinstance(value, torch.Tensor) and value.dtype in NUMPY_OF
-        ports.append(_port_of_value(name, name, value) if known else Port(name, np.dtype(np.float32), ()))
-    return tuple(ports)
-
-
-def _names_for_outputs(path: str) -> List[str]:
-    """Names for the outputs of an exported program that returns several without names; else none are needed."""
-    try:
-        program = torch.export.load(path)
-    except Exception:  # noqa: BLE001 read_program reports the fault of the file
-        return []
-    spec = program.call_spec.out_spec
-    if spec.type is dict or (isinstance(spec.type, type) and issubclass(spec.type, dict)):
-        return []
-    count = len(program.graph_signature.user_outputs)
-    return [f"y{index}" for index in range(count)] if count != 1 else []
-
-
-def can_use_gpu() -> bool:
-    """Whether torch sees a CUDA device."""
-    return bool(torch.cuda.is_available())
-
-
 # --- helpers ----------------------------------------------------------------------------------------------------------
 
 
-def _tensors_of(holder: Any) -> List[torch.Tensor]:
+def tensors_of(holder: Any) -> List[torch.Tensor]:
     """Weights, buffers and constants."""
     found: Dict[int, torch.Tensor] = {}
     constants = getattr(holder, "constants", None)

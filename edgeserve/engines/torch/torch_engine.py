@@ -31,11 +31,13 @@ from edgeserve.engines.cuda.graphs import summed
 from edgeserve.engines.cuda.status import of_model
 from edgeserve.engines.host_session import HostSession
 from edgeserve.engines.options import Options
-from edgeserve.engines.ports import HALF_ROUNDING, PORT_OPTIONS, PackedBatch, Port, Ports
+from edgeserve.engines.port import Port
+from edgeserve.engines.ports import HALF_ROUNDING, PORT_OPTIONS, WORK_PER_INPUT_BYTE, PackedBatch, Ports
 from edgeserve.engines.python import NOMINAL_BYTES, import_function
 from edgeserve.engines.torch.failures import failure_of
 from edgeserve.engines.torch.graphs import Graphs
-from edgeserve.engines.torch.programs import EXPORTED, Program, read_program, storages
+from edgeserve.engines.torch.programs import EXPORTED, Program, storages
+from edgeserve.engines.torch.reading import read_program
 from edgeserve.engines.torch.streams import CudaSession
 from edgeserve.engines.worker import worker_of
 from edgeserve.errors import ConfigError, DeviceMissing, EngineError, ExampleUnknown, OutOfMemory
@@ -61,9 +63,6 @@ PRECISIONS = {"": None, "float32": torch.float32, "float16": torch.float16, "bfl
 
 SHAPES_KEPT = 4
 """Graphs that are kept for each batch size, of the shapes that ran last."""
-
-WORK_PER_INPUT_BYTE = 32
-"""Estimated working memory per byte of the largest batch's inputs, until a profile has measured it; as for ``onnx``."""
 
 CUBLAS_WORKSPACE = ":4096:8"
 """The setting of cuBLAS, made before its first use, for the same bits each time (CUDA documentation, cuBLAS, results

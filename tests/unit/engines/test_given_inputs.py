@@ -8,7 +8,8 @@ import pytest
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.base import Batch
 from edgeserve.engines.options import Options
-from edgeserve.engines.ports import Port, Ports
+from edgeserve.engines.port import Port
+from edgeserve.engines.ports import Ports
 from edgeserve.errors import EngineError
 
 F32, F16, I64, U8, BOOL, TEXT = (np.dtype(kind) for kind in ("f4", "f2", "i8", "u1", "?", "O"))

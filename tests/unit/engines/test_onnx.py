@@ -314,7 +314,7 @@ def test_providers_and_threads_reach_the_session(tmp_path):
 
 
 def test_cuda_gets_the_lanes_device():
-    from edgeserve.engines.onnx import asked_providers
+    from edgeserve.engines.onnx_providers import asked_providers
     from edgeserve.engines.options import Options
 
     model = ModelConfig("m", "onnx", options={"provider_options": {"cuda": {"gpu_mem_limit": 1000}}})

@@ -13,7 +13,7 @@ from edgeserve.config.schema import ModelConfig
 from edgeserve.engines import make_engine
 from edgeserve.engines.axis_names import batch_elsewhere, length_of_another, name_of_another
 from edgeserve.engines.base import Batch, Engine, Footprint, LaneInfo, Result, RowFacts
-from edgeserve.engines.ports import Port
+from edgeserve.engines.port import Port
 from edgeserve.engines.row_check import Remembers, RowCheck, row_check_of
 from edgeserve.errors import DeviceLost, EngineError, ExampleUnknown, WrongInput, WrongRows
 

@@ -12,7 +12,7 @@ pytest.importorskip("wyoming", reason="the front needs wyoming: pip install '.[w
 from wyoming.ping import Pong
 
 from edgeserve.front import Places
-from edgeserve.fronts.wyoming import Connection
+from edgeserve.fronts.wyoming import WyomingConnection
 
 
 def test_an_event_to_a_client_that_has_gone_is_a_connection_error():
@@ -21,7 +21,7 @@ def test_an_event_to_a_client_that_has_gone_is_a_connection_error():
 
         async def accept(reader, writer):
             front = SimpleNamespace(client=None, places=Places(1), apps={}, voice=None)
-            connection = Connection(front, reader, writer, "one", "stream")
+            connection = WyomingConnection(front, reader, writer, "one", "stream")
             writer.transport.abort()
             for _ in range(5):
                 await asyncio.sleep(0)

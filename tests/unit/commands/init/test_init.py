@@ -20,8 +20,8 @@ from edgeserve.device.boards import KINDS, Machine
 from edgeserve.engines.describe import FileDescription, describe
 from edgeserve.engines.gguf import read_header
 from edgeserve.engines.lm.lm_options import KNOWN_OPTIONS
-from edgeserve.engines.ports import Port
-from edgeserve.engines.tensorrt import tensorrt_engine as engine_module
+from edgeserve.engines.port import Port
+from edgeserve.engines.tensorrt import plan_source
 from edgeserve.errors import ConfigError, EngineError
 from edgeserve.live import device_watch
 from edgeserve.live.sensors import with_headroom
@@ -355,7 +355,7 @@ def tensorrt(monkeypatch, tmp_path):
 
     monkeypatch.setenv("EDGESERVE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(trial, "has_nvidia_gpu", lambda: True)
-    monkeypatch.setattr(engine_module, "build_plan", trt_worlds.build_here)
+    monkeypatch.setattr(plan_source, "build_plan", trt_worlds.build_here)
     with trt_worlds.world(monkeypatch, "10.3"):
         yield
 

@@ -17,7 +17,7 @@ from edgeserve.commands.init.text import configuration_text, summary
 from edgeserve.commands.init.trial import FoundModel, ModelTrial
 from edgeserve.config.loading import load_config, parse_config, parse_toml
 from edgeserve.engines.describe import FileDescription, describe
-from edgeserve.engines.ports import Port
+from edgeserve.engines.port import Port
 
 ATTACK = 'y"\n[model.evil]\nengine = "python"\nfunction = "os:system"\n#\x1b[2J'
 NAMES = st.one_of(

@@ -28,7 +28,7 @@ from edgeserve.config.schema import ModelConfig
 from edgeserve.engines import make_engine
 from edgeserve.engines.base import Batch, run_whole
 from edgeserve.engines.cuda import driver
-from edgeserve.engines.tensorrt import tensorrt_engine as engine_module
+from edgeserve.engines.tensorrt import building, plan_source
 from edgeserve.engines.tensorrt.build_errors import LibraryMissing, PlanRefused
 from edgeserve.errors import ConfigError, DeviceLost, DeviceMissing, EngineError, OutOfMemory
 
@@ -67,7 +67,7 @@ def builds(monkeypatch):
         seen.append(arguments)
         return trt_worlds.build_here(*arguments)
 
-    monkeypatch.setattr(engine_module, "build_plan", counted)
+    monkeypatch.setattr(plan_source, "build_plan", counted)
     return seen
 
 
@@ -158,7 +158,7 @@ def test_a_plan_that_later_versions_run_too_is_found_by_them(monkeypatch, builds
 )
 def test_at_load_a_line_says_which_precision_it_has(version, options, said, tmp_path, monkeypatch, caplog):
     caplog.set_level("INFO", "edgeserve.tensorrt")
-    monkeypatch.setattr(engine_module, "build_plan", trt_worlds.build_here)
+    monkeypatch.setattr(plan_source, "build_plan", trt_worlds.build_here)
     with trt_worlds.world(monkeypatch, version):
         for _ in range(2):  # built, then found
             loads(made(tmp_path, options=options))
@@ -205,7 +205,7 @@ def test_the_builder_takes_no_more_memory_than_is_free_which_makes_no_other_plan
     integrated, builds, tmp_path, monkeypatch
 ):
     free = [3 << 30, 1 << 30]
-    monkeypatch.setattr(engine_module, "available_bytes", lambda: free[0])
+    monkeypatch.setattr(building, "available_bytes", lambda: free[0])
     settings = {"attributes": {"INTEGRATED": int(integrated)}, "memory_bytes": 3 << 30}
     with trt_worlds.world(monkeypatch, "10.3", in_process=False, **settings):
         loads(made(tmp_path))
@@ -337,7 +337,7 @@ def test_a_refused_plan_is_gone_before_another_is_built(double, tmp_path, monkey
     loads(made(tmp_path))
     alive = []
     monkeypatch.setattr(
-        engine_module, "build_plan", lambda *how: alive.append(len(double.engines)) or trt_worlds.build_here(*how)
+        plan_source, "build_plan", lambda *how: alive.append(len(double.engines)) or trt_worlds.build_here(*how)
     )
     library = __import__("tensorrt")
     kept = library.ICudaEngine.num_optimization_profiles

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from edgeserve.engines.cuda.device import DeviceInfo
+from edgeserve.engines.cuda.device_info import DeviceInfo
 from edgeserve.engines.tensorrt.build_errors import BuildFailed
 from edgeserve.engines.tensorrt.plans import PlanCache, built_elsewhere, built_on, identity_of, l4t_release, power_mode
 from edgeserve.engines.tensorrt.settings import BuildRequest

@@ -23,7 +23,7 @@ from edgeserve.engines import make_engine
 from edgeserve.engines.base import Batch, run_batch, run_whole
 from edgeserve.engines.cuda.device import CudaStream
 from edgeserve.engines.device_arrays import DeviceArray, on_device
-from edgeserve.engines.tensorrt import running, tensorrt_engine
+from edgeserve.engines.tensorrt import building, running
 from edgeserve.errors import DeviceLost, EngineError, OutOfMemory
 
 WEIGHTS = np.arange(12, dtype=np.float32).reshape(4, 3) / 10
@@ -181,7 +181,7 @@ def test_the_first_model_on_a_board_counts_cudas_context_too(monkeypatch, tmp_pa
     file = onnx_models.linear(str(tmp_path))
     board = {"attributes": {"INTEGRATED": 1}, "memory_bytes": 8 << 30, "context_bytes": context}
     with trt_worlds.world(monkeypatch, "10.3", **board) as cuda:
-        monkeypatch.setattr(tensorrt_engine, "available_bytes", cuda.free_bytes)
+        monkeypatch.setattr(building, "available_bytes", cuda.free_bytes)
         first, second = (trt_worlds.made(str(tmp_path), file, name=name) for name in "ab")
         beside, alone = first.load(), second.load()
         assert counted - (64 << 10) <= beside.work_bytes - alone.work_bytes <= counted

@@ -10,10 +10,11 @@ pytest.importorskip("onnx", reason="the double reads ONNX files; pip install -e 
 pytest.importorskip("onnxruntime", reason="the double computes with onnxruntime; pip install -e '.[onnx]'")
 
 import trt_double
+import trt_names
 
 from edgeserve.engines.tensorrt import versions
 
-NUMBERED = [version for version in trt_double.VERSIONS if version != "rtx"]
+NUMBERED = [version for version in trt_names.VERSIONS if version != "rtx"]
 
 
 def api(version):
@@ -22,7 +23,7 @@ def api(version):
 
 @pytest.mark.parametrize("row", versions.NAMES, ids=lambda row: f"{row.owner}.{row.name}")
 def test_a_name_is_where_the_table_says_and_nowhere_else(row):
-    known = trt_double.API["classes"][row.owner]
+    known = trt_names.API["classes"][row.owner]
     assert row.name in known, "no version has it"
     has = known[row.name].split()
     assert ("rtx" in has) == row.rtx
@@ -33,17 +34,17 @@ def test_a_name_is_where_the_table_says_and_nowhere_else(row):
 
 def test_the_double_has_no_name_that_no_version_has():
     for template in trt_double.TEMPLATES:
-        known = set(trt_double.API["classes"][template.__name__])
+        known = set(trt_names.API["classes"][template.__name__])
         own = {name for name in vars(template) if not name.startswith("_")}
         assert own <= known, template.__name__
 
 
-@pytest.mark.parametrize("version", trt_double.VERSIONS)
+@pytest.mark.parametrize("version", trt_names.VERSIONS)
 def test_the_double_of_a_version_has_that_versions_names_alone(version):
     for template in trt_double.TEMPLATES:
         built = trt_double.library(version)[template.__name__]
         public = {name for name in vars(built) if not name.startswith("_")}
-        assert public == {name for name in vars(template) if name in trt_double.names_of(template.__name__, version)}
+        assert public == {name for name in vars(template) if name in trt_names.names_of(template.__name__, version)}
 
 
 @pytest.mark.parametrize(
