@@ -9,9 +9,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Protocol, Sequence, Tuple
 
-from numpy.typing import NDArray
-
 from edgeserve.engines.base import LaneInfo, check_count
+from edgeserve.engines.lm.sampling import Scores
 
 
 class Encoder(NamedTuple):
@@ -40,11 +39,12 @@ class ModelFacts(NamedTuple):
 
 class TokenRow(NamedTuple):
     """Tokens to append to the sequence in ``slot`` behind its first ``start`` ones; others that it holds are
-    forgotten."""
+    forgotten. Of the scores behind them only the ``best`` ones are read; 0: all."""
 
     slot: int
     tokens: Sequence[int]
     start: int
+    best: int = 0
 
 
 class EncoderPrompt(NamedTuple):
@@ -59,7 +59,8 @@ class BackendSession(ABC):
     """The base class of one lane's memory and computation. One thread at a time calls it; the step loop sees to that.
 
     The rows of one call are of different slots. Both calls return, per row, the scores of the token that follows its
-    last one: float32 of the length of the vocabulary. They are read before the next call.
+    last one: float32 of the length of the vocabulary, or the best ones (:class:`~edgeserve.engines.lm.sampling.Best`)
+    where the row asks for so many and that spares copies. They are read before the next call.
 
     ``mixes``: one call of ``prefill`` computes all its rows in one run, for any beginnings, so that a part of one
     prompt and the next tokens of others cost about what the longest alone does. Else rows run one after the other.
@@ -74,11 +75,11 @@ class BackendSession(ABC):
         raise NotImplementedError(f"{type(self).__name__} has no encode(): a model with ModelFacts.encoder needs it")
 
     @abstractmethod
-    def prefill(self, rows: Sequence[TokenRow]) -> List[NDArray[Any]]:
+    def prefill(self, rows: Sequence[TokenRow]) -> List[Scores]:
         """Append one or several tokens per row; rows may differ in length and in ``start``."""
 
     @abstractmethod
-    def decode(self, rows: Sequence[TokenRow]) -> List[NDArray[Any]]:
+    def decode(self, rows: Sequence[TokenRow]) -> List[Scores]:
         """Append exactly one token per row."""
 
     @abstractmethod
@@ -104,15 +105,13 @@ class BackendSession(ABC):
 
 
 def in_groups(
-    rows: Sequence[TokenRow],
-    group_of: Callable[[TokenRow], Any],
-    run: Callable[[List[TokenRow]], Iterable[NDArray[Any]]],
-) -> List[NDArray[Any]]:
+    rows: Sequence[TokenRow], group_of: Callable[[TokenRow], Any], run: Callable[[List[TokenRow]], Iterable[Scores]]
+) -> List[Scores]:
     """The rows of each group in one ``run``; their scores in the order of ``rows``."""
     groups: Dict[Any, List[TokenRow]] = {}
     for row in rows:
         groups.setdefault(group_of(row), []).append(row)
-    scores: Dict[int, NDArray[Any]] = {}
+    scores: Dict[int, Scores] = {}
     for group in groups.values():
         found = list(run(group))
         check_count(found, len(group), "a step of several sequences")

@@ -20,6 +20,7 @@ from edgeserve.engines.lm.backend import BackendSession, ModelFacts, TokenRow
 from edgeserve.engines.lm.llama_library import LlamaTokenizer, fact, failure_text, load_file
 from edgeserve.engines.lm.llama_numbers import Numbers
 from edgeserve.engines.lm.prefixes import PREFIX_CACHE_BYTES
+from edgeserve.engines.lm.sampling import Scores
 from edgeserve.engines.options import Options
 from edgeserve.errors import ConfigError, EngineError, OutOfMemory, nearest
 
@@ -259,7 +260,7 @@ class LlamaSession(BackendSession):
         self._moves = moves
         self._batch_tokens = batch_tokens
 
-    def prefill(self, rows: Sequence[TokenRow]) -> List[NDArray[Any]]:
+    def prefill(self, rows: Sequence[TokenRow]) -> List[Scores]:
         number_of = self._numbered([row.slot for row in rows])
         for row in rows:
             if row.start < self._lengths.get(row.slot, 0):
@@ -284,7 +285,7 @@ class LlamaSession(BackendSession):
             llama_cpp.llama_memory_seq_rm(self._memory, move.source, -1, -1)
         return {slot: self._numbers.of(slot) for slot in slots}
 
-    def decode(self, rows: Sequence[TokenRow]) -> List[NDArray[Any]]:
+    def decode(self, rows: Sequence[TokenRow]) -> List[Scores]:
         return self.prefill(rows)
 
     def keep(self, slot: int) -> None:

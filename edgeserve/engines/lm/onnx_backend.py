@@ -20,6 +20,7 @@ from edgeserve.engines.base import LaneInfo
 from edgeserve.engines.lm.backend import BackendSession, ModelFacts, TokenRow
 from edgeserve.engines.lm.kv_rows import KvRows
 from edgeserve.engines.lm.onnx_sessions import SharedSession, SharedSessions, is_since
+from edgeserve.engines.lm.sampling import Scores
 from edgeserve.engines.lm.tokenizers import open_tokenizer
 from edgeserve.engines.options import Options
 from edgeserve.errors import EngineError
@@ -173,7 +174,7 @@ class OnnxSession(BackendSession):
         self.mixes = False
         self._chunks = is_since(CHUNKS_SINCE)
 
-    def prefill(self, rows: Sequence[TokenRow]) -> List[NDArray[Any]]:
+    def prefill(self, rows: Sequence[TokenRow]) -> List[Scores]:
         """Compute rows of prompts: rows that begin run together, filled up to the longest; a row that goes on runs
         alone."""
         scores: Dict[int, NDArray[Any]] = {}
@@ -190,7 +191,7 @@ class OnnxSession(BackendSession):
                 scores.update(self._run([TokenRow(row.slot, [token], row.start + place)]))
         return [scores[row.slot] for row in rows]
 
-    def decode(self, rows: Sequence[TokenRow]) -> List[NDArray[Any]]:
+    def decode(self, rows: Sequence[TokenRow]) -> List[Scores]:
         scores = self._run(rows)
         return [scores[row.slot] for row in rows]
 

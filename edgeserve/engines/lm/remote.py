@@ -8,7 +8,7 @@ sequences that it held are computed again. What starts a child is handed in.
 from __future__ import annotations
 
 from collections import deque
-from typing import Any, Callable, Deque, Dict, List, Optional, Protocol, Sequence, Tuple
+from typing import Any, Callable, Deque, Dict, List, Optional, Protocol, Sequence, Tuple, Union
 
 from numpy.typing import NDArray
 
@@ -16,6 +16,7 @@ from edgeserve.config.schema import ModelConfig
 from edgeserve.engines import make_engine
 from edgeserve.engines.base import LaneInfo
 from edgeserve.engines.lm.backend import BackendSession, EncoderPrompt, LmBackend, ModelFacts, Tokenizer, TokenRow
+from edgeserve.engines.lm.sampling import Best, Scores, best_of
 from edgeserve.engines.turns import NAME as TURNS
 from edgeserve.engines.turns import Turns, no_hold
 from edgeserve.errors import EngineError
@@ -111,20 +112,20 @@ class RemoteSession(BackendSession):
         self._starts = process.present()
         self._orders: Deque[Order] = deque()  # on any thread; told with the next step, before its rows
 
-    def prefill(self, rows: Sequence[TokenRow]) -> List[NDArray[Any]]:
+    def prefill(self, rows: Sequence[TokenRow]) -> List[Scores]:
         return self._run("prefill", rows)
 
-    def decode(self, rows: Sequence[TokenRow]) -> List[NDArray[Any]]:
+    def decode(self, rows: Sequence[TokenRow]) -> List[Scores]:
         return self._run("decode", rows)
 
-    def _run(self, verb: str, rows: Sequence[Any]) -> List[NDArray[Any]]:
+    def _run(self, verb: str, rows: Sequence[Any]) -> List[Scores]:
         orders = [self._orders.popleft() for _ in range(len(self._orders))]
         hold = no_hold(0) if self._turns is None else self._turns.wait(id(self._process), self._lane)
         try:
-            scores: List[NDArray[Any]] = self._process.call(verb, (orders, list(rows)), self._starts)
+            found: List[Any] = self._process.call(verb, (orders, list(rows)), self._starts)
         finally:
             hold.leave()
-        return scores
+        return [Best(*scores) if isinstance(scores, tuple) else scores for scores in found]
 
     def encode(self, sources: Sequence[EncoderPrompt]) -> None:
         self._run("encode", sources)
@@ -175,14 +176,23 @@ class BackendHost:
         self._session.free(0)
         return facts, self._session.mixes
 
-    def ask(self, verb: str, argument: Tuple[List[Order], List[Any]]) -> List[NDArray[Any]]:
+    def ask(self, verb: str, argument: Tuple[List[Order], List[Any]]) -> List[Any]:
+        """The scores of a step: of rows that read the best ones alone, no others go to the server."""
         orders, rows = argument
         for name, slots in orders:
             getattr(self._session, name)(*slots)
         if verb == "encode":
             self._session.encode(rows)
             return []
-        return self._session.prefill(rows) if verb == "prefill" else self._session.decode(rows)
+        found = self._session.prefill(rows) if verb == "prefill" else self._session.decode(rows)
+        return [_sent(scores, row.best) for row, scores in zip(rows, found)]
+
+
+def _sent(scores: Scores, best: int) -> Union[NDArray[Any], Tuple[NDArray[Any], ...]]:
+    """Scores as they travel between processes: plain values."""
+    if isinstance(scores, Best):
+        return tuple(scores)
+    return tuple(best_of(scores, best)) if 0 < best < len(scores) else scores
 
 
 class TrialHost:

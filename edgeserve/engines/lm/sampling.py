@@ -6,7 +6,7 @@ Pure: the draw, a number from 0 to below 1, is handed in.
 
 from __future__ import annotations
 
-from typing import Any, List, NamedTuple, Sequence, Tuple
+from typing import Any, List, NamedTuple, Sequence, Tuple, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,11 +39,35 @@ class Sampling(NamedTuple):
     biases: Tuple[Tuple[int, float], ...] = ()
 
 
-def weighed(scores: NDArray[Any], sampling: Sampling, prompt: Sequence[int], answer: Sequence[int]) -> NDArray[Any]:
+class Best(NamedTuple):
+    """The best tokens of a model's scores, best first and equal ones by number, with their scores."""
+
+    tokens: NDArray[Any]
+    scores: NDArray[Any]
+
+
+Scores = Union[NDArray[Any], Best]
+"""The scores of all tokens, or of the best ones where a choice reads no others."""
+
+
+def best_of(scores: NDArray[Any], count: int) -> Best:
+    """The ``count`` best, fewer than all."""
+    tokens = _best(scores, count)
+    return Best(tokens, scores[tokens])
+
+
+def enough(sampling: Sampling) -> int:
+    """The number of best tokens that are all a choice reads; 0: it reads every score."""
+    if sampling.frequency_penalty or sampling.presence_penalty or sampling.biases or sampling.repeat_penalty != 1.0:
+        return 0
+    return 1 if sampling.temperature <= 0.0 else sampling.top_k if sampling.top_k <= LIKELY_FIRST else 0
+
+
+def weighed(scores: Scores, sampling: Sampling, prompt: Sequence[int], answer: Sequence[int]) -> Scores:
     """The scores with penalties and biases; the same array where there are none."""
     said = sampling.frequency_penalty or sampling.presence_penalty
     repeats = sampling.repeat_penalty != 1.0 and sampling.repeat_last_n != 0
-    if not (said or repeats or sampling.biases):
+    if isinstance(scores, Best) or not (said or repeats or sampling.biases):
         return scores
     scores = np.array(scores)
     if repeats:
@@ -71,8 +95,10 @@ def log_chances(scores: NDArray[Any], token: int, count: int) -> Tuple[float, Li
     return float(scaled[token]), [(int(each), float(scaled[each])) for each in best]
 
 
-def choose(scores: NDArray[Any], sampling: Sampling, draw: float) -> int:
+def choose(scores: Scores, sampling: Sampling, draw: float) -> int:
     """The chosen token. Of tokens with equal scores the lower number goes first."""
+    if isinstance(scores, Best):
+        return int(scores.tokens[choose(scores.scores, sampling, draw)])
     if sampling.temperature <= 0.0:
         return int(np.argmax(scores))
     tokens, chances = candidates(scores, sampling)

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from edgeserve.engines.base import ANSWERED, Batch, BatchControl, Result, Values, own_failure
 from edgeserve.engines.lm.backend import EncoderPrompt, Tokenizer, TokenRow
 from edgeserve.engines.lm.constraint import Grammars
-from edgeserve.engines.lm.generation import TextReader, told_chances
-from edgeserve.engines.lm.sampling import choose, log_chances, weighed
+from edgeserve.engines.lm.generation import Generation, TextReader, told_chances
+from edgeserve.engines.lm.sampling import Best, Scores, choose, enough, log_chances, weighed
 from edgeserve.engines.lm.sequence import Sequence
 from edgeserve.engines.lm.slots import Slots
 from edgeserve.errors import EngineError
@@ -168,7 +168,7 @@ class StepLoop:
         fresh = [job.sequence for job in jobs if job.sequence.to_encode]
         sources = [EncoderPrompt(sequence.slot, sequence.asked.source) for sequence in fresh]
         rows = [
-            TokenRow(job.sequence.slot, job.sequence.waiting[:count], job.sequence.cached)
+            TokenRow(job.sequence.slot, job.sequence.waiting[:count], job.sequence.cached, _read_of(job.sequence.asked))
             for job, count in zip(jobs, counts)
         ]
         decode = all(len(row.tokens) == 1 and row.start > 0 for row in rows)
@@ -184,7 +184,7 @@ class StepLoop:
                 job.steps += 1
                 self._choose(run, job, found)
 
-    def _choose(self, run: _Run, job: BatchItem, scores: NDArray[Any]) -> None:
+    def _choose(self, run: _Run, job: BatchItem, scores: Scores) -> None:
         """The next token of one answer, what may be sent of it, and whether the answer is over."""
         sequence = job.sequence
         try:
@@ -198,16 +198,19 @@ class StepLoop:
         if answer is not None:
             self._leave(run, job, Result(answer, steps=job.steps, turns=run.turns, cached=sequence.reused))
 
-    def _next(self, sequence: Sequence, scores: NDArray[Any]) -> Tuple[str, Optional[Values]]:
+    def _next(self, sequence: Sequence, scores: Scores) -> Tuple[str, Optional[Values]]:
         """Choose a token: the text that may be sent now, and the outputs of an answer that is over with it."""
         asked, said = sequence.asked, scores
         scores = weighed(scores, asked.sampling, asked.prompt, sequence.generated)
         constraint = sequence.constraint(self._language.grammars)
-        scores = scores if constraint is None else constraint.allowed(scores)
+        if constraint is not None and not isinstance(scores, Best):
+            scores = constraint.allowed(scores)
         token = choose(scores, asked.sampling, sequence.draw())
         if token in self._stops and not asked.ignore_eos:
             return sequence.finish(), sequence.answer("stop", sequence.count + 1)
-        chance = self._chance(said, token, asked.logprobs) if asked.logprobs >= 0 else None
+        chance = None
+        if asked.logprobs >= 0 and not isinstance(said, Best):
+            chance = self._chance(said, token, asked.logprobs)
         begins = bool(asked.source) and not sequence.count
         text = sequence.append(token, self._language.tokenizer.piece(token, begins), chance)
         complete = sequence.text.stopped or (constraint is not None and constraint.took(token))
@@ -240,6 +243,11 @@ class StepLoop:
             steps=job.steps,
             turns=run.turns,
         )
+
+
+def _read_of(asked: Generation) -> int:
+    """The number of best tokens whose scores the next choice reads; 0: all."""
+    return 0 if asked.grammar or asked.logprobs >= 0 else enough(asked.sampling)
 
 
 class _Run:

@@ -12,11 +12,11 @@ from typing import Any, List, Optional, Sequence
 
 import torch
 import transformers
-from numpy.typing import NDArray
 
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.base import LaneInfo
 from edgeserve.engines.lm.backend import BackendSession, ModelFacts, TokenRow
+from edgeserve.engines.lm.sampling import Scores
 from edgeserve.engines.lm.tokenizers import FileTokenizer, around
 from edgeserve.engines.lm.transformers_encdec import (
     EncoderDecoderSession,
@@ -154,7 +154,7 @@ class TransformersSession(TorchSession):
     def _forget(self, slot: int) -> None:
         self._rows.free(slot)
 
-    def _run(self, rows: List[TokenRow]) -> NDArray[Any]:
+    def _run(self, rows: List[TokenRow]) -> List[Scores]:
         slots, count = [row.slot for row in rows], len(rows[0].tokens)
         try:
             with self._step(len(rows)):
@@ -167,7 +167,7 @@ class TransformersSession(TorchSession):
                     use_cache=True,
                     **{self._cache_name: self._rows.cache},
                 )
-                scores: NDArray[Any] = said.logits[:, -1].float().cpu().numpy()
+                scores = self._read(said.logits, rows)
         except EngineError:
             self._rows.lose()
             raise

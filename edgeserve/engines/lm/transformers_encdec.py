@@ -11,10 +11,10 @@ from typing import Any, Dict, List, Sequence, Tuple
 
 import torch
 import transformers
-from numpy.typing import NDArray
 
 from edgeserve.engines.base import LaneInfo
 from edgeserve.engines.lm.backend import Encoder, EncoderPrompt, TokenRow
+from edgeserve.engines.lm.sampling import Scores
 from edgeserve.engines.lm.transformers_rows import TorchRows, TorchSession
 from edgeserve.errors import EngineError
 
@@ -105,7 +105,7 @@ class EncoderDecoderSession(TorchSession):
         self._crossed.clear()
         self._rows.clear()
 
-    def _run(self, rows: Sequence[TokenRow]) -> NDArray[Any]:
+    def _run(self, rows: List[TokenRow]) -> List[Scores]:
         slots = [row.slot for row in rows]
         try:
             with self._step(len(rows)):
@@ -120,7 +120,7 @@ class EncoderDecoderSession(TorchSession):
             self._said.pop(slot, None)
         return scores
 
-    def _said_by_decoder(self, rows: Sequence[TokenRow], slots: List[int]) -> Tuple[NDArray[Any], List[int]]:
+    def _said_by_decoder(self, rows: Sequence[TokenRow], slots: List[int]) -> Tuple[List[Scores], List[int]]:
         """The scores, and the lengths of the sources."""
         count = len(rows[0].tokens)
         self._rows.gather(slots)
@@ -141,8 +141,7 @@ class EncoderDecoderSession(TorchSession):
         finally:
             if isinstance(self._positions, _Positions):
                 self._positions.running.positions = None
-        scores: NDArray[Any] = found.logits[:, -1].float().cpu().numpy()
-        return scores, sources.tolist()
+        return self._read(found.logits, rows), sources.tolist()
 
     def _said_to(self, slots: Sequence[int]) -> Tuple[Any, Any]:
         """The encoder's outputs, ``[rows, tokens, size]``, and the number of tokens of each source. Where the decoder

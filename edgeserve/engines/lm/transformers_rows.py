@@ -12,12 +12,13 @@ import contextlib
 import inspect
 from typing import Any, ContextManager, Dict, Iterator, List, Sequence, Tuple
 
+import numpy as np
 import torch
 import transformers
-from numpy.typing import NDArray
 
 from edgeserve.engines.base import LaneInfo
 from edgeserve.engines.lm.backend import BackendSession, TokenRow, begun_alone, in_groups
+from edgeserve.engines.lm.sampling import Best, Scores
 from edgeserve.engines.torch.failures import failed_by_device
 from edgeserve.engines.torch.streams import stream_of
 from edgeserve.errors import EngineError
@@ -133,11 +134,11 @@ class TorchSession(BackendSession):
             self._stream = torch.cuda.ExternalStream(stream_of(lane, "auto").handle, device)
         self._cache_name = cache_name(network)
 
-    def prefill(self, rows: Sequence[TokenRow]) -> List[NDArray[Any]]:
+    def prefill(self, rows: Sequence[TokenRow]) -> List[Scores]:
         with self._on_stream():
             return in_groups(rows, begun_alone, self._run)
 
-    def decode(self, rows: Sequence[TokenRow]) -> List[NDArray[Any]]:
+    def decode(self, rows: Sequence[TokenRow]) -> List[Scores]:
         with self._on_stream():
             return in_groups(rows, self._group_of, self._run)
 
@@ -149,9 +150,24 @@ class TorchSession(BackendSession):
         """The rows of one group make a step in one run."""
         return 0
 
-    def _run(self, rows: List[TokenRow]) -> NDArray[Any]:
-        """Append as many tokens to each row: the scores behind the last, ``[rows, vocabulary]``."""
+    def _run(self, rows: List[TokenRow]) -> List[Scores]:
+        """Append as many tokens to each row: the scores behind the last of each."""
         raise NotImplementedError
+
+    def _read(self, logits: Any, rows: Sequence[TokenRow]) -> List[Scores]:
+        """The scores behind the last tokens, as the rows read them: the best are chosen on the device, where no row
+        reads others."""
+        last = logits[:, -1].float()
+        count = max([row.best or last.shape[-1] for row in rows])
+        if count >= last.shape[-1]:
+            return list(last.cpu().numpy())
+        found = torch.topk(last, count)
+        tokens, scores = found.indices.cpu().numpy(), found.values.cpu().numpy()
+        best: List[Scores] = []
+        for row, numbers, values in zip(rows, tokens, scores):
+            order = np.lexsort((numbers, -values))[: row.best]
+            best.append(Best(numbers[order], values[order]))
+        return best
 
     def _forget(self, slot: int) -> None:
         raise NotImplementedError

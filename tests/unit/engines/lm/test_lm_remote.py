@@ -11,6 +11,8 @@ import pytest
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines import make_engine
 from edgeserve.engines.base import Batch, LaneInfo
+from edgeserve.engines.lm.remote import RemoteSession
+from edgeserve.engines.lm.sampling import Best
 from edgeserve.engines.turns import NAME, Turns
 from edgeserve.errors import EngineError, ProcessEnded
 
@@ -121,3 +123,35 @@ def test_a_model_is_tried_before_it_is_loaded_here_and_its_tokenizer_before_it_i
     assert not children(), "one app alone has its model in this process"
     assert engine.count_tokens({"prompt": "abc"}) == 3
     engine.unload()
+
+
+@pytest.mark.parametrize(
+    ("more", "most"),
+    [
+        ({}, 1),
+        ({"temperature": 1.0, "top_k": 5, "seed": 3}, 5),
+        ({"temperature": 1.0, "seed": 3}, llama_double.VOCABULARY),
+        ({"logprobs": 2}, llama_double.VOCABULARY),
+        ({"repeat_penalty": 1.2}, llama_double.VOCABULARY),
+    ],
+)
+def test_of_a_step_only_the_scores_that_are_read_come_from_the_process(tmp_path, monkeypatch, more, most):
+    items = [{**item, **more} for item in ITEMS]
+    sizes = []
+    ran = RemoteSession._run
+
+    def noted(self, verb, rows):
+        found = ran(self, verb, rows)
+        sizes.extend(len(scores.tokens) if isinstance(scores, Best) else len(scores) for scores in found)
+        return found
+
+    monkeypatch.setattr(RemoteSession, "_run", noted)
+    answers = []
+    for process in (True, False):
+        engine = made(tmp_path, process=process)
+        engine.load()
+        try:
+            answers.append(tokens(run(engine.open(LANE), items)))
+        finally:
+            engine.unload()
+    assert set(sizes) == {most} and answers[0] == answers[1]

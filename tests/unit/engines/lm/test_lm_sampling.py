@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import random
+
 import numpy as np
 import pytest
 
-from edgeserve.engines.lm.sampling import LIKELY_FIRST, Sampling, candidates, choose, log_chances, weighed
+from edgeserve.engines.lm.sampling import (
+    LIKELY_FIRST,
+    Sampling,
+    best_of,
+    candidates,
+    choose,
+    enough,
+    log_chances,
+    weighed,
+)
 
 SCORES = np.array([0.5, 3.0, -1.0, 3.0, 2.0], np.float32)
 
@@ -88,3 +99,35 @@ def test_log_chances_are_those_of_the_model_and_never_infinite():
     assert of_token == -9999.0 and [token for token, _ in likely] == [0, 1]
     assert np.allclose([chance for _, chance in likely], np.log([0.5, 0.25]))
     assert log_chances(scores, 1, 0)[1] == []
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_the_best_tokens_alone_are_chosen_among_as_all_are(seed):
+    draw = random.Random(f"best/{seed}")
+    scores = np.round(np.random.default_rng(seed).standard_normal(500) * 3, draw.choice([0, 1, 6])).astype(np.float32)
+    for _ in range(20):
+        sampling = Sampling(
+            draw.choice([0.0, 0.5, 1.3]),
+            draw.choice([1.0, 0.9, 0.3]),
+            draw.choice([1, 3, 40, 499]),
+            draw.choice([0.0, 0.05]),
+        )
+        count, at = enough(sampling), draw.random()
+        assert count == (1 if sampling.temperature == 0.0 else sampling.top_k)
+        assert choose(best_of(scores, count), sampling, at) == choose(scores, sampling, at)
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        Sampling(1.0),
+        Sampling(1.0, top_p=0.9),
+        Sampling(1.0, top_k=LIKELY_FIRST + 1),
+        Sampling(0.0, frequency_penalty=0.1),
+        Sampling(0.0, presence_penalty=0.1),
+        Sampling(0.0, repeat_penalty=1.1),
+        Sampling(0.0, biases=((3, 1.0),)),
+    ],
+)
+def test_where_other_scores_count_all_are_read(sampling):
+    assert enough(sampling) == 0
