@@ -246,7 +246,8 @@ class Law:
         pool = [(ratio, ANY_WEIGHT / len(ASSUMED), ANY_WEIGHT / len(ASSUMED)) for ratio in ASSUMED]
         for items in profiled.values():
             pool += items
-        least, (start, slope) = LEAST * usual, self._line
+        least = LEAST * usual
+        start, slope = self._line
         seen: List[Tuple[float, Row]] = []
         for row in rows:  # as _growth and _at, without their calls: there are hundreds
             if row.own or row.length < 0.0:
