@@ -109,7 +109,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--lane", action="append", default=[], metavar="L[,L]", help="only these lanes")
     parser.add_argument("--out", default="", metavar="DIR", help="profiles directory (default: [server] profiles)")
     parser.add_argument("--device", default="", metavar="NAME", help="the device's name (default: from this machine)")
-    parser.add_argument("--seconds", type=float, default=3.0, help="longest time per batch size (default: 3)")
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=3.0,
+        help="longest time per batch size, but for its first ten runs (default: 3)",
+    )
     parser.add_argument(
         "--no-machine",
         action="store_true",

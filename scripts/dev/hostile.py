@@ -126,7 +126,7 @@ def timed(sleep):
         began[1] += time.monotonic() - begin
         return found
     return asleep
-loop_io.LoopIO.gather, loop_io._wait_for, Bus.wait = turn, timed(loop_io._wait_for), timed(Bus.wait)
+loop_io.LoopIO.gather, loop_io.readable_files, Bus.wait = turn, timed(loop_io.readable_files), timed(Bus.wait)
 
 received = [0, 0]  # read; dropped, since their connection was over
 read_one, drop_one = Bus._receive_one, Bus._drop_message

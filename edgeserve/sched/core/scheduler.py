@@ -373,6 +373,8 @@ class Scheduler:
             self.state.set_speeds(lane, event.since_ns)
         if event.up is not None and event.up != lane.up:
             change.up = lane.up = event.up
+        if change.up:
+            self.state.lost_lanes.discard(lane.name)
         works = lane.clear() if change.up is False else []
         self._board.ends_ns.clear()
         for index, work in enumerate(works):

@@ -178,5 +178,5 @@ def test_a_profile_of_other_nodes_is_refused(tmp_path):
 
 
 def test_parse_says_where():
-    with pytest.raises(ConfigError, match=r"\[app.two.ensemble\]: profile agreement = None"):
+    with pytest.raises(ConfigError, match=r"\[app.two.ensemble\]: profile lacks the key 'agreement'"):
         parse_ensemble({"models": ["a"]}, "[app.two.ensemble]")

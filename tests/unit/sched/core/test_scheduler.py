@@ -420,6 +420,21 @@ def test_what_no_deadline_ends_does_not_wait_for_a_lane_that_hangs_or_is_down():
     assert world.lane("cpu0", up=True, at=150) == [ran("m", 5)]
 
 
+def test_nothing_waits_for_a_lane_that_is_lost_for_good():
+    lanes = {"l0": {}, "l1": {}}
+    models = {"m": {1: 10, "lanes": ["l0"]}, "n": {1: 10, "lanes": ["l1"]}}
+    chain = {"node": [{"name": "m"}, {"name": "n"}], "slo": "5s"}
+    world = Driver(models, {"chain": chain, "last": {"model": "n", "slo": "5s"}}, policy="fifo", lane=lanes)
+    world.arrive("chain")
+    world.arrive("last", count=2)
+    assert world.step(LaneChanged("l1", up=False, lost=True), at=1) == [ended(2, "failed"), ended(3, "failed")]
+    assert world.reason(3) == "no lane can run model 'n' now"
+    assert world.finish("l0", at=10) == [ended(1, "failed")], "its next stage has no lane"
+    world.step(LaneChanged("l1", up=True), at=20)
+    world.step(LaneChanged("l1", up=False), at=30)
+    assert world.arrive("last", at=40) == [], "the lane may come back"
+
+
 def test_the_state_of_an_unfinished_job_counts_on_its_device_until_the_job_is_over():
     world = Driver({"m": {1: 10}}, {"a": {"model": "m", "slo": "5s"}}, policy="fifo")
     world.arrive("a")
