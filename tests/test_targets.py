@@ -18,7 +18,16 @@ except ImportError:  # before Python 3.11
 
 ROOT = Path(__file__).resolve().parents[1]
 FILES = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "tests").rglob("test_*.py"))
-TARGETS = ("test", "test-portable", "test-torch", "test-ray", "test-compiled", "test-nightly", "test-drawn", "test-worlds")
+TARGETS = (
+    "test",
+    "test-portable",
+    "test-torch",
+    "test-ray",
+    "test-compiled",
+    "test-nightly",
+    "test-drawn",
+    "test-worlds",
+)
 DISTRIBUTION = {
     "PIL": "pillow",
     "cv2": "opencv-python-headless",
