@@ -119,6 +119,7 @@ def test_large_messages_with_a_wrong_token_take_no_memory(front):
     assert grown.mib < 100  # 20 messages have 320 MiB
 
 
+@pytest.mark.nightly  # tests/live/test_grpc_bounds.py: what has no room is refused
 def test_large_messages_are_bounded_before_they_are_complete(front):
     place, process = front
     grown = Watched(process)

@@ -368,19 +368,6 @@ def test_no_server_at_all(tmp_path):
         client.infer("echo", X)
 
 
-def test_a_client_does_not_cross_a_fork(client):
-    client.infer("echo", X)
-    child = os.fork()
-    if child == 0:
-        try:
-            client.infer("echo", X)
-        except RequestError:
-            os._exit(7)
-        os._exit(1)
-    assert os.WEXITSTATUS(os.waitpid(child, 0)[1]) == 7
-    assert client.infer("echo", X).outcome == "completed"
-
-
 # --- asyncio -------------------------------------------------------------------------------------------------------
 
 

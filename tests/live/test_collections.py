@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from for_each import each_time
 from serving import LIB
 
 OBJECTS = 200_000
@@ -111,7 +112,7 @@ for _ in range(3):
 
 @pytest.mark.parametrize(
     "program",
-    [EMBEDDED, ASYNC, TWO, OBJECTING, PROCESS, ENDED],
+    each_time([EMBEDDED, ASYNC, TWO, OBJECTING, PROCESS, ENDED], EMBEDDED, PROCESS),
     ids=["embedded", "async", "two", "objecting", "process", "ended"],
 )
 def test_a_full_collection_looks_at_no_object_of_before_the_start(program: str) -> None:

@@ -309,6 +309,7 @@ def language(tmp_path, capsys, *arguments):
     return status, json.loads(capsys.readouterr().out)
 
 
+@pytest.mark.worlds
 def test_a_language_model_answers_step_by_step_in_the_time_of_its_answers(tmp_path, capsys):
     status, said = language(tmp_path, capsys, "--tokens", "assistant=60/40")
     assert status == 0

@@ -131,6 +131,7 @@ def test_simulate_prints_a_row_per_client_and_a_recording_keeps_them(place, caps
     assert arrived == {"vision #detect", "flood #small"}
 
 
+@pytest.mark.worlds
 def test_check_asks_as_clients(place, capsys, monkeypatch):
     monkeypatch.setattr(check, "REQUESTS_WANTED", 200)
     monkeypatch.setattr(check, "SEEDS", 1)

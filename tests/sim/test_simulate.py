@@ -294,6 +294,7 @@ def test_a_recording_is_replayed_without_the_profile_that_was_left_out(stale, tm
 # --- loads, and what is charged ---
 
 
+@pytest.mark.worlds
 def test_a_sweep_over_loads_tells_what_is_in_time_at_each(scenario, capsys):
     command = f"simulate {scenario} --policy edf --policy fifo --seeds 2 --loads 1.5,0.2"
     assert main(command.split()) == 0

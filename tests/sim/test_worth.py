@@ -51,7 +51,11 @@ def served(worth, load, hint, truth, unit, short_ms, model=READ, slo="200ms"):
 
 @pytest.mark.parametrize(
     ("hint", "law", "keys"),
-    [("length", LENGTHS, {}), ("work", WORKS, {}), ("need", STEPS, {"model": WRITE, "slo": "600ms"})],
+    [
+        ("length", LENGTHS, {}),
+        pytest.param("work", WORKS, {}, marks=pytest.mark.worlds),
+        pytest.param("need", STEPS, {"model": WRITE, "slo": "600ms"}, marks=pytest.mark.worlds),
+    ],
 )
 def test_under_overload_short_requests_go_first_and_long_ones_have_their_part_where_size_counts(hint, law, keys):
     _, alike = served("request", 2.5, hint, *law, **keys)

@@ -62,15 +62,6 @@ def test_the_parts_of_the_loops_time_are_found_exactly():
     assert (set(costs.wake_ns), set(costs.start_ns)) == ({70}, {20})
 
 
-def test_the_model_that_is_measured_is_named_in_no_warning(caplog):
-    log = measure_machine.logging.getLogger("edgeserve")
-    with measure_machine._quiet():
-        log.warning("model product takes longer")
-        log.error("it fails")
-    log.warning("afterwards")
-    assert [record.message for record in caplog.records] == ["it fails", "afterwards"]
-
-
 def test_no_part_is_negative():
     turns = [(1000 - 10 * events, events) for events in (1, 2, 4, 8)]
     costs = costs_of_loop(watched([(5, 0, 1), (5, 1, 0), (4, 8, 8)], turns))

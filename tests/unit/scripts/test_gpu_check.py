@@ -143,14 +143,6 @@ def test_the_tensorrt_bench_runs_every_way_beside_the_bare_loop_and_trtexec(vers
     assert all(row["ms"] > 0 and row["bare_ms"] > 0 and row["trtexec_ms"] == 1.33 for row in rows)
 
 
-def test_without_trtexec_its_column_is_empty(monkeypatch):
-    from lib import trt_bench
-
-    monkeypatch.setenv("PATH", "")
-    assert trt_bench._trtexec_ms(None, "x.plan") is None
-    assert trt_bench.latency_of("no summary") is None
-
-
 BINDING = """
 import types
 CUstreamCaptureMode = types.SimpleNamespace(CU_STREAM_CAPTURE_MODE_THREAD_LOCAL=1)

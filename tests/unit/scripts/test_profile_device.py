@@ -57,32 +57,6 @@ def test_rounds_are_measured_compared_and_written_down(config: Path, capfd: pyte
     assert kept in [[times[number] for times in rounds.values()] for number in (0, 1)]
 
 
-def test_rounds_that_differ_fall_short() -> None:
-    checks = profile_device._round_checks("m", {("cpu0", 1): [100, 104], ("cpu0", 2): [200, 300]})
-    assert [(check.value, check.holds) for check in checks] == [("50.0%", False)]
-    assert profile_device._round_checks("m", {("cpu0", 1): [100]}) == []
-
-
-def state(locked: Any = None, mode: str = "") -> Dict[str, Any]:
-    return {**({} if locked is None else {"clocks_locked": locked}), **({"power_mode": mode} if mode else {})}
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "says"),
-    [
-        (state(), state(), []),
-        (state(True, "MAXN"), state(True, "MAXN"), [("yes", True), ("MAXN", True)]),
-        (state(True), state(False), [("no", False)]),
-        (state(mode="A"), state(mode="B"), [("A, B", False)]),
-    ],
-)
-def test_clocks_and_power_mode_are_checked_where_they_are_known(
-    before: Any, after: Any, says: List[Tuple[str, bool]]
-) -> None:
-    checks = profile_device._clock_checks("m", "gpu0", {"before": before, "after": after})
-    assert [(check.value, check.holds) for check in checks] == says
-
-
 def test_each_power_mode_is_set_measured_into_its_own_profile_and_set_back(
     config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -35,6 +35,7 @@ def write(path: pathlib.Path, entries: List[Tuple[str, int]]) -> str:
     return str(path)
 
 
+@pytest.mark.nightly
 def test_it_learns_what_is_there_and_beats_the_number_of_words(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -82,15 +82,6 @@ def test_types_in_tritons_words():
 # --- JSON and binary tensors -----------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def routes():
-    pytest.importorskip("starlette", reason="starlette is not installed: there is no HTTP front")
-
-    from edgeserve.fronts.http import kserve_routes
-
-    return kserve_routes
-
-
 def test_a_body_is_json_and_what_follows_it():
     table, rest = kserve_json.split_body(b'{"inputs":[]}1234', "13")
     assert table == {"inputs": []} and bytes(rest) == b"1234"
@@ -218,12 +209,3 @@ def test_a_wish_for_what_no_piece_and_no_answer_has_is_refused(wish):
     else:
         with pytest.raises(BadInput, match="no output 'txet'"):
             asyncio.run(asked())
-
-
-def test_form_fields_are_texts_or_json(routes):
-    field = routes._of_field("x", "[[1, 2], [3, 4]]", {"dtype": "int32", "shape": [2, 2]})
-    assert (field.datatype, field.shape, field.data) == ("INT32", [2, 2], [[1, 2], [3, 4]])
-    assert routes._of_field("x", "5", {"dtype": "float32", "shape": []}).data == [5]
-    assert routes._of_field("t", "[1]", {"dtype": "text", "shape": []}).data == ["[1]"]
-    with pytest.raises(BadInput, match="-F x=@FILE"):
-        routes._of_field("x", "abc", {"dtype": "int32", "shape": [2, 2]})
