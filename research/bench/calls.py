@@ -16,7 +16,6 @@ a piece of it, and all but its pieces; under ``plan``, and under ``edf``.
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import sys
@@ -31,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # research/
 
 import numpy as np
 from common.replicated import BEYOND, checks_of
-from lib.checks import Checks
+from lib.checks import Checks, arguments
 
 import edgeserve
 from edgeserve.config.loading import parse_config
@@ -279,10 +278,7 @@ def _measure(ask: Callable[[], Any], calls: LoopCalls, repetitions: int) -> Dict
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="fewer repetitions (same checks)")
-    parser.add_argument("--json", metavar="FILE")
-    args = parser.parse_args()
+    args = arguments(__doc__, quick="fewer repetitions (same checks)").parse_args()
     if not scheduler_module.__file__.endswith(".py"):
         raise SystemExit("this scheduler is compiled and makes no Python-level calls; measure the interpreted one")
     repetitions = 30 if args.quick else 120

@@ -24,9 +24,7 @@ same arrivals, and serve all apps of a mix, with default options; ``plan`` is wh
 As in ``mix.py``, 20 us for each step and 15 us for each event are charged to the virtual clock, so that runs are equal
 whenever they are repeated. With ``--charge`` the processor time of each step is charged instead, times a factor.
 
-A policy of one's own (``module:Class``) is imported from the Python path. So is one of an earlier commit, such as
-``edf`` of fe3afc9 without what that one did for frames of streams that are still to come: ``git show
-ddfba83b:scripts/lib/edf_before.py | sed 's/klass/priority_class/g'`` writes its module.
+A policy of one's own (``module:Class``) is imported from the Python path.
 """
 
 from __future__ import annotations

@@ -3,10 +3,9 @@
     python research/bench/mix.py [--only MIX] [--loads 0.7,1,1.3] [--first N] [--seeds N] [--ways "plan;edf"]
                                 [--without MECHANISM] [--keep FILE] [--json FILE]
 
-All ways serve the same arrivals. ``plan`` is what the files ask for, the default. The others: ``edf`` for all apps,
-``fifo``, one fixed order of all apps (class,
-then shortest deadline), fair slices of the lane's time, ``plan`` without values, and a lane that is divided for good,
-each part with ``edf``.
+All ways serve the same arrivals. ``plan`` is what the files ask for, the default. The others: ``edf`` for all
+apps, ``fifo``, one fixed order of all apps (class, then shortest deadline), fair slices of the lane's time, ``plan``
+without values, and a lane that is divided for good, each part with ``edf``.
 
 A request is worth its app's mean lane time in full batches times its value, if it is in time; an ensemble's answer is
 worth as much less as the models that took part agree less often with all of them. ``bound`` is what no scheduler can
