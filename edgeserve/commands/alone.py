@@ -11,7 +11,7 @@ from typing import Any, Callable, Dict, List, Mapping, Sequence
 
 from edgeserve.config.schema import AppConfig, Config, NodeConfig
 from edgeserve.engines.base import Batch, Session, Values
-from edgeserve.engines.python import import_function
+from edgeserve.engines.functions import import_function
 from edgeserve.engines.warm import time_run_ns
 from edgeserve.errors import ConfigError
 

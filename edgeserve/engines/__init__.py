@@ -146,7 +146,7 @@ def _factory(model: ModelConfig, directory: str) -> EngineFactory:
     if isinstance(model.given, type) and issubclass(model.given, Engine):
         return model.given
     if ":" in model.engine:
-        from edgeserve.engines.python import import_function  # only where it is needed
+        from edgeserve.engines.functions import import_function  # only where it is needed
 
         return import_function(model.engine, directory, f"[model.{model.name}] engine")
     if model.engine not in ENGINES:

@@ -45,6 +45,7 @@ from edgeserve.engines.base import (
 from edgeserve.engines.cuda.device import CudaDevice
 from edgeserve.engines.cuda.driver import open_driver
 from edgeserve.engines.cuda.status import of_model
+from edgeserve.engines.functions import import_function
 from edgeserve.engines.host_session import HostSession
 from edgeserve.engines.image import ImageForm, frame_shape, image_library, prepared_model, read_image
 from edgeserve.engines.onnx_binding import BoundModel, BoundSession
@@ -67,7 +68,6 @@ from edgeserve.engines.onnx_settings import (
 from edgeserve.engines.options import Options
 from edgeserve.engines.port import Port
 from edgeserve.engines.ports import PORT_OPTIONS, WORK_PER_INPUT_BYTE, PackedBatch, Ports
-from edgeserve.engines.python import import_function
 from edgeserve.engines.worker import worker_of
 from edgeserve.errors import DeviceMissing, EngineError, WrongInput, WrongRows, nearest
 

@@ -13,7 +13,6 @@ from edgeserve.config.profile_record import Profile
 from edgeserve.config.schema import Config, ModelConfig
 from edgeserve.engines import check_streams, lane_info, make_engine
 from edgeserve.engines.base import Engine
-from edgeserve.engines.python import import_function
 from edgeserve.errors import ConfigError, EdgeServeError, EngineError
 from edgeserve.live.estimates import AppFit, app_fit, too_slow
 from edgeserve.live.value_flow import AppPlan, name_clashes
@@ -126,7 +125,7 @@ def _check_model(config: Config, model: ModelConfig, engines: Dict[Tuple[str, st
             engine.check()
     for key, spec in (("function", model.function), ("options.example", model.options.get("example", ""))):
         if isinstance(spec, str) and spec and not (key == "function" and model.given is not None):
-            import_function(spec, config.directory, f"[model.{model.name}] {key}")
+            _imported(spec, config.directory, f"[model.{model.name}] {key}")
 
 
 def check_apps(config: Config, profiles: Sequence[Profile] = ()) -> List[Problem]:
@@ -187,6 +186,12 @@ def _few(cores: Sequence[int]) -> str:
     return ", ".join(map(str, cores[:16])) + (" ..." if len(cores) > 16 else "")
 
 
+def _imported(spec: str, directory: str, where: str) -> Any:
+    from edgeserve.engines.functions import import_function  # an app in Python names none
+
+    return import_function(spec, directory, where)
+
+
 def import_policies(config: Config) -> None:
     """Import what a configuration's ``kind = "module:Class"`` name, so that a scheduler can be built of it.
 
@@ -196,7 +201,7 @@ def import_policies(config: Config) -> None:
         if ":" not in policy.kind:
             continue
         where = f"[policy.{policy.name}] kind"
-        found: Any = import_function(policy.kind, config.directory, where)
+        found = _imported(policy.kind, config.directory, where)
         if not (isinstance(found, type) and issubclass(found, Policy)):
             raise ConfigError(
                 f"{where} = {policy.kind!r} is a {type(found).__name__}; expected a subclass of "

@@ -15,7 +15,7 @@ import pytest
 
 from edgeserve import Runtime
 from edgeserve.config.loading import parse_config, read_toml
-from edgeserve.engines.python import import_function
+from edgeserve.engines.functions import import_function
 
 pytest.importorskip("onnx", reason="the onnx package makes the test model; pip install -e '.[test]'")
 pytest.importorskip("onnxruntime", reason="pip install -e '.[onnx]'")

@@ -19,7 +19,7 @@ from edgeserve.client import Client
 from edgeserve.commands import assets
 from edgeserve.config.loading import load_config
 from edgeserve.config.schema import Config
-from edgeserve.engines.python import import_function
+from edgeserve.engines.functions import import_function
 from edgeserve.runtime import Runtime
 
 NEEDS = "the example draws text with opencv, exports with onnx: pip install -r examples/dynamic/requirements.txt"

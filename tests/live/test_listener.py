@@ -16,7 +16,7 @@ import edgeserve
 from edgeserve.commands import assets
 from edgeserve.config.files import resolve_path
 from edgeserve.config.loading import parse_config, read_toml
-from edgeserve.engines.python import import_function
+from edgeserve.engines.functions import import_function
 from edgeserve.errors import Dropped, Rejected
 
 pytestmark = pytest.mark.nightly

@@ -21,7 +21,7 @@ from rich.console import Console
 import edgeserve
 from edgeserve.commands import assets
 from edgeserve.config.files import resolve_path
-from edgeserve.engines.python import import_function
+from edgeserve.engines.functions import import_function
 from edgeserve.errors import DeadlineExpired, Failed, Rejected
 
 cv2 = pytest.importorskip("cv2", reason="the reader demo needs opencv: pip install -r examples/reader/requirements.txt")

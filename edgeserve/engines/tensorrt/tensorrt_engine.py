@@ -31,9 +31,9 @@ from edgeserve.engines.cuda.driver import open_driver
 from edgeserve.engines.cuda.graphs import summed
 from edgeserve.engines.cuda.lane_stream import lane_stream
 from edgeserve.engines.cuda.status import of_model
+from edgeserve.engines.functions import import_function
 from edgeserve.engines.options import Options, of_name
 from edgeserve.engines.ports import Ports
-from edgeserve.engines.python import import_function
 from edgeserve.engines.tensorrt import building
 from edgeserve.engines.tensorrt.build_errors import LibraryMissing, PlanRefused, forget_locals
 from edgeserve.engines.tensorrt.io_tensors import Tensor, check_profiles, tensors_of

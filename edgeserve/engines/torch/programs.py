@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 
 from edgeserve.config.model_files import model_path
 from edgeserve.config.schema import ModelConfig
+from edgeserve.engines.functions import import_function
 from edgeserve.engines.options import Options, of_name
 from edgeserve.engines.port import Port
-from edgeserve.engines.python import import_function
 from edgeserve.errors import ConfigError, EngineError, nearest
 
 EXPORTED = ".pt2"

@@ -29,11 +29,12 @@ from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.base import Batch, Engine, Footprint, LaneInfo, OutputType, Result, RowFacts, Session, Values
 from edgeserve.engines.cuda.graphs import summed
 from edgeserve.engines.cuda.status import of_model
+from edgeserve.engines.functions import import_function
 from edgeserve.engines.host_session import HostSession
 from edgeserve.engines.options import Options
 from edgeserve.engines.port import Port
 from edgeserve.engines.ports import HALF_ROUNDING, PORT_OPTIONS, WORK_PER_INPUT_BYTE, PackedBatch, Ports
-from edgeserve.engines.python import NOMINAL_BYTES, import_function
+from edgeserve.engines.python import NOMINAL_BYTES
 from edgeserve.engines.torch.failures import failure_of
 from edgeserve.engines.torch.graphs import Graphs
 from edgeserve.engines.torch.programs import EXPORTED, Program, storages

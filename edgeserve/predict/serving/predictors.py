@@ -16,7 +16,7 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Seq
 
 from edgeserve.config.schema import AppConfig, Config, ModelConfig
 from edgeserve.engines import lane_info, make_engine
-from edgeserve.engines.python import import_function
+from edgeserve.engines.functions import import_function
 from edgeserve.errors import EdgeServeError
 from edgeserve.live.hints import A_NUMBER, IgnoredHints, number_of, show
 from edgeserve.units import ns_to_ms

@@ -14,7 +14,8 @@ from edgeserve.config.loading import parse_config
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines import lane_info, make_engine
 from edgeserve.engines.base import Batch, BlockingSession, Engine, Finished, Footprint, LaneInfo, Result, run_whole
-from edgeserve.engines.python import import_function, state_size_bytes
+from edgeserve.engines.functions import import_function
+from edgeserve.engines.python import state_size_bytes
 from edgeserve.engines.synthetic import SyntheticEngine
 from edgeserve.engines.warm import dear_changes, time_changes, warm_up
 from edgeserve.errors import ConfigError, EngineError
