@@ -279,6 +279,7 @@ class RequestManager:
             self._board.is_changing = False
 
     def make_ready(self, job: Job) -> None:
+        """Queue a job with its policy, or fail it where it can never run."""
         request, node = job.request, job.node
         # Nothing else bounds its wait, or no lane will come back in time.
         if (request.on_late == "answer" or self._state.draining) and self.fail_if_stranded(job):
