@@ -280,7 +280,7 @@ class RequestManager:
             self._board.is_changing = False
 
     def make_ready(self, job: Job) -> None:
-        """Let a job wait for a lane, or fail it where none is left for it."""
+        """Queue a job with its policy, or fail it where it can never run."""
         request, node = job.request, job.node
         state = self._state
         if (request.on_late == "answer" or state.draining or state.lost_lanes) and self.fail_if_stranded(job):
