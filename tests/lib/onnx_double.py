@@ -194,10 +194,12 @@ class OnnxDouble:
 
     def installed(self, monkeypatch: Any) -> OnnxDouble:
         """Put it and the CUDA double in the place of the libraries."""
-        from edgeserve.engines import onnx
+        from edgeserve.engines import onnx, onnx_providers
         from edgeserve.engines.cuda import lane_stream
 
-        monkeypatch.setattr(onnx, "onnxruntime", self.module())
+        double = self.module()
+        for module in (onnx, onnx_providers):
+            monkeypatch.setattr(module, "onnxruntime", double)
         for module in (onnx, lane_stream):
             monkeypatch.setattr(module, "open_driver", lambda choice="auto": self.driver)
         return self

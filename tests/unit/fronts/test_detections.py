@@ -155,10 +155,10 @@ def test_one_odd_number_costs_its_box_alone(odd, place):
 def test_a_box_of_any_size_is_drawn(odd):
     pytest.importorskip("PIL", reason="the page draws with Pillow")
     from edgeserve.fronts.boxes_page import drawn
-    from edgeserve.fronts.camera import Ended, Seen
+    from edgeserve.fronts.camera import FrameEnd, Seen
 
     seen = Seen(1, 0.0, 0, np.zeros((48, 64, 3), np.uint8))
     for place in range(4):
         sides = [10.0, 10.0, 5.0, 5.0]
         sides[place] = odd
-        assert drawn(Ended(seen, [Box(*sides, "名前\n", 1.0)], 1.0, False, ""), "1 of 1").startswith(b"\xff\xd8")
+        assert drawn(FrameEnd(seen, [Box(*sides, "名前\n", 1.0)], 1.0, False, ""), "1 of 1").startswith(b"\xff\xd8")

@@ -394,7 +394,7 @@ def onnx_weights():
 def test_stats_and_profiles_tell_of_graphs(graph, double, tmp_path, monkeypatch, capsys):
     onnx_models.linear(str(tmp_path))
     (tmp_path / "edge.toml").write_text(TOML.replace("plans = ", "graph = false, plans = ") if not graph else TOML)
-    with edgeserve.Runtime.from_config(str(tmp_path / "edge.toml")) as runtime:
+    with edgeserve.Runtime(str(tmp_path / "edge.toml")) as runtime:
         runtime.infer("net", {"x": np.zeros(4, np.float32)})
         told = runtime.stats()["models"]["net"].get("engine", {})
     assert (told["gpu"]["graphs"]["replayed"] >= 1 and told["gpu"]["graphs"]["captured"] == 6) if graph else not told
