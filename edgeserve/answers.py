@@ -97,7 +97,7 @@ PIECES_UNREAD_MAX = 1024
 """Pieces of one answer that its reader may leave unread. One more, and the request is cancelled."""
 
 UNREAD = f"its reader left {PIECES_UNREAD_MAX} pieces of the answer unread"
-"""Why such a request is cancelled."""
+"""The reason why such a request is cancelled."""
 
 
 class TakesPieces(Protocol):

@@ -85,7 +85,7 @@ class App:
 
 
 class Sections(TypedDict, total=False):
-    """What :func:`configuration` takes."""
+    """The arguments of :func:`configuration`."""
 
     models: Mapping[str, Any]
     apps: Mapping[str, Any]

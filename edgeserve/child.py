@@ -63,7 +63,7 @@ class Child:
 
     @property
     def has_ended(self) -> bool:
-        """Whether it has ended, by itself or not."""
+        """True if it has ended, by itself or not."""
         return self.process.poll() is not None
 
     def left_behind(self) -> None:

@@ -266,12 +266,12 @@ class Client:
         return self.ask("stats")
 
     def health(self) -> Dict[str, Any]:
-        """Whether the server is ready."""
+        """True if the server is ready."""
         return self.ask("health")
 
     def story(self, request_id: int) -> List[str]:
-        """What happened to a request, a line each: by the ``id`` of an answer or an error, this client's or another's.
-        No line when the server does not remember it."""
+        """The story of a request, a line for each event: by the ``id`` of an answer or an error, this client's or
+        another's. No line when the server does not remember it."""
         return list(self._answer_to(wire.encode_story, request_id, timeout_ms=None, what="story")["story"])
 
     def trace(self, after: int = 0) -> Dict[str, Any]:

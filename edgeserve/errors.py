@@ -84,7 +84,7 @@ class WrongRows(EngineError):
 
 
 class StateLost(EngineError):
-    """What an item would leave behind for the next of its stream is no state to go on from. The request ends as
+    """Error: what an item would leave behind for the next of its stream is no state to go on from. The request ends as
     ``failed``, and the stream begins anew."""
 
     code = "state_lost"
@@ -153,7 +153,7 @@ class DeadlineExpired(RequestError):
 
 
 class Refusal:
-    """What :class:`Rejected` and :class:`Dropped` tell besides; ``reason`` says why, for programs.
+    """The details of :class:`Rejected` and :class:`Dropped`; ``reason`` says why, for programs.
 
     Where a policy found that the request cannot make its deadline, in milliseconds: ``expected_ms``, the time that it
     would have taken alone, on ``lane`` first; ``wait_ms``, until that lane could have started it; ``left_ms``, what was

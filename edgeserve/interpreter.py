@@ -61,7 +61,7 @@ def gives_answers() -> None:
 
 
 def may_wait() -> bool:
-    """Whether the calling thread gives no answers."""
+    """True if the calling thread gives no answers."""
     return not getattr(_of_thread, "gives_answers", False)
 
 

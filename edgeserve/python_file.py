@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from edgeserve.runtime import Runtime
 
 CONFIG_HELP = "the configuration file, such as edge.toml, or a runtime of a Python program, app.py:runtime"
-"""What a command's ``CONFIG`` may be."""
+"""The forms of a command's ``CONFIG``."""
 
 _PLACE = re.compile(r"(?P<module>.+):(?P<name>[A-Za-z_][\w.]*)")
 

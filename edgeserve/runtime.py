@@ -174,12 +174,12 @@ class Runtime:
 
     @property
     def was_started(self) -> bool:
-        """Whether :meth:`start` was called: a runtime starts once."""
+        """True if :meth:`start` was called: a runtime starts once."""
         return self._thread is not None
 
     @property
     def is_alive(self) -> bool:
-        """Whether the loop's thread runs."""
+        """True if the loop's thread runs."""
         return self._thread is not None and self._thread.is_alive()
 
     def check_process(self) -> None:
@@ -199,7 +199,7 @@ class Runtime:
 
     @property
     def endpoints(self) -> List[str]:
-        """Where the bus listens; empty when embedded."""
+        """The address of the bus; empty when embedded."""
         self.check_process()
         return self._core.endpoints() if self._core is not None and self._ready.is_set() else []
 
@@ -360,8 +360,8 @@ class Runtime:
         return self._ask(lambda core: core.expected())
 
     def story(self, request_id: int) -> List[str]:
-        """What happened to a request, a line each: by the ``id`` of a future, an answer or an error. No line when it is
-        not remembered: it was refused before the scheduler saw it, or is none of the last that ended."""
+        """The story of a request, a line for each event: by the ``id`` of a future, an answer or an error. No line when
+        it is not remembered: it was refused before the scheduler saw it, or is none of the last that ended."""
         return self._ask(lambda core: core.story(request_id))
 
     def check(self) -> None:
@@ -371,7 +371,7 @@ class Runtime:
         self._ask(lambda core: check_invariants(core.scheduler.state))
 
     def measured_at_start(self) -> Mapping[Tuple[str, str], Mapping[int, Sequence[int]]]:
-        """What models without a profile took at the start: (model, lane) -> batch size -> durations in nanoseconds;
+        """Times of models without a profile at the start: (model, lane) -> batch size -> durations in nanoseconds;
         none where the model could not be tried."""
         return self._ask(lambda core: core.measured())
 

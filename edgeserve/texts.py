@@ -21,7 +21,7 @@ _LENGTH = struct.Struct("<I")
 
 
 def is_text(value: Any) -> bool:
-    """Whether a value is an array of texts, by its type."""
+    """True if a value is an array of texts, by its type."""
     return isinstance(value, np.ndarray) and value.dtype.kind in "OU"
 
 

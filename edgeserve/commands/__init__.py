@@ -1,1 +1,1 @@
-"""What the verbs of the ``edgeserve`` command do, a module each: ``add_arguments(parser)`` and ``main(args)``."""
+"""The verbs of the ``edgeserve`` command, a module each: ``add_arguments(parser)`` and ``main(args)``."""

@@ -1,4 +1,4 @@
-"""How long an app's requests take alone: its example requests, one by one through the model that they enter by.
+"""The time that an app's requests take alone: its example requests, one by one through the model that they enter by.
 
 Where a model's time depends on what it is given, batch sizes are half of the story; the other half is how the times
 of each app's requests are spread. ``[app.NAME] examples`` names a function that returns a few hundred typical ones.
@@ -16,7 +16,8 @@ from edgeserve.engines.warm import time_run_ns
 from edgeserve.errors import ConfigError
 
 PASSES = 3
-"""How often each example runs. Its median counts: what else the machine did in between does not belong to the input."""
+"""The number of runs of each example. Its median counts: what else the machine did in between does not belong to the
+input."""
 
 Clock = Callable[[], int]
 

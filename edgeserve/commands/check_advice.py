@@ -1,4 +1,4 @@
-"""What ``edgeserve check`` advises. Each change is simulated before it is said, in the very runs that ``check`` would
+"""The advice of ``edgeserve check``. Each change is simulated before it is said, in the very runs that ``check`` would
 make of the changed configuration: the next run finds what this one says.
 
 A change helps when the app that falls short is in time with it, and no app that was in time before falls short because
@@ -30,7 +30,8 @@ LONGER = (1.5, 3.0, 6.0, 20.0, 100.0)
 """Deadlines that are tried, in multiples of the present one: where none helps, more time is not what is missing."""
 
 ROOM = 3
-"""Where a lone request takes longer than its deadline, other changes are tried with so many times what it takes."""
+"""The factor for a lone request that takes longer than its deadline: other changes are tried with so many times what it
+takes."""
 
 FEWER = (1.0, 0.85, 0.7)
 """Rates that are tried, in parts of those at which all apps together hold: arrivals are drawn anew for each."""
@@ -108,7 +109,7 @@ Simulated = Callable[[float, CheckSetting, str], Report]
 
 
 def advice(case: ShortApp, simulated: Simulated) -> List[str]:
-    """What makes the app hold, a line for each change."""
+    """The changes that make the app hold, a line for each."""
     tries = _Tries(case, simulated)
     lane, busy = busiest_lane(case.config, case.app, case.report)
     longer = tries.first(_longer(case))
@@ -194,7 +195,7 @@ def _no_deadline(case: ShortApp) -> str:
 
 
 def _nothing(case: ShortApp, busy: float) -> str:
-    """That no change helps, and what is full where it is no lane."""
+    """The sentence that no change helps, and what is full where it is no lane."""
     if busy < BUSY and not _neighbours(case):
         return (
             f"it is not the lane that is full: what the server itself takes for each request leaves {case.app} too "

@@ -1,4 +1,4 @@
-"""What ``edgeserve check`` says of variants: the quality of each against the rate that it alone keeps up with."""
+"""The part of ``edgeserve check`` on variants: the quality of each against the rate that it alone keeps up with."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class VariantRow(NamedTuple):
     share: float
 
     def as_table(self) -> Dict[str, Any]:
-        """For programs."""
+        """The form for programs."""
         return {
             "quality": self.quality,
             "batch": self.size,

@@ -1,5 +1,5 @@
-"""What this device does now (clocks, load, heat, power, memory), or what recorded lines of tegrastats say: ``edgeserve
-top --device``."""
+"""The present state of this device (clocks, load, heat, power, memory), or what recorded lines of tegrastats say:
+``edgeserve top --device``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What the commands of all fronts for other systems share: which server they ask, and their life until a signal."""
+"""Common pieces of the commands of all fronts for other systems: which server they ask, and their life until a
+signal."""
 
 from __future__ import annotations
 
@@ -88,7 +89,7 @@ def run_asking(
     serve: Callable[[AsyncClient, asyncio.Event], Awaitable[Result]],
     timeout_ms: float = 30_000.0,
 ) -> Result:
-    """What ``serve`` returns, which ends soon after a signal has set its event. It asks as the bus's client ``name``
+    """The result of ``serve``, which ends soon after a signal has set its event. It asks as the bus's client ``name``
     that waits ``timeout_ms`` for an answer at most."""
     log_to(sys.stderr, logging.INFO, LOG_FORMAT)
     endpoint = args.endpoint or (config_at(args.config).server.endpoint if args.config else "")

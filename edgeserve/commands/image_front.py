@@ -1,4 +1,4 @@
-"""What ``edgeserve front bag`` and ``camera`` have in common: the app's arguments, and the result."""
+"""Common parts of ``edgeserve front bag`` and ``camera``: the app's arguments, and the result."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ SHOWN_CHARS_MAX = 2000  # of a text
 
 
 ZIP = b"PK"
-"""What a ``.npz`` file begins with."""
+"""The first bytes of a ``.npz`` file."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -65,7 +65,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_request_arguments(parser: argparse.ArgumentParser, tensors: str) -> None:
-    """What a request says: inputs (``tensors``: where they come from), deadline, class, what to do when it is late."""
+    """A request as it is sent: inputs (``tensors``: where they come from), deadline, class, what to do when it is
+    late."""
     parser.add_argument("--in", dest="inputs", metavar="NAME=FILE", action="append", default=[], help=tensors)
     parser.add_argument("--text", dest="texts", metavar="NAME=TEXT", action="append", default=[], help="a text input")
     parser.add_argument("--slo", metavar="TIME", help="deadline, such as 200ms (default: the app's own)")
@@ -124,7 +125,7 @@ def _complete(client: Client, args: argparse.Namespace, inputs: Dict[str, Any]) 
 
 
 def is_image(path: str) -> bool:
-    """Whether a file is read as an image, by its name."""
+    """True if a file is read as an image, by its name."""
     return path.lower().endswith(IMAGE_SUFFIXES)
 
 

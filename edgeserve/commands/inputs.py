@@ -13,7 +13,7 @@ from edgeserve.errors import BadInput
 
 EXAMPLE_TEXT = "an example"
 OPEN_LENGTH = 128
-"""For an axis that may have any length, where the server knows no usual one."""
+"""The length of an axis that may have any, where the server knows no usual one."""
 
 
 def example_inputs(

@@ -24,7 +24,7 @@ SERVER = "server"
 """The name of the server's own pair."""
 
 FOLDER = "keys"
-"""Where the files go when no folder is named; it is made with mode 0700."""
+"""The folder of the files when none is named; it is made with mode 0700."""
 
 
 def write_keys(name: str, folder: str) -> str:

@@ -1,5 +1,5 @@
-"""How language models behave in a simulation whose scenario says nothing of it: answers come step by step, of lengths
-that are given, or as long as the model allows."""
+"""The behaviour of language models in a simulation whose scenario says nothing of it: answers come step by step, of
+lengths that are given, or as long as the model allows."""
 
 from __future__ import annotations
 

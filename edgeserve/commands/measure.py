@@ -25,7 +25,7 @@ PROMPT_TOKENS, PROMPT_RUNS = 128, 5
 """
 
 REST_NS, RESTS_MAX = NS_PER_S, 3
-"""How long a device rests before a batch that is to find its clocks low, and how often: governors lower the clock of an
+"""The rest of a device before a batch that is to find its clocks low, and how often: governors lower the clock of an
 idle device within 0.1 s."""
 
 DRIFT_RUNS_MIN = 10
@@ -139,9 +139,9 @@ def measure_size(
 def measure_prompt(
     session: Session, item: Values, tokens: int, clock_ns: Clock, stopped: Callable[[], bool] = lambda: False
 ) -> int:
-    """What each of a prompt's ``tokens`` takes to be read: the median of :data:`PROMPT_RUNS` prompts of the example's
-    tokens, or of those before ``stopped()``; 0 where the example has none. Each prompt begins with another token: an
-    engine may keep what it read."""
+    """The time in which each of a prompt's ``tokens`` is read: the median of :data:`PROMPT_RUNS` prompts of the
+    example's tokens, or of those before ``stopped()``; 0 where the example has none. Each prompt begins with another
+    token: an engine may keep what it read."""
     known = [int(token) for token in item.get("tokens", ())]
     taken: List[int] = []
     for run in range(PROMPT_RUNS if known else 0):
@@ -163,7 +163,7 @@ def measure_rested(
     sequences: bool = False,
     rest: Callable[[float], None] = time.sleep,
 ) -> int:
-    """What a batch of ``size`` takes after :data:`REST_NS` in which nothing ran: the median of as many as ``rule``
+    """The time of a batch of ``size`` after :data:`REST_NS` in which nothing ran: the median of as many as ``rule``
     leaves time for; 0 where that is none."""
     taken: List[int] = []
     for _ in range(min(RESTS_MAX, rule.time_ns_max // REST_NS)):

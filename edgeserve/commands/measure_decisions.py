@@ -21,7 +21,7 @@ OPEN = (1, 10, 100, 1000)
 """Requests that wait: a lone one, an app, a mix of apps, an overload."""
 
 REQUESTS = 64
-"""Of one measurement; the middle of :data:`ROUNDS` counts."""
+"""The length of one measurement; the middle of :data:`ROUNDS` counts."""
 
 ROUNDS = 3
 SIZES = (1, 2, 4, 8, 16)
@@ -30,10 +30,10 @@ SLO_NS = 3600 * NS_PER_S
 """No deadline is near: nothing is dropped."""
 
 TURNS_MAX = 1000
-"""Of a policy that waits before it starts a batch."""
+"""The parent of policies that wait before they start a batch."""
 
 KINDS = tuple([kind for kind in POLICIES if kind not in ("rtlm",)])
-"""Those that decide on plain models: a queue of these says nothing of what answers in steps cost."""
+"""Policies that decide on plain models: a queue of these says nothing of what answers in steps cost."""
 
 
 def measure_decisions(

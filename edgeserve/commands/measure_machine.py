@@ -48,7 +48,8 @@ from edgeserve.sched.protocol.events import RequestArrived, WorkFinished
 from edgeserve.units import NS_PER_S, format_duration
 
 WIDTH = 2048
-"""Of the matrix: 16 MiB, twice the caches of the boards that this was written for. One product takes 1 to 5 ms."""
+"""The bytes of the matrix: 16 MiB, twice the caches of the boards that this was written for. One product takes 1 to 5
+ms."""
 
 BURST = 8
 """Requests that come together in every second round: what one more event costs beside what one more turn does."""
@@ -67,7 +68,7 @@ BUSY = "print(flush=True)\nwhile True: sum(range(1000))"
 """A program that prints a line and then keeps a core busy."""
 
 PROBE_S = 0.001
-"""How long the probing thread sleeps, in the mean, before it wants the interpreter lock again."""
+"""The time that the probing thread sleeps, in the mean, before it wants the interpreter lock again."""
 
 PROBES_MAX = 400
 WAITS_MIN = 10
@@ -77,7 +78,7 @@ WAIT_NS_MIN = 50_000
 """A thread that wakes up later than usual by more than this has waited."""
 
 BETWEEN_CALLS_S = 0.0005
-"""How long the lock is free between two calls of a function, as on a lane that waits for its next work."""
+"""The time for which the lock is free between two calls of a function, as on a lane that waits for its next work."""
 
 CLIENT_S_MAX = 120.0
 
@@ -158,7 +159,7 @@ class LoopWatch:
         return now_ns, events
 
     def _woken(self, now_ns: int, event: Any, asleep_ns: int) -> None:
-        """How long the news was on its way to the loop, if that was asleep then."""
+        """The time that the news was on its way to the loop, if that was asleep then."""
         if isinstance(event, RequestArrived) and event.request.arrival_ns > asleep_ns:
             self.arrive_ns.append(max(0, now_ns - event.request.arrival_ns))
         elif isinstance(event, WorkFinished) and event.finished_ns > asleep_ns:
@@ -299,7 +300,7 @@ def spread_of(samples_ns: Sequence[int]) -> Spread:
 
 
 def measure_stalls(seconds: float, clock_ns: Callable[[], int] = time.perf_counter_ns) -> Tuple[int, Spread]:
-    """How often a running thread is held up, and for how long: the mean time between two stalls (0 = there were none)
+    """The stalls of a running thread: the mean time between two stalls (0 = there were none)
     and their lengths. Other threads of this process must be asleep."""
     begun_ns = last_ns = clock_ns()
     held: List[int] = []
@@ -323,8 +324,8 @@ def pure_python(rounds: int = 20_000) -> int:
 
 
 def measure_lock(seconds: float) -> Tuple[float, Spread]:
-    """How many times longer two pure Python functions take at a time than one alone, and how long a thread that wakes
-    up waits for one."""
+    """The factor by which two pure Python functions take longer at a time than one alone, and how long a thread that
+    wakes up waits for one."""
     alone = _calls(pure_python, seconds)
     counts: List[int] = []
     threads = [
@@ -344,8 +345,9 @@ def _little() -> int:
 
 
 def measure_contention(seconds: float) -> float:
-    """How many times longer work takes while another process keeps a core busy: more than once where cores share what
-    computes (two hardware threads of one core), clocks or memory. The median of several turns, alone and beside it."""
+    """The factor by which work takes longer while another process keeps a core busy: more than once where cores share
+    what computes (two hardware threads of one core), clocks or memory. The median of several turns, alone and beside
+    it."""
     turns, turn_s = [], seconds / (2 * CONTENTION_TURNS)
     for _ in range(CONTENTION_TURNS):
         alone = _calls(_little, turn_s)
@@ -361,7 +363,7 @@ def measure_contention(seconds: float) -> float:
 
 
 def measure_function(config: Config, model: str, seconds: float, function: str) -> LockUse:
-    """How a host function uses the interpreter lock: how long threads that wake up while it runs wait, and how many of
+    """A host function's use of the interpreter lock: how long threads that wake up while it runs wait, and how many of
     them do. :class:`EdgeServeError` where it cannot be run on its example."""
     lane = (config.models[model].lanes or tuple(config.lanes))[0]
     info = lane_info(config, lane)
@@ -378,8 +380,8 @@ def measure_function(config: Config, model: str, seconds: float, function: str) 
 
 
 def lock_waits(call: Callable[[], Any], seconds: float) -> Tuple[Spread, float]:
-    """How much later than on an idle machine threads wake up that are due while ``call`` runs on another one, and the
-    share of them that wait because of it. As on a lane, the lock is free between two calls."""
+    """The time by which threads wake up later than on an idle machine that are due while ``call`` runs on another one,
+    and the share of them that wait because of it. As on a lane, the lock is free between two calls."""
     idle = [late_ns for _, late_ns in _wake_ups(seconds, PROBES_MAX)]
     ended = threading.Event()
     failures: List[BaseException] = []
@@ -447,7 +449,7 @@ def _wake_ups(seconds: float, most: int) -> List[Tuple[int, int]]:
 
 
 def _calls(call: Callable[[], Any], seconds: float) -> int:
-    """How often ``call`` ends in so many seconds."""
+    """The number of times that ``call`` ends in so many seconds."""
     count, begun_s = 0, time.monotonic()
     while time.monotonic() < begun_s + seconds:
         call()
@@ -459,7 +461,7 @@ def _calls(call: Callable[[], Any], seconds: float) -> int:
 
 
 def circumstances() -> Dict[str, Any]:
-    """What the numbers depend on; ``same`` has to be equal for them to count."""
+    """The circumstances on which the numbers depend; ``same`` has to be equal for them to count."""
     return {
         "same": f"edgeserve {__version__}, python {platform.python_version()}, numpy {np.__version__}, "
         f"{os.cpu_count() or 1} cores, switch interval {sys.getswitchinterval() * 1000:g} ms",
@@ -541,7 +543,7 @@ def _hash_of(model: ModelConfig, directory: str) -> str:
 
 
 def lines_of(costs: MachineCosts) -> List[str]:
-    """What the costs say, for people."""
+    """The costs, for people."""
     lone_ns = 2 * (costs.step_ns + costs.event_ns) + costs.receive_ns + costs.answer_ns
     stalls = (
         "no stalls"

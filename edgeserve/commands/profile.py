@@ -74,7 +74,7 @@ ALONE_FACTOR = 10
 """An app's requests are measured alone for at most this many times what a batch size may take (``--seconds``)."""
 
 MACHINE_S_MAX = 2.0
-"""Of ``--seconds`` for each part of the machine's own costs."""
+"""The share of ``--seconds`` for each part of the machine's own costs."""
 
 MACHINE_PARTS = 9
 """All of them take about so many times as long."""
@@ -89,7 +89,7 @@ INTERRUPTED = "interrupted; run it again to go on"
 
 
 class ModelOutcome(NamedTuple):
-    """What became of one model on one lane: the timings measured now, those kept, or why there are none."""
+    """The outcome for one model on one lane: the timings measured now, those kept, or why there are none."""
 
     model: str
     lane: str
@@ -384,7 +384,7 @@ def _prompt_token_ns(
 
 
 def _watched(cores: Sequence[int]) -> Callable[[], Dict[str, Any]]:
-    """What else the machine did on a lane's ``cores`` from now on, each time that is asked."""
+    """The other work of the machine on a lane's ``cores`` from now on, each time that is asked."""
     begun_s, busy_s, busy = time.perf_counter(), time.process_time(), busy_time(cores)
 
     def noted() -> Dict[str, Any]:
@@ -540,7 +540,7 @@ def _checked(
 
 
 def as_json(outcomes: Sequence[ModelOutcome], device: str, machine: Sequence[str]) -> Dict[str, Any]:
-    """What was measured, times in milliseconds by batch size, with what was kept and what could not be measured."""
+    """The measurement: times in milliseconds by batch size, with what was kept and what could not be measured."""
     rows = []
     for outcome in outcomes:
         done = (*outcome.measured, *outcome.kept)
@@ -688,7 +688,7 @@ def _lines_on_changes(what: str, changes_ns: Mapping[str, Sequence[int]]) -> Lis
 
 
 def saturation(timings: Mapping[int, Timing]) -> str:
-    """Where several sizes were measured, the smallest that keeps the lane busy: RT-LM's C, and its time (eta)."""
+    """The batch size, of several measured: the smallest that keeps the lane busy: RT-LM's C, and its time (eta)."""
     if len(timings) < 2:
         return ""
     times_ns = medians(timings)
@@ -697,7 +697,7 @@ def saturation(timings: Mapping[int, Timing]) -> str:
 
 
 def remarks_on_clocks(lane: Mapping[str, Any]) -> List[str]:
-    """What the clocks of the device do to a lane's times; ``lane``: its circumstances in a profile."""
+    """The effect of the device's clocks on a lane's times; ``lane``: its circumstances in a profile."""
     device = lane.get("device", {})
     before, after = device.get("before", {}), device.get("after", {})
     remarks = []

@@ -1,4 +1,4 @@
-"""How far a command is that takes more than a moment: steps that are done, and how long the rest may take."""
+"""The progress of a command that takes more than a moment: steps that are done, and how long the rest may take."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from edgeserve.units import format_duration, s_to_ns
 
 
 class TimeLeft(ProgressColumn):
-    """What the steps to come may take: as long as those that are done, and before the first is, the task's field
-    ``step_s`` each (at most)."""
+    """The time that the steps to come may take: as long as those that are done, and before the first is, the task's
+    field ``step_s`` each (at most)."""
 
     def render(self, task: Task) -> Text:
         """``about 12s left``; nothing where there is nothing to say."""

@@ -18,7 +18,7 @@ POLL_S = 0.25
 """Between two questions while it waits."""
 
 OUT = "recording.jsonl"
-"""Where the steps go when no file is named."""
+"""The file of the steps when none is named."""
 
 LOST = "edgeserve record: {lost} are missing: the server decided more between two questions than it keeps"
 

@@ -119,7 +119,7 @@ def _title(scenario: Scenario) -> str:
 
 
 def profiles_directory(config: Config, directory: str) -> str:
-    """Where the profiles are looked for."""
+    """The folders in which profiles are looked for."""
     if directory and not os.path.isdir(directory):
         raise ConfigError(f"--profiles {directory}: there is no such directory")
     return directory or config.profiles_path

@@ -119,7 +119,7 @@ def talk(ask: Ask, name: str, inputs: Mapping[str, Any], args: argparse.Namespac
 
 
 def lines() -> Iterator[str]:
-    """What is said: lines of a terminal, behind a prompt, or of a file. Empty ones are passed over."""
+    """The lines that are said: of a terminal, behind a prompt, or of a file. Empty ones are passed over."""
     is_terminal = sys.stdin.isatty()
     if is_terminal:
         with contextlib.suppress(ImportError):
@@ -242,7 +242,7 @@ def _packaged(name: str) -> str:
 
 
 def is_made_from(graph: str, source: str) -> bool:
-    """Whether a graph is there that was made from ``source`` as it is now; a source that is gone is not asked."""
+    """True if a graph is there that was made from ``source`` as it is now; a source that is gone is not asked."""
     if not os.path.isfile(graph):
         return False
     try:

@@ -19,7 +19,7 @@ def host_and_port(where: str, place: str, example: str) -> Tuple[str, int]:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach an address, or ``localhost``. A name is not looked up."""
+    """True if only this machine can reach an address, or ``localhost``. A name is not looked up."""
     if host == "localhost":
         return True
     try:

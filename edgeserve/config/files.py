@@ -90,7 +90,7 @@ STEP_NS = 2 * 10**9
 
 
 def is_settled(about: Stamp) -> bool:
-    """Whether another change would bring another stamp: not of a file that has just changed, which may change again in
+    """True if another change would bring another stamp: not of a file that has just changed, which may change again in
     the same step of its times."""
     return about != () and about[-1] + STEP_NS < _now_ns()
 

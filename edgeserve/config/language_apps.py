@@ -52,7 +52,7 @@ def completed(app: AppConfig, section: Mapping[str, Any], models: Mapping[str, M
 
 
 def _is_asked_as_it_is(app: AppConfig, models: Mapping[str, ModelConfig]) -> bool:
-    """Whether a language model reads the request's inputs by their own names."""
+    """True if a language model reads the request's inputs by their own names."""
     return any(
         not node.after and not node.inputs and node.model in models and models[node.model].engine == LANGUAGE
         for node in app.nodes

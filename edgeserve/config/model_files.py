@@ -127,7 +127,7 @@ def gguf_parts(path: str) -> List[Part]:
 
 
 def is_later_part(name: str) -> bool:
-    """Whether a file's name is that of a part behind the first: with the first one it is a model."""
+    """True if a file's name is that of a part behind the first: with the first one it is a model."""
     named = GGUF_PART.fullmatch(name)
     return named is not None and int(named["part"]) > 1
 
@@ -253,7 +253,7 @@ def fault(part: Part) -> str:
 
 
 def _leads_out(part: Part) -> bool:
-    """Whether a name means a file outside the folder of the one that names it: by itself, or by a link. Where that file
+    """True if a name means a file outside the folder of the one that names it: by itself, or by a link. Where that file
     is a link itself, as in a cache of downloads, the folder that it leads to counts too."""
     name = part.name
     if not name or "\0" in name or os.path.isabs(name) or os.path.normpath(name).split(os.sep)[0] == os.pardir:

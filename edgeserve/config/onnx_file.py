@@ -83,7 +83,7 @@ def named_in(path: str) -> Dict[str, int]:
 
 
 def draws_by_chance(path: str) -> bool:
-    """Whether a node of the graph may draw random numbers; true also where the file cannot be read whole."""
+    """True if a node of the graph may draw random numbers; true also where the file cannot be read whole."""
     try:
         with _opened(path) as data:
             return any(
@@ -115,7 +115,7 @@ def whole_numbers(path: str) -> Tuple[int, ...]:
 
 
 def ends_within(path: str) -> bool:
-    """Whether a file begins as a graph's message and ends before that is over."""
+    """True if a file begins as a graph's message and ends before that is over."""
     with _opened(path) as data:
         at, size = 0, len(data)
         while at < size:

@@ -1,4 +1,4 @@
-"""Whether a profile still describes a model: what it was measured with, beside the configuration as it is now.
+"""True if a profile still describes a model: what it was measured with, beside the configuration as it is now.
 
 It compares and says; what follows is decided by its callers. A *mismatch* means that the times are those of something
 else (another file, engine, option, shape or lane), *lacking* that a lane or a batch size was not measured, a *doubt*

@@ -109,7 +109,7 @@ def size(value: Any, where: str) -> int:
 
 
 AUTO = -1
-"""What :func:`size_or_auto` reads for ``"auto"``: the machine that serves tells the size."""
+"""The result of :func:`size_or_auto` for ``"auto"``: the machine that serves tells the size."""
 
 
 @takes(type="string")
@@ -296,5 +296,5 @@ def read_predictors(value: Any, where: str) -> Dict[str, str]:
 
 
 def names_function(value: Any) -> bool:
-    """Whether it is written as ``"module:function"``."""
+    """True if it is written as ``"module:function"``."""
     return isinstance(value, str) and re.fullmatch(r"[\w.]+:[\w.]+", value) is not None

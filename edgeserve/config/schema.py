@@ -141,7 +141,7 @@ class ModelConfig:
 
     @property
     def keeps_state(self) -> bool:
-        """Whether what it answers depends on the requests before, as far as the configuration tells."""
+        """True if what it answers depends on the requests before, as far as the configuration tells."""
         return bool(self.state) or (self.engine == "python" and self.options.get("stateful") is True)
 
 
@@ -223,7 +223,7 @@ class AppConfig:
 
     @property
     def keeps_streams(self) -> bool:
-        """Whether requests may name a stream."""
+        """True if requests may name a stream."""
         return self.stream in STREAM_NAMES
 
 

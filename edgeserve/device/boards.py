@@ -60,7 +60,7 @@ JETPACK_RELEASES = {
 
 
 class BoardKind(NamedTuple):
-    """What a kind of board is: the SoC, its compute capability, and DLA cores (but for ``ONE_DLA_CORE``)."""
+    """A kind of board: the SoC, its compute capability, and DLA cores (but for ``ONE_DLA_CORE``)."""
 
     slug: str
     name: str
@@ -105,7 +105,7 @@ _MODULES = (  # of ``compatible``: the module's number, which the board's name m
 )
 
 ONE_DLA_CORE = "p3767-0001"
-"""Of ``compatible``: Orin NX of 8 GB, half as many as that of 16 GB."""
+"""Boards by ``compatible``: Orin NX of 8 GB, half as many as that of 16 GB."""
 
 _NAMES = (  # of ``model``, the more special first
     (r"thor", "thor"),
@@ -143,7 +143,7 @@ class Machine:
 
     @property
     def is_jetson(self) -> bool:
-        """Whether its GPU and its CPU share one memory."""
+        """True if its GPU and its CPU share one memory."""
         return self.kind.slug not in (PLAIN_CPU, DESKTOP_GPU)
 
     @property
@@ -177,7 +177,7 @@ def detect_board(root: str = "/", package_version: str = "") -> Machine:
 
 
 def has_nvidia_gpu(root: str = "/") -> bool:
-    """Whether the system offers an NVIDIA GPU, by its device nodes. In WSL2 the node is the same for every maker; there
+    """True if the system offers an NVIDIA GPU, by its device nodes. In WSL2 the node is the same for every maker; there
     Windows' driver brings its libraries."""
     if any(listing(root, node) for node in GPU_NODES):
         return True
@@ -216,7 +216,7 @@ def jetpack_of(l4t: str) -> str:
 
 
 def is_container(root: str) -> bool:
-    """Whether the files below ``root`` are a container's."""
+    """True if the files below ``root`` are a container's."""
     if listing(root, ".dockerenv") or listing(root, "run/.containerenv"):
         return True
     return bool(re.search(r"docker|containerd|kubepods|lxc", read_text(root, "proc/1/cgroup")))

@@ -14,7 +14,8 @@ from edgeserve.device.state import MAPPINGS, QUANTITIES, DeviceState
 from edgeserve.units import NS_PER_S
 
 HOLD_NS = NS_PER_S
-"""How long news must last before it is told, unless it is urgent. Clocks ramp up within a second of the first work."""
+"""The time that news must last before it is told, unless it is urgent. Clocks ramp up within a second of the first
+work."""
 
 
 class LeastChange(NamedTuple):
@@ -119,7 +120,7 @@ def _differs(value: Any, before: Any, step: LeastChange) -> bool:
 
 
 def _is_worse(value: Any, before: Any, step: LeastChange) -> bool:
-    """Whether news cannot wait. Of flags, a new one cannot."""
+    """True if news cannot wait. Of flags, a new one cannot."""
     if isinstance(value, tuple):
         return bool(set(value) - set(before))
     return bool(step.worse and _is_number(value) and (value - before) * step.worse > 0)

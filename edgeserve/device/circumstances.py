@@ -1,4 +1,4 @@
-"""What a measurement should say of the device that it was made on; a profile holds for these circumstances alone."""
+"""The circumstances of a measurement on its device; a profile holds for these circumstances alone."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def governors(root: str = "/") -> List[str]:
 
 
 def clocks_locked(root: str = "/", gpu: Optional[bool] = None) -> Optional[bool]:
-    """Whether no clock of CPU and GPU can vary (``jetson_clocks``, governor ``performance``); None where nothing tells.
+    """True if no clock of CPU and GPU can vary (``jetson_clocks``, governor ``performance``); None where nothing tells.
     ``gpu`` is what is known of the GPU's."""
     known = [_is_locked(root, os.path.dirname(path)) for path in _governor_files(root)]
     known += [] if gpu is None else [gpu]

@@ -62,7 +62,7 @@ class CpuSource:
 
 
 def count_cores(text: str) -> Optional[int]:
-    """How many cores a list such as ``0-3,6`` names; None where it is none."""
+    """The number of cores that a list such as ``0-3,6`` names; None where it is none."""
     count = 0
     for part in text.strip().split(","):
         match = re.fullmatch(r"([0-9]{1,4})(?:-([0-9]{1,4}))?", part)

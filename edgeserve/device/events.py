@@ -63,7 +63,7 @@ class DeviceEvents:
             )
 
     def events(self, state: DeviceState) -> List[Event]:
-        """What is news in a state, at its own time."""
+        """The news in a state, at its own time."""
         found: List[Event] = []
         for device, on_card, has_power, has_load, known in self._filters:
             found += known.events(state.at_ns, readings_of(state, device, on_card, has_power, has_load))
@@ -77,7 +77,7 @@ def profiled_clocks(profiles: Sequence[Profile], lanes: Sequence[str]) -> Tuple[
 
 
 def has_choice(config: Config, name: str) -> bool:
-    """Whether the load of the processor can matter to a choice of lanes: the device is of kind ``cpu``, and a model may
+    """True if the load of the processor can matter to a choice of lanes: the device is of kind ``cpu``, and a model may
     run on a lane of it and on another lane."""
     if config.devices[name].kind != "cpu":
         return False
@@ -88,9 +88,9 @@ def has_choice(config: Config, name: str) -> bool:
 def readings_of(
     state: DeviceState, device: DeviceConfig, on_card: bool, has_power: bool = True, has_load: bool = False
 ) -> Readings:
-    """What a state says of one device. A discrete GPU's memory is its card's, an integrated one's the host's; the clock
-    of a device of kind ``cpu`` counts only where ``clock`` says at which one it was profiled: the clock of one busy
-    core of several, at its turbo, is no measure."""
+    """The quantities of one device in a state. A discrete GPU's memory is its card's, an integrated one's the host's;
+    the clock of a device of kind ``cpu`` counts only where ``clock`` says at which one it was profiled: the clock of
+    one busy core of several, at its turbo, is no measure."""
     if device.kind == "cuda":
         clock, allowed, load = state.gpu_clock_hz, state.gpu_clock_max_hz, state.gpu_load
         locked = state.clocks_locked
@@ -124,7 +124,7 @@ def _mhz(clock_hz: Optional[int]) -> Optional[float]:
 
 
 def _cause(throttles: Optional[Tuple[str, ...]]) -> str:
-    """What throttles, in the scheduler's words."""
+    """The causes of throttling, in the scheduler's words."""
     flags = throttles or ()
     if any(OVER_CURRENT in flag for flag in flags) and any(flag in flags for flag in LOWERED):
         return POWER

@@ -38,7 +38,8 @@ HEAT_SOFT_C, HEAT_HARD_C = 85.0, 95.0
 """Limits of heat where neither the configuration nor the device's trip points give any."""
 
 THROTTLED_READINGS = 8
-"""What throttles counts for so many readings after it was last seen: counters of events rise now and then."""
+"""The number of readings for which a cause of throttling counts after it was last seen: counters of events rise now and
+then."""
 
 POWER_READINGS = 4
 """Readings of power that are averaged before they are compared with the cap: a batch is a pulse."""
@@ -98,8 +99,8 @@ class Readings(NamedTuple):
 
 
 class DeviceLimits(NamedTuple):
-    """What ``[device.NAME]`` and the profiles say. ``clock_mhz``: the clock that counts as the full speed of a model
-    whose profile names none (0: the highest that was read so far). ``profiled``: the clocks at which the device's
+    """The settings of ``[device.NAME]`` and the profiles. ``clock_mhz``: the clock that counts as the full speed of a
+    model whose profile names none (0: the highest that was read so far). ``profiled``: the clocks at which the device's
     profiles were measured. 0 stands for "not given" everywhere."""
 
     clock_mhz: float = 0.0
@@ -169,7 +170,7 @@ class DeviceFilter:
         self._load_ns = 0  # and when
 
     def events(self, now_ns: int, readings: Readings) -> List[Event]:
-        """What is news in these readings, in a fixed order: speeds of lanes, then the device."""
+        """The news in these readings, in a fixed order: speeds of lanes, then the device."""
         found: List[Event] = []
         speed = self._speed_news(now_ns, readings)
         if speed is not None:
@@ -290,7 +291,7 @@ class DeviceFilter:
 
 
 def _after(told: DeviceChanged, news: DeviceChanged) -> DeviceChanged:
-    """What is known after the news."""
+    """The state after the news."""
     return DeviceChanged(
         told.device,
         told.memory_free_bytes if news.memory_free_bytes is None else news.memory_free_bytes,

@@ -1,4 +1,4 @@
-"""How fast this machine runs now: clocks and load. It reads and decides nothing."""
+"""The present speed of this machine: clocks and load. It reads and decides nothing."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class BusyTime(NamedTuple):
 
 
 def busy_time(cores: Sequence[int]) -> BusyTime:
-    """How long ``cores`` have been busy so far, and how much of it may be this process."""
+    """The time for which ``cores`` have been busy so far, and how much of it may be this process."""
     per_core = psutil.cpu_times(percpu=True)
     all_s = sum(
         sum(times)
@@ -56,6 +56,6 @@ def busy_time(cores: Sequence[int]) -> BusyTime:
 
 
 def others_busy(before: BusyTime, after: BusyTime, elapsed_s: float) -> float:
-    """How many cores other programs kept busy between two readings, on average."""
+    """The number of cores that other programs kept busy between two readings, on average."""
     spent_s = (after.all_s - before.all_s) - (after.own_s - before.own_s)
     return max(0.0, spent_s / elapsed_s) if elapsed_s > 0 else 0.0

@@ -56,7 +56,7 @@ class MemorySource:
         )
 
     def _group_bytes(self) -> Optional[int]:
-        """What a container may still have (control groups, version 2); None without a bound."""
+        """The memory that a container may still have (control groups, version 2); None without a bound."""
         bound, now = self._files.integer(GROUP_MAX), self._files.integer(GROUP_NOW)
         if bound is None or now is None:
             return None

@@ -50,7 +50,7 @@ class Value:
     assumed: bool = False
 
     def table(self) -> Dict[str, Any]:
-        """For JSON; what does not apply is left out."""
+        """A form of it for JSON, without fields that do not apply."""
         found: Dict[str, Any] = {"name": self.name, "value": self.value, "unit": self.unit}
         found.update({key: getattr(self, key) for key in ("state", "assumed") if getattr(self, key)})
         if self.index is not None:
@@ -77,7 +77,7 @@ class Token:
         return [value for value in self.values if value.name == name]
 
     def table(self) -> Dict[str, Any]:
-        """For JSON."""
+        """A form of it for JSON."""
         values: List[Dict[str, Any]] = [value.table() for value in self.values]
         if self.kind == "time":
             values = [{"name": "time", "value": self.text, "unit": "board time"}]
@@ -273,7 +273,7 @@ GATED_C = -40
 
 
 def is_gated(celsius: Optional[Number]) -> bool:
-    """Whether a temperature says that its sensor is off."""
+    """True if a temperature says that its sensor is off."""
     return celsius is not None and celsius < GATED_C
 
 

@@ -50,7 +50,7 @@ class PowerMode:
 
     @property
     def is_full(self) -> bool:
-        """Whether it bounds nothing (MAXN, MAXN_SUPER)."""
+        """True if it bounds nothing (MAXN, MAXN_SUPER)."""
         return self.name.upper().startswith("MAXN")
 
 

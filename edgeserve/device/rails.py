@@ -16,7 +16,7 @@ ALARM = "power_alarm"
 
 
 class Rail(NamedTuple):
-    """Where one rail's numbers are: ``power`` alone, or ``volts`` and ``amps``; ``scale`` makes watts of them.
+    """The files of one rail's numbers: ``power`` alone, or ``volts`` and ``amps``; ``scale`` makes watts of them.
     ``alarms`` are files that hold 1 while the rail's current is over a limit."""
 
     label: str

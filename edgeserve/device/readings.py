@@ -1,4 +1,4 @@
-"""What a parsed line of tegrastats says of a device: a partial :class:`DeviceState`, units converted.
+"""The state of a device by a parsed line of tegrastats: a partial :class:`DeviceState`, units converted.
 
 What a line lacks stays None. Names are matched without regard to case and to the suffix ``_FREQ``, which releases add
 and drop.

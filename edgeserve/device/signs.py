@@ -1,4 +1,4 @@
-"""Where a system shows a board or an NVIDIA GPU: paths below the root."""
+"""The places where a system shows a board or an NVIDIA GPU: paths below the root."""
 
 from __future__ import annotations
 

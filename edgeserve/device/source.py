@@ -1,4 +1,4 @@
-"""What every source of readings is: a name, how often it is worth asking, and a ``read`` that never raises or waits."""
+"""The base of a source of readings: a name, how often it is worth asking, and a ``read`` that never raises or waits."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class DeviceSource(Protocol):
     every_ns: int  # the least pause between two readings
 
     def read(self, now_ns: int) -> DeviceState:
-        """What this source knows now; ``now_ns`` is the monitor's clock."""
+        """The quantities that this source knows now; ``now_ns`` is the monitor's clock."""
 
     def close(self) -> None:
         """Give everything back: files, processes, libraries."""

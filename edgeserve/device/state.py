@@ -1,4 +1,4 @@
-"""What is known of a device at one moment: plain quantities with their units in their names.
+"""The state of a device at one moment: plain quantities with their units in their names.
 
 Every quantity may be None: no source told it. None never means zero. Sources fill what they know, :func:`merged` puts
 their readings together. Nothing here reads anything.
@@ -75,7 +75,7 @@ class DeviceState:
 
     @property
     def clocks_locked(self) -> Optional[bool]:
-        """Whether the GPU's clock cannot vary (``jetson_clocks``)."""
+        """True if the GPU's clock cannot vary (``jetson_clocks``)."""
         if self.gpu_clock_min_hz is None or self.gpu_clock_max_hz is None:
             return None
         return self.gpu_clock_min_hz >= self.gpu_clock_max_hz

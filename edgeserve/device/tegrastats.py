@@ -63,7 +63,7 @@ class TegrastatsSource:
         self.starts = 0
 
     def read(self, now_ns: int) -> DeviceState:
-        """What the newest line says, if it is new enough; nothing else."""
+        """The readings of the newest line, if it is new enough; nothing else."""
         if self._process is None and (self._retry_at_ns is None or now_ns >= self._retry_at_ns):
             self._begin(now_ns)
         if self._process is not None:

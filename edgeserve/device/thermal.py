@@ -1,4 +1,4 @@
-"""How hot a device is and how far that is from its limits: the thermal zones of the kernel."""
+"""The temperature of a device and its distance from the limits: the thermal zones of the kernel."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ SOFT_DEFAULT_C, HARD_DEFAULT_C = 85.0, 95.0
 """Limits where no such trip point can be read. Orin throttles at 99 degrees."""
 
 BELOW_CRITICAL_C_MAX = 20.0
-"""How far below a zone's critical trip point its clocks may fall, where no binding can be read. NVIDIA's device trees
-say 5.5 degrees (Xavier, Orin); the trip point of Orin's ``hot-surface-alert`` lies 34.5 degrees below."""
+"""The distance below a zone's critical trip point at which its clocks may fall, where no binding can be read. NVIDIA's
+device trees say 5.5 degrees (Xavier, Orin); the trip point of Orin's ``hot-surface-alert`` lies 34.5 degrees below."""
 
 TRIP_C_MIN, TRIP_C_MAX = 40.0, 130.0  # a trip point outside is switched off (-127, 0 or 1000 degrees were seen)
 

@@ -1,4 +1,4 @@
-"""What slows the device down now: cooling that is active, and over-current events. No root needed."""
+"""The causes that slow the device down now: cooling that is active, and over-current events. No root needed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ThrottlingSource:
         self._counts: Dict[str, int] = {}
 
     def read(self, now_ns: int) -> DeviceState:
-        """What throttles now; the first reading of a counter is only remembered."""
+        """The present causes of throttling; the first reading of a counter is only remembered."""
         active = [f"{COOLING}:{kind}" for kind, path in self.cooling if (self._files.integer(path) or 0) > 0]
         for kind, path in self.counters:
             count = self._files.integer(path)
@@ -62,7 +62,7 @@ def cooling_devices(root: str) -> List[Tuple[str, str]]:
 
 
 def lowers_clocks(kind: str) -> bool:
-    """Whether a cooling device of this type lowers clocks of what serves. A type that is not known does."""
+    """True if a cooling device of this type lowers clocks of what serves. A type that is not known does."""
     return not _NO_CLOCK.search(kind)
 
 

@@ -107,7 +107,7 @@ class BatchControl:
 
     @property
     def stop(self) -> bool:
-        """Whether the batch is to end after the present step: the items that are not over are returned with
+        """True if the batch is to end after the present step: the items that are not over are returned with
         ``done=False``. Stays true."""
         raise NotImplementedError
 
@@ -268,7 +268,7 @@ CUDA's context and the libraries, 300 to 900 MB (gh:wang-xinyu/tensorrtx#1145). 
 
 
 CONTEXT_BYTES_MIN = 300 << 20
-"""What a further process's context takes at least, by the same source, where nothing tells."""
+"""The least memory of a further process's context, by the same source, where nothing tells."""
 
 
 class Footprint(NamedTuple):
@@ -318,7 +318,7 @@ class Pending:
     """
 
     def done(self) -> bool:
-        """Whether the batch is over, well or not. Returns at once, and stays true."""
+        """True if the batch is over, well or not. Returns at once, and stays true."""
         raise NotImplementedError
 
     def wait(self, timeout_s: float) -> bool:
@@ -409,7 +409,7 @@ class Engine:
         return None
 
     makes_sequences = False
-    """Whether :meth:`sequence` will describe the model as one of sequences: known before it is loaded, so that a
+    """True if :meth:`sequence` will describe the model as one of sequences: known before it is loaded, so that a
     configuration that cannot be meant is refused."""
 
     made_from: Tuple[Any, ...] = ()
@@ -417,7 +417,7 @@ class Engine:
     another engine."""
 
     rebuilds = False
-    """Whether the next load builds anew what the engine keeps built (a plan), with kernels that are timed then. An
+    """True if the next load builds anew what the engine keeps built (a plan), with kernels that are timed then. An
     engine that builds nothing ignores it."""
 
     prepares: Tuple[str, ...] = ()
@@ -432,7 +432,7 @@ class Engine:
         return None
 
     process_by_default = False
-    """Whether the model runs in a process of its own where ``options.process`` does not say."""
+    """True if the model runs in a process of its own where ``options.process`` does not say."""
 
     def use_processes(self, start: Callable[..., Any], always: bool) -> bool:
         """Let ``start`` make the processes of an engine of sequences, which keeps them itself, as
@@ -441,15 +441,15 @@ class Engine:
         return False
 
     ends_calls = False
-    """Whether ``unload`` may be called while a batch runs, and ends it: of engines that run elsewhere."""
+    """True if ``unload`` may be called while a batch runs, and ends it: of engines that run elsewhere."""
 
     takes_turns = False
-    """Whether its sessions wait for their process's turn on a GPU by themselves, for each step
+    """True if its sessions wait for their process's turn on a GPU by themselves, for each step
     (``edgeserve/engines/turns.py``). Else the lane does, for each batch."""
 
     def trouble(self, lane: str) -> str:
-        """Why a batch on this lane would fail now although the model is loaded, for people and for ``health``; ``""``
-        where nothing is known to be wrong. Asked from any thread, at any time; returns at once."""
+        """The reason why a batch on this lane would fail now although the model is loaded, for people and for
+        ``health``; ``""`` where nothing is known to be wrong. Asked from any thread, at any time; returns at once."""
         return ""
 
     def figures(self) -> Mapping[str, Any]:
@@ -500,9 +500,9 @@ class Engine:
         return frozenset()
 
     def misfits(self, declared: Mapping[str, Optional[OutputType]]) -> List[str]:
-        """Why no item that has what an app declares could run, asked after ``load``: a sentence for each wrong input.
-        ``declared`` tells the dtype and the shape of each, ``None`` where it is no array of a known dtype. An engine
-        that does not know its inputs says nothing."""
+        """The reason why no item that has what an app declares could run, asked after ``load``: a sentence for each
+        wrong input. ``declared`` tells the dtype and the shape of each, ``None`` where it is no array of a known dtype.
+        An engine that does not know its inputs says nothing."""
         return []
 
     def open(self, lane: LaneInfo) -> Session:

@@ -70,7 +70,7 @@ def with_bits(room: Any, register: Register, on: bool) -> None:
 
 
 def is_flushing(library: Any = None) -> bool:
-    """Whether the calling thread has the setting, wholly."""
+    """True if the calling thread has the setting, wholly."""
     register, library = REGISTERS.get(platform.machine()), library or _library()
     if register is None or library is None:
         return False

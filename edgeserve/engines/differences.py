@@ -1,4 +1,4 @@
-"""How far two results of one item differ: outputs, parts and states together, each value beside its bound."""
+"""The difference of two results of one item: outputs, parts and states together, each value beside its bound."""
 
 from __future__ import annotations
 

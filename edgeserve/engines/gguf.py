@@ -250,7 +250,7 @@ def kept_per_token(header: Mapping[str, Any]) -> Tuple[int, int]:
 
 
 def not_a_decoder_alone(architecture: str) -> str:
-    """Why a model is refused that cannot write token by token."""
+    """The reason why a model is refused that cannot write token by token."""
     return (
         f"is of architecture {architecture!r}, which has an encoder or attention that is not causal; expected a "
         "decoder alone, which writes token by token, such as llama, qwen2 or gemma3. Choose another file"
@@ -405,7 +405,7 @@ ASK_S = 60.0
 
 
 def can_use_gpu() -> bool:
-    """Whether the installed llama.cpp was built for a GPU. Asked in a process of its own, which a library for another
+    """True if the installed llama.cpp was built for a GPU. Asked in a process of its own, which a library for another
     machine may end."""
     try:
         done = subprocess.run(

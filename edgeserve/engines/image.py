@@ -54,7 +54,7 @@ class ImageForm(NamedTuple):
 
     @property
     def is_yuv(self) -> bool:
-        """Whether frames have a brightness and two colour differences."""
+        """True if frames have a brightness and two colour differences."""
         return self.format not in ("rgb", "bgr")
 
     @property

@@ -159,7 +159,7 @@ def _widens_late(form: ImageForm) -> bool:
 
 
 def _is_exact(form: ImageForm) -> bool:
-    """Whether each pixel's centre falls on that of one of the frame's: lengths an odd number of times as large."""
+    """True if each pixel's centre falls on that of one of the frame's: lengths an odd number of times as large."""
     lengths = zip(form.frame_size, inside(form, (form.frame_size[0], form.frame_size[1])))
     return all(length % wanted == 0 and length // wanted % 2 == 1 for length, wanted in lengths)
 

@@ -113,7 +113,7 @@ def _for_tensorrt(settings: Dict[str, str], directory: str) -> Dict[str, str]:
 
 
 def is_place(key: str) -> bool:
-    """Whether a provider's setting names a folder for what it builds."""
+    """True if a provider's setting names a folder for what it builds."""
     return key.lower().replace("_", "").endswith(PLACE_ENDINGS)
 
 

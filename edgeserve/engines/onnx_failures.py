@@ -145,7 +145,7 @@ BEGINNINGS: Sequence[Tuple[int, bytes, str]] = (
 
 
 def not_loaded(path: str, error: Exception) -> str:
-    """Why ONNX Runtime does not load a file: what its error means, where that is known, and its own text."""
+    """The reason why ONNX Runtime does not load a file: what its error means, where that is known, and its own text."""
     text = _own_text(error)
     meaning = (
         _of_bytes(path)

@@ -56,7 +56,7 @@ def prepared_frame(path: str, form: ImageForm, frame: NDArray[Any]) -> NDArray[A
 
 
 def can_use_gpu() -> bool:
-    """Whether this build of ONNX Runtime has a provider for NVIDIA's GPUs."""
+    """True if this build of ONNX Runtime has a provider for NVIDIA's GPUs."""
     return any(provider in onnxruntime.get_available_providers() for provider in GPU_PROVIDERS)
 
 

@@ -224,7 +224,7 @@ class Arena:
         self._lock = threading.Lock()
 
     def gives_back_after(self, feeds: Mapping[str, Any]) -> bool:
-        """Whether the run of these inputs, which comes now, should end with it."""
+        """True if the run of these inputs, which comes now, should end with it."""
         size = sum([array.nbytes for array in feeds.values()])
         with self._lock:
             self._sizes.append(size)

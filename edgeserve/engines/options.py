@@ -48,7 +48,7 @@ class Options:
         return key in self._model.options
 
     def takes(self, key: str) -> bool:
-        """Whether the engine has such an option, given or not."""
+        """True if the engine has such an option, given or not."""
         return key in self._known
 
     def where(self, key: str) -> str:

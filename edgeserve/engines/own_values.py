@@ -89,7 +89,7 @@ def _references(array: NDArray[Any]) -> Tuple[int, int]:
 
 
 def _is_held(array: NDArray[Any]) -> bool:
-    """Whether something besides the returned dict refers to an array, or to what it is a view of."""
+    """True if something besides the returned dict refers to an array, or to what it is a view of."""
     found = _references(array)
     return found[0] > _ALONE[0] or found[1] > _ALONE[1]
 

@@ -154,8 +154,8 @@ class Ports:
         return found
 
     def misfits(self, declared: Mapping[str, Optional[OutputType]]) -> List[str]:
-        """Why no item that is as an app declares it can run: by input name, its dtype and its shape, -1 for any length
-        (``None``: no array, or not known). No sentence where it can."""
+        """The reason why no item that is as an app declares it can run: by input name, its dtype and its shape, -1 for
+        any length (``None``: no array, or not known). No sentence where it can."""
         item = {
             name: None
             if kind is None
@@ -197,7 +197,7 @@ class Ports:
 
     @property
     def is_doubtful(self) -> bool:
-        """Whether a run must tell if the outputs have the batch of 1 that the file fixes for the inputs."""
+        """True if a run must tell if the outputs have the batch of 1 that the file fixes for the inputs."""
         return self._batch_axis and self._may_lack
 
     # --- a batch, there and back ---
@@ -212,7 +212,7 @@ class Ports:
         return next((slot.dtype for slot in self._slots if slot.name == name), None)
 
     def is_padded(self, name: str) -> bool:
-        """Whether an input's items are filled up to one shape, or it is none that items bring."""
+        """True if an input's items are filled up to one shape, or it is none that items bring."""
         return all(slot.name != name or slot.pad is not None for slot in self._slots)
 
     def pack(self, batch: Batch, room: Optional[Room] = None) -> PackedBatch:
@@ -327,7 +327,7 @@ class Ports:
     # --- helpers of packing ---
 
     def _wrong_items(self, batch: Batch) -> Dict[int, EngineError]:
-        """Why some items cannot run, or not with the others, by their places."""
+        """The reason why some items cannot run, or not with the others, by their places."""
         fitted: Dict[int, List[NDArray[Any]]] = {}
         failed: Dict[int, EngineError] = {}
         for index, item in enumerate(batch.items):

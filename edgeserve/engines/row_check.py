@@ -60,7 +60,7 @@ OWN_NUMBER_MAX = 1 << 31
 
 
 def may_need_row_check(model: ModelConfig, engine: Engine) -> bool:
-    """Whether there may be batch sizes to look at: not of a model that runs one item at a time, of sequences, or where
+    """True if there may be batch sizes to look at: not of a model that runs one item at a time, of sequences, or where
     the user accepts what others change."""
     return model.batch[-1] > 1 and _is_asked_for(model, engine)
 
@@ -120,7 +120,7 @@ class RowCheck:
 
     @property
     def why(self) -> str:
-        """Why the sizes end, ``""`` where they do not."""
+        """The reason why the sizes end, ``""`` where they do not."""
         return self._ends[min(self._ends)] if self._ends else ""
 
     def order(self) -> Tuple[int, ...]:
@@ -197,7 +197,7 @@ class RowCheck:
         self._reason = self._reason or why
 
     def look(self, size: int) -> str:
-        """Why the model does not keep the items of a batch of ``size`` apart, ``""`` where it does."""
+        """The reason why the model does not keep the items of a batch of ``size`` apart, ``""`` where it does."""
         why = self._reason
         if not why and size > 1:
             try:
@@ -244,7 +244,7 @@ class RowCheck:
             pass
 
     def _runs(self, item: Values) -> bool:
-        """Whether the model runs an item of strange values alone."""
+        """True if the model runs an item of strange values alone."""
         try:
             self._alone(item, None)
         except DEVICE_TROUBLE:

@@ -1,4 +1,4 @@
-"""What a front is: its settings, and a client of the server that it serves with until it is stopped."""
+"""The base of a front: its settings, and a client of the server that it serves with until it is stopped."""
 
 from __future__ import annotations
 
@@ -70,5 +70,5 @@ class Front:
         raise NotImplementedError
 
     def summary(self) -> str:
-        """What was done, for the log when the front ends."""
+        """A summary for the log when the front ends."""
         return ", ".join(f"{count} {what}" for what, count in sorted(self.counts.items())) or "nothing asked"

@@ -36,7 +36,7 @@ def run_connected(
     with_stdin: bool = False,
     **options: Any,
 ) -> Result:
-    """What ``serve`` returns, which ends soon after a signal has set its event, or the end of standard input with
+    """The result of ``serve``, which ends soon after a signal has set its event, or the end of standard input with
     ``with_stdin``. ``options`` are those of :class:`AsyncClient`."""
     raise_file_limit()
 

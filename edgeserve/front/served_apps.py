@@ -63,12 +63,12 @@ def lines_of(where: str, path: str) -> List[str]:
 
 
 def of_any(about: Mapping[str, Any]) -> bool:
-    """Whether an input takes numbers."""
+    """True if an input takes numbers."""
     return about["dtype"] not in ("text", "bytes", "any")
 
 
 def of_text(about: Mapping[str, Any]) -> bool:
-    """Whether an input takes text."""
+    """True if an input takes text."""
     return bool(about["dtype"] == "text")
 
 

@@ -126,7 +126,7 @@ class Camera:
             pause_s = min(2 * pause_s, PAUSE_S_MAX)
 
     def _offer(self, offer: Callable[[Seen], Any], time_s: float, pixels: NDArray[Any]) -> bool:
-        """Whether more frames are wanted."""
+        """True if more frames are wanted."""
         now_ns = self._clock_ns()
         if self._gap_ns and now_ns < self._due_ns - self._gap_ns // EARLY:
             return not self._ending.is_set()

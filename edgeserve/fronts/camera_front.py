@@ -125,7 +125,7 @@ class CameraFront(Front):
 
 
 def opened(where: str, lines: str, stack: contextlib.ExitStack) -> Optional[TextIO]:
-    """Where lines go. Raises :class:`ConfigError`."""
+    """The stream of the lines. Raises :class:`ConfigError`."""
     if lines in ("", "-"):
         return sys.stdout if lines else None
     try:

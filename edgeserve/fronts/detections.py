@@ -125,7 +125,7 @@ def _only(arrays: Sequence[NDArray[Any]], form: str) -> NDArray[Any]:
 
 
 def _is_with_nms(array: NDArray[Any]) -> bool:
-    """Whether six numbers a row are corners, score and class, and not a centre and two classes."""
+    """True if six numbers a row are corners, score and class, and not a centre and two classes."""
     return bool(np.all(array[:, 5] == np.floor(array[:, 5])) and np.all(array[:, 2:4] >= array[:, :2]))
 
 

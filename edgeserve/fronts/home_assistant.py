@@ -1,4 +1,4 @@
-"""What Home Assistant is told of a server over MQTT: the entities of its device, and their states.
+"""Messages to Home Assistant about a server over MQTT: the entities of its device, and their states.
 
 Pure functions. Topics and names are the front's; the words are those of Home Assistant's discovery.
 """

@@ -64,12 +64,12 @@ class AppInput(NamedTuple):
 
     @property
     def has_streams(self) -> bool:
-        """Whether requests name their source."""
+        """True if requests name their source."""
         return self.stream in STREAMS
 
 
 def of_image(about: Mapping[str, Any]) -> bool:
-    """Whether an input holds a picture: numbers of two axes, or of three with the colours first or last."""
+    """True if an input holds a picture: numbers of two axes, or of three with the colours first or last."""
     return of_any(about) and form_of({**about, "dtype": "uint8"}) is not None
 
 

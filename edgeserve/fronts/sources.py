@@ -66,7 +66,7 @@ class FrameSource(Protocol):
 
 
 def is_device(text: str) -> bool:
-    """Whether it names a device, there or not: files may lie in ``/dev/shm``."""
+    """True if it names a device, there or not: files may lie in ``/dev/shm``."""
     return text.startswith(DEVICE) and not os.path.isfile(text)
 
 

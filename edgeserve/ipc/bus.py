@@ -674,7 +674,7 @@ class Bus:
         return True
 
     def _may_send(self, peer: Peer) -> bool:
-        """Whether a client may get another answer; one that left too much unread is given up."""
+        """True if a client may get another answer; one that left too much unread is given up."""
         registry = self._registry
         found = self._liveness.reader_to_end(peer, registry.by_id.values())
         if found is not None:

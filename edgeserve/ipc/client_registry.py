@@ -1,4 +1,4 @@
-"""Who is connected to the bus: the clients, whose they are, what they call themselves, and who makes room for another.
+"""The connections of the bus: the clients, whose they are, what they call themselves, and who makes room for another.
 
 It reads and writes no message; of a message's frame it asks only whose connection it came by.
 """
@@ -26,7 +26,7 @@ DEAD_IDENTITIES_MAX = 4096
 clients that there may be by default."""
 
 DEAD_NS = 30 * NS_PER_S
-"""How long they are remembered at least, once the socket was found empty: the last have come by then."""
+"""The least time for which they are remembered, once the socket was found empty: the last have come by then."""
 
 NAMES_MAX = 4096
 """Owners whose name is remembered, sixteen times the clients that there may be by default; all are forgotten beyond."""
@@ -146,7 +146,7 @@ class ClientRegistry:
         return peer
 
     def _is_chosen(self, client: bytes) -> bool:
-        """Whether a routing id that begins as libzmq's own do is none of these."""
+        """True if a routing id that begins as libzmq's own do is none of these."""
         return not self._has_inproc and (
             len(client) != 5 or not 0 < self._number_of(client) <= self.connections.accepted
         )

@@ -59,7 +59,7 @@ class Connection:
         self.met_ns = 0
 
     def is_among(self, sockets: FrozenSet[int]) -> bool:
-        """Whether its other end is one of a process's sockets, over TCP."""
+        """True if its other end is one of a process's sockets, over TCP."""
         end = self.end if sockets else None
         return end is not None and end.inode in sockets
 

@@ -42,7 +42,7 @@ class Account:
         self._at_ns = now_ns
 
     def is_over(self, now_ns: int) -> bool:
-        """Whether it has had more than its share: then it gets the cheapest answer."""
+        """True if it has had more than its share: then it gets the cheapest answer."""
         parts = 1
         if self.user is not None:
             if not self.user.is_over(now_ns):

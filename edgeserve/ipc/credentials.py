@@ -82,7 +82,7 @@ class AllowedKeys:
         return self._names
 
     def callback(self, domain: str, key: bytes) -> bool:
-        """Whether a client with this public key (40 characters, Z85) is let in: what pyzmq's authenticator asks."""
+        """True if a client with this public key (40 characters, Z85) is let in: what pyzmq's authenticator asks."""
         return key.decode("ascii", "replace") in self.names()
 
     def _files(self) -> Tuple[Tuple[str, int, int], ...]:
@@ -150,7 +150,7 @@ class Credentials:
         return key, f"key:{name}" if name else ""
 
     def is_from(self, frame: Any, owner: str) -> bool:
-        """Whether a message can have come by a connection of this owner: a process of this host, where it is one."""
+        """True if a message can have come by a connection of this owner: a process of this host, where it is one."""
         address = _property(frame, "Peer-Address")
         return _PEER.match(address) is None or owner == peer_owner(address)
 
@@ -159,11 +159,11 @@ class Credentials:
         return peer_owner(_property(frame, "Peer-Address"))
 
     def is_allowed(self, key: str) -> bool:
-        """Whether a client with this key is let in, as the folder was when it was read last."""
+        """True if a client with this key is let in, as the folder was when it was read last."""
         return self._allowed is None or key in self._allowed.names()
 
     def have_changed(self) -> bool:
-        """Whether the allowed keys are others than when this was asked last; reads the folder again, if that is due."""
+        """True if the allowed keys are others than when this was asked last; reads the folder again, if that is due."""
         if self._allowed is None:
             return False
         before, self._names = self._names, self._allowed.names()

@@ -138,7 +138,7 @@ def _clear_stale(endpoint: str, path: str) -> None:
 
 
 def look_for_server(endpoint: str, path: str) -> bool:
-    """Whether ``path`` is what a server that is gone left behind. Raises :class:`ConfigError` when one lives there, or
+    """True if ``path`` is what a server that is gone left behind. Raises :class:`ConfigError` when one lives there, or
     something else does."""
     try:
         mode = os.lstat(path).st_mode
@@ -203,7 +203,8 @@ def socket_mode(path: str) -> int:
 
 
 def why_nobody_answers(endpoint: str) -> str:
-    """Why no connection came about, for the message: who connects to another user's ``ipc`` socket hears nothing."""
+    """The reason why no connection came about, for the message: who connects to another user's ``ipc`` socket hears
+    nothing."""
     transport, address = split_endpoint(endpoint)
     if transport == "ipc":
         try:
@@ -255,7 +256,7 @@ def read_client_keys(path: str) -> Tuple[bytes, bytes]:
 
 
 def has_ipv6(endpoint: str) -> bool:
-    """Whether the endpoint names an IPv6 address, in brackets."""
+    """True if the endpoint names an IPv6 address, in brackets."""
     return endpoint.startswith("tcp://[")
 
 
@@ -293,7 +294,7 @@ _POLLIN = int(zmq.POLLIN)  # a plain number: the operators of flag enums cost mo
 
 
 def readable(zmq_socket: zmq.Socket[Any]) -> bool:
-    """Whether a message waits. Also what re-arms libzmq's edge-triggered file."""
+    """True if a message waits. Also what re-arms libzmq's edge-triggered file."""
     return bool(zmq.zmq_poll([(zmq_socket, _POLLIN)], 0))
 
 

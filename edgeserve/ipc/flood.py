@@ -99,5 +99,5 @@ class KeptOut:
         return list(self._until_ns)
 
     def has(self, owner: str) -> bool:
-        """Whether this owner may not connect now. For any thread."""
+        """True if this owner may not connect now. For any thread."""
         return self._until_ns.get(offender(owner), 0) > self._clock_ns()

@@ -112,7 +112,7 @@ class Guard:
 
     @staticmethod
     def _is_of(connection: Connection, whose: str, sockets: FrozenSet[int] | None = None) -> bool:
-        """Whether it is a connection of an offender, whose process, where it is one, has these ``sockets``."""
+        """True if it is a connection of an offender, whose process, where it is one, has these ``sockets``."""
         return offender(connection.owner) == whose or connection.is_among(
             sockets_of(pid_of(whose)) if sockets is None else sockets
         )

@@ -157,7 +157,7 @@ class Link:
 
     @property
     def connected(self) -> bool:
-        """Whether the server has said something."""
+        """True if the server has said something."""
         return self._connected
 
     # --- shared memory ------------------------------------------------------------------------------------------------
@@ -173,7 +173,7 @@ class Link:
 
     @property
     def waits_for_memory(self) -> bool:
-        """Whether shared memory may still come."""
+        """True if shared memory may still come."""
         return self._wish is not None
 
     def _look_for_memory(self, wish: Wish, now_ns: int) -> None:

@@ -45,7 +45,7 @@ class Liveness:
         self.stirred = True
 
     def must_look(self, now_ns: int, is_quiet: bool) -> bool:
-        """Whether the connections must be looked at, which counts as done then: not where the last wait listened and
+        """True if the connections must be looked at, which counts as done then: not where the last wait listened and
         heard nothing of them (``is_quiet``), unless a check is due."""
         must = self.stirred or not is_quiet or now_ns >= self.check_at_ns
         self.stirred = False

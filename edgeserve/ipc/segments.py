@@ -59,7 +59,7 @@ _SEALS = ("F_SEAL_SHRINK", "F_SEAL_GROW", "F_SEAL_SEAL")
 
 
 def is_supported() -> bool:
-    """Whether this system has sealed memory without a name: Linux, and Python built for it."""
+    """True if this system has sealed memory without a name: Linux, and Python built for it."""
     return hasattr(os, "memfd_create") and all(hasattr(fcntl, seal) for seal in _SEALS)
 
 

@@ -201,7 +201,7 @@ class Wish:
             raise
 
     def look(self) -> bool:
-        """Whether the memory has come. Raises :class:`OSError` when none will."""
+        """True if the memory has come. Raises :class:`OSError` when none will."""
         files = array.array("i")
         try:
             said, ancillary, _, _ = self._socket.recvmsg(
@@ -231,7 +231,7 @@ class Wish:
 
 
 def may_share(endpoint: str) -> bool:
-    """Whether a client of this endpoint can have shared memory, if its server gives some."""
+    """True if a client of this endpoint can have shared memory, if its server gives some."""
     return endpoint.startswith("ipc://") and is_supported()
 
 

@@ -68,7 +68,7 @@ class _Arrival:
         self.grown_bytes = self.bytes = 0
 
     def goes_on(self, sample: ConnectionLook, now_ns: int) -> bool:
-        """Whether nothing was finished since."""
+        """True if nothing was finished since."""
         return sample.mark == self.mark and (self.from_bytes >= 0 or now_ns - self.last_ns <= FORGET_NS)
 
 

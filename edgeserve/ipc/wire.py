@@ -324,7 +324,7 @@ def _hints_of(hints: Any) -> Dict[str, float]:
 
 
 def _is_client(name: str) -> bool:
-    """Whether a client may call itself so: ``#`` and ``@`` separate what shares go by (``client_registry.py``)."""
+    """True if a client may call itself so: ``#`` and ``@`` separate what shares go by (``client_registry.py``)."""
     return name.isprintable() and "#" not in name and "@" not in name
 
 

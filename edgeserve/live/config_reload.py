@@ -173,7 +173,7 @@ def successor(
     early: EarlyRefusals,
     on_device_lost: Optional[Callable[[LostDevice], None]],
 ) -> Served:
-    """What takes over from what is ``running``, with the times learnt of the models that stay."""
+    """The runtime that takes over from what is ``running``, with the times learnt of the models that stay."""
     resident = {
         name: [model for model in device.placements if device.is_resident(model)]
         for name, device in running.scheduler.devices.items()
@@ -196,7 +196,7 @@ def successor(
 
 
 def _adopt(validators: Mapping[str, RequestValidator], early: EarlyRefusals, request: LiveRequest) -> bool:
-    """Whether a request that was checked by an earlier configuration can be served; it is refused if not."""
+    """True if a request that was checked by an earlier configuration can be served; it is refused if not."""
     validator = validators.get(request.app)
     try:
         if validator is None:

@@ -169,8 +169,8 @@ class EngineFailures:
         self._counts: Dict[str, int] = {}
 
     def reason(self, action: Any, error: BaseException) -> str:
-        """Why ``action`` (a load, an eviction, a batch, or one item of it) failed, as the client reads it. A client's
-        own mistake is no failure of the model, and would let each client write into the log."""
+        """The reason why ``action`` (a load, an eviction, a batch, or one item of it) failed, as the client reads it. A
+        client's own mistake is no failure of the model, and would let each client write into the log."""
         if isinstance(error, WrongInput):
             _let_go(error)
             return cut(WRONG_INPUT + said(error))

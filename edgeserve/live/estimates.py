@@ -36,7 +36,7 @@ class AppFit(NamedTuple):
 
     @property
     def fits(self) -> bool:
-        """Whether it would be in time with its models loaded; true where nothing is known."""
+        """True if it would be in time with its models loaded; true where nothing is known."""
         return self.alone_ns is None or self.needs_ns <= self.slo_ns
 
     def table(self) -> Dict[str, Any]:

@@ -212,7 +212,7 @@ class Gateway:
         return owner if kept == number else self._early.owner(number)
 
     def _trusts(self, request: LiveRequest) -> bool:
-        """Whether a request's class and value count beside those of other owners: for the owners that the configuration
+        """True if a request's class and value count beside those of other owners: for the owners that the configuration
         names, or, where it names none, for those with a control key. Raises :class:`Rejected` where the client may
         not ask with this class at all."""
         peer = request.peer

@@ -114,7 +114,7 @@ class ResultHints:
 
 
 def is_name(name: Any) -> bool:
-    """Whether it can be a name of a hint or an input: text that can be sent, shown and kept in a table."""
+    """True if it can be a name of a hint or an input: text that can be sent, shown and kept in a table."""
     return isinstance(name, str) and 0 < len(name) <= NAME_CHARS_MAX and name.isprintable()
 
 

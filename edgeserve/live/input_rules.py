@@ -72,7 +72,7 @@ class InputRule:
         return value
 
     def mismatch(self, value: Any) -> str:
-        """Why a value does not fit: what it is, and what was expected."""
+        """The reason why a value does not fit: what it is, and what was expected."""
         told = f"{describe(value)}, expected {self}"
         if self.kinds is not None or not isinstance(value, (np.ndarray, DeviceArray)):
             return told

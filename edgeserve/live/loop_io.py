@@ -103,7 +103,7 @@ class MessageSource(Protocol):
         whether the second."""
 
     def has_more(self) -> bool:
-        """Whether something waits for :meth:`receive`."""
+        """True if something waits for :meth:`receive`."""
 
     @property
     def endpoints(self) -> List[str]:

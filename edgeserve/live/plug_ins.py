@@ -1,4 +1,4 @@
-"""What serves beside the loop, by name: taps, which hear of each step of the scheduler, and predictions.
+"""Plug-ins beside the loop, by name: taps, which hear of each step of the scheduler, and predictions.
 
 A plug-in is imported where the configuration asks for it, and its folder may be missing where nothing does.
 """
@@ -31,7 +31,7 @@ def plug_in(name: str) -> Any:
 
 
 class TapPlace(NamedTuple):
-    """What a tap may know of the loop: ``parent_of`` is the ``traceparent`` of a request that arrives."""
+    """The facts of the loop that a tap gets: ``parent_of`` is the ``traceparent`` of a request that arrives."""
 
     config: Config
     serve: bool
@@ -69,14 +69,14 @@ def opened_taps(place: TapPlace) -> List[Tap]:
 
 
 class HintSource(Protocol):
-    """What predicts the hints of one app's requests; any thread. ``usual`` are the hints of a usual request, ``learns``
-    is true where answers teach it."""
+    """The predictor of the hints of one app's requests; any thread. ``usual`` are the hints of a usual request,
+    ``learns`` is true where answers teach it."""
 
     usual: Mapping[str, float]
     learns: bool
 
     def missing(self, hints: Optional[Mapping[str, float]]) -> bool:
-        """Whether a request with these hints leaves anything to predict."""
+        """True if a request with these hints leaves anything to predict."""
 
     def on_arrival(
         self, hints: Optional[Mapping[str, float]], inputs: Mapping[str, Any], clock_ns: Callable[[], int]

@@ -58,7 +58,7 @@ class Preparer:
         return bool(self._places)
 
     def wants(self, inputs: Mapping[str, Any]) -> bool:
-        """Whether a request with these inputs has anything to prepare."""
+        """True if a request with these inputs has anything to prepare."""
         return any(inputs.get(theirs) is not None for place in self._places for theirs in place.inputs.values())
 
     def prepare(self, inputs: Mapping[str, Any], owner: str, engine_of: FindEngine) -> Tuple[Dict[str, Any], int]:

@@ -67,7 +67,7 @@ def blocked_apps(served: Served, now_ns: int) -> Dict[str, str]:
 
 
 def _blocked_model(served: Served, model: str, now_ns: int) -> str:
-    """Why no lane could run a model now, or ``""``: of the lanes' reasons the first."""
+    """The reason why no lane could run a model now, or ``""``: of the lanes' reasons the first."""
     config, reasons = served.config, []
     for lane in model_lanes(config, config.models[model]):
         device = config.lanes[lane].device
@@ -125,7 +125,7 @@ def stats(served: Served, now_ns: int, device: Mapping[str, Any]) -> Dict[str, A
 
 
 def _figures(served: Served, model: str) -> Dict[str, Any]:
-    """What a model's engines tell of how its batches ran, by device."""
+    """The figures of a model's engines on its batches, by device."""
     engines = {device: served.world.engine(model, device) for device in served.config.devices}
     told = {device: engine.figures() for device, engine in engines.items() if engine is not None}
     return {"engine": figures} if (figures := {device: each for device, each in told.items() if each}) else {}
@@ -246,7 +246,7 @@ def _output_types(served: Served, app: str) -> Dict[str, Any]:
 
 
 def _writing(served: Served, app: AppConfig) -> Dict[str, Any]:
-    """Whether an answer may come in pieces, and how many tokens its longest conversation has, if that is known."""
+    """True if an answer may come in pieces, and how many tokens its longest conversation has, if that is known."""
     exits = served.validators[app.name].plan.exits
     last = [served.config.models[node.model] for node in app.nodes if node.name in exits]
     sequences = served.started.sequences

@@ -418,7 +418,7 @@ class RequestValidator:
             self._strange.add(name)
 
     def _mend(self, hint: str) -> str:
-        """What raises a hint's bound, where the configuration has it."""
+        """The key that raises a hint's bound, where the configuration has it."""
         node, _, what = hint.rpartition(".")
         return f"; raise parts_max of node {node!r}" if what == "parts" else ""
 
@@ -459,7 +459,7 @@ def language_model(app: AppConfig, config: Config) -> Optional[ModelConfig]:
 
 
 def hints_of(app: AppConfig, config: Config) -> Optional[HintSource]:
-    """What predicts an app's hints; ``None`` where nothing does."""
+    """The predictor of an app's hints; ``None`` where nothing does."""
     model = language_model(app, config)
     if model is None and not (app.predict or app.answer_lengths or app.learn_lengths):
         return None

@@ -140,7 +140,7 @@ class RunningBatches:
             events.append(BatchProgress(batch.action.work_id, clock_ns(), tuple(over), tuple(begun)))
 
     def _has_begun(self, job: JobId, state: Any) -> bool:
-        """Whether what an item has written is its answer if it ends now, which the scheduler is told once."""
+        """True if what an item has written is its answer if it ends now, which the scheduler is told once."""
         request = self._values.requests.get(job.request_id)
         if request is None or request.ended or request.on_late == "drop" or (job.node, job.part) in request.begun:
             return False

@@ -257,7 +257,7 @@ class RuntimeCore:
 
     @property
     def serving(self) -> Served:
-        """What serves now."""
+        """The present runtime."""
         assert self._served is not None, "asked when it has started"
         return self._served
 

@@ -29,7 +29,7 @@ def started_watch(
 
 
 def device_table(watch: Optional[DeviceWatch]) -> Dict[str, Any]:
-    """What ``stats`` tells of the device."""
+    """The device's part of ``stats``."""
     return {**_board()} if watch is None else watch.table()
 
 

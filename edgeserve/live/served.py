@@ -21,7 +21,7 @@ from edgeserve.sched.latency.batch_time import BatchTime
 
 
 class Served(NamedTuple):
-    """What serves under ``config``; ``validators`` check the requests of its apps."""
+    """The apps and models under ``config``; ``validators`` check the requests of its apps."""
 
     config: Config
     validators: Mapping[str, RequestValidator]

@@ -154,7 +154,7 @@ class LaneCounts:
         self.replaced = 0  # times that another thread took its place, because it hung
 
     def is_stuck(self, now_ns: int, hang_ns: int) -> bool:
-        """Whether the lane is down, or has not answered a work for longer than ``hang_ns``."""
+        """True if the lane is down, or has not answered a work for longer than ``hang_ns``."""
         return not self.up or self.oldest_ns(now_ns) > hang_ns
 
     def oldest_ns(self, now_ns: int) -> int:

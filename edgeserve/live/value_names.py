@@ -64,7 +64,7 @@ class NameBook:
         self._readers = _readers(config, app, plain)
 
     def knows(self, node: str, names: Collection[str]) -> bool:
-        """Whether nothing of this result is new."""
+        """True if nothing of this result is new."""
         known = self._returned[node]
         return known.issuperset(names) or len(known) >= NAMES_MAX
 
@@ -120,7 +120,8 @@ def _bare(text: str) -> str:
 
 
 def _clash(reader: ValueReader, name: str, makers: Sequence[str]) -> str:
-    """Why a name cannot be used at a reader, and the line that resolves it. One maker: the request brings the other."""
+    """The reason why a name cannot be used at a reader, and the line that resolves it. One maker: the request brings
+    the other."""
     sources = ("the request", f"node {makers[0]!r}") if len(makers) == 1 else [f"node {maker!r}" for maker in makers]
     if len(makers) == 1 and makers[0] in reader.above:
         argument = name if _bare(name) == name else json.dumps(name)
@@ -217,7 +218,7 @@ def _ways_to(nodes: Sequence[Node]) -> Dict[str, FrozenSet[Way]]:
 
 
 def _never_both(one: FrozenSet[Way], other: FrozenSet[Way], at: int, depth: Mapping[str, int]) -> bool:
-    """Whether two nodes cannot both have run for a reader that stands in ``at`` scopes: each alternative of one takes
+    """True if two nodes cannot both have run for a reader that stands in ``at`` scopes: each alternative of one takes
     another successor of some route than each alternative of the other. ``depth``: the scopes around each node."""
     return all(
         any(route == their_route and succ != theirs for route, succ in mine for their_route, theirs in yours)

@@ -186,7 +186,7 @@ class RequestValues:
     # --- what sequences have written ----------------------------------------------------------------------------------
 
     def has_written(self, job: JobId, state: Any) -> bool:
-        """Whether a state can say what its item has written, and there is something."""
+        """True if a state can say what its item has written, and there is something."""
         return self._written(job, state) is not None
 
     def _written(self, job: JobId, state: Any) -> Optional[Written]:
@@ -328,8 +328,8 @@ def _needs_stream(app: AppConfig) -> bool:
 
 
 def wrong_form(action: RunBatch, value: Any) -> str:
-    """Why what an engine returned is no list of one result per job, or ``""``. Engines are users' code too: what one
-    returns may fail its batch, never the loop."""
+    """The reason why what an engine returned is no list of one result per job, or ``""``. Engines are users' code too:
+    what one returns may fail its batch, never the loop."""
     if not isinstance(value, (list, tuple)) or len(value) != len(action.jobs):
         count = len(value) if isinstance(value, (list, tuple)) else type(value).__name__
         return f"model {action.model!r} returned {count} results for a batch of {len(action.jobs)}; expected one each"
@@ -337,7 +337,8 @@ def wrong_form(action: RunBatch, value: Any) -> str:
 
 
 def item_error(model: str, result: Any) -> Optional[Exception]:
-    """Why one item of a batch has no result, or ``None``: its engine says so, or what it returned is none."""
+    """The reason why one item of a batch has no result, or ``None``: its engine says so, or what it returned is
+    none."""
     if type(result) is not Result and not isinstance(result, Result):
         return EngineError(f"model {model!r} returned a {type(result).__name__} where a Result was expected")
     if isinstance(result.error, Exception):
@@ -390,7 +391,7 @@ def _wrong_field(result: Result) -> str:
 
 
 def are_values(values: Any) -> bool:
-    """Whether these can be named values."""
+    """True if these can be named values."""
     if not isinstance(values, dict):
         return False
     for name in values:  # noqa: SIM110 a third of the time of all()
@@ -428,8 +429,8 @@ _ABSENT: Any = object()
 
 
 def _unusable(node: NodePlan, result: Result) -> str:
-    """Why others could not use a result, or ``""``: it lacks an output that the configuration names, or brings what the
-    node is not configured for."""
+    """The reason why others could not use a result, or ``""``: it lacks an output that the configuration names, or
+    brings what the node is not configured for."""
     if not result.done:
         return ""
     if node.fan_out and result.parts is None:
@@ -464,7 +465,8 @@ def _unusable(node: NodePlan, result: Result) -> str:
 
 
 def _uneven(node: NodePlan, shared: Values, parts: Sequence[Values]) -> str:
-    """Why parts cannot be told apart by name, or ``""``: each has the same names, and none that all parts share."""
+    """The reason why parts cannot be told apart by name, or ``""``: each has the same names, and none that all parts
+    share."""
     names = parts[0].keys()
     for index, part in enumerate(parts):
         if part.keys() != names:
@@ -528,7 +530,7 @@ def _note_branches(request: LiveRequest, join: NodePlan) -> None:
 
 
 def _has_values(request: LiveRequest, node: NodePlan) -> bool:
-    """Whether a node has brought something to a reader outside of fan-outs."""
+    """True if a node has brought something to a reader outside of fan-outs."""
     return ((node.name, ()) in request.values) if not node.value_openers else bool(_everything_of(request, node, ()))
 
 

@@ -225,7 +225,7 @@ class LiveWorld:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether no request is open and no lane has a work: another scheduler could take over."""
+        """True if no request is open and no lane has a work: another scheduler could take over."""
         return (
             self.lifecycle.open_count == 0
             and not self.endings.waiting
@@ -353,7 +353,7 @@ class LiveWorld:
         return self.works.usable(device, model, clock_ns())
 
     def _is_internal(self, mail: Union[WorkDone, WorkNotStarted], action: Any, events: List[Event]) -> bool:
-        """Whether the scheduler knows nothing of a work."""
+        """True if the scheduler knows nothing of a work."""
         if action is None:  # start-up's own
             return True
         if type(action) is WarmStep:

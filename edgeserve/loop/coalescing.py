@@ -132,6 +132,6 @@ class ReceiveCoalescing:
         self.look_at_ns = min(self.look_at_ns, now_ns + self._expected_ns // LOOK_SHARE)
 
     def expects_more(self, now_ns: int, count: int) -> bool:
-        """Whether an idle lane should wait another :data:`AGAIN_PAUSE_NS`, ``count`` events having come so far. A
+        """True if an idle lane should wait another :data:`AGAIN_PAUSE_NS`, ``count`` events having come so far. A
         request that comes alone is never kept waiting."""
         return 0 < count < self.answers and now_ns + AGAIN_PAUSE_NS <= self._again_until_ns

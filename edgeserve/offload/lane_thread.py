@@ -109,7 +109,7 @@ class _Launched:
         self.error: Optional[BaseException] = None  # raised where the contract allows none
 
     def is_over(self, wait_s: float = 0.0) -> bool:
-        """Whether it is over, after a wait of so long at most."""
+        """True if it is over, after a wait of so long at most."""
         if self.error is not None:
             return True
         try:

@@ -11,7 +11,7 @@ from typing import Iterable, NamedTuple, Tuple
 
 
 class Pinned(NamedTuple):
-    """Whether the calling thread is pinned now, to which cores, and if not, why and what mends it."""
+    """True if the calling thread is pinned now, to which cores, and if not, why and what mends it."""
 
     done: bool
     cores: Tuple[int, ...]

@@ -199,7 +199,7 @@ class _EngineRemote(Remote):
         return with_failures(self.call("run", rest) if rest.items else (), failed)
 
     def _travels(self, batch: Batch) -> Iterator[EngineError | None]:
-        """Why an item, with its state, cannot be sent, for each of them."""
+        """The reason why an item, with its state, cannot be sent, for each of them."""
         for index, item in enumerate(batch.items):
             try:
                 pickle.dumps((item, batch.states[index] if batch.states else None), protocol=5)

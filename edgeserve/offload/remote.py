@@ -114,7 +114,7 @@ class AskedChild:
         return self._child.has_ended
 
     def ask(self, verb: str, argument: Any, timeout_s: float) -> Tuple[bool, Any]:
-        """Whether it went well, and the answer or the :class:`EngineError`."""
+        """True if it went well, and the answer or the :class:`EngineError`."""
         self._child.forget_lines()
         try:
             self._channel.send((verb, argument), timeout_s)
@@ -197,7 +197,7 @@ class Remote:
             return self._said
 
     def trouble(self) -> str:
-        """Why a call would fail now, or ``""``."""
+        """The reason why a call would fail now, or ``""``."""
         return f"its process ended {self._ends} times in a row ({self._why})" if self._state is PAUSED else ""
 
     def unload(self) -> None:

@@ -1,4 +1,5 @@
-"""How often each subset of an ensemble's models answers as all of them do, by difficulty (Schemble, section V, Eq. 3).
+"""The rate at which each subset of an ensemble's models answers as all of them do, by difficulty (Schemble, section V,
+Eq. 3).
 
 A subset is a number: bit k stands for model k. Rows are smoothed towards the subset's mean over the history and made
 monotone, since a planner exploits noise.
@@ -29,7 +30,7 @@ SCORE_BINS = 3
 def agreements(
     combiner: Combiner, outputs: NDArray[Any], subsets: Sequence[int], tolerance: float
 ) -> Dict[int, NDArray[Any]]:
-    """For each subset, per record, whether its answer is that of all models: the same class, or a vector within
+    """True, for each subset and record, if its answer is that of all models: the same class, or a vector within
     ``tolerance`` (Euclidean distance)."""
     whole = combiner.answers(outputs, (1 << len(combiner.weights)) - 1)
     found = {}

@@ -1,4 +1,5 @@
-"""What a difficulty predictor reads of a request where the user gives nothing better: images, texts, vectors.
+"""The features that a difficulty predictor reads of a request where the user gives nothing better: images, texts,
+vectors.
 
 Host functions (``engine = "python"``, ``function = "edgeserve.predict.features:image"``): a dict with one value in,
 the features as ``{"features": float32 (features,)}`` out.
@@ -20,8 +21,8 @@ _scorer = RuleScorer()
 
 
 def image(values: Mapping[str, Any]) -> Dict[str, NDArray[Any]]:
-    """Of one image (height, width) or (height, width, channels): the means of an 8 by 8 grid, and the image's mean,
-    spread, and mean absolute gradients, all in the image's own unit."""
+    """Features of one image (height, width) or (height, width, channels): the means of an 8 by 8 grid, and the image's
+    mean, spread, and mean absolute gradients, all in the image's own unit."""
     pixels = np.asarray(_only(values), np.float32)
     grey = pixels.mean(axis=2) if pixels.ndim == 3 else pixels
     if grey.ndim != 2 or not grey.size:
@@ -40,7 +41,7 @@ def image(values: Mapping[str, Any]) -> Dict[str, NDArray[Any]]:
 
 
 def text(values: Mapping[str, Any]) -> Dict[str, NDArray[Any]]:
-    """Of one text: the six rule scores of linguistic uncertainty and the number of words."""
+    """Features of one text: the six rule scores of linguistic uncertainty and the number of words."""
     return {"features": np.asarray(_scorer.scores(str(_only(values))), np.float32)}
 
 

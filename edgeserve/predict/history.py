@@ -135,7 +135,7 @@ def load_history(path: str) -> EnsembleHistory:
 
 
 def are_probabilities(outputs: NDArray[Any]) -> bool:
-    """Whether outputs (records, models, values) are probabilities of classes: at least two, none negative, sum 1."""
+    """True if outputs (records, models, values) are probabilities of classes: at least two, none negative, sum 1."""
     return bool(
         outputs.shape[2] > 1 and (outputs >= -1e-6).all() and (abs(outputs.sum(axis=2) - 1) <= ROW_SUM_TOLERANCE).all()
     )

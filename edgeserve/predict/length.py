@@ -171,7 +171,7 @@ class Features(NamedTuple):
 
     @property
     def value(self) -> float:
-        """Of each bucket: the more words, the less each says."""
+        """The weight of each bucket: the more words, the less each says."""
         return 1.0 / math.sqrt(max(1, len(self.buckets)))
 
 

@@ -1,4 +1,4 @@
-"""What a person asked, of a language model's inputs: the text from which the length of an answer is predicted."""
+"""The question of a person, of a language model's inputs: the text from which the length of an answer is predicted."""
 
 from __future__ import annotations
 

@@ -46,23 +46,23 @@ class Trouble:
         return duration_ns
 
     def refuses(self, now_ns: int) -> bool:
-        """Whether a lane will not start a work although its window is open."""
+        """True if a lane will not start a work although its window is open."""
         return self._happens(self._works, self.config.refuse, now_ns)
 
     def load_fails(self, now_ns: int) -> bool:
-        """Whether a load ends in failure."""
+        """True if a load ends in failure."""
         return self._happens(self._works, self.config.fail_load, now_ns)
 
     def batch_fails(self, now_ns: int) -> bool:
-        """Whether every job of a batch fails."""
+        """True if every job of a batch fails."""
         return self._happens(self._jobs, self.config.fail_batch, now_ns)
 
     def job_fails(self, now_ns: int) -> bool:
-        """Whether one job of a batch fails."""
+        """True if one job of a batch fails."""
         return self._happens(self._jobs, self.config.fail_job, now_ns)
 
     def job_unfinished(self, now_ns: int, times: int) -> bool:
-        """Whether a job comes back unfinished, which it did ``times`` times before."""
+        """True if a job comes back unfinished, which it did ``times`` times before."""
         return times < UNFINISHED_MAX and self._happens(self._jobs, self.config.unfinished, now_ns)
 
     def cancel_delays_ns(self, now_ns: int, slo_ns: int) -> List[int]:

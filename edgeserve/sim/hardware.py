@@ -241,7 +241,7 @@ class SimHardware:
 
     @property
     def is_busy(self) -> bool:
-        """Whether anything runs on it."""
+        """True if anything runs on it."""
         return self._load > 0.0
 
     def runs(self, now_ns: int, batches: Sequence[Tuple[int, int]], lanes: Sequence[str] = ()) -> None:
@@ -259,7 +259,7 @@ class SimHardware:
 
     @property
     def healed(self) -> bool:
-        """Whether the run is over, and nothing is counted any more."""
+        """True if the run is over, and nothing is counted any more."""
         return self._healed_ns > 0
 
     def poll(self, now_ns: int) -> None:

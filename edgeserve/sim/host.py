@@ -141,7 +141,7 @@ class IdealHost:
         return 0
 
     def keeps(self, event: Event, now_ns: int) -> bool:
-        """Whether an event waits as a message until the loop reads it."""
+        """True if an event waits as a message until the loop reads it."""
         return False
 
     def give(self, action: Action, acts_ns: int, another_ns: int) -> None:
@@ -161,7 +161,7 @@ class IdealHost:
         return 0
 
     def shares_cores(self, lane: SimLane, is_measured: bool) -> bool:
-        """Whether a batch is slower beside others on cores."""
+        """True if a batch is slower beside others on cores."""
         return False
 
     def pace(self, lane: SimLane) -> float:
@@ -394,7 +394,7 @@ class Messages:
 
     @property
     def is_busy(self) -> bool:
-        """Whether no lane could start what comes."""
+        """True if no lane could start what comes."""
         return all(self._given[name] >= room for name, room in self._rooms.items())
 
     def given(self, action: Any, now_ns: int, expected_ns: int) -> None:

@@ -392,7 +392,7 @@ class ReferenceModel:
             self.sequences.gone(job)
 
     def _loses_text(self, entry: _Entry, action: FinishRequest) -> bool:
-        """Whether a request ends without what one of its sequences has written, which it could end with. (That another
+        """True if a request ends without what one of its sequences has written, which it could end with. (That another
         node failed, or its client went away, is the end of it.)"""
         graph = self._apps[entry.request.app]
         if action.outcome not in (Outcome.DROPPED, *(() if graph.linked else (Outcome.FAILED,))):
@@ -428,7 +428,7 @@ class ReferenceModel:
                     self._broken(now_ns, f"probe {action} starts, while {entry.request} waits with no job on a lane")
 
     def _is_held(self, entry: _Entry) -> bool:
-        """Whether a request waits for the one before it in its stream, or for what a lane still runs of one that has
+        """True if a request waits for the one before it in its stream, or for what a lane still runs of one that has
         ended."""
         request = entry.request
         if request.stream is None or self._apps[request.app].stream == "none":
@@ -542,7 +542,7 @@ class _ReferenceGraph:
             self._scope(node)
 
     def may_run(self, done: Mapping[Tuple[str, Part], JobResult], name: str, part: Part, settles: bool) -> bool:
-        """Whether everything that this job waits for has happened; one part of it is enough where it ``settles`` for
+        """True if everything that this job waits for has happened; one part of it is enough where it ``settles`` for
         what there is."""
         node = self.nodes[name]
         if len(part) != len(self._scope(node)):
@@ -560,7 +560,7 @@ class _ReferenceGraph:
     def may_want(
         self, done: Mapping[Tuple[str, Part], JobResult], models: Set[str], elsewhere: Set[Tuple[str, Part]]
     ) -> bool:
-        """Whether a request with no job on a lane waits to run one of these models: some node that may run now, and
+        """True if a request with no job on a lane waits to run one of these models: some node that may run now, and
         not ``elsewhere`` only, needs one of them, and nothing behind it may run already (then the join was satisfied
         without it). A join that its policy may still leave open is no such node."""
         ready = {
@@ -580,14 +580,14 @@ class _ReferenceGraph:
         )
 
     def _is_left_open(self, done: Mapping[Tuple[str, Part], JobResult], name: str) -> bool:
-        """Whether a join waits for its policy to settle it, as far as can be seen from outside."""
+        """True if a join waits for its policy to settle it, as far as can be seen from outside."""
         node = self.nodes[name]
         return node.join == "policy" and any(
             PENDING in self._tokens(done, node, part) for part in self._parts_of(done, self._scope(node))
         )
 
     def complete(self, done: Mapping[Tuple[str, Part], JobResult]) -> bool:
-        """Whether every last node ran, for every part, where the route led to it."""
+        """True if every last node ran, for every part, where the route led to it."""
         return bool(done) and all(
             self._status(done, node, part) in (DONE, SKIPPED)
             for node in self.exits

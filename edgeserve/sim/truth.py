@@ -128,7 +128,7 @@ class TrueTimes:
         return self._models[model].truth.prefill_turn
 
     def is_measured(self, model: str, lane: str) -> bool:
-        """Whether batches of the model take times that were measured on this lane, with all that held them up."""
+        """True if batches of the model take times that were measured on this lane, with all that held them up."""
         return lane in self._models[model].timings
 
     def pack_ns(self, model: str) -> int:
@@ -214,7 +214,7 @@ class TrueResults:
         return {name: hints[name] for name in says if name in hints} if says else None
 
     def is_sequence(self, app: str, node: str) -> bool:
-        """Whether jobs of the node are sequences, which say how many steps each made."""
+        """True if jobs of the node are sequences, which say how many steps each made."""
         truth = self._nodes[app, node][1]
         return bool(truth.steps_hint) or truth.batching != STATIC
 
@@ -260,7 +260,7 @@ class TrueResults:
         return names[-1]
 
     def fails(self, app: str, place: str, job: JobId) -> bool:
-        """Whether the job fails, trouble apart."""
+        """True if the job fails, trouble apart."""
         truth = self._nodes[app, job.node][1]
         return truth.fail > 0 and self._of(place, job, "fail").random() < truth.fail
 

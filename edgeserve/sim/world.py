@@ -87,7 +87,7 @@ class Ended(NamedTuple):
 
     @property
     def in_time(self) -> bool:
-        """Whether the whole answer was there by its deadline."""
+        """True if the whole answer was there by its deadline."""
         return self.outcome == Outcome.COMPLETED and not self.cut and self.end_ns <= self.request.deadline_ns
 
 
@@ -767,7 +767,7 @@ class SimWorld:
         return lag_ns > 0
 
     def _waits_for_lock(self, lane: SimLane, running: Running) -> bool:
-        """Whether a thread that comes back from its device has to wait for the interpreter lock first."""
+        """True if a thread that comes back from its device has to wait for the interpreter lock first."""
         if running.over or running.share or not isinstance(running.action, RunBatch):
             return False
         wait_ns = self._host.return_wait_ns(self.now_ns)

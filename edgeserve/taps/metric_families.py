@@ -184,7 +184,7 @@ READINGS: Sequence[Tuple[str, str, str]] = (
 
 
 def _of_readings(device: Stats) -> Iterator[Metric]:
-    """What the device's monitors read last; a quantity that no source tells has no series."""
+    """The last readings of the device's monitors; a quantity that no source tells has no series."""
     found: Dict[str, GaugeMetricFamily] = {}
 
     def put(name: str, text: str, labels: Dict[str, str], value: Optional[float]) -> None:

@@ -1,4 +1,5 @@
-"""Where Prometheus scrapes: one thread that answers ``GET /metrics``, by asking for ``stats()`` each time."""
+"""The endpoint that Prometheus scrapes: one thread that answers ``GET /metrics``, by asking for ``stats()`` each
+time."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ CONNECTIONS_MAX = 16
 """Open at a time, and waiting to be accepted: one more ends the oldest."""
 
 LOOK_S = 0.2
-"""How often the thread looks whether it shall end."""
+"""The period at which the thread looks whether it shall end."""
 
 
 class StatsCollector(Collector):
@@ -86,7 +87,7 @@ class MetricsEndpoint:
 
     @property
     def url(self) -> str:
-        """Where it can be scraped."""
+        """The address at which it can be scraped."""
         return f"http://{f'[{self._host}]' if ':' in self._host else self._host}:{self._port}/metrics"
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Where spans go: a thread that makes them of the scheduler's steps, and the exporter of OpenTelemetry's SDK.
+"""The exporter of spans: a thread that makes them of the scheduler's steps, and the exporter of OpenTelemetry's SDK.
 
 The loop does no more than keep each step until the thread takes it, a few times a second.
 """
@@ -27,10 +27,10 @@ STEPS_MAX = 16_384
 """Steps that wait for the thread: two seconds of a busy server. With more, the requests then open get no spans."""
 
 TAKE_S = 0.25
-"""How often the thread takes them. It wakes no more often, since waking competes with the loop."""
+"""The period at which the thread takes them. It wakes no more often, since waking competes with the loop."""
 
 CLOSE_S = 3.0
-"""How long closing waits for the last spans to be sent."""
+"""The time that closing waits for the last spans to be sent."""
 
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 """Standard variables that say where spans are to be sent."""
@@ -39,7 +39,7 @@ _NO_PARENTS: Mapping[int, str] = {}
 
 
 def is_asked_for(environ: Mapping[str, str]) -> bool:
-    """Whether the standard variables ask a server for spans."""
+    """True if the standard variables ask a server for spans."""
     return (
         any(environ.get(name) for name in ENDPOINTS)
         and environ.get("OTEL_SDK_DISABLED", "").lower() != "true"
@@ -158,5 +158,5 @@ def opened(place: Any) -> Optional[SpanExport]:
 
 
 def epoch_offset_ns() -> int:
-    """What makes the monotonic clock of the loop the time since the epoch."""
+    """The difference between the time since the epoch and the loop's monotonic clock."""
     return time.time_ns() - time.monotonic_ns()

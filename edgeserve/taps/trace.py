@@ -145,7 +145,7 @@ def start_of(
 
 
 def used_profiles(start: Mapping[str, Any], profiles: Sequence[Profile]) -> List[Profile]:
-    """Those of the ``profiles`` there are now that the recorded run used: whether they match is not judged again. All
+    """The present ``profiles`` that the recorded run used: whether they match is not judged again. All
     where the recording does not say."""
     if "profiled" not in start:
         return list(profiles)

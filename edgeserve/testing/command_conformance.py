@@ -21,7 +21,7 @@ STATUS = re.compile(r"(?<![\w.])(\d+):")
 
 
 class Ran(NamedTuple):
-    """How a run ended, and what it printed."""
+    """The end of a run, and what it printed."""
 
     status: int
     out: str
@@ -36,7 +36,7 @@ class CommandConformance:
     """Arguments that name a file or a server ``absent``, which is not there; empty for a command that reads none."""
 
     figures = False
-    """Whether the command prints figures, which scripts read as JSON."""
+    """True if the command prints figures, which scripts read as JSON."""
 
     def parser(self) -> argparse.ArgumentParser:
         """The command's parser with all its arguments."""

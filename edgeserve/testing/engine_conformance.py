@@ -44,12 +44,12 @@ ECHO_DTYPES = (
     *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
     *("float16", "float32", "float64", "text"),
 )
-"""What a tensor of a request may hold."""
+"""The dtypes that a tensor of a request may have."""
 
 ECHO_SIZES = (1, 2, 3)
 
 WAIT_EXTRA_S = 2.0
-"""How much longer than it was asked to a wait may take on a busy machine."""
+"""The time by which a wait may exceed what it was asked to take on a busy machine."""
 
 
 class ListeningControl(BatchControl):
@@ -75,7 +75,7 @@ class ListeningControl(BatchControl):
             raise DeviceLost("the device was lost while a piece was emitted")
 
     def ends(self, results: Sequence[Result]) -> List[Result]:
-        """How each item of a batch ended: as emitted while it ran, else as it returned."""
+        """The end of each item of a batch: as emitted while it ran, else as it returned."""
         for index, result in enumerate(results):
             assert (result is ANSWERED) == (index in self.ended), (
                 f"item {index}: exactly the items that were emitted as over hold ANSWERED, this one is {_shown(result)}"
@@ -112,7 +112,7 @@ class Poison:
 
 
 POISONS = (ValueError, RuntimeError, RecursionError, OverflowError, MemoryError)
-"""What values and libraries raise that know nothing of engines."""
+"""The exceptions of values and libraries that know nothing of engines."""
 
 ALL_POISONS = (*POISONS, SystemExit, Panic)
 """The same, and what an engine that catches ``Exception`` alone lets pass."""
@@ -392,8 +392,8 @@ class EngineConformance:
             self._assert_alike(again, self._single(engine, item))
 
     def test_what_a_sequence_has_written_is_there_from_its_first_step_on(self, engine: Engine) -> None:
-        """Of engines that keep it: at every piece, and when the batch is cut, an answer that ends there begins as the
-        whole one does."""
+        """The rule of engines that keep it: at every piece, and when the batch is cut, an answer that ends there begins
+        as the whole one does."""
         if engine.sequence() is None:
             return
         item = self.items(1)[0]

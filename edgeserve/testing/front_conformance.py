@@ -191,7 +191,7 @@ class FrontConformance:
         return places[0]
 
     def expected(self, kind: str) -> str:
-        """What the protocol says for a kind of end."""
+        """The protocol's word for a kind of end."""
         return self.SAYS.get(kind, (kind, ""))[0]
 
     def ends_as(self, runtime: Runtime, app: str, kind: str) -> None:
@@ -366,7 +366,7 @@ def cancelled(runtime: Runtime) -> int:
 
 
 async def within(work: Awaitable[Any]) -> Any:
-    """What it returns, in time."""
+    """The result, in time."""
     return await await_within(work, WAIT_S)
 
 

@@ -10,10 +10,10 @@ WAIT_S = 20.0
 
 inputs: Dict[str, Any] = {}
 outputs: Dict[str, Any] = {}
-"""What apps are asked by the suite itself, and what they answer: the suite fills them in."""
+"""The requests that the suite itself makes, and what they answer: the suite fills them in."""
 
 odd: Dict[str, Any] = {}
-"""What the app ``odd`` answers."""
+"""The answers of the app ``odd``."""
 
 gate = threading.Event()
 

@@ -41,7 +41,7 @@ MARKS = (
     "branch failed",
     "branch lost",
 )
-"""What must have occurred at least once over a few worlds: a trouble that never happens tests nothing."""
+"""The events that must have occurred at least once over a few worlds: a trouble that never happens tests nothing."""
 
 FIRST_ID = 10**15
 """Requests, jobs and works are numbered from here, so that no other number can be taken for one of theirs."""
@@ -55,7 +55,7 @@ SHARED_ROOMS = tuple(
 """A policy may hold what is defined here: what lies below such an object is the scheduler's."""
 
 ELSEWHERE_S_MAX = 120.0
-"""How long the run of one world in another process may take."""
+"""The time that the run of one world in another process may take."""
 
 
 class WorldResult(NamedTuple):
@@ -265,7 +265,7 @@ def _elsewhere() -> None:
 
 
 class HookWatch:
-    """What the hooks of one policy were told in one run. Lies outside the policy, whose own memory is looked at."""
+    """The calls of one policy's hooks in one run. Lies outside the policy, whose own memory is looked at."""
 
     def __init__(self, seed: int, twice: bool) -> None:
         self.marks: Counter[str] = Counter()

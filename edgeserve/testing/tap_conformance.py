@@ -16,7 +16,7 @@ from edgeserve.sched.protocol.actions import Action, FinishRequest, LatencyBreak
 from edgeserve.sched.protocol.events import Event, Request, RequestArrived, RequestCancelled
 
 START: Dict[str, Any] = {"footprints": {}, "resident": {}, "measured": {}, "sequences": {}, "sizes": {}, "profiles": []}
-"""What a scheduler without a model was built from."""
+"""The start of a recording without a model."""
 
 STEPS = 2000
 STEP_NS_MAX = 1_000_000

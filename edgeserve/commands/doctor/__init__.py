@@ -111,7 +111,7 @@ def examine(config_path: str = "", root: str = "/", quick: bool = False) -> List
 
 
 def examine_tree(root: str) -> List[Finding]:
-    """What the files below ``root`` say of a machine, this one or a recorded one: board, clocks, heat, power, memory.
+    """A machine by the files below ``root``, this one or a recorded one: board, clocks, heat, power, memory.
     Of a recorded one no program and no library is asked, which would tell of this machine."""
     board = detect_board(root)
     python = board.system_python or (sys.version_info[0], sys.version_info[1])

@@ -1,4 +1,4 @@
-"""What this user may do: device nodes, locked memory, open files, and where plans and measurements are kept."""
+"""The rights of this user: device nodes, locked memory, open files, and where plans and measurements are kept."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _user() -> str:
 
 
 def check_locked_memory(board: Machine) -> List[Finding]:
-    """How much memory this user may lock: pinned buffers are."""
+    """The memory that this user may lock: pinned buffers are."""
     soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     if board.kind.slug == "cpu" or soft == resource.RLIM_INFINITY or soft >= MEMLOCK_BYTES_LITTLE:
         return []
@@ -80,7 +80,7 @@ def check_locked_memory(board: Machine) -> List[Finding]:
 
 
 def check_open_files(clients_max: int) -> List[Finding]:
-    """Whether the limit of open files (the hard one: the server raises the soft one) lets as many clients in as are
+    """True if the limit of open files (the hard one: the server raises the soft one) lets as many clients in as are
     configured."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     if hard == resource.RLIM_INFINITY:

@@ -1,5 +1,5 @@
-"""Where the bus will listen: a directory that others cannot get at, keys for other machines. A server that listens
-there already is asked what it serves."""
+"""The address at which the bus will listen: a directory that others cannot get at, keys for other machines. A server
+that listens there already is asked what it serves."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ASK_MS = 1000.0
 
 
 def check_bus(endpoint: str, user: int, key_file: str = "", apps: Collection[str] = ()) -> List[Finding]:
-    """What the server will ask of its endpoint: an ``ipc`` path's directory that others cannot get at, keys for ``tcp``
+    """The server's conditions on its endpoint: an ``ipc`` path's directory that others cannot get at, keys for ``tcp``
     beyond this machine. ``apps``: of the configuration that it is for, none where there is none. That they are served
     there already is no fault."""
     try:

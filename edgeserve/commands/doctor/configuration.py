@@ -53,7 +53,7 @@ def check_configuration(config: Config, cores: int) -> List[Finding]:
 
 
 def check_front(config: Config, name: str) -> Finding:
-    """What would keep a front from starting: missing packages, ports in use, settings that mean nothing."""
+    """The obstacles to a front's start: missing packages, ports in use, settings that mean nothing."""
     subject = f"front {name}"
     try:
         front = FrontProcess(config, name)
@@ -66,7 +66,7 @@ def check_front(config: Config, name: str) -> Finding:
 
 
 def check_before(config: Config) -> List[Finding]:
-    """What the server itself checks before it loads the first model. Threads are counted by the caller."""
+    """The server's own checks before it loads the first model. Threads are counted by the caller."""
     matches, _ = matched_profiles(config)
     usable = [match.usable for match in matches if match.usable.lanes]
     problems = check_before_loading(config, usable)
@@ -79,7 +79,7 @@ def check_before(config: Config) -> List[Finding]:
 
 
 def _mend(config: Config, problem: Problem) -> str:
-    """Where to correct it."""
+    """The place to correct it."""
     if problem.subject == "models":
         model = next(
             (name for name in config.models if f"{name!r}" in problem.text or f"[model.{name}]" in problem.text), ""

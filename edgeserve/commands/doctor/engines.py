@@ -22,7 +22,7 @@ DIAGNOSES = (
 
 
 def check_engines(config: Optional[Config], modules: Sequence[str] = DIAGNOSES) -> List[Finding]:
-    """What each engine that has something to say finds."""
+    """The findings of each engine that has any."""
     found: List[Finding] = []
     for name in modules:
         if not _exists(name):

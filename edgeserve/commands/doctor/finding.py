@@ -1,4 +1,4 @@
-"""What a check returns, and how checks read small files."""
+"""The findings that a check returns, and the reading of small files."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def check_python(python: Tuple[int, int], versions: Mapping[str, Optional[str]])
 
 
 def check_core(core: compiled.Core, is_stale: bool) -> List[Finding]:
-    """Whether the scheduler runs compiled, and from these sources."""
+    """True if the scheduler runs compiled, and from these sources."""
     again = f"EDGESERVE_COMPILE=1 {sys.executable} -m pip install ., from the checkout"
     if core.kind == "interpreted":
         return good("core", "interpreted (docs/guide/compiled.md: how to compile it)")
@@ -175,7 +175,7 @@ def module_version(module: str) -> Optional[str]:
 
 
 def onnxruntime_providers() -> Optional[List[str]]:
-    """What ONNX Runtime offers; None where it is not installed."""
+    """The execution providers that ONNX Runtime offers; None where it is not installed."""
     try:
         return list(importlib.import_module("onnxruntime").get_available_providers())
     except ImportError:

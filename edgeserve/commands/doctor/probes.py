@@ -98,7 +98,7 @@ print(json.dumps({"version": llama_cpp.__version__, "gpu": bool(llama_cpp.llama_
 
 
 def probe(program: str, limit_s: float = PROBE_S, python: str = sys.executable) -> Dict[str, Any]:
-    """What a probe printed; ``{"crashed": why}`` when it printed no object."""
+    """The output of a probe; ``{"crashed": why}`` when it printed no object."""
     try:
         done = subprocess.run(
             [python, "-c", program], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=limit_s
@@ -117,7 +117,7 @@ def probe(program: str, limit_s: float = PROBE_S, python: str = sys.executable) 
 
 
 def main() -> int:
-    """Whether a kernel of ONNX Runtime runs on the GPU here, as a status: for ``jetson/setup.sh``."""
+    """True if a kernel of ONNX Runtime runs on the GPU here, as a status: for ``jetson/setup.sh``."""
     return 0 if probe(ONNXRUNTIME).get("kernel") else 1
 
 
@@ -150,7 +150,7 @@ def judge_cuda(found: Dict[str, Any], board: Machine) -> List[Finding]:
 
 
 def judge_torch(found: Dict[str, Any], board: Machine) -> List[Finding]:
-    """Whether torch's build fits the GPU: ``is_available`` may say yes and the first kernel fail."""
+    """True if torch's build fits the GPU: ``is_available`` may say yes and the first kernel fail."""
     if "absent" in found:
         return []
     mend = "install the build of torch for this device: on a Jetson NVIDIA's own, else one with CUDA"
@@ -172,7 +172,7 @@ def judge_torch(found: Dict[str, Any], board: Machine) -> List[Finding]:
 
 
 def judge_onnxruntime(found: Dict[str, Any], board: Machine) -> List[Finding]:
-    """Whether the CUDA provider's build fits the GPU: it is offered wherever it is installed, and ONNX Runtime goes to
+    """True if the CUDA provider's build fits the GPU: it is offered wherever it is installed, and ONNX Runtime goes to
     the CPU without a word, or fails at the first kernel."""
     if not found.get("offered") and "crashed" not in found:
         return []  # the finding on what is installed tells
@@ -192,7 +192,7 @@ def judge_onnxruntime(found: Dict[str, Any], board: Machine) -> List[Finding]:
 
 
 def judge_llama(found: Dict[str, Any], board: Machine) -> List[Finding]:
-    """Whether llama.cpp was built for the GPU: the package index has its source alone, which builds for the CPU."""
+    """True if llama.cpp was built for the GPU: the package index has its source alone, which builds for the CPU."""
     if "absent" in found:
         return []
     mend = (

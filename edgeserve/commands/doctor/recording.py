@@ -17,7 +17,8 @@ from edgeserve.config.text_files import write_whole_bytes
 from edgeserve.device.files import looked_at, read_text
 
 BYTES_MAX = 8 << 20
-"""Of all files together, unpacked. A board's are some hundred of a few bytes, and /proc/buddyinfo: 30 kB."""
+"""The bound on the bytes of all files together, unpacked. A board's are some hundred of a few bytes, and
+/proc/buddyinfo: 30 kB."""
 
 
 def collect(look: Callable[[str], Any], archive: str, root: str = "/") -> Dict[str, int]:

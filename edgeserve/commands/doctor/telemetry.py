@@ -1,4 +1,4 @@
-"""What of the device can be read, from which source; and what heat, power and over-current say now."""
+"""The readable quantities of the device, from which source; and what heat, power and over-current say now."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ QUANTITIES = (
     ("power_w", "power"),
     ("memory_available_bytes", "memory"),
 )
-"""What the scheduler can use, as people call it."""
+"""The names, as people call them, of what the scheduler can use."""
 
 
 def check_telemetry(root: str, board: Machine) -> List[Finding]:
@@ -84,7 +84,7 @@ def _shown(name: str, value: Any) -> str:
 
 
 def check_heat(root: str, board: Machine) -> List[Finding]:
-    """How far the chip is from its limits, and power alarms that are raised."""
+    """The chip's distance from its limits, and power alarms that are raised."""
     sources = sources_for(board, root, tegrastats="never")
     try:
         state = merged([source.read(0) for source in sources])

@@ -35,7 +35,7 @@ RECORDS_KEPT = 300
 """Full records that stacking fills missing outputs from."""
 
 RANK_WEIGHT = 5.0
-"""How much more the score counts than the class when the predictor is trained; its target is the score's rank."""
+"""The weight of the score beside the class when the predictor is trained; its target is the score's rank."""
 
 EPOCHS = 100
 """Passes over the history at most; training stops earlier where the predictor improves no more."""

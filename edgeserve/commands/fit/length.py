@@ -36,9 +36,9 @@ RIDGE = 1.0
 
 
 class Errors(NamedTuple):
-    """How well predicted lengths agree with the true ones on held-out forms of texts. ``mae`` is in tokens; ``mean`` is
-    the sum of the predicted means over that of the lengths; ``within_90`` the share of the lengths that do not exceed
-    their predicted 0.9-quantile."""
+    """The agreement of predicted lengths with the true ones on held-out forms of texts. ``mae`` is in tokens; ``mean``
+    is the sum of the predicted means over that of the lengths; ``within_90`` the share of the lengths that do not
+    exceed their predicted 0.9-quantile."""
 
     spearman: float
     pearson: float
@@ -173,7 +173,8 @@ def errors_of(means: Any, tokens: NDArray[Any], quantiles: Any = ()) -> Errors:
 
 
 class Rows:
-    """What the model reads of each text: a row of buckets (dense), and the logarithms of its rule scores."""
+    """The features that the model reads of each text: a row of buckets (dense), and the logarithms of its rule
+    scores."""
 
     def __init__(self, texts: Sequence[str]) -> None:
         scorer = RuleScorer()

@@ -1,4 +1,4 @@
-"""Whether the first axis of a model's inputs is a batch: by the names that the file gives to axes, and by runs.
+"""True if the first axis of a model's inputs is a batch: by the names that the file gives to axes, and by runs.
 
 The items of a batch do not know each other. So where another item changes the answers of the others, or an output has
 not a row for each, the first axis may be part of the one item that the model takes: a filter over joints, a policy's
@@ -36,8 +36,8 @@ def try_roles(
     said: Optional[bool],
     gpu: Optional[bool],
 ) -> Tuple[Roles, ModelTrial]:
-    """What each input is, and how the model ran so; with the batch axis as the user says it (``said``), else as names
-    and runs show it. :class:`EngineError` where neither tells, or nothing runs."""
+    """The role of each input, and how the model ran so; with the batch axis as the user says it (``said``), else as
+    names and runs show it. :class:`EngineError` where neither tells, or nothing runs."""
     roles = find_roles(name, path, description, shapes, said)
     may_be_whole = said is None and roles.batch_axis and _can_be_whole(description)
     try:
@@ -64,7 +64,7 @@ def try_roles(
 
 
 def _try_types(name: str, path: str, roles: Roles, gpu: Optional[bool]) -> ModelTrial:
-    """Where the file says no types, floats are tried, and then whole numbers: what is told is why floats do not run."""
+    """Floats are tried where the file says no types, and then whole numbers; the error is that of the floats."""
     try:
         return try_model(name, path, roles, gpu)
     except WrongRows:
@@ -88,8 +88,8 @@ def _try_types(name: str, path: str, roles: Roles, gpu: Optional[bool]) -> Model
 def find_roles(
     name: str, path: str, description: FileDescription, shapes: Mapping[str, Shape], said: Optional[bool]
 ) -> Roles:
-    """What each input is, with the batch axis as the user says it, else as the file shows it, and a run where it fixes
-    a length. :class:`EngineError` where neither tells."""
+    """The role of each input, with the batch axis as the user says it, else as the file shows it, and a run where it
+    fixes a length. :class:`EngineError` where neither tells."""
     if said is not None or not _can_be_whole(description):
         return roles_of(description, shapes, path, said is not False)
     try:
@@ -128,7 +128,7 @@ def _whole(description: FileDescription, shapes: Mapping[str, Shape], path: str,
 
 
 def _is_one_item(name: str, path: str, roles: Roles, size: int) -> bool:
-    """Whether what looks like a batch of a fixed size is one item."""
+    """True if what looks like a batch of a fixed size is one item."""
     try:
         with opened(name, path, roles, roles.candidates[0], (size,), roles.description.engine, CPU) as (engine, lane):
             check = RowCheck((size,), engine.rows())
@@ -140,7 +140,7 @@ def _is_one_item(name: str, path: str, roles: Roles, size: int) -> bool:
 
 
 def _is_frame(port: Port) -> bool:
-    """Whether an input is one image and no batch: bytes with their colours last, or three colours first."""
+    """True if an input is one image and no batch: bytes with their colours last, or three colours first."""
     if len(port.dims) != 3:
         return False
     first, second, last = (dim or 0 for dim in port.dims)
@@ -149,5 +149,5 @@ def _is_frame(port: Port) -> bool:
 
 
 def _is_series(port: Port) -> bool:
-    """Whether an input may be one item with its first axis: numbers along it, and no image."""
+    """True if an input may be one item with its first axis: numbers along it, and no image."""
     return np.dtype(port.dtype).kind == "f" and len(port.dims) <= AXES_MAX and not is_image(port)

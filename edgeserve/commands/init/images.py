@@ -11,7 +11,7 @@ from edgeserve.engines.image import BORDER, ImageForm, in_numpy
 from edgeserve.errors import EngineError
 
 FRAME = (1080, 1920)
-"""What most cameras give; the user corrects it."""
+"""The size that most cameras give; the user corrects it."""
 
 SEED = 1
 

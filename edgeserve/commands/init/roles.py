@@ -24,7 +24,7 @@ from edgeserve.units import counted_axes
 Shape = Tuple[int, ...]
 
 SAMPLE_RATE = 16_000
-"""What speech models of today are trained for (silero-vad, Whisper, wav2vec2)."""
+"""The rate that speech models of today are trained for (silero-vad, Whisper, wav2vec2)."""
 
 IMAGE_LENGTHS = (640, 224, 320, 512, 256, 32)
 OTHER_LENGTHS = (128, 512, 16_000, 64, 16, 1)
@@ -56,11 +56,11 @@ _RATE_NAMES = ("sr", "rate", "sample_rate", "sampling_rate", "fs")
 
 @dataclass
 class Roles:
-    """What a model's inputs are. ``given`` are those that a request brings, and ``settings`` those of them that have no
-    batch axis beside others that have one; ``fixed_batch`` is the size of a batch axis that the file fixes; without a
-    ``batch_axis`` the model takes one item as it is. Ports of settings, and without a batch axis all, are described
-    here with an axis of 1 in front. ``state_axis`` is one for all states, or one by name. ``candidates`` are the shapes
-    of one item to try where axes are open, the likeliest first."""
+    """The roles of a model's inputs. ``given`` are those that a request brings, and ``settings`` those of them that
+    have no batch axis beside others that have one; ``fixed_batch`` is the size of a batch axis that the file fixes;
+    without a ``batch_axis`` the model takes one item as it is. Ports of settings, and without a batch axis all, are
+    described here with an axis of 1 in front. ``state_axis`` is one for all states, or one by name. ``candidates`` are
+    the shapes of one item to try where axes are open, the likeliest first."""
 
     description: FileDescription
     given: List[Port] = field(default_factory=list)
@@ -76,7 +76,7 @@ class Roles:
 
     @property
     def is_open(self) -> bool:
-        """Whether an axis besides the batch has no length, by the file and by the user."""
+        """True if an axis besides the batch has no length, by the file and by the user."""
         return not self.shapes_given and any(None in port.dims[1:] for port in self.given)
 
     def item_dims(self, port: Port) -> Tuple[Optional[int], ...]:
@@ -98,7 +98,7 @@ class NoBatchAxis(EngineError):
 
 
 def roles_of(description: FileDescription, shapes: Mapping[str, Shape], path: str, batch_axis: bool = True) -> Roles:
-    """What each input is, the first axis being a batch or not. :class:`NoBatchAxis` where it cannot be one,
+    """The role of each input, the first axis being a batch or not. :class:`NoBatchAxis` where it cannot be one,
     :class:`EngineError` where lengths must be given."""
     if not batch_axis:
         description = _with_batch_of_one(description, path)
@@ -248,12 +248,12 @@ def _states(inputs: Sequence[Port], outputs: Sequence[Port]) -> Dict[str, str]:
 
 
 def _is_one_of_two(port: Port, inputs: Sequence[Port]) -> bool:
-    """Whether another input has the same words, as the frames before and after one that is made."""
+    """True if another input has the same words, as the frames before and after one that is made."""
     return any(other is not port and _words(other.name) == _words(port.name) for other in inputs)
 
 
 def _are_alike(name: str, output: str) -> bool:
-    """Whether two names are of one state before and after: one begins with the other, or they have the same words,
+    """True if two names are of one state before and after: one begins with the other, or they have the same words,
     those aside that say which of the two it is."""
     bare, other = _bare(name), _bare(output)
     one, two = _words(name), _words(output)
@@ -270,7 +270,7 @@ def _may_be_equal(one: Sequence[Optional[int]], other: Sequence[Optional[int]]) 
 
 
 def _likeness(name: str, output: str) -> Tuple[int, int]:
-    """How many characters two names begin with, stripped of in, out, new and next; the rest decides ties."""
+    """The number of characters that two names begin with, stripped of in, out, new and next; the rest decides ties."""
     return len(os.path.commonprefix([_bare(name), _bare(output)])), -abs(len(name) - len(output))
 
 
@@ -347,7 +347,7 @@ def _length(port: Port, index: int, dim: Optional[int], name: str, length: int) 
 
 
 def is_image(port: Port) -> bool:
-    """Whether an input looks like an image: four axes, with one or three or four channels, or all of them open."""
+    """True if an input looks like an image: four axes, with one or three or four channels, or all of them open."""
     dims = port.dims
     return (
         len(dims) == 4

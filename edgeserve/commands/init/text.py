@@ -102,7 +102,7 @@ def _model(item: FoundModel, lanes: Sequence[LaneText]) -> List[str]:
 
 
 def _first_way(item: FoundModel) -> str:
-    """What was tried first and did not run the model."""
+    """The inputs that were tried first and did not run the model."""
     return "with TensorRT" if item.roles.description.engine == "onnx" and item.tried.device != CPU else "on the GPU"
 
 
@@ -181,7 +181,7 @@ def app_input(port: Port, shapes: Mapping[str, Sequence[int]], fixed: bool) -> D
 
 
 def summary(found: Sequence[FoundModel], out: str, rates: Mapping[str, float], slo_ns: int) -> str:
-    """What was found, and the next commands."""
+    """The findings, and the next commands."""
     slos = slos_of(found, rates, slo_ns)
     lines = [f"{out}: {counted(len(found), 'app')}"]
     for item in found:

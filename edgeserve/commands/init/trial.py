@@ -121,7 +121,7 @@ def try_model(name: str, path: str, roles: Roles, gpu: Optional[bool] = None) ->
 
 
 def tensorrt_answers() -> bool:
-    """Whether TensorRT can be imported, and CUDA's device 0 answers."""
+    """True if TensorRT can be imported, and CUDA's device 0 answers."""
     if not has_nvidia_gpu():
         return False
     try:
@@ -155,7 +155,7 @@ def model_config(
 
 
 def engine_options(roles: Roles, shapes: Dict[str, Shape]) -> Dict[str, Any]:
-    """What stands in ``options``."""
+    """The value in ``options``."""
     options: Dict[str, Any] = {}
     if not roles.batch_axis:
         options["batch_axis"] = False
@@ -204,7 +204,7 @@ def _run(name: str, path: str, roles: Roles, shapes: Dict[str, Shape], kind: str
 
 
 def _typical_ns(session: Session, example: Values, size: int) -> int:
-    """How long a batch takes, the first run aside."""
+    """The time that a batch takes, the first run aside."""
     runs = sorted(warm_up(session, example, (size,), time.perf_counter_ns, spend_ns=SPEND_NS)[size][1:])
     return runs[len(runs) // 2]
 

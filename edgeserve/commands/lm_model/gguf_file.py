@@ -14,7 +14,7 @@ from edgeserve.commands.lm_model.graph import HEAD_SIZE_STEP, Shape
 from edgeserve.errors import ConfigError
 
 ARCHITECTURES = ("llama",)
-"""What the graph can express: no biases, no scaled rotations, every layer alike."""
+"""The models that the graph can express: no biases, no scaled rotations, every layer alike."""
 
 CONTROL = 3
 """The kind of a token that controls and is no text (``tokenizer.ggml.token_type``)."""
@@ -98,7 +98,7 @@ class GgufModel:
         return found
 
     def vocabulary(self) -> Vocabulary:
-        """Of byte-level BPE; other kinds are refused."""
+        """The tokens of byte-level BPE; other kinds are refused."""
         kind = self._value("tokenizer.ggml.model")
         if kind != "gpt2":
             raise ConfigError(

@@ -29,7 +29,7 @@ OPSET = 14
 IR_VERSION = 8
 MICROSOFT_OPSET = 1
 ALIGN_BYTES = 4096
-"""Where a tensor may begin in the file of weights, so that it can be mapped into memory."""
+"""The multiple of bytes at which a tensor may begin in the file of weights, so that it can be mapped into memory."""
 
 INLINE_BYTES_MAX = 1024
 """Smaller tensors stay in the graph, where shape inference can see them."""

@@ -1,4 +1,4 @@
-"""How the matrices of a model are stored: as float32, or in blocks of 32 numbers with 8 or 4 bits each.
+"""The form in which a model's matrices are stored: as float32, or in blocks of 32 numbers with 8 or 4 bits each.
 
 A block has a scale and a zero point (asymmetric), as ONNX Runtime's ``MatMulNBits`` takes them: a number is
 ``(stored - zero point) * scale``.
@@ -37,7 +37,7 @@ def quantise(matrix: NDArray[Any], bits: int) -> Tuple[NDArray[Any], NDArray[Any
 
 
 def restore(stored: NDArray[Any], scales: NDArray[Any], zeros: NDArray[Any], bits: int) -> NDArray[Any]:
-    """What the stored numbers stand for: ``float32[N, K]``."""
+    """The numbers that the stored ones stand for: ``float32[N, K]``."""
     rows, blocks = stored.shape[:2]
     numbers, points = stored, zeros.reshape(rows, -1)
     if bits == 4:

@@ -25,7 +25,7 @@ class Mark(Protocol):
     """A place in a stream that the device passes."""
 
     def done(self) -> bool:
-        """Whether the device has passed it."""
+        """True if the device has passed it."""
 
 
 MarkT = TypeVar("MarkT", bound=Mark)

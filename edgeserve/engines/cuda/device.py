@@ -38,7 +38,7 @@ class Resource:
 
     @property
     def freed(self) -> bool:
-        """Whether it was freed."""
+        """True if it was freed."""
         return self._freed
 
     def free(self) -> None:
@@ -73,7 +73,7 @@ class Event(Resource):
         self.device.driver.record(self.handle, stream.handle)
 
     def done(self) -> bool:
-        """Whether the device has passed the last record. Raises what the work before it failed with."""
+        """True if the device has passed the last record. Raises what the work before it failed with."""
         return self.device.driver.event_done(self.handle)
 
     def synchronize(self) -> None:
@@ -197,7 +197,7 @@ class CudaStream(Resource):
         self.handle: int = device.driver.create_stream(max(least - priority, greatest), device.green)
 
     def done(self) -> bool:
-        """Whether everything that was enqueued is over."""
+        """True if everything that was enqueued is over."""
         return self.device.driver.stream_done(self.handle)
 
     def synchronize(self) -> None:
@@ -301,7 +301,7 @@ class CudaDevice:
             self.driver.pop()
 
     def is_foreign(self, pointer: int) -> bool:
-        """Whether memory of the GPU belongs to another context than this one, where it means something else."""
+        """True if memory of the GPU belongs to another context than this one, where it means something else."""
         owner = self.driver.context_of(pointer)
         return owner not in (0, self._context)
 

@@ -63,7 +63,7 @@ def binding() -> Any:
 
 
 def is_available() -> bool:
-    """Whether the library and a device are there: for tests and scripts that can do without."""
+    """True if the library and a device are there: for tests and scripts that can do without."""
     try:
         return open_driver().device_count() > 0
     except EngineError:
@@ -247,7 +247,7 @@ class Driver:
         self._call("cuStreamSynchronize", stream)
 
     def stream_done(self, stream: int) -> bool:
-        """Whether everything enqueued is over."""
+        """True if everything enqueued is over."""
         return self._is_ready("cuStreamQuery", stream)
 
     def stream_wait(self, stream: int, event: int) -> None:
@@ -270,7 +270,7 @@ class Driver:
         self._call("cuEventRecord", event, stream)
 
     def event_done(self, event: int) -> bool:
-        """Whether the last record is over (also when there was none)."""
+        """True if the last record is over (also when there was none)."""
         return self._is_ready("cuEventQuery", event)
 
     def synchronize_event(self, event: int) -> None:

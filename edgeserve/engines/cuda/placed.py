@@ -39,7 +39,7 @@ def placed(batch: Batch, room: Room) -> Tuple[Batch, List[Placed]]:
 
 
 def without(there: Sequence[Placed], failed: Mapping[int, Exception]) -> List[Placed]:
-    """Those of the items that are left, in their rows among these."""
+    """The items that are left, in their rows among these."""
     return [
         each._replace(row=each.row - sum(place < each.row for place in failed))
         for each in there
@@ -48,7 +48,7 @@ def without(there: Sequence[Placed], failed: Mapping[int, Exception]) -> List[Pl
 
 
 def all_there(name: str, rows: int, there: Sequence[Placed]) -> bool:
-    """Whether every row of an input lies on the device."""
+    """True if every row of an input lies on the device."""
     return sum(each.name == name for each in there) == rows
 
 
@@ -65,7 +65,7 @@ def refused(batch: Batch, where: str, why_not: Callable[[str, DeviceArray], str]
 
 
 OF_ANOTHER_CONTEXT = "of another CUDA context (import pycuda.autoprimaryctx, not pycuda.autoinit)"
-"""Why an array stays out whose pointer means nothing in the primary context."""
+"""The reason to refuse an array whose pointer means nothing in the primary context."""
 
 
 def merged(results: Sequence[Result], failed: Mapping[int, EngineError], count: int) -> List[Result]:

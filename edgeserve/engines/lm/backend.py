@@ -95,7 +95,7 @@ class BackendSession(ABC):
         raise NotImplementedError(f"{type(self).__name__} has no copy(): a model with ModelFacts.reuses needs it")
 
     def lost(self) -> bool:
-        """Whether all sequences are gone from memory since this was asked last: where it is a process's that ended.
+        """True if all sequences are gone from memory since this was asked last: where it is a process's that ended.
         Asked before each batch."""
         return False
 

@@ -49,7 +49,7 @@ class Form:
         self._matcher = matcher
 
     def is_for(self, of: Hashable) -> bool:
-        """Whether it can be used with this vocabulary."""
+        """True if it can be used with this vocabulary."""
         return self._matcher is not None and self.of == of
 
     def matcher(self) -> Any:

@@ -165,13 +165,13 @@ class LlamaBackend:
         return slots + (self._moves() and self._keeps and slots > 1)
 
     def _moves(self) -> bool:
-        """Whether a sequence may move to another number, or be copied. llama.cpp copies all that is reserved for it,
+        """True if a sequence may move to another number, or be copied. llama.cpp copies all that is reserved for it,
         which pays within a step or two where that is no more than the weights, which a step with a gap reads again."""
         context = self._context or int(llama_cpp.llama_model_n_ctx_train(self._loaded))
         return context * self._bytes_per_token() <= int(llama_cpp.llama_model_size(self._loaded))
 
     def _holds_each_token(self) -> bool:
-        """Whether a sequence can go on from any of its tokens: not with recurrent layers, or a sliding window."""
+        """True if a sequence can go on from any of its tokens: not with recurrent layers, or a sliding window."""
         model = self._loaded
         return not (
             llama_cpp.llama_model_is_recurrent(model)

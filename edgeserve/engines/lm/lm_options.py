@@ -86,7 +86,7 @@ def defaults_of(options: Options) -> Generation:
 
 
 def shortens(options: Options) -> bool:
-    """Whether a conversation that does not fit into the context loses its oldest turns; else it is refused."""
+    """True if a conversation that does not fit into the context loses its oldest turns; else it is refused."""
     choice = options.text("long_conversation", REFUSE)
     if choice not in (REFUSE, SHORTEN):
         raise ConfigError(f"{options.where('long_conversation')} = {choice!r}{nearest(choice, (REFUSE, SHORTEN))}")

@@ -19,7 +19,7 @@ answer in a thousand, with 1.20.1 and 1.32 none."""
 
 
 def is_since(version: Tuple[int, int]) -> bool:
-    """Whether ONNX Runtime is that new."""
+    """True if ONNX Runtime is that new."""
     return tuple(int(part) for part in onnxruntime.__version__.split(".")[:2]) >= version
 
 

@@ -37,7 +37,7 @@ class Process(Protocol):
         """See that it lives: the number of its start. Raises where it cannot be started, or not at once."""
 
     def trouble(self) -> str:
-        """Why a call would fail now, or ``""``."""
+        """The reason why a call would fail now, or ``""``."""
 
     def unload(self) -> None:
         """End it, during a call too."""
@@ -92,7 +92,7 @@ class RemoteBackend:
         return self._local.tokenizer()
 
     def trouble(self, lane: str) -> str:
-        """Why a batch on this lane would fail now, or ``""``."""
+        """The reason why a batch on this lane would fail now, or ``""``."""
         process = self._processes.get(lane)
         return "" if process is None else process.trouble()
 

@@ -141,7 +141,7 @@ class Sequence:
         return unsent
 
     def holds(self, slots: Slots) -> bool:
-        """Whether its memory is in this session."""
+        """True if its memory is in this session."""
         return self._slots is slots
 
     def hold(self, slots: Slots, slot: int, cached: int) -> None:

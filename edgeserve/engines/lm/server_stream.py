@@ -18,13 +18,13 @@ from urllib.parse import urlsplit
 from edgeserve.errors import EngineError, WrongInput
 
 ERROR_BYTES_MAX = 4096
-"""Of a refusal, to be shown."""
+"""The bytes of a refusal that are shown."""
 
 ANSWER_BYTES_MAX = 1 << 24
-"""Of the list of models."""
+"""The bound on the list of models."""
 
 LINE_BYTES_MAX = 1 << 20
-"""Of one line of a stream: an event with probabilities takes a few thousand."""
+"""The bound on one line of a stream: an event with probabilities takes a few thousand."""
 
 REFUSALS = (400, 404, 413, 422)
 """Statuses that blame the request, not the server."""
@@ -39,7 +39,7 @@ class Server(NamedTuple):
     patience_s: float
 
     def ask(self, path: str) -> Dict[str, Any]:
-        """What lies there, a JSON object. Raises :class:`EngineError`."""
+        """The JSON object that lies there. Raises :class:`EngineError`."""
         connection = self._connected()
         try:
             return _object(self._sent(connection, path, None).read(ANSWER_BYTES_MAX))

@@ -193,7 +193,7 @@ class _Watch:
         return None
 
     def _has_worked(self, looks: int) -> bool:
-        """Whether the process used a share of a core in the last so many looks, in none of which it had."""
+        """True if the process used a share of a core in the last so many looks, in none of which it had."""
         try:
             times = psutil.Process(self._child.pid).cpu_times()
         except psutil.Error:

@@ -43,7 +43,8 @@ DLA_RELEASES = (
     "DLA cores are in Xavier, Orin NX and AGX Orin, for TensorRT up to 10.7, and for 11.4 and later on AGX Orin. Leave "
     "options.dla_core out elsewhere"
 )
-"""What a release and a board must be (NVIDIA, "Working with DLA"). A program asks the builder's ``num_DLA_cores``."""
+"""The conditions on a release and a board (NVIDIA, "Working with DLA"). A program asks the builder's
+``num_DLA_cores``."""
 
 
 class Built(NamedTuple):

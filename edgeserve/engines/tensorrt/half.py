@@ -174,7 +174,7 @@ class _Pass:
         return found
 
     def _has_data(self, node: onnx.NodeProto, reads: Sequence[str]) -> bool:
-        """Whether a node computes what the network is for; quantized weights do, though they are constant."""
+        """True if a node computes what the network is for; quantized weights do, though they are constant."""
         return node.op_type in QUANTIZING or any(name in self._data for name in reads)
 
     def _write(self, node: onnx.NodeProto, halved: Set[str], inside: Sequence[str]) -> None:
@@ -308,7 +308,7 @@ def _names_inside(node: onnx.NodeProto) -> Iterator[str]:
 
 
 def _can_hold(array: NDArray[Any]) -> bool:
-    """Whether float16 has a constant: no finite value beyond its bounds, and a single number does not become 0."""
+    """True if float16 has a constant: no finite value beyond its bounds, and a single number does not become 0."""
     with np.errstate(over="ignore"):
         half = array.astype(np.float16)
     if not np.array_equal(np.isfinite(array), np.isfinite(half)):

@@ -1,4 +1,4 @@
-"""Where a model's plan comes from: the cache, or a build now, with its progress in words."""
+"""The source of a model's plan: the cache, or a build now, with its progress in words."""
 
 from __future__ import annotations
 

@@ -147,7 +147,7 @@ class ProfileContext:
         self._equal = EQUAL_SHAPES - 1  # batches since the shapes changed
 
     def has(self, shapes: Mapping[str, Shape]) -> bool:
-        """Whether it is set for these shapes of the inputs."""
+        """True if it is set for these shapes of the inputs."""
         return shapes == self._shapes
 
     def reshape(self, shapes: Mapping[str, Shape]) -> Dict[str, Shape]:
@@ -213,7 +213,7 @@ class ProfileContext:
             self.captured = dict(self._shapes)
 
     def wants_graph(self, number: int) -> bool:
-        """Whether a graph of the slot for the present shapes would pay, and there is none."""
+        """True if a graph of the slot for the present shapes would pay, and there is none."""
         lacks = self.captured != self._shapes or number not in self.graphs
         return self.captures and lacks and self._equal >= EQUAL_SHAPES
 

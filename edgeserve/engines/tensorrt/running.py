@@ -179,7 +179,7 @@ class LaneContexts:
         return chosen
 
     def _has_other_batch(self, slot: BatchMemory) -> bool:
-        """Whether the lane has a batch besides the slot's that is not over."""
+        """True if the lane has a batch besides the slot's that is not over."""
         held = [other.collecting.pending for other in self._slots if other is not slot and other.collecting is not None]
         return any(pending is not None and not pending.done() for pending in held)
 

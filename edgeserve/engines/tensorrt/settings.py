@@ -127,7 +127,7 @@ def own_sms(of_lanes: Iterable[int]) -> int:
 
 
 def is_plan(path: str) -> bool:
-    """Whether the file is a plan, by its ending."""
+    """True if the file is a plan, by its ending."""
     return os.path.splitext(path)[1].lower() in PLAN_ENDINGS
 
 

@@ -134,7 +134,7 @@ def _item_shape(port: Input, inputs: Sequence[Input], request: BuildRequest, whe
 
 
 def outside(shape: Sequence[int], allowed: ProfileShape) -> bool:
-    """Whether an item's shape lies outside what the profiles take."""
+    """True if an item's shape lies outside what the profiles take."""
     return len(shape) != len(allowed.low) or any(
         not low <= dim <= high for dim, low, high in zip(shape, allowed.low, allowed.high)
     )

@@ -99,14 +99,14 @@ class Api:
         self._has = {(row.owner, row.name): hasattr(getattr(trt, row.owner, None), row.name) for row in NAMES}
 
     def has(self, owner: str, name: str) -> bool:
-        """Whether the library has a name of the table."""
+        """True if the library has a name of the table."""
         return self._has[owner, name]
 
     # --- networks ---
 
     @property
     def weak_types(self) -> bool:
-        """Whether the builder may choose float16 or int8 for a float32 network."""
+        """True if the builder may choose float16 or int8 for a float32 network."""
         return self.has("BuilderFlag", "FP16")
 
     def network_flags(self, strongly_typed: bool) -> int:
@@ -129,12 +129,12 @@ class Api:
 
     @property
     def compiles_at_load(self) -> bool:
-        """Whether kernels are compiled when a context is made (TensorRT-RTX), and none are timed by a build."""
+        """True if kernels are compiled when a context is made (TensorRT-RTX), and none are timed by a build."""
         return self.has("IRuntimeConfig", "create_runtime_cache")
 
     @property
     def profiles_shared(self) -> bool:
-        """Whether several contexts can use one optimisation profile."""
+        """True if several contexts can use one optimisation profile."""
         return (
             self.has("PreviewFeature", "PROFILE_SHARING_0806")  # 8.6 and 10
             or self.has("ExecutionContextAllocationStrategy", "USER_MANAGED")
@@ -142,7 +142,7 @@ class Api:
 
     @property
     def profiles_always_shared(self) -> bool:
-        """Whether that is so of every plan, however it was built."""
+        """True if that is so of every plan, however it was built."""
         return self.has("ExecutionContextAllocationStrategy", "USER_MANAGED")
 
     def profile_copies(self, lanes: int) -> int:
@@ -199,7 +199,7 @@ class Api:
 
     @property
     def narrows_int64(self) -> bool:
-        """Whether int64 inputs of a model are int32 in its engine."""
+        """True if int64 inputs of a model are int32 in its engine."""
         return not self.has("DataType", "INT64")
 
 

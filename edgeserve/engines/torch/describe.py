@@ -80,5 +80,5 @@ def _names_for_outputs(path: str) -> List[str]:
 
 
 def can_use_gpu() -> bool:
-    """Whether torch sees a CUDA device."""
+    """True if torch sees a CUDA device."""
     return bool(torch.cuda.is_available())

@@ -55,7 +55,7 @@ def _first_line(text: str) -> str:
 
 
 def is_out_of_memory(error: Exception, text: str) -> bool:
-    """Whether torch found no room."""
+    """True if torch found no room."""
     kind = getattr(torch, "OutOfMemoryError", None) or torch.cuda.OutOfMemoryError
     return (
         isinstance(error, (kind, MemoryError))

@@ -32,7 +32,7 @@ class TorchMark:
         self.event = torch.cuda.Event(enable_timing=True)
 
     def done(self) -> bool:
-        """Whether the device has passed it."""
+        """True if the device has passed it."""
         return bool(self.event.query())
 
 

@@ -1,5 +1,5 @@
-"""What one front takes at a time, over HTTP and gRPC alike: bytes of requests and of answers that are not read, calls,
-and messages on their way, each shared among origins.
+"""The bounds of one front at a time, over HTTP and gRPC alike: bytes of requests and of answers that are not read,
+calls, and messages on their way, each shared among origins.
 
 HTTP is read in pieces, so that its bytes count as they come. A message of gRPC is read whole: so few are on their way
 at a time that they fit, and one counts when it is there. For the event loop's thread.

@@ -381,8 +381,8 @@ class Endpoint:
 
 
 class Site(NamedTuple):
-    """What the routes of a front share: the server that they ask, the bounds, what clients must show, and the form of
-    an error."""
+    """The common state of a front's routes: the server that they ask, the bounds, what clients must show, and the form
+    of an error."""
 
     backend: Backend
     bounds: Bounds

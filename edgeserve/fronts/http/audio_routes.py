@@ -52,7 +52,7 @@ class Transcription(NamedTuple):
 
 
 def can_transcribe(app: Mapping[str, Any]) -> bool:
-    """Whether an app, as the server describes it, takes one channel of sound."""
+    """True if an app, as the server describes it, takes one channel of sound."""
     audio = app["inputs"].get("audio")
     return audio is not None and audio["dtype"] in ("float32", "int16", "any") and len(audio["shape"] or (-1,)) == 1
 

@@ -163,7 +163,7 @@ class ChatRequest(NamedTuple):
 
 
 def can_chat(app: Mapping[str, Any]) -> bool:
-    """Whether an app takes a conversation or a prompt. One that declares no inputs can when it answers ``text``."""
+    """True if an app takes a conversation or a prompt. One that declares no inputs can when it answers ``text``."""
     inputs = app["inputs"]
     if not inputs:
         return "text" in app["outputs"]
@@ -204,7 +204,7 @@ def read_prompts(body: Any, inputs: Mapping[str, Any]) -> ChatRequest:
 
 
 def _is_tokens(value: Any) -> bool:
-    """Whether it is a list of numbers of tokens."""
+    """True if it is a list of numbers of tokens."""
     return (
         isinstance(value, list)
         and bool(value)
@@ -232,7 +232,7 @@ def text_input(inputs: Mapping[str, Any]) -> str:
 
 
 def can_embed(app: Mapping[str, Any]) -> bool:
-    """Whether an app takes one text and answers a vector: its output is called ``embedding``."""
+    """True if an app takes one text and answers a vector: its output is called ``embedding``."""
     answers = (*app["outputs"], *app.get("output_types", {}))
     return "embedding" in answers and bool(text_input(app["inputs"]))
 
@@ -309,7 +309,7 @@ def _is_neutral(field: str, value: Any) -> bool:
 
 
 def _taken(name: str, value: Any, inputs: Mapping[str, Any]) -> bool:
-    """Whether a field becomes an input: where the app takes it, or declares none at all. One that asks for nothing is
+    """True if a field becomes an input: where the app takes it, or declares none at all. One that asks for nothing is
     not needed."""
     if name in inputs or not inputs:
         return True

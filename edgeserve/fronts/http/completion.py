@@ -199,7 +199,7 @@ def text_of(outputs: Mapping[str, Any]) -> str:
 
 
 def finish_of(outputs: Mapping[str, Any]) -> str:
-    """Why the text ended: ``stop``, ``length``, or what the app says."""
+    """The reason why the text ended: ``stop``, ``length``, or what the app says."""
     reason = outputs.get("finish_reason")
     return reason if isinstance(reason, str) and reason else "stop"
 

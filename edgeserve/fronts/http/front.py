@@ -31,7 +31,8 @@ KEEP_ALIVE_S = 75
 BACKLOG = 1024
 
 SWITCH_S = 0.0005
-"""How long one thread may keep the others waiting: the event loop and the bus's thread hand each request over twice."""
+"""The time for which one thread may keep the others waiting: the event loop and the bus's thread hand each request over
+twice."""
 
 
 def check_extra(packages: Tuple[str, ...], extra: str) -> None:

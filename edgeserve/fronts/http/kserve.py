@@ -279,7 +279,7 @@ class OpenInference:
         return {"name": self._server_name, "version": __version__, "extensions": list(EXTENSIONS)}
 
     async def ready(self) -> bool:
-        """Whether the server accepts requests, and every app could run now."""
+        """True if the server accepts requests, and every app could run now."""
         return bool((await self._health()).get("ready"))
 
     async def _health(self) -> Dict[str, Any]:
@@ -290,7 +290,7 @@ class OpenInference:
             return {}
 
     async def model_ready(self, name: str, version: str = "") -> bool:
-        """Whether an app accepts requests: it is served, the server accepts requests, and each of the app's models has
+        """True if an app accepts requests: it is served, the server accepts requests, and each of the app's models has
         a lane that is up."""
         try:
             await self.backend.app(name, version)
@@ -367,7 +367,7 @@ def _shape(tensor: Mapping[str, Any]) -> List[int]:
 
 
 def is_decoupled(app: Mapping[str, Any]) -> bool:
-    """Whether an app's answer may come in pieces, which Triton's models with several responses are called."""
+    """True if an app's answer may come in pieces, which Triton's models with several responses are called."""
     return bool(app.get("pieces"))
 
 
@@ -403,7 +403,7 @@ def how_it_went(answer: Answer) -> Dict[str, Any]:
 
 
 def _could_run(app: str, health: Dict[str, Any]) -> bool:
-    """Whether an app could run now, by what the server says of itself."""
+    """True if an app could run now, by what the server says of itself."""
     if "blocked" not in health:
         return bool(health.get("ready"))
     return not health.get("stopping") and app not in health["blocked"]

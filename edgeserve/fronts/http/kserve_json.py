@@ -57,7 +57,7 @@ def split_body(body: bytes, header_length: str) -> Tuple[Mapping[str, Any], memo
 
 
 def _parts(decoder: Any, text: Any) -> Any:
-    """What a decoder makes of JSON, each value in it still text; None of JSON of another form."""
+    """The result of a decoder of JSON, each value in it still text; None of JSON of another form."""
     try:
         return decoder.decode(text) if len(memoryview(text)) else None
     except ValidationError:

@@ -197,8 +197,8 @@ class KServeRoutes:
     # --- questions ----------------------------------------------------------------------------------------------------
 
     def _asking(self, method: str, field: str = "") -> Handler:
-        """What answers a question by a method of the service: its JSON, below ``field`` where the protocol has one; of
-        a yes or no the status, 400 for no, as Triton says it."""
+        """The handler that answers a question by a method of the service: its JSON, below ``field`` where the protocol
+        has one; of a yes or no the status, 400 for no, as Triton says it."""
 
         async def answer(call: Call) -> None:
             found = await getattr(self._service, method)(**call.scope["path_params"])

@@ -95,7 +95,7 @@ class PageRoutes:
         ]
 
     def _why_hidden(self) -> str:
-        """Why no single requests are shown, or ``""``."""
+        """The reason why no single requests are shown, or ``""``."""
         return HIDDEN if len(self._site.tokens) > 1 else ""
 
     async def apps(self, call: Call) -> None:

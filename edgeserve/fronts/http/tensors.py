@@ -37,7 +37,7 @@ PIECE_BYTES, PIECE_COUNT = 64 * 1024, 16 * 1024
 """Numbers in JSON that one call reads, and that one writes: a few milliseconds, in which no other thread runs."""
 
 SHOWN_CHARS = 120
-"""Of what a client sent, in an error."""
+"""The characters of what a client sent that an error shows."""
 
 SPACES = b" \t\r\n"
 _ANYTHING = Decoder()

@@ -1,4 +1,4 @@
-"""What travels between client, dispatcher and replicas: a call, its reply, and what a replica expects of an app.
+"""Messages between client, dispatcher and replicas: a call, its reply, and what a replica expects of an app.
 
 Plain picklable values. Errors travel inside a :class:`RayReply`, as they are: raised through Ray they would arrive
 wrapped, and a refusal could not be distinguished from a process that died.
@@ -41,7 +41,7 @@ class Stamp:
         return cls(boot_id(), time.monotonic_ns(), time.time_ns())
 
     def age_ms(self) -> float:
-        """How long ago it was."""
+        """The time since then."""
         here = Stamp.now()
         if here.boot and here.boot == self.boot:
             return ns_to_ms(max(0, here.monotonic_ns - self.monotonic_ns))
@@ -62,7 +62,7 @@ class RayCall:
 
 @dataclass
 class RayReply:
-    """How a call ended at a replica: with an answer, or with the error that a runtime raised. ``slo_ms`` is the
+    """The end of a call at a replica: with an answer, or with the error that a runtime raised. ``slo_ms`` is the
     deadline that held, from sending; ``tried`` names the replicas that had it, the last one replied."""
 
     answer: Optional[Answer] = None
@@ -73,8 +73,8 @@ class RayReply:
 
 @dataclass(frozen=True)
 class Outlook:
-    """What a request that arrived at a replica now could expect. ``slo_ms_min``: the smallest ``slo_ms`` with which its
-    policy would not give it up; None where no lane could run it."""
+    """The expectation of a request that arrived at a replica now. ``slo_ms_min``: the smallest ``slo_ms`` with which
+    its policy would not give it up; None where no lane could run it."""
 
     slo_ms: float
     expected_ms: Optional[float] = None

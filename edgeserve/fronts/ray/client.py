@@ -121,7 +121,7 @@ class ClusterClient:
         return dict(self._handle.stats.remote().result())
 
     def story(self, replica: str, request_id: int) -> List[str]:
-        """What happened to a request at a replica; see :meth:`Runtime.story`."""
+        """The story of a request at a replica; see :meth:`Runtime.story`."""
         return list(self._handle.story.remote(replica, request_id).result())
 
 
@@ -157,7 +157,7 @@ class _Coming(AnswerFuture):
             self.end(error)
 
     def end(self, error: Optional[BaseException], answer: Optional[Answer] = None) -> None:
-        """With an answer or an error, unless it has ended."""
+        """End it with an answer or an error, unless it has ended."""
         with self._ending:
             if self.done():
                 return

@@ -32,7 +32,7 @@ CONTROL_MAX = 64
 """Questions (what is expected, statistics, health) that a replica takes beside its requests."""
 
 LOST = (ray.exceptions.RayError, RayServeException)
-"""What a call to a replica raises when it ended or cannot be reached: replicas reply with their own errors."""
+"""The exceptions of a call to a replica that ended or cannot be reached: replicas reply with their own errors."""
 
 BOUNDS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 
@@ -104,7 +104,7 @@ class RayHandle:
 
 
 class RayFront:
-    """What clients ask: a dispatcher over the replicas of every device."""
+    """The deployment that clients ask: a dispatcher over the replicas of every device."""
 
     def __init__(self, handles: Mapping[str, Any]) -> None:
         self._handles = dict(handles)

@@ -23,17 +23,17 @@ STREAMS_MAX = 65536
 """Streams whose replica is remembered; the longest unused is forgotten, and begins anew where it then goes."""
 
 ASK_S_MAX = 1.0
-"""How long a replica may take to say what it expects; one that takes longer is not asked for this call."""
+"""The time that a replica may take to say what it expects; one that takes longer is not asked for this call."""
 
 OUTLOOK_S = 0.5
-"""How often the replicas are asked what they expect, for the choice among them."""
+"""The period at which the replicas are asked what they expect, for the choice among them."""
 
 SILENT_S_MAX = 1.0
 """A replica that does not answer that question for so long counts as lost: Ray holds back what is sent to a process
 that has ended, until another has started."""
 
 AGAIN_S = 0.2
-"""How long a replica that did not answer is left alone before it is asked again."""
+"""The time for which a replica that did not answer is left alone before it is asked again."""
 
 NOWHERE_ELSE = ("superseded", "quality_too_low", "expired")
 """Reasons of a refusal that another replica would give as well."""
@@ -53,7 +53,7 @@ class Handle(Protocol):
 
 
 class ReplicaState:
-    """What the dispatcher knows of one replica. ``backlog_ms``: the expected time of the calls that it has."""
+    """One replica as the dispatcher knows it. ``backlog_ms``: the expected time of the calls that it has."""
 
     __slots__ = ("name", "handle", "outlooks", "backlog_ms", "in_flight", "gone", "returns", "failed")
 
@@ -69,11 +69,11 @@ class ReplicaState:
 
     @property
     def is_up(self) -> bool:
-        """Whether it has answered, and was not lost since."""
+        """True if it has answered, and was not lost since."""
         return self.gone is not None and not self.gone.is_set()
 
     def expected_ms(self, app: str) -> float:
-        """What a call to ``app`` is expected to take there; 1 ms where nothing is known."""
+        """The expected time of a call to ``app`` there; 1 ms where nothing is known."""
         outlook = self.outlooks.get(app)
         return outlook.expected_ms or 1.0 if outlook is not None else 1.0
 
@@ -198,7 +198,7 @@ class Dispatcher:
         )
 
     async def _follow(self, member: ReplicaState, call: RayCall) -> AsyncGenerator[Any, None]:
-        """What a replica sends of a call's answer. Raises :class:`Lost`."""
+        """The pieces of a call's answer that a replica sends. Raises :class:`Lost`."""
         gone, expected_ms = self._given(member, call)
         items = member.handle.stream(call)
         lost = asyncio.ensure_future(gone.wait())
@@ -287,7 +287,7 @@ class Dispatcher:
                 self._streams.popitem(last=False)
 
     async def _other(self, first: ReplicaState, call: RayCall, why: str) -> ReplicaState | None:
-        """Where a call gets its second try: the replica with the most time to spare among those that say that they
+        """The replica for a call's second try: the one with the most time to spare among those that say that they
         could make its deadline. A stream that still has its state stays where that is."""
         if stream_of(call) is not None and first.is_up:
             return None
@@ -305,7 +305,7 @@ class Dispatcher:
         return min(able)[2] if able else None
 
     async def _fresh(self, member: ReplicaState) -> Outlooks | None:
-        """What a replica expects at this moment; None when it does not say."""
+        """The times that a replica expects at this moment; None when it does not say."""
         gone = member.gone
         try:
             member.outlooks = await await_within(self._outlook(member), ASK_S_MAX)
@@ -377,7 +377,7 @@ async def _next(items: AsyncGenerator[Any, None]) -> Any:
 
 
 def refused_here(reply: RayReply) -> str:
-    """Why another replica may do what this one did not; empty where it would not."""
+    """The reason why another replica may do what this one did not; empty where it would not."""
     error: Optional[RequestError] = reply.error
     if isinstance(error, (Rejected, Dropped)) and error.reason not in NOWHERE_ELSE:
         return error.reason or error.code

@@ -17,7 +17,7 @@ LEFT_MS_MIN = 0.001
 
 
 class Meters(Protocol):
-    """What counts the ends of requests; see ``deployment.RayMeters``."""
+    """The counters of the ends of requests; see ``deployment.RayMeters``."""
 
     def ended(self, app: str, outcome: str, reason: str, late: bool, total_ms: float) -> None:
         """A request ended. ``reason`` is of a closed set or a policy's code."""

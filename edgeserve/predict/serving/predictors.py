@@ -62,7 +62,7 @@ class Predictors:
 
     @property
     def learns(self) -> bool:
-        """Whether answers teach it."""
+        """True if answers teach it."""
         return self._lengths is not None and self._lengths.learnt_from is not None
 
     def on_answer(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> None:
@@ -71,7 +71,7 @@ class Predictors:
             self._lengths.learn(inputs, outputs)
 
     def missing(self, hints: Optional[Mapping[str, float]]) -> bool:
-        """Whether a request with these hints leaves anything to predict."""
+        """True if a request with these hints leaves anything to predict."""
         return not hints or any(predictor.hint not in hints for predictor in self._predictors)
 
     def on_arrival(

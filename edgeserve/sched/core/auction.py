@@ -132,7 +132,7 @@ class Auction:
         return bid if self._has_waited(bid) else None
 
     def _fits(self, bid: Bid, size: int, lane: Lane) -> bool:
-        """Whether a batch of this size of a bid's jobs would be over, as slow as the slowest lately, before it could
+        """True if a batch of this size of a bid's jobs would be over, as slow as the slowest lately, before it could
         make a critical request late."""
         latency = self._state.latency[bid.model, lane.name]
         takes_ns = max(latency.slowest_ns[size], latency.estimate_ns[size])
@@ -142,7 +142,7 @@ class Auction:
         return self._board.spares_critical(lane, takes_ns)
 
     def _has_waited(self, bid: Bid) -> bool:
-        """Whether a job of background work has waited for so long that it need not yield; then its app's next wait
+        """True if a job of background work has waited for so long that it need not yield; then its app's next wait
         begins."""
         board = self._board
         for job in bid.jobs:
@@ -261,7 +261,7 @@ class Auction:
             work.policy.on_started(work, self._board)
 
     def _illegal(self, lane: Lane, bid: Bid, placement: Placement | None) -> str:
-        """Why a bid must not run, or ``""``."""
+        """The reason why a bid must not run, or ``""``."""
         if placement is None or placement.state != RESIDENT or bid.model not in lane.models:
             return f"model {bid.model!r} is not resident on this lane's device"
         if bid.probe:

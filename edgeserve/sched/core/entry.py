@@ -1,4 +1,4 @@
-"""Who comes in: a request is accepted, refused, or takes the place of another one.
+"""Admission: a request is accepted, refused, or takes the place of another one.
 
 Room is ``requests/admission.py``; whether a request can be in time is asked of its app's policy. What happens to an
 accepted request is ``request_manager.py``. Knows no clock (the time is ``board.now_ns``) and no lane.
@@ -145,7 +145,7 @@ class Entry:
         return within
 
     def _replaces(self, request: RequestRecord) -> bool:
-        """Whether a request takes the place of another of its stream."""
+        """True if a request takes the place of another of its stream."""
         return (
             request.stream is not None
             and request.app.stream == "newest_wins"

@@ -67,7 +67,7 @@ class Trials(Policy):
         self.jobs: Dict[int, Job] = {}
 
     def takes(self, request: RequestRecord, reason: str) -> bool:
-        """Whether a request that its policy gives up for ``reason`` is run as a trial instead. Then it is taken from
+        """True if a request that its policy gives up for ``reason`` is run as a trial instead. Then it is taken from
         the policy: nothing else is to be done with it."""
         policy, state = request.policy, self._state
         board, now = state.board, state.board.now_ns
@@ -99,12 +99,12 @@ class Trials(Policy):
         return True
 
     def _is_confirmed(self, request: RequestRecord, allowed_ns: int, now: int) -> bool:
-        """Whether what was measured just now says that the request's app takes longer than ``allowed_ns`` alone."""
+        """True if what was measured just now says that the request's app takes longer than ``allowed_ns`` alone."""
         since_ns = now - (WINDOW_AGE_NS if request.hints else LATELY_NS)
         return least_alone_ns(request.app, request.hints, self._state.latencies_of, since_ns) > allowed_ns
 
     def _would_tell(self, request: RequestRecord, mine: AppTrials, now: int) -> bool:
-        """Whether some lane could run the request's next job soon, without harm."""
+        """True if some lane could run the request's next job soon, without harm."""
         board = self._state.board
         ready = [job.node for job in request.jobs.values() if job.state == READY]
         for node in request.app.entries if request.state == NEW else ready:
@@ -214,7 +214,8 @@ class Probes:
                 self.release(job)
 
     def illegal(self, bid: Bid, lane: Lane) -> str:
-        """Why a bid is no probe, or ``""``. That its model is resident on the lane's device was looked at before."""
+        """The reason why a bid is no probe, or ``""``. That its model is resident on the lane's device was looked at
+        before."""
         smallest = self._state.latency[bid.model, lane.name].sizes[0]
         if len(bid.jobs) != 1 or bid.size != smallest or bid.drops or bid.steps_max is not None:
             return f"a probe runs one job in the smallest size, {smallest}, and drops nobody"
@@ -226,7 +227,7 @@ class Probes:
         return ""
 
     def fits(self, model: str, lane: Lane) -> bool:
-        """Whether a request that arrives just after a probe started could still be answered by its app's deadline,
+        """True if a request that arrives just after a probe started could still be answered by its app's deadline,
         for every app that uses the lane: the probe as slow as planning assumes, then the request alone."""
         return self._slack.spares_arrivals(lane, self._state.latency[model, lane.name].alone_ns)
 

@@ -175,7 +175,7 @@ class Holds:
     # --- deciding -----------------------------------------------------------------------------------------------------
 
     def holds(self, lane: Lane, bid: Bid, bids: Sequence[Bid]) -> bool:
-        """Whether ``lane`` waits for a fuller batch instead of starting ``bid``, the best of ``bids``, now."""
+        """True if ``lane`` waits for a fuller batch instead of starting ``bid``, the best of ``bids``, now."""
         now = self._state.board.now_ns
         until_ns = now
         if (

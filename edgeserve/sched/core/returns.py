@@ -1,4 +1,4 @@
-"""What lanes say of the jobs that they ran: done, unfinished, failed, lost, or never started.
+"""The results of jobs from the lanes that ran them: done, unfinished, failed, lost, or never started.
 
 What follows for the request is ``request_manager.py``, its end ``ends.py``. Knows no clock (the time is
 ``board.now_ns``).

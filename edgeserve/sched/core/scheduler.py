@@ -229,7 +229,7 @@ class Scheduler:
 
     @property
     def busy(self) -> bool:
-        """Whether any lane has a work."""
+        """True if any lane has a work."""
         return bool(self.state.works.by_id)
 
     # --- events -------------------------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ class Slack:
                             yield job
 
     def spares_arrivals(self, lane: Lane, takes_ns: int, since_ns: int = -FOREVER_NS, but: App | None = None) -> bool:
-        """Whether a request that arrives just after the lane began to be kept for ``takes_ns`` could still be answered
+        """True if a request that arrives just after the lane began to be kept for ``takes_ns`` could still be answered
         in time, for every app (except ``but``) that uses the lane and was asked since then."""
         state = self._state
         for app in state.board.apps_on[lane.name]:

@@ -103,7 +103,7 @@ class State:
         self.board.ends_ns.clear()
 
     def can_run(self, model: str, only: str = "") -> bool:
-        """Whether some lane, or this one alone, could run a model now, or after a load."""
+        """True if some lane, or this one alone, could run a model now, or after a load."""
         for lane in (self.lanes[only],) if only else self.lanes_of[model]:
             loads = self.copy_lanes[lane.device]
             here = self.devices[lane.device].is_resident(model)
@@ -112,5 +112,5 @@ class State:
         return False
 
     def may_run_later(self, model: str, only: str = "") -> bool:
-        """Whether some lane, or this one alone, that can run a model may come back."""
+        """True if some lane, or this one alone, that can run a model may come back."""
         return any(lane.name not in self.lost_lanes for lane in self.lanes_of[model] if lane.name == only or not only)

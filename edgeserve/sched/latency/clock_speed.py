@@ -20,8 +20,8 @@ APART = 0.1
 
 
 class Setting(NamedTuple):
-    """What batches took at one setting of the clocks: ``compute`` and ``memory`` are the profile's clocks over those of
-    the setting, ``times`` is the time of a batch over the profile's."""
+    """The times of batches at one setting of the clocks: ``compute`` and ``memory`` are the profile's clocks over those
+    of the setting, ``times`` is the time of a batch over the profile's."""
 
     compute: float
     memory: float

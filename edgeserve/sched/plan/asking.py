@@ -67,7 +67,7 @@ class Looked:
                     self.ups[model] = min(by_ns, self.ups.get(model, FOREVER_NS))
 
     def is_over(self, board: Board) -> bool:
-        """Whether all are to be looked at again."""
+        """True if all are to be looked at again."""
         if self.due_ns <= board.now_ns:
             return True
         for model, most_ns in self.ups.items():
@@ -105,7 +105,7 @@ def subsets_of(query: Query, bits: Sequence[int]) -> Iterable[int]:
 
 
 def is_here(model: str, board: Board) -> bool:
-    """Whether a lane that is up could run a model now."""
+    """True if a lane that is up could run a model now."""
     return any(is_here for _, _, _, is_here in board.starts(model))
 
 

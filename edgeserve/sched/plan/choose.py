@@ -92,7 +92,7 @@ def _first(candidates: Sequence[Candidate], gap_ns: int) -> Candidate:
 
 
 def _in_time(schedule: Sequence[Tuple[int, float, Candidate]], first: Candidate | None, gap_ns: int) -> bool:
-    """Whether all start in time if they run in this order, but ``first`` before all others."""
+    """True if all start in time if they run in this order, but ``first`` before all others."""
     at_ns = 0 if first is None else first.takes_ns + gap_ns
     for wait_ns, _, item in schedule:
         if item is not first:

@@ -87,7 +87,7 @@ class Company:
         return smaller
 
     def is_stuck(self, board: Board) -> bool:
-        """Whether nothing of it runs or could run now, since no model that it needs next is in memory."""
+        """True if nothing of it runs or could run now, since no model that it needs next is in memory."""
         if any(self.running):
             return False
         for rows in self.ready:  # noqa: SIM110 a generator costs a call per node
@@ -157,7 +157,7 @@ class Standing:
         return place.lane is self._lane
 
     def is_as(self, before: Standing | None) -> bool:
-        """Whether nothing is another one than before but the time, which is later. (What would be late then may be in
+        """True if nothing is another one than before but the time, which is later. (What would be late then may be in
         time where the lane is free sooner.)"""
         return (
             before is not None
@@ -216,7 +216,7 @@ class CompanyChoice:
 
 
 def can_run_now(model: str, board: Board) -> bool:
-    """Whether any lane that is up has the model in memory."""
+    """True if any lane that is up has the model in memory."""
     for lane in board.lanes_of(model):  # noqa: SIM110 a generator costs a call per lane
         if lane.up and not lane.hung and board.is_resident(model, lane):
             return True

@@ -69,7 +69,7 @@ OWN: Final = ""
 """The distribution of inputs that declare a length, over what that tells. Others have that of their app."""
 
 Length = Tuple[str, float]
-"""Of an input: its distribution (:data:`OWN` also where it has none), and its usual ``u``."""
+"""An input's law: its distribution (:data:`OWN` also where it has none), and its usual ``u``."""
 
 Draws = Tuple[Tuple[str, int], ...]
 """The number of inputs of each distribution, in the order of their names."""
@@ -393,7 +393,8 @@ class Law:
         return tails[above] + least * (1.0 - masses[above])
 
     def _ratio(self, draws: Draws, share: float) -> float:
-        """What the longest of so many draws is no more than in such a share of all cases, over the usual ``u``."""
+        """The bound that the longest of so many draws does not exceed in such a share of all cases, over the usual
+        ``u``."""
         return self._points[min(bisect_left(self._longest(draws)[0], share), len(self._points) - 1)]
 
     def _longest(self, draws: Draws) -> Tuple[List[float], List[float], List[float]]:
@@ -413,7 +414,7 @@ class Law:
 
 
 def _differ(logs: Sequence[Tuple[int, float]], alone: Mapping[str, Sequence[int]]) -> bool:
-    """Whether batches (size, logarithm of measured over even time) of one size differ by more than noise. A few do not
+    """True if batches (size, logarithm of measured over even time) of one size differ by more than noise. A few do not
     contradict profiled times alone."""
     last: Dict[int, float] = {}
     apart, count = 0.0, 0
@@ -462,8 +463,8 @@ def _thinned(values: Sequence[float]) -> List[float]:
 
 
 def _chance_of(name: str, draws: Draws, ratio: float, known: Tuple[List[float], Dict[str, List[float]]]) -> float:
-    """How likely the longest input of a batch was of this distribution, as far as is known: by the part of each that
-    lies just there."""
+    """The chance that the longest input of a batch was of this distribution, as far as is known: by the part of each
+    that lies just there."""
     points, shares = known
     high, low = bisect_right(points, ratio * 1.1) - 1, bisect_right(points, ratio / 1.1) - 1
     weights: Dict[str, float] = {}

@@ -39,7 +39,7 @@ OVERLOADED: Final = "overloaded"
 """Reason of a request whose models' lanes are taken until its deadline, though alone it would be in time."""
 
 MARGIN_NS: Final = 200_000
-"""How long before the last moment models are to end, besides what the loop wakes late."""
+"""The time before the last moment at which models are to end, besides what the loop wakes late."""
 
 JOINS: Final = 32
 """Joins of an app whose waits for a lane are remembered."""
@@ -339,7 +339,7 @@ class Members(Source):
         query.told = query.planned
 
     def _is_enough(self, query: Asking) -> bool:
-        """Whether nothing more is to gain by waiting."""
+        """True if nothing more is to gain by waiting."""
         if (
             query.planned
             or query.spare

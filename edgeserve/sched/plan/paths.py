@@ -222,7 +222,7 @@ class StageRoute:
             self.lane = places[0].lane
 
     def is_open(self, left: Left) -> bool:
-        """Whether every stage that is left has a lane."""
+        """True if every stage that is left has a lane."""
         return self.lane is not None or None not in [place for place, milli in zip(self.places, left.jobs) if milli]
 
     def ends_ns(self, left: Left, steps: Steps, from_ns: int) -> int | None:
@@ -317,8 +317,8 @@ class Paths:
         return found
 
     def route(self, pipeline: Pipeline, home: str, board: Board) -> StageRoute:
-        """Where the pipeline's stages run now, for companies of this home: worked out once, until something changes.
-        (When a model can be loaded depends on the demand, which every arrival changes.)"""
+        """The present lanes of the pipeline's stages, for companies of this home: worked out once, until something
+        changes. (When a model can be loaded depends on the demand, which every arrival changes.)"""
         if self._key not in board.ends_ns:
             board.ends_ns[self._key] = None
             self._routes.clear()
@@ -338,7 +338,7 @@ class Paths:
         return found
 
     def _place_of(self, model: str, home: str, board: Board) -> StagePlace | None:
-        """Where a stage runs: at home where it may, else on the lane that is fastest for a single job; None while no
+        """The lane of a stage: at home where it may, else on the lane that is fastest for a single job; None while no
         lane is up."""
         known = self._places.get(model)
         if known is None:
@@ -373,7 +373,7 @@ class Paths:
         return [name for name in found if name in up] or up
 
     def serves(self, lane: Lane, model: str, home: str, board: Board) -> bool:
-        """Whether a stage may run on this lane: its home, or any other lane when home cannot run it now."""
+        """True if a stage may run on this lane: its home, or any other lane when home cannot run it now."""
         if lane.name == home:
             return True
         at_home = next((other for other in board.lanes_of(model) if other.name == home), None)

@@ -46,7 +46,7 @@ class KeptBatch:
         self._worths = [(app, alike_ns(app)) for app in apps.values()]
 
     def stands(self, queues: ModelQueues, latency: BatchTime, lane: Lane, at_ns: int) -> bool:
-        """Whether the batch made anew would be the same."""
+        """True if the batch made anew would be the same."""
         if at_ns >= self.until_ns or self._versions != (queues.version, latency.version, lane.dispatch_gap.version):
             return False
         for app, worth in self._worths:  # noqa: SIM110 a generator costs a call per app

@@ -132,7 +132,7 @@ class Pipeline:
         return jobs_milli * (work - MILLI) // MILLI
 
     def work_of(self, jobs: Sequence[Job]) -> int | None:
-        """How much more work than usual jobs at one node are; None where none has ever told."""
+        """The work of jobs at one node beyond the usual; None where none has ever told."""
         index = jobs[0].node.index
         total, tells = 0, bool(self._works[index])
         for job in jobs:
@@ -161,7 +161,7 @@ class Pipeline:
         return found
 
     def with_work(self, jobs: List[int], hints: Mapping[str, float]) -> Left:
-        """What a request with so many jobs left has left, if these are the work that its hints tell, or what it was
+        """The work left of a request with so many jobs left, if these are the work that its hints tell, or what it was
         lately."""
         over = [0] * len(jobs)
         for index, milli in enumerate(jobs):
@@ -216,7 +216,7 @@ class Pipeline:
         return flow
 
     def _span(self, node: Node, left: Sequence[int], parts: Mapping[int, int], hints: Mapping[str, float]) -> int:
-        """How often a join inside its scope can run at most: once, or once per part."""
+        """The most times that a join inside its scope can run: once, or once per part."""
         if node.scope is None:
             return MILLI
         opener = node.scope
@@ -369,7 +369,7 @@ class Member:
         return found
 
     def is_running(self) -> bool:
-        """Whether any of its jobs is on a lane."""
+        """True if any of its jobs is on a lane."""
         for job in self.jobs.values():  # noqa: SIM110 a generator costs a call per job
             if job.state == RUNNING:
                 return True

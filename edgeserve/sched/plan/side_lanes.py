@@ -38,7 +38,7 @@ class MainLanes(NamedTuple):
 
 
 def is_side(model: str, lane: Lane, board: Board) -> bool:
-    """Whether a lane takes answers of a model only where they gain by that."""
+    """True if a lane takes answers of a model only where they gain by that."""
     lanes = board.lanes_of(model)
     if len(lanes) < 2:
         return False
@@ -111,7 +111,7 @@ class SideLanes:
     def takes(
         self, table: AnswerTable, fresh: Sequence[AnswerProgress], lane: Lane, mains: Sequence[Lane], board: Board
     ) -> List[AnswerProgress]:
-        """Of the fresh answers in the order of the main lanes, those that belong on this side lane. O(answers)."""
+        """The fresh answers, in the order of the main lanes, that belong on this side lane. O(answers)."""
         long_from = table.long_from(LONG_SHARE)
         if not any(answer.steps > long_from or not answer.soft_ns for answer in fresh):
             return []

@@ -83,7 +83,7 @@ class Source(Kind):
         return bid_for(candidate.jobs, candidate.size, candidate.takes_ns, board)
 
     def cut(self, work: Work, board: Board) -> bool:
-        """Whether a batch of sequences is to end after its present step. Changes nothing."""
+        """True if a batch of sequences is to end after its present step. Changes nothing."""
         return False
 
     def next_wakeup_ns(self, board: Board) -> int | None:

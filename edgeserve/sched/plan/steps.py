@@ -44,7 +44,7 @@ STEPS_MIN: Final = 8
 """A batch that nothing waits for is given at least so many steps: fewer are not worth another launch."""
 
 SLIGHT: Final = 0.25
-"""Of an expected number of steps such a part is no step: known lengths have a mean a little above them."""
+"""The part of an expected number of steps that is no step: known lengths have a mean a little above them."""
 
 K_SHARE: Final = 0.1
 """K, as a share of the SLO (``combined``: .2 and .4 cost robot up to 5 points)."""
@@ -56,8 +56,8 @@ LATER: Final = 0.98
 """A batch can wait until 2 % of what it brings is lost: what is lost at each decision is lost again and again."""
 
 FREE_SHARE: Final = 0.5
-"""Of the places that are free before others join, on a lane of language models alone that read prompts whole: each
-group interrupts all answers for its prompts, and many cost little more than one (``research/replicate/rtlm``)."""
+"""The share of the places that are free before others join, on a lane of language models alone that read prompts whole:
+each group interrupts all answers for its prompts, and many cost little more than one (``research/replicate/rtlm``)."""
 
 ALMOST: Final = 0.98
 """The share of the best worth from which the larger of two sizes is the better one: more are served at once."""
@@ -316,8 +316,8 @@ class Steps(Source):
         at_ns: int,
         board: Board,
     ) -> int:
-        """How many of those that follow are to join: every further sequence makes the steps of all others longer, so
-        as many as bring most in time per time."""
+        """The number of following sequences that are to join: every further sequence makes the steps of all others
+        longer, so as many as bring most in time per time."""
         latency = board.latency(table.model, lane.name)
         together = [*bound, *following]
         most = len(together)
@@ -450,7 +450,7 @@ class Steps(Source):
         )
 
     def cut(self, work: Work, board: Board) -> bool:
-        """Whether others of the model would join now."""
+        """True if others of the model would join now."""
         table = self._tables[work.model]
         if not (table.fresh or table.begun):
             return False
@@ -461,8 +461,8 @@ class Steps(Source):
     # --- refusals -----------------------------------------------------------------------------------------------------
 
     def expected_end(self, request: RequestRecord, job: Job | None, board: Board) -> ExpectedEnd | None:
-        """Of an app of one node, by how long the answer is at most with the chance :data:`PROMISED`, in steps that it
-        shares with as many others as run at once."""
+        """The end of an app of one node, by how long the answer is at most with the chance :data:`PROMISED`, in steps
+        that it shares with as many others as run at once."""
         found = expected_end(request, job, board)
         if found is None or not request.app.simple:
             return found

@@ -39,7 +39,7 @@ CEILINGS: Final = 8
 """Lengths that batches are made up to."""
 
 EQUAL: Final = 0.98
-"""Of candidates that bring so much of the most per time, the one of most jobs goes."""
+"""The share of the most per time: of candidates that bring as much, the one of most jobs goes."""
 
 
 class JobRow(NamedTuple):
@@ -83,7 +83,7 @@ class Unequal(PlainModels):
                 self._alike[node.model] = is_alike and self._alike.get(node.model, True)
 
     def on_request(self, request: RequestRecord, board: Board) -> str | None:
-        """Of unequal inputs nothing is refused by a mean that is not its own: what is hopeless is dropped when it is
+        """Nothing is refused by a mean that is not its own: what is hopeless is dropped when it is
         ready."""
         for node in request.app.entries:
             if node.model not in self._wide:
@@ -201,7 +201,7 @@ class Unequal(PlainModels):
         return law
 
     def _is_wide(self, model: str, board: Board) -> bool:
-        """Whether some law of a model has a spread. What an iterative model takes is a matter of its steps."""
+        """True if some law of a model has a spread. What an iterative model takes is a matter of its steps."""
         if self._alike[model] or self._models[model].takes_steps:
             return False
         laws = [self._law(model, lane.name, board) for lane in board.lanes_of(model)]
@@ -323,7 +323,8 @@ _RANKS: Final[Mapping[str, int]] = {"critical": 0, "normal": 1, "background": 2}
 
 
 def _choices(rows: Sequence[JobRow], latency: BatchTime, law: Law, at_ns: int) -> List[UnequalChoice]:
-    """For ceilings of length and sizes, the most pressing of those below that are expected in time. At least one."""
+    """The most pressing jobs, for ceilings of length and sizes, of those below that are expected in time. At least
+    one."""
     lengths = sorted({(row.mean_ns, row.length) for row in rows})
     count = min(CEILINGS, len(lengths))
     found: List[UnequalChoice] = []

@@ -28,7 +28,7 @@ def choose(bids: Sequence[Bid], at_ns: int, dispatch_gap_ns: int = 0) -> Bid:
 
 
 def _goes_before(a: Bid, b: Bid, at_ns: int, then_ns: int) -> bool:
-    """Whether ``a`` starts at ``at_ns`` rather than ``b``. What the first takes after ``then_ns`` passes before the
+    """True if ``a`` starts at ``at_ns`` rather than ``b``. What the first takes after ``then_ns`` passes before the
     second starts."""
     a_now, b_now = a.utility.value(at_ns), b.utility.value(at_ns)
     if a.priority_class != b.priority_class:

@@ -100,7 +100,7 @@ class Board:
         return self._cpu_shares[lane.device].share(lane, self.now_ns)
 
     def has_memory(self, lane: Lane, bytes: int) -> bool:
-        """Whether so many bytes of a lane's device could be taken without need, by what a monitor told lately; True
+        """True if so many bytes of a lane's device could be taken without need, by what a monitor told lately; True
         where none did. It is no bound: reservations are."""
         return self._devices[lane.device].has_room(bytes, self.now_ns)
 
@@ -119,7 +119,7 @@ class Board:
         return self._copy_lanes[lane.device].available_ns(self.now_ns) + placement.load_ns
 
     def is_resident(self, model: str, lane: Lane) -> bool:
-        """Whether a model can run on a lane now."""
+        """True if a model can run on a lane now."""
         return self._devices[lane.device].placements[model].state == RESIDENT
 
     def starts(self, model: str, free_only: bool = False) -> List[Start]:
@@ -191,7 +191,7 @@ class Board:
         return self._critical.rooms(self.apps_on[lane.name], self.now_ns) if self._critical.any else NO_ROOMS
 
     def spares_critical(self, lane: Lane, takes_ns: int) -> bool:
-        """Whether work that takes so long, if it is given to a lane now, makes no critical request late: one that is
+        """True if work that takes so long, if it is given to a lane now, makes no critical request late: one that is
         open or the next that is expected. If not, the lane is looked at again when none is expected any more."""
         if not self._critical.any:
             return True
@@ -203,7 +203,7 @@ class Board:
         return lane.available_ns(self.now_ns) - self.now_ns + takes_ns + lane.dispatch_gap.careful_ns <= room_ns
 
     def has_waited(self, job: Job) -> bool:
-        """Whether a background job has waited for so long that its app lets it delay critical requests, which it may
+        """True if a background job has waited for so long that its app lets it delay critical requests, which it may
         once in that time (``background_wait``). If not yet, it is looked at again when it has."""
         app = job.request.app
         wait_ns = app.background_wait_ns
@@ -215,15 +215,15 @@ class Board:
         return due_ns <= self.now_ns
 
     def is_retained(self, job: Job) -> bool:
-        """Whether the world keeps this job's inputs for a probe."""
+        """True if the world keeps this job's inputs for a probe."""
         return job.seq in self._retained
 
     def can_probe(self, model: str, lane: Lane) -> bool:
-        """Whether a probe of a model on a lane that idles would leave the apps that use it time enough."""
+        """True if a probe of a model on a lane that idles would leave the apps that use it time enough."""
         return bool(self._probes.fits(model, lane))
 
     def makes_sequences(self, model: str) -> bool:
-        """Whether the items of a model are sequences."""
+        """True if the items of a model are sequences."""
         return model in self._sequences.models
 
     def usual_steps(self, model: str) -> int:
@@ -245,7 +245,7 @@ class Board:
         return self._sequences.prefill_turns(job) if job.node.model in self._sequences.models else 0
 
     def reads_in_turns(self, model: str) -> bool:
-        """Whether a model reads prompts in bounded turns, so that two take as long as one after the other."""
+        """True if a model reads prompts in bounded turns, so that two take as long as one after the other."""
         sequence = self._sequences.models.get(model)
         return sequence is not None and sequence.prefill_tokens > 0
 

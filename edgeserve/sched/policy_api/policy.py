@@ -149,11 +149,11 @@ class Policy:
     run as a trial instead (``sched/core/experiments.py``)."""
 
     lets_urgent_first: ClassVar[bool] = False
-    """Whether a request lets those go first that are due before it, or are of a more urgent class. Where it does not,
+    """True if a request lets those go first that are due before it, or are of a more urgent class. Where it does not,
     what waits with a long deadline or in a lesser class counts in the shares of clients as if it were as urgent."""
 
     records_history: ClassVar[bool] = False
-    """Whether it has all models of an ensemble run where ``[app.NAME] history`` wants their outputs recorded."""
+    """True if it has all models of an ensemble run where ``[app.NAME] history`` wants their outputs recorded."""
 
     def __init__(self, name: str, apps: Sequence[App], options: Mapping[str, object]) -> None:
         self.name = name
@@ -177,7 +177,7 @@ class Policy:
         """Your bid won; its jobs are running: unqueue them."""
 
     def cut(self, work: Work, board: Board) -> bool:
-        """Whether your batch that runs is to end after its present step, since another one would be better by now (jobs
+        """True if your batch that runs is to end after its present step, since another one would be better by now (jobs
         of it are over, or others wait). Asked in steps that bring news, for batches of sequence models (``work.left()``
         are its jobs that are not over). The jobs come back unfinished. Changes nothing."""
         return False

@@ -294,7 +294,7 @@ class LaneShare:
             one.had(lane_ns, now_ns, self.part_ns(one))
 
     def is_within(self, use: Use, lane_ns: int, now_ns: int) -> bool:
-        """Whether a client, one of several, may have so much more lane time pending. (Its user's first request always
+        """True if a client, one of several, may have so much more lane time pending. (Its user's first request always
         may: it may be dear; that of another process where its user has room.)"""
         if self.total_ns + lane_ns <= self.room_ns:
             return True

@@ -34,7 +34,7 @@ OVER_MAX: Final = 5.0
 """Late requests of an app that are remembered at most."""
 
 MARGIN: Final = 0.1
-"""For each that is remembered, what goes before critical requests must end so much of their slack earlier."""
+"""A row for each that is remembered: what goes before critical requests must end so much of their slack earlier."""
 
 
 class CriticalSource(Arrivals):
@@ -76,7 +76,7 @@ class CriticalSource(Arrivals):
         return len(self.gaps_ns) / max(1, sum(self.gaps_ns) + max(0, now_ns - self.last_ns))
 
     def room_ns(self, now_ns: int) -> int:
-        """How long a work that starts now may take, so that the next request and the open ones are in time behind
+        """The time that a work that starts now may take, so that the next request and the open ones are in time behind
         it."""
         room_ns = max(0, self.next_ns - now_ns) + self.slack_ns
         for request in self.open:
@@ -86,7 +86,7 @@ class CriticalSource(Arrivals):
 
 
 class Rooms:
-    """How long a lane may be kept, from now on, without making critical requests late.
+    """The time for which a lane may be kept, from now on, without making critical requests late.
 
     In nanoseconds: ``opened`` has the room of each open request that the lane could still serve in time, in rising
     order; ``expected`` that of the next request of each source with a period, and the period; ``irregular`` the slack
@@ -113,8 +113,8 @@ class Rooms:
         return Rooms([], self.expected, self.irregular, self.over)
 
     def late_behind(self, keeps_ns: int) -> float:
-        """How many critical requests, open or expected, are late behind work that keeps the lane for so long, as they
-        count."""
+        """The number of critical requests, open or expected, that are late behind work that keeps the lane for so long,
+        as they count."""
         late = float(bisect_left(self.opened, keeps_ns))
         for room_ns, period_ns in self.expected:
             if room_ns < keeps_ns:
@@ -162,8 +162,8 @@ class CriticalArrivals:
         self._over[app] = max(0.0, min(OVER_MAX, over))
 
     def rooms(self, apps: Sequence[App], now_ns: int) -> Rooms:
-        """How long a lane that serves these apps may be kept without making critical requests late. Half of the lane
-        time of the open ones passes before the next one is served."""
+        """The time for which a lane that serves these apps may be kept without making critical requests late. Half of
+        the lane time of the open ones passes before the next one is served."""
         opened: List[int] = []
         expected: List[Tuple[int, int]] = []
         irregular: List[Tuple[int, float]] = []
@@ -191,9 +191,9 @@ class CriticalArrivals:
         return Rooms(opened, expected, irregular, over)
 
     def room_ns(self, apps: Sequence[App], now_ns: int) -> Tuple[int, int | None]:
-        """How long a work that starts now may take, so that no critical request of these apps is late behind it, and
-        when that grows although none comes (None: never, no source is expected). Forgets sources that do not come any
-        more."""
+        """The time that a work that starts now may take, so that no critical request of these apps is late behind it,
+        and when that grows although none comes (None: never, no source is expected). Forgets sources that do not come
+        any more."""
         room_ns, grows_ns = FOREVER_NS, FOREVER_NS
         for app in apps:
             for source in self._sources_of(app, now_ns):

@@ -61,25 +61,25 @@ def settle(request: RequestRecord, only: NodePart | None = None) -> List[NodePar
 
 
 def can_settle(request: RequestRecord, node: Node, part: Part) -> bool:
-    """Whether a join has something, and has not fired."""
+    """True if a join has something, and has not fired."""
     row = (request.joins or {}).get((node.index, part))
     return row is not None and row[1] > 0 and not row[2]
 
 
 def can_settle_any(request: RequestRecord) -> bool:
-    """Whether some join has something, and has not fired."""
+    """True if some join has something, and has not fired."""
     return any(row[1] > 0 and not row[2] for row in (request.joins or {}).values())
 
 
 def leads_only_to(node: Node, join: Node) -> bool:
-    """Whether everything that comes of a node ends in this join."""
+    """True if everything that comes of a node ends in this join."""
     return bool(node.succs) and all(
         succ is join or (not succ.is_join and leads_only_to(succ, join)) for succ in node.succs
     )
 
 
 def leads_to(node: Node, join: Node) -> bool:
-    """Whether something that comes of a node ends in this join, with no other join between."""
+    """True if something that comes of a node ends in this join, with no other join between."""
     return any(succ is join or (not succ.is_join and leads_to(succ, join)) for succ in node.succs)
 
 
@@ -119,7 +119,8 @@ def _fate_of(
 
 
 def wrong_result(job: Job, result: JobResult) -> str:
-    """Why a done result cannot be used, or ``""``: a fan-out needs a bounded number of parts, a route a successor."""
+    """The reason why a done result cannot be used, or ``""``: a fan-out needs a bounded number of parts, a route a
+    successor."""
     node = job.node
     if node.fan_out:
         if result.parts is None or result.parts < 0:
@@ -133,7 +134,7 @@ def wrong_result(job: Job, result: JobResult) -> str:
 
 
 def is_useless(request: RequestRecord, job: Job) -> bool:
-    """Whether everything that waits for this job has fired without it."""
+    """True if everything that waits for this job has fired without it."""
     joins = request.joins
     if not joins or not job.node.succs or job.node.fan_out:
         return False
@@ -145,17 +146,17 @@ def is_useless(request: RequestRecord, job: Job) -> bool:
 
 
 def feeds_joins(job: Job) -> bool:
-    """Whether nothing but joins waits for this job, so that they could go on with what the others bring."""
+    """True if nothing but joins waits for this job, so that they could go on with what the others bring."""
     return bool(job.node.succs) and all(len(succ.preds) > 1 or succ.gather for succ in job.node.succs)
 
 
 def can_do_without(job: Job) -> bool:
-    """Whether every successor is a join that may fire with fewer predecessors, so that a failure here is no end."""
+    """True if every successor is a join that may fire with fewer predecessors, so that a failure here is no end."""
     return _is_spared(job.node)
 
 
 def is_starved(request: RequestRecord, job: Job) -> bool:
-    """Whether a failed job that was skipped was the last that a join hoped for, so that the join has failed as well,
+    """True if a failed job that was skipped was the last that a join hoped for, so that the join has failed as well,
     and what follows cannot do without it."""
     return not job.node.fan_out and _starves(request, job.node, job.part)
 

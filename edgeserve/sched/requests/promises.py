@@ -87,7 +87,7 @@ class Promises:
         return slo_ns if stretch == 1.0 else round(slo_ns * stretch)
 
     def take(self, key: Key, slo_ns: int, now_ns: int) -> bool:
-        """Whether a request that arrives with this deadline was promised it; the note is used up."""
+        """True if a request that arrives with this deadline was promised it; the note is used up."""
         notes = self.notes.get(key)
         if notes is None:
             return False

@@ -313,7 +313,7 @@ class Job:
         self.deadline_ns = request.deadline_ns  # when this job must be done so that the rest still fits
 
     def may_run(self, model: str) -> bool:
-        """Whether a model may run it: of variants any, until one has begun."""
+        """True if a model may run it: of variants any, until one has begun."""
         return model in self.node.models and (not self.lane or model == self.model)
 
     def __repr__(self) -> str:
@@ -329,13 +329,13 @@ def steps_left(job: Job) -> int:
 
 
 def keeps_written(job: Job) -> bool:
-    """Whether a sequence that is to write no more ends with what it has written, as if it were done. (Parts and routes
+    """True if a sequence that is to write no more ends with what it has written, as if it were done. (Parts and routes
     are only known of a whole result.)"""
     return job.wrote and job.request.on_late != "drop" and not job.node.fan_out and not job.node.route_one
 
 
 def has_written(request: RequestRecord) -> bool:
-    """Whether a sequence of a request has written something that counts as its answer, now or before."""
+    """True if a sequence of a request has written something that counts as its answer, now or before."""
     return request.wrote or any(keeps_written(job) for job in request.jobs.values())
 
 

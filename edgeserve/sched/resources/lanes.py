@@ -115,7 +115,7 @@ class Lane:
     dispatch_gap: DispatchGap = field(default_factory=DispatchGap)  # between two batches, given one at a time; else 0
 
     def accepts(self, now_ns: int) -> bool:
-        """Whether a work may be given to this lane now."""
+        """True if a work may be given to this lane now."""
         if not self.up or self.hung:
             return False
         works = self.works
@@ -142,7 +142,7 @@ class Lane:
         return min(free_at_ns, max(now_ns, ends_ns))
 
     def has_rested(self, now_ns: int) -> bool:
-        """Whether nothing has run on it for :data:`REST_NS`: the clocks of its device may be low."""
+        """True if nothing has run on it for :data:`REST_NS`: the clocks of its device may be low."""
         return not self.works and now_ns - self.free_at_ns >= REST_NS
 
     def worked_ns(self, now_ns: int) -> int:

@@ -42,7 +42,8 @@ WORKING_NS_MAX = 5_000 * NS_PER_MS
 """No model counts as at work for longer after its last run: one that runs more rarely can be loaded again."""
 
 EMERGENCY_SHARE = 4
-"""With less than a quarter of the headroom left, a model at work goes too: better one reload than a killed process."""
+"""The share of the headroom: with less than a quarter left, a model at work goes too: better one reload than a killed
+process."""
 
 BLOCK_BYTES_MIN = 1024**2
 """While no larger block of memory than this is free, it is so fragmented that large allocations fail: loads wait, and
@@ -95,11 +96,11 @@ class Placement:
     gap_ns: int = 0  # a usual time between two launches, of the longer ones
 
     def is_working(self, now_ns: int) -> bool:
-        """Whether it ran lately, or is about to run again as it usually does."""
+        """True if it ran lately, or is about to run again as it usually does."""
         return now_ns < self.idle_at_ns()
 
     def is_overdue(self, now_ns: int) -> bool:
-        """Whether a request waits for it that must be answered and is late already."""
+        """True if a request waits for it that must be answered and is late already."""
         return bool(self.late) and self.late[0][0] <= now_ns
 
     def idle_at_ns(self) -> int:
@@ -160,7 +161,7 @@ class Device:
                 )
 
     def is_resident(self, model: str) -> bool:
-        """Whether ``model`` can run here now."""
+        """True if ``model`` can run here now."""
         return self.placements[model].state == RESIDENT
 
     def free_now_bytes(self) -> int:
@@ -171,7 +172,7 @@ class Device:
         return min(room, self.free_bytes - self.falling_bytes - self.headroom_bytes)
 
     def has_room(self, bytes: int, now_ns: int) -> bool:
-        """Whether so many bytes could be taken without need: the headroom stays free, or without one a share of the
+        """True if so many bytes could be taken without need: the headroom stays free, or without one a share of the
         budget. True where the monitor has reported nothing for :data:`REPORT_STALE_NS`."""
         if self.free_bytes is None or now_ns - self.reported_ns > REPORT_STALE_NS:
             return True
@@ -304,7 +305,7 @@ class Device:
         )
 
     def is_served_elsewhere(self, placement: Placement, others: Iterable[Device]) -> bool:
-        """Whether resident copies on other devices serve all that waits for a model, so that it is not loaded here."""
+        """True if resident copies on other devices serve all that waits for a model, so that it is not loaded here."""
         return bool(self._copies(placement, others)) and self._priority_ns(placement, others) <= 0
 
     def _copies(self, placement: Placement, others: Iterable[Device]) -> List[Device]:
@@ -385,7 +386,7 @@ class Device:
         return lost
 
     def _could_return(self, placement: Placement) -> bool:
-        """Whether a model that was given up would find room again for the jobs that are bound to it: their states stay,
+        """True if a model that was given up would find room again for the jobs that are bound to it: their states stay,
         and nothing else may free that memory."""
         if not placement.bound_ns or not self.budget_bytes:
             return True

@@ -83,7 +83,7 @@ class Memory:
             job.demand_ns = 0
 
     def is_hopeless(self, job: Job) -> bool:
-        """Whether the loads of a job's model failed ``LOAD_FAILURES_MAX`` times in a row wherever it could run, and it
+        """True if the loads of a job's model failed ``LOAD_FAILURES_MAX`` times in a row wherever it could run, and it
         is not there."""
         return all(
             item.state != RESIDENT and item.failures >= LOAD_FAILURES_MAX

@@ -135,7 +135,7 @@ class Sequences:
         return tokens, left, min(tokens + left, model.context_tokens) * model.bytes_per_token
 
     def why_never(self, job: Job) -> str:
-        """Why a job could not even make its first step on an empty device, or ``""``."""
+        """The reason why a job could not even make its first step on an empty device, or ``""``."""
         model = self.models[job.node.model]
         tokens = self.tokens_in(job) + 1
         if tokens > model.context_tokens:
@@ -159,7 +159,7 @@ class Sequences:
         return sum([extra for work, extra in self.working.values() if work.lane.device == device])
 
     def is_alone(self, job: Job, lane: Lane) -> bool:
-        """Whether no other sequence on a lane's device will make room for this one's next step: none of its model holds
+        """True if no other sequence on a lane's device will make room for this one's next step: none of its model holds
         anything, and none of another model runs, or the bound of its own model is too low."""
         others = [
             other
@@ -305,8 +305,9 @@ class Sequences:
 
 
 def _steps_within(rows: Sequence[Tuple[int, int]], wanted: int, model: SequenceModel, free: int) -> Tuple[int, int]:
-    """How many of the ``wanted`` steps fit into the ``free`` bytes if no job ends before, and the bytes that this takes
-    beyond what the jobs reserved. ``rows``: per job, its tokens now and those reserved. O(jobs * log(wanted))."""
+    """The number of the ``wanted`` steps that fit into the ``free`` bytes if no job ends before, and the bytes that
+    this takes beyond what the jobs reserved. ``rows``: per job, its tokens now and those reserved. O(jobs *
+    log(wanted))."""
 
     def extra_bytes(steps: int) -> int:
         tokens = sum([max(0, min(now + steps, model.context_tokens) - reserved) for now, reserved in rows])

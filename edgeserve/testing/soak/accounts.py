@@ -1,4 +1,4 @@
-"""Where every request of a run went: arrivals = in time + late + rejected + dropped + cancelled + failed.
+"""The ends of all requests of a run: arrivals = in time + late + rejected + dropped + cancelled + failed.
 
 Counted from what passed between the loop and the scheduler alone, one request at a time, so it agrees with the
 report (made by the world) and with a policy's own counts only if all three counted every request once: also one whose
@@ -53,7 +53,7 @@ class Accounts:
         self._ends: Dict[str, Counter[str]] = {name: Counter() for name in config.apps}
 
     def step(self, events: Sequence[Event], actions: Sequence[Action]) -> None:
-        """What the scheduler was told in one step, and what it said."""
+        """The events of one step of the scheduler, and its actions."""
         for event in events:
             if isinstance(event, RequestArrived):
                 if event.request.id in self._open:
@@ -131,5 +131,5 @@ class Accounts:
 
 
 def _named(outcome: str, reason: str) -> str:
-    """How an end is called: as in the report."""
+    """The name of an end, as in the report."""
     return f"{outcome}: {reason}" if reason and outcome != Outcome.COMPLETED else outcome

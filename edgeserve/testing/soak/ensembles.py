@@ -1,4 +1,4 @@
-"""What a soak run draws for the policies of ensembles: their options, apps of two to four models behind one join, what
+"""Draws of a soak run for the policies of ensembles: their options, apps of two to four models behind one join, what
 was fitted of them (rightly or not), and what requests and models say.
 
 Pure draws from the generator that is handed in, for apps of these policies alone: what others draw stays as it is.
@@ -69,7 +69,7 @@ def draw_ensemble(
 
 
 def draw_fits(app: Dict[str, Any]) -> bool:
-    """Whether the join is one that a profile may name."""
+    """True if the join is one that a profile may name."""
     return any(len(item.get("after", ())) > 1 for item in app["node"])
 
 
@@ -86,7 +86,7 @@ def draw_observed(draw: random.Random, count: int) -> Dict[str, Any]:
 
 
 def draw_said(draw: random.Random, app: Dict[str, Any]) -> Dict[str, Any]:
-    """What requests of an ensemble declare, or their nodes say: a difficulty, labels and margins, gates."""
+    """The hints of requests of an ensemble, or of their nodes: a difficulty, labels and margins, gates."""
     hints: Dict[str, Any] = {}
     if draw.random() < 0.8:
         hints["difficulty"] = [0.0, 1.0]

@@ -1,4 +1,4 @@
-"""What a soak run draws of language models: apps whose answers have a number of steps that is predicted well, wrongly
+"""Draws of a soak run for language models: apps whose answers have a number of steps that is predicted well, wrongly
 or not at all, on lanes of unequal speed, with prompts that do not fit and memory for some of the sequences only.
 
 Pure draws from the generator that is handed in: what runs without them draw stays as it is.
@@ -12,7 +12,7 @@ from typing import Any, Dict, List
 from edgeserve.sim.scenario import CONTINUOUS, EARLY_EXIT, STATIC
 
 LANGUAGE_MARKS = ("BatchProgress", "CutBatch", "KeepWritten", "ReleaseState")
-"""What must have occurred over a few runs of it, and occurs nowhere else."""
+"""The events that must have occurred over a few runs of it, and occurs nowhere else."""
 
 
 def draw_language(draw: random.Random, table: Dict[str, Any]) -> None:
@@ -112,6 +112,6 @@ def _app(draw: random.Random, table: Dict[str, Any], name: str) -> None:
 
 
 def _is_special(table: Dict[str, Any], model: str) -> bool:
-    """Whether what the model returns belongs to a graph of its own."""
+    """True if what the model returns belongs to a graph of its own."""
     truth = table["truth"].get(model, {})
     return any(key in truth for key in ("routes", "parts", "says", "state", "steps_per_run"))

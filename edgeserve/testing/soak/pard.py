@@ -1,4 +1,4 @@
-"""What a soak run draws for PARD's policies besides what it draws for all: their options, a graph of every kind of
+"""Draws of a soak run for PARD's policies beside those for all: their options, a graph of every kind of
 node, and what requests foretell of themselves (rightly or not).
 
 Pure draws from the generator that is handed in. The other kinds' scenarios do not depend on them: they are drawn for
@@ -71,7 +71,7 @@ def draw_mixed(draw: random.Random, node: Callable[..., Node], own_model: Callab
 
 
 def draw_hints(draw: random.Random, app: Dict[str, Any]) -> Dict[str, Any]:
-    """What the requests of an app say of their parts, routes and steps: at times nothing, at times what comes true, at
+    """The hints of an app's requests on their parts, routes and steps: at times nothing, at times what comes true, at
     times what does not. Few of them wait then, where no request is dropped: ``plan`` judges each by itself in every
     step, and a queue of hundreds makes one run last for minutes."""
     hints: Dict[str, Any] = {}

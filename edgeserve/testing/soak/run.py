@@ -46,8 +46,9 @@ MARKS = tuple(
         if name != "LeaveOut" and name not in LANGUAGE_MARKS
     ]
 )
-"""What must have occurred at least once over a soak: a fault that never happens tests nothing. (Only the policies of
-ensembles leave branches out, and only batches of language models go on when some of their jobs are over.)"""
+"""The events that must have occurred at least once over a soak: a fault that never happens tests nothing. (Only the
+policies of ensembles leave branches out, and only batches of language models go on when some of their jobs are
+over.)"""
 
 
 class SoakResult(NamedTuple):

@@ -160,9 +160,9 @@ def bid_to_measure(job: Job, lane: Lane, board: Board, probe: bool = False) -> B
 
 
 def refusal(request: RequestRecord, board: Board, alone_ns: AloneTime | None = None) -> str | None:
-    """Why a request should be refused at arrival, or None: each of its first nodes must be able to end, on some lane,
-    early enough for the rest (times as in :meth:`Board.earliest_end_ns`). Requests that are answered late anyway are
-    never refused for their deadline."""
+    """The reason why a request should be refused at arrival, or None: each of its first nodes must be able to end, on
+    some lane, early enough for the rest (times as in :meth:`Board.earliest_end_ns`). Requests that are answered late
+    anyway are never refused for their deadline."""
     if request.on_late == "answer":
         return None
     for node in request.app.entries:
@@ -177,7 +177,7 @@ def refusal(request: RequestRecord, board: Board, alone_ns: AloneTime | None = N
 
 
 def droppable(job: Job) -> bool:
-    """Whether a job's request may be given up for its deadline."""
+    """True if a job's request may be given up for its deadline."""
     return job.request.on_late != "answer"
 
 

@@ -151,7 +151,7 @@ class Query:
         self.is_scored = ensemble.score in request.hints
 
     def score_came(self) -> bool:
-        """Whether the request's difficulty has become known since it was last asked."""
+        """True if the request's difficulty has become known since it was last asked."""
         if self.is_scored or self.ensemble.score not in self.request.hints:
             return False
         self.is_scored = True
@@ -206,7 +206,7 @@ class Query:
         return after - (before if before >= self.request.quality_min else 0.0)
 
     def adds(self, subset: int, planned: int) -> bool:
-        """Whether more models than planned would make the answer better: of variants, one in place of the planned."""
+        """True if more models than planned would make the answer better: of variants, one in place of the planned."""
         return not self.ensemble.one_of or self.worth(subset) > self.worth(planned)
 
     def answers(self, bit: int) -> None:

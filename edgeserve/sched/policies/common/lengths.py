@@ -80,11 +80,11 @@ class LearnedLengths:
             self._fit()
 
     def knows(self, declared: float | None) -> bool:
-        """Whether a prediction is more than the assumed length."""
+        """True if a prediction is more than the assumed length."""
         return declared is not None or bool(self._all)
 
     def may_give_up(self) -> bool:
-        """Whether a request may be given up for how long its answer would be."""
+        """True if a request may be given up for how long its answer would be."""
         return len(self._all) >= TRUSTED and self.given_up < GIVEN_UP_MAX
 
     def _fit(self) -> None:

@@ -1,1 +1,1 @@
-"""What several of these policies share and nothing else needs."""
+"""Common pieces of several of these policies."""

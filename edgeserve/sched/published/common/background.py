@@ -10,7 +10,7 @@ from edgeserve.sched.resources.lanes import Lane
 
 
 def must_yield(jobs: Iterable[Job], lane: Lane, board: Board) -> bool:
-    """Whether jobs of one model are background work that may not start on a lane now, not even as the smallest batch:
+    """True if jobs of one model are background work that may not start on a lane now, not even as the smallest batch:
     it could make a critical request late, and none of them has waited for too long."""
     waiting: List[Job] = []
     for job in jobs:

@@ -86,7 +86,7 @@ class Edf(Policy):
         return arbiter.overdue(bids, board.passed_ns, first, board.now_ns, at_ns + gap_ns)
 
     def holds(self, model: str) -> bool:
-        """Whether jobs of a model wait here."""
+        """True if jobs of a model wait here."""
         return self._batches.models[model].count > 0
 
     def queued(self) -> List[Job]:

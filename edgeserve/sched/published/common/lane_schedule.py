@@ -72,7 +72,7 @@ def first_of(bids: Sequence[Bid], lost: Sequence[int], at_ns: int, dispatch_gap_
 
 
 def _rise(lost: int, served: int) -> float:
-    """How many times as dense a batch counts that serves so many jobs of a model which has lost so many."""
+    """The factor on the density of a batch that serves so many jobs of a model which has lost so many."""
     return 1.0 + min(RISE_MAX, lost / (RISE * served))
 
 
@@ -90,7 +90,7 @@ def _by_class(candidate: ModelCandidate) -> bool:
 
 
 def _is_in_time(schedule: List[ModelCandidate], first: ModelCandidate | None, at_ns: int, dispatch_gap_ns: int) -> bool:
-    """Whether all start in time if they run in this order, but ``first`` before all others."""
+    """True if all start in time if they run in this order, but ``first`` before all others."""
     if first is not None:
         at_ns += first.bid.expected_ns + dispatch_gap_ns
     for candidate in schedule:

@@ -48,7 +48,7 @@ def _first(bids: Sequence[Bid], at_ns: int, dispatch_gap_ns: int) -> Bid:
 
 
 def _losses(bids: Sequence[Bid], now: Sequence[float], at_ns: int, dispatch_gap_ns: int) -> List[float]:
-    """For each bid, what all lose by waiting in the best order that begins with it.
+    """The value that all lose, for each bid, by waiting in the best order that begins with it.
 
     When a bid starts depends only on *which* others ran before it, so the best order of the rest follows from those of
     smaller rests: O(n * 2**n) values, not n!. A set of bids is a number, one bit for each. (Losses, not what is

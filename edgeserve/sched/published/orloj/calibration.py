@@ -1,4 +1,4 @@
-"""Whether stated quantiles hold: of the batches that were said to end by a time with 90 %, how many did?
+"""True if stated quantiles hold: of the batches that were said to end by a time with 90 %, how many did?
 
 What is stated is corrected by what happened. After a batch that took longer than stated, the next statements are a
 little later, after one that kept it, a ninth of that earlier (adaptive conformal inference, Gibbs and Candes, 2021):
@@ -17,8 +17,8 @@ QUANTILE = 0.9
 """The quantile that is stated."""
 
 STEP = 0.05
-"""How far one batch moves the factor, in its logarithm: a miss by 4.6 %, a hit by 0.5 %. A shift that makes all batches
-half as long again is made up for by nine of them; at rest the factor trembles by a few percent."""
+"""The distance by which one batch moves the factor, in its logarithm: a miss by 4.6 %, a hit by 0.5 %. A shift that
+makes all batches half as long again is made up for by nine of them; at rest the factor trembles by a few percent."""
 
 FACTOR_MAX = 8.0
 """The factor stays between this and one over it."""

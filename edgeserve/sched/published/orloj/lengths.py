@@ -1,4 +1,4 @@
-"""How long batches of requests of unknown length take: distributions of times alone, by class, and what follows.
+"""Times of batches of requests of unknown length: distributions of times alone, by class, and what follows.
 
 Orloj's model (sections 3 and 4 of the paper): a batch of k requests takes ``c0 + c(k) * max(u)``, where ``u`` is what a
 request's time alone has beyond the fixed part c0. On a machine where a batch costs as much per request as a request
@@ -231,7 +231,7 @@ def _factors(latency: BatchTime, corrections: Mapping[int, float] | None) -> Dic
 
 
 def factor(latency: BatchTime, size: int) -> float:
-    """How many times the part of the smallest batch's time that grows, a batch of this size takes beyond the fixed
+    """The multiple of the part of the smallest batch's time that grows, a batch of this size takes beyond the fixed
     part, as profiled: c(k) of ``fixed + c(k) * u``. Where the profile does not tell, as many as it has jobs."""
     first = latency.sizes[0]
     alone_ns = latency.seeds[first].median_ns - latency.fixed_ns
@@ -241,7 +241,7 @@ def factor(latency: BatchTime, size: int) -> float:
 
 
 class SizeBias:
-    """How much longer batches of each size take than predicted, beyond what chance explains.
+    """The time by which batches of each size take longer than predicted, beyond what chance explains.
 
     The mean ratio of measured to predicted time over the last :data:`BIAS_LEN` batches of a size counts only when it
     is more than three standard errors from one: a law that holds is left alone.

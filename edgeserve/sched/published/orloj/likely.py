@@ -14,7 +14,7 @@ from edgeserve.sched.requests.states import Job
 
 
 class LikelyUtility:
-    """What a bid of uncertain length is expected to deliver: each request counts with its chance to be in time.
+    """The expected value of a bid of uncertain length: each request counts with its chance to be in time.
 
     Like :class:`Utility` otherwise; ``after_ns`` is what follows the bid's own work.
     """

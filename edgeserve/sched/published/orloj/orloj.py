@@ -46,7 +46,7 @@ ESTIMATES = ("own", "common")
 
 
 class ModelJobs:
-    """What the scheduler looks up, per size: expected batch time and score of each class. Made off the critical path,
+    """A table for the scheduler, per size: expected batch time and score of each class. Made off the critical path,
     class by class when one is first met."""
 
     __slots__ = ("lengths", "sizes", "_own", "_rate", "_expected", "_scores")
@@ -294,7 +294,7 @@ class Orloj(Policy):
     def _top_by_steps(
         self, queues: Sequence[Tuple[JobQueue, SlackScore, int]], starts_ns: int, count: int, lane: str
     ) -> List[Job]:
-        """With several deadlines the score is the sum of one per step (Appendix B), which depends on the arrival too:
+        """The score with several deadlines is the sum of one per step (Appendix B), which depends on the arrival too:
         every job is looked at."""
         scored = []
         for queue, score, first in queues:

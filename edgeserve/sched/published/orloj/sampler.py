@@ -32,8 +32,8 @@ do."""
 
 
 class Sample(NamedTuple):
-    """How long one job took alone, in the smallest batch size of its model, on ``lane`` at its present speed. ``hints``
-    are what was known of the job when it was made. ``probed`` is False where it ran alone by itself."""
+    """The time that one job took alone, in the smallest batch size of its model, on ``lane`` at its present speed.
+    ``hints`` are what was known of the job when it was made. ``probed`` is False where it ran alone by itself."""
 
     app: str
     node: str

@@ -110,7 +110,7 @@ class _Walk:
         self.score = score
 
     def order(self) -> Tuple[int, int]:
-        """Of equal scores the lowest goes first."""
+        """The order of equal scores: the lowest goes first."""
         key, seq, _ = self.piece[0][self.index]
         return key, seq
 

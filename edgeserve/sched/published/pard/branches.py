@@ -43,7 +43,7 @@ class Branches:
                     self._seen[node] = deque(maxlen=SEEN_LEN)
 
     def declared(self, node: Node, hints: Mapping[str, float]) -> Routes:
-        """What a request says of the forks from a node on. O(those forks)."""
+        """The hints of a request on the forks from a node on. O(those forks)."""
         return tuple([(fork, _place(hints[hint], fork)) for hint, fork in self._forks[node] if hint in hints])
 
     def observe(self, job: Job) -> None:
@@ -64,7 +64,7 @@ class Branches:
             self._seen[fork].append(taken)
 
     def shares_ppm(self, fork: Node) -> List[int]:
-        """How likely each branch is, in millionths, and last, none of them. Before anything was seen all branches are
+        """The chance of each branch, in millionths, and last, none of them. Before anything was seen all branches are
         alike."""
         seen, count = self._seen[fork], len(fork.succs)
         shares = [(seen.count(place) * count + 1) * PPM // ((len(seen) + 1) * count) for place in range(count)]

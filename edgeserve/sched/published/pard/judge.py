@@ -1,4 +1,4 @@
-"""Whether a request would be late: what PARD, or a rule it is compared with, asks before a job joins a forming batch.
+"""True if a request would be late: what PARD, or a rule it is compared with, asks before a job joins a forming batch.
 
 The rules are those of ``rules.py``; here they meet the numbers of the state planner. The judge holds no queue and drops
 no request: ``pard.py`` acts on what it says.
@@ -53,7 +53,7 @@ class Judge:
         self._first = {node.model for app in apps for node in app.entries}
 
     def refuses(self, job: Job, worker: Worker, starts_ns: int, board: Board) -> bool:
-        """Whether a job must not join a batch that starts at ``starts_ns``. Asked once per module: rules that learn
+        """True if a job must not join a batch that starts at ``starts_ns``. Asked once per module: rules that learn
         from it, or draw lots, do so."""
         module, now = worker.module, board.now_ns
         if self._rule.worst:
@@ -63,7 +63,7 @@ class Judge:
         return self.is_late(job, worker, starts_ns, board)
 
     def is_late(self, job: Job, worker: Worker, starts_ns: int, board: Board) -> bool:
-        """Whether a request would be late, as the rule sees it, in a batch that starts at ``starts_ns``. In time to
+        """True if a request would be late, as the rule sees it, in a batch that starts at ``starts_ns``. In time to
         the nanosecond is in time."""
         return self._excess_ns(job, worker, starts_ns, board) > 0
 
@@ -118,7 +118,7 @@ class Judge:
         return board.now_ns - job.ready_ns - share_ns
 
     def _batch_ns(self, worker: Worker, board: Board) -> int:
-        """How long the forming batch will take: full, or of as many as are there now."""
+        """The time that the forming batch will take: full, or of as many as are there now."""
         if not self.measured:
             return worker.module.times_ns[worker.lane.name]
         latency = board.latency(worker.module.model, worker.lane.name)

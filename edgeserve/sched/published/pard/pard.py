@@ -43,7 +43,7 @@ PROACTIVE = "proactive"
 """Reason of a request that was given up before the module at which it could no longer be in time."""
 
 OPTION_MAX = 2**31
-"""What no number among the options exceeds, where nothing smaller is said."""
+"""The bound on numbers among the options, where nothing smaller is said."""
 
 WAKES_MAX = 4096
 """Alarms kept for batches that form later; a bound for lanes whose plans change all the time."""
@@ -261,8 +261,8 @@ class Pard(Policy):
         return best
 
     def _move_on(self, worker: Worker, board: Board) -> None:
-        """What waits for a lane that is gone, or for a model that is in memory elsewhere (it may never be loaded here
-        again: that one serves), goes to a worker that can run it sooner."""
+        """The requests that wait for a lane that is gone, or for a model that is in memory elsewhere (it may never be
+        loaded here again: that one serves), goes to a worker that can run it sooner."""
         rank = hindrance(worker, board)
         if rank and any(hindrance(other, board) < rank for other in self._workers[worker.module.model]):
             for job in sorted([job for job in worker.jobs() if not job.lane], key=lambda job: job.seq):

@@ -1,4 +1,4 @@
-"""How late the other branches of a request are: one branch need not run for a request that another one makes late.
+"""The lateness of a request's other branches: one branch need not run for a request that another one makes late.
 
 PARD's test of a branch looks along that branch alone; a sibling that waits before a busier module is judged when its
 own batch forms, and until then the quick branch has run for nothing (section 3.5 of the specification). An estimate

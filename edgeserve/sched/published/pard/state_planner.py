@@ -49,7 +49,7 @@ MRPS = 10**12
 
 
 class LoadFactor:
-    """Whether the requests with the most time left go first: ``high``. One per module."""
+    """True if the requests with the most time left go first: ``high``. One per module."""
 
     __slots__ = ("high", "_hbf_from_ppm", "_lbf_from_ppm", "_instant", "_rates", "_jumps")
 
@@ -134,9 +134,9 @@ class Module:
         fixed_ns: Mapping[str, int] | None = None,
         counted_ppm: Mapping[str, int] | None = None,
     ) -> None:
-        """How long a full batch takes on each lane, ``fixed_ns`` of it for any inputs, and which lanes are up. Where
-        batches count as those that ran, ``alone_ns`` are the times of the smallest, which stand in while none has: a
-        module that drops everything must be tried again."""
+        """The time that a full batch takes on each lane, ``fixed_ns`` of it for any inputs, and which lanes are up.
+        Where batches count as those that ran, ``alone_ns`` are the times of the smallest, which stand in while none
+        has: a module that drops everything must be tried again."""
         fixed_ns, counted_ppm = fixed_ns or {}, counted_ppm or {}
         self.times_ns = dict(times_ns)
         stated = times_ns if alone_ns is None else alone_ns
@@ -326,7 +326,7 @@ def models_of(apps: Sequence[App]) -> List[str]:
 
 
 def paths_behind(apps: Sequence[App]) -> Dict[Node, int]:
-    """How many paths lead from each node to an end of its graph."""
+    """The number of paths that lead from each node to an end of its graph."""
     count: Dict[Node, int] = {}
     for app in apps:
         for node in reversed(app.nodes):  # successors first

@@ -1,4 +1,4 @@
-"""How long a request will wait for batches to start, in the modules that are still before it: PARD's ``w``.
+"""The time that a request will wait for batches to start, in the modules that are still before it: PARD's ``w``.
 
 The wait of a request in a forming batch lasts until the batch before it ends. ``w`` is a low quantile of the sum of
 these waits over a path: a pessimist's sum would drop requests that could have been in time. Three estimators (section

@@ -1,4 +1,4 @@
-"""How much more or less than usual a request is to do, as its hints say (section 9.2 of the specification): those
+"""The work of a request beside a usual one, as its hints say (section 9.2 of the specification): those
 that it declared, and those that its earlier nodes said of it or of one part.
 
 ``NODE.work``, or ``work`` for every node, is relative to the usual 1.0 and scales the part of a batch's time that grows
@@ -18,7 +18,7 @@ from edgeserve.units import PPM
 
 
 class DeclaredWork:
-    """What requests to some apps declare. Immutable."""
+    """The hints that requests to some apps declare. Immutable."""
 
     __slots__ = ("_behind",)
 
@@ -32,16 +32,17 @@ class DeclaredWork:
                 self._behind[node] = tuple(behind)
 
     def over_usual_ppm(self, job: Job) -> int:
-        """How much more work than usual a job is, in millionths of the usual: -1,000,000 is none at all."""
+        """The work of a job beyond the usual, in millionths of the usual: -1,000,000 is none at all."""
         hints = job.hints
         return _over_usual_ppm(hints, job.node.name) if hints else 0
 
     def of_batch_ns(self, jobs: Iterable[Job], each_ns: int) -> int:
-        """How much longer (shorter: below 0) these jobs make their batch; ``each_ns`` is what a usual one adds."""
+        """The time by which these jobs make their batch longer (shorter: below 0); ``each_ns`` is what a usual one
+        adds."""
         return sum([self.over_usual_ppm(job) for job in jobs]) * each_ns // PPM
 
     def behind_ns(self, job: Job, modules: Mapping[str, Module]) -> Dict[Node, int]:
-        """How much longer than usual the modules behind a job's own take for its request. O(nodes behind)."""
+        """The time by which the modules behind a job's own take longer than usual for its request. O(nodes behind)."""
         hints = job.hints
         found: Dict[Node, int] = {}
         if hints:

@@ -63,12 +63,12 @@ class Worker:
 
 
 def is_usable(lane: Lane) -> bool:
-    """Whether a lane is up and answers."""
+    """True if a lane is up and answers."""
     return lane.up and not lane.hung
 
 
 def hindrance(worker: Worker, board: Board) -> int:
-    """What keeps a worker from running a job: 0 nothing but its other jobs, 1 its model is not in memory, 2 its lane
+    """The obstacle between a worker and a job: 0 nothing but its other jobs, 1 its model is not in memory, 2 its lane
     is gone."""
     return int(not board.is_resident(worker.module.model, worker.lane)) if is_usable(worker.lane) else 2
 

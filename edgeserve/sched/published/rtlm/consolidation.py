@@ -13,7 +13,7 @@ RULES: Final[Tuple[str, ...]] = ("seed", "and", "or", "none")
 
 
 def window_len(b: float, batch: int) -> int:
-    """How many tasks are looked at for a batch: floor(b * C), at least a batch."""
+    """The number of tasks that are looked at for a batch: floor(b * C), at least a batch."""
     return max(batch, math.floor(b * batch))
 
 

@@ -65,14 +65,14 @@ def spared_ns(steps: float, main: MainLane) -> float:
 
 
 def slowed_ns(own_ns: float, share: float, measured_share: float) -> float:
-    """What takes ``own_ns`` by the times that were measured while a lane's threads got ``measured_share`` of the
-    processor, now that they would get ``share``. Never less than measured: that the processor is less busy than it was
-    shows in the times soon enough."""
+    """The time of work that takes ``own_ns`` by the times that were measured while a lane's threads got
+    ``measured_share`` of the processor, now that they would get ``share``. Never less than measured: that the processor
+    is less busy than it was shows in the times soon enough."""
     return own_ns * max(1.0, measured_share / share)
 
 
 def goes_off(steps: float, tau: float, side_ends_ns: float, main: MainLane) -> bool:
-    """Whether a task should run on the side lane, where it would end at ``side_ends_ns``: it is long, and it ends
+    """True if a task should run on the side lane, where it would end at ``side_ends_ns``: it is long, and it ends
     there before it would on the main lane, plus what the others there are spared."""
     return steps > tau and side_ends_ns < main_ends_ns(steps, main) + spared_ns(steps, main)
 

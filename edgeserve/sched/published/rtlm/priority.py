@@ -16,7 +16,7 @@ Key = Tuple[float, int, int]
 
 
 class Task(NamedTuple):
-    """What an order knows of a task: predicted ``steps`` of its answer, when it arrived, its priority point (a
+    """The facts of a task that an order uses: predicted ``steps`` of its answer, when it arrived, its priority point (a
     deadline), and the number that breaks ties."""
 
     steps: float
@@ -26,7 +26,7 @@ class Task(NamedTuple):
 
 
 class PriorityParameters(NamedTuple):
-    """What an order is computed with: the time, nanoseconds per output token, ``tau`` (the length above which answers
+    """The parameters of an order: the time, nanoseconds per output token, ``tau`` (the length above which answers
     count as long), ``alpha`` (the weight of the length)."""
 
     now_ns: int
@@ -39,7 +39,7 @@ EPS_NS: Final = 50_000_000
 """Slack below this counts as this: overdue tasks are ordered by length alone."""
 
 WEIGHT: Final = 0.95
-"""How much of a task's weight its predicted length takes at ``tau`` (with ``alpha`` = 1)."""
+"""The part of a task's weight that its predicted length takes at ``tau`` (with ``alpha`` = 1)."""
 
 WEIGHT_MIN: Final = 0.05
 """The weight of a task whose predicted length is ``tau`` or more: all of these go in order of arrival."""
@@ -53,7 +53,7 @@ def linear(task: Task, parameters: PriorityParameters) -> Key:
 
 
 def fifo(task: Task, parameters: PriorityParameters) -> Key:
-    """In order of arrival."""
+    """First come, first served: the order of arrival."""
     return 0.0, task.arrival_ns, task.seq
 
 

@@ -1,4 +1,4 @@
-"""What ``rtlm`` keeps: the tasks that wait or run, by model, and what answers taught of their lengths.
+"""The tables of ``rtlm``: the tasks that wait or run, by model, and what answers taught of their lengths.
 
 A *task* here is a job with the predicted length of its answer. Knows no lane and no clock.
 """
@@ -116,7 +116,7 @@ class ModelTasks:
 
 
 class Learnt:
-    """What finished answers taught, by app and node."""
+    """The lengths that finished answers taught, by app and node."""
 
     __slots__ = ("_corrects", "_default", "_lengths")
 
@@ -126,7 +126,7 @@ class Learnt:
         self._lengths: Dict[Tuple[str, str], LearnedLengths] = {}
 
     def of(self, job: Job) -> LearnedLengths:
-        """What is known of the answers of a job's node."""
+        """The known lengths of answers of a job's node."""
         return self.of_node(job.request.app.name, job.node.name)
 
     def of_node(self, app: str, node: str) -> LearnedLengths:

@@ -51,13 +51,13 @@ STEPS: Final = 64.0
 """Assumed length while nothing is known, in steps."""
 
 PREFILL_STEPS: Final = 2.0
-"""What reading a question costs where nothing was measured, in steps (RT-LM's models)."""
+"""The cost of reading a question where nothing was measured, in steps (RT-LM's models)."""
 
 TAU_SHARE: Final = 0.9
 """An answer is long that is longer than this quantile of the predicted ones (RT-LM, Section IV)."""
 
 KEEP: Final = 0.8
-"""Of a mean, at each new number."""
+"""The weight of each new number in a mean."""
 
 PROMISED: Final = 0.9
 """A deadline that would do is one by which an answer has ended with this chance, by how long such answers are."""
@@ -66,7 +66,7 @@ FEW: Final = 8
 """The first of a queue are found without sorting all of it where it is so many times as long."""
 
 ONE_STEP: Final = Lognormal(0.0, 0.0)
-"""What a job of a model is that makes no steps, as far as is known."""
+"""The known work of a job whose model makes no steps."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -168,9 +168,9 @@ class Rtlm(Policy):
         return job.request.arrival_ns + round(self._own_options.phi_ms * NS_PER_MS * max(0.0, tokens))
 
     def expected_end(self, request: RequestRecord, job: Job | None, board: Board) -> ExpectedEnd | None:
-        """Of an app of one node, by how long the answer is at most with the chance :data:`PROMISED`, in steps that it
-        shares with as many others as run at once. While nothing is known of a model of sequences, by the length that is
-        assumed then."""
+        """The end of an app of one node, by how long the answer is at most with the chance :data:`PROMISED`, in steps
+        that it shares with as many others as run at once. While nothing is known of a model of sequences, by the length
+        that is assumed then."""
         found = super().expected_end(request, job, board)
         if found is None or not request.app.simple:
             return found
@@ -255,7 +255,7 @@ class Rtlm(Policy):
     # --- once per step ------------------------------------------------------------------------------------------------
 
     def plan(self, board: Board) -> None:
-        """What was gathered becomes visible; what cannot be in time is given up."""
+        """Make visible what was gathered, and give up what cannot be in time."""
         for seq in [seq for seq, (at_ns, _) in self._gathered.items() if at_ns <= board.now_ns]:
             self._enqueue(self._gathered.pop(seq)[1], board)
         for tasks in self._models.values():
@@ -429,7 +429,7 @@ class Rtlm(Policy):
     # --- offloading ---------------------------------------------------------------------------------------------------
 
     def _is_side(self, model: str, lane: Lane, board: Board) -> bool:
-        """Whether a lane takes tasks of a model only by the rule of offloading."""
+        """True if a lane takes tasks of a model only by the rule of offloading."""
         if self._own_options.side_lanes:
             return lane.name in self._own_options.side_lanes
         lanes = board.lanes_of(model)
@@ -474,7 +474,7 @@ class Rtlm(Policy):
     def _worth_sending(
         self, tasks: ModelTasks, fresh: List[Waiting], lane: Lane, mains: Sequence[Lane], board: Board
     ) -> List[Waiting]:
-        """Of the fresh tasks in the order of the main lanes, those that belong on this side lane. A lane whose
+        """The fresh tasks, in the order of the main lanes, that belong on this side lane. A lane whose
         processor is busy ends later by as much, and one whose device has little memory left takes none. O(tasks)."""
         latency = board.latency(tasks.model, lane.name)
         share, measured_share = self._share_of(tasks.model, lane, board)

@@ -1,4 +1,4 @@
-"""What a batch of answers delivers whose requests end one after the other."""
+"""The value of a batch of answers whose requests end one after the other."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from edgeserve.sched.requests.worth import worth_ns
 
 
 class EachUtility:
-    """What a batch delivers whose requests end one after the other, as a function of when it starts: each request
+    """The value of a batch whose requests end one after the other, as a function of when it starts: each request
     counts with the chance that its answer is whole in time. One that is answered late anyway counts as in
     :class:`~edgeserve.sched.policies.common.bidding.Utility`, with its expected end, and so does one of a stream.
     ``around_ns``: what passes before the first step, and after the last until requests end."""
@@ -46,7 +46,7 @@ class EachUtility:
 
 
 def _share(waiting: Waiting) -> float:
-    """What a request is worth beside its ``cost_share_ns``, which counts the steps that it declares, or one: the steps
+    """The worth of a request beside its ``cost_share_ns``, which counts the steps that it declares, or one: the steps
     that its answer is believed to need."""
     request = waiting.job.request
     return waiting.steps / max(1, int(request.hints.get("steps", 1))) if request.app.simple else 1.0

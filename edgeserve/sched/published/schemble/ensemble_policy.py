@@ -1,4 +1,4 @@
-"""What the policies of ensembles share: who waits, what has begun, when a request has enough, and the bids.
+"""Common pieces of the policies of ensembles: who waits, what has begun, when a request has enough, and the bids.
 
 Requests of apps that are ensembles (``policies/common/ensembles.py``) wait until the models that they get are named;
 everything else that these policies are asked to run, they run as ``edf`` does. What differs between them is who chooses
@@ -33,19 +33,19 @@ OVERLOADED = "overloaded"
 """Reason of a request whose models' lanes are taken until its deadline, though alone it would be in time."""
 
 MARGIN_NS: Final = 200_000
-"""How long before the last moment models are to end, besides what the loop wakes late."""
+"""The time before the last moment at which models are to end, besides what the loop wakes late."""
 
 FORCED_WAIT_NS = 10_000_000_000
-"""How long a request that is answered however late waits at most before its models are looked at again."""
+"""The time that a request that is answered however late waits at most before its models are looked at again."""
 
 CELL_NS = 150
-"""What one cell of a plan takes, interpreted (``research/results/bench_planner.json``): charged in simulations."""
+"""The time of one cell of a plan, interpreted (``research/results/bench_planner.json``): charged in simulations."""
 
 ASKED_CELLS = 80
-"""What one request of a local problem costs before its plan at least, in cells."""
+"""The least cost of one request of a local problem before its plan, in cells."""
 
 OPTION_CELLS = 11
-"""What one of its options costs, in cells."""
+"""The cost of one of its options, in cells."""
 
 EVERY_SUBSET = 6
 """Waiting models up to which a request is offered every subset of them. Of more, 1,023 of ten, the plan would take
@@ -189,7 +189,7 @@ class EnsemblePolicy(Policy):
             self._plain.on_gone(job, board)
 
     def _is_lead(self, job: Job) -> bool:
-        """Whether a job is of a node before the models, or beside them."""
+        """True if a job is of a node before the models, or beside them."""
         ensemble = self._ensembles.get(job.request.app.name)
         return ensemble is not None and not job.part and job.node.name in ensemble.before
 
@@ -232,7 +232,7 @@ class EnsemblePolicy(Policy):
             self._is_stale = True
 
     def _of(self, jobs: Iterable[Job]) -> List[Tuple[Query, int, Job]]:
-        """Those of the jobs that are models of open queries."""
+        """The jobs that are models of open queries."""
         found = []
         for job in jobs:
             query = self._queries.get(job.request.id)
@@ -356,7 +356,7 @@ class EnsemblePolicy(Policy):
         self._is_stale = True
 
     def _why_late(self, query: Query, board: Board) -> str:
-        """Why a request cannot be in time: by the estimates of its models, or by what is on their lanes."""
+        """The reason why a request cannot be in time: by the estimates of its models, or by what is on their lanes."""
         fastest_ns = min([_alone_ns(node.model, board) for node in query.ensemble.nodes])
         slow = query.request.arrival_ns + fastest_ns > query.due_ns
         return CANNOT_MAKE_DEADLINE if slow else OVERLOADED
@@ -529,7 +529,7 @@ class EnsemblePolicy(Policy):
 
 
 def _may_end(query: Query, ends: Sequence[int], places: NodePlaces) -> bool:
-    """Whether any of the models of a request that wait, of which there must be one, could still end in time."""
+    """True if any of the models of a request that wait, of which there must be one, could still end in time."""
     numbers = places.numbers[query.ensemble.app.name]
     return min([ends[numbers[bit]] for bit in query.jobs]) <= query.due_ns
 

@@ -1,4 +1,4 @@
-"""Where an ensemble's models run: lanes that only one model uses, replicas, and lanes that several models share.
+"""The placement of an ensemble's models: lanes that only one model uses, replicas, and lanes that several models share.
 
 Turns the board's lanes into the places of a local problem (``problem.py``). Reads the board and changes nothing.
 """
@@ -64,7 +64,7 @@ class NodePlaces:
         return self.numbers[query.ensemble.app.name][bit]
 
     def may_start(self, board: Board) -> bool:
-        """Whether some lane would take a work now."""
+        """True if some lane would take a work now."""
         return any(lane.accepts(board.now_ns) for lanes in self._lanes for lane in lanes)
 
     def problem(self, board: Board, backlog_ns: Mapping[int, int]) -> Lanes:

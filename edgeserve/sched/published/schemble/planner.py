@@ -28,7 +28,8 @@ CELLS_MAX: Final = 20_000
 """Cells of one plan by default: 4 ms of an interpreted core."""
 
 EXACT, BOUNDED, GREEDY = "exact", "bounded", "greedy"
-"""How a plan was found: exactly; by the greedy plans, since the bound on cells was met; or greedily on purpose."""
+"""The way in which a plan was found: exactly; by the greedy plans, since the bound on cells was met; or greedily on
+purpose."""
 
 Layer = Dict[int, int]
 
@@ -201,7 +202,7 @@ def marginal_greedy(packed: Packed) -> Plan:
 
 
 def _offers(index: int, version: int, has: Tuple[int, int, int, int], row: Row, sizes: Dict[int, int]) -> List[Offer]:
-    """What a request could have instead: larger subsets, by gain per model that is added."""
+    """The alternatives of a request: larger subsets, by gain per model that is added."""
     own, least = has[0], has[3]
     found: List[Offer] = []
     for place, option in enumerate(row):
@@ -217,7 +218,7 @@ def _offers(index: int, version: int, has: Tuple[int, int, int, int], row: Row, 
 def _fit_behind(
     chosen: Sequence[Tuple[int, int, int, int]], ahead: Sequence[int], index: int, added: int, guard: int
 ) -> bool:
-    """Whether those behind a request still fit when it adds so much more to the load."""
+    """True if those behind a request still fit when it adds so much more to the load."""
     for place in range(index + 1, len(chosen)):
         later = chosen[place]
         if later[0] and (later[2] - ahead[place] - added) & guard != guard:

@@ -24,11 +24,11 @@ Row = List[Tuple[int, int, int, int]]
 """The options of one request: a subset, what it adds to the load, its bound, its reward; see :class:`Packed`."""
 
 Form = Tuple[int, int, int, int, Tuple[int, ...]]
-"""What is alike in the options of all requests that name the same subsets; see :func:`_forms`."""
+"""The common part of the options of all requests that name the same subsets; see :func:`_forms`."""
 
 
 class Lanes(NamedTuple):
-    """Where the models run. ``lane_of[k]`` is the place of model k, ``times_ns[k]`` how long one batch of it takes,
+    """The placement of models. ``lane_of[k]`` is the place of model k, ``times_ns[k]`` how long one batch of it takes,
     ``sizes[k]`` how many requests are in it (1 without batching). ``free_ns[p]`` are the times at which the lanes of
     place p are free, committed work included: several lanes are replicas of each other. A place with one model counts
     its batches; models that share a place add up their times."""
@@ -85,7 +85,7 @@ class Packed(NamedTuple):
 
 
 def fits(lanes: Lanes, asked: Sequence[AskedRequest], subsets: Sequence[int]) -> bool:
-    """Whether every request's models end by its deadline, in the order given."""
+    """True if every request's models end by its deadline, in the order given."""
     packed = pack(lanes, asked)
     load = 0
     for row, subset in zip(packed.rows, subsets):
@@ -146,7 +146,7 @@ class Field:
             self._late_ns += max(times) * (len(self._free_ns) - 1) // 2
 
     def cap(self, due_ns: int) -> int:
-        """What the place can do by a deadline: requests, or nanoseconds where models share the place."""
+        """The capacity of the place until a deadline: requests, or nanoseconds where models share the place."""
         total = 0
         for free_ns in self._free_ns:
             if due_ns > free_ns:
@@ -183,7 +183,8 @@ def _forms(subsets: Sequence[int], lanes: Lanes, fields: Sequence[Field]) -> Lis
 
 
 def _row(options: Sequence[ModelChoice], forms: Sequence[Form], lacks: Sequence[int], guard: int) -> Row:
-    """What a request may be given. ``lacks``: of each place, what its deadline leaves of the field, less than all."""
+    """The subsets that a request may be given. ``lacks``: of each place, what its deadline leaves of the field, less
+    than all."""
     kept: Row = []
     for at, subset, packed, bound, places in forms:
         reward = options[at].reward

@@ -97,7 +97,7 @@ class Schemble(EnsemblePolicy):
                     break  # committed for another idle model: this one runs it too
 
     def _per_ns(self, query: Query, lanes: Lanes, places: NodePlaces) -> float:
-        """What a nanosecond of a model costs: the time of all of them ``price`` of an answer."""
+        """The cost of a nanosecond of a model: the time of all of them ``price`` of an answer."""
         total_ns = sum([lanes.times_ns[index] for index in places.numbers[query.ensemble.app.name]])
         return self._own_options.price / total_ns
 
@@ -122,7 +122,7 @@ class Schemble(EnsemblePolicy):
         return places.planner.plan(lanes, asked)
 
     def _taking(self, queries: List[Query]) -> List[int]:
-        """In which order requests take what they like best."""
+        """The order in which requests take what they like best."""
         places = list(range(len(queries)))
         if self._own_options.order == "fifo":
             places.sort(key=lambda place: (queries[place].request.arrival_ns, queries[place].request.id))
