@@ -228,7 +228,7 @@ runtime = edgeserve.Runtime(
         (["doctor", "app.py:runtime", "--quick"], None, "app.py:runtime: 1 app, 1 model"),
         (["profile", "app.py:runtime", "--no-machine", "--seconds", "0.05"], 0, "scale on cpu0"),
         (["bench", "app.py:runtime", "--app", "focus"], 2, "ipc://bus"),
-        (["front", "frigate", "app.py:runtime"], 2, "[front.frigate]"),
+        (["front", "frigate", "app.py:runtime"], 2, "--app"),
     ],
 )
 def test_every_command_that_takes_a_configuration_takes_a_program(

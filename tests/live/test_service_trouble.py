@@ -87,7 +87,7 @@ def manager(folder: Path) -> Iterator[FakeManager]:
 def edge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     onnx_models.linear(str(tmp_path))
     (tmp_path / "edge.toml").write_text(EDGE)
-    monkeypatch.setattr(startup, "LOOK_S", 0.005)
+    monkeypatch.setattr(startup, "LOOK_NS", 5_000_000)
     with trt_worlds.world(monkeypatch, "8.6"):
         yield str(tmp_path / "edge.toml")
 

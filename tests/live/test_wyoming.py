@@ -560,7 +560,7 @@ def test_the_command_is_found_serves_and_ends_on_a_signal(runtime):
     process = subprocess.Popen(
         [*command, "--listen", "127.0.0.1:0", "--zeroconf", "cellar"], stderr=subprocess.PIPE, text=True
     )
-    port = int(re.search(r"ready on tcp://127.0.0.1:(\d+): asr hear", process.stderr.readline()).group(1))
+    port = int(re.search(r"ready on tcp://127.0.0.1:(\d+)", process.stderr.readline()).group(1))
     network = zeroconf.Zeroconf(interfaces=["127.0.0.1"])
     zeroconf.ServiceBrowser(network, "_wyoming._tcp.local.", Listener())
     try:

@@ -119,10 +119,7 @@ class Holds:
             models = [
                 node.model
                 for node in app.entries
-                if any(
-                    lane.waits and state.latency[node.model, lane.name].size_max > 1
-                    for lane in state.lanes_of[node.model]
-                )
+                if any(state.latency[node.model, lane.name].size_max > 1 for lane in state.lanes_of[node.model])
             ]
             if models:
                 self._known[app.name] = OrderedDict()
@@ -256,7 +253,7 @@ class Holds:
 
     def _may_wait(self, lane: Lane, bid: Bid, bids: Sequence[Bid], now: int) -> bool:
         """True if a wait of the lane would delay the bid's own requests alone."""
-        if not lane.waits or lane.works or bid.model not in self._clients_of:
+        if lane.works or bid.model not in self._clients_of:
             return False
         for competing in bids:
             if competing is not bid and not competing.is_background:

@@ -99,7 +99,6 @@ class Lane:
     hang_ns: int = 30_000 * NS_PER_MS  # how long after its expected end the work at its head may return
     copy: bool = False
     depth: int = 1
-    waits: bool = True  # it may wait for clients that were just answered (``sched/core/holds.py``)
     threads: int = 1  # of a processor, which run its batches
     nice: int = 0  # how far they yield to all others
     works: Deque[Work] = field(default_factory=deque)
