@@ -288,7 +288,8 @@ class OnnxEngine(Engine):
         path = model_path(self._model, self._directory)
         network: Model = path
         if self._image is not None:
-            network, _ = prepared_model(path, self._image, f"model {self._name!r}", self._asked[0][0] == "cpu")
+            on_cpu = self._asked[0][0] == PROVIDER_NAMES["cpu"]
+            network, _ = prepared_model(path, self._image, f"model {self._name!r}", on_cpu)
         packed = self.loaded_ports().pack(Batch([item] * size, size))
         for error in packed.failed.values():
             raise error

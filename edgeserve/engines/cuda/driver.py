@@ -70,6 +70,9 @@ def is_available() -> bool:
         return False
 
 
+GREEN_SINCE = 12, 5
+"""CUDA's release whose green contexts have streams, and several groups of multiprocessors: 12.4 has contexts alone."""
+
 GREEN_MEND = (
     "a share of the multiprocessors needs a driver of CUDA 12.5 or later and its binding (pip install "
     "'edgeserve-runtime[gpu]'), on a GPU that can be parted; leave [lane.NAME] sms out, or order lanes by priority"
@@ -150,11 +153,13 @@ class Driver:
         green contexts."""
         if not hasattr(self._cu, "cuGreenCtxStreamCreate"):
             raise EngineError(f"this binding of CUDA has no green contexts; {GREEN_MEND}")
+        if self.version() < GREEN_SINCE:
+            raise EngineError(f"this driver is of CUDA {'.'.join(map(str, self.version()))}; {GREEN_MEND}")
         kind = self._cu.CUdevResourceType.CU_DEV_RESOURCE_TYPE_SM
         try:
             whole = self._call("cuDeviceGetDevResource", self._device(index), kind)
             groups, count, _ = self._call("cuDevSmResourceSplitByCount", whole.sm.smCount, whole, 0, 1)
-        except (CudaError, RuntimeError) as error:  # the binding raises the latter for a call that the driver lacks
+        except CudaError as error:
             raise EngineError(f"{error}; {GREEN_MEND}") from error
         return [Group(each, int(each.sm.smCount)) for each in groups[: int(count)]]
 

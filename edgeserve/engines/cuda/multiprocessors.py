@@ -1,4 +1,4 @@
-"""A lane's own multiprocessors: ``[lane.NAME] sms``, by CUDA's green contexts (driver of CUDA 12.4 and later).
+"""A lane's own multiprocessors: ``[lane.NAME] sms``, by CUDA's green contexts (driver of CUDA 12.5 and later).
 
 A device's multiprocessors come in groups of its smallest size (2 to 8, by generation). They are split once for the
 process, since CUDA does not split a part again; a lane takes as many groups as its number needs. Kernels of its streams

@@ -127,8 +127,8 @@ class LaneContexts:
         """Layer -> its nanoseconds in one run of the batch, in the mean of ``runs``. Until the end of the lane its
         contexts tell no more: the profiler stays, and graphs have none."""
         loaded = self.loaded
-        context = self._contexts[self._size_for(batch)][-1]
         run_batch(TensorrtSession(self), batch)  # its inputs lie in the slot now
+        context = self._contexts[self._size_for(batch)][-1]  # which it ran in
         recorder, slot = layer_recorder(loaded.library), self._slots[self._next - 1]
         with loaded.device.current():
             context.context.profiler = recorder

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 
 pytest.importorskip("onnx", reason="the onnx package makes the test models; pip install -e '.[test]'")
@@ -15,6 +16,8 @@ import trt_worlds
 from edgeserve.cli import main
 from edgeserve.commands.layers import layer_times
 from edgeserve.config.loading import load_config
+from edgeserve.config.schema import ModelConfig
+from edgeserve.engines import make_engine
 from edgeserve.errors import EngineError
 
 TOML = """
@@ -61,6 +64,25 @@ def test_each_layer_is_told_with_its_share(engine, kind, options, tmp_path, monk
     times = [took_ns for name, took_ns in told["layers_ns"].items() if "AveragePool" in name]
     assert times and min(told["layers_ns"].values()) >= 0 and max(times) > 0
     assert not (tmp_path / "profiles").exists()
+
+
+def test_layers_are_timed_in_the_shapes_of_the_item(tmp_path, monkeypatch):
+    onnx_models.pooled(str(tmp_path))
+    options = {"plans": "plans", "ranges": {"x": [[1, 2], [1, 8], [1, 16]]}}
+    model = ModelConfig(name="m", engine="tensorrt", file="pooled.onnx", shapes={"x": (1, 8)}, options=options)
+    with trt_worlds.world(monkeypatch, "10.3") as cuda:
+        info = trt_worlds.new_lane()
+        engine = make_engine(model, [info], str(tmp_path))
+        engine.load()
+        engine.open(info)
+        usual, longer = (
+            sum(took_ns for _, took_ns in engine.layer_times(info, {"x": np.zeros((1, length), np.float32)}, 1))
+            for length in (8, 16)
+        )
+        engine.unload()
+        trt_worlds.close(info)
+        assert cuda.leaks() == []
+    assert longer == 2 * usual
 
 
 def test_an_engine_that_cannot_tell_says_so(tmp_path):

@@ -147,6 +147,15 @@ def test_networks_of_other_forms(tmp_path, dims, kind, opset, extra):
         assert np.abs(answer - in_numpy(item, form_of(**extra, layout=layout))).max() * 255 <= 1
 
 
+def test_the_layers_that_are_timed_are_those_that_run(tmp_path):
+    seen(tmp_path)
+    engine = make_engine(config(**{"from": list(SIZE)}), [LaneInfo()], str(tmp_path))
+    engine.load()
+    names = [name for name, _ in engine.layer_times(LaneInfo(), engine.example(), 1)]
+    engine.unload()
+    assert any("DequantizeLinear" in name for name in names), "frames of the network's size stay uint8 on a CPU"
+
+
 def test_inner_graphs_read_the_prepared_image(tmp_path):
     """A branch of an ``If`` may read the network's input without naming it among its own."""
     branches = [

@@ -71,6 +71,11 @@ def test_a_gpu_that_cannot_be_parted_says_so(double):
     assert caught.value
 
 
+def sms(count):
+    """A resource of the binding."""
+    return types.SimpleNamespace(sm=types.SimpleNamespace(smCount=count))
+
+
 @pytest.mark.parametrize("has", ["nothing", "no driver for it"])
 def test_a_binding_or_a_driver_without_green_contexts_says_what_is_needed(has):
     binding = types.SimpleNamespace(
@@ -79,10 +84,13 @@ def test_a_binding_or_a_driver_without_green_contexts_says_what_is_needed(has):
     if has == "no driver for it":
 
         def missing(*arguments):
-            raise RuntimeError('Function "cuDeviceGetDevResource" not found')
+            raise RuntimeError('Function "cuGreenCtxStreamCreate" not found')
 
-        binding.cuGreenCtxStreamCreate = binding.cuDeviceGetDevResource = missing
+        binding.cuGreenCtxStreamCreate = missing
+        binding.cuDriverGetVersion = lambda: (0, 12040)
         binding.cuDeviceGet = lambda index: (0, index)
+        binding.cuDeviceGetDevResource = lambda device, kind: (0, sms(8))
+        binding.cuDevSmResourceSplitByCount = lambda groups, whole, flags, least: (0, [sms(4)] * 2, 2, sms(0))
         binding.CUdevResourceType = types.SimpleNamespace(CU_DEV_RESOURCE_TYPE_SM=1)
     with pytest.raises(EngineError, match=r"needs a driver of CUDA 12.5 or later .*leave \[lane.NAME\] sms out"):
         Driver(binding).split_multiprocessors(0)
@@ -92,18 +100,16 @@ def test_the_binding_is_called_as_it_is_documented():
     """cuda-bindings 12.5 to 13: a call gives its status and what it returns, in order."""
     called = []
 
-    def part(count):
-        return types.SimpleNamespace(sm=types.SimpleNamespace(smCount=count))
-
     def split(groups, whole, flags, least):
         called.append(("split", groups, flags, least))
-        return 0, [part(8)] * 16 + [part(0)] * (groups - 16), 16, part(4)
+        return 0, [sms(8)] * 16 + [sms(0)] * (groups - 16), 16, sms(4)
 
     names = types.SimpleNamespace
     binding = names(
         cuInit=lambda flags: (0,),
+        cuDriverGetVersion=lambda: (0, 12050),
         cuDeviceGet=lambda index: (0, index),
-        cuDeviceGetDevResource=lambda device, kind: (0, part(132)),
+        cuDeviceGetDevResource=lambda device, kind: (0, sms(132)),
         cuDevSmResourceSplitByCount=split,
         cuDevResourceGenerateDesc=lambda resources, count: called.append(("describe", len(resources), count))
         or (0, "d"),
