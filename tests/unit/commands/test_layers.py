@@ -12,12 +12,14 @@ pytest.importorskip("onnxruntime", reason="the double computes with onnxruntime;
 
 import onnx_models
 import trt_worlds
+from onnx import TensorProto, helper
 
 from edgeserve.cli import main
 from edgeserve.commands.layers import layer_times
 from edgeserve.config.loading import load_config
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines import make_engine
+from edgeserve.engines.base import LaneInfo
 from edgeserve.errors import EngineError
 
 TOML = """
@@ -92,3 +94,34 @@ def test_an_engine_that_cannot_tell_says_so(tmp_path):
     )
     with pytest.raises(EngineError, match="engine 'synthetic' does not time layers; engines 'onnx' and 'tensorrt' do"):
         layer_times(load_config(str(file)), "m", "l", 1)
+
+
+def test_a_layer_within_a_loop_counts_each_time_it_runs(tmp_path):
+    kind, shape = onnx_models.FLOAT, [1, 256]
+    body = helper.make_graph(
+        [helper.make_node("MatMul", ["s", "w"], ["t"], name="inner"), helper.make_node("Identity", ["c"], ["d"])],
+        "body",
+        [
+            helper.make_tensor_value_info("i", TensorProto.INT64, []),
+            helper.make_tensor_value_info("c", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("s", kind, shape),
+        ],
+        [helper.make_tensor_value_info("d", TensorProto.BOOL, []), helper.make_tensor_value_info("t", kind, shape)],
+    )
+
+    def inner_ns(turns):
+        onnx_models.save(
+            str(tmp_path),
+            "looped",
+            [helper.make_node("Loop", ["n", "on", "x"], ["y"], body=body)],
+            [("x", kind, shape)],
+            [("y", kind, shape)],
+            [("n", np.array(turns)), ("on", np.array(True)), ("w", np.zeros((256, 256), np.float32))],
+        )
+        engine = make_engine(ModelConfig(name="m", engine="onnx", file="looped.onnx"), [LaneInfo()], str(tmp_path))
+        engine.load()
+        times = dict(engine.layer_times(LaneInfo(), engine.example(), 1))
+        engine.unload()
+        return times["inner (MatMul)"]
+
+    assert inner_ns(100) > 10 * inner_ns(1)
