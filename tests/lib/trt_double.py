@@ -180,12 +180,13 @@ class ICudaEngine:
         return self._trt["IRuntimeConfig"](self)
 
     def create_execution_context(self, strategy: Any = None) -> Any:
+        cache = None
         if isinstance(strategy, self._trt["IRuntimeConfig"]):
             config, strategy = strategy, strategy._strategy
             cache = config._cache
-            cuda.compiled += cache is None or not cache._kernels
-            if cache is not None:
-                cache._kernels = cache._kernels or b"kernels"
+        cuda.compiled += cache is None or not cache._kernels
+        if cache is not None:
+            cache._kernels = cache._kernels or b"kernels"
         if strategy is None or strategy.name != "USER_MANAGED":
             raise Misuse("a context with device memory of its own: each would take the memory of the largest profile")
         return self._trt["IExecutionContext"](self)

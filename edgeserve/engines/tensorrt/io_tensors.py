@@ -57,17 +57,22 @@ def check_profiles(engine: Any, profiles: Sequence[Tuple[int, Profile]], where: 
 
 
 def tensors_of(
-    library: Library, engine: Any, profiles: Sequence[Tuple[int, Profile]], stream: CudaStream, where: str
+    library: Library,
+    engine: Any,
+    profiles: Sequence[Tuple[int, Profile]],
+    stream: CudaStream,
+    where: str,
+    runtime: Any = None,
 ) -> List[Tensor]:
     """The plan's tensors, inputs first. ``profiles``: numbers of optimisation profiles, with the request for each.
     Output shapes are asked of a context at each profile's largest shapes. Raises :class:`EngineError` for types that
-    numpy lacks and for outputs that TensorRT cannot bound."""
+    numpy lacks and for outputs that TensorRT cannot bound. ``runtime``: the runtime's configuration (TensorRT-RTX)."""
     trt, api = library.trt, library.api
     names = [engine.get_tensor_name(index) for index in range(engine.num_io_tensors)]
     inputs = [name for name in names if engine.get_tensor_mode(name) == trt.TensorIOMode.INPUT]
     for name in names:
         _check_place(library, engine, name, where)
-    largest, bounds = _largest(library, engine, profiles, stream, where)
+    largest, bounds = _largest(library, engine, profiles, stream, where, runtime)
     found = []
     for name in [*inputs, *(name for name in names if name not in inputs)]:
         dtype = api.dtype_of(engine.get_tensor_dtype(name))
@@ -108,11 +113,11 @@ def _check_place(library: Library, engine: Any, name: str, where: str) -> None:
 
 
 def _largest(
-    library: Library, engine: Any, profiles: Sequence[Tuple[int, Profile]], stream: CudaStream, where: str
+    library: Library, engine: Any, profiles: Sequence[Tuple[int, Profile]], stream: CudaStream, where: str, runtime: Any
 ) -> Tuple[Dict[str, Tuple[int, ...]], Dict[str, int]]:
     """The largest shape, by number of elements, that each tensor has in any profile; and the bytes that outputs have at
     most whose shape depends on values."""
-    context = library.new_context(engine)
+    context = library.new_context(engine, runtime)
     if context is None:
         raise EngineError(f"{where}: no execution context can be made: {library.why('TensorRT did not say why')}")
     names = [engine.get_tensor_name(index) for index in range(engine.num_io_tensors)]

@@ -16,29 +16,28 @@ log = logging.getLogger("edgeserve.tensorrt")
 
 class RuntimeCache:
     """The kernels of one loaded plan. It belongs to the engine and goes before it. ``path``: the file, ``""`` for
-    none."""
+    none: then its contexts alone share them."""
 
     def __init__(self, library: Library, engine: Any, path: str) -> None:
         self._path = path
         self._known = b""
-        self._cache: Any = None
         self.config = engine.create_runtime_config()
         self.config.set_execution_context_allocation_strategy(
             library.trt.ExecutionContextAllocationStrategy.USER_MANAGED
         )
+        self._cache = self.config.create_runtime_cache()
         if path:
-            self._cache = self.config.create_runtime_cache()
             with contextlib.suppress(OSError), open(path, "rb") as file:
                 self._known = file.read()
             if self._known and not self._cache.deserialize(self._known):
                 log.info("%s is not used: %s", path, library.why("it is of another GPU, driver or release"))
                 self._cache.reset()
-            self.config.set_runtime_cache(self._cache)
+        self.config.set_runtime_cache(self._cache)
 
     def keep(self) -> None:
         """Write the kernels where there are new ones. A file that cannot be written costs the next start its time, and
         nothing else."""
-        held = self._cache.serialize() if self._cache is not None else None
+        held = self._cache.serialize() if self._path else None
         data = bytes(memoryview(held)) if held is not None else b""
         if not data or data == self._known:
             return

@@ -57,7 +57,7 @@ from edgeserve.engines.tensorrt.plans import (
 )
 from edgeserve.engines.tensorrt.profile_context import Loaded
 from edgeserve.engines.tensorrt.running import LaneContexts, TensorrtSession
-from edgeserve.engines.tensorrt.runtime_cache import runtime_cache
+from edgeserve.engines.tensorrt.runtime_cache import RuntimeCache, runtime_cache
 from edgeserve.engines.tensorrt.settings import KNOWN_OPTIONS, BuildRequest, is_plan, own_sms, read_settings
 from edgeserve.engines.tensorrt.shapes import Input, Profile, ProfileShape, item_ranges
 from edgeserve.errors import EngineError
@@ -294,11 +294,10 @@ class TensorrtEngine(Engine):
         chosen = choose(profiles_in(library, engine), self._model.batch, axes, self._where)
         profiles = [(item.size, item.shapes) for item in chosen]
         numbers = [item.number for item in chosen]
-        tensors = self._tensors(library, device, engine, numbers, profiles)
         usual = {name: shape.usual for name, shape in item_ranges_of(chosen, axes).items()}
         model = replace(self._model, shapes={**usual, **self._model.shapes})
         self._runtime = runtime
-        self._loaded = self._made(model, library, device, engine, tensors, numbers, profiles, path)._replace(
+        self._loaded = self._made(model, library, device, engine, numbers, profiles, path)._replace(
             ranges=item_ranges_of(chosen, axes), given=True
         )
         return StoredPlan(path, os.path.getsize(path), {}, was_built=False)
@@ -313,18 +312,15 @@ class TensorrtEngine(Engine):
         ]
         check_profiles(engine, profiles, self._where)
         numbers = range(len(profiles))
-        tensors = self._tensors(library, device, engine, numbers, profiles)
-        inputs = [Input(item.name, item.dims) for item in tensors if item.is_input]
+        loaded = self._made(self._model, library, device, engine, numbers, profiles, plan.path)
+        inputs = [Input(item.name, item.dims) for item in loaded.tensors if item.is_input]
         ranges = {
             name: shape
             for name, shape in item_ranges(inputs, request, self._where).items()
             if any(dim < 0 for item in inputs if item.name == name for dim in item.dims[1:])
         }
-        loaded = self._made(self._model, library, device, engine, tensors, numbers, profiles, plan.path)._replace(
-            ranges=ranges
-        )
         self._runtime = runtime
-        return loaded
+        return loaded._replace(ranges=ranges)
 
     def _tensors(
         self,
@@ -333,6 +329,7 @@ class TensorrtEngine(Engine):
         engine: Any,
         numbers: Sequence[int],
         profiles: Sequence[Tuple[int, Profile]],
+        kernels: Optional[RuntimeCache],
     ) -> List[Tensor]:
         stream = device.stream()
         try:
@@ -342,6 +339,7 @@ class TensorrtEngine(Engine):
                 [(number, shapes) for number, (_, shapes) in zip(numbers, profiles)],
                 stream,
                 self._where,
+                kernels and kernels.config,
             )
         finally:
             stream.free()
@@ -352,11 +350,13 @@ class TensorrtEngine(Engine):
         library: Library,
         device: CudaDevice,
         engine: Any,
-        tensors: List[Tensor],
         numbers: Sequence[int],
         profiles: List[Tuple[int, Profile]],
         plan: str,
     ) -> Loaded:
+        file = kernels_beside(plan, built_on(device.info)) if self._settings.timing_cache else ""
+        kernels = runtime_cache(library, engine, file)
+        tensors = self._tensors(library, device, engine, numbers, profiles, kernels)
         model, options = self._without_rows(model, tensors)
         ports = Ports(
             model,
@@ -368,7 +368,6 @@ class TensorrtEngine(Engine):
         mapped = settings.mapped == "yes" or (
             settings.mapped == "auto" and device.info.integrated and device.info.can_map_host_memory
         )
-        kernels = kernels_beside(plan, built_on(device.info)) if settings.timing_cache else ""
         return Loaded(
             self._name,
             library,
@@ -382,7 +381,7 @@ class TensorrtEngine(Engine):
             library.api.context_bytes(engine),
             mapped,
             settings.graph,
-            kernels=runtime_cache(library, engine, kernels),
+            kernels=kernels,
         )
 
     def _without_rows(self, model: ModelConfig, tensors: Sequence[Tensor]) -> Tuple[ModelConfig, Options]:
