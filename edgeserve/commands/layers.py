@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from typing import Dict, List, Sequence, Tuple
 
 from edgeserve.config.schema import Config
@@ -22,7 +23,9 @@ def layer_times(config: Config, model: str, lane: str, size: int) -> Times:
     """Layer -> its nanoseconds in a batch of ``size``, the longest first. Raises :class:`EngineError` for an engine
     that cannot tell."""
     info = lane_info(config, lane)._replace(depth=1, clock_ns=time.perf_counter_ns, common={})
-    engine = make_engine(config.models[model], [info], config.directory)
+    served = config.models[model]
+    here = replace(served, options={**served.options, "process": False})
+    engine = make_engine(here, [info], config.directory)
     engine.load()
     try:
         engine.open(info)
@@ -34,8 +37,7 @@ def layer_times(config: Config, model: str, lane: str, size: int) -> Times:
                 shared.close()
     if not times:
         raise EngineError(
-            f"model {model!r}: engine {config.models[model].engine!r} does not time layers; engines 'onnx' and "
-            "'tensorrt' do"
+            f"model {model!r}: engine {served.engine!r} does not time layers; engines 'onnx' and 'tensorrt' do"
         )
     summed: Dict[str, int] = {}
     for name, took_ns in times:

@@ -45,6 +45,7 @@ slo = "1s"
     ("engine", "kind", "options"),
     [
         ("onnx", "cpu", "shapes = { x = [1, 8] }"),
+        ("onnx", "cpu", "shapes = { x = [1, 8] }\noptions = { process = true }"),
         (
             "tensorrt",
             "cuda",
