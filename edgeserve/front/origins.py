@@ -34,9 +34,10 @@ class Tokens:
     """The tokens of a front: token -> name, ``""`` for one without a name. Empty: every client is let in. With a
     ``path`` they are the file's at any time; while it cannot be read, the last ones stay."""
 
-    def __init__(self, names: Optional[Mapping[str, str]] = None, path: str = "") -> None:
+    def __init__(self, names: Optional[Mapping[str, str]] = None, path: str = "", where: str = "token_file") -> None:
         self._names = [(token.encode(), name) for token, name in (names or {}).items()]
         self._path = path
+        self._where = where
         self._stamp = _stamp_of(path)
 
     def _look(self) -> None:
@@ -45,8 +46,8 @@ class Tokens:
             return
         self._stamp = stamp
         try:
-            self._names = read_tokens(self._path)._names
-            log.info("token_file = %r is read again: %d tokens", self._path, len(self._names))
+            self._names = read_tokens(self._path, self._where)._names
+            log.info("%s = %r is read again: %d tokens", self._where, self._path, len(self._names))
         except ConfigError as error:
             log.error("%s; the tokens that it held before are still let in", error)
 
@@ -74,33 +75,34 @@ class Tokens:
         return name
 
 
-def read_tokens(path: str) -> Tokens:
-    """The tokens in a file: one alone, or a line ``NAME TOKEN`` for each client. None without a file."""
+def read_tokens(path: str, where: str = "token_file") -> Tokens:
+    """The tokens in a file that the key at ``where`` names: one alone, or a line ``NAME TOKEN`` for each client. None
+    without a file."""
     if not path:
         return Tokens()
     try:
         lines = [line.split() for line in read_text(path).splitlines() if line.strip()]
     except (OSError, ValueError) as error:
-        raise ConfigError(f"token_file = {path!r} cannot be read: {error}") from None
+        raise ConfigError(f"{where} = {path!r} cannot be read: {error}") from None
     names: Dict[str, str] = {}
     for words in lines:
         name, token = words if len(words) == 2 else ("", words[0])
         if len(words) > 2 or len(token) < TOKEN_CHARS_MIN or not (token.isascii() and token.isprintable()):
             raise ConfigError(
-                f"token_file = {path!r}: expected a token of at least {TOKEN_CHARS_MIN} letters "
+                f"{where} = {path!r}: expected a token of at least {TOKEN_CHARS_MIN} letters "
                 "and digits, such as 'openssl rand -hex 24' prints, or lines of NAME TOKEN"
             )
         if (name or len(lines) > 1) and not _NAME.match(name):
             raise ConfigError(
-                f"token_file = {path!r}: with several tokens each line is NAME TOKEN, the name of "
+                f"{where} = {path!r}: with several tokens each line is NAME TOKEN, the name of "
                 "letters, digits, '.', '_' and '-'"
             )
         if token in names or name in names.values():
-            raise ConfigError(f"token_file = {path!r}: {name} or its token is there twice")
+            raise ConfigError(f"{where} = {path!r}: {name} or its token is there twice")
         names[token] = name
     if not names or len(names) > TOKENS_MAX:
-        raise ConfigError(f"token_file = {path!r}: it holds {len(names)} tokens, expected 1 to {TOKENS_MAX}")
-    return Tokens(names, path)
+        raise ConfigError(f"{where} = {path!r}: it holds {len(names)} tokens, expected 1 to {TOKENS_MAX}")
+    return Tokens(names, path, where)
 
 
 def _stamp_of(path: str) -> Any:

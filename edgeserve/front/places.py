@@ -37,6 +37,8 @@ class Places:
 
     def enter(self, origin: str, count: int = 1) -> None:
         """Take places. Raises :class:`Rejected`, and takes none, where they are too many."""
+        if not count:
+            return  # an empty body makes its origin none that has places
         held = self._of.get(origin, 0)
         if self.count + count > self.count_max:
             raise self._full(f"this front has {self.count} {self._what}, of {self.count_max} at most", count)
@@ -53,6 +55,8 @@ class Places:
 
     def leave(self, origin: str, count: int = 1) -> None:
         """Give them back."""
+        if not count:
+            return
         self.count -= count
         left = self._of[origin] - count
         if left:

@@ -67,11 +67,11 @@ Boxes = Tuple[NDArray[Any], NDArray[Any], NDArray[Any]]
 
 
 def numbers_of(name: str, value: Any) -> NDArray[Any]:
-    """An output as an array of real numbers. Raises :class:`BadInput`."""
+    """An output as an array of floats. Raises :class:`BadInput`."""
     array = np.asarray(value)
     if array.dtype.kind not in "fiub":
         raise BadInput(f"the model's output {name!r} is {array.dtype.name}; a detector answers numbers")
-    return array
+    return array if array.dtype.kind == "f" else array.astype(np.float64)  # unsigned numbers wrap around
 
 
 def rows_of(
@@ -178,7 +178,7 @@ def _yolox(array: NDArray[Any], height: int, width: int) -> Boxes:
 def _rfdetr(arrays: Sequence[NDArray[Any]]) -> Boxes:
     boxes = next((array for array in arrays if array.ndim == 2 and array.shape[1] == 4), None)
     raw = next((array for array in arrays if array.ndim == 2 and array is not boxes), None)
-    if boxes is None or raw is None or len(boxes) != len(raw):
+    if boxes is None or raw is None or len(boxes) != len(raw) or raw.shape[1] < 2:
         raise BadInput("the model's outputs are none of form 'rfdetr': boxes [N, 4] and class scores [N, classes]")
     chances = np.exp(raw - raw.max(axis=1, keepdims=True))
     chances /= chances.sum(axis=1, keepdims=True)
@@ -196,6 +196,8 @@ def _ssd(outputs: Mapping[str, NDArray[Any]]) -> Boxes:
     boxes, classes, scores = [
         usual.get(kind) if found[kind] is None else found[kind] for kind in ("box", "class", "score")
     ]
-    if boxes is None or classes is None or scores is None or boxes.ndim != 2 or boxes.shape[1] != 4:
-        raise BadInput("the model's outputs are none of form 'ssd': boxes [N, 4], classes [N] and scores [N]")
-    return boxes[:, [1, 0, 3, 2]], scores.reshape(-1), classes.reshape(-1)
+    if boxes is not None and classes is not None and scores is not None:
+        scores, classes = scores.reshape(-1), classes.reshape(-1)
+        if boxes.ndim == 2 and boxes.shape[1] == 4 and len(boxes) == len(scores) == len(classes):
+            return boxes[:, [1, 0, 3, 2]], scores, classes
+    raise BadInput("the model's outputs are none of form 'ssd': boxes [N, 4], classes [N] and scores [N]")

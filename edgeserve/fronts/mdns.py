@@ -25,7 +25,10 @@ async def announced(where: str, name: str, host: str, port: int) -> AsyncIterato
     from zeroconf.asyncio import AsyncServiceInfo, AsyncZeroconf
 
     anywhere = host in ("0.0.0.0", "::")
-    address = _own_address() if anywhere else socket.gethostbyname(host)
+    try:
+        address = _own_address() if anywhere else socket.gethostbyname(host)
+    except OSError as error:
+        raise ConfigError(f"{where} = {name!r}: {host} has no IPv4 address to announce ({error.strerror})") from None
     try:
         service = AsyncServiceInfo(
             SERVICE, f"{name}.{SERVICE}", addresses=[socket.inet_aton(address)], port=port, server=f"{name}.local."

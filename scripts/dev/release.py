@@ -233,6 +233,9 @@ def main() -> int:
     out = os.path.abspath(args.out)
     os.makedirs(out, exist_ok=True)
     found = found_pythons(args.python)
+    missing = [version for version in args.python if version not in found] or (["3.8 to 3.13"] if not found else [])
+    if missing:
+        parser.error(f"no Python {', '.join(missing)} with venv is here; name others with --python")
     ends = {min(found, key=minor), max(found, key=minor)}
     pythons = {version: found[version] for version in args.python or ends if version in found}
     version = version_in((ROOT / "edgeserve" / "__init__.py").read_text(encoding="utf-8"))

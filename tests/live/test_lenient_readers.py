@@ -83,3 +83,13 @@ def form(**fields):
 def test_another_form_means_the_same(front, path, body, headers):
     status, answer = front.ask("POST", path, body, headers)
     assert status == 200, answer
+
+
+def test_a_compressed_body_is_read_to_its_end(front):
+    """Nothing compressed is nothing; what follows the end is no part that is left out in silence."""
+    coded = {"Content-Encoding": "gzip"}
+    assert front.ask("POST", "/v2/repository/index", gzip.compress(b""), coded)[0] == 200
+    status, answer = front.ask("POST", INFER, gzip.compress(JSON) + gzip.compress(b"x"), coded)
+    assert status == 400 and "follow" in answer["error"], answer
+    status, answer = front.ask("POST", INFER, gzip.compress(b""), coded)
+    assert status == 400 and "gzip" not in answer["error"], answer

@@ -192,13 +192,15 @@ class Call:
                 part = await asyncio.get_running_loop().run_in_executor(None, step)
             except zlib.error as error:
                 raise Malformed(f"the body is not {encoding}: {error}") from None
-            if not part:
+            if not part and not machine.eof:
                 raise Malformed(f"the body ends in the middle of its {encoding} data")
             size += len(part)
             if size > bytes_max:
                 raise self._too_large(size)
             self.hold(len(part))
             parts.append(part)
+        if machine.unused_data:
+            raise Malformed(f"bytes follow the body's {encoding} data; send it as one member")
         return b"".join(parts)
 
     async def _read(self, bytes_max: int) -> bytes:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from starlette.routing import Route
 
 from edgeserve.answers import Answer
-from edgeserve.errors import BadInput, UnknownApp, nearest
+from edgeserve.errors import BadInput, Failed, UnknownApp, nearest
 from edgeserve.front.sound import FLOATS, RATE_HZ, BadSound, Wav, count_at_16_khz, one_channel, resampled, wav_of
 from edgeserve.fronts.http.asgi import Call, Site, to_json
 from edgeserve.fronts.http.asking import kept, send_stream
@@ -184,13 +184,20 @@ def answer_body(outputs: Mapping[str, Any], form: str) -> Tuple[Any, bytes]:
         return to_json({"text": text}), b"application/json"
     if "segments" not in outputs:
         raise BadInput(f"response_format = {form!r}: the app answers no segments")
+    try:
+        return _with_times(outputs, form)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise Failed(f"the app's segments, or its duration, are no times and texts: {error}") from None
+
+
+def _with_times(outputs: Mapping[str, Any], form: str) -> Tuple[Any, bytes]:
     segments = objects_of(outputs, "segments", "start", "end", "text")
     if form == "verbose_json":
         whole = {
             "task": "transcribe",
             "language": str(outputs.get("language", "")),
             "duration": float(outputs.get("duration", segments[-1]["end"] if segments else 0.0)),
-            "text": text,
+            "text": str(outputs.get("text", "")),
             "segments": [{"id": place, **segment} for place, segment in enumerate(segments)],
         }
         return to_json(whole), b"application/json"

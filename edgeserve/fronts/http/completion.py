@@ -157,15 +157,18 @@ def _about(answers: Sequence[Answer]) -> Dict[str, Any]:
 def _listed(entries: Sequence[Mapping[str, Any]], place: int) -> Dict[str, Any]:
     """Probabilities in the older form of ``/v1/completions``; so many characters were sent before."""
     offsets = []
-    for entry in entries:
-        offsets.append(place)
-        place += len(entry["token"])
-    return {
-        "tokens": [entry["token"] for entry in entries],
-        "token_logprobs": [entry["logprob"] for entry in entries],
-        "top_logprobs": [{each["token"]: each["logprob"] for each in entry["top_logprobs"]} for entry in entries],
-        "text_offset": offsets,
-    }
+    try:
+        for entry in entries:
+            offsets.append(place)
+            place += len(entry["token"])
+        return {
+            "tokens": [entry["token"] for entry in entries],
+            "token_logprobs": [entry["logprob"] for entry in entries],
+            "top_logprobs": [{each["token"]: each["logprob"] for each in entry["top_logprobs"]} for entry in entries],
+            "text_offset": offsets,
+        }
+    except (TypeError, KeyError) as error:
+        raise Failed(f"the app's output 'logprobs' is none of OpenAI's form: {error!r}") from None
 
 
 def calls_of(outputs: Mapping[str, Any]) -> List[Dict[str, Any]]:

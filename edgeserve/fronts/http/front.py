@@ -70,7 +70,7 @@ class HttpFront(Front):
     def __init__(self, client: AsyncClient, settings: HttpConfig) -> None:
         super().__init__(client, settings)
         self.config = settings
-        self._tokens = read_tokens(settings.token_file)
+        self._tokens = read_tokens(settings.token_file, settings.where("token_file"))
         self._backend = Backend(client, settings)
         self._service = OpenInference(self._backend, settings.server_name)
 

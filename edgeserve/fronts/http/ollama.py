@@ -256,7 +256,7 @@ class Lines:
 def _object(arguments: Any) -> Any:
     try:
         return json.loads(arguments)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RecursionError):
         return {}
 
 

@@ -31,3 +31,13 @@ def test_what_is_no_name_is_said(name):
 
     with pytest.raises(ConfigError, match=r"\[front.wyoming\] zeroconf = .*mDNS"):
         asyncio.run(run())
+
+
+@pytest.mark.parametrize("host", ["::1", "no-such-host.invalid"])
+def test_a_host_without_an_address_to_announce_is_said(host):
+    async def run():
+        async with announced("--zeroconf", "cellar", host, 10300):
+            pass
+
+    with pytest.raises(ConfigError, match=f"--zeroconf = .*{host}"):
+        asyncio.run(run())

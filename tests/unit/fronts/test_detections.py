@@ -127,11 +127,35 @@ def test_overlapping_boxes_of_one_class_are_one_and_of_two_classes_two():
         ({"a": np.zeros((3, 9))}, "yolox"),
         ({"a": np.zeros((3, 9))}, "ssd"),
         ({"a": np.zeros((3, 4)), "b": np.zeros((4, 9))}, "rfdetr"),
+        ({"a": np.zeros((3, 4)), "b": np.zeros((3, 1))}, "rfdetr"),
+        ({"boxes": np.zeros((3, 4)), "classes": np.zeros(3), "scores": np.zeros(2)}, "ssd"),
     ],
 )
 def test_other_outputs_are_refused_with_their_shapes(outputs, form):
     with pytest.raises(BadInput, match=form):
         rows_of(outputs, form, HEIGHT, WIDTH, 0.4, 20)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_arrays_of_any_shapes_are_boxes_or_bad_input(form):
+    rng = np.random.default_rng(3)
+    shapes = [(), (0,), (3,), (1, 3), (3, 4), (2, 4), (3, 6), (0, 4), (1, 3, 6), (1, 84, 30), (3, 1), (1, 2, 2, 2)]
+    for _ in range(500):
+        outputs = {name: np.ones(shapes[rng.integers(len(shapes))]) for name in ("boxes", "scores", "classes", "x")}
+        named = dict(list(outputs.items())[: rng.integers(5)])
+        try:
+            rows_of(named, form, HEIGHT, WIDTH, 0.4, 20)
+        except BadInput:
+            continue
+
+
+def test_numbers_without_a_sign_are_the_same_boxes():
+    boxes, scores = np.array([[30, 30, 40, 20]]), np.array([[3, 1, 9]])
+    found = [
+        rows_of({"a": boxes.astype(kind), "b": scores.astype(kind)}, "rfdetr", HEIGHT, WIDTH, 0.4, 1)
+        for kind in ("uint8", "float32")
+    ]
+    assert np.allclose(*found) and found[0][0, 1] > 0.4
 
 
 ODD = [np.nan, np.inf, -np.inf, 1e30]

@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("starlette", reason="starlette is not installed: there is no HTTP front")
 
-from edgeserve.errors import BadInput
+from edgeserve.errors import BadInput, Failed
 from edgeserve.front.sound import Converter
 from edgeserve.fronts.http.audio_routes import answer_body, bytes_to_read, can_transcribe, read_fields, sound_of
 
@@ -226,3 +226,17 @@ def test_answers_have_the_form_that_was_asked_for():
     assert answer_body(SAID, "vtt")[0].decode().startswith("WEBVTT\n\n00:00:00.000 --> 00:00:01.500\nHello.\n")
     with pytest.raises(BadInput, match="answers no segments"):
         answer_body({"text": "x"}, "srt")
+
+
+@pytest.mark.parametrize("form", ["srt", "vtt"])
+@pytest.mark.parametrize("odd", [{"start": None}, {"start": "a"}, {"end": float("inf")}, {"text": 5}])
+def test_segments_that_are_none_are_the_apps_failure(odd, form):
+    segment = {"start": 0.0, "end": 1.0, "text": "x", **odd}
+    with pytest.raises(Failed, match="segments"):
+        answer_body({"text": "x", "segments": json.dumps([segment])}, form)
+
+
+@pytest.mark.parametrize("duration", ["x", np.ones(2)])
+def test_a_duration_that_is_none_is_the_apps_failure(duration):
+    with pytest.raises(Failed, match="duration"):
+        answer_body({**SAID, "duration": duration}, "verbose_json")

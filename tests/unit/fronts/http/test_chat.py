@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from edgeserve.answers import Answer
-from edgeserve.errors import BadInput
+from edgeserve.errors import BadInput, Failed
 from edgeserve.fronts.http import chat, completion
 
 HELLO = [{"role": "user", "content": "hello"}]
@@ -311,3 +311,10 @@ def test_which_apps_embed_and_what_their_vectors_are_asked_with():
         {"model": "m", "input": ["a", "b"], "encoding_format": "base64"}, app["inputs"]
     )
     assert request.asks == [{"text": "a"}, {"text": "b"}] and as_base64
+
+
+@pytest.mark.parametrize("odd", [{"token": 5}, {"top_logprobs": None}, {"top_logprobs": [{}]}])
+def test_probabilities_that_are_none_are_the_apps_failure(odd):
+    entry = {"token": "a", "logprob": -1.0, "top_logprobs": [], **odd}
+    with pytest.raises(Failed, match="logprobs"):
+        completion.Completion("id", "m", 5, chat=False).last(0, {"text": "a", "logprobs": json.dumps([entry])})

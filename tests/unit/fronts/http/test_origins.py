@@ -29,8 +29,8 @@ LONG, OTHER = "0123456789abcdef", "fedcba9876543210"
 )
 def test_a_file_of_tokens_is_one_token_or_lines_of_names(tmp_path, content):
     (tmp_path / "token").write_text(content, encoding="utf-8")
-    with pytest.raises(ConfigError, match="token_file"):
-        read_tokens(str(tmp_path / "token"))
+    with pytest.raises(ConfigError, match=r"^\[front.http\] token_file = "):
+        read_tokens(str(tmp_path / "token"), "[front.http] token_file")
 
 
 def test_a_token_lets_in_and_tells_the_name(tmp_path):
@@ -102,4 +102,16 @@ def test_one_client_alone_leaves_places_that_last_to_those_to_come():
     places.enter("b", 200)
     places.leave("a", 150)
     places.leave("b", 450)
+    assert places.count == 0
+
+
+def test_places_of_nothing_leave_no_origin_behind():
+    """An empty body is no part of what others share."""
+    places = Places(16)
+    for number in range(16):
+        places.enter(f"address:{number}", 0)
+    places.enter("one", 12)
+    places.enter("one", 4)
+    places.leave("one", 16)
+    places.leave("one", 0)
     assert places.count == 0
