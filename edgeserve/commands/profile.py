@@ -52,7 +52,7 @@ from edgeserve.config.profiles import (
     write_profile,
 )
 from edgeserve.config.schema import Config, LaneConfig, ModelConfig
-from edgeserve.device.circumstances import circumstances, gpu_clocks, power_mode
+from edgeserve.device.circumstances import circumstances, power_mode
 from edgeserve.device.host import busy_time, clocks_mhz, load_average, others_busy
 from edgeserve.engines import lane_info, make_engine
 from edgeserve.engines.base import Engine, LaneInfo, Session, Values
@@ -61,6 +61,7 @@ from edgeserve.engines.denormals import flushing
 from edgeserve.engines.versions import engine_versions
 from edgeserve.engines.warm import SizeChange, dear_changes, time_changes, warm_up
 from edgeserve.errors import ConfigError, EdgeServeError, ProfileError, nearest
+from edgeserve.live.device_watch import clocks_of
 from edgeserve.offload.pin import Pinned, allowed_cores, pin_thread
 from edgeserve.predict.combiner import KINDS
 from edgeserve.python_file import CONFIG_HELP, config_at
@@ -334,7 +335,7 @@ def _profile(
                 **noted(),
                 "device": {"before": before_all, "after": circumstances()},
             }
-            measured = _fitted(known, timings, gpu_clocks() if info.device_kind == "cuda" else Clocks())
+            measured = _fitted(known, timings, clocks_of(info.device_index) if info.device_kind == "cuda" else Clocks())
             profile = _write(path, profile, lane, measured, weights_bytes, work_bytes)
         progress("checking", len(todo))
         found = _checked(engine, session, item, sizes, todo[0], timings, clock_ns, rule, stopped)

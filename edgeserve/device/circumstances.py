@@ -45,9 +45,10 @@ def clocks_locked(root: str = "/", gpu: Optional[bool] = None) -> Optional[bool]
     return all(known) if known else None
 
 
-def device_state(root: str = "/") -> DeviceState:
-    """Every source of the device, read once; no program is started for it."""
-    sources = sources_for(root=root, tegrastats="never")
+def device_state(root: str = "/", gpu: int = 0, bus_id: str = "") -> DeviceState:
+    """Every source of the device, read once; no program is started for it. ``gpu`` and ``bus_id``: see
+    :func:`~edgeserve.device.sources.sources_for`."""
+    sources = sources_for(root=root, gpu=gpu, tegrastats="never", bus_id=bus_id)
     try:
         return merged([source.read(0) for source in sources])
     finally:
@@ -66,12 +67,12 @@ def circumstances(root: str = "/") -> Dict[str, Any]:
     return found if locked is None else {**found, "clocks_locked": locked}
 
 
-def gpu_clocks(root: str = "/") -> Clocks:
-    """The clocks with which the GPU works now, as a server's monitor takes them; 0.0 where nothing tells one."""
+def gpu_clocks(root: str = "/", gpu: int = 0, bus_id: str = "") -> Clocks:
+    """The clocks with which a GPU works now, as a server's monitor takes them; 0.0 where nothing tells one."""
     from edgeserve.device.events import readings_of  # what serves without a GPU needs none of it
     from edgeserve.device.filter import BUSY_LOAD, working_clocks
 
-    readings = readings_of(device_state(root), DeviceConfig("gpu", kind="cuda"), on_card=False)
+    readings = readings_of(device_state(root, gpu, bus_id), DeviceConfig("gpu", kind="cuda"), on_card=False)
     return working_clocks(readings, readings.load is not None and readings.load >= BUSY_LOAD)
 
 

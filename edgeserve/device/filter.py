@@ -304,8 +304,8 @@ def _after(told: DeviceChanged, news: DeviceChanged) -> DeviceChanged:
 
 
 def _apart(clocks: Clocks, told: Clocks) -> float:
-    """The larger share by which one of the two clocks differs from what was told of it, where both are known."""
-    return max([abs(now / before - 1.0) if now and before else 0.0 for now, before in zip(clocks, told)])
+    """The larger share by which one of the two clocks differs from what was told of it; one that is known anew does."""
+    return max([0.0 if not now else abs(now / before - 1.0) if before else 1.0 for now, before in zip(clocks, told)])
 
 
 def _differs(told: Optional[float], value: Optional[float], step: float) -> bool:

@@ -12,11 +12,12 @@ import time
 from dataclasses import replace
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
-from edgeserve.config.profile_record import Profile
+from edgeserve.config.profile_record import Clocks, Profile
 from edgeserve.config.readers import AUTO
 from edgeserve.config.schema import Config, DeviceConfig
 from edgeserve.device.boards import Machine, detect_board
 from edgeserve.device.changes import ChangeFilter, ChangeReport
+from edgeserve.device.circumstances import gpu_clocks
 from edgeserve.device.events import DeviceEvents
 from edgeserve.device.memory import MemorySource
 from edgeserve.device.monitor import Monitor
@@ -119,6 +120,11 @@ def bus_id_of(index: int) -> str:
         return open_driver().bus_id(index)
     except EngineError:
         return ""
+
+
+def clocks_of(index: int) -> Clocks:
+    """The clocks with which a CUDA device works now; 0.0 where nothing tells one."""
+    return gpu_clocks("/", index, "" if detect_board().is_jetson else bus_id_of(index))
 
 
 def card_free_bytes(index: int) -> Optional[int]:

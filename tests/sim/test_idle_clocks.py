@@ -55,3 +55,32 @@ def test_what_a_rest_costs_follows_what_batches_after_rests_took():
     assert {end.outcome for end in too_long} == {"completed"}
     assert {end.outcome for end in ends(80, 66.0, every_s=3.0)} == {"completed"}
     assert [end.outcome for end in ends(66, 20.5)] == ["completed"] * len(too_long)
+
+
+@pytest.mark.parametrize(("kind", "refused"), [("cuda", set()), ("cpu", {"rejected"})])
+def test_a_lane_whose_gpu_works_for_another_lane_has_not_rested(kind, refused):
+    setting = scenario_of(
+        {"m": {1: 20, "lanes": ["one"]}, "busy": {1: 20, "lanes": ["two"]}},
+        {"a": {"model": "m", "slo": "40ms"}, "b": {"model": "busy", "slo": "200ms"}},
+        {
+            "w": {"app": "a", "kind": "periodic", "rate": 0.2},
+            "v": {"app": "b", "kind": "periodic", "rate": 2.0},
+        },
+        seconds=20.0,
+        run=NO_STEP_COSTS,
+        policy={"plan": {"trials": False}},
+        device={"d": {"kind": kind}},
+        lane={"one": {"device": "d"}, "two": {"device": "d"}},
+    )
+    timing = Timing(100, 20 * MS, 20 * MS, 20 * MS, 0, (20 * MS,) * 15)
+    profiles = [
+        Profile("m", "here", {"one": LaneProfile({1: timing}, rested_ns=65 * MS)}),
+        Profile("busy", "here", {"two": LaneProfile({1: timing})}),
+    ]
+    found = []
+
+    def note(now_ns, events, actions):
+        found.extend(action for action in actions if isinstance(action, FinishRequest))
+
+    simulate(setting, 1, profiles, on_step=note)
+    assert {end.outcome for end in found} == {"completed", *refused}

@@ -6,7 +6,7 @@ Pure: the draw, a number from 0 to below 1, is handed in.
 
 from __future__ import annotations
 
-from typing import Any, List, NamedTuple, Sequence, Tuple, Union
+from typing import Any, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,6 +54,15 @@ def best_of(scores: NDArray[Any], count: int) -> Best:
     """The ``count`` best, fewer than all."""
     tokens = _best(scores, count)
     return Best(tokens, scores[tokens])
+
+
+def best_found(tokens: NDArray[Any], scores: NDArray[Any], count: int) -> Optional[Best]:
+    """The ``count`` best of more tokens, whose scores fall; equal ones come in any order. None where the next one is as
+    good: equal ones of a lower number may have been left out."""
+    if not scores[count] < scores[count - 1]:
+        return None
+    order = np.lexsort((tokens[:count], -scores[:count]))
+    return Best(tokens[order], scores[order])
 
 
 def enough(sampling: Sampling) -> int:

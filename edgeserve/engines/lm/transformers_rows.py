@@ -12,13 +12,12 @@ import contextlib
 import inspect
 from typing import Any, ContextManager, Dict, Iterator, List, Sequence, Tuple
 
-import numpy as np
 import torch
 import transformers
 
 from edgeserve.engines.base import LaneInfo
 from edgeserve.engines.lm.backend import BackendSession, TokenRow, begun_alone, in_groups
-from edgeserve.engines.lm.sampling import Best, Scores
+from edgeserve.engines.lm.sampling import Scores, best_found
 from edgeserve.engines.torch.failures import failed_by_device
 from edgeserve.engines.torch.streams import stream_of
 from edgeserve.errors import EngineError
@@ -161,13 +160,9 @@ class TorchSession(BackendSession):
         count = max([row.best or last.shape[-1] for row in rows])
         if count >= last.shape[-1]:
             return list(last.cpu().numpy())
-        found = torch.topk(last, count)
-        tokens, scores = found.indices.cpu().numpy(), found.values.cpu().numpy()
-        best: List[Scores] = []
-        for row, numbers, values in zip(rows, tokens, scores):
-            order = np.lexsort((numbers, -values))[: row.best]
-            best.append(Best(numbers[order], values[order]))
-        return best
+        found = torch.topk(last, count + 1)  # of equal scores in any order: one more shows whether some were cut off
+        best = zip(rows, found.indices.cpu().numpy(), found.values.cpu().numpy(), last)
+        return [best_found(tokens, scores, row.best) or all_.cpu().numpy() for row, tokens, scores, all_ in best]
 
     def _forget(self, slot: int) -> None:
         raise NotImplementedError

@@ -94,6 +94,9 @@ def build_scheduler(
         )
         for name, lane in config.lanes.items()
     }
+    for lane in lanes.values():
+        if config.devices[lane.device].kind == "cuda":
+            lane.same_clocks = [other for other in lanes.values() if other is not lane and other.device == lane.device]
     seeds = seed_timings(config, profiles, measured or {})
     profiled = profiled_lanes(profiles)
     latency: Dict[Tuple[str, str], BatchTime] = {}
@@ -104,6 +107,7 @@ def build_scheduler(
             lanes[name].models[model.name] = True
             if learnt is not None and (model.name, name) in learnt:
                 latency[model.name, name] = learnt[model.name, name]
+                latency[model.name, name].set_clocks(known.clocks, 1.0)  # as the monitor takes it until it tells others
                 continue
             latency[model.name, name] = BatchTime(
                 model.name,

@@ -188,7 +188,9 @@ class BatchTime:
         of the last ten such delays.
         """
         if rested:
-            self._rests.add(max(1, took_ns - self.typical_ns[size]))
+            seed_ns = max(1, self.seeds[size].median_ns)
+            told_ns = max(1, seed_ns + self._each_ns * (over_milli or 0) // MILLI * self.declared_ppm // PPM)
+            self._rests.add(max(1, took_ns - self.typical_ns[size] * steps * told_ns // seed_ns))
             self.rest_ns = self._rests.values[-1]
             return
         self._mixed = self._mixed + 1 if mixed else 0

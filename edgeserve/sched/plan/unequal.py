@@ -112,7 +112,9 @@ class Unequal(PlainModels):
             self._wide[queues.model] = self._is_wide(queues.model, board)
 
     def on_finished(self, work: Work, started_ns: int, finished_ns: int, board: Board) -> None:
-        if work.failed or work.probe is not None or self._alike[work.model] or self._models[work.model].takes_steps:
+        if work.failed or work.probe is not None or work.rested or self._alike[work.model]:
+            return
+        if self._models[work.model].takes_steps:
             return
         law = self._laws.get((work.model, work.lane.name)) or self._law(work.model, work.lane.name, board)
         was_wide = law.is_wide
@@ -121,7 +123,7 @@ class Unequal(PlainModels):
             self._wide[work.model] = self._is_wide(work.model, board)
 
     def on_trial(self, job: Job, work: Work, took_ns: int, board: Board) -> None:
-        if not job.steps:
+        if not job.steps and not work.rested:
             self._law(work.model, work.lane.name, board).took(work.size, (job,), took_ns)
             self._wide[work.model] = self._is_wide(work.model, board)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
-from typing import Any, Deque, Dict, List, Tuple
+from typing import Any, Deque, Dict, List, Sequence, Tuple
 
 from edgeserve.config.profile_record import Clocks
 from edgeserve.errors import PolicyError
@@ -111,6 +111,7 @@ class Lane:
     models: Dict[str, Any] = field(default_factory=dict)  # that may run here
     busy_ns: int = 0  # how long its batches took so far
     served_ns: Dict[str, int] = field(default_factory=dict)  # the same by model, with what lay between them
+    same_clocks: Sequence[Lane] = field(default=(), repr=False)  # the other lanes of its GPU: one at work wakes all
     dispatch_gap: DispatchGap = field(default_factory=DispatchGap)  # between two batches, given one at a time; else 0
 
     def accepts(self, now_ns: int) -> bool:
@@ -141,8 +142,9 @@ class Lane:
         return min(free_at_ns, max(now_ns, ends_ns))
 
     def has_rested(self, now_ns: int) -> bool:
-        """True if nothing has run on it for :data:`REST_NS`: the clocks of its device may be low."""
-        return not self.works and now_ns - self.free_at_ns >= REST_NS
+        """True if nothing has run at its clocks for :data:`REST_NS`: they may be low."""
+        since_ns = now_ns - REST_NS
+        return not any(lane.works or lane.free_at_ns > since_ns for lane in (self, *self.same_clocks))
 
     def worked_ns(self, now_ns: int) -> int:
         """The time that it has worked in all, its present batch included as far as is known."""

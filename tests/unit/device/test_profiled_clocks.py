@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from edgeserve.config.loading import parse_config
+from edgeserve.config.profile_record import Clocks
 from edgeserve.config.profiles import LaneProfile, Profile, Timing
 from edgeserve.device.events import DeviceEvents
+from edgeserve.device.filter import DeviceFilter, DeviceLimits, Readings
 from edgeserve.device.power_mode import parse_conf
 from edgeserve.device.state import DeviceState
 from edgeserve.sched.core.build import build_scheduler
@@ -74,3 +76,12 @@ def test_a_power_mode_bounds_the_memorys_clock_too():
     text = "< POWER_MODEL ID={} NAME={} >\nGPU MAX_FREQ {}\nEMC MAX_FREQ {}\n"
     modes = parse_conf(text.format(0, "MAXN", -1, 0) + text.format(1, "MODE_15W", 408_000_000, 2_133_000_000))
     assert [mode.emc_clock_hz for mode in modes.modes] == [None, 2_133_000_000]
+
+
+def test_a_memory_clock_that_is_known_only_later_is_told():
+    """An idle device tells no clock of its memory where nothing says which one is allowed."""
+    known = DeviceFilter("d", ["l"], DeviceLimits(profiled=(Clocks(1000.0, 2000.0),)))
+    first = known.events(0, Readings(clock_mhz=500.0, clock_max_mhz=500.0))
+    later = known.events(10**9, Readings(clock_mhz=500.0, clock_max_mhz=500.0, memory_clock_max_mhz=1000.0))
+    again = known.events(2 * 10**9, Readings(clock_mhz=500.0, clock_max_mhz=500.0))
+    assert [[event.memory_clock_mhz for event in events] for events in (first, later, again)] == [[None], [1000.0], []]

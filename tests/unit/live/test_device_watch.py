@@ -9,6 +9,7 @@ import pytest
 from cuda_double import CudaDouble
 
 from edgeserve.config.loading import parse_config
+from edgeserve.device import circumstances
 from edgeserve.device.boards import KINDS, Machine
 from edgeserve.device.source import FAST_NS
 from edgeserve.device.state import DeviceState
@@ -159,3 +160,13 @@ def test_throttling_and_its_end_are_logged_and_a_device_that_never_throttled_is_
 def test_a_wrong_section_is_refused(section, text):
     with pytest.raises(ConfigError, match=text):
         config_of(section)
+
+
+def test_a_profile_reads_the_clocks_of_the_gpu_that_it_measures(monkeypatch):
+    """CUDA and the driver may count GPUs in another order: the bus tells which is which."""
+    asked = []
+    monkeypatch.setattr(device_watch, "detect_board", lambda: Machine(KINDS["desktop-gpu"]))
+    monkeypatch.setattr(device_watch, "bus_id_of", lambda index: f"bus {index}")
+    monkeypatch.setattr(circumstances, "sources_for", lambda **more: asked.append(more) or [])
+    assert device_watch.clocks_of(1) == (0.0, 0.0)
+    assert [(more["gpu"], more["bus_id"]) for more in asked] == [(1, "bus 1")]

@@ -10,6 +10,7 @@ import pytest
 from edgeserve.engines.lm.sampling import (
     LIKELY_FIRST,
     Sampling,
+    best_found,
     best_of,
     candidates,
     choose,
@@ -131,3 +132,16 @@ def test_the_best_tokens_alone_are_chosen_among_as_all_are(seed):
 )
 def test_where_other_scores_count_all_are_read(sampling):
     assert enough(sampling) == 0
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("count", [1, 5, 40])
+def test_the_best_found_on_a_device_are_those_of_all_scores_or_not_known(seed, count):
+    """A device's top-k gives tokens of equal scores in any order; scores of half precision are often equal."""
+    draw = np.random.default_rng(seed)
+    scores = np.round(draw.normal(0.0, 1.0, 200), draw.integers(0, 4))
+    numbers = np.lexsort((draw.random(200), -scores))[: count + 1]
+    found, true = best_found(numbers, scores[numbers], count), best_of(scores, count)
+    level = np.sort(scores)[::-1]
+    assert (found is None) == (level[count] == level[count - 1])
+    assert found is None or (found.tokens.tolist() == true.tokens.tolist())

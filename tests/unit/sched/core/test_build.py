@@ -6,6 +6,7 @@ import pytest
 from hand_world import MS, table
 
 from edgeserve.config.loading import parse_config
+from edgeserve.config.profile_record import Clocks
 from edgeserve.config.profiles import LaneProfile, Profile, Timing
 from edgeserve.errors import ConfigError, ProfileError
 from edgeserve.sched.core.build import ASSUMED_NS, build_scheduler, copy_lane_name
@@ -136,3 +137,16 @@ def test_what_does_not_fit_or_exist_is_refused():
                 table({"m": {1: 1}, "n": {1: 1}}, {"a": [{"name": "m", "after": ["n"]}, {"name": "n", "after": ["m"]}]})
             )
         )
+
+
+@pytest.mark.parametrize("mhz", [0.0, 1000.0])
+def test_times_that_a_scheduler_takes_over_are_at_the_clocks_that_its_lanes_begin_with(mhz):
+    """A monitor that begins then tells only what is not as profiled."""
+    lane = LaneProfile({size: Timing(9, 10 * MS, 10 * MS, 10 * MS, 0) for size in (1, 4)}, clock_mhz=mhz)
+    profiles = [Profile("m", "d", {"cpu0": lane}, 1000, 24)]
+    before = build_scheduler(config(), profiles).state
+    before.lanes["cpu0"].speed, before.lanes["cpu0"].clocks = 0.5, Clocks(mhz / 2)
+    before.set_speeds(before.lanes["cpu0"])
+    assert before.latency["m", "cpu0"].typical_ns[1] == 20 * MS
+    after = build_scheduler(config(), profiles, learnt=before.latency).state
+    assert (after.lanes["cpu0"].speed, after.latency["m", "cpu0"].typical_ns[1]) == (1.0, 10 * MS)

@@ -176,3 +176,11 @@ def test_a_time_says_what_it_stands_on_and_how_old_that_is():
     ran(known, random.Random("confidence"), 5, sizes=(1,))
     found = known.known(1, 14 * EVERY)
     assert (found.source, found.measured, found.age_ns) == (LIVE, 5, 10 * EVERY)
+
+
+@pytest.mark.parametrize("more", [{"steps": 20}, {"over_milli": 9_000}, {}])
+def test_what_a_rest_costs_is_none_of_the_work_of_the_batch_after_it(more):
+    known = BatchTime("m", "l", {1: timing_constant(10 * MS)}, (1,), rested_ns=15 * MS)
+    works_ms = {"steps": 200, "over_milli": 10 + 9 * 10}.get(next(iter(more), ""), 10)
+    known.observe(0, 1, (works_ms + 7) * MS, rested=True, **more)
+    assert known.rest_ns == pytest.approx(7 * MS)

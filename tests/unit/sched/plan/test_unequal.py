@@ -273,3 +273,13 @@ def test_short_and_long_inputs_beside_each_other_are_nearly_all_in_time(told, mi
         return 100 * sum([item.in_time for item in ended]) / len(ended)
 
     assert in_time("plan") >= max(least, in_time("edf") + 1)
+
+
+def test_what_a_batch_takes_longer_after_a_rest_tells_nothing_of_inputs():
+    driver = world()
+    for latency in driver.scheduler.state.latency.values():
+        latency.rest_ns = 60 * 10**6  # as a profile says
+    for _ in range(4):
+        driver.pass_time(driver.now_ms + 2000)
+        teach(driver, 90, 28)
+    assert not is_wide(driver)
