@@ -140,6 +140,15 @@ def without_standard_work(times: BatchTime, *args: Any, **keys: Any) -> None:
     times._each_ns = 0
 
 
+_accepted = CriticalSource.accepted
+
+
+def without_period(source: CriticalSource, *args: Any) -> None:
+    """A critical request came, and the next one may come at any time."""
+    _accepted(source, *args)
+    source.next_ns = source.last_ns
+
+
 _kind_of = lane_plan.kind_of
 
 
@@ -206,7 +215,7 @@ MECHANISMS: Tuple[Mechanism, ...] = (
     Mechanism(
         "period of a critical source",
         "requests/critical.py",
-        (Part(CriticalSource, "next_ns", lambda self: self.last_ns),),
+        (Part(CriticalSource, "accepted", without_period, True),),
     ),
     Mechanism("period of a stream's frames", "requests/arrivals.py", (Part(Sources, "came", says(None)),)),
     Mechanism("rates of other apps", "requests/arrivals.py", (Part(AppArrivals, "per_ns", says(0.0)),)),
