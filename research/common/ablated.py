@@ -20,6 +20,7 @@ from edgeserve.sched.latency.batch_time import BatchTime
 from edgeserve.sched.latency.declared import DeclaredShare
 from edgeserve.sched.latency.lane_gaps import DispatchGap
 from edgeserve.sched.latency.path_cost import AppCosts
+from edgeserve.sched.latency.window import Window
 from edgeserve.sched.plan import candidate, choose, lane_plan, law, members, plain, side_lanes, steps, unequal
 from edgeserve.sched.plan.answers import AnswerProgress
 from edgeserve.sched.plan.candidate import Candidate
@@ -123,6 +124,31 @@ def largest_index(candidates: Sequence[Candidate], gap_ns: int) -> Candidate:
     return max(candidates, key=choose._index)
 
 
+_new_times, _set_slowdown = BatchTime.__init__, BatchTime._set_slowdown
+
+
+def as_profiled(times: BatchTime, is_new: bool) -> None:
+    """The tables of a model that no batch has slowed down."""
+    ratios, times._ratios = times._ratios, Window(1)
+    _set_slowdown(times, is_new)
+    times._ratios = ratios
+
+
+def without_standard_work(times: BatchTime, *args: Any, **keys: Any) -> None:
+    """A model whose batches take no longer for the work of a job."""
+    _new_times(times, *args, **keys)
+    times._each_ns = 0
+
+
+_accepted = CriticalSource.accepted
+
+
+def without_period(source: CriticalSource, *args: Any) -> None:
+    """A critical request came, and the next one may come at any time."""
+    _accepted(source, *args)
+    source.next_ns = source.last_ns
+
+
 _kind_of = lane_plan.kind_of
 
 
@@ -175,12 +201,12 @@ MECHANISMS: Tuple[Mechanism, ...] = (
         ),
     ),
     # --- latency
-    Mechanism("slowdown of batches", "latency/batch_time.py", (Part(BatchTime, "_follow", says(None), True),)),
+    Mechanism("slowdown of batches", "latency/batch_time.py", (Part(BatchTime, "_set_slowdown", as_profiled, True),)),
     Mechanism("standard times by size", "latency/batch_time.py", (Part(BatchTime, "_compare", says(None), True),)),
     Mechanism(
         "declared work as batches show it", "latency/declared.py", (Part(DeclaredShare, "observe", says(None), True),)
     ),
-    Mechanism("standard work", "latency/batch_time.py", (Part(BatchTime, "_each_ns", says(0)),)),
+    Mechanism("standard work", "latency/batch_time.py", (Part(BatchTime, "__init__", without_standard_work, True),)),
     Mechanism("measured durations expire", "latency/batch_time.py", (Part(BatchTime, "forget", says(None), True),)),
     Mechanism("dispatch gap", "latency/lane_gaps.py", (Part(DispatchGap, "took", says(None), True),)),
     Mechanism("response overhead", "loop/response_overhead.py", (Part(ResponseOverhead, "took", says(None), True),)),
@@ -189,7 +215,7 @@ MECHANISMS: Tuple[Mechanism, ...] = (
     Mechanism(
         "period of a critical source",
         "requests/critical.py",
-        (Part(CriticalSource, "next_ns", lambda self: self.last_ns),),
+        (Part(CriticalSource, "accepted", without_period, True),),
     ),
     Mechanism("period of a stream's frames", "requests/arrivals.py", (Part(Sources, "came", says(None)),)),
     Mechanism("rates of other apps", "requests/arrivals.py", (Part(AppArrivals, "per_ns", says(0.0)),)),
