@@ -322,8 +322,8 @@ class RequestManager:
         reason = f"no lane can run model {model!r} now"
         if job.lane:
             reason = f"lane {job.lane} holds its state and cannot run model {model!r} now"
-        in_part = joins.can_do_without(job) or (job.request.on_late == PARTIAL and joins.feeds_joins(job))
-        if keeps_written(job) or not (in_part and self._goes_on_without(job, reason)):
+        in_part = job.request.on_late == PARTIAL and joins.feeds_joins(job) and not keeps_written(job)
+        if not (in_part and self._goes_on_without(job, reason)):
             self.fail(job, reason)
         return True
 

@@ -16,9 +16,8 @@ MODELS = {
 NODES = [{"name": "m"}, {"name": "n"}, {"name": "end", "after": ["m", "n"]}]
 
 
-def world_of(on_late: str, join: object = "all") -> Driver:
-    nodes = [{"after": [], **node} for node in NODES]
-    nodes[-1]["join"] = join
+def world_of(on_late: str) -> Driver:
+    nodes = [{**node, "after": node.get("after", [])} for node in NODES]
     return Driver(MODELS, {"a": {"node": nodes, "slo": "5s", "on_late": on_late}}, policy="fifo", lane=LANES)
 
 
@@ -37,23 +36,6 @@ def test_an_answer_in_part_goes_on_without_the_lost_lane(lost_at: int) -> None:
         made = world.step(lost, at=15)
     assert made == [ran("end", 1, lane="l0")]
     assert world.finish("l0", at=30) == [ended(1, "completed")]
-
-
-@pytest.mark.parametrize("on_late", ["drop", "answer", "partial"])
-def test_a_join_that_needs_no_more_goes_on_without_the_lost_lane(on_late: str) -> None:
-    world = world_of(on_late, join=1)
-    world.step(LaneChanged("l1", up=False, lost=True), at=0)
-    world.arrive("a", at=1)
-    assert world.finish("l0", at=11) == [ran("end", 1, lane="l0")]
-    assert world.finish("l0", at=30) == [ended(1, "completed")]
-
-
-@pytest.mark.parametrize("on_late", ["drop", "answer", "partial"])
-def test_a_request_fails_with_the_last_lane_of_its_branches(on_late: str) -> None:
-    world = world_of(on_late, join=1)
-    world.step(LaneChanged("l1", up=False, lost=True), at=0)
-    found = world.step(LaneChanged("l0", up=False, lost=True), at=0) + world.arrive("a", at=1)
-    assert found in ([ended(1, "failed")], [ended(1, "rejected")])
 
 
 @pytest.mark.parametrize("on_late", ["drop", "answer"])
