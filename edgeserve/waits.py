@@ -42,17 +42,18 @@ def readable_files(files: Sequence[int], timeout_ns: int) -> Sequence[int]:
 
 async def await_within(awaitable: Awaitable[T], timeout_s: Optional[float]) -> T:
     """The result of ``awaitable``; :class:`asyncio.TimeoutError` after ``timeout_s`` (``None``: no bound). A time-out
-    or a cancellation cancels it."""
+    or a cancellation cancels it and waits for its end."""
     import asyncio  # 3 MB that a program of threads does without
 
     future = asyncio.ensure_future(awaitable)
+    is_late = False
     try:
-        done, _ = await asyncio.wait((future,), timeout=timeout_s)
-        if not done:
+        await asyncio.wait((future,), timeout=timeout_s)
+        is_late = not future.done()
+    finally:
+        if not future.done():
             future.cancel()
             await asyncio.wait((future,))
-            if future.cancelled():
-                raise asyncio.TimeoutError
-        return future.result()
-    finally:
-        future.cancel()
+    if is_late and future.cancelled():
+        raise asyncio.TimeoutError
+    return future.result()

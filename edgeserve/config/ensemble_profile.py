@@ -56,7 +56,7 @@ class ObservedTable:
 def _observed(value: Any, where: str) -> Dict[int, ObservedTable]:
     """Tables by the number of the models that have answered."""
     found = table_of(lambda item, place: read_table(ObservedTable, item, place))(value, where)
-    if not all(key.isdigit() for key in found):
+    if not all(key.isdecimal() for key in found):
         raise ConfigError(f"{where} = {list(found)}: expected the numbers of models as keys")
     return {int(key): table for key, table in found.items()}
 

@@ -54,11 +54,12 @@ def _is_shared(kind: type) -> bool:
     return kind in _CONTAINERS or kind is tuple or issubclass(kind, np.ndarray)
 
 
-def owned(result: Result, item: Values, given: Values) -> Result:
-    """The result with values of its own: what the function could still write to is copied. An input that it returns
-    is the one of ``given`` that ``item``, made of it by :func:`lent`, stands for."""
-    inputs = {id(value): given[name] for name, value in item.items() if name in given and value is not None}
-    bases = {id(value.base) for value in item.values() if isinstance(value, np.ndarray) and value.base is not None}
+def owned(result: Result, lent_item: Values, given: Values) -> Result:
+    """The result with values of its own: what the function could still write to is copied. An array of ``lent_item``,
+    as :func:`lent` made it, that it returns is the one of ``given`` for which it stands."""
+    arrays = {name: value for name, value in lent_item.items() if isinstance(value, np.ndarray)}
+    inputs = {id(value): given[name] for name, value in arrays.items()}
+    bases = {id(value.base) for value in arrays.values() if value.base is not None}
     result.outputs = _owned(result.outputs, inputs, bases)
     if result.parts:
         result.parts = [_owned(part, inputs, bases) for part in result.parts]

@@ -125,7 +125,8 @@ class PythonEngine(Engine):
         states = list(batch.states) or [None] * len(batch.items)
         if self._batched:
             items = [lent(item) for item in batch.items]
-            returned = self._call(function, (items, states) if self._stateful else (items,))
+            own = [item.copy() for item in items]  # the function may change its dicts
+            returned = self._call(function, (own, states) if self._stateful else (own,))
             if (
                 not isinstance(returned, (list, tuple))
                 or len(returned) != len(batch.items)
@@ -142,8 +143,9 @@ class PythonEngine(Engine):
         results = []
         for index, (given, state) in enumerate(zip(batch.items, states)):
             item = lent(given)
+            own_item = item.copy()  # the function may change it
             try:
-                value = function(item, state) if self._stateful else function(item)
+                value = function(own_item, state) if self._stateful else function(own_item)
             except (KeyboardInterrupt, GeneratorExit):
                 raise
             except BaseException as error:  # noqa: BLE001 a user's function may raise anything: it fails this item
@@ -157,7 +159,8 @@ class PythonEngine(Engine):
         try:
             return function(*arguments)
         except Exception as error:  # a user's function may raise anything: it becomes the typed failure of this batch
-            raise EngineError(f"model {self._name!r}: {self._spec} raised {told(error)} ({_place(error)})") from error
+            said = _explained(error, {}) if isinstance(error, ValueError) else error
+            raise EngineError(f"model {self._name!r}: {self._spec} raised {told(said)} ({_place(error)})") from error
 
     def _settled(self, returned: Any, index: int) -> Result:
         """The result of one item, whose failure is its own."""
@@ -296,12 +299,12 @@ def _explained(error: Exception, item: Values) -> Exception:
     if not isinstance(name, str) or name in item:
         return error
     if isinstance(error, KeyError):
-        text = f"{name!r} is not among its inputs ({', '.join(sorted(item)) or 'none'})"
+        found: Exception = KeyError(f"{name!r} is not among its inputs ({', '.join(sorted(item)) or 'none'})")
     elif name.endswith("read-only"):
-        text = f"{name}; inputs may be read elsewhere too: change a copy (x = x.copy(), x = x - 1)"
+        found = ValueError(f"{name}; inputs may be read elsewhere too: change a copy (x = x.copy(), x = x - 1)")
     else:
         return error
-    return type(error)(text).with_traceback(error.__traceback__)
+    return found.with_traceback(error.__traceback__)
 
 
 def _place(error: BaseException) -> str:

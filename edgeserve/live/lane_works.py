@@ -176,8 +176,9 @@ class LaneWorks:
         self._coming_back.add(name)
         return taken
 
-    def back(self, name: str, now_ns: int) -> None:
-        """A lane whose thread was replaced may be used again."""
+    def back(self, name: str, now_ns: int) -> bool:
+        """A lane whose thread was replaced may be used again; ``False`` where the new thread is down, too."""
         self._coming_back.discard(name)
-        self.counts[name].up = True
         self.free_ns[name] = now_ns
+        self.counts[name].up = not self.lanes[name].is_down
+        return self.counts[name].up

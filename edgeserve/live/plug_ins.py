@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Protocol, Sequence
+from typing import Any, Callable, Dict, Iterator, Mapping, NamedTuple, Optional, Protocol, Sequence
 
 from edgeserve.config.schema import Config
 from edgeserve.sched.protocol.actions import Action
@@ -55,17 +55,19 @@ class Tap(Protocol):
         """Write or send what is left."""
 
 
-def opened_taps(place: TapPlace) -> List[Tap]:
-    """The taps that the configuration, a program or a server's environment asks for. Raises :class:`ConfigError` or
-    :class:`TraceError`."""
+def opened_taps(place: TapPlace) -> Iterator[Tap]:
+    """The taps that the configuration, a program or a server's environment asks for, opened one by one. Raises
+    :class:`ConfigError` or :class:`TraceError`."""
     server = place.config.server
     asks = {
         "spans": place.tracer_provider is not None
         or (place.serve and any(name.startswith("OTEL_") for name in os.environ)),
         "recording": server.record,
     }
-    taps = [plug_in(name)(place) for name, asked in asks.items() if asked]
-    return [tap for tap in taps if tap is not None]
+    for name, asked in asks.items():
+        tap = plug_in(name)(place) if asked else None
+        if tap is not None:
+            yield tap
 
 
 class HintSource(Protocol):

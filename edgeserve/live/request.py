@@ -182,7 +182,6 @@ class RequestValidator:
         "config",
         "inputs",
         "predictors",
-        "lengths",
         "stateful",
         "_length",
         "ids",

@@ -132,7 +132,8 @@ class RuntimeCore:
             learn_to_answer()
         if config.server.trace_steps:
             self._steps()
-        self._taps = opened_taps(TapPlace(config, self._serve, self._tracer_provider, self._parent_of))
+        for tap in opened_taps(TapPlace(config, self._serve, self._tracer_provider, self._parent_of)):
+            self._taps.append(tap)  # each at once: where the next cannot be opened, those before are closed
         lanes = make_lanes(config, self.mailbox, clock_ns)
         for lane in lanes.values():
             lane.start()

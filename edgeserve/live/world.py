@@ -346,8 +346,8 @@ class LiveWorld:
     def _lane_back(self, mail: LaneBack, events: List[Event]) -> None:
         if mail.failed:
             log.error("lane %s is back, and the model that hung could not be made anew: %s", mail.lane, mail.failed)
-        self.works.back(mail.lane, clock_ns())
-        events.append(LaneChanged(mail.lane, up=True))
+        if self.works.back(mail.lane, clock_ns()):
+            events.append(LaneChanged(mail.lane, up=True))
 
     def _usable_lanes(self, device: str, model: str) -> List[str]:
         return self.works.usable(device, model, clock_ns())

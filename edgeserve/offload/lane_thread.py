@@ -179,6 +179,11 @@ class LaneThread:
     def start(self) -> None:
         self._thread.start()
 
+    @property
+    def is_down(self) -> bool:
+        """True if it takes no more work."""
+        return bool(self._down_reason)
+
     def give(self, work: LaneWork) -> None:
         """Queue a work behind those given before."""
         self._inbox.put(work)

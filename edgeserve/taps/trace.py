@@ -66,7 +66,7 @@ class Recorder:
 
     def _write_start(self, start: Mapping[str, Any]) -> None:
         # Unsorted: the order of lanes and models in a configuration is part of it.
-        self._file.write(json.dumps({"format": FORMAT, **start}, separators=(",", ":")) + "\n")
+        self._write(json.dumps({"format": FORMAT, **start}, separators=(",", ":")))
 
     def begin(self, start: Mapping[str, Any]) -> None:
         """Write the first line of a server, from what its scheduler was built from."""
@@ -78,10 +78,12 @@ class Recorder:
 
     def tap(self, now_ns: int, events: Sequence[Event], actions: Sequence[Action]) -> None:
         """Append one step. Buffered by the file: a crash loses the last few."""
-        if self._failed:
-            return
+        if not self._failed:
+            self._write(step_line(now_ns, events, actions))
+
+    def _write(self, line: str) -> None:
         try:
-            self._file.write(step_line(now_ns, events, actions) + "\n")
+            self._file.write(line + "\n")
         except OSError as error:
             self._give_up(error)
 

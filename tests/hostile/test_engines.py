@@ -14,7 +14,7 @@ from serving import wait_until
 
 from edgeserve.client import Client
 from edgeserve.config.loading import parse_config
-from edgeserve.errors import BadInput, Failed, Quarantined
+from edgeserve.errors import BadInput, Failed, Quarantined, Rejected
 from edgeserve.live.lane_works import LATE_NS_MAX, LOOK_NS, LaneWorks
 from edgeserve.offload import remote
 from edgeserve.offload.lane_thread import LaneThread
@@ -118,6 +118,24 @@ def test_a_lane_that_hangs_for_good_gets_another_thread(folder: Path, caplog: py
         assert runtime.stats()["open"] == 0
         runtime.check()
     assert "lane cpu0 hangs in model act: another thread takes its place" in caplog.text
+
+
+def test_a_lane_whose_other_thread_is_lost_too_does_not_come_back(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def no_cores() -> None:
+        raise OSError("no such cores")
+
+    caplog.set_level(logging.INFO, "edgeserve")
+    with Runtime(config_of(folder, "hanging_twice", "1500ms")) as runtime:
+        monkeypatch.setattr("edgeserve.live.startup._pinning", lambda config, lane: no_cores)
+        with pytest.raises(Failed, match="hangs"):
+            runtime.infer("act", number(8))
+        wait_until(lambda: "no such cores" in caplog.text)
+        time.sleep(1.0)  # the model is made anew meanwhile
+        assert runtime.stats()["lanes"]["cpu0"]["state"] == "down"
+        with pytest.raises(Rejected, match="no_lane"):
+            runtime.infer("act", number(3), slo_ms=20_000)
 
 
 def test_a_server_that_was_stopped_for_a_while_does_not_blame_its_lanes() -> None:

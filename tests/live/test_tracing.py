@@ -22,6 +22,7 @@ from edgeserve.config.loading import parse_config
 from edgeserve.errors import BadInput, RequestError
 from edgeserve.fronts.http.settings import HttpConfig
 from edgeserve.taps import span_export
+from edgeserve.taps.trace import TraceError
 
 TRACE, CALLER = 0x0AF7651916CD43DD8448EB211C80319C, 0xB7AD6B7169203331
 PARENT = f"00-{TRACE:032x}-{CALLER:016x}-01"
@@ -238,3 +239,10 @@ def test_a_server_that_is_too_fast_for_its_spans_says_so_and_goes_on(monkeypatch
             runtime.infer("echo", {"x": X})
     assert "faster than spans" in caplog.text
     assert all(span.attributes["edgeserve.outcome"] == "completed" for span in traced.spans["infer echo"])
+
+
+def test_a_start_that_fails_at_the_next_tap_ends_the_thread_of_the_spans() -> None:
+    tables = {**TABLES, "server": {"record": "/nowhere/run.jsonl"}}
+    with pytest.raises(TraceError, match="/nowhere/run.jsonl"), Traced(tables).runtime:
+        pass
+    assert "edgeserve-spans" not in [thread.name for thread in threading.enumerate()]

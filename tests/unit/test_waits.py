@@ -122,6 +122,31 @@ def test_what_does_not_come_is_cancelled_and_told() -> None:
     assert asyncio.run(run()) == [True, True]
 
 
+@pytest.mark.parametrize("timeout_s", [0.01, 20])
+def test_what_is_cancelled_may_clean_up(timeout_s: float) -> None:
+    async def run() -> bool:
+        begun, cleaned = asyncio.Event(), asyncio.Event()
+
+        async def work() -> None:
+            try:
+                await asyncio.sleep(20)
+            finally:
+                begun.set()
+                await asyncio.sleep(0.05)
+                cleaned.set()
+
+        waiting = asyncio.ensure_future(await_within(work(), timeout_s))
+        await asyncio.sleep(0)
+        if timeout_s > 1:
+            await asyncio.sleep(0)
+            waiting.cancel()
+        with suppress(asyncio.CancelledError, asyncio.TimeoutError):
+            await waiting
+        return begun.is_set() and cleaned.is_set()
+
+    assert asyncio.run(run())
+
+
 def test_a_piece_is_kept_for_the_next_read_where_its_reader_is_cancelled_as_it_comes() -> None:
     async def run() -> int:
         stream = AsyncAnswerStream(20_000.0).follow(PendingAnswer())

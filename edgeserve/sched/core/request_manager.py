@@ -228,16 +228,21 @@ class RequestManager:
         goes_on = wrote or (request.on_late == PARTIAL and joins.feeds_joins(job))
         # While its policy still holds the job. What goes on for sure is spared that: a fan-out has many parts.
         shortfall = None if goes_on and len(request.jobs) > 1 else shortfall_of(self._state, request, job)
+        if not (goes_on and self._goes_on_without(job, reason)):
+            self.ends.end(request, "drop", reason, shortfall)
+
+    def _goes_on_without(self, job: Job, reason: str) -> bool:
+        """Take a job from its request; ``False`` where nothing is left of that."""
+        request = job.request
+        del request.jobs[job.seq]
+        self.ends.take_out(job)
+        request.note(self._board.now_ns, "goes on without", job.node.name, list(job.part) or "", "-", reason)
+        request.leave_out(f"without {job.node.name}{list(job.part) or ''}: {reason}")
+        ready = joins.skip(request, job)
+        goes_on = bool(ready or request.jobs or request.done_exits)
         if goes_on:
-            del request.jobs[job.seq]
-            self.ends.take_out(job)
-            request.note(self._board.now_ns, "goes on without", job.node.name, list(job.part) or "", "-", reason)
-            request.leave_out(f"without {job.node.name}{list(job.part) or ''}: {reason}")
-            ready = joins.skip(request, job)
-            if ready or request.jobs or request.done_exits:
-                self.proceed(request, ready, request.breakdown)
-                return
-        self.ends.end(request, "drop", reason, shortfall)
+            self.proceed(request, ready, request.breakdown)
+        return goes_on
 
     # --- jobs ---------------------------------------------------------------------------------------------------------
 
@@ -314,12 +319,12 @@ class RequestManager:
         ends_anyhow = job.request.on_late == "answer" or state.draining
         if not ends_anyhow and any(state.may_run_later(other, job.lane) for other in models):
             return False
-        self.fail(
-            job,
-            f"lane {job.lane} holds its state and cannot run model {model!r} now"
-            if job.lane
-            else f"no lane can run model {model!r} now",
-        )
+        reason = f"no lane can run model {model!r} now"
+        if job.lane:
+            reason = f"lane {job.lane} holds its state and cannot run model {model!r} now"
+        in_part = job.request.on_late == PARTIAL and joins.feeds_joins(job) and not keeps_written(job)
+        if not (in_part and self._goes_on_without(job, reason)):
+            self.fail(job, reason)
         return True
 
     def fail(self, job: Job, reason: str) -> None:

@@ -37,7 +37,7 @@ from edgeserve.sched.protocol.events import (
     WorkRefused,
 )
 from edgeserve.sched.requests.graph import App
-from edgeserve.sched.requests.states import RUNNING, RequestRecord
+from edgeserve.sched.requests.states import READY, RUNNING, RequestRecord
 from edgeserve.sched.requests.work import over_usual_milli
 from edgeserve.sched.resources.lanes import NO_JOBS, RUN, Lane, Work
 from edgeserve.sched.resources.model_cache import Device
@@ -381,10 +381,11 @@ class Scheduler:
             self._lose(
                 work, running=index == 0, reason=f"lane {lane.name} went down: {event.reason or 'no reason given'}"
             )
+        if event.lost:  # it may have been down before
+            self.state.lost_lanes.add(lane.name)
         if change.up is False:
-            if event.lost:
-                self.state.lost_lanes.add(lane.name)
             self._request_manager.release_all(lane)
+        if event.lost or change.up is False:
             self._fail_stranded()
         if change.up is not None or change.speed is not None:
             self._tell(change)
@@ -483,7 +484,7 @@ class Scheduler:
         """End the requests with a job that no lane is left for."""
         for policy in self.state.policies:
             for job in policy.queued():
-                if not job.request.ended:
+                if job.state == READY:  # else the end of another has ended it
                     self._request_manager.fail_if_stranded(job)
         self._probes.release_stranded()
 

@@ -23,8 +23,9 @@ def fill(recorder: Recorder, steps: int) -> None:
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
-def test_a_full_disk_ends_the_recording_and_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
-    fill(Recorder("/dev/full"), 1000)
+@pytest.mark.parametrize("start", [{}, {"models": "m" * 100_000}], ids=["steps", "start"])
+def test_a_full_disk_ends_the_recording_and_is_told_once(caplog: pytest.LogCaptureFixture, start: Any) -> None:
+    fill(Recorder("/dev/full", start), 1000)
     assert [record.message.startswith("the recording /dev/full ends here") for record in caplog.records] == [True]
 
 

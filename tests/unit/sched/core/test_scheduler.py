@@ -433,6 +433,7 @@ def test_nothing_waits_for_a_lane_that_is_lost_for_good():
     world.step(LaneChanged("l1", up=True), at=20)
     world.step(LaneChanged("l1", up=False), at=30)
     assert world.arrive("last", at=40) == [], "the lane may come back"
+    assert world.step(LaneChanged("l1", up=False, lost=True), at=50) == [ended(4, "failed")], "it does not"
 
 
 def test_the_state_of_an_unfinished_job_counts_on_its_device_until_the_job_is_over():
