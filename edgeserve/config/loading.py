@@ -11,11 +11,10 @@ import sys
 from dataclasses import fields
 from typing import Any, Dict, List, Mapping, Tuple, Type, TypeVar
 
-from edgeserve.config.gone import refuse_gone
 from edgeserve.config.hints import check_predicted
 from edgeserve.config.language_apps import completed
 from edgeserve.config.limits import NAME_CHARS_MAX
-from edgeserve.config.readers import anything, read_table, string, table_of
+from edgeserve.config.readers import anything, read_table, refuse_gone, string, table_of
 from edgeserve.config.schema import (
     DEFAULT_POLICY,
     AppConfig,
@@ -112,9 +111,9 @@ def parse_config(table: Mapping[str, Any], directory: str = ".", source: str = "
     """A parsed TOML table to a checked :class:`Config`. Sections that are left out get the defaults: one device
     ``cpu``, one lane ``cpu0`` on it, the policy ``plan``."""
     known = ("server", "device", "lane", "model", "policy", "app", "monitor", "front")
-    refuse_gone("", table)
     for key in table:
         if key not in known:
+            refuse_gone("", table)
             raise ConfigError(f"[{key}] is no section{nearest(key, known)}")
     server = read_table(ServerConfig, table.get("server", {}), "[server]")
     devices = _sections(DeviceConfig, table, "device") or {"cpu": DeviceConfig(name="cpu")}
@@ -190,9 +189,9 @@ def _policy(name: str, section: Mapping[str, Any]) -> PolicyConfig:
 
 def _app(name: str, section: Mapping[str, Any], directory: str = ".") -> AppConfig:
     where = f"[app.{name}]"
-    refuse_gone(where, section)
     rest = {key: value for key, value in section.items() if key not in ("node", "inputs", "model")}
     if ("node" in section) == ("model" in section):
+        refuse_gone(where, section)
         raise ConfigError(f"{where} needs either model = '...' (one node) or [[app.{name}.node]] tables")
     if "model" in section:
         model = string(section["model"], f"{where} model")

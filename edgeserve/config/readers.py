@@ -9,7 +9,6 @@ import re
 from dataclasses import MISSING, field, fields
 from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple, Type, TypeVar, Union
 
-from edgeserve.config.gone import refuse_gone
 from edgeserve.errors import ConfigError, nearest
 from edgeserve.units import format_size, parse_duration_ns, parse_size_bytes
 
@@ -242,12 +241,18 @@ def entry(reader: Reader, default: Any = MISSING, key: str | None = None, factor
     return field(metadata=metadata)
 
 
+def refuse_gone(where: str, table: Mapping[str, Any]) -> None:
+    """See :func:`edgeserve.config.gone.refuse_gone`."""
+    from edgeserve.config import gone  # where a key is not known
+
+    gone.refuse_gone(where, table)
+
+
 def read_table(kind: Type[T], table: Any, where: str, also: Sequence[str] = (), **given: Any) -> T:
     """One TOML table to one dataclass; unknown keys are refused with the nearest name. ``also``: keys that another
     reader has read."""
     if not isinstance(table, Mapping):
         raise ConfigError(f"{where} = {table!r}: expected a table")
-    refuse_gone(where, table)
     readers = {}
     for item in fields(kind):  # type: ignore[arg-type]
         if "read" in item.metadata:
@@ -255,6 +260,7 @@ def read_table(kind: Type[T], table: Any, where: str, also: Sequence[str] = (), 
     values = dict(given)
     for key, value in table.items():
         if key not in readers:
+            refuse_gone(where, table)
             raise ConfigError(f"{where} has no key {key!r}{nearest(key, [*readers, *also])}")
         item = readers[key]
         values[item.name] = item.metadata["read"](value, f"{where} {key}")

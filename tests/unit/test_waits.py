@@ -129,10 +129,11 @@ def test_what_is_cancelled_may_clean_up(timeout_s: float) -> None:
 
         async def work() -> None:
             try:
-                await asyncio.sleep(20)
+                await asyncio.Event().wait()
             finally:
                 begun.set()
-                await asyncio.sleep(0.05)
+                for _ in range(20):
+                    await asyncio.sleep(0)
                 cleaned.set()
 
         waiting = asyncio.ensure_future(await_within(work(), timeout_s))
