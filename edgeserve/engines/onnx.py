@@ -69,7 +69,7 @@ from edgeserve.engines.options import Options
 from edgeserve.engines.port import Port
 from edgeserve.engines.ports import PORT_OPTIONS, WORK_PER_INPUT_BYTE, PackedBatch, Ports
 from edgeserve.engines.worker import worker_of
-from edgeserve.errors import DeviceMissing, EngineError, WrongInput, WrongRows, nearest
+from edgeserve.errors import ConfigError, DeviceMissing, EngineError, WrongInput, WrongRows, nearest
 
 KNOWN_OPTIONS = (
     "providers",
@@ -338,12 +338,20 @@ class OnnxEngine(Engine):
         """A session per lane, on a stream of its own; empty where the model runs on the CPU, or no library for CUDA is
         installed."""
         bound: Dict[str, BoundModel] = {}
-        if self._asked[0][0] not in GPU_PROVIDERS or self._cuda == "none":
+        if self._asked[0][0] not in GPU_PROVIDERS:
+            return bound
+        shares = any(lane.sms for lane in self._lanes)
+        if self._cuda == "none":
+            if shares:
+                raise ConfigError(
+                    f"[model.{self._name}] options.cuda = 'none' leaves streams to ONNX Runtime, and those have no "
+                    "[lane.NAME] sms; leave one of the two out"
+                )
             return bound
         try:
             driver = open_driver(self._cuda)
         except DeviceMissing:
-            if self._cuda == "auto":
+            if self._cuda == "auto" and not shares:
                 return bound
             raise
         try:

@@ -370,3 +370,10 @@ def test_without_a_library_for_cuda_onnxruntime_copies_and_waits_by_itself(tmp_p
 def test_the_library_can_be_left_alone(tmp_path, double):
     engine_of(tmp_path, cuda="none").load()
     assert "user_compute_stream" not in double.sessions[0].settings["CUDAExecutionProvider"]
+
+
+def test_a_share_of_the_multiprocessors_is_refused_where_no_stream_would_keep_it(tmp_path, monkeypatch):
+    OnnxDouble(CudaDouble()).installed(monkeypatch)
+    model = ModelConfig("m", "onnx", onnx_models.linear(str(tmp_path)), options={"cuda": "none"})
+    with pytest.raises(ConfigError, match=r"\[model.m\] options.cuda = 'none' .* sms"):
+        make_engine(model, [LANE._replace(sms=4)], str(tmp_path)).load()

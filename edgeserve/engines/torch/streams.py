@@ -90,6 +90,8 @@ def stream_of(lane: LaneInfo, choice: str) -> SharedStream:
         try:
             open_driver(choice)
         except DeviceMissing:
+            if lane.sms:  # torch's own streams have all multiprocessors
+                raise
             if lane.clock_ns is None:
                 raise EngineError(
                     f"lane {lane.name!r} has no clock, and a CUDA session needs one: pass LaneInfo(clock_ns=...)"
