@@ -5,12 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from typing import Any, Callable, List, Optional
+from typing import Any, Callable, List, Optional, Sequence
 
 from wyoming.event import Event
 
+from edgeserve.waits import await_within
+
 PART_BYTES_MAX = 4 * 1024**2
 """The most bytes of an event's data, and of its sound: two minutes."""
+
+PARTS_S = 30.0
+"""The time in which the bytes behind an event's line must come: their room is held meanwhile."""
 
 TEXT_CHARS_MAX = 64 * 1024
 
@@ -69,13 +74,20 @@ async def read_event(reader: asyncio.StreamReader, hold: Callable[[int], None] =
         raise OddEvent(f"a line of JSON that is a {type(head).__name__}, expected an object")
     counts = [_count(head.get(key)) for key in ("data_length", "payload_length")]
     hold(sum(counts))
-    parts = [await reader.readexactly(count) if count else b"" for count in counts]
+    try:
+        parts = await await_within(_parts(reader, counts), PARTS_S) if any(counts) else [b"", b""]
+    except asyncio.TimeoutError:
+        raise ValueError(f"the {sum(counts)} bytes of an event did not come within {PARTS_S:g} s") from None
     data = head.get("data") or {}
     try:
         more = json.loads(parts[0]) if parts[0] else {}
         return Event(type=_text(head["type"]), data={**data, **more}, payload=parts[1] or None)
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise OddEvent(f"{type(error).__name__}: {error}") from None
+
+
+async def _parts(reader: asyncio.StreamReader, counts: Sequence[int]) -> List[bytes]:
+    return [await reader.readexactly(count) if count else b"" for count in counts]
 
 
 def _count(count: Any) -> int:

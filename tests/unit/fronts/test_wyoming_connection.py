@@ -12,6 +12,7 @@ pytest.importorskip("wyoming", reason="the front needs wyoming: pip install '.[w
 from wyoming.ping import Pong
 
 from edgeserve.front import Places
+from edgeserve.fronts import wyoming_events
 from edgeserve.fronts.wyoming import WyomingConnection
 
 
@@ -37,5 +38,17 @@ def test_an_event_to_a_client_that_has_gone_is_a_connection_error():
         writer.close()
         server.close()
         assert isinstance(found, ConnectionError), found
+
+    asyncio.run(run())
+
+
+def test_half_an_event_does_not_hold_its_room_for_ever(monkeypatch):
+    monkeypatch.setattr(wyoming_events, "PARTS_S", 0.01)
+
+    async def run():
+        reader = asyncio.StreamReader()
+        reader.feed_data(b'{"type": "audio-chunk", "payload_length": 100}\n' + bytes(50))
+        with pytest.raises(ValueError, match="the 100 bytes of an event did not come within"):
+            await asyncio.wait_for(wyoming_events.read_event(reader), 20)
 
     asyncio.run(run())
