@@ -16,6 +16,7 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Opt
 from edgeserve.commands.init.slo import round_up
 from edgeserve.config.profiles import Profile
 from edgeserve.config.schema import Config
+from edgeserve.priority_class import YIELDING
 from edgeserve.sched.core.build import model_lanes
 from edgeserve.sim.report import Report
 from edgeserve.units import NS_PER_S, format_duration, ms_to_ns
@@ -185,8 +186,8 @@ def _longer(case: ShortApp) -> Iterator[ChangeTrial]:
 
 def _no_deadline(case: ShortApp) -> str:
     told = f"no deadline helps: {case.app} falls short with {LONGER[-1]:g} times its slo, too"
-    above = [name for name in _neighbours(case) if case.config.apps[name].priority_class != "background"]
-    if case.config.apps[case.app].priority_class != "background" or not above:
+    above = [name for name in _neighbours(case) if case.config.apps[name].priority_class not in YIELDING]
+    if case.config.apps[case.app].priority_class not in YIELDING or not above:
         return told
     return (
         f"{told}. Work of class background starts only where it ends before the next request of a class above it is "
@@ -257,7 +258,7 @@ def _own_lane(case: ShortApp, busiest: str) -> Iterator[ChangeTrial]:
 def _in_parts(case: ShortApp) -> Iterator[ChangeTrial]:
     """The model of a background app cut into nodes that fit between the requests of others."""
     app = case.config.apps[case.app]
-    if app.priority_class != "background" or len(app.nodes) != 1:
+    if app.priority_class not in YIELDING or len(app.nodes) != 1:
         return
     model = case.config.models[app.nodes[0].model]
     times = dict(model.expected)
@@ -282,7 +283,7 @@ def _in_parts(case: ShortApp) -> Iterator[ChangeTrial]:
 def _background_waits(case: ShortApp) -> Iterator[ChangeTrial]:
     """Background work that may delay what goes before it, once in a while."""
     app = case.config.apps[case.app]
-    if app.priority_class != "background":
+    if app.priority_class not in YIELDING:
         return
     for part in WAITS:
         wait_ns = min(round(part * NS_PER_S / (case.rates[case.app] * case.load)), app.slo_ns // 2)

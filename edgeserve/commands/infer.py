@@ -20,9 +20,10 @@ from edgeserve.commands.connection import add_connection_arguments, connected, s
 from edgeserve.commands.inputs import example_inputs, images_as_declared, read_image
 from edgeserve.config.arrays import array_of_npy
 from edgeserve.config.plain_text import one_line
-from edgeserve.config.schema import CLASS_NAMES, ON_LATE_NAMES
+from edgeserve.config.schema import ON_LATE_NAMES
 from edgeserve.config.text_files import read_json, write_file
 from edgeserve.errors import REFUSAL_NUMBERS, BadInput, RequestError
+from edgeserve.priority_class import CLASSES
 from edgeserve.texts import is_text, text_array
 from edgeserve.units import ns_to_ms, parse_duration_ns
 
@@ -70,7 +71,7 @@ def add_request_arguments(parser: argparse.ArgumentParser, tensors: str) -> None
     parser.add_argument("--in", dest="inputs", metavar="NAME=FILE", action="append", default=[], help=tensors)
     parser.add_argument("--text", dest="texts", metavar="NAME=TEXT", action="append", default=[], help="a text input")
     parser.add_argument("--slo", metavar="TIME", help="deadline, such as 200ms (default: the app's own)")
-    parser.add_argument("--class", dest="priority_class", choices=CLASS_NAMES, help="urgency (default: the app's own)")
+    parser.add_argument("--class", dest="priority_class", choices=CLASSES, help="urgency (default: the app's own)")
     parser.add_argument("--on-late", choices=ON_LATE_NAMES, help="what to do when it is late (default: the app's own)")
 
 

@@ -34,11 +34,11 @@ from edgeserve.config.readers import (
     table_of,
     tuple_of,
 )
+from edgeserve.priority_class import CLASSES, USUAL
 
 if TYPE_CHECKING:
     from edgeserve.config.ensemble_profile import EnsembleProfile
 
-CLASS_NAMES = ("critical", "normal", "background")
 ON_LATE_NAMES = ("drop", "answer", "partial")
 STREAM_NAMES = ("in_order", "newest_wins")
 WORTH_NAMES = ("request", "work")
@@ -195,7 +195,7 @@ class AppConfig:
     nodes: Tuple[NodeConfig, ...] = ()
     policy: str = entry(string, "")  # which [policy.NAME] decides, or plan; "" = the only one, or plan
     slo_ns: int = entry(duration, 10**9, key="slo")  # default deadline after arrival
-    priority_class: str = entry(one_of(*CLASS_NAMES), "normal", key="class")  # goes before or after others
+    priority_class: str = entry(one_of(*CLASSES), USUAL, key="class")  # goes before or after others
     value: float = entry(number(0.0), 1.0)  # multiplies what a request is worth
     worth: str = entry(one_of(*WORTH_NAMES), "request")  # each counts as the mean of its app, or by its own size
     on_late: str = entry(one_of(*ON_LATE_NAMES), "drop")  # late: give up, answer, or answer in part (lm, whisper: this)

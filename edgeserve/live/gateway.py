@@ -18,6 +18,7 @@ from edgeserve.live.loop_io import clock_ns
 from edgeserve.live.request import LiveRequest, RequestValidator, unknown_app
 from edgeserve.live.world import LiveWorld
 from edgeserve.owners import user_of
+from edgeserve.priority_class import RESERVED
 from edgeserve.sched.protocol.actions import Outcome
 from edgeserve.sched.protocol.events import Event
 from edgeserve.sched.resources.streams import OWNER_MARK
@@ -221,7 +222,7 @@ class Gateway:
         # A front that asks for others may not lend them what it may itself.
         names = (request.origin,) if request.origin else tuple(dict.fromkeys((user_of(peer.owner), peer.owner)))
         trusted = not self._critical_for.isdisjoint(names)
-        if request.priority_class == "critical" and not trusted:
+        if request.priority_class in RESERVED and not trusted:
             raise Rejected(
                 f"app {request.app!r}: class 'critical' is not for {' or '.join(names)}; add "
                 "it to [server] critical_for, or ask with class = 'normal'",

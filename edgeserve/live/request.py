@@ -36,9 +36,10 @@ from edgeserve.live.hints import A_NUMBER, is_name, number_of, show
 from edgeserve.live.plug_ins import HintSource, plug_in
 from edgeserve.live.responders import Responder
 from edgeserve.live.value_flow import AppPlan, name_clashes
+from edgeserve.priority_class import CLASSES
 from edgeserve.request import Ask
 from edgeserve.request_options import TRACEPARENT
-from edgeserve.sched.protocol.events import CLASSES, ON_LATE, Part
+from edgeserve.sched.protocol.events import ON_LATE, Part
 from edgeserve.units import NS_PER_S, format_duration, ms_to_ns
 
 if TYPE_CHECKING:

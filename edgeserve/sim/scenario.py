@@ -26,9 +26,10 @@ from edgeserve.config.readers import (
     table_of,
     tuple_of,
 )
-from edgeserve.config.schema import CLASS_NAMES, ON_LATE_NAMES, Config
+from edgeserve.config.schema import ON_LATE_NAMES, Config
 from edgeserve.errors import ConfigError, nearest
 from edgeserve.lognormal import Lognormal
+from edgeserve.priority_class import CLASSES
 from edgeserve.sim.hardware import HardwareConfig, check_hardware, record
 from edgeserve.sim.spreads import Hint, Spread, read_hint, read_spread
 from edgeserve.units import format_duration
@@ -131,7 +132,7 @@ class WorkloadConfig:
     start_ns: int = entry(duration, 0, key="start")
     stop_ns: int = entry(duration, 2**62, key="stop")
     slo_ns: int = entry(duration, 0, key="slo")  # 0 = the app's
-    priority_class: str = entry(one_of("", *CLASS_NAMES), "", key="class")  # "" = the app's
+    priority_class: str = entry(one_of("", *CLASSES), "", key="class")  # "" = the app's
     value: float = entry(number(0.0), -1.0)  # left out = the app's
     on_late: str = entry(one_of("", *ON_LATE_NAMES), "")  # "" = the app's
     streams: int = entry(integer(0, 1_000_000), 0)  # 0 = no stream ids

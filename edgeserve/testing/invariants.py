@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Dict, Tuple
 
+from edgeserve.priority_class import CLASSES
 from edgeserve.sched.core.state import State
-from edgeserve.sched.protocol.events import CLASSES
 from edgeserve.sched.requests.states import HELD, OPEN, ORPHAN, READY, RUNNING, Job, RequestRecord
 from edgeserve.sched.resources.lanes import RUN
 from edgeserve.sched.resources.model_cache import LOADING, RESIDENT

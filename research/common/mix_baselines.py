@@ -8,11 +8,11 @@ from dataclasses import replace
 from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
 from edgeserve.config.loading import parse_config
+from edgeserve.priority_class import CLASSES
 from edgeserve.sched.policies import POLICIES
 from edgeserve.sched.policies.common.bidding import bid_for
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.policy import Bid, Options, Policy
-from edgeserve.sched.protocol.events import CLASSES
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import Job
 from edgeserve.sched.resources.lanes import Lane, Work

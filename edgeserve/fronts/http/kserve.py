@@ -6,6 +6,8 @@ make an :class:`InferRequest` of what they got and write an :class:`InferRespons
 
 from __future__ import annotations
 
+import math
+from contextlib import suppress
 from typing import Any, AsyncGenerator, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from edgeserve import __version__
@@ -15,6 +17,7 @@ from edgeserve.errors import BadInput, ServerGone, UnknownApp, nearest
 from edgeserve.front import NotServed
 from edgeserve.fronts.http.backend import Backend, Gone, check_version
 from edgeserve.fronts.http.tensors import check_shape, datatype_of, described, from_json, from_raw
+from edgeserve.priority_class import CLASSES
 
 NAME = "edgeserve"
 VERSION = "1"
@@ -22,9 +25,6 @@ EXTENSIONS = ("binary_tensor_data", "statistics", "model_repository")
 
 REGION = "shared_memory_region"
 """The parameter of a tensor with which Triton's clients name shared memory."""
-
-OF_PRIORITY = {1: "critical", 2: "normal"}
-"""Triton's ``priority`` (1 is the highest) -> class; greater numbers are ``background``, 0 is the app's own class."""
 
 EMPTY_FINAL = "triton_enable_empty_final_response"
 PARAMETERS = (
@@ -132,7 +132,9 @@ def _option(name: str, value: Any) -> Any:
         return ("slo_ms", _number(name, value) / 1000) if _number(name, value) else None
     if name == "priority":
         level = _number(name, value)
-        return ("priority_class", OF_PRIORITY.get(int(level), "background")) if level else None
+        # Triton's 1 is the highest, 0 the app's own; numbers beyond the classes are the last one.
+        place = int(level) if 1 <= level <= len(CLASSES) else len(CLASSES)
+        return ("priority_class", CLASSES[place - 1]) if level else None
     if name in ("value", "quality_min"):
         return name, _number(name, value)
     if name == "sequence_id":
@@ -156,14 +158,12 @@ def _boolean(name: str, value: Any) -> bool:
 
 
 def _number(name: str, value: Any) -> float:
-    if isinstance(value, str):
-        try:
-            return float(value)
-        except ValueError:
-            pass
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    number = math.nan
+    if isinstance(value, (str, int, float)) and not isinstance(value, bool):
+        with suppress(ValueError, OverflowError):
+            number = float(value)
+    if not math.isfinite(number):
         raise BadInput(f"parameter {name!r} = {str(value)[:40]!r}: expected a number")
-    number: float = value
     return number
 
 

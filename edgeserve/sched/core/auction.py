@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Dict, List, Tuple
 
 from edgeserve.errors import PolicyError
+from edgeserve.priority_class import RESERVED
 from edgeserve.sched.core.experiments import Probes
 from edgeserve.sched.core.holds import Holds
 from edgeserve.sched.core.request_manager import RequestManager
@@ -107,7 +108,7 @@ class Auction:
         gap_ns, at_ns = lane.dispatch_gap.careful_ns, lane.available_ns(self._board.now_ns)
         if others and not self._trials.may_go_first(trial, arbiter.choose(others, at_ns, gap_ns), at_ns + gap_ns):
             return False
-        return trial.priority_class == "critical" or self._fits(trial, trial.size, lane)
+        return trial.priority_class in RESERVED or self._fits(trial, trial.size, lane)
 
     def _yielding(self, bid: Bid, lane: Lane) -> Bid | None:
         """The part of background work or of a probe that may run now: all of it, a smaller batch that is over before

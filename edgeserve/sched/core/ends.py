@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Callable, List, Tuple
 
+from edgeserve.priority_class import RESERVED
 from edgeserve.sched.core.experiments import Trials
 from edgeserve.sched.core.state import State
 from edgeserve.sched.protocol.actions import DropState, FinishRequest, LatencyBreakdown, Shortfall
@@ -87,7 +88,7 @@ class Ends:
         if request.rank > 1.0 and (what == "complete" or reason == EXPIRED or reason in request.policy.by_estimate):
             in_time = what == "complete" and not request.cut and self._board.now_ns <= request.deadline_ns
             self._state.promises.ended(request.app.name, in_time)
-        if request.priority_class == "critical" and what == "complete":
+        if request.priority_class in RESERVED and what == "complete":
             self._state.critical.ended(request.app.name, self._board.now_ns <= request.deadline_ns)
         if request.policy is self.trials:
             in_time = what == "complete" and not request.cut and self._board.now_ns <= request.deadline_ns
@@ -122,7 +123,7 @@ class Ends:
         one that no free lane could have served (not ``had_time``) says nothing of the room that critical ones need."""
         board, name = self._board, request.app.name
         if reason == EXPIRED or reason in request.policy.by_estimate:
-            if request.priority_class == "critical" and had_time:
+            if request.priority_class in RESERVED and had_time:
                 self._state.critical.ended(name, False)
             board.passed_ns.setdefault(name, board.now_ns)
         if name in board.passed_ns and (

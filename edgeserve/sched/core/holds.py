@@ -13,6 +13,7 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from typing import Deque, Dict, List, Sequence, Tuple
 
+from edgeserve.priority_class import ORDINARY, RESERVED
 from edgeserve.sched.core.slack import Slack
 from edgeserve.sched.core.state import State
 from edgeserve.sched.latency.batch_time import BatchTime
@@ -176,7 +177,7 @@ class Holds:
         now = self._state.board.now_ns
         until_ns = now
         if (
-            bid.priority_class == "normal"
+            bid.priority_class in ORDINARY
             and not bid.probe
             and not bid.drops
             and bid.steps_max is None
@@ -202,11 +203,11 @@ class Holds:
         cannot wait, or a fuller batch saves too little."""
         now, takes_ns = self._state.board.now_ns, 0
         soonest: Tuple[int, int] = (2**62, now)  # the deadline that is due first, and since when its job waits
-        if next(self._slack.waiting(lane, ("critical",)), None) is not None:
+        if next(self._slack.waiting(lane, RESERVED), None) is not None:
             return now
-        normal = self._state.ready.of["normal"]
+        ready = self._state.ready.of
         for model in lane.models:
-            rows = normal[model]
+            rows = sorted([row for name in ORDINARY for row in ready[name][model]])
             if not rows:
                 continue
             latency = self._state.latency[model, lane.name]
@@ -263,8 +264,8 @@ class Holds:
                 return False
         slack = self._slack
         return (
-            next(slack.waiting(lane, ("critical",)), None) is None
-            and next(slack.waiting(lane, ("normal",), bid.model), None) is None
+            next(slack.waiting(lane, RESERVED), None) is None
+            and next(slack.waiting(lane, ORDINARY, bid.model), None) is None
         )
 
     def _pays_until_ns(self, latency: BatchTime, bid: Bid, lane: Lane, latest_ns: int) -> int:
@@ -308,7 +309,7 @@ class Holds:
     def _grade(self, lane: Lane, bid: Bid, now: int) -> None:
         """The wait is over: the batch starts. Waits that did not pay make the next ones rarer."""
         wait = self.waits.pop(lane.name)
-        if bid.model != wait.model or bid.priority_class != "normal":
+        if bid.model != wait.model or bid.priority_class not in ORDINARY:
             return  # something else has come
         latency = self._state.latency[bid.model, lane.name]
         times_ns, size_for = latency.typical_ns, latency.size_for

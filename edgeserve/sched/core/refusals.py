@@ -7,11 +7,11 @@ counts what waits for the lane and goes first; a request that comes back with it
 
 from __future__ import annotations
 
+from edgeserve.priority_class import CLASSES
 from edgeserve.sched.core.state import State
 from edgeserve.sched.latency.path_cost import batch_time_ns
 from edgeserve.sched.policy_api.expected_end import ExpectedEnd
 from edgeserve.sched.protocol.actions import Shortfall
-from edgeserve.sched.protocol.events import CLASSES
 from edgeserve.sched.requests.states import Job, RequestRecord, steps_left
 from edgeserve.sched.resources.lanes import Lane
 

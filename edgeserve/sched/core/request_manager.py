@@ -10,6 +10,7 @@ from heapq import heapify, heappop, heappush
 from typing import List, Sequence, Tuple
 
 from edgeserve.errors import PolicyError
+from edgeserve.priority_class import RESERVED
 from edgeserve.sched.core.ends import EXPIRED, Ends
 from edgeserve.sched.core.experiments import Trials
 from edgeserve.sched.core.refusals import shortfall_of
@@ -75,7 +76,7 @@ class RequestManager:
         app = request.app
         self._requests[request.id] = request
         self._state.policy_of[app.name].is_idle = False
-        if request.priority_class == "critical":
+        if request.priority_class in RESERVED:
             self._state.critical.came(request, self._board.now_ns, self._state.costs[app.name].alone_ns)
         if request.on_late != "answer":
             self._timer_seq += 1  # as _remind does, without its call: nearly every request has a deadline

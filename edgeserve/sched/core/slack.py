@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Iterator, Sequence
 
+from edgeserve.priority_class import CLASSES, RESERVED
 from edgeserve.sched.core.state import State
-from edgeserve.sched.protocol.events import CLASSES
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import Job
 from edgeserve.sched.resources.lanes import Lane
@@ -80,7 +80,7 @@ class Slack:
             for model in lane.models:
                 latency = state.latency[model, lane.name]
                 late_ns = ends_ns + latency.alone_likely_ns
-                if priority_class == "critical":
+                if priority_class in RESERVED:
                     late_ns = max(late_ns, careful_ns + latency.alone_ns)
                 rows = state.ready.due_between(priority_class, model, sooner_ns + latency.alone_likely_ns, late_ns)
                 if not rows or not device.is_resident(model):

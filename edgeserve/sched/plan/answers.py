@@ -7,12 +7,12 @@ import math
 from typing import Dict, Final, List, Sequence, Tuple
 
 from edgeserve.lognormal import FLAT, SQRT2, TAIL, Lognormal
+from edgeserve.priority_class import RANKS
 from edgeserve.sched.latency.batch_time import BatchTime
 from edgeserve.sched.latency.window import Window
 from edgeserve.sched.plan.candidate import weight_of
 from edgeserve.sched.policies.common.job_queue import JobQueue
 from edgeserve.sched.policy_api.board import Board
-from edgeserve.sched.protocol.events import CLASSES
 from edgeserve.sched.requests.states import Job
 from edgeserve.sched.requests.worth import each_ns
 from edgeserve.sched.resources.lanes import Work
@@ -31,8 +31,6 @@ KEEP: Final = 0.8
 
 LEAST: Final = 0.01
 """The least chance of an answer: one that is expected to be late and yet not given up runs where no other does."""
-
-RANKS: Final[Dict[str, int]] = {priority_class: rank for rank, priority_class in enumerate(CLASSES)}
 
 
 class Each:

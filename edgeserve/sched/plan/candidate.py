@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final, Sequence
 
 from edgeserve.compiled import mypyc_attr
+from edgeserve.priority_class import RESERVED
 from edgeserve.sched.requests.states import Job, RequestRecord
 from edgeserve.sched.requests.worth import each_ns
 
@@ -88,7 +89,7 @@ class Candidate:
         self.slack_ns = slack_ns
         self.k_ns = max(1, k_ns)
         self.priority_class = priority_class
-        self.is_critical = priority_class == "critical"  # some job of the batch is
+        self.is_critical = priority_class in RESERVED  # some job of the batch is
         self.press = max(0, slack_ns) / self.k_ns
         self.value = 0.0
         self.guarded = False
@@ -112,10 +113,10 @@ def stages_left(jobs: Sequence[Job]) -> int:
 
 def weight_of(request: RequestRecord) -> float:
     """The worth of a request as a multiple of its app's usual one."""
-    return request.value * (CRITICAL_FACTOR if request.priority_class == "critical" else 1.0)
+    return request.value * (CRITICAL_FACTOR if request.priority_class in RESERVED else 1.0)
 
 
 def worth_of(request: RequestRecord) -> float:
     """The worth of a request if it is in time, in nanoseconds of lane time."""
-    factor = CRITICAL_FACTOR if request.priority_class == "critical" else 1.0
+    factor = CRITICAL_FACTOR if request.priority_class in RESERVED else 1.0
     return each_ns(request.app, request.cost_share_ns) * (request.value * factor)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from typing import Dict, Final, List, Sequence, Tuple
 
+from edgeserve.priority_class import YIELDING
 from edgeserve.sched.plan.candidate import Candidate
 from edgeserve.sched.requests.critical import NO_ROOMS, Rooms
 
@@ -54,7 +55,7 @@ def weigh(candidate: Candidate, rooms: Rooms, gap_ns: int, price: float = 0.0) -
 
 def choose(candidates: Sequence[Candidate], gap_ns: int) -> Candidate | None:
     """The candidate that starts; None where each of them had better wait. All are weighed."""
-    foreground = [item for item in candidates if item.priority_class != "background"]
+    foreground = [item for item in candidates if item.priority_class not in YIELDING]
     able = [item for item in foreground if item.value > 0.0 or item.is_critical or not item.guarded]
     if able:
         return able[0] if len(able) == 1 else _first(able, gap_ns)

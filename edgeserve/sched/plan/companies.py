@@ -12,6 +12,7 @@ from bisect import bisect_left, insort
 from typing import Dict, Final, List, Sequence, Set, Tuple
 
 from edgeserve.compiled import mypyc_attr
+from edgeserve.priority_class import CLASSES, YIELDING
 from edgeserve.sched.plan.candidate import K_SHARE, Candidate, worth_of
 from edgeserve.sched.plan.company import Company, CompanyChoice, Flight, Standing, free_ns
 from edgeserve.sched.plan.paths import NOT_RUNNING, LaneSchedule, Paths, Schedule, Stage, StageJobs, StageRoute
@@ -31,7 +32,6 @@ from edgeserve.sched.policies.common.bidding import bid_for
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.expected_end import ExpectedEnd
 from edgeserve.sched.policy_api.policy import CANNOT_MAKE_DEADLINE, Bid, Policy
-from edgeserve.sched.protocol.events import CLASSES
 from edgeserve.sched.requests.critical import NO_ROOMS
 from edgeserve.sched.requests.graph import App, Node
 from edgeserve.sched.requests.states import DONE, READY, RUNNING, Job, RequestRecord
@@ -460,7 +460,7 @@ class Companies(Source):
         if isinstance(company, Company) and lane.name == company.home:
             if company not in self._companies:
                 self._begins[lane.name] = (company, company.members)
-            elif not [item for item in others if item.source is not self and item.priority_class != "background"]:
+            elif not [item for item in others if item.source is not self and item.priority_class not in YIELDING]:
                 candidate = self._gathered(candidate, company, lane, board)
         return bid_for(candidate.jobs, candidate.size, candidate.takes_ns, board)
 

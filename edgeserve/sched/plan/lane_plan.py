@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any, ClassVar, Dict, Final, List, Mapping, Sequence, Tuple
 
 from edgeserve.compiled import mypyc_attr
+from edgeserve.priority_class import ORDINARY, YIELDING
 from edgeserve.sched.plan.candidate import Candidate
 from edgeserve.sched.plan.choose import choose, weigh
 from edgeserve.sched.plan.lane_price import LanePrices
@@ -155,12 +156,12 @@ class LanePlan(Policy):
         if self._runs[work.id].cut(work, board):
             return True
         at_ns = work.lane.available_ns(board.now_ns)
-        is_last = not [job for job in work.left() if job.request.priority_class != "background"]
+        is_last = not [job for job in work.left() if job.request.priority_class not in YIELDING]
         for source in self._sources:
             if source.is_idle or work.lane.name not in source.lanes:
                 continue
             for item in source.offers(work.lane, at_ns, board):
-                if item.model != work.model and (is_last or item.priority_class != "background"):
+                if item.model != work.model and (is_last or item.priority_class not in YIELDING):
                     return True
         return False
 
@@ -181,7 +182,7 @@ class LanePlan(Policy):
             return None
         first = offers[0]
         is_choice = len(offers) > 1
-        rooms = board.critical_rooms(lane) if is_choice or first.priority_class == "normal" else NO_ROOMS
+        rooms = board.critical_rooms(lane) if is_choice or first.priority_class in ORDINARY else NO_ROOMS
         if is_choice or rooms is not NO_ROOMS:
             found = self._first(offers, lane, rooms, at_ns, board)
             if found is None:
@@ -203,7 +204,7 @@ class LanePlan(Policy):
         more: List[Candidate] = []
         for item in offers:
             weigh(item, rooms, gap_ns, price)
-            if item.guarded and item.priority_class == "normal":
+            if item.guarded and item.priority_class in ORDINARY:
                 source = item.source
                 assert isinstance(source, Source)
                 more += source.smaller(item, lane, at_ns, board)
@@ -212,7 +213,7 @@ class LanePlan(Policy):
         offers += more
         if board.passed_ns:
             for item in offers:
-                if item.priority_class == "normal" and _passed_over(item, board):
+                if item.priority_class in ORDINARY and _passed_over(item, board):
                     item.value *= PASSED_FACTOR
         return choose(offers, gap_ns)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Dict, Final, Tuple
 
+from edgeserve.priority_class import ORDINARY, YIELDING
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.requests.states import DROPPED, Job
 from edgeserve.sched.requests.worth import each_ns
@@ -45,7 +46,7 @@ class LanePrices:
 
     def serves(self, work: Work, brings: float | None) -> None:
         """A batch starts, which brings so much per time (None: it was chosen from itself alone)."""
-        if work.jobs[0].request.priority_class == "background":
+        if work.jobs[0].request.priority_class in YIELDING:
             return
         lane = work.lane.name
         if brings is not None:
@@ -60,7 +61,7 @@ class LanePrices:
         parts on the lanes that could have run it."""
         request = job.request
         is_late = 2 * (request.deadline_ns - board.now_ns) < request.deadline_ns - request.arrival_ns
-        if request.state != DROPPED or not is_late or request.priority_class != "normal":
+        if request.state != DROPPED or not is_late or request.priority_class not in ORDINARY:
             return
         places = [
             (lane.name, model)

@@ -15,6 +15,7 @@ from typing import Any, Deque, Dict, Final, Iterable, List, Mapping, Sequence, S
 
 from edgeserve.compiled import mypyc_attr
 from edgeserve.errors import ConfigError
+from edgeserve.priority_class import LEAST
 from edgeserve.sched.plan.asking import Asking, Looked, alone_ns, is_here, subsets_of
 from edgeserve.sched.plan.candidate import K_SHARE, Candidate, worth_of
 from edgeserve.sched.plan.plain import PlainModels
@@ -490,16 +491,14 @@ class Members(Source):
                 item.press = press  # a long model is not more urgent than the others of its request
         elif not others:
             for item in self._batches(self._spare, lane, at_ns, board):
-                item.priority_class, item.is_critical = "background", False  # all other work goes first
+                item.priority_class, item.is_critical = LEAST, False  # all other work goes first
                 if board.spares_critical(lane, item.careful_ns):
                     found.append(item)
             probe = None if found else self._records.offer(lane, board)
             if probe is not None:
                 jobs, takes_ns = probe.jobs, probe.expected_ns
                 found.append(
-                    Candidate(
-                        self, probe.model, jobs, probe.size, takes_ns, takes_ns, 0.0, FOREVER_NS, 1, "background", probe
-                    )
+                    Candidate(self, probe.model, jobs, probe.size, takes_ns, takes_ns, 0.0, FOREVER_NS, 1, LEAST, probe)
                 )
         return others + found
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from typing import Dict, List, Mapping, Sequence, Set, Tuple
 
+from edgeserve.priority_class import RESERVED, YIELDING
 from edgeserve.sched.plan.candidate import CRITICAL_FACTOR
 from edgeserve.sched.policies.common.ensembles import Ensemble
 from edgeserve.sched.policy_api.board import Board
@@ -71,9 +72,9 @@ def steps_on(
     for name, app in apps.items():
         recent = board.recent_arrivals(name)
         count = recent.per_ns(board.now_ns) * horizon_ns + waiting.get(name, 0)
-        if app.priority_class == "background" or count <= 0.0:
+        if app.priority_class in YIELDING or count <= 0.0:
             continue
-        worth = recent.worth * (CRITICAL_FACTOR if app.priority_class == "critical" else 1.0)
+        worth = recent.worth * (CRITICAL_FACTOR if app.priority_class in RESERVED else 1.0)
         ensemble = ensembles.get(name)
         if ensemble is None:
             shares = [min([times.share_ns for _, times, _ in board.places_of(node.model)]) for node in app.nodes]

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Deque, Dict, Final, List, Mapping, NamedTuple, Sequence, Set, Tuple
 
-from edgeserve.sched.protocol.events import CLASSES
+from edgeserve.priority_class import RANKS
 from edgeserve.sched.requests.graph import App, Node
 from edgeserve.sched.requests.states import READY, RUNNING, Job, RequestRecord, new_tuple, steps_left
 from edgeserve.sched.requests.work import MILLI, relative_milli
@@ -282,7 +282,7 @@ class Member:
         self.jobs: Dict[int, Job] = {}
         self.cohort: object | None = None
         self.due_ns = request.deadline_ns
-        self.rank = CLASSES.index(request.priority_class)
+        self.rank = RANKS[request.priority_class]
         self.queued: List[int] = []  # nodes in whose queues it waits
         self.foretold = bool(request.hints) and not pipeline.hints.isdisjoint(request.hints)
         self.plain = not self.foretold

@@ -12,10 +12,10 @@ import math
 from typing import Any, Dict, Final, List, Mapping, Sequence, Tuple
 
 from edgeserve.compiled import mypyc_attr
+from edgeserve.priority_class import RANKS
 from edgeserve.sched.latency.saturation import saturating
 from edgeserve.sched.plan.answers import (
     LEAST,
-    RANKS,
     AnswerProgress,
     Answers,
     AnswerTable,

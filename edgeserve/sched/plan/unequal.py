@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any, Dict, Final, List, Mapping, NamedTuple, Sequence, Tuple
 
 from edgeserve.compiled import mypyc_attr
+from edgeserve.priority_class import RANKS
 from edgeserve.sched.latency.batch_time import BatchTime
 from edgeserve.sched.plan.candidate import K_SHARE, Candidate, worth_of
 from edgeserve.sched.plan.law import EVEN, BatchMembers, Law, Length, declared
@@ -318,10 +319,7 @@ def _row(job: Job, law: Law, at_ns: int, board: Board) -> JobRow:
         worth *= share_ns / max(1, share_ns + board.rest_lane_ns(request.app, job.node))
     press = max(0, slack_ns) / max(1.0, K_SHARE * (request.deadline_ns - request.arrival_ns))
     mean_ns = law.mean_ns(law.first, law.alike(length, 1))
-    return JobRow(_RANKS[request.priority_class], press, job.seq, job, due_ns, length, mean_ns, slack_ns, worth)
-
-
-_RANKS: Final[Mapping[str, int]] = {"critical": 0, "normal": 1, "background": 2}
+    return JobRow(RANKS[request.priority_class], press, job.seq, job, due_ns, length, mean_ns, slack_ns, worth)
 
 
 def _choices(rows: Sequence[JobRow], latency: BatchTime, law: Law, at_ns: int) -> List[UnequalChoice]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Mapping, Sequence
 
+from edgeserve.priority_class import RESERVED
 from edgeserve.sched.policy_api.policy import Bid
 
 PASSED_SLOS = 20
@@ -32,9 +33,9 @@ def _goes_before(a: Bid, b: Bid, at_ns: int, then_ns: int) -> bool:
     second starts."""
     a_now, b_now = a.utility.value(at_ns), b.utility.value(at_ns)
     if a.priority_class != b.priority_class:
-        if a.priority_class == "critical" and a.utility.value(then_ns + b.expected_ns) < a_now:
+        if a.priority_class in RESERVED and a.utility.value(then_ns + b.expected_ns) < a_now:
             return True
-        if b.priority_class == "critical" and b.utility.value(then_ns + a.expected_ns) < b_now:
+        if b.priority_class in RESERVED and b.utility.value(then_ns + a.expected_ns) < b_now:
             return False
     a_loses = a_now - a.utility.value(then_ns + max(b.expected_ns, b.whole_ns))
     b_loses = b_now - b.utility.value(then_ns + max(a.expected_ns, a.whole_ns))
@@ -56,6 +57,6 @@ def overdue(bids: Sequence[Bid], passed_ns: Mapping[str, int], first: Bid, now_n
     if found is not first:
         takes_ns = found.expected_ns // (found.steps_max or 1)
         for bid in bids:
-            if bid.priority_class == "critical" and bid.utility.value(then_ns + takes_ns) < bid.utility.value(then_ns):
+            if bid.priority_class in RESERVED and bid.utility.value(then_ns + takes_ns) < bid.utility.value(then_ns):
                 return first
     return found

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, FrozenSet, List, Mapping, Protocol, Sequence, Tuple, Type
 
 from edgeserve.compiled import mypyc_attr
+from edgeserve.priority_class import USUAL, YIELDING
 from edgeserve.sched.policy_api.expected_end import ExpectedEnd, expected_end
 from edgeserve.sched.policy_api.options import PolicyOptions, read_options
 from edgeserve.sched.protocol.actions import START_ANY_TIME_NS
@@ -76,7 +77,7 @@ class Bid:
         drops: Sequence[Tuple[RequestRecord, str]] = (),
         steps_max: int | None = None,
         probe: bool = False,
-        priority_class: str = "normal",
+        priority_class: str = USUAL,
         variant: str = "",
         whole_ns: int = 0,
     ) -> None:
@@ -91,7 +92,7 @@ class Bid:
         self.steps_max = steps_max
         self.probe = probe
         self.priority_class = priority_class
-        self.is_background = probe or priority_class == "background"  # it yields to everything else
+        self.is_background = probe or priority_class in YIELDING  # it yields to everything else
         self.variant = variant
         self.whole_ns = whole_ns
         self.policy: Policy | None = None  # filled in by the scheduler

@@ -8,8 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Mapping, NamedTuple, Optional, Tuple, Union, get_args
 
-CLASSES = ("critical", "normal", "background")
-"""Classes bound the auction; the order is from most to least urgent."""
+from edgeserve.priority_class import USUAL
 
 LEVELS = ("none", "soft", "hard")
 """The levels of a device's nearness to a limit of heat or power: below it, above the limit at which the scheduler
@@ -67,7 +66,7 @@ class Request:
         arrival_ns: int,
         deadline_ns: int,
         client: str = "",
-        priority_class: str = "normal",
+        priority_class: str = USUAL,
         value: float = 1.0,
         stream: str | None = None,
         on_late: str = "drop",

@@ -20,7 +20,7 @@ from __future__ import annotations
 from typing import Dict, List, Mapping, Sequence, Set, Tuple
 
 from edgeserve.owners import NAME_MARK, by_user, user_of, who_makes_room
-from edgeserve.sched.protocol.events import CLASSES
+from edgeserve.priority_class import CLASSES, RANKS
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import RequestRecord
 from edgeserve.units import FOREVER_NS
@@ -52,7 +52,7 @@ def rank_within(request: RequestRecord) -> None:
     urgent one, and ``claim`` ranks it. A lesser class counts where the policy has it wait for others."""
     app = request.app
     claim = request.value / app.value if app.value else 1.0
-    raised = CLASSES.index(app.priority_class) - CLASSES.index(request.priority_class)
+    raised = RANKS[app.priority_class] - RANKS[request.priority_class]
     if raised > 0 or not request.policy.lets_urgent_first:
         request.priority_class = app.priority_class
         claim *= CLASS_STEP**raised

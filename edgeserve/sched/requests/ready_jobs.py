@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from typing import Dict, Iterable, List, Tuple
 
-from edgeserve.sched.protocol.events import CLASSES
+from edgeserve.priority_class import CLASSES, RESERVED
 from edgeserve.sched.requests.states import Job
 
 Row = Tuple[int, int, Job]
@@ -29,14 +29,14 @@ class ReadyJobs:
         """A job became ready. O(log n), and one move of a list."""
         job.queued = True
         self.count += 1
-        self.critical += job.request.priority_class == "critical"
+        self.critical += job.request.priority_class in RESERVED
         insort(self.of[job.request.priority_class][job.node.model], (job.deadline_ns, job.seq, job))
 
     def remove(self, job: Job) -> None:
         """A ready job was launched, or has left."""
         job.queued = False
         self.count -= 1
-        self.critical -= job.request.priority_class == "critical"
+        self.critical -= job.request.priority_class in RESERVED
         rows = self.of[job.request.priority_class][job.node.model]
         del rows[bisect_left(rows, (job.deadline_ns, job.seq))]
 

@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from typing import AbstractSet, Deque, Dict, Iterable, List, Sequence, Tuple
 
 from edgeserve.errors import ConfigError
-from edgeserve.sched.protocol.events import CLASSES, LEVELS
+from edgeserve.priority_class import CLASSES
+from edgeserve.sched.protocol.events import LEVELS
 from edgeserve.sched.resources.model_worth import NOTHING, ModelWorth, Worth, added
 from edgeserve.units import FOREVER_NS, NS_PER_MS, format_size
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from typing import Dict, List, Mapping, Sequence, Tuple
 
+from edgeserve.priority_class import RANKS
 from edgeserve.sched.protocol.actions import START_ANY_TIME_NS, Action, EvictModel, LoadModel
-from edgeserve.sched.protocol.events import CLASSES, WorkFinished
+from edgeserve.sched.protocol.events import WorkFinished
 from edgeserve.sched.requests.states import Job
 from edgeserve.sched.requests.worth import worth_ns
 from edgeserve.sched.resources.lanes import EVICT, LOAD, Lane, Work, Works
@@ -59,7 +60,7 @@ class Memory:
         job.demand_ns = alone_ns
         worth = part * worth_ns(request)
         job.demand_worth = round(worth / (request.rank * max(1, len(request.jobs))))
-        rank = CLASSES.index(request.priority_class)
+        rank = RANKS[request.priority_class]
         for placement in self._places(job, job.model):
             placement.demand_ns += alone_ns
             placement.waiting[rank] += job.demand_worth
@@ -72,7 +73,7 @@ class Memory:
         """The job was launched or is gone."""
         if job.demand_ns:
             request = job.request
-            rank = CLASSES.index(request.priority_class)
+            rank = RANKS[request.priority_class]
             for placement in self._places(job, job.model):
                 placement.demand_ns -= job.demand_ns
                 placement.waiting[rank] -= job.demand_worth

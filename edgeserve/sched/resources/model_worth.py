@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import AbstractSet, Callable, Dict, Iterable, List, Mapping, NamedTuple, Sequence, Set, Tuple
 
+from edgeserve.priority_class import CLASSES, RANKS
 from edgeserve.sched.latency.path_cost import REFRESH_NS, AppCosts
-from edgeserve.sched.protocol.events import CLASSES
 from edgeserve.sched.requests.graph import App
 
 PARTIAL = 0.5
@@ -81,7 +81,7 @@ class ModelWorth:
             if per_ns > 0.0:
                 slack_ns = max(0.0, recent.allowed_ns - self._costs[app.name].alone_ns)
                 members = self._members[app.name]
-                rank, qualities = CLASSES.index(app.priority_class), app.nodes[0].qualities
+                rank, qualities = RANKS[app.priority_class], app.nodes[0].qualities
                 asked = AppDemand(self._models[app.name], members, rank, per_ns, slack_ns, qualities)
                 for model in asked.models:
                     self.by_model.setdefault(model, []).append(asked)

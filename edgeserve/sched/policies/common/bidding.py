@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, List, Mapping, Sequence, Tuple
 
+from edgeserve.priority_class import CLASSES, LEAST, RANKS
 from edgeserve.sched.policies.common.job_queue import JobQueue
 from edgeserve.sched.policy_api.policy import CANNOT_MAKE_DEADLINE, Bid
 from edgeserve.sched.protocol.actions import START_ANY_TIME_NS
@@ -145,7 +146,7 @@ def bid_to_measure(job: Job, lane: Lane, board: Board, probe: bool = False) -> B
     """The bid to run a job alone for what that teaches (``sched/core/experiments.py``): it delivers no value."""
     latency = board.latency(job.node.model, lane.name)
     alone_ns = latency.alone_likely_ns
-    priority_class = "background" if probe else job.request.priority_class
+    priority_class = LEAST if probe else job.request.priority_class
     nothing = Utility((), alone_ns)
     return Bid(
         job.node.model,
@@ -221,11 +222,9 @@ def look_at_bound(queue: JobQueue, ends_ns: Mapping[str, int], board: Board) -> 
 
 def best_class(jobs: Sequence[Job]) -> str:
     """The most urgent class among the jobs of a batch: what the batch counts as in the auction."""
-    found = "background"
+    found = RANKS[LEAST]
     for job in jobs:
-        priority_class = job.request.priority_class
-        if priority_class == "critical":
-            return priority_class
-        if priority_class == "normal":
-            found = priority_class
-    return found
+        rank = RANKS[job.request.priority_class]
+        if rank < found:
+            found = rank
+    return CLASSES[found]

@@ -9,8 +9,8 @@ import math
 from bisect import bisect_left
 from typing import Dict, Final, List, Sequence, Tuple
 
+from edgeserve.priority_class import CLASSES, RESERVED
 from edgeserve.sched.policies.common.job_queue import JobQueue, Row
-from edgeserve.sched.protocol.events import CLASSES
 from edgeserve.sched.requests.states import Job, steps_left
 
 WORTH_STEP: Final = 1.15
@@ -29,7 +29,7 @@ TIERS: Final = {priority_class: 2 * index for index, priority_class in enumerate
 """The first of the two tiers of each class: jobs that have begun or were promised, and fresh ones. The most urgent
 class comes first."""
 
-CRITICAL_TIERS: Final = 2
+CRITICAL_TIERS: Final = 2 * len(RESERVED)
 """Tiers of critical jobs: the first ones."""
 
 REMEMBERED: Final = 1.0 - 1.0 / 32

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Dict, Iterator, List
 
+from edgeserve.priority_class import YIELDING
 from edgeserve.sched.policies.common.bidding import take
 from edgeserve.sched.policies.common.job_queue import JobQueue
 from edgeserve.sched.policy_api.board import Board
@@ -57,7 +58,7 @@ class InOrder:
             others = [
                 job
                 for job in self.queues[model]
-                if job.request.priority_class != "background" and job.lane in ("", lane.name)
+                if job.request.priority_class not in YIELDING and job.lane in ("", lane.name)
             ]
             return others[:count]
         return jobs

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Iterable, List
 
+from edgeserve.priority_class import YIELDING
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.requests.states import Job
 from edgeserve.sched.resources.lanes import Lane
@@ -14,7 +15,7 @@ def must_yield(jobs: Iterable[Job], lane: Lane, board: Board) -> bool:
     it could make a critical request late, and none of them has waited for too long."""
     waiting: List[Job] = []
     for job in jobs:
-        if job.request.priority_class != "background":
+        if job.request.priority_class not in YIELDING:
             return False  # of a long queue nearly always the first one
         waiting.append(job)
     if not waiting:

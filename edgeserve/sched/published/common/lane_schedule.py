@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import List, Sequence
 
+from edgeserve.priority_class import RESERVED, YIELDING
 from edgeserve.sched.policies.common.bidding import Utility
 from edgeserve.sched.policy_api.policy import Bid
 from edgeserve.units import FOREVER_NS
@@ -38,7 +39,7 @@ class ModelCandidate:
 
     def __init__(self, bid: Bid, lost: int, at_ns: int) -> None:
         self.bid = bid
-        self.is_critical = bid.priority_class == "critical"
+        self.is_critical = bid.priority_class in RESERVED
         self.dense = _rise(lost, len(bid.jobs)) * bid.utility.value(at_ns) / bid.remaining_ns
         utility = bid.utility
         assert isinstance(utility, Utility)
@@ -48,7 +49,7 @@ class ModelCandidate:
 def first_of(bids: Sequence[Bid], lost: Sequence[int], at_ns: int, dispatch_gap_ns: int) -> Bid:
     """The bid that starts at ``at_ns``, of at least one; background only without other bids. ``lost``: how many
     jobs of each bid's model were given up since it ran last. O(bids ** 2)."""
-    foreground = [index for index, bid in enumerate(bids) if bid.priority_class != "background"] or range(len(bids))
+    foreground = [index for index, bid in enumerate(bids) if bid.priority_class not in YIELDING] or range(len(bids))
     candidates = [ModelCandidate(bids[index], lost[index], at_ns) for index in foreground]
     candidates.sort(key=_by_density)
     schedule: List[ModelCandidate] = []  # in order of latest starts

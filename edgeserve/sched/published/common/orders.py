@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import List, Sequence
 
+from edgeserve.priority_class import RESERVED
 from edgeserve.sched.policy_api.policy import Bid
 
 ORDERS_MAX = 4
@@ -77,8 +78,8 @@ def _losses(bids: Sequence[Bid], now: Sequence[float], at_ns: int, dispatch_gap_
 def _bars(a: Bid, b: Bid, at_ns: int, then_ns: int) -> bool:
     """True if ``a`` keeps ``b`` from going first at ``at_ns``, for any worths. ``then_ns`` is one dispatch gap
     later: what ``b`` takes after that passes before ``a`` starts."""
-    if a.priority_class != b.priority_class and "critical" in (a.priority_class, b.priority_class):
-        critical, other = (a, b) if a.priority_class == "critical" else (b, a)
+    if (a.priority_class in RESERVED) != (b.priority_class in RESERVED):
+        critical, other = (a, b) if a.priority_class in RESERVED else (b, a)
         if critical.utility.value(then_ns + other.expected_ns) < critical.utility.value(at_ns):
             return critical is a
     return False

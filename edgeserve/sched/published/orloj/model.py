@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Any, Dict, Iterator, NamedTuple, Sequence
 
 from edgeserve.compiled import mypyc_attr
+from edgeserve.priority_class import RANKS
 from edgeserve.sched.policies.common.job_queue import JobQueue
 from edgeserve.sched.policy_api.board import Board
-from edgeserve.sched.protocol.events import CLASSES
 from edgeserve.sched.published.orloj.calibration import QUANTILE, Calibration
 from edgeserve.sched.published.orloj.lengths import Lengths, LengthWindow, SizeBias, lengths_of
 from edgeserve.sched.requests.states import Job
@@ -82,7 +82,7 @@ class DynamicModel:
                 self._shares[known] *= 1.0 - step
             self._shares[name] += step
         self.has_steps = self.has_steps or job.steps > 0
-        queue_key = QueueKey(CLASSES.index(job.request.priority_class), name, job.request.value)
+        queue_key = QueueKey(RANKS[job.request.priority_class], name, job.request.value)
         queue = self.queues.get(queue_key)
         if queue is None:
             queue = self.queues[queue_key] = JobQueue()

@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Any, Dict, Final, List, Tuple
 
 from edgeserve.lognormal import Lognormal
+from edgeserve.priority_class import RANKS
 from edgeserve.sched.policies.common.job_queue import JobQueue
 from edgeserve.sched.policies.common.lengths import LearnedLengths
-from edgeserve.sched.protocol.events import CLASSES
 from edgeserve.sched.published.rtlm.offload import RankWindow
 from edgeserve.sched.published.rtlm.priority import Task
 from edgeserve.sched.requests.states import Job
@@ -30,7 +30,7 @@ class Waiting:
         self.length = length
         self.declared = declared
         self.steps = length.mean()
-        self.tier = 2 * CLASSES.index(job.request.priority_class) + (job.request.rank <= 1.0)
+        self.tier = 2 * RANKS[job.request.priority_class] + (job.request.rank <= 1.0)
         self.task = Task(self.steps, job.request.arrival_ns, due_ns, job.seq)
 
     def chance(self, steps: float) -> float:

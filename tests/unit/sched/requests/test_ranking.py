@@ -7,7 +7,7 @@ from typing import Any, Dict
 import pytest
 from hand_world import Driver
 
-from edgeserve.sched.protocol.events import CLASSES
+from edgeserve.priority_class import CLASSES
 
 MINE, OTHERS = "uid:7/pid:1 #01", "uid:8/pid:2 #02"
 APP = {"model": "m", "slo": "100ms", "value": 2.0}
