@@ -533,7 +533,7 @@ BUGS: Tuple[Bug, ...] = (
     Bug("a-clock-that-fell-stays-in-the-mean", "latency/batch_time.py", "if changed_ns < FOREVER_NS:", "if False:", unit("latency/batch_times")),
     Bug("rare-slow-batches-cost-nothing", "latency/batch_time.py", "self._mean_ppm += (ratio_ppm - self._mean_ppm)", "self._mean_ppm += (PPM - self._mean_ppm)", unit("latency/batch_times")),
     Bug("each-lane-pays-for-all-that-lacked", "plan/lane_price.py", " / len(places)", "", unit("plan/lane_price")),
-    Bug("hooks-move", "core/request_manager.py", "if self._board.is_changing:", "if False:", unit("policy_api/branches")),
+    Bug("hooks-move", "core/request_manager.py", "if self._ready.is_telling:", "if False:", unit("policy_api/branches")),
     # --- companies
     Bug("the-only-request-is-never-late", "plan/companies.py", "return ends_ns is not None and ends_ns <= member.due_ns", "return True", (GOLDEN,)),
     Bug("company-runs-half-a-batch", "plan/company.py", "if not smaller or any(self.running):", "if not smaller:", unit("plan/companies")),

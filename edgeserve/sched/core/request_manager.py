@@ -135,7 +135,7 @@ class RequestManager:
 
     def _refuse_within(self, request: RequestRecord) -> None:
         """A request that is being changed is changed by nothing else."""
-        if self._board.is_changing:
+        if self._ready.is_telling:
             raise _illegal(request, "on_ready and on_gone end and settle no request; note it, and do so in plan")
 
     def settle(self, request: RequestRecord, join: str = "", part: Part = (), wait_running: bool = False) -> None:
@@ -280,9 +280,6 @@ class RequestManager:
             self.make_ready(job)
         else:
             self._ready.add(job)
-            self._board.is_changing = True
-            request.policy.on_ready(job, self._board)
-            self._board.is_changing = False
 
     def make_ready(self, job: Job) -> None:
         """Queue a job with its policy, or fail it where it can never run."""
@@ -305,9 +302,6 @@ class RequestManager:
         if (job.hints or job.steps_total) and not ends_anyhow:
             job.deadline_ns -= (steps_left(job) - 1) * alone_ns
         self._ready.add(job)
-        self._board.is_changing = True
-        request.policy.on_ready(job, self._board)
-        self._board.is_changing = False
 
     def fail_if_stranded(self, job: Job) -> bool:
         """End a job's request when no lane is left that could run it: a bound job has but one. Where a lane may come

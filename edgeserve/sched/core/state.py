@@ -75,7 +75,6 @@ class State:
         sets = lane_sets({model: [lane.name for lane in places] for model, places in self.lanes_of.items()})
         self.costs = {app.name: AppCosts(app, self.latencies_of, dispatch_gaps, sets) for app in apps}
         self.requests: Dict[int, RequestRecord] = {}
-        self.ready = ReadyJobs(models)
         self.promises = Promises()
         self.admission = {app.name: Admission(app) for app in apps}
         self.lane_shares = lane_shares({name: costs.lane_sets for name, costs in self.costs.items()})
@@ -95,6 +94,7 @@ class State:
             device.name: CpuShare([lane for lane in self.run_lanes if lane.device == device.name]) for device in devices
         }
         self.board = Board(self)
+        self.ready = ReadyJobs(models, self.board)
 
     def set_speeds(self, lane: Lane, since_ns: int | None = None) -> None:
         """Tell the latencies of a lane's models its speed."""

@@ -39,8 +39,7 @@ class Board:
     app, since when its requests have been given up for their deadlines and none that ran has ended. ``forced_ns``: by
     app, when its background work last did not yield. ``background_at_ns``: when work that yields is looked at again, if
     any was in this step. ``wakes_late_ns``: how long after the time that it was asked for a step has come of late, at
-    most. ``budget``: what policies may still compute in this step. ``is_changing``: the core is changing a request, so
-    that no move may end or settle one.
+    most. ``budget``: what policies may still compute in this step.
 
     ``state`` is :class:`~edgeserve.sched.core.state.State`. ``core/request_manager.py`` and ``core/experiments.py``
     carry out the moves.
@@ -54,7 +53,6 @@ class Board:
         self.forced_ns: Dict[str, int] = {}
         self.background_at_ns: int | None = None
         self.wakes_late_ns = 0
-        self.is_changing = False
         self.budget = Budget()
         self._requests: Any = None
         self._probes: Any = None
