@@ -173,6 +173,7 @@ class RequestManager:
             return
         ready = joins.settle(request, (node, part))
         for job in behind:
+            self._state.actions.append(LeaveOut(job.id))
             self._remove(request, job, "the join was settled")
         if not self.expire_on_return(request):
             self.proceed(request, ready, request.breakdown)
@@ -180,18 +181,18 @@ class RequestManager:
     def _leave_out(self, request: RequestRecord, jobs: Sequence[Job], reason: str) -> None:
         ready: List[Tuple[Node, Part]] = []
         for job in jobs:
+            self._state.actions.append(LeaveOut(job.id))
             self._remove(request, job, reason)
             ready += joins.skip(request, job)
         if (ready or not request.jobs) and not self.expire_on_return(request):
             self.proceed(request, ready, request.breakdown)
 
     def _remove(self, request: RequestRecord, job: Job, reason: str) -> None:
-        """Take a branch's job from its request; the world forgets what the job brings."""
+        """Take a branch's job from its request."""
         place = f"{job.node.name}{list(job.part) or ''}"
         request.note(self._board.now_ns, "goes on without", place, "-", reason)
         request.leave_out(f"without {place}: {reason}")
         request.fate(job.node, job.part, LEFT_OUT)
-        self._state.actions.append(LeaveOut(job.id))
         del request.jobs[job.seq]
         self.ends.take_out(job)
 
@@ -232,13 +233,14 @@ class RequestManager:
             self.ends.end(request, "drop", reason, shortfall)
 
     def _goes_on_without(self, job: Job, reason: str) -> bool:
-        """Take a job from its request; ``False`` where nothing is left of that."""
+        """Take a job from its request; ``False`` where too little is left of that."""
         request = job.request
-        del request.jobs[job.seq]
-        self.ends.take_out(job)
-        request.note(self._board.now_ns, "goes on without", job.node.name, list(job.part) or "", "-", reason)
-        request.leave_out(f"without {job.node.name}{list(job.part) or ''}: {reason}")
+        self._remove(request, job, reason)
         ready = joins.skip(request, job)
+        if request.on_late != PARTIAL:
+            if joins.is_starved(request, job):
+                return False
+            self._state.actions.append(LeaveOut(job.id))
         goes_on = bool(ready or request.jobs or request.done_exits)
         if goes_on:
             self.proceed(request, ready, request.breakdown)
@@ -275,7 +277,7 @@ class RequestManager:
             or node.model in self._state.sequences.models
             or self._memory.tracked
             or request.on_late == "answer"
-            or self._state.lost_lanes
+            or self._state.has_lost
         ):
             self.make_ready(job)
         else:
@@ -285,7 +287,7 @@ class RequestManager:
         """Queue a job with its policy, or fail it where it can never run."""
         request, node = job.request, job.node
         state = self._state
-        if (request.on_late == "answer" or state.draining or state.lost_lanes) and self.fail_if_stranded(job):
+        if (request.on_late == "answer" or state.draining or state.has_lost) and self.fail_if_stranded(job):
             return
         if node.model in self._state.sequences.models:
             problem = self._state.sequences.why_never(job)
@@ -316,17 +318,19 @@ class RequestManager:
         reason = f"no lane can run model {model!r} now"
         if job.lane:
             reason = f"lane {job.lane} holds its state and cannot run model {model!r} now"
-        in_part = job.request.on_late == PARTIAL and joins.feeds_joins(job) and not keeps_written(job)
-        if not (in_part and self._goes_on_without(job, reason)):
-            self.fail(job, reason)
+        self.fail(job, reason)
         return True
 
     def fail(self, job: Job, reason: str) -> None:
-        """A ready job can never be done: its request fails, or has what its sequence has written."""
+        """A ready job can never be done: its request has what its sequence has written, goes on without it, or
+        fails."""
+        request = job.request
         if keeps_written(job):
             self.end_written(job, reason)
-        else:
-            self.ends.end(job.request, "fail", reason)
+            return
+        can_go_on = job.node.optional or (request.on_late == PARTIAL and joins.feeds_joins(job))
+        if not (can_go_on and self._goes_on_without(job, reason)):
+            self.ends.end(request, "fail", reason)
 
     def complete(self, request: RequestRecord) -> None:
         """No job is left. Where every branch that a join could do without has failed, no last node ran: a failure."""

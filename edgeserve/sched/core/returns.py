@@ -151,7 +151,7 @@ class Returns:
         del request.jobs[job.seq]
         self._ends.drop_state(job)
         request.note(self._board.now_ns, "node", job.node.name, list(job.part) or "", "failed:", reason)
-        if joins.can_do_without(job):
+        if joins.can_do_without(job) or (fate == LOST and job.node.optional):
             request.failure = reason
             ready = joins.skip(request, job, fate)
             if self._manager.expire_on_return(request):

@@ -37,7 +37,7 @@ from edgeserve.sched.protocol.events import (
     WorkRefused,
 )
 from edgeserve.sched.requests.graph import App
-from edgeserve.sched.requests.states import READY, RUNNING, RequestRecord
+from edgeserve.sched.requests.states import READY, RUNNING, Job, RequestRecord
 from edgeserve.sched.requests.work import over_usual_milli
 from edgeserve.sched.resources.lanes import NO_JOBS, RUN, Lane, Work
 from edgeserve.sched.resources.model_cache import Device
@@ -373,16 +373,15 @@ class Scheduler:
             self.state.set_speeds(lane, event.since_ns)
         if event.up is not None and event.up != lane.up:
             change.up = lane.up = event.up
-        if change.up:
-            self.state.lost_lanes.discard(lane.name)
+        if change.up or event.lost:  # it may have been down before it is lost
+            lane.lost = event.lost
+            self.state.has_lost = any(other.lost for other in self._lanes)
         works = lane.clear() if change.up is False else []
         self._board.ends_ns.clear()
         for index, work in enumerate(works):
             self._lose(
                 work, running=index == 0, reason=f"lane {lane.name} went down: {event.reason or 'no reason given'}"
             )
-        if event.lost:  # it may have been down before
-            self.state.lost_lanes.add(lane.name)
         if change.up is False:
             self._request_manager.release_all(lane)
         if event.lost or change.up is False:
@@ -482,15 +481,17 @@ class Scheduler:
 
     def _fail_stranded(self) -> None:
         """End the requests with a job that no lane is left for."""
-        for policy in self.state.policies:
-            for job in policy.queued():
-                if job.state == READY:  # else the end of another has ended it
-                    self._request_manager.fail_if_stranded(job)
+        for job in self._waiting():
+            if job.state == READY:  # else the end of another has ended it
+                self._request_manager.fail_if_stranded(job)
         self._probes.release_stranded()
 
     def _fail_jobs_of(self, model: str, reason: str) -> None:
         """Fail the jobs of a model that could not be loaded again, where no device can serve them."""
-        for policy in (*self.state.policies, self._ends.trials):
-            for job in policy.queued():
-                if model in job.node.models and not job.request.ended and self.state.memory.is_hopeless(job):
-                    self._request_manager.fail(job, reason)
+        for job in self._waiting():
+            if model in job.node.models and job.state == READY and self.state.memory.is_hopeless(job):
+                self._request_manager.fail(job, reason)
+
+    def _waiting(self) -> List[Job]:
+        """The jobs that policies hold, and those of trials."""
+        return [job for policy in (*self.state.policies, self._ends.trials) for job in policy.queued()]

@@ -27,10 +27,10 @@ from edgeserve.sched.plan.remaining_work import (
     total_of,
 )
 from edgeserve.sched.plan.source import Source
-from edgeserve.sched.policies.common.bidding import bid_for
+from edgeserve.sched.policies.common.bidding import bid_for, refusal
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.expected_end import ExpectedEnd
-from edgeserve.sched.policy_api.policy import CANNOT_MAKE_DEADLINE, Bid, Policy
+from edgeserve.sched.policy_api.policy import CANNOT_MAKE_DEADLINE, NO_LANE, Bid, Policy
 from edgeserve.sched.protocol.events import CLASSES
 from edgeserve.sched.requests.critical import NO_ROOMS
 from edgeserve.sched.requests.graph import App, Node
@@ -55,8 +55,6 @@ FAR: Final = 4
 
 Row = Tuple[int, int, int, Member]
 """The class of a request (0 is the most urgent), when it is due, its number, and the request."""
-
-NO_LANE: Final = "no_lane"
 
 
 class PipelineQueue:
@@ -104,7 +102,8 @@ class Companies(Source):
             return None
         ends_ns = self._alone_ns(Member(request, self._line_of[request.app.name].pipeline), board)
         if ends_ns is None:
-            return NO_LANE
+            goes_without = any(node.optional and board.is_lost(node.model) for node in request.app.nodes)
+            return refusal(request, board) if goes_without else NO_LANE
         return None if ends_ns <= request.deadline_ns else CANNOT_MAKE_DEADLINE
 
     def on_ready(self, job: Job, board: Board) -> None:

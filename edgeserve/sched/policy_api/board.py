@@ -84,6 +84,10 @@ class Board:
         """The lanes that may run a model."""
         return self._lanes_of[model]
 
+    def is_lost(self, model: str) -> bool:
+        """True if no lane that may run a model ever comes back."""
+        return all(lane.lost for lane in self._lanes_of[model])
+
     def places_of(self, model: str) -> Sequence[Tuple[Lane, BatchTime, Placement]]:
         """The same lanes with how long the model takes there, and its place in the memory of the lane's device."""
         return self._places[model]

@@ -105,6 +105,7 @@ class Lane:
     free_at_ns: int = 0  # when the works on it are expected to be over (in the past when idle)
     head_due_ns: int = 0  # when the work at the head is expected to end
     up: bool = True
+    lost: bool = False  # it never comes back
     hung: bool = False
     speed: float = 1.0
     clocks: Clocks = Clocks()  # as the monitor told them; the speed of each model follows from those of its profile

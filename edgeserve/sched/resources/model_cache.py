@@ -17,6 +17,7 @@ from typing import AbstractSet, Deque, Dict, Iterable, List, Sequence, Tuple
 
 from edgeserve.errors import ConfigError
 from edgeserve.sched.protocol.events import CLASSES, LEVELS
+from edgeserve.sched.resources.lanes import Lane
 from edgeserve.sched.resources.model_worth import NOTHING, ModelWorth, Worth, added
 from edgeserve.units import FOREVER_NS, NS_PER_MS, format_size
 
@@ -73,7 +74,8 @@ ABSENT, LOADING, RESIDENT, EVICTING = "absent", "loading", "resident", "evicting
 
 @dataclass(eq=False)
 class Placement:
-    """One model on one device. ``bytes`` counts its weights and the working memory of its largest batch."""
+    """One model on one device. ``bytes`` counts its weights and the working memory of its largest batch; ``lanes`` are
+    those of the device that may run it."""
 
     model: str
     device: str
@@ -94,6 +96,11 @@ class Placement:
     loads_ns: Deque[int] = field(default_factory=lambda: deque(maxlen=10))
     used_ns: int = -FOREVER_NS  # when it was launched last
     gap_ns: int = 0  # a usual time between two launches, of the longer ones
+    lanes: Sequence[Lane] = field(default=(), repr=False)
+
+    def can_serve(self) -> bool:
+        """True if it is resident and a lane that may run it is not lost for good."""
+        return self.state == RESIDENT and not (self.lanes and all(lane.lost for lane in self.lanes))
 
     def is_working(self, now_ns: int) -> bool:
         """True if it ran lately, or is about to run again as it usually does."""
@@ -309,11 +316,13 @@ class Device:
         return bool(self._copies(placement, others)) and self._priority_ns(placement, others) <= 0
 
     def _copies(self, placement: Placement, others: Iterable[Device]) -> List[Device]:
-        """The other devices that have the model."""
+        """The other devices that have the model, and a lane for it."""
         return [
             device
             for device in others
-            if device is not self and placement.model in device.placements and device.is_resident(placement.model)
+            if device is not self
+            and placement.model in device.placements
+            and device.placements[placement.model].can_serve()
         ]
 
     def under_pressure(self, now_ns: int = 0) -> Placement | None:
