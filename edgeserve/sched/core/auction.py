@@ -213,7 +213,9 @@ class Auction:
         # What stands behind a work that hangs must be past its window when the hang is noticed: its jobs go elsewhere.
         hung_from_ns = (min(now, lane.head_due_ns) if lane.works else now) + lane.hang_ns
         jobs, probe = ((), bid.jobs[0]) if bid.probe else (tuple(bid.jobs), None)
-        rest_ns = state.latency[bid.model, lane.name].rest_ns if lane.has_rested(now) else 0
+        rest_ns = state.latency[bid.model, lane.name].rest_ns
+        if rest_ns and not lane.has_rested(now):
+            rest_ns = 0
         work = state.works.put(now, RUN, lane, bid.model, bid.expected_ns + rest_ns, jobs, bid.size, bid.policy, probe)
         work.rested = rest_ns > 0
         placement.in_flight += 1

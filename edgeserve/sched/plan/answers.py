@@ -91,9 +91,9 @@ class AnswerProgress:
         self.soft_ns = max(1, request.deadline_ns - request.arrival_ns) if request.on_late == "answer" else 0
         self._each = each
         self._weight = weight_of(request) / _parts(job)
-        self.written = -1
+        self.written = 0
         self.above = 1.0
-        self._remaining = 1.0
+        self._remaining = max(1.0, self.steps)
 
     @property
     def worth(self) -> float:

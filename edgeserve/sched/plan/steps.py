@@ -203,7 +203,7 @@ class Steps(Source):
                     break
                 answer = table.fresh[job.seq]
                 late.append((answer, answer.due_ns < ends_ns))
-            alone_ns = _alone_ns(table.model, board)
+            alone_ns = _alone_ns(table.model, board) if table.begun else 1
             for answer in table.begun.values():
                 if not answer.soft_ns and not keeps_written(answer.job):
                     steps = 1.0 + (answer.due_ns - ends_ns) / alone_ns
@@ -351,9 +351,10 @@ class Steps(Source):
         size = latency.size_for[len(chosen)]
         step_ns, share_ns = self._times.step_ns(latency, size), latency.share_ns
         reading = sum([not answer.job.has_state for answer in chosen])
-        turns = sum([board.prefill_turns(answer.job) for answer in chosen if not answer.job.has_state])
+        in_turns, turns = board.reads_in_turns(table.model), 0
+        if in_turns:
+            turns = sum([board.prefill_turns(answer.job) for answer in chosen if not answer.job.has_state])
         before_ns = turns * step_ns or self._times.prefill_ns(latency, reading)
-        in_turns = board.reads_in_turns(table.model)
         prompt_ns = before_ns / max(1, reading)
         worths: List[float] = []
         gain, urgency, slack_ns, k_ns = 0.0, 0.0, 0, 1

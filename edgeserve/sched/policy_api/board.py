@@ -136,7 +136,7 @@ class Board:
             resident = placement.state == RESIDENT
             if free_only and not (resident and lane.accepts(now_ns)):
                 continue
-            at_ns = lane.available_ns(now_ns) if lane.works else self._woken_ns(lane, latency)
+            at_ns = self._starts_ns(lane, latency) if lane.works or latency.rest_ns else now_ns
             if not resident:
                 at_ns = max(at_ns, self.resident_at_ns(model, lane))
             found.append((lane, latency, at_ns, resident))
@@ -157,7 +157,7 @@ class Board:
             resident = placement.state == RESIDENT
             if not lane.up or lane.hung or (free_only and not (resident and lane.accepts(now_ns))):
                 continue
-            at_ns = lane.available_ns(now_ns) if lane.works else self._woken_ns(lane, latency)
+            at_ns = self._starts_ns(lane, latency) if lane.works or latency.rest_ns else now_ns
             if not resident:
                 at_ns = max(at_ns, self.resident_at_ns(model, lane))
                 lasts = False
@@ -168,9 +168,11 @@ class Board:
             ends[model] = earliest_ns
         return earliest_ns
 
-    def _woken_ns(self, lane: Lane, latency: BatchTime) -> int:
-        """When a batch would start on a lane without work, its waking up counted as a later start."""
-        return self.now_ns + latency.rest_ns if latency.rest_ns and lane.has_rested(self.now_ns) else self.now_ns
+    def _starts_ns(self, lane: Lane, latency: BatchTime) -> int:
+        """When a batch would start on a lane, its waking up counted as a later start."""
+        if lane.works:
+            return lane.available_ns(self.now_ns)
+        return self.now_ns + latency.rest_ns if lane.has_rested(self.now_ns) else self.now_ns
 
     def ends_by_lane(self, model: str) -> Dict[str, int]:
         """When a job of a model alone would end on each lane that is up, by the likely time."""
