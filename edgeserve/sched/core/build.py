@@ -104,12 +104,12 @@ def build_scheduler(
         for name in model_lanes(config, model):
             known = profiled.get((model.name, name), LaneProfile({}))
             here = seeds[model.name, name]
-            lanes[name].models[model.name] = True
             if learnt is not None and (model.name, name) in learnt:
                 latency[model.name, name] = learnt[model.name, name]
                 latency[model.name, name].set_clocks(known.clocks, 1.0)  # as the monitor takes it until it tells others
+                lanes[name].models[model.name] = latency[model.name, name]
                 continue
-            latency[model.name, name] = BatchTime(
+            latency[model.name, name] = lanes[name].models[model.name] = BatchTime(
                 model.name,
                 name,
                 {size: seed.timing for size, seed in here.items()},

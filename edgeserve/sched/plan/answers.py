@@ -283,7 +283,7 @@ class StepTimes:
         count = self._reading.pop(work.id, 0)
         if not count or not took_ns:
             return
-        latency = board.latency(work.model, work.lane.name)
+        latency = work.lane.models[work.model]
         more = (took_ns - work.steps * self.step_ns(latency, work.size)) / self.step_ns(latency, count)
         key = (work.model, work.lane.name)
         before = self.prefills.get(key, PREFILL_STEPS)

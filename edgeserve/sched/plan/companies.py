@@ -450,7 +450,7 @@ class Companies(Source):
             return None
         if is_new:
             self._begins[lane.name] = (company, company.members)
-        latency = board.latency(jobs[0].node.model, lane.name)
+        latency = lane.models[jobs[0].node.model]
         size = latency.size_for[len(jobs)]
         return bid_for(jobs, size, latency.likely_ns[size], board)
 
@@ -466,7 +466,7 @@ class Companies(Source):
     def _candidate(self, company: Company, jobs: List[Job], lane: Lane, at_ns: int, board: Board) -> Candidate:
         """A batch of a company: worth its share of the lane time that is left here."""
         request, model, over_milli = jobs[0].request, jobs[0].node.model, company.pipeline.work_of(jobs)
-        latency = board.latency(model, lane.name)
+        latency = lane.models[model]
         size = latency.size_for[len(jobs)]
         takes_ns = latency.likely_ns[size]
         if over_milli is not None:

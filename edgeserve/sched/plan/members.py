@@ -199,7 +199,7 @@ class Members(Source):
             elif self._leads.pop(job.seq, None) is None:
                 others = True
         if others:
-            latency = board.latency(work.model, work.lane.name)
+            latency = work.lane.models[work.model]
             slower_ns = max(0, latency.likely_ns[work.size] - latency.typical_ns[latency.sizes[0]])
             for job in work.jobs:
                 self._join_waited(job, board.now_ns - job.ready_ns + slower_ns)
@@ -507,7 +507,7 @@ class Members(Source):
         found: List[Candidate] = []
         for model, rows in rows_of.items():
             if model in lane.models and board.is_resident(model, lane):
-                item = self._best(model, rows, board.latency(model, lane.name).size_max, lane, at_ns, board)
+                item = self._best(model, rows, lane.models[model].size_max, lane, at_ns, board)
                 if item is not None:
                     found.append(item)
         return found
@@ -515,7 +515,7 @@ class Members(Source):
     def smaller(self, candidate: Candidate, lane: Lane, at_ns: int, board: Board) -> Sequence[Candidate]:
         rows, model = self._rows.get(candidate.model, []), candidate.model
         found: List[Candidate] = []
-        for size in board.latency(model, lane.name).sizes:
+        for size in lane.models[model].sizes:
             if size < len(candidate.jobs):
                 item = self._best(model, rows, size, lane, at_ns, board)
                 if item is not None and len(item.jobs) == size:
@@ -565,7 +565,7 @@ class Members(Source):
         self, model: str, rows: Sequence[Row], size_max: int, lane: Lane, at_ns: int, board: Board
     ) -> Candidate | None:
         """The batch of a model that adds most per time, of those up to a size."""
-        latency = board.latency(model, lane.name)
+        latency = lane.models[model]
         gap_ns = lane.dispatch_gap.likely_ns
         best: List[Row] = []
         best_size, best_gain, best_rate = 0, 0.0, 0.0

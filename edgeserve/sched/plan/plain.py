@@ -109,7 +109,7 @@ class PlainModels(Source):
     def smaller(self, candidate: Candidate, lane: Lane, at_ns: int, board: Board) -> Sequence[Candidate]:
         found: List[Candidate] = []
         queues = self._models[candidate.model]
-        latency = board.latency(candidate.model, lane.name)
+        latency = lane.models[candidate.model]
         filled = [queue for queue in queues.queues if queue.rows]
         for size in latency.sizes:
             if size < len(candidate.jobs):
@@ -122,7 +122,7 @@ class PlainModels(Source):
 
     def _offer(self, queues: ModelQueues, lane: Lane, at_ns: int, board: Board) -> Candidate | None:
         """The best batch of a model."""
-        latency = board.latency(queues.model, lane.name)
+        latency = lane.models[queues.model]
         if latency.rest_ns and lane.has_rested(board.now_ns):
             at_ns += latency.rest_ns
         known = self._kept.get(queues.model)

@@ -242,7 +242,7 @@ class Steps(Source):
             if (table.fresh or table.begun) and table.model in lane.models and board.is_resident(table.model, lane):
                 bound: List[AnswerProgress] = []
                 if table.begun:
-                    bound = _in_order(table.bound_to(lane.name))[: board.latency(table.model, lane.name).size_max]
+                    bound = _in_order(table.bound_to(lane.name))[: lane.models[table.model].size_max]
                 joining = self._joining(table, bound, lane, at_ns, board)
                 together = [*bound, *joining]
                 if together:
@@ -257,7 +257,7 @@ class Steps(Source):
         """The answers that join the ones bound to a lane, in order."""
         room = board.sequence_room(table.model, lane)
         assert room is not None
-        places = saturating(board.latency(table.model, lane.name).typical_ns)  # answers that run at once
+        places = saturating(lane.models[table.model].typical_ns)  # answers that run at once
         places = max(1, min(places, room.slots + len(bound)))
         free = places - len(bound)
         following = self._following(table, lane, free, room, board) if free > 0 else []
@@ -318,7 +318,7 @@ class Steps(Source):
     ) -> int:
         """The number of following sequences that are to join: every further sequence makes the steps of all others
         longer, so as many as bring most in time per time."""
-        latency = board.latency(table.model, lane.name)
+        latency = lane.models[table.model]
         together = [*bound, *following]
         most = len(together)
         least = max(1, len(bound) + sum([answer.rank == 0 for answer in following]))
@@ -347,7 +347,7 @@ class Steps(Source):
     def _turn(
         self, table: AnswerTable, chosen: Sequence[AnswerProgress], lane: Lane, at_ns: int, board: Board
     ) -> Candidate:
-        latency = board.latency(table.model, lane.name)
+        latency = lane.models[table.model]
         size = latency.size_for[len(chosen)]
         step_ns, share_ns = self._times.step_ns(latency, size), latency.share_ns
         reading = sum([not answer.job.has_state for answer in chosen])

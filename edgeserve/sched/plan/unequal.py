@@ -151,7 +151,7 @@ class Unequal(PlainModels):
             or board.critical_rooms(lane) is not NO_ROOMS
         ):
             return None
-        latency = board.latency(alone.model, lane.name)
+        latency = lane.models[alone.model]
         at_ns = lane.available_ns(board.now_ns) if lane.works else board.now_ns
         if self._wide[alone.model]:
             due_ns, _, job = [queue.rows[0] for queue in alone.queues if queue.rows][0]
@@ -171,7 +171,7 @@ class Unequal(PlainModels):
         rows = sorted([_row(job, law, at_ns, board) for job in candidate.jobs], key=_by_mean)
         lost = self._models[candidate.model].lost
         found: List[Candidate] = []
-        for size in board.latency(candidate.model, lane.name).sizes:
+        for size in lane.models[candidate.model].sizes:
             if size < len(rows):
                 choice = _choice(rows[:size], size, law, at_ns)
                 found.append(self._made(choice, law, lost, candidate.press, board))
@@ -258,7 +258,7 @@ class Unequal(PlainModels):
         if not rows:
             return None
         rows = sorted(rows)[:LOOK]
-        choices = _choices(rows, board.latency(queues.model, lane.name), law, at_ns)
+        choices = _choices(rows, lane.models[queues.model], law, at_ns)
         most = max([choice.gain / choice.takes_ns for choice in choices])
         best = choices[0]
         for choice in choices:
