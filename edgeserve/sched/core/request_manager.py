@@ -16,6 +16,7 @@ from edgeserve.sched.core.refusals import shortfall_of
 from edgeserve.sched.core.slack import Slack
 from edgeserve.sched.core.state import State
 from edgeserve.sched.latency.path_cost import batch_time_ns
+from edgeserve.sched.policy_api.policy import QUALITY_TOO_LOW
 from edgeserve.sched.protocol.actions import (
     KeepWritten,
     LatencyBreakdown,
@@ -44,8 +45,6 @@ from edgeserve.sched.resources.lanes import Lane
 from edgeserve.sched.resources.sequences import SEQUENCE_TOO_LONG
 
 SUPERSEDED, PARTIAL = "superseded", "partial"
-QUALITY_TOO_LOW = "quality_too_low"
-"""Reason of a request whose answer would be worth less than its client wants."""
 
 
 class RequestManager:

@@ -15,25 +15,22 @@ from typing import Any, Deque, Dict, Final, Iterable, List, Mapping, Sequence, S
 
 from edgeserve.compiled import mypyc_attr
 from edgeserve.errors import ConfigError
-from edgeserve.sched.plan.asking import Asking, Looked, alone_ns, is_here, subsets_of
+from edgeserve.sched.plan.asking import Asking, Looked, subsets_of
 from edgeserve.sched.plan.candidate import K_SHARE, Candidate, worth_of
 from edgeserve.sched.plan.plain import PlainModels
 from edgeserve.sched.plan.price import likely_price, share_ns, steps_on
-from edgeserve.sched.plan.source import Source
+from edgeserve.sched.plan.source import Source, alone_ns, is_here, path_part
 from edgeserve.sched.policies.common.bidding import best_class, bid_for, droppable
 from edgeserve.sched.policies.common.ensembles import Ensemble, alternatives_of, ensemble_of
 from edgeserve.sched.policies.common.records import RecordDraws
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.expected_end import ExpectedEnd, expected_end
-from edgeserve.sched.policy_api.policy import CANNOT_MAKE_DEADLINE, Bid, Policy
+from edgeserve.sched.policy_api.policy import CANNOT_MAKE_DEADLINE, QUALITY_TOO_LOW, Bid, Policy
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import ANSWERED, DONE, OPEN, READY, Job, RequestRecord
 from edgeserve.sched.resources.lanes import Lane, Work
 from edgeserve.sched.resources.model_cache import NEVER_NS
 from edgeserve.units import FOREVER_NS
-
-QUALITY_TOO_LOW: Final = "quality_too_low"
-"""Reason of a request that wants more than the best variant brings."""
 
 OVERLOADED: Final = "overloaded"
 """Reason of a request whose models' lanes are taken until its deadline, though alone it would be in time."""
@@ -550,8 +547,7 @@ class Members(Source):
                     row = (-gain, query.until_ns, job.seq, gain / worth, job)
                     rows_of.setdefault(nodes[bit].model, []).append(row)
         for job in self._leads.values():
-            own_ns = share_ns(job.node.model, board)
-            part = own_ns / max(1, own_ns + board.rest_lane_ns(job.request.app, job.node))
+            part = path_part(job, share_ns(job.node.model, board), board)
             due_ns = self._lead_due_ns(job, board)
             if not droppable(job):
                 due_ns = max(due_ns, self._ends_ns(job, job.model, board) + alone_ns(job.node.model, board))

@@ -26,7 +26,7 @@ from edgeserve.sched.plan.answers import (
 )
 from edgeserve.sched.plan.candidate import Candidate
 from edgeserve.sched.plan.side_lanes import SideLanes, begins_ns, is_side, main_lanes, main_of
-from edgeserve.sched.plan.source import Source
+from edgeserve.sched.plan.source import Source, alone_ns
 from edgeserve.sched.policies.common.bidding import best_class
 from edgeserve.sched.policies.common.lengths import HOPELESS, LearnedLengths
 from edgeserve.sched.policy_api.board import Board
@@ -105,7 +105,7 @@ class Steps(Source):
             if not job.steps:
                 table.predicted.add(round(answer.steps))
         least = answer.length.quantile(HOPELESS)  # steps that most of such answers have
-        table.add(answer, answer.due_ns - round((least - 1.0) * _alone_ns(table.model, board)))
+        table.add(answer, answer.due_ns - round((least - 1.0) * alone_ns(table.model, board)))
 
     def on_gone(self, job: Job, board: Board) -> None:
         self._tables[job.node.model].remove(job)
@@ -203,10 +203,10 @@ class Steps(Source):
                     break
                 answer = table.fresh[job.seq]
                 late.append((answer, answer.due_ns < ends_ns))
-            alone_ns = _alone_ns(table.model, board) if table.begun else 1
+            step_ns = alone_ns(table.model, board) if table.begun else 1
             for answer in table.begun.values():
                 if not answer.soft_ns and not keeps_written(answer.job):
-                    steps = 1.0 + (answer.due_ns - ends_ns) / alone_ns
+                    steps = 1.0 + (answer.due_ns - ends_ns) / step_ns
                     if answer.chance(steps) < HOPELESS:
                         late.append((answer, steps < 1.0))
             for answer, is_certain in late:
@@ -496,11 +496,6 @@ def _deviation(job: Job) -> float | None:
     """The deviation of the logarithm of the declared length, where it is declared."""
     found = job.hints.get(job.node.name + ".steps_sd") if job.hints else None
     return job.hints.get("steps_sd") if found is None and job.hints and job.request.app.simple else found
-
-
-def _alone_ns(model: str, board: Board) -> int:
-    """One step of one sequence alone, on the fastest lane."""
-    return max(1, min([latency.alone_likely_ns for _, latency, _ in board.places_of(model)]))
 
 
 def _in_order(answers: List[AnswerProgress]) -> List[AnswerProgress]:

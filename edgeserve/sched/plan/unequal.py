@@ -14,6 +14,7 @@ from edgeserve.sched.latency.batch_time import BatchTime
 from edgeserve.sched.plan.candidate import K_SHARE, Candidate, worth_of
 from edgeserve.sched.plan.law import EVEN, BatchMembers, Law, Length, declared
 from edgeserve.sched.plan.plain import RISE, RISE_MAX, PlainModels
+from edgeserve.sched.plan.source import path_part
 from edgeserve.sched.policies.common.bidding import best_class, bid_for, droppable, postpone, refusal
 from edgeserve.sched.policies.common.model_queues import ModelQueues, WorthQueue
 from edgeserve.sched.policy_api.board import Board
@@ -315,7 +316,7 @@ def _row(job: Job, law: Law, at_ns: int, board: Board) -> JobRow:
     worth = worth_of(request)
     if job.node.succs:
         share_ns = board.latency(job.node.model, board.lanes_of(job.node.model)[0].name).share_ns
-        worth *= share_ns / max(1, share_ns + board.rest_lane_ns(request.app, job.node))
+        worth *= path_part(job, share_ns, board)
     press = max(0, slack_ns) / max(1.0, K_SHARE * (request.deadline_ns - request.arrival_ns))
     mean_ns = law.mean_ns(law.first, law.alike(length, 1))
     return JobRow(_RANKS[request.priority_class], press, job.seq, job, due_ns, length, mean_ns, slack_ns, worth)

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 Options = Mapping[str, object]
 """The keys of ``[policy.NAME]`` except ``kind``, with their values."""
 
+QUALITY_TOO_LOW = "quality_too_low"
+"""Reason of a request whose answer would be worth less than its client wants."""
+
 NO_LANE = "no_lane"
 """Reason of a request that is refused since no lane is up that could run it."""
 
