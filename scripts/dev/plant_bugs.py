@@ -56,7 +56,7 @@ BUGS: Tuple[Bug, ...] = (
         unit("core/lost_lanes")),
     Bug("join-waits-for-a-lost-lane", "core/request_manager.py", "can_go_on = job.node.optional or ", "can_go_on = ",
         unit("core/lost_lanes")),
-    Bug("partial-is-dropped-whole", "core/request_manager.py",
+    Bug("partial-is-dropped-whole", "core/moves.py",
         "goes_on = wrote or (request.on_late == PARTIAL and joins.feeds_joins(job))", "goes_on = wrote"),
     Bug("cancelled-request-frees-no-place", "core/ends.py", "        self._state.admission[request.app.name].leave(request)\n", ""),
     Bug("queue-time-counts-from-arrival", "core/returns.py", "queued_ns += work.launched_ns - job.ready_ns - load_ns",
@@ -539,7 +539,7 @@ BUGS: Tuple[Bug, ...] = (
     Bug("a-clock-that-fell-stays-in-the-mean", "latency/batch_time.py", "if changed_ns < FOREVER_NS:", "if False:", unit("latency/batch_times")),
     Bug("rare-slow-batches-cost-nothing", "latency/batch_time.py", "self._mean_ppm += (ratio_ppm - self._mean_ppm)", "self._mean_ppm += (PPM - self._mean_ppm)", unit("latency/batch_times")),
     Bug("each-lane-pays-for-all-that-lacked", "plan/lane_price.py", " / len(places)", "", unit("plan/lane_price")),
-    Bug("hooks-move", "core/request_manager.py", "if self._ready.is_telling:", "if False:", unit("policy_api/branches")),
+    Bug("hooks-move", "core/moves.py", "if self._ready.is_telling:", "if False:", unit("policy_api/branches")),
     # --- companies
     Bug("the-only-request-is-never-late", "plan/companies.py", "return ends_ns is not None and ends_ns <= member.due_ns", "return True", (GOLDEN,)),
     Bug("company-runs-half-a-batch", "plan/company.py", "if not smaller or any(self.running):", "if not smaller:", unit("plan/companies")),

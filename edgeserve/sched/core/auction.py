@@ -12,6 +12,7 @@ from edgeserve.errors import PolicyError
 from edgeserve.sched.core.experiments import Probes
 from edgeserve.sched.core.holds import Holds
 from edgeserve.sched.core.request_manager import RequestManager
+from edgeserve.sched.core.returns import Returns
 from edgeserve.sched.core.state import State
 from edgeserve.sched.policy_api import arbiter
 from edgeserve.sched.policy_api.policy import Bid, Policy
@@ -25,10 +26,13 @@ from edgeserve.sched.resources.sequences import STATE_MEMORY, Fit
 class Auction:
     """Fills the lanes; ``holds``: which of them wait for a fuller batch."""
 
-    def __init__(self, state: State, request_manager: RequestManager, probes: Probes, holds: Holds) -> None:
+    def __init__(
+        self, state: State, request_manager: RequestManager, returns: Returns, probes: Probes, holds: Holds
+    ) -> None:
         self._state = state
         self._board = state.board
         self._request_manager = request_manager
+        self._returns = returns
         self._trials = request_manager.ends.trials
         self._probes = probes
         self._ready = state.ready
@@ -168,7 +172,7 @@ class Auction:
                 self.launch(lane, bid, fit.extra_bytes)
                 return True
             if fit.release is not None:
-                self._request_manager.release(fit.release, "others need its place")
+                self._returns.release(fit.release, "others need its place")
             else:
                 alone = next((job for job in jobs if sequences.is_alone(job, lane)), None)
                 if alone is None:

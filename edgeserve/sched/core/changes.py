@@ -55,7 +55,7 @@ class Changes:
                 work, running=index == 0, reason=f"lane {lane.name} went down: {event.reason or 'no reason given'}"
             )
         if change.up is False:
-            self._manager.release_all(lane)
+            self._returns.release_all(lane)
         if event.lost or change.up is False:
             self._fail_stranded()
         if change.up is not None or change.speed is not None:
@@ -110,7 +110,7 @@ class Changes:
                 reason=f"lane {lane.name} hangs: work {work.id} ({work.model}) did not return within "
                 f"[lane.{lane.name}] hang after its expected end",
             )
-        self._manager.release_all(lane)
+        self._returns.release_all(lane)
         self._fail_stranded()
         self._tell(Change(lane=lane.name, up=False))
 

@@ -17,6 +17,7 @@ from edgeserve.sched.core.cuts import Cuts
 from edgeserve.sched.core.entry import Entry
 from edgeserve.sched.core.experiments import Probes
 from edgeserve.sched.core.holds import Holds
+from edgeserve.sched.core.moves import Moves
 from edgeserve.sched.core.request_manager import RequestManager
 from edgeserve.sched.core.returns import Returns
 from edgeserve.sched.core.slack import Slack
@@ -84,10 +85,10 @@ class Scheduler:
         self._ends = self._request_manager.ends
         self._returns = Returns(state, self._request_manager)
         self._probes = Probes(state, slack)
-        self._auction = Auction(state, self._request_manager, self._probes, self._holds)
+        self._auction = Auction(state, self._request_manager, self._returns, self._probes, self._holds)
         self._cuts = Cuts(state, slack)
         self._changes = changes = Changes(state, self._request_manager, self._returns, self._probes)
-        state.board.connect(self._request_manager, self._probes)
+        state.board.connect(Moves(state, self._request_manager), self._probes)
         self._lanes = tuple(lanes)
         self._wakers = [policy for policy in policies if type(policy).next_wakeup_ns is not Policy.next_wakeup_ns]
         self._thinkers = [policy for policy in policies if type(policy).thought_ns is not Policy.thought_ns]
