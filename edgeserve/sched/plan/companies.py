@@ -37,7 +37,7 @@ from edgeserve.sched.requests.graph import App, Node
 from edgeserve.sched.requests.states import DONE, READY, RUNNING, Job, RequestRecord
 from edgeserve.sched.requests.work import MILLI
 from edgeserve.sched.resources.lanes import Lane, Work
-from edgeserve.sched.resources.model_cache import NEVER_NS
+from edgeserve.sched.resources.placement import NEVER_NS
 from edgeserve.units import FOREVER_NS
 
 EQUAL: Final = 0.98

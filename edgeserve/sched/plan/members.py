@@ -29,7 +29,7 @@ from edgeserve.sched.policy_api.policy import CANNOT_MAKE_DEADLINE, QUALITY_TOO_
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import ANSWERED, DONE, OPEN, READY, Job, RequestRecord
 from edgeserve.sched.resources.lanes import Lane, Work
-from edgeserve.sched.resources.model_cache import NEVER_NS
+from edgeserve.sched.resources.placement import NEVER_NS
 from edgeserve.units import FOREVER_NS
 
 OVERLOADED: Final = "overloaded"

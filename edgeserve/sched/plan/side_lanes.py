@@ -16,7 +16,7 @@ from edgeserve.sched.latency.saturation import saturating
 from edgeserve.sched.plan.answers import KEEP, AnswerProgress, AnswerTable, StepTimes
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.resources.lanes import Lane, Work
-from edgeserve.sched.resources.model_cache import NEVER_NS
+from edgeserve.sched.resources.placement import NEVER_NS
 
 SIDE_FACTOR: Final = 1.25
 """A lane whose step takes so many times as long as that of the fastest is a side lane."""

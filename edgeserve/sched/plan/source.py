@@ -13,7 +13,7 @@ from edgeserve.sched.policy_api.expected_end import ExpectedEnd, expected_end
 from edgeserve.sched.policy_api.policy import Bid, Policy
 from edgeserve.sched.requests.states import Job, RequestRecord
 from edgeserve.sched.resources.lanes import Lane, Work
-from edgeserve.sched.resources.model_cache import RESIDENT
+from edgeserve.sched.resources.placement import RESIDENT
 
 NONE: Final[Sequence[Candidate]] = ()
 

@@ -23,7 +23,7 @@ from edgeserve.sched.policy_api.policy import CANNOT_MAKE_DEADLINE, Bid, Policy
 from edgeserve.sched.requests.critical import NO_ROOMS
 from edgeserve.sched.requests.states import Job, RequestRecord
 from edgeserve.sched.resources.lanes import Lane, Work
-from edgeserve.sched.resources.model_cache import NEVER_NS
+from edgeserve.sched.resources.placement import NEVER_NS
 from edgeserve.units import FOREVER_NS
 
 SLOW: Final = 0.9
