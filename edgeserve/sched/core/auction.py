@@ -19,7 +19,7 @@ from edgeserve.sched.policy_api.policy import Bid, Policy
 from edgeserve.sched.protocol.actions import RunBatch
 from edgeserve.sched.requests.states import READY, STORY_LEN_MAX, move_job
 from edgeserve.sched.resources.lanes import RUN, Lane
-from edgeserve.sched.resources.model_cache import RESIDENT, Placement
+from edgeserve.sched.resources.placement import RESIDENT, Placement
 from edgeserve.sched.resources.sequences import STATE_MEMORY, Fit
 
 

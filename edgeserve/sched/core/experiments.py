@@ -27,7 +27,7 @@ from edgeserve.sched.policy_api.policy import Bid, Policy
 from edgeserve.sched.protocol.actions import Action, EvictModel, ReleaseInputs, RetainInputs
 from edgeserve.sched.requests.states import NEW, READY, Job, RequestRecord
 from edgeserve.sched.resources.lanes import Lane, Work
-from edgeserve.sched.resources.model_cache import RESIDENT
+from edgeserve.sched.resources.placement import RESIDENT
 from edgeserve.units import FOREVER_NS, NS_PER_MS
 
 WAITED_SHARE = 8

@@ -20,7 +20,8 @@ from edgeserve.sched.requests.joins import Branch, branches
 from edgeserve.sched.requests.states import Job, RequestRecord
 from edgeserve.sched.resources.cpu_share import CpuShare
 from edgeserve.sched.resources.lanes import Lane
-from edgeserve.sched.resources.model_cache import LOADING, NEVER_NS, RESIDENT, Device, Placement
+from edgeserve.sched.resources.model_cache import Device
+from edgeserve.sched.resources.placement import LOADING, NEVER_NS, RESIDENT, Placement
 from edgeserve.sched.resources.sequences import Room, Sequences
 
 Start = Tuple[Lane, BatchTime, int, bool]
@@ -108,7 +109,7 @@ class Board:
 
     def resident_at_ns(self, model: str, lane: Lane) -> int:
         """When a model could run on a lane's device: now, when its load ends, or after a load that starts now.
-        :data:`~edgeserve.sched.resources.model_cache.NEVER_NS` where none would start, since other devices serve all
+        :data:`~edgeserve.sched.resources.placement.NEVER_NS` where none would start, since other devices serve all
         that waits for the model: a job that hoped for that load would wait for ever."""
         device = self._devices[lane.device]
         placement = device.placements[model]
