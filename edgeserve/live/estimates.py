@@ -9,7 +9,8 @@ from typing import Any, Collection, Dict, Mapping, NamedTuple, Optional, Tuple
 from edgeserve.config.profile_record import profile_command
 from edgeserve.config.schema import Config
 from edgeserve.sched.core.state import State
-from edgeserve.sched.latency.batch_time import EXPECTED, PROFILE, BatchTime, Contradiction
+from edgeserve.sched.latency.batch_time import BatchTime
+from edgeserve.sched.latency.contradiction import EXPECTED, PROFILE, Contradiction
 from edgeserve.sched.latency.path_cost import AppCosts
 from edgeserve.sched.policy_api.expected_end import ExpectedEnd, expected_end
 from edgeserve.sched.protocol.events import Request
@@ -102,7 +103,7 @@ def times_table(latency: BatchTime, now_ns: int) -> Dict[str, Any]:
         "pace_measured": latency.slowdown_count,
         "sizes": sizes,
     }
-    found = latency.contradiction()
+    found = latency.served.contradiction()
     if found is not None:
         table["contradiction"] = {
             "source": found.source,
@@ -197,7 +198,7 @@ class ContradictionLog:
         for name in list(self._fans_out):
             self._look_at_parts(name)
         for key, latency in list(self._quiet.items()):
-            found = latency.contradiction()
+            found = latency.served.contradiction()
             if found is not None:
                 del self._quiet[key]
                 log.warning("%s", warning_text(self._config, latency.model, latency.lane, found))

@@ -12,7 +12,8 @@ from typing import Any, List, NamedTuple, Sequence, Tuple
 from edgeserve.sim.scenario import FaultsConfig
 from edgeserve.sim.workload import exponential_ns
 
-LANE_DIES, LANE_HANGS, LANE_BACK, SPEED, BURST, MEMORY = "dies", "hangs", "back", "speed", "burst", "memory"
+LANE_DIES, LANE_GONE, LANE_HANGS, LANE_BACK = "dies", "gone", "hangs", "back"
+SPEED, BURST, MEMORY = "speed", "burst", "memory"
 RESET, RESET_OVER = "reset", "reset over"
 UNFINISHED_MAX = 3  # times that one job comes back unfinished for no reason
 
@@ -107,6 +108,8 @@ class Trouble:
             if draw.random() < self.config.hang:
                 found.append(Happening(at_ns, LANE_HANGS, lane, draw.random()))
                 continue
+            if self.config.gone and draw.random() < self.config.gone:
+                return [*found, Happening(at_ns, LANE_GONE, lane, draw.random())]
             down_until_ns = min(at_ns + exponential_ns(draw, self.config.lane_loss_ns), self.heals_ns)
             found += [Happening(at_ns, LANE_DIES, lane, draw.random()), Happening(down_until_ns, LANE_BACK, lane)]
         return found

@@ -612,8 +612,8 @@ class _ReferenceGraph:
             status = done[node.name, part].status
             return status if status in (DONE, SKIPPED) else FAILED
         tokens = self._tokens(done, node, part)
-        if node.after and all(token == SKIPPED for token in tokens):
-            return SKIPPED  # also a gather of no parts that was not run
+        if node.after and all(token in (SKIPPED, FAILED) for token in tokens):
+            return FAILED if FAILED in tokens else SKIPPED  # also a gather of no parts that was not run
         return PENDING
 
     def _tokens(self, done: Mapping[Tuple[str, Part], JobResult], node: NodeConfig, part: Part) -> List[str]:

@@ -193,6 +193,7 @@ class FaultsConfig:
     lane_loss_ns: int = entry(duration, 200 * 10**6, key="lane_loss")  # mean time until it is back
     reset_every_ns: int = entry(duration, 0, key="reset_every")  # per device: all its lanes are lost at once, as long
     hang: float = entry(number(0.0, 1.0), 0.0)  # probability that a lost lane hangs in its work, instead of dying
+    gone: float = entry(number(0.0, 1.0), 0.0)  # probability that a lost lane never comes back
     speed_every_ns: int = entry(duration, 0, key="speed_every")
     speed_min: float = entry(number(0.05, 1.0), 0.4)
     burst_every_ns: int = entry(duration, 0, key="burst_every")

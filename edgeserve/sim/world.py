@@ -780,8 +780,8 @@ class SimWorld:
 
     def _befall(self, happening: faults.Happening) -> None:
         kind, target = happening.kind, happening.target
-        if kind == faults.LANE_DIES:
-            self._die(self.lanes[target], happening.amount)
+        if kind in (faults.LANE_DIES, faults.LANE_GONE):
+            self._die(self.lanes[target], happening.amount, kind == faults.LANE_GONE)
         elif kind == faults.LANE_BACK:
             self._revive(self.lanes[target])
         elif kind in (faults.RESET, faults.RESET_OVER):
@@ -802,13 +802,13 @@ class SimWorld:
         else:
             self._burst(round(happening.amount))
 
-    def _die(self, lane: SimLane, amount: float) -> None:
+    def _die(self, lane: SimLane, amount: float, is_gone: bool = False) -> None:
         """The lane forgets its inbox and what it was running. At times answers come all the same, after the news."""
         if not lane.up:
             return
         lane.up = False
         lane.epoch += 1
-        self._emit(LaneChanged(lane.name, False, lane.speed, "lost"))
+        self._emit(LaneChanged(lane.name, False, lane.speed, "lost", lost=is_gone))
         running, told = lane.running, set()
         if running is not None:
             self.usage.ran(lane.name, running.action, self.now_ns - running.began_ns)

@@ -11,7 +11,7 @@ from edgeserve.priority_class import CLASSES
 from edgeserve.sched.core.state import State
 from edgeserve.sched.requests.states import HELD, OPEN, ORPHAN, READY, RUNNING, Job, RequestRecord
 from edgeserve.sched.resources.lanes import RUN
-from edgeserve.sched.resources.model_cache import LOADING, RESIDENT
+from edgeserve.sched.resources.placement import LOADING, RESIDENT
 
 
 def check_invariants(state: State) -> None:

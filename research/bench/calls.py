@@ -314,12 +314,12 @@ def check(rows: Mapping[str, Mapping[str, Any]], live: Mapping[str, Mapping[str,
     checks.at_most("answer in pieces, without them, plan", live["answer in pieces, all else"]["all"], 220)
     checks.at_most("a piece of an answer over the bus", live["piece"]["all"], 14)
     checks.at_most("lone request embedded, loop's thread", live["embedded"]["all"], 135)
-    checks.at_most("edf: scheduler, batch 1", rows["edf"]["batch_1"], 65)
-    checks.at_most("plan: scheduler, batch 1", rows["plan"]["batch_1"], 80)
+    checks.at_most("edf: scheduler, batch 1", rows["edf"]["batch_1"], 63)
+    checks.at_most("plan: scheduler, batch 1", rows["plan"]["batch_1"], 76)
     checks.at_most("edf: scheduler, batch 16", rows["edf"]["batch_16"], 31)
     checks.at_most("plan: scheduler, batch 16", rows["plan"]["batch_16"], 34)
-    checks.at_most("edf: scheduler, chain of three", rows["edf"]["chain"], 180)
-    checks.at_most("plan: scheduler, chain of three", rows["plan"]["chain"], 270)
+    checks.at_most("edf: scheduler, chain of three", rows["edf"]["chain"], 173)
+    checks.at_most("plan: scheduler, chain of three", rows["plan"]["chain"], 262)
     for policy, row in rows.items():
         checks.at_most(f"{policy}: calls behind {PENDING[1]} pending to those behind {PENDING[0]}", row["growth"], 1.1)
 

@@ -16,7 +16,7 @@ from edgeserve.engines.versions import engine_versions
 from edgeserve.live.profiles import usable_profiles
 from edgeserve.runtime import Runtime
 from edgeserve.sched.core.build import build_scheduler
-from edgeserve.sched.latency.batch_time import SERVED_EVERY_NS
+from edgeserve.sched.latency.contradiction import SERVED_EVERY_NS
 from edgeserve.taps import trace
 from edgeserve.taps.replay import replay
 from edgeserve.units import NS_PER_MS

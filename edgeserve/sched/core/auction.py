@@ -13,23 +13,27 @@ from edgeserve.priority_class import RESERVED
 from edgeserve.sched.core.experiments import Probes
 from edgeserve.sched.core.holds import Holds
 from edgeserve.sched.core.request_manager import RequestManager
+from edgeserve.sched.core.returns import Returns
 from edgeserve.sched.core.state import State
 from edgeserve.sched.policy_api import arbiter
 from edgeserve.sched.policy_api.policy import Bid, Policy
 from edgeserve.sched.protocol.actions import RunBatch
 from edgeserve.sched.requests.states import READY, STORY_LEN_MAX, move_job
 from edgeserve.sched.resources.lanes import RUN, Lane
-from edgeserve.sched.resources.model_cache import RESIDENT, Placement
+from edgeserve.sched.resources.placement import RESIDENT, Placement
 from edgeserve.sched.resources.sequences import STATE_MEMORY, Fit
 
 
 class Auction:
     """Fills the lanes; ``holds``: which of them wait for a fuller batch."""
 
-    def __init__(self, state: State, request_manager: RequestManager, probes: Probes, holds: Holds) -> None:
+    def __init__(
+        self, state: State, request_manager: RequestManager, returns: Returns, probes: Probes, holds: Holds
+    ) -> None:
         self._state = state
         self._board = state.board
         self._request_manager = request_manager
+        self._returns = returns
         self._trials = request_manager.ends.trials
         self._probes = probes
         self._ready = state.ready
@@ -169,7 +173,7 @@ class Auction:
                 self.launch(lane, bid, fit.extra_bytes)
                 return True
             if fit.release is not None:
-                self._request_manager.release(fit.release, "others need its place")
+                self._returns.release(fit.release, "others need its place")
             else:
                 alone = next((job for job in jobs if sequences.is_alone(job, lane)), None)
                 if alone is None:
@@ -214,7 +218,9 @@ class Auction:
         # What stands behind a work that hangs must be past its window when the hang is noticed: its jobs go elsewhere.
         hung_from_ns = (min(now, lane.head_due_ns) if lane.works else now) + lane.hang_ns
         jobs, probe = ((), bid.jobs[0]) if bid.probe else (tuple(bid.jobs), None)
-        rest_ns = state.latency[bid.model, lane.name].rest_ns if lane.has_rested(now) else 0
+        rest_ns = state.latency[bid.model, lane.name].rest_ns
+        if rest_ns and not lane.has_rested(now):
+            rest_ns = 0
         work = state.works.put(now, RUN, lane, bid.model, bid.expected_ns + rest_ns, jobs, bid.size, bid.policy, probe)
         work.rested = rest_ns > 0
         placement.in_flight += 1

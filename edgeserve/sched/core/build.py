@@ -13,13 +13,15 @@ from edgeserve.config.profile_record import LaneProfile, Profile, Timing
 from edgeserve.config.schema import AppConfig, Config, ModelConfig
 from edgeserve.errors import ConfigError, ProfileError, did_you_mean
 from edgeserve.sched.core.scheduler import Scheduler
-from edgeserve.sched.latency.batch_time import ASSUMED, EXPECTED, PROFILE, START, BatchTime
+from edgeserve.sched.latency.batch_time import BatchTime
+from edgeserve.sched.latency.contradiction import ASSUMED, EXPECTED, PROFILE, START
 from edgeserve.sched.latency.timings import timing_constant, timing_of
 from edgeserve.sched.policies import POLICIES, REPLACED
 from edgeserve.sched.policy_api.policy import Policy
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.resources.lanes import Lane
-from edgeserve.sched.resources.model_cache import LOAD_AHEAD_NS, Device, Placement
+from edgeserve.sched.resources.model_cache import LOAD_AHEAD_NS, Device
+from edgeserve.sched.resources.placement import Placement
 from edgeserve.sched.resources.sequences import SequenceModel
 from edgeserve.units import NS_PER_S, NS_PER_US
 
@@ -104,12 +106,12 @@ def build_scheduler(
         for name in model_lanes(config, model):
             known = profiled.get((model.name, name), LaneProfile({}))
             here = seeds[model.name, name]
-            lanes[name].models[model.name] = True
             if learnt is not None and (model.name, name) in learnt:
                 latency[model.name, name] = learnt[model.name, name]
                 latency[model.name, name].set_clocks(known.clocks, 1.0)  # as the monitor takes it until it tells others
+                lanes[name].models[model.name] = latency[model.name, name]
                 continue
-            latency[model.name, name] = BatchTime(
+            latency[model.name, name] = lanes[name].models[model.name] = BatchTime(
                 model.name,
                 name,
                 {size: seed.timing for size, seed in here.items()},

@@ -25,10 +25,12 @@ class Cuts:
         self._slack = slack
 
     def run(self) -> None:
-        """Cut what must be cut now. O(batches of sequence models * models of their lanes)."""
+        """Cut what must be cut now, where anything waits for its lane. O(batches of sequence models * models of their
+        lanes)."""
         for work, _ in list(self._state.sequences.working.values()):
             if (
-                work.cut_ns is not None
+                not (self._state.ready.count or len(work.lane.works) > 1)
+                or work.cut_ns is not None
                 or work.lost
                 or work.lane.works[0] is not work
                 or (work.steps_max == 1 and not self._state.sequences.models[work.model].prefill_tokens)

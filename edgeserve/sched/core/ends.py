@@ -160,11 +160,8 @@ class Ends:
 
     def unqueue(self, job: Job) -> None:
         """A ready job waits no longer."""
-        self._ready.remove(job)
         self._memory.unwant(job)
-        self._board.is_changing = True
-        job.request.policy.on_gone(job, self._board)
-        self._board.is_changing = False
+        self._ready.leave(job)
 
     def drop_state(self, job: Job) -> None:
         """The job is over: its state goes."""

@@ -27,7 +27,7 @@ from edgeserve.sched.policy_api.policy import Bid, Policy
 from edgeserve.sched.protocol.actions import Action, EvictModel, ReleaseInputs, RetainInputs
 from edgeserve.sched.requests.states import NEW, READY, Job, RequestRecord
 from edgeserve.sched.resources.lanes import Lane, Work
-from edgeserve.sched.resources.model_cache import RESIDENT
+from edgeserve.sched.resources.placement import RESIDENT
 from edgeserve.units import FOREVER_NS, NS_PER_MS
 
 WAITED_SHARE = 8
@@ -70,7 +70,7 @@ class Trials(Policy):
         """True if a request that its policy gives up for ``reason`` is run as a trial instead. Then it is taken from
         the policy: nothing else is to be done with it."""
         policy, state = request.policy, self._state
-        board, now = state.board, state.board.now_ns
+        now = state.board.now_ns
         if policy is self or reason not in policy.by_estimate or not policy.options.trials:
             return False
         if any(node.model in state.sequences.models for node in request.app.nodes):
@@ -94,7 +94,7 @@ class Trials(Policy):
         request.policy = self
         for job in list(request.jobs.values()):
             if job.queued:
-                policy.on_gone(job, board)
+                state.ready.tell(policy.on_gone, job)
                 self.jobs[job.seq] = job
         return True
 

@@ -9,21 +9,14 @@ from __future__ import annotations
 from heapq import heapify, heappop, heappush
 from typing import List, Sequence, Tuple
 
-from edgeserve.errors import PolicyError
 from edgeserve.priority_class import RESERVED
 from edgeserve.sched.core.ends import EXPIRED, Ends
 from edgeserve.sched.core.experiments import Trials
-from edgeserve.sched.core.refusals import shortfall_of
 from edgeserve.sched.core.slack import Slack
 from edgeserve.sched.core.state import State
 from edgeserve.sched.latency.path_cost import batch_time_ns
-from edgeserve.sched.protocol.actions import (
-    KeepWritten,
-    LatencyBreakdown,
-    LeaveOut,
-    ReleaseState,
-    Shortfall,
-)
+from edgeserve.sched.policy_api.policy import QUALITY_TOO_LOW
+from edgeserve.sched.protocol.actions import KeepWritten, LatencyBreakdown, LeaveOut, Shortfall
 from edgeserve.sched.protocol.events import JobResult, Part, Request
 from edgeserve.sched.requests import joins
 from edgeserve.sched.requests.graph import Node
@@ -32,7 +25,6 @@ from edgeserve.sched.requests.states import (
     LEFT_OUT,
     OPEN,
     READY,
-    RUNNING,
     Job,
     RequestRecord,
     has_written,
@@ -41,12 +33,9 @@ from edgeserve.sched.requests.states import (
     move_request,
     steps_left,
 )
-from edgeserve.sched.resources.lanes import Lane
 from edgeserve.sched.resources.sequences import SEQUENCE_TOO_LONG
 
 SUPERSEDED, PARTIAL = "superseded", "partial"
-QUALITY_TOO_LOW = "quality_too_low"
-"""Reason of a request whose answer would be worth less than its client wants."""
 
 
 class RequestManager:
@@ -126,27 +115,10 @@ class RequestManager:
             half_ns = (self._board.now_ns + request.deadline_ns) // 2
             self._remind(request, max(request.deadline_ns - max(behind_ns) - self._board.wakes_late_ns, half_ns))
 
-    # --- moves of policies --------------------------------------------------------------------------------------------
+    # --- branches -----------------------------------------------------------------------------------------------------
 
-    def drop(self, request: RequestRecord, reason: str) -> None:
-        """Give a request up."""
-        self._refuse_within(request)
-        if request.ended or not self.ends.trials.takes(request, reason):
-            self.give_up(request, reason, shortfall_of(self._state, request, None))
-
-    def _refuse_within(self, request: RequestRecord) -> None:
-        """A request that is being changed is changed by nothing else."""
-        if self._board.is_changing:
-            raise _illegal(request, "on_ready and on_gone end and settle no request; note it, and do so in plan")
-
-    def settle(self, request: RequestRecord, join: str = "", part: Part = (), wait_running: bool = False) -> None:
-        """Fire the request's joins that have something, or only the one named."""
-        self._refuse_within(request)
-        if request.state != OPEN:
-            raise PolicyError(f"settle: request {request.id} is {request.state}\n" + "\n".join(request.story()))
-        if join or wait_running:
-            self._settle_one(request, join, part, wait_running)
-            return
+    def settle(self, request: RequestRecord) -> None:
+        """Fire the request's joins that have something."""
         ready = joins.settle(request)
         if ready and request.jobs:
             late = dict.fromkeys([job.node.name for job in request.jobs.values()])
@@ -157,89 +129,34 @@ class RequestManager:
         if not ready or not self.expire_on_return(request):
             self.proceed(request, ready, request.breakdown)
 
-    def _settle_one(self, request: RequestRecord, join: str, part: Part, wait_running: bool) -> None:
-        """One join goes on: at once, or when the branches that run have ended."""
-        node = request.app.by_name.get(join)
-        if node is None or not node.is_join or not joins.can_settle(request, node, part):
-            raise _illegal(
-                request,
-                f"settle(join={join!r}, part={list(part)}): it needs the name of a join of app "
-                f"{request.app.name!r} that has a finished predecessor and has not gone on",
-            )
-        of_part = [job for job in request.jobs.values() if job.part[: len(part)] == part]
-        running = [job for job in of_part if wait_running and job.state == RUNNING and joins.leads_to(job.node, node)]
-        behind = [job for job in of_part if joins.leads_only_to(job.node, node) and job not in running]
-        if running:
-            self._leave_out(request, behind, "the join was settled")
-            return
-        ready = joins.settle(request, (node, part))
-        for job in behind:
-            self._remove(request, job, "the join was settled")
-        if not self.expire_on_return(request):
-            self.proceed(request, ready, request.breakdown)
-
-    def _leave_out(self, request: RequestRecord, jobs: Sequence[Job], reason: str) -> None:
+    def leave_out(self, request: RequestRecord, jobs: Sequence[Job], reason: str) -> None:
+        """A request goes on without these jobs, whose results the world is not to use."""
         ready: List[Tuple[Node, Part]] = []
         for job in jobs:
-            self._remove(request, job, reason)
+            self._state.actions.append(LeaveOut(job.id))
+            self.remove(request, job, reason)
             ready += joins.skip(request, job)
         if (ready or not request.jobs) and not self.expire_on_return(request):
             self.proceed(request, ready, request.breakdown)
 
-    def _remove(self, request: RequestRecord, job: Job, reason: str) -> None:
-        """Take a branch's job from its request; the world forgets what the job brings."""
+    def remove(self, request: RequestRecord, job: Job, reason: str) -> None:
+        """Take a branch's job from its request."""
         place = f"{job.node.name}{list(job.part) or ''}"
         request.note(self._board.now_ns, "goes on without", place, "-", reason)
         request.leave_out(f"without {place}: {reason}")
         request.fate(job.node, job.part, LEFT_OUT)
-        self._state.actions.append(LeaveOut(job.id))
         del request.jobs[job.seq]
         self.ends.take_out(job)
 
-    def want(self, job: Job, wanted: bool, model: str, part: float) -> None:
-        """Count a ready job as demand for its model, or for a variant of it, or not."""
-        if job.state != READY or not job.queued or (model and not job.may_run(model)):
-            raise _illegal(job.request, f"want({job!r}, {wanted}, {model!r}): only a ready job waits for a model")
-        if not self._memory.tracked or (wanted == bool(job.demand_ns) and not model):
-            return
-        self._memory.unwant(job)
-        if wanted:
-            job.model = model or job.model
-            self._memory.want(job, batch_time_ns(self._state.latencies_of[job.model], 1), part)
-
-    def rate(self, request: RequestRecord, quality: float) -> None:
-        """Note what an answer would be worth beside a whole one."""
-        if request.ended or not 0.0 <= quality <= 1.0:
-            raise _illegal(
-                request, f"rate({quality!r}): expected a number from 0 to 1, for a request that has not ended"
-            )
-        request.quality = quality
-
-    def abandon_branch(self, job: Job, reason: str) -> None:
-        """A ready job cannot be in time: a request that is answered in part goes on without it where only joins wait
-        for it, any other is dropped."""
+    def goes_on_without(self, job: Job, reason: str) -> bool:
+        """Take a job from its request; ``False`` where too little is left of that."""
         request = job.request
-        self._refuse_within(request)
-        if self.ends.trials.takes(request, reason):
-            return
-        if keeps_written(job):
-            self.end_written(job, reason)
-            return
-        wrote = request.on_late != "drop" and has_written(request)
-        goes_on = wrote or (request.on_late == PARTIAL and joins.feeds_joins(job))
-        # While its policy still holds the job. What goes on for sure is spared that: a fan-out has many parts.
-        shortfall = None if goes_on and len(request.jobs) > 1 else shortfall_of(self._state, request, job)
-        if not (goes_on and self._goes_on_without(job, reason)):
-            self.ends.end(request, "drop", reason, shortfall)
-
-    def _goes_on_without(self, job: Job, reason: str) -> bool:
-        """Take a job from its request; ``False`` where nothing is left of that."""
-        request = job.request
-        del request.jobs[job.seq]
-        self.ends.take_out(job)
-        request.note(self._board.now_ns, "goes on without", job.node.name, list(job.part) or "", "-", reason)
-        request.leave_out(f"without {job.node.name}{list(job.part) or ''}: {reason}")
+        self.remove(request, job, reason)
         ready = joins.skip(request, job)
+        if request.on_late != PARTIAL:
+            if joins.is_starved(request, job):
+                return False
+            self._state.actions.append(LeaveOut(job.id))
         goes_on = bool(ready or request.jobs or request.done_exits)
         if goes_on:
             self.proceed(request, ready, request.breakdown)
@@ -276,20 +193,17 @@ class RequestManager:
             or node.model in self._state.sequences.models
             or self._memory.tracked
             or request.on_late == "answer"
-            or self._state.lost_lanes
+            or self._state.has_lost
         ):
             self.make_ready(job)
         else:
             self._ready.add(job)
-            self._board.is_changing = True
-            request.policy.on_ready(job, self._board)
-            self._board.is_changing = False
 
     def make_ready(self, job: Job) -> None:
         """Queue a job with its policy, or fail it where it can never run."""
         request, node = job.request, job.node
         state = self._state
-        if (request.on_late == "answer" or state.draining or state.lost_lanes) and self.fail_if_stranded(job):
+        if (request.on_late == "answer" or state.draining or state.has_lost) and self.fail_if_stranded(job):
             return
         if node.model in self._state.sequences.models:
             problem = self._state.sequences.why_never(job)
@@ -306,9 +220,6 @@ class RequestManager:
         if (job.hints or job.steps_total) and not ends_anyhow:
             job.deadline_ns -= (steps_left(job) - 1) * alone_ns
         self._ready.add(job)
-        self._board.is_changing = True
-        request.policy.on_ready(job, self._board)
-        self._board.is_changing = False
 
     def fail_if_stranded(self, job: Job) -> bool:
         """End a job's request when no lane is left that could run it: a bound job has but one. Where a lane may come
@@ -323,17 +234,19 @@ class RequestManager:
         reason = f"no lane can run model {model!r} now"
         if job.lane:
             reason = f"lane {job.lane} holds its state and cannot run model {model!r} now"
-        in_part = job.request.on_late == PARTIAL and joins.feeds_joins(job) and not keeps_written(job)
-        if not (in_part and self._goes_on_without(job, reason)):
-            self.fail(job, reason)
+        self.fail(job, reason)
         return True
 
     def fail(self, job: Job, reason: str) -> None:
-        """A ready job can never be done: its request fails, or has what its sequence has written."""
+        """A ready job can never be done: its request has what its sequence has written, goes on without it, or
+        fails."""
+        request = job.request
         if keeps_written(job):
             self.end_written(job, reason)
-        else:
-            self.ends.end(job.request, "fail", reason)
+            return
+        can_go_on = job.node.optional or (request.on_late == PARTIAL and joins.feeds_joins(job))
+        if not (can_go_on and self.goes_on_without(job, reason)):
+            self.ends.end(request, "fail", reason)
 
     def complete(self, request: RequestRecord) -> None:
         """No job is left. Where every branch that a join could do without has failed, no last node ran: a failure."""
@@ -365,27 +278,6 @@ class RequestManager:
         self.ends.end(request, "drop", EXPIRED)
         return True
 
-    def release(self, job: Job, why: str) -> None:
-        """A ready job gives up its place and what its state occupies: it can go on anywhere, by computing that
-        again."""
-        job.request.note(self._board.now_ns, "gives up its state on", job.lane, "-", why)
-        if job.queued:
-            self.ends.unqueue(job)
-        self.release_state(job)
-        self.make_ready(job)
-
-    def release_state(self, job: Job) -> None:
-        """A sequence's state on its lane is gone, or is to go: the job is bound to no lane any more."""
-        self._state.sequences.free(job)
-        self._state.actions.append(ReleaseState(job.id))
-        job.lane, job.has_state = "", False
-
-    def release_all(self, lane: Lane) -> None:
-        """A lane is down or hangs: the sequences that it held, and that did not run, go on elsewhere."""
-        for job in list(self._state.sequences.holders.get(lane.name, {}).values()):
-            if job.state == READY and not job.request.ended:
-                self.release(job, "the lane is down")
-
     # --- what sequences have written ----------------------------------------------------------------------------------
 
     def began(self, job: Job) -> None:
@@ -403,7 +295,7 @@ class RequestManager:
         if not kept:
             self.ends.end(request, "drop", reason, shortfall)
             return
-        self._leave_out(request, [job for job in request.jobs.values() if job.state == READY and not job.wrote], reason)
+        self.leave_out(request, [job for job in request.jobs.values() if job.state == READY and not job.wrote], reason)
         self._end_all_written(request, kept, reason)
         self._answer_late(request)
 
@@ -504,7 +396,3 @@ class RequestManager:
             elif request.state == HELD or any(job.state == READY for job in request.jobs.values()):
                 self.ends.end(request, "drop", EXPIRED)
         self._state.actions.extend(self._streams.forget_silent(now))
-
-
-def _illegal(request: RequestRecord, what: str) -> PolicyError:
-    return PolicyError(f"request {request.id} ({request.state}): {what}\n" + "\n".join(request.story()))

@@ -1,4 +1,5 @@
-"""The results of jobs from the lanes that ran them: done, unfinished, failed, lost, or never started.
+"""The results of jobs from the lanes that ran them: done, unfinished, failed, lost, or never started;
+and the places of sequences that wait.
 
 What follows for the request is ``request_manager.py``, its end ``ends.py``. Knows no clock (the time is
 ``board.now_ns``).
@@ -10,7 +11,7 @@ from typing import Tuple
 
 from edgeserve.sched.core.request_manager import RequestManager
 from edgeserve.sched.core.state import State
-from edgeserve.sched.protocol.actions import LatencyBreakdown
+from edgeserve.sched.protocol.actions import LatencyBreakdown, ReleaseState
 from edgeserve.sched.protocol.events import JobResult
 from edgeserve.sched.requests import joins
 from edgeserve.sched.requests.states import (
@@ -23,7 +24,7 @@ from edgeserve.sched.requests.states import (
     move_job,
     new_tuple,
 )
-from edgeserve.sched.resources.lanes import Work
+from edgeserve.sched.resources.lanes import Lane, Work
 
 
 class Returns:
@@ -151,7 +152,7 @@ class Returns:
         del request.jobs[job.seq]
         self._ends.drop_state(job)
         request.note(self._board.now_ns, "node", job.node.name, list(job.part) or "", "failed:", reason)
-        if joins.can_do_without(job):
+        if joins.can_do_without(job) or (fate == LOST and job.node.optional):
             request.failure = reason
             ready = joins.skip(request, job, fate)
             if self._manager.expire_on_return(request):
@@ -180,11 +181,32 @@ class Returns:
                 self._ends.drop_state(job)
             elif not self._manager.expire_on_return(job.request):
                 if job.has_state and not (work.lane.up and not work.lane.hung):  # before it counts as stranded there
-                    self._manager.release_state(job)
+                    self.release_state(job)
                 elif not job.has_state and self._state.sequences.free(job):
                     job.lane = ""
                 self._manager.make_ready(job)
             self._after_return(job)
+
+    def release(self, job: Job, why: str) -> None:
+        """A ready job gives up its place and what its state occupies: it can go on anywhere, by computing that
+        again."""
+        job.request.note(self._board.now_ns, "gives up its state on", job.lane, "-", why)
+        if job.queued:
+            self._ends.unqueue(job)
+        self.release_state(job)
+        self._manager.make_ready(job)
+
+    def release_state(self, job: Job) -> None:
+        """A sequence's state on its lane is gone, or is to go: the job is bound to no lane any more."""
+        self._state.sequences.free(job)
+        self._state.actions.append(ReleaseState(job.id))
+        job.lane, job.has_state = "", False
+
+    def release_all(self, lane: Lane) -> None:
+        """A lane is down or hangs: the sequences that it held, and that did not run, go on elsewhere."""
+        for job in list(self._state.sequences.holders.get(lane.name, {}).values()):
+            if job.state == READY and not job.request.ended:
+                self.release(job, "the lane is down")
 
     def _keep_state(self, job: Job, device_name: str, bytes: int) -> None:
         """An unfinished job leaves state on its lane's device; it counts there until the job is over."""

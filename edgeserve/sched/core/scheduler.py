@@ -10,20 +10,21 @@ from __future__ import annotations
 from heapq import heappop
 from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
 
-from edgeserve.config.profile_record import Clocks
 from edgeserve.errors import PolicyError
 from edgeserve.sched.core.auction import Auction
+from edgeserve.sched.core.changes import Changes
 from edgeserve.sched.core.cuts import Cuts
 from edgeserve.sched.core.entry import Entry
 from edgeserve.sched.core.experiments import Probes
 from edgeserve.sched.core.holds import Holds
+from edgeserve.sched.core.moves import Moves
 from edgeserve.sched.core.request_manager import RequestManager
 from edgeserve.sched.core.returns import Returns
 from edgeserve.sched.core.slack import Slack
 from edgeserve.sched.core.state import State
 from edgeserve.sched.latency.batch_time import BatchTime
 from edgeserve.sched.policy_api.budget import OPERATIONS_MAX
-from edgeserve.sched.policy_api.policy import Change, Policy
+from edgeserve.sched.policy_api.policy import Policy
 from edgeserve.sched.protocol.actions import Action
 from edgeserve.sched.protocol.events import (
     BatchProgress,
@@ -37,16 +38,12 @@ from edgeserve.sched.protocol.events import (
     WorkRefused,
 )
 from edgeserve.sched.requests.graph import App
-from edgeserve.sched.requests.states import READY, RUNNING, RequestRecord
+from edgeserve.sched.requests.states import RUNNING, RequestRecord
 from edgeserve.sched.requests.work import over_usual_milli
 from edgeserve.sched.resources.lanes import NO_JOBS, RUN, Lane, Work
 from edgeserve.sched.resources.model_cache import Device
 from edgeserve.sched.resources.sequences import SequenceModel
 from edgeserve.units import NS_PER_MS
-
-SPEED_TOLERANCE = 0.02
-"""A lane's speed that differs from the known one by no more than this share is the same: clocks jitter, and another
-speed makes every table of the lane anew."""
 
 PENDING_MAX = 2**31
 """The bound on pending requests where none was given."""
@@ -88,9 +85,10 @@ class Scheduler:
         self._ends = self._request_manager.ends
         self._returns = Returns(state, self._request_manager)
         self._probes = Probes(state, slack)
-        self._auction = Auction(state, self._request_manager, self._probes, self._holds)
+        self._auction = Auction(state, self._request_manager, self._returns, self._probes, self._holds)
         self._cuts = Cuts(state, slack)
-        state.board.connect(self._request_manager, self._probes)
+        self._changes = changes = Changes(state, self._request_manager, self._returns, self._probes)
+        state.board.connect(Moves(state, self._request_manager), self._probes)
         self._lanes = tuple(lanes)
         self._wakers = [policy for policy in policies if type(policy).next_wakeup_ns is not Policy.next_wakeup_ns]
         self._thinkers = [policy for policy in policies if type(policy).thought_ns is not Policy.thought_ns]
@@ -102,9 +100,9 @@ class Scheduler:
             BatchProgress: self._progressed,
             WorkFinished: self._finished,
             WorkRefused: self._refused,
-            LaneChanged: self._lane_changed,
-            DeviceChanged: self._device_changed,
-            DrainRequested: self._drain_requested,
+            LaneChanged: changes.lane_changed,
+            DeviceChanged: changes.device_changed,
+            DrainRequested: changes.drain_requested,
         }
 
     # --- the interface ------------------------------------------------------------------------------------------------
@@ -133,7 +131,7 @@ class Scheduler:
             request_manager.run_timers()
         for lane in self._lanes:
             if lane.works and not lane.hung and lane.head_due_ns + lane.hang_ns <= now_ns:
-                self._hang(lane)
+                self._changes.hang(lane)
         for policy in state.policies:
             if not policy.is_idle or state.retained:
                 policy.is_idle = True  # it plans once more after its last request has ended
@@ -276,7 +274,7 @@ class Scheduler:
         if work.kind != RUN:
             problem = self.state.memory.finished(work, event, self._board.now_ns)
             if problem:
-                self._fail_jobs_of(work.model, problem)
+                self._changes.fail_jobs_of(work.model, problem)
             return
         took_ns = event.finished_ns - event.started_ns
         lane.busy_ns += took_ns
@@ -361,114 +359,6 @@ class Scheduler:
         work.policy.on_refused(work, self._board)
         self._returns.give_back(work)
 
-    def _lane_changed(self, event: LaneChanged) -> None:
-        lane = self.state.lanes[event.lane]
-        change = Change(lane=lane.name)
-        clocks = lane.clocks
-        if event.clock_mhz is not None:
-            clocks = Clocks(event.clock_mhz, event.memory_clock_mhz or 0.0)
-        speed = lane.speed if event.speed is None else event.speed
-        if abs(speed - lane.speed) > SPEED_TOLERANCE * lane.speed or clocks != lane.clocks:
-            change.speed, lane.speed, lane.clocks = speed, speed, clocks
-            self.state.set_speeds(lane, event.since_ns)
-        if event.up is not None and event.up != lane.up:
-            change.up = lane.up = event.up
-        if change.up:
-            self.state.lost_lanes.discard(lane.name)
-        works = lane.clear() if change.up is False else []
-        self._board.ends_ns.clear()
-        for index, work in enumerate(works):
-            self._lose(
-                work, running=index == 0, reason=f"lane {lane.name} went down: {event.reason or 'no reason given'}"
-            )
-        if event.lost:  # it may have been down before
-            self.state.lost_lanes.add(lane.name)
-        if change.up is False:
-            self._request_manager.release_all(lane)
-        if event.lost or change.up is False:
-            self._fail_stranded()
-        if change.up is not None or change.speed is not None:
-            self._tell(change)
-
-    def _device_changed(self, event: DeviceChanged) -> None:
-        device = self.state.devices[event.device]
-        change = Change(device=device.name)
-        pressure = device.pressure
-        if event.cpu_load is not None and event.cpu_cores:
-            self.state.cpu_shares[device.name].reported(self._board.now_ns, event.cpu_load, event.cpu_cores)
-        if event.memory_free_bytes is not None:
-            device.reported_ns = self._board.now_ns
-        if event.memory_free_bytes is not None and event.memory_free_bytes != device.free_bytes:
-            change.memory_free_bytes = event.memory_free_bytes
-            device.reported(event.memory_free_bytes, self._board.now_ns)
-        if event.heat is not None and event.heat != device.heat:
-            change.heat = device.heat = event.heat
-        if event.power_w is not None and event.power_w != device.power_w:
-            change.power_w = device.power_w = event.power_w
-        if event.power_w is not None:
-            self.state.energy[device.name].reported(self._board.now_ns, event.power_w)
-        if event.memory_block_bytes is not None:
-            device.block_bytes = event.memory_block_bytes
-        device.limited(event.thermal, event.power)
-        if device.pressure != pressure:
-            change.pressure = device.pressure
-        if (
-            change.memory_free_bytes is not None
-            or change.heat is not None
-            or change.power_w is not None
-            or change.pressure is not None
-        ):
-            self._tell(change)
-
-    def _tell(self, change: Change) -> None:
-        for policy in self.state.policies:
-            policy.is_idle = False
-            policy.on_device(change, self._board)
-
-    def _drain_requested(self, event: DrainRequested) -> None:
-        self.state.draining = True
-        self._fail_stranded()
-
-    # --- lanes --------------------------------------------------------------------------------------------------------
-
-    def _hang(self, lane: Lane) -> None:
-        """A lane whose work is overdue by more than its bound: the requests of the works that it may have
-        launched end, those behind them go elsewhere."""
-        lane.hung = True
-        self._board.ends_ns.clear()
-        for index, work in enumerate(list(lane.works)):
-            self._lose(
-                work,
-                running=index < lane.depth,
-                forget=False,
-                reason=f"lane {lane.name} hangs: work {work.id} ({work.model}) did not return within "
-                f"[lane.{lane.name}] hang after its expected end",
-            )
-        self._request_manager.release_all(lane)
-        self._fail_stranded()
-        self._tell(Change(lane=lane.name, up=False))
-
-    def _lose(self, work: Work, running: bool, reason: str, forget: bool = True) -> None:
-        """A lane will not do this work. Jobs that were running fail; the others are ready again. ``forget``: the lane
-        went down and will not answer; else it may still answer, and holds the model until then."""
-        if forget:
-            self.state.works.forget(work)
-            if work.kind == RUN:
-                self.state.devices[work.lane.device].placements[work.model].in_flight -= 1
-                self.state.sequences.ended(work)
-            else:
-                self.state.memory.refused(work, self._board.now_ns)
-        if work.kind != RUN or work.lost:
-            return
-        work.lost = True
-        if not forget:
-            self.state.sequences.hangs(work)
-        work.policy.on_lost(work, self._board)
-        if running and not (forget and work.model in self.state.sequences.models):
-            self._returns.lost(work, reason)
-        else:
-            self._returns.give_back(work)
-
     def _answered(self, work_id: int, at_ns: int) -> Work | None:
         """The lane is done with a work. None for one that was lost with its lane."""
         work = self.state.works.answered(work_id, at_ns)
@@ -479,18 +369,3 @@ class Scheduler:
             if self.state.sequences.working:
                 self.state.sequences.ended(work)
         return work
-
-    def _fail_stranded(self) -> None:
-        """End the requests with a job that no lane is left for."""
-        for policy in self.state.policies:
-            for job in policy.queued():
-                if job.state == READY:  # else the end of another has ended it
-                    self._request_manager.fail_if_stranded(job)
-        self._probes.release_stranded()
-
-    def _fail_jobs_of(self, model: str, reason: str) -> None:
-        """Fail the jobs of a model that could not be loaded again, where no device can serve them."""
-        for policy in (*self.state.policies, self._ends.trials):
-            for job in policy.queued():
-                if model in job.node.models and not job.request.ended and self.state.memory.is_hopeless(job):
-                    self._request_manager.fail(job, reason)

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from typing import Dict, List, Mapping, Sequence, Set, Tuple
+from typing import Dict, List, Mapping, Sequence, Tuple
 
 from edgeserve.sched.latency.batch_time import BatchTime
 from edgeserve.sched.latency.path_cost import AppCosts
@@ -38,7 +38,7 @@ class State:
     (by model and lane), ``latencies_of`` (by model), ``costs`` (by app), ``frame_periods`` (by stream). *Open*:
     ``requests``, ``ready`` (jobs that wait, by class and model), ``promises`` (deadlines that refusals said would do),
     ``admission`` (by app), ``lane_shares`` (by app and class), ``streams``, ``critical`` (when critical requests come),
-    ``draining``, ``lost_lanes`` (that never come back). *On lanes and devices*: ``works``, ``memory``, ``sequences``,
+    ``draining``, ``has_lost`` (a lane never comes back). *On lanes and devices*: ``works``, ``memory``, ``sequences``,
     ``energy`` and ``cpu_shares`` (by device), ``retained`` (inputs that the world keeps for a probe, by the job's
     ``seq``, oldest first), ``trials`` (the policy of requests that were taken from theirs). ``actions`` is what this
     step asks of the world, in order.
@@ -66,6 +66,10 @@ class State:
         self.lanes_of: Dict[str, Tuple[Lane, ...]] = {
             model: tuple([lane for lane in self.run_lanes if (model, lane.name) in latency]) for model in models
         }
+        for device in devices:
+            for placement in device.placements.values():
+                places = self.lanes_of.get(placement.model, ())
+                placement.lanes = tuple([lane for lane in places if lane.device == device.name])
         self.latency = latency
         self.sequences = Sequences(sequences, self.devices, self.run_lanes)
         self.latencies_of: Dict[str, List[BatchTime]] = {
@@ -75,7 +79,6 @@ class State:
         sets = lane_sets({model: [lane.name for lane in places] for model, places in self.lanes_of.items()})
         self.costs = {app.name: AppCosts(app, self.latencies_of, dispatch_gaps, sets) for app in apps}
         self.requests: Dict[int, RequestRecord] = {}
-        self.ready = ReadyJobs(models)
         self.promises = Promises()
         self.admission = {app.name: Admission(app) for app in apps}
         self.lane_shares = lane_shares({name: costs.lane_sets for name, costs in self.costs.items()})
@@ -83,7 +86,7 @@ class State:
         self.frame_periods = Sources()
         self.critical = CriticalArrivals()
         self.draining = False
-        self.lost_lanes: Set[str] = set()  # they never come back
+        self.has_lost = False
         self.works = Works()
         worth = ModelWorth(apps, self.costs)
         self.memory = Memory(self.devices, self.copy_lanes, self.lanes, self.works, models, worth)
@@ -95,6 +98,7 @@ class State:
             device.name: CpuShare([lane for lane in self.run_lanes if lane.device == device.name]) for device in devices
         }
         self.board = Board(self)
+        self.ready = ReadyJobs(models, self.board)
 
     def set_speeds(self, lane: Lane, since_ns: int | None = None) -> None:
         """Tell the latencies of a lane's models its speed."""
@@ -104,7 +108,7 @@ class State:
 
     def can_run(self, model: str, only: str = "") -> bool:
         """True if some lane, or this one alone, could run a model now, or after a load."""
-        for lane in (self.lanes[only],) if only else self.lanes_of[model]:
+        for lane in self._places(model, only):
             loads = self.copy_lanes[lane.device]
             here = self.devices[lane.device].is_resident(model)
             if lane.up and not lane.hung and (here or (loads.up and not loads.hung)):
@@ -113,4 +117,10 @@ class State:
 
     def may_run_later(self, model: str, only: str = "") -> bool:
         """True if some lane, or this one alone, that can run a model may come back."""
-        return any(lane.name not in self.lost_lanes for lane in self.lanes_of[model] if lane.name == only or not only)
+        return any(
+            not lane.lost and (not self.copy_lanes[lane.device].lost or self.devices[lane.device].is_resident(model))
+            for lane in self._places(model, only)
+        )
+
+    def _places(self, model: str, only: str) -> Sequence[Lane]:
+        return (self.lanes[only],) if only else self.lanes_of[model]

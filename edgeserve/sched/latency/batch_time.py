@@ -12,6 +12,7 @@ import math
 from typing import TYPE_CHECKING, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
 from edgeserve.config.profile_record import QUANTILES, Clocks, Timing
+from edgeserve.sched.latency.contradiction import ServedTimes
 from edgeserve.sched.latency.declared import DeclaredShare
 from edgeserve.sched.latency.window import Window
 from edgeserve.sched.latency.work_time import WorkTime
@@ -21,9 +22,8 @@ from edgeserve.units import FOREVER_NS, NS_PER_MS, PPM
 if TYPE_CHECKING:
     from edgeserve.sched.latency.clock_speed import ClockSpeed  # imported where a profile names its clocks
 
-EXPECTED, PROFILE, START, ASSUMED, LIVE = "expected", "profile", "start-up", "assumed", "live"
-"""The basis of an estimate: ``[model.NAME.expected]``, a profile, a few runs at start-up, nothing (an input to try
-the model with was missing), or batches that were served."""
+LIVE = "live"
+"""The basis of an estimate by batches that were served. Else it is that of the first one (``contradiction.py``)."""
 
 WINDOW_LEN = 10
 """Measured batches that every estimate looks back on (Clockwork, section 3: the last 10)."""
@@ -69,17 +69,6 @@ class Known(NamedTuple):
     age_ns: int | None
 
 
-class Contradiction(NamedTuple):
-    """Batches of ``size`` take ``served_ns`` and were believed to take ``began_ns`` (both of standard work at speed 1),
-    as most of the ``batches`` that were looked at. ``source`` says who believed that."""
-
-    source: str
-    size: int
-    began_ns: int
-    served_ns: int
-    batches: int
-
-
 class BatchTime:
     """The present times of a model's batches on a lane.
 
@@ -99,6 +88,7 @@ class BatchTime:
     ``share_ns`` is the typical time of one job in a full batch.
     ``fixed_now_ns`` is the part of a batch's time that does not grow with it. ``observed_ns`` is when a batch was
     measured last. ``rest_ns`` is by how much longer a batch takes after a rest of its lane; 0 where no profile says so.
+    ``served`` are the latest batches beside the first estimates.
     ``slowdown_ppm`` is how many times longer than in the profile batches typically take at equal speed.
     ``learns_work``: :meth:`observe` wants to know the work that jobs declare, and all tables are of standard work,
     since a policy has asked for :meth:`work` or has set it. What does not change: ``seeds``, the timings that the
@@ -141,7 +131,7 @@ class BatchTime:
         self.version = 0
         self.learns_work = False
         self.observed_ns = -FOREVER_NS
-        self._sources: Mapping[int, str] = sources or {}
+        self.served = ServedTimes(self.seeds, sources or {})
         self._windows: Dict[int, Window] = {size: Window(WINDOW_LEN, age_ns=age_ns) for size in self.sizes}
         self._ratios = Window(WINDOW_LEN, age_ns=age_ns)  # measured over standard, of batches of any size
         spreads = sorted([_spread_ppm(seed) for seed in self.seeds.values()])
@@ -154,9 +144,6 @@ class BatchTime:
         self._remembered = Window(REMEMBERED)
         self._work: WorkTime | None = None
         self._declared = DeclaredShare()
-        self._served = Window(WINDOW_LEN)  # measured over profiled
-        self._served_size = self.sizes[0]
-        self._served_due_ns = 0
         self._mixed = 0  # batches since the last that was of steps alone
         self.estimate_ns: Dict[int, int] = {}
         self.profiled_ns: Dict[int, int] = {}
@@ -225,10 +212,8 @@ class BatchTime:
             work.is_declared = work.is_declared or over_milli is not None
             each_ns = self._each_ns * self._declared.share_ppm // PPM
             work.follow(self.slowdown_ppm, self._standard_ns, each_ns, self.speed)
-        if as_profiled and now_ns >= self._served_due_ns:
-            self._served_due_ns, self._served_size = now_ns + SERVED_EVERY_NS, size
-            times_ppm = duration_ns * PPM // max(1, self.seeds[size].median_ns)
-            self._served.add(times_ppm)
+        if as_profiled and now_ns >= self.served.due_ns:
+            times_ppm = self.served.add(now_ns, size, duration_ns)
             if self._clocks is not None and self._clocks.ran(round(times_ppm / self.speed)):
                 self.set_speed(self._clocks.speed, self._moved_ns)
 
@@ -307,29 +292,7 @@ class BatchTime:
         window = self._windows[size]
         if window.values:
             return Known(LIVE, len(window.values), max(0, now_ns - window.newest_ns))
-        return Known(self._source(size), self.seeds[size].count, None)
-
-    def contradiction(self) -> Contradiction | None:
-        """The first estimate (profile, ``expected`` or start-up) that more than half of the latest served batches
-        contradict. Estimates follow the served batches, but fall back to their beginning after a pause and at each
-        start."""
-        size, served = self._served_size, self._served
-        if len(served.values) < WINDOW_LEN or self._source(size) == ASSUMED:
-            return None
-        ratio_ppm = served.quantile(0.5)  # more than half are at least as slow
-        if ratio_ppm <= CONTRADICTS_PPM:
-            ratio_ppm = served.quantile(0.6)  # more than half are at least as fast
-            if ratio_ppm * CONTRADICTS_PPM >= PPM * PPM:
-                return None
-        began_ns = self.seeds[size].median_ns
-        served_ns = began_ns * ratio_ppm // PPM
-        if abs(served_ns - began_ns) < CONTRADICTS_NS:
-            return None
-        return Contradiction(self._source(size), size, began_ns, served_ns, WINDOW_LEN)
-
-    def _source(self, size: int) -> str:
-        """The source of the first estimates of a size."""
-        return self._sources.get(size, PROFILE if self.seeds[size].count else EXPECTED)
+        return Known(self.served.source(size), self.seeds[size].count, None)
 
     @property
     def slowdown_count(self) -> int:

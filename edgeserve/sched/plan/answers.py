@@ -89,9 +89,9 @@ class AnswerProgress:
         self.soft_ns = max(1, request.deadline_ns - request.arrival_ns) if request.on_late == "answer" else 0
         self._each = each
         self._weight = weight_of(request) / _parts(job)
-        self.written = -1
+        self.written = 0
         self.above = 1.0
-        self._remaining = 1.0
+        self._remaining = max(1.0, self.steps)
 
     @property
     def worth(self) -> float:
@@ -281,7 +281,7 @@ class StepTimes:
         count = self._reading.pop(work.id, 0)
         if not count or not took_ns:
             return
-        latency = board.latency(work.model, work.lane.name)
+        latency = work.lane.models[work.model]
         more = (took_ns - work.steps * self.step_ns(latency, work.size)) / self.step_ns(latency, count)
         key = (work.model, work.lane.name)
         before = self.prefills.get(key, PREFILL_STEPS)

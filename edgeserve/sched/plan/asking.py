@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Dict, Final, Iterable, List, Sequence, Tuple
 
+from edgeserve.sched.plan.source import is_here
 from edgeserve.sched.policies.common.ensembles import Ensemble, Query
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.requests.states import RequestRecord
@@ -102,13 +103,3 @@ def subsets_of(query: Query, bits: Sequence[int]) -> Iterable[int]:
         chain |= best
         chosen.add(chain)
     return sorted(chosen)
-
-
-def is_here(model: str, board: Board) -> bool:
-    """True if a lane that is up could run a model now."""
-    return any(is_here for _, _, _, is_here in board.starts(model))
-
-
-def alone_ns(model: str, board: Board) -> int:
-    """The time of a lone job of a model, where it is fastest."""
-    return min([latency.alone_likely_ns for _, latency, _ in board.places_of(model)])

@@ -28,16 +28,16 @@ from edgeserve.sched.plan.remaining_work import (
     total_of,
 )
 from edgeserve.sched.plan.source import Source
-from edgeserve.sched.policies.common.bidding import bid_for
+from edgeserve.sched.policies.common.bidding import bid_for, refusal
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.expected_end import ExpectedEnd
-from edgeserve.sched.policy_api.policy import CANNOT_MAKE_DEADLINE, Bid, Policy
+from edgeserve.sched.policy_api.policy import CANNOT_MAKE_DEADLINE, NO_LANE, Bid, Policy
 from edgeserve.sched.requests.critical import NO_ROOMS
 from edgeserve.sched.requests.graph import App, Node
 from edgeserve.sched.requests.states import DONE, READY, RUNNING, Job, RequestRecord
 from edgeserve.sched.requests.work import MILLI
 from edgeserve.sched.resources.lanes import Lane, Work
-from edgeserve.sched.resources.model_cache import NEVER_NS
+from edgeserve.sched.resources.placement import NEVER_NS
 from edgeserve.units import FOREVER_NS
 
 EQUAL: Final = 0.98
@@ -55,8 +55,6 @@ FAR: Final = 4
 
 Row = Tuple[int, int, int, Member]
 """The class of a request (0 is the most urgent), when it is due, its number, and the request."""
-
-NO_LANE: Final = "no_lane"
 
 
 class PipelineQueue:
@@ -104,7 +102,8 @@ class Companies(Source):
             return None
         ends_ns = self._alone_ns(Member(request, self._line_of[request.app.name].pipeline), board)
         if ends_ns is None:
-            return NO_LANE
+            goes_without = any(node.optional and board.is_lost(node.model) for node in request.app.nodes)
+            return refusal(request, board) if goes_without else NO_LANE
         return None if ends_ns <= request.deadline_ns else CANNOT_MAKE_DEADLINE
 
     def on_ready(self, job: Job, board: Board) -> None:
@@ -451,7 +450,7 @@ class Companies(Source):
             return None
         if is_new:
             self._begins[lane.name] = (company, company.members)
-        latency = board.latency(jobs[0].node.model, lane.name)
+        latency = lane.models[jobs[0].node.model]
         size = latency.size_for[len(jobs)]
         return bid_for(jobs, size, latency.likely_ns[size], board)
 
@@ -467,7 +466,7 @@ class Companies(Source):
     def _candidate(self, company: Company, jobs: List[Job], lane: Lane, at_ns: int, board: Board) -> Candidate:
         """A batch of a company: worth its share of the lane time that is left here."""
         request, model, over_milli = jobs[0].request, jobs[0].node.model, company.pipeline.work_of(jobs)
-        latency = board.latency(model, lane.name)
+        latency = lane.models[model]
         size = latency.size_for[len(jobs)]
         takes_ns = latency.likely_ns[size]
         if over_milli is not None:

@@ -9,6 +9,7 @@ from typing import Dict, List, NamedTuple, Sequence, Tuple
 
 from edgeserve.sched.plan.paths import LaneSchedule, Paths, Schedule, StagePlace
 from edgeserve.sched.plan.remaining_work import NO_STEPS, Left, Member, Pipeline, Steps, most_steps, total_of
+from edgeserve.sched.plan.source import is_here
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.requests.states import READY, RUNNING, Job
 from edgeserve.sched.requests.work import MILLI
@@ -82,7 +83,7 @@ class Company:
             return []
         for index in range(smaller[0].node.index):
             for _, _, job in self.ready[index]:
-                if can_run_now(job.node.model, board):
+                if is_here(job.node.model, board):
                     return []
         return smaller
 
@@ -91,7 +92,7 @@ class Company:
         if any(self.running):
             return False
         for rows in self.ready:  # noqa: SIM110 a generator costs a call per node
-            if rows and can_run_now(rows[0][2].node.model, board):
+            if rows and is_here(rows[0][2].node.model, board):
                 return False
         return True
 
@@ -213,14 +214,6 @@ class CompanyChoice:
             found.append(members[place])
             place += 1
         return found
-
-
-def can_run_now(model: str, board: Board) -> bool:
-    """True if any lane that is up has the model in memory."""
-    for lane in board.lanes_of(model):  # noqa: SIM110 a generator costs a call per lane
-        if lane.up and not lane.hung and board.is_resident(model, lane):
-            return True
-    return False
 
 
 def free_ns(board: Board) -> Dict[str, int]:

@@ -14,10 +14,22 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from collections import deque
-from itertools import accumulate
 from typing import Any, Deque, Dict, Final, List, Mapping, NamedTuple, Sequence, Tuple
 
 from edgeserve.sched.latency.batch_time import BatchTime
+from edgeserve.sched.plan.input_spread import (
+    LEAST,
+    SHOWN_FROM,
+    SPREAD,
+    Draws,
+    at_most,
+    chance_of,
+    differ,
+    parts,
+    sample,
+    squares,
+    thinned,
+)
 from edgeserve.sched.requests.states import Job, new_tuple
 from edgeserve.sched.requests.work import relative_ppm
 from edgeserve.units import PPM, ns_to_ms
@@ -25,36 +37,17 @@ from edgeserve.units import PPM, ns_to_ms
 BATCHES: Final = 256
 """Batches that a law remembers (``one_index``, section 7)."""
 
-SPREAD: Final = 0.2
-"""Deviation of whole batch times, in their logarithm, from which on inputs differ; 12 % are noise."""
-
-DOUBT: Final = 4
-"""Batches of no spread that count beside those seen, so that one that was slow by chance tells little."""
-
-APART_MAX: Final = 1.4
-"""Two batches are no further apart than this, in the logarithm: one outlier makes no spread."""
-
-ALONE_SPREAD: Final = 1.5
-"""Profiled times alone differ with the input where their 90th percentile is so many times their 10th."""
-
-SHOWN_FROM, WORSE = 16, 1.2
-"""From so many batches on, a spread is believed while it tells their times no worse than a law without it, by this
-factor in squares: with batches of one size it tells nothing."""
+WORSE: Final = 1.2
+"""A spread may tell the times of batches worse than a law without it by this factor in squares."""
 
 USUAL_WEIGHT, ORIGIN_WEIGHT = 1.0, 0.3
 """Batches that the profile counts as in the line: an input of mean length takes the profiled time, one of none none."""
 
-LEAST: Final = 0.02
-"""An input takes at least this part of the usual one."""
-
 ASSUMED: Final = tuple([math.exp(0.7 * z) for z in (-1.86, -1.15, -0.73, -0.4, -0.13, 0.13, 0.4, 0.73, 1.15, 1.86)])
 """Lengths before anything is known, over the usual one: half within a factor of 1.6, equally likely."""
 
-ANY_WEIGHT, APP_WEIGHT, ALONE_WEIGHT = 2.0, 8.0, 64.0
-"""Inputs that count beside those seen: the assumed lengths, for all apps; all apps, for one; profiled times alone."""
-
-POINTS: Final = 64
-"""Points at which distributions are kept."""
+ANY_WEIGHT, APP_WEIGHT = 2.0, 8.0
+"""Inputs that count beside those seen: the assumed lengths, for all apps; all apps, for one."""
 
 LATELY: Final = 10
 """Batches that tell how much longer than the law batches take now, where nothing but noise does."""
@@ -70,12 +63,6 @@ OWN: Final = ""
 
 Length = Tuple[str, float]
 """An input's law: its distribution (:data:`OWN` also where it has none), and its usual ``u``."""
-
-Draws = Tuple[Tuple[str, int], ...]
-"""The number of inputs of each distribution, in the order of their names."""
-
-Item = Tuple[float, float, float]
-"""A value, how many inputs had it, and how many had it or less."""
 
 
 class BatchMembers(NamedTuple):
@@ -238,11 +225,11 @@ class Law:
         """Learn the distributions of the inputs of these batches, each with its time over the even one, where they
         differ by more than noise. ``before``: what was known of them, which tells of which app the longest input of a
         batch was."""
-        if not _differ([(row.size, math.log(ratio)) for row, ratio in beside], alone):
+        if not differ([(row.size, math.log(ratio)) for row, ratio in beside], alone):
             return
         rows = [row for row, _ in beside]
         known, usual = (self._points, self._shares), self._usual
-        profiled = {app: _sample([(time - self._fixed) / usual for time in times]) for app, times in alone.items()}
+        profiled = {app: sample([(time - self._fixed) / usual for time in times]) for app, times in alone.items()}
         pool = [(ratio, ANY_WEIGHT / len(ASSUMED), ANY_WEIGHT / len(ASSUMED)) for ratio in ASSUMED]
         for items in profiled.values():
             pool += items
@@ -253,9 +240,9 @@ class Law:
                 at = usual if row.length < 0.0 else max(least, start + slope * row.length)
                 seen.append((max(least, (row.took_ns - self._fixed) / self._factors[row.size]) / at, row))
         pool += [(ratio, 1.0, float(sum([count for _, count in row.draws]))) for ratio, row in seen]
-        points = self._points or _thinned([item[0] for item in pool])
-        shares = _at_most(pool, points)
-        prior = [(point, APP_WEIGHT * part, APP_WEIGHT * part) for point, part in zip(points, _parts(shares))]
+        points = self._points or thinned([item[0] for item in pool])
+        shares = at_most(pool, points)
+        prior = [(point, APP_WEIGHT * part, APP_WEIGHT * part) for point, part in zip(points, parts(shares))]
         names = sorted({name for row in rows for name, _ in row.draws} | set(profiled))
         found = dict(self._shares)
         for name in names:
@@ -263,13 +250,13 @@ class Law:
             for ratio, row in seen:
                 for other, count in row.draws:
                     if other == name:
-                        chance = _chance_of(name, row.draws, ratio, before) if len(row.draws) > 1 else 1.0
+                        chance = chance_of(name, row.draws, ratio, before) if len(row.draws) > 1 else 1.0
                         items.append((ratio, chance, float(count)))
-            found[name] = _at_most(items, points)
+            found[name] = at_most(items, points)
         self._points, self._shares = points, found
         if len(rows) >= SHOWN_FROM:
-            plain = _squares([math.log(ratio) for _, ratio in beside])
-            if _squares([math.log(row.took_ns / self._wide_time(row)) for row in rows]) > WORSE * plain:
+            plain = squares([math.log(ratio) for _, ratio in beside])
+            if squares([math.log(row.took_ns / self._wide_time(row)) for row in rows]) > WORSE * plain:
                 self._points, self._shares = known
 
     def _growth(self, row: BatchRow) -> float:
@@ -406,75 +393,8 @@ class Law:
             for name, count in draws:
                 joint = [chance * share**count for chance, share in zip(joint, self._shares[name])]
             tails, masses = [0.0], [0.0]
-            for point, part in zip(reversed(self._points), reversed(_parts(joint))):
+            for point, part in zip(reversed(self._points), reversed(parts(joint))):
                 tails.append(tails[-1] + point * part)
                 masses.append(masses[-1] + part)
             known = self._joint[draws] = joint, tails, masses
         return known
-
-
-def _differ(logs: Sequence[Tuple[int, float]], alone: Mapping[str, Sequence[int]]) -> bool:
-    """True if batches (size, logarithm of measured over even time) of one size differ by more than noise. A few do not
-    contradict profiled times alone."""
-    last: Dict[int, float] = {}
-    apart, count = 0.0, 0
-    for size, log in logs:
-        if size in last:
-            apart += min(APART_MAX, abs(log - last[size])) ** 2 / 2.0
-            count += 1
-        last[size] = log
-    if apart > SPREAD * SPREAD * (count + DOUBT):
-        return True
-    spreads = [times[len(times) * 9 // 10] / max(1, times[len(times) // 10]) for times in alone.values() if len(times)]
-    return len(logs) < SHOWN_FROM and max(spreads, default=0.0) > ALONE_SPREAD
-
-
-def _at_most(items: Sequence[Item], points: Sequence[float]) -> List[float]:
-    """The product-limit estimate of P(value <= point)."""
-    rising = sorted([item for item in items if item[2] > 0.0])
-    no_more = list(accumulate([item[2] for item in rising]))
-    found = [0.0] * len(points)
-    share, place = 1.0, len(points) - 1
-    for index in range(len(rising) - 1, -1, -1):
-        while place >= 0 and points[place] >= rising[index][0]:
-            found[place] = share
-            place -= 1
-        share *= max(0.0, 1.0 - rising[index][1] / no_more[index])
-    return found
-
-
-def _parts(shares: Sequence[float]) -> List[float]:
-    return [share - (shares[place - 1] if place else 0.0) for place, share in enumerate(shares)]
-
-
-def _sample(ratios: Sequence[float]) -> List[Item]:
-    """Times alone, by 32 of their quantiles."""
-    rising = sorted(ratios) or [1.0]
-    part = ALONE_WEIGHT / 32
-    return [(max(LEAST, rising[(2 * place + 1) * len(rising) // 64]), part, part) for place in range(32)]
-
-
-def _thinned(values: Sequence[float]) -> List[float]:
-    """At most :data:`POINTS` of the values, the largest among them, rising."""
-    rising = sorted(set(values))
-    if len(rising) <= POINTS:
-        return rising
-    return [rising[(place + 1) * len(rising) // POINTS - 1] for place in range(POINTS)]
-
-
-def _chance_of(name: str, draws: Draws, ratio: float, known: Tuple[List[float], Dict[str, List[float]]]) -> float:
-    """The chance that the longest input of a batch was of this distribution, as far as is known: by the part of each
-    that lies just there."""
-    points, shares = known
-    high, low = bisect_right(points, ratio * 1.1) - 1, bisect_right(points, ratio / 1.1) - 1
-    weights: Dict[str, float] = {}
-    for other, count in draws:
-        weights[other] = float(count)
-        if high >= 0 and other in shares and shares[other][high] > 0.0:
-            weights[other] *= 1.01 - (shares[other][low] / shares[other][high] if low >= 0 else 0.0)
-    return weights[name] / sum([weights[other] for other, _ in draws])
-
-
-def _squares(values: Sequence[float]) -> float:
-    mean = sum(values) / len(values)
-    return sum([(value - mean) ** 2 for value in values])

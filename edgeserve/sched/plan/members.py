@@ -20,21 +20,18 @@ from edgeserve.sched.plan.asking import Asking, Looked, alone_ns, is_here, subse
 from edgeserve.sched.plan.candidate import K_SHARE, Candidate, worth_of
 from edgeserve.sched.plan.plain import PlainModels
 from edgeserve.sched.plan.price import likely_price, share_ns, steps_on
-from edgeserve.sched.plan.source import Source
+from edgeserve.sched.plan.source import Source, alone_ns, is_here, path_part
 from edgeserve.sched.policies.common.bidding import best_class, bid_for, droppable
 from edgeserve.sched.policies.common.ensembles import Ensemble, alternatives_of, ensemble_of
 from edgeserve.sched.policies.common.records import RecordDraws
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.expected_end import ExpectedEnd, expected_end
-from edgeserve.sched.policy_api.policy import CANNOT_MAKE_DEADLINE, Bid, Policy
+from edgeserve.sched.policy_api.policy import CANNOT_MAKE_DEADLINE, QUALITY_TOO_LOW, Bid, Policy
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import ANSWERED, DONE, OPEN, READY, Job, RequestRecord
 from edgeserve.sched.resources.lanes import Lane, Work
-from edgeserve.sched.resources.model_cache import NEVER_NS
+from edgeserve.sched.resources.placement import NEVER_NS
 from edgeserve.units import FOREVER_NS
-
-QUALITY_TOO_LOW: Final = "quality_too_low"
-"""Reason of a request that wants more than the best variant brings."""
 
 OVERLOADED: Final = "overloaded"
 """Reason of a request whose models' lanes are taken until its deadline, though alone it would be in time."""
@@ -200,7 +197,7 @@ class Members(Source):
             elif self._leads.pop(job.seq, None) is None:
                 others = True
         if others:
-            latency = board.latency(work.model, work.lane.name)
+            latency = work.lane.models[work.model]
             slower_ns = max(0, latency.likely_ns[work.size] - latency.typical_ns[latency.sizes[0]])
             for job in work.jobs:
                 self._join_waited(job, board.now_ns - job.ready_ns + slower_ns)
@@ -506,7 +503,7 @@ class Members(Source):
         found: List[Candidate] = []
         for model, rows in rows_of.items():
             if model in lane.models and board.is_resident(model, lane):
-                item = self._best(model, rows, board.latency(model, lane.name).size_max, lane, at_ns, board)
+                item = self._best(model, rows, lane.models[model].size_max, lane, at_ns, board)
                 if item is not None:
                     found.append(item)
         return found
@@ -514,7 +511,7 @@ class Members(Source):
     def smaller(self, candidate: Candidate, lane: Lane, at_ns: int, board: Board) -> Sequence[Candidate]:
         rows, model = self._rows.get(candidate.model, []), candidate.model
         found: List[Candidate] = []
-        for size in board.latency(model, lane.name).sizes:
+        for size in lane.models[model].sizes:
             if size < len(candidate.jobs):
                 item = self._best(model, rows, size, lane, at_ns, board)
                 if item is not None and len(item.jobs) == size:
@@ -549,8 +546,7 @@ class Members(Source):
                     row = (-gain, query.until_ns, job.seq, gain / worth, job)
                     rows_of.setdefault(nodes[bit].model, []).append(row)
         for job in self._leads.values():
-            own_ns = share_ns(job.node.model, board)
-            part = own_ns / max(1, own_ns + board.rest_lane_ns(job.request.app, job.node))
+            part = path_part(job, share_ns(job.node.model, board), board)
             due_ns = self._lead_due_ns(job, board)
             if not droppable(job):
                 due_ns = max(due_ns, self._ends_ns(job, job.model, board) + alone_ns(job.node.model, board))
@@ -564,7 +560,7 @@ class Members(Source):
         self, model: str, rows: Sequence[Row], size_max: int, lane: Lane, at_ns: int, board: Board
     ) -> Candidate | None:
         """The batch of a model that adds most per time, of those up to a size."""
-        latency = board.latency(model, lane.name)
+        latency = lane.models[model]
         gap_ns = lane.dispatch_gap.likely_ns
         best: List[Row] = []
         best_size, best_gain, best_rate = 0, 0.0, 0.0

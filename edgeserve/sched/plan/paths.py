@@ -16,7 +16,7 @@ from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.budget import Budget
 from edgeserve.sched.requests.work import MILLI
 from edgeserve.sched.resources.lanes import Lane
-from edgeserve.sched.resources.model_cache import RESIDENT, Placement
+from edgeserve.sched.resources.placement import RESIDENT, Placement
 
 ENTRIES_MAX: Final = 256
 """Entries of a repeated stage in a forecast: of more steps, several are one. (A bound on work.)"""

@@ -8,7 +8,7 @@ from typing import Dict, List, Sequence
 from edgeserve.compiled import mypyc_attr
 from edgeserve.sched.latency.batch_time import BatchTime
 from edgeserve.sched.plan.candidate import K_SHARE, Candidate, worth_of
-from edgeserve.sched.plan.source import Source
+from edgeserve.sched.plan.source import Source, path_part
 from edgeserve.sched.policies.common.batches import Batches, steps_more_ns
 from edgeserve.sched.policies.common.bidding import outlook
 from edgeserve.sched.policies.common.model_queues import ModelQueues
@@ -109,7 +109,7 @@ class PlainModels(Source):
     def smaller(self, candidate: Candidate, lane: Lane, at_ns: int, board: Board) -> Sequence[Candidate]:
         found: List[Candidate] = []
         queues = self._models[candidate.model]
-        latency = board.latency(candidate.model, lane.name)
+        latency = lane.models[candidate.model]
         filled = [queue for queue in queues.queues if queue.rows]
         for size in latency.sizes:
             if size < len(candidate.jobs):
@@ -122,7 +122,7 @@ class PlainModels(Source):
 
     def _offer(self, queues: ModelQueues, lane: Lane, at_ns: int, board: Board) -> Candidate | None:
         """The best batch of a model."""
-        latency = board.latency(queues.model, lane.name)
+        latency = lane.models[queues.model]
         if latency.rest_ns and lane.has_rested(board.now_ns):
             at_ns += latency.rest_ns
         known = self._kept.get(queues.model)
@@ -172,7 +172,7 @@ class PlainModels(Source):
                 worth = worth_of(request)
                 alike = request
                 if job.node.succs:
-                    worth *= share_ns / max(1, share_ns + board.rest_lane_ns(request.app, job.node))
+                    worth *= path_part(job, share_ns, board)
                     alike = None
             due_ns = request.deadline_ns
             if request.successor_ns is not None:

@@ -16,7 +16,7 @@ from edgeserve.sched.latency.saturation import saturating
 from edgeserve.sched.plan.answers import KEEP, AnswerProgress, AnswerTable, StepTimes
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.resources.lanes import Lane, Work
-from edgeserve.sched.resources.model_cache import NEVER_NS
+from edgeserve.sched.resources.placement import NEVER_NS
 
 SIDE_FACTOR: Final = 1.25
 """A lane whose step takes so many times as long as that of the fastest is a side lane."""
@@ -43,7 +43,7 @@ def is_side(model: str, lane: Lane, board: Board) -> bool:
     if len(lanes) < 2:
         return False
     fastest_ns = min([board.latency(model, other.name).alone_likely_ns for other in lanes])
-    return board.latency(model, lane.name).alone_likely_ns > SIDE_FACTOR * fastest_ns
+    return lane.models[model].alone_likely_ns > SIDE_FACTOR * fastest_ns
 
 
 def main_lanes(model: str, board: Board) -> List[Lane]:
@@ -106,7 +106,7 @@ class SideLanes:
         """The share of the processor that the times of a lane hold already; None where they are still the first ones,
         which hold no load."""
         at_ns, share = self._shares.get((model, lane.name), (0, 0.0))
-        return share if share and board.now_ns - at_ns <= board.latency(model, lane.name).age_ns else None
+        return share if share and board.now_ns - at_ns <= lane.models[model].age_ns else None
 
     def takes(
         self, table: AnswerTable, fresh: Sequence[AnswerProgress], lane: Lane, mains: Sequence[Lane], board: Board
@@ -115,7 +115,7 @@ class SideLanes:
         long_from = table.long_from(LONG_SHARE)
         if not any(answer.steps > long_from or not answer.soft_ns for answer in fresh):
             return []
-        latency, times = board.latency(table.model, lane.name), self._times
+        latency, times = lane.models[table.model], self._times
         share = self.left[lane.name] = board.cpu_share(lane)
         slower = max(1.0, (self._measured(table.model, lane, board) or 1.0) / share)
         held = len(table.bound_to(lane.name))

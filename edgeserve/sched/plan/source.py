@@ -13,6 +13,7 @@ from edgeserve.sched.policy_api.expected_end import ExpectedEnd, expected_end
 from edgeserve.sched.policy_api.policy import Bid, Policy
 from edgeserve.sched.requests.states import Job, RequestRecord
 from edgeserve.sched.resources.lanes import Lane, Work
+from edgeserve.sched.resources.placement import RESIDENT
 
 NONE: Final[Sequence[Candidate]] = ()
 
@@ -101,3 +102,21 @@ class Source(Kind):
     def queued(self) -> List[Job]:
         """The jobs that wait here."""
         return []
+
+
+def is_here(model: str, board: Board) -> bool:
+    """True if any lane that is up has the model in memory."""
+    for lane, _, placement in board.places_of(model):
+        if lane.up and not lane.hung and placement.state == RESIDENT:
+            return True
+    return False
+
+
+def alone_ns(model: str, board: Board) -> int:
+    """The time of a lone job of a model, of one step where it makes sequences, where it is fastest."""
+    return min([latency.alone_likely_ns for _, latency, _ in board.places_of(model)])
+
+
+def path_part(job: Job, own_ns: int, board: Board) -> float:
+    """The part of the lane time of a job's path from here on that ``own_ns`` of its node is."""
+    return own_ns / max(1, own_ns + board.rest_lane_ns(job.request.app, job.node))

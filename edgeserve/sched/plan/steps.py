@@ -26,7 +26,7 @@ from edgeserve.sched.plan.answers import (
 )
 from edgeserve.sched.plan.candidate import Candidate
 from edgeserve.sched.plan.side_lanes import SideLanes, begins_ns, is_side, main_lanes, main_of
-from edgeserve.sched.plan.source import Source
+from edgeserve.sched.plan.source import Source, alone_ns
 from edgeserve.sched.policies.common.bidding import best_class
 from edgeserve.sched.policies.common.lengths import HOPELESS, LearnedLengths
 from edgeserve.sched.policy_api.board import Board
@@ -105,7 +105,7 @@ class Steps(Source):
             if not job.steps:
                 table.predicted.add(round(answer.steps))
         least = answer.length.quantile(HOPELESS)  # steps that most of such answers have
-        table.add(answer, answer.due_ns - round((least - 1.0) * _alone_ns(table.model, board)))
+        table.add(answer, answer.due_ns - round((least - 1.0) * alone_ns(table.model, board)))
 
     def on_gone(self, job: Job, board: Board) -> None:
         self._tables[job.node.model].remove(job)
@@ -203,10 +203,10 @@ class Steps(Source):
                     break
                 answer = table.fresh[job.seq]
                 late.append((answer, answer.due_ns < ends_ns))
-            alone_ns = _alone_ns(table.model, board)
+            step_ns = alone_ns(table.model, board) if table.begun else 1
             for answer in table.begun.values():
                 if not answer.soft_ns and not keeps_written(answer.job):
-                    steps = 1.0 + (answer.due_ns - ends_ns) / alone_ns
+                    steps = 1.0 + (answer.due_ns - ends_ns) / step_ns
                     if answer.chance(steps) < HOPELESS:
                         late.append((answer, steps < 1.0))
             for answer, is_certain in late:
@@ -242,7 +242,7 @@ class Steps(Source):
             if (table.fresh or table.begun) and table.model in lane.models and board.is_resident(table.model, lane):
                 bound: List[AnswerProgress] = []
                 if table.begun:
-                    bound = _in_order(table.bound_to(lane.name))[: board.latency(table.model, lane.name).size_max]
+                    bound = _in_order(table.bound_to(lane.name))[: lane.models[table.model].size_max]
                 joining = self._joining(table, bound, lane, at_ns, board)
                 together = [*bound, *joining]
                 if together:
@@ -257,7 +257,7 @@ class Steps(Source):
         """The answers that join the ones bound to a lane, in order."""
         room = board.sequence_room(table.model, lane)
         assert room is not None
-        places = saturating(board.latency(table.model, lane.name).typical_ns)  # answers that run at once
+        places = saturating(lane.models[table.model].typical_ns)  # answers that run at once
         places = max(1, min(places, room.slots + len(bound)))
         free = places - len(bound)
         following = self._following(table, lane, free, room, board) if free > 0 else []
@@ -318,7 +318,7 @@ class Steps(Source):
     ) -> int:
         """The number of following sequences that are to join: every further sequence makes the steps of all others
         longer, so as many as bring most in time per time."""
-        latency = board.latency(table.model, lane.name)
+        latency = lane.models[table.model]
         together = [*bound, *following]
         most = len(together)
         least = max(1, len(bound) + sum([answer.rank == 0 for answer in following]))
@@ -347,13 +347,14 @@ class Steps(Source):
     def _turn(
         self, table: AnswerTable, chosen: Sequence[AnswerProgress], lane: Lane, at_ns: int, board: Board
     ) -> Candidate:
-        latency = board.latency(table.model, lane.name)
+        latency = lane.models[table.model]
         size = latency.size_for[len(chosen)]
         step_ns, share_ns = self._times.step_ns(latency, size), latency.share_ns
         reading = sum([not answer.job.has_state for answer in chosen])
-        turns = sum([board.prefill_turns(answer.job) for answer in chosen if not answer.job.has_state])
+        in_turns, turns = board.reads_in_turns(table.model), 0
+        if in_turns:
+            turns = sum([board.prefill_turns(answer.job) for answer in chosen if not answer.job.has_state])
         before_ns = turns * step_ns or self._times.prefill_ns(latency, reading)
-        in_turns = board.reads_in_turns(table.model)
         prompt_ns = before_ns / max(1, reading)
         worths: List[float] = []
         gain, urgency, slack_ns, k_ns = 0.0, 0.0, 0, 1
@@ -495,11 +496,6 @@ def _deviation(job: Job) -> float | None:
     """The deviation of the logarithm of the declared length, where it is declared."""
     found = job.hints.get(job.node.name + ".steps_sd") if job.hints else None
     return job.hints.get("steps_sd") if found is None and job.hints and job.request.app.simple else found
-
-
-def _alone_ns(model: str, board: Board) -> int:
-    """One step of one sequence alone, on the fastest lane."""
-    return max(1, min([latency.alone_likely_ns for _, latency, _ in board.places_of(model)]))
 
 
 def _in_order(answers: List[AnswerProgress]) -> List[AnswerProgress]:

@@ -15,6 +15,7 @@ from edgeserve.sched.latency.batch_time import BatchTime
 from edgeserve.sched.plan.candidate import K_SHARE, Candidate, worth_of
 from edgeserve.sched.plan.law import EVEN, BatchMembers, Law, Length, declared
 from edgeserve.sched.plan.plain import RISE, RISE_MAX, PlainModels
+from edgeserve.sched.plan.source import path_part
 from edgeserve.sched.policies.common.bidding import best_class, bid_for, droppable, postpone, refusal
 from edgeserve.sched.policies.common.model_queues import ModelQueues, WorthQueue
 from edgeserve.sched.policy_api.board import Board
@@ -23,7 +24,7 @@ from edgeserve.sched.policy_api.policy import CANNOT_MAKE_DEADLINE, Bid, Policy
 from edgeserve.sched.requests.critical import NO_ROOMS
 from edgeserve.sched.requests.states import Job, RequestRecord
 from edgeserve.sched.resources.lanes import Lane, Work
-from edgeserve.sched.resources.model_cache import NEVER_NS
+from edgeserve.sched.resources.placement import NEVER_NS
 from edgeserve.units import FOREVER_NS
 
 SLOW: Final = 0.9
@@ -152,7 +153,7 @@ class Unequal(PlainModels):
             or board.critical_rooms(lane) is not NO_ROOMS
         ):
             return None
-        latency = board.latency(alone.model, lane.name)
+        latency = lane.models[alone.model]
         at_ns = lane.available_ns(board.now_ns) if lane.works else board.now_ns
         if self._wide[alone.model]:
             due_ns, _, job = [queue.rows[0] for queue in alone.queues if queue.rows][0]
@@ -172,7 +173,7 @@ class Unequal(PlainModels):
         rows = sorted([_row(job, law, at_ns, board) for job in candidate.jobs], key=_by_mean)
         lost = self._models[candidate.model].lost
         found: List[Candidate] = []
-        for size in board.latency(candidate.model, lane.name).sizes:
+        for size in lane.models[candidate.model].sizes:
             if size < len(rows):
                 choice = _choice(rows[:size], size, law, at_ns)
                 found.append(self._made(choice, law, lost, candidate.press, board))
@@ -259,7 +260,7 @@ class Unequal(PlainModels):
         if not rows:
             return None
         rows = sorted(rows)[:LOOK]
-        choices = _choices(rows, board.latency(queues.model, lane.name), law, at_ns)
+        choices = _choices(rows, lane.models[queues.model], law, at_ns)
         most = max([choice.gain / choice.takes_ns for choice in choices])
         best = choices[0]
         for choice in choices:
@@ -316,7 +317,7 @@ def _row(job: Job, law: Law, at_ns: int, board: Board) -> JobRow:
     worth = worth_of(request)
     if job.node.succs:
         share_ns = board.latency(job.node.model, board.lanes_of(job.node.model)[0].name).share_ns
-        worth *= share_ns / max(1, share_ns + board.rest_lane_ns(request.app, job.node))
+        worth *= path_part(job, share_ns, board)
     press = max(0, slack_ns) / max(1.0, K_SHARE * (request.deadline_ns - request.arrival_ns))
     mean_ns = law.mean_ns(law.first, law.alike(length, 1))
     return JobRow(RANKS[request.priority_class], press, job.seq, job, due_ns, length, mean_ns, slack_ns, worth)

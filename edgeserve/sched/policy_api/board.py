@@ -20,7 +20,8 @@ from edgeserve.sched.requests.joins import Branch, branches
 from edgeserve.sched.requests.states import Job, RequestRecord
 from edgeserve.sched.resources.cpu_share import CpuShare
 from edgeserve.sched.resources.lanes import Lane
-from edgeserve.sched.resources.model_cache import LOADING, NEVER_NS, RESIDENT, Device, Placement
+from edgeserve.sched.resources.model_cache import Device
+from edgeserve.sched.resources.placement import LOADING, NEVER_NS, RESIDENT, Placement
 from edgeserve.sched.resources.sequences import Room, Sequences
 
 Start = Tuple[Lane, BatchTime, int, bool]
@@ -39,8 +40,7 @@ class Board:
     app, since when its requests have been given up for their deadlines and none that ran has ended. ``forced_ns``: by
     app, when its background work last did not yield. ``background_at_ns``: when work that yields is looked at again, if
     any was in this step. ``wakes_late_ns``: how long after the time that it was asked for a step has come of late, at
-    most. ``budget``: what policies may still compute in this step. ``is_changing``: the core is changing a request, so
-    that no move may end or settle one.
+    most. ``budget``: what policies may still compute in this step.
 
     ``state`` is :class:`~edgeserve.sched.core.state.State`. ``core/request_manager.py`` and ``core/experiments.py``
     carry out the moves.
@@ -54,7 +54,6 @@ class Board:
         self.forced_ns: Dict[str, int] = {}
         self.background_at_ns: int | None = None
         self.wakes_late_ns = 0
-        self.is_changing = False
         self.budget = Budget()
         self._requests: Any = None
         self._probes: Any = None
@@ -86,6 +85,10 @@ class Board:
         """The lanes that may run a model."""
         return self._lanes_of[model]
 
+    def is_lost(self, model: str) -> bool:
+        """True if no lane that may run a model ever comes back."""
+        return all(lane.lost for lane in self._lanes_of[model])
+
     def places_of(self, model: str) -> Sequence[Tuple[Lane, BatchTime, Placement]]:
         """The same lanes with how long the model takes there, and its place in the memory of the lane's device."""
         return self._places[model]
@@ -106,7 +109,7 @@ class Board:
 
     def resident_at_ns(self, model: str, lane: Lane) -> int:
         """When a model could run on a lane's device: now, when its load ends, or after a load that starts now.
-        :data:`~edgeserve.sched.resources.model_cache.NEVER_NS` where none would start, since other devices serve all
+        :data:`~edgeserve.sched.resources.placement.NEVER_NS` where none would start, since other devices serve all
         that waits for the model: a job that hoped for that load would wait for ever."""
         device = self._devices[lane.device]
         placement = device.placements[model]
@@ -134,7 +137,7 @@ class Board:
             resident = placement.state == RESIDENT
             if free_only and not (resident and lane.accepts(now_ns)):
                 continue
-            at_ns = lane.available_ns(now_ns) if lane.works else self._woken_ns(lane, latency)
+            at_ns = self._starts_ns(lane, latency) if lane.works or latency.rest_ns else now_ns
             if not resident:
                 at_ns = max(at_ns, self.resident_at_ns(model, lane))
             found.append((lane, latency, at_ns, resident))
@@ -155,7 +158,7 @@ class Board:
             resident = placement.state == RESIDENT
             if not lane.up or lane.hung or (free_only and not (resident and lane.accepts(now_ns))):
                 continue
-            at_ns = lane.available_ns(now_ns) if lane.works else self._woken_ns(lane, latency)
+            at_ns = self._starts_ns(lane, latency) if lane.works or latency.rest_ns else now_ns
             if not resident:
                 at_ns = max(at_ns, self.resident_at_ns(model, lane))
                 lasts = False
@@ -166,9 +169,11 @@ class Board:
             ends[model] = earliest_ns
         return earliest_ns
 
-    def _woken_ns(self, lane: Lane, latency: BatchTime) -> int:
-        """When a batch would start on a lane without work, its waking up counted as a later start."""
-        return self.now_ns + latency.rest_ns if latency.rest_ns and lane.has_rested(self.now_ns) else self.now_ns
+    def _starts_ns(self, lane: Lane, latency: BatchTime) -> int:
+        """When a batch would start on a lane, its waking up counted as a later start."""
+        if lane.works:
+            return lane.available_ns(self.now_ns)
+        return self.now_ns + latency.rest_ns if lane.has_rested(self.now_ns) else self.now_ns
 
     def ends_by_lane(self, model: str) -> Dict[str, int]:
         """When a job of a model alone would end on each lane that is up, by the likely time."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Dict, NamedTuple, Optional, Tuple
 from edgeserve.sched.latency.path_cost import batch_time_ns
 from edgeserve.sched.requests.graph import Node
 from edgeserve.sched.requests.states import NEW, READY, Job, RequestRecord
-from edgeserve.sched.resources.model_cache import NEVER_NS
+from edgeserve.sched.resources.placement import NEVER_NS
 
 if TYPE_CHECKING:
     from edgeserve.sched.policy_api.board import AloneTime, Board

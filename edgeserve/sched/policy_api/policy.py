@@ -24,6 +24,12 @@ if TYPE_CHECKING:
 Options = Mapping[str, object]
 """The keys of ``[policy.NAME]`` except ``kind``, with their values."""
 
+QUALITY_TOO_LOW = "quality_too_low"
+"""Reason of a request whose answer would be worth less than its client wants."""
+
+NO_LANE = "no_lane"
+"""Reason of a request that is refused since no lane is up that could run it."""
+
 CANNOT_MAKE_DEADLINE = "cannot_make_deadline"
 """Reason of a request that no lane could finish in time: refused at arrival, or dropped later (predicted miss)."""
 

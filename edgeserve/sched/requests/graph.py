@@ -28,9 +28,10 @@ class Node:
 
     ``plain``: it neither fans out nor routes, so its results cannot be wrong. ``follower`` is the one node that runs
     whenever a plain node is done: its only successor, which waits for nothing else. ``is_join``: it waits for several
-    predecessors or parts; ``feeds_join``: a successor of the node does. ``steps_key`` and ``tokens_key``: the
-    hints that tell its steps and input tokens, ``steps`` and ``tokens`` in a simple app. ``stages``: nodes on the
-    longest path from it to an exit, itself included. ``models`` are all that may run its jobs: ``model``,
+    predecessors or parts; ``feeds_join``: a successor of the node does; ``optional``: all that the node leads to are
+    joins that may do without it. ``steps_key`` and ``tokens_key``: the hints that tell its steps and input tokens,
+    ``steps`` and ``tokens`` in a simple app. ``stages``: nodes on the longest path from it to an exit, itself included.
+    ``models`` are all that may run its jobs: ``model``,
     and the variants of it that are of use; ``qualities`` is what the answer of each is worth, empty where the model has
     no variants."""
 
@@ -54,6 +55,7 @@ class Node:
         self.follower: Node | None = None
         self.is_join = False
         self.feeds_join = False
+        self.optional = False
         self.steps_key = self.name + ".steps"
         self.tokens_key = self.name + ".tokens"
         self.closers: Tuple[Node, ...] = ()  # the gather nodes that close the scope which this node opens
@@ -146,9 +148,13 @@ def _graph(config: AppConfig) -> Tuple[Node, ...]:
         _place_in_scope(node, where)
     for node in reversed(ordered):
         node.stages = 1 + max([succ.stages for succ in node.succs], default=0)
-    for node in ordered:
         node.is_join = len(node.preds) > 1 or node.gather
-        node.feeds_join = any(len(succ.preds) > 1 or succ.gather for succ in node.succs)
+        node.optional = bool(node.succs) and all(
+            succ.join != "all" if succ.is_join else succ.optional and not succ.fan_out and not node.fan_out
+            for succ in node.succs
+        )
+    for node in ordered:
+        node.feeds_join = any(succ.is_join for succ in node.succs)
         if node.plain and len(node.succs) == 1 and len(node.succs[0].preds) == 1 and not node.succs[0].gather:
             node.follower = node.succs[0]
         node.closers = (

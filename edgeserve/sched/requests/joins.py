@@ -162,14 +162,17 @@ def is_starved(request: RequestRecord, job: Job) -> bool:
 
 
 def _is_spared(node: Node) -> bool:
-    return bool(node.succs) and all((len(succ.preds) > 1 or succ.gather) and succ.join != "all" for succ in node.succs)
+    return bool(node.succs) and all(succ.is_join and succ.join != "all" for succ in node.succs)
 
 
 def _starves(request: RequestRecord, node: Node, part: Part) -> bool:
     for succ in node.succs:
         at = part[:-1] if succ.gather else part
         row = (request.joins or {}).get((succ.index, at))
-        if row is not None and row[2] and not row[1] and (not _is_spared(succ) or _starves(request, succ, at)):
+        has_failed = row is not None and row[2] and not row[1]
+        if has_failed and not _is_spared(succ):
+            return True
+        if (has_failed or not succ.is_join) and _starves(request, succ, at):
             return True
     return False
 

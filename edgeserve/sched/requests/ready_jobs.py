@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from typing import Dict, Iterable, List, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Tuple
 
 from edgeserve.priority_class import CLASSES, RESERVED
 from edgeserve.sched.requests.states import Job
@@ -14,26 +14,43 @@ Row = Tuple[int, int, Job]
 
 class ReadyJobs:
     """The ready jobs by class and model, each list in order of the jobs' deadlines; ``count`` of them in all, of which
-    ``critical`` are of that class. The core alone changes it."""
+    ``critical`` are of that class. The core alone changes it. ``is_telling``: a policy hears of a change of a request,
+    so that no move may end or settle one; ``board`` is what policies see."""
 
-    __slots__ = ("of", "count", "critical")
+    __slots__ = ("of", "count", "critical", "is_telling", "_board")
 
-    def __init__(self, models: Iterable[str]) -> None:
+    def __init__(self, models: Iterable[str], board: Any) -> None:
         names = list(models)
         self.count = self.critical = 0
+        self.is_telling = False
+        self._board = board
         self.of: Dict[str, Dict[str, List[Row]]] = {
             priority_class: {model: [] for model in names} for priority_class in CLASSES
         }
 
     def add(self, job: Job) -> None:
-        """A job became ready. O(log n), and one move of a list."""
+        """A job became ready: its policy queues it. O(log n), and one move of a list."""
         job.queued = True
         self.count += 1
         self.critical += job.request.priority_class in RESERVED
         insort(self.of[job.request.priority_class][job.node.model], (job.deadline_ns, job.seq, job))
+        self.tell(job.request.policy.on_ready, job)
+
+    def leave(self, job: Job) -> None:
+        """A ready job waits no longer: its policy unqueues it."""
+        self.remove(job)
+        self.tell(job.request.policy.on_gone, job)
+
+    def tell(self, hook: Callable[[Job, Any], None], job: Job) -> None:
+        """Call a policy's hook in the middle of a change."""
+        self.is_telling = True
+        try:
+            hook(job, self._board)
+        finally:
+            self.is_telling = False
 
     def remove(self, job: Job) -> None:
-        """A ready job was launched, or has left."""
+        """A ready job was launched, or leaves."""
         job.queued = False
         self.count -= 1
         self.critical -= job.request.priority_class in RESERVED

@@ -12,6 +12,7 @@ from typing import Any, Deque, Dict, List, Sequence, Tuple
 
 from edgeserve.config.profile_record import Clocks
 from edgeserve.errors import PolicyError
+from edgeserve.sched.latency.batch_time import BatchTime
 from edgeserve.sched.latency.lane_gaps import DispatchGap
 from edgeserve.sched.requests.states import Job
 from edgeserve.units import NS_PER_MS
@@ -105,10 +106,11 @@ class Lane:
     free_at_ns: int = 0  # when the works on it are expected to be over (in the past when idle)
     head_due_ns: int = 0  # when the work at the head is expected to end
     up: bool = True
+    lost: bool = False  # it never comes back
     hung: bool = False
     speed: float = 1.0
     clocks: Clocks = Clocks()  # as the monitor told them; the speed of each model follows from those of its profile
-    models: Dict[str, Any] = field(default_factory=dict)  # that may run here
+    models: Dict[str, BatchTime] = field(default_factory=dict)  # that may run here, and how long they take
     busy_ns: int = 0  # how long its batches took so far
     served_ns: Dict[str, int] = field(default_factory=dict)  # the same by model, with what lay between them
     same_clocks: Sequence[Lane] = field(default=(), repr=False)  # the other lanes of its GPU: one at work wakes all

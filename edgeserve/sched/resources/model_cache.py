@@ -11,14 +11,13 @@ with work in flight is never evicted, nor one that was loaded for jobs that have
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass, field
-from typing import AbstractSet, Deque, Dict, Iterable, List, Sequence, Tuple
+from typing import AbstractSet, Dict, Iterable, List, Sequence, Tuple
 
 from edgeserve.errors import ConfigError
-from edgeserve.priority_class import CLASSES
 from edgeserve.sched.protocol.events import LEVELS
 from edgeserve.sched.resources.model_worth import NOTHING, ModelWorth, Worth, added
+from edgeserve.sched.resources.placement import ABSENT, EVICTING, LOADING, RESIDENT, Placement
 from edgeserve.units import FOREVER_NS, NS_PER_MS, format_size
 
 LOAD_AHEAD_NS = 5 * NS_PER_MS
@@ -35,12 +34,6 @@ LOAD_RETRY_NS = 500 * NS_PER_MS
 
 PRESSURE_SHARE = 16
 """A device whose free memory falls below 1/16 of its budget gives up models that no request waits for."""
-
-WORKING_NS = 1_000 * NS_PER_MS
-"""A model that ran within this time is at work, as is one that ran within twice its usual time between two runs."""
-
-WORKING_NS_MAX = 5_000 * NS_PER_MS
-"""No model counts as at work for longer after its last run: one that runs more rarely can be loaded again."""
 
 EMERGENCY_SHARE = 4
 """The share of the headroom: with less than a quarter left, a model at work goes too: better one reload than a killed
@@ -61,55 +54,9 @@ FRAGMENTED_BELOW = 4
 """Fragmented memory counts only where less than so many times the headroom is free: with more, much of it is a cache
 that the system gives back in one piece."""
 
-NEVER_NS = 2**61
-"""The time at which a model is there that will not be loaded; far enough that sums with it are later than any
-deadline."""
-
 SURELY = 2.0
 """The factor on the expected worth of requests for a resident model, compared with a newcomer's: a rate is
 that of 32 arrivals, whose noise is a fifth of it, and each load keeps the memory from serving any request."""
-
-ABSENT, LOADING, RESIDENT, EVICTING = "absent", "loading", "resident", "evicting"
-
-
-@dataclass(eq=False)
-class Placement:
-    """One model on one device. ``bytes`` counts its weights and the working memory of its largest batch."""
-
-    model: str
-    device: str
-    bytes: int
-    load_ns: int
-    pinned: bool = False
-    state: str = ABSENT
-    since_ns: int = 0  # resident since
-    due_ns: int = 0  # loading: expected to be resident at
-    in_flight: int = 0  # batches launched and not answered
-    demand_ns: int = 0  # estimated execution time of the ready jobs that could run here
-    bound_ns: int = 0  # of that, of jobs that can run nowhere else: a lane of this device holds their state
-    waiting: List[int] = field(default_factory=lambda: [0] * len(CLASSES))  # what these jobs are worth, by class
-    late: List[Tuple[int, int]] = field(default_factory=list)  # (deadline, job) of those answered however late, sorted
-    used: bool = True  # has run since it was loaded
-    failures: int = 0
-    retry_at_ns: int = 0
-    loads_ns: Deque[int] = field(default_factory=lambda: deque(maxlen=10))
-    used_ns: int = -FOREVER_NS  # when it was launched last
-    gap_ns: int = 0  # a usual time between two launches, of the longer ones
-
-    def is_working(self, now_ns: int) -> bool:
-        """True if it ran lately, or is about to run again as it usually does."""
-        return now_ns < self.idle_at_ns()
-
-    def is_overdue(self, now_ns: int) -> bool:
-        """True if a request waits for it that must be answered and is late already."""
-        return bool(self.late) and self.late[0][0] <= now_ns
-
-    def idle_at_ns(self) -> int:
-        """When it counts as idle, unless it runs again before."""
-        return self.used_ns + min(WORKING_NS_MAX, max(WORKING_NS, 2 * self.gap_ns))
-
-    def __repr__(self) -> str:
-        return f"Placement({self.model} on {self.device}: {self.state}, {format_size(self.bytes)})"
 
 
 @dataclass(eq=False)
@@ -310,11 +257,13 @@ class Device:
         return bool(self._copies(placement, others)) and self._priority_ns(placement, others) <= 0
 
     def _copies(self, placement: Placement, others: Iterable[Device]) -> List[Device]:
-        """The other devices that have the model."""
+        """The other devices that have the model, and a lane for it."""
         return [
             device
             for device in others
-            if device is not self and placement.model in device.placements and device.is_resident(placement.model)
+            if device is not self
+            and placement.model in device.placements
+            and device.placements[placement.model].can_serve()
         ]
 
     def under_pressure(self, now_ns: int = 0) -> Placement | None:

@@ -14,8 +14,9 @@ from edgeserve.sched.protocol.events import WorkFinished
 from edgeserve.sched.requests.states import Job
 from edgeserve.sched.requests.worth import worth_ns
 from edgeserve.sched.resources.lanes import EVICT, LOAD, Lane, Work, Works
-from edgeserve.sched.resources.model_cache import ABSENT, LOAD_FAILURES_MAX, RESIDENT, Device, Placement
+from edgeserve.sched.resources.model_cache import LOAD_FAILURES_MAX, Device
 from edgeserve.sched.resources.model_worth import ModelWorth
+from edgeserve.sched.resources.placement import ABSENT, RESIDENT, Placement
 
 
 class Memory:

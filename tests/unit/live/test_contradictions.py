@@ -6,7 +6,7 @@ import pytest
 
 from edgeserve.config.loading import parse_config
 from edgeserve.live.estimates import warning_text
-from edgeserve.sched.latency.batch_time import EXPECTED, PROFILE, START, Contradiction
+from edgeserve.sched.latency.contradiction import EXPECTED, PROFILE, START, Contradiction
 from edgeserve.units import NS_PER_MS as MS
 
 CONFIG = parse_config({}, source="edge.toml")

@@ -9,7 +9,7 @@ from cores import interpreted_only
 from hand_world import Driver
 
 from edgeserve.sched.requests.states import READY, RUNNING
-from edgeserve.sched.resources.model_cache import ABSENT
+from edgeserve.sched.resources.placement import ABSENT
 from edgeserve.testing.invariants import check_invariants
 
 

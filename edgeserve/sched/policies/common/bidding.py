@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, List, Mapping, Sequence, Tuple
 
 from edgeserve.priority_class import CLASSES, LEAST, RANKS
 from edgeserve.sched.policies.common.job_queue import JobQueue
-from edgeserve.sched.policy_api.policy import CANNOT_MAKE_DEADLINE, Bid
+from edgeserve.sched.policy_api.policy import CANNOT_MAKE_DEADLINE, NO_LANE, Bid
 from edgeserve.sched.protocol.actions import START_ANY_TIME_NS
 from edgeserve.sched.requests.graph import Node
 from edgeserve.sched.requests.states import Job, RequestRecord, steps_left
@@ -162,19 +162,23 @@ def bid_to_measure(job: Job, lane: Lane, board: Board, probe: bool = False) -> B
 
 def refusal(request: RequestRecord, board: Board, alone_ns: AloneTime | None = None) -> str | None:
     """The reason why a request should be refused at arrival, or None: each of its first nodes must be able to end, on
-    some lane, early enough for the rest (times as in :meth:`Board.earliest_end_ns`). Requests that are answered late
-    anyway are never refused for their deadline."""
+    some lane, early enough for the rest (times as in :meth:`Board.earliest_end_ns`), but for what it can do without
+    whose lanes are lost for good. Requests that are answered late anyway are never refused for their deadline."""
     if request.on_late == "answer":
         return None
+    can_begin = False
     for node in request.app.entries:
         ends_ns = board.earliest_end_ns(node.model, alone_ns)
         if ends_ns is None:
-            return "no_lane"
+            if node.optional and board.is_lost(node.model):
+                continue
+            return NO_LANE
+        can_begin = True
         if node.succs:
             ends_ns += board.rest_ns(request.app, node)
         if ends_ns > request.deadline_ns:
             return CANNOT_MAKE_DEADLINE
-    return None
+    return None if can_begin else NO_LANE
 
 
 def droppable(job: Job) -> bool:

@@ -69,7 +69,7 @@ class Edf(Policy):
         at_ns = lane.available_ns(board.now_ns)
         for queues in self._batches.models.values():
             if queues.count and queues.model in lane.models and board.is_resident(queues.model, lane):
-                latency = board.latency(queues.model, lane.name)
+                latency = lane.models[queues.model]
                 jobs = self._batches.best_jobs(queues, lane, latency, at_ns)
                 if jobs:
                     size = latency.size_for[len(jobs)]

@@ -38,7 +38,7 @@ from edgeserve.sched.published.orloj.slack import SlackScore, score_of, top
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import Job, RequestRecord
 from edgeserve.sched.resources.lanes import Lane, Work
-from edgeserve.sched.resources.model_cache import NEVER_NS
+from edgeserve.sched.resources.placement import NEVER_NS
 from edgeserve.units import NS_PER_MS, ms_to_ns
 
 READINGS = ("largest", "urgent", "single")

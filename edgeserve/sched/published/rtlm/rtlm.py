@@ -33,7 +33,7 @@ from edgeserve.sched.published.rtlm.utility import EachUtility
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import DONE, Job, RequestRecord, keeps_written
 from edgeserve.sched.resources.lanes import Lane, Work
-from edgeserve.sched.resources.model_cache import NEVER_NS
+from edgeserve.sched.resources.placement import NEVER_NS
 from edgeserve.units import NS_PER_MS, ns_to_ms
 
 OFFLOAD: Final[Tuple[str, ...]] = ("conditional", "static", "none")

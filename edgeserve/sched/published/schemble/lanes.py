@@ -12,7 +12,7 @@ from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.published.schemble.planner import ProblemPlanner
 from edgeserve.sched.published.schemble.problem import Lanes
 from edgeserve.sched.resources.lanes import Lane
-from edgeserve.sched.resources.model_cache import NEVER_NS
+from edgeserve.sched.resources.placement import NEVER_NS
 
 
 def places_of(ensembles: Sequence[Ensemble], board: Board, cells_max: int) -> List[NodePlaces]:

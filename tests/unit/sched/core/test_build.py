@@ -10,8 +10,9 @@ from edgeserve.config.profile_record import Clocks
 from edgeserve.config.profiles import LaneProfile, Profile, Timing
 from edgeserve.errors import ConfigError, ProfileError
 from edgeserve.sched.core.build import ASSUMED_NS, build_scheduler, copy_lane_name
-from edgeserve.sched.latency.batch_time import ASSUMED, EXPECTED, LIVE, PROFILE, START
-from edgeserve.sched.resources.model_cache import RESIDENT
+from edgeserve.sched.latency.batch_time import LIVE
+from edgeserve.sched.latency.contradiction import ASSUMED, EXPECTED, PROFILE, START
+from edgeserve.sched.resources.placement import RESIDENT
 
 
 def config(models=None, **sections):

@@ -332,7 +332,7 @@ def test_batches_that_read_prompts_contradict_no_profile_and_those_that_follow_d
         if not reads:
             world.finish(at=world.now_ms + slow * 3, status="unfinished", steps=1, turns=3, state_bytes=65)
         world.finish(at=world.now_ms + slow * 10, steps=10, turns=10)
-    assert (latency.contradiction() is None) == reads
+    assert (latency.served.contradiction() is None) == reads
 
 
 def test_a_cut_amid_a_prompt_makes_no_step_and_the_job_goes_on_where_it_was():

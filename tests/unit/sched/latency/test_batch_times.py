@@ -6,7 +6,8 @@ import random
 
 import pytest
 
-from edgeserve.sched.latency.batch_time import EXPECTED, LIVE, BatchTime, fixed_part_ns
+from edgeserve.sched.latency.batch_time import LIVE, BatchTime, fixed_part_ns
+from edgeserve.sched.latency.contradiction import EXPECTED
 from edgeserve.sched.latency.timings import timing_constant
 from edgeserve.units import NS_PER_MS as MS
 

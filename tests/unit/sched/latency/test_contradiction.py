@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from edgeserve.config.profiles import Timing
-from edgeserve.sched.latency.batch_time import ASSUMED, EXPECTED, PROFILE, START, BatchTime, Contradiction
+from edgeserve.sched.latency.batch_time import BatchTime
+from edgeserve.sched.latency.contradiction import ASSUMED, EXPECTED, PROFILE, START, Contradiction
 from edgeserve.sched.latency.timings import timing_constant
 from edgeserve.units import NS_PER_MS as MS
 
@@ -27,7 +28,7 @@ def latency(sources=None, times=None):
 def served(known, took_ms, size=1, every_ns=SERVED_EVERY_NS, **more):
     for index, time_ms in enumerate(took_ms):
         known.observe(index * every_ns, size, round(time_ms * MS), **more)
-    return known.contradiction()
+    return known.served.contradiction()
 
 
 @pytest.mark.parametrize(
@@ -59,7 +60,7 @@ def test_each_size_is_held_to_its_own_belief():
     for index in range(10):
         size = 4 if index % 2 else 1
         known.observe(index * SERVED_EVERY_NS, size, (25 if size == 4 else 10) * MS)
-    assert known.contradiction() is None
+    assert known.served.contradiction() is None
     assert served(latency(), [25] * 10, size=1) == Contradiction(PROFILE, 1, 10 * MS, 25 * MS, 10)
     assert served(latency(), [40] * 10, size=4) == Contradiction(PROFILE, 4, 25 * MS, 40 * MS, 10)
 

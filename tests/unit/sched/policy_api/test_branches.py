@@ -180,6 +180,15 @@ def test_no_request_ends_or_settles_while_a_branch_leaves_it(world, monkeypatch,
         driver.move(lambda board: board.settle(request, "vote"), at=11)
 
 
+def test_a_hook_that_raises_forbids_no_later_move(world, monkeypatch):
+    monkeypatch.setattr(Handled, "on_ready", lambda policy, job, board: (Fifo.on_ready(policy, job, board), 1 // 0))
+    driver = world()
+    with pytest.raises(ZeroDivisionError):
+        driver.arrive("v")
+    monkeypatch.undo()
+    assert ended(1, "dropped") in driver.move(lambda board: board.drop(driver.only(), "enough"), at=1)
+
+
 def test_a_join_that_is_settled_past_the_deadline_runs_for_nobody(world):
     driver = world()
     driver.arrive("v", slo=100)

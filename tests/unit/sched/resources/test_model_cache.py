@@ -6,7 +6,8 @@ import pytest
 from hand_world import MS
 
 from edgeserve.errors import ConfigError
-from edgeserve.sched.resources.model_cache import ABSENT, EVICTING, LOADING, RESIDENT, Device, Placement
+from edgeserve.sched.resources.model_cache import Device
+from edgeserve.sched.resources.placement import ABSENT, EVICTING, LOADING, RESIDENT, Placement
 
 LOAD_RETRY_NS = 500 * MS
 

@@ -7,7 +7,8 @@ import pytest
 from hand_world import MS, Driver, ended, like, ran
 
 from edgeserve.sched.protocol.actions import EvictModel, FinishRequest, LoadModel
-from edgeserve.sched.resources.model_cache import NEVER_NS, RESIDENT, Device, Placement
+from edgeserve.sched.resources.model_cache import Device
+from edgeserve.sched.resources.placement import NEVER_NS, RESIDENT, Placement
 
 LOAD_FAILURES_MAX = 3
 MODELS = {
