@@ -16,7 +16,7 @@ from typing import Any, Deque, Dict, Final, Iterable, List, Mapping, Sequence, S
 from edgeserve.compiled import mypyc_attr
 from edgeserve.errors import ConfigError
 from edgeserve.priority_class import LEAST
-from edgeserve.sched.plan.asking import Asking, Looked, alone_ns, is_here, subsets_of
+from edgeserve.sched.plan.asking import Asking, Looked, subsets_of
 from edgeserve.sched.plan.candidate import K_SHARE, Candidate, worth_of
 from edgeserve.sched.plan.plain import PlainModels
 from edgeserve.sched.plan.price import likely_price, share_ns, steps_on

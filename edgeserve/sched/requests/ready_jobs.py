@@ -14,14 +14,14 @@ Row = Tuple[int, int, Job]
 
 class ReadyJobs:
     """The ready jobs by class and model, each list in order of the jobs' deadlines; ``count`` of them in all, of which
-    ``critical`` are of that class. The core alone changes it. ``is_telling``: a policy hears of a change of a request,
+    ``reserved`` are of a reserved class. The core alone changes it. ``is_telling``: a policy hears of a change of a request,
     so that no move may end or settle one; ``board`` is what policies see."""
 
-    __slots__ = ("of", "count", "critical", "is_telling", "_board")
+    __slots__ = ("of", "count", "reserved", "is_telling", "_board")
 
     def __init__(self, models: Iterable[str], board: Any) -> None:
         names = list(models)
-        self.count = self.critical = 0
+        self.count = self.reserved = 0
         self.is_telling = False
         self._board = board
         self.of: Dict[str, Dict[str, List[Row]]] = {
@@ -32,7 +32,7 @@ class ReadyJobs:
         """A job became ready: its policy queues it. O(log n), and one move of a list."""
         job.queued = True
         self.count += 1
-        self.critical += job.request.priority_class in RESERVED
+        self.reserved += job.request.priority_class in RESERVED
         insort(self.of[job.request.priority_class][job.node.model], (job.deadline_ns, job.seq, job))
         self.tell(job.request.policy.on_ready, job)
 
@@ -53,7 +53,7 @@ class ReadyJobs:
         """A ready job was launched, or leaves."""
         job.queued = False
         self.count -= 1
-        self.critical -= job.request.priority_class in RESERVED
+        self.reserved -= job.request.priority_class in RESERVED
         rows = self.of[job.request.priority_class][job.node.model]
         del rows[bisect_left(rows, (job.deadline_ns, job.seq))]
 
