@@ -423,7 +423,7 @@ def dotted_names(text):
 
 
 def resolves(name):
-    """Whether a dotted name is there: a module, or what a module or class has, annotated attributes included. A module
+    """True if a dotted name exists: a module, or what a module or class has, annotated attributes included. A module
     whose library is not installed is looked for as a file, and what is in it as a word of that."""
     parts = name.split(".")
     for count in range(len(parts), 0, -1):
@@ -607,7 +607,7 @@ def test_every_page_of_the_docs_is_in_the_index():
 
 
 def reasons_in_the_code():
-    """What ``Rejected`` and ``Dropped`` may carry: the hints of the live side, and what is raised with a reason."""
+    """The hints of ``Rejected`` and ``Dropped``: the hints of the live side, and what is raised with a reason."""
     from edgeserve.live.errors import HINTS
 
     found = set(HINTS)

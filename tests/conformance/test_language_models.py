@@ -20,7 +20,7 @@ from edgeserve.testing.engine_conformance import ALL_POISONS, EngineConformance
 
 
 class LanguageModel(EngineConformance):
-    """Greedy answers, whose tokens must be the same whatever else is in their batch."""
+    """Greedy answers, whose tokens must be the same in any batch."""
 
     name = "chat"
     poisons = ALL_POISONS

@@ -31,7 +31,7 @@ LANE = LaneInfo("cuda", name="gpu0", depth=2)
 
 
 class OnGpu(VectorModel):
-    """What the classes below share, on doubles."""
+    """Base of the classes below, on doubles."""
 
     lane = LANE
     settings = {"engine": "onnx"}
@@ -160,7 +160,7 @@ def test_two_models_of_a_lane_take_turns_on_the_device(tmp_path, double):
         engine.load()
     first, second = (engine.open(lane).launch(BATCH) for engine in engines)
     streams = [int(session.settings["CUDAExecutionProvider"]["user_compute_stream"]) for session in double.sessions]
-    assert second.wait(10), "nobody asks for the first, and the second comes behind it"
+    assert second.wait(10), "the first is not requested, and the second comes behind it"
     assert "network" not in driver.waiting(streams[0])
     assert first.wait(10)
 

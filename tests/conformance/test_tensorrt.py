@@ -24,7 +24,7 @@ ECHO_DTYPES = ("bool", "int32", "int64", "float16", "float32")
 
 
 class OnTheDouble(VectorItems, EngineConformance):
-    """What the classes below share: one input ``x`` of four floats."""
+    """Base of the classes below: one input ``x`` of four floats."""
 
     name = "vec"
     lane = LaneInfo("cuda", depth=2)

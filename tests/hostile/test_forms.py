@@ -1,4 +1,4 @@
-"""Forms of answers that are dear to compile, or to keep to: whoever asks for them waits for itself."""
+"""Forms of answers that are expensive to compile or to follow delay only the requests that have them."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def front():
 
 
 class Watched:
-    """How much the front grew, at most, as often as it was asked."""
+    """The front's memory: ``mib`` is its largest growth among the readings."""
 
     def __init__(self, process):
         self._process = process
@@ -136,7 +136,7 @@ def test_large_messages_are_bounded_before_they_are_complete(front):
     assert grown.mib < 1024  # 40 messages have 2,400 MiB, and 600
 
 
-@pytest.mark.nightly  # tests/live/test_grpc_bounds.py: a stream that nobody reads is not read
+@pytest.mark.nightly  # tests/live/test_grpc_bounds.py: a stream without a reader is not read
 def test_answers_that_nobody_reads_are_bounded(front):
     place, process = front
     grown = Watched(process)

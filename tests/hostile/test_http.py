@@ -1,4 +1,4 @@
-"""What strangers send to the HTTP front: connections, bodies, files and pages in a browser."""
+"""Attacks on the HTTP front: connections, bodies, files and pages in a browser."""
 
 from __future__ import annotations
 

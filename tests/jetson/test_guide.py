@@ -50,7 +50,7 @@ def of_the_board(path: str, root: Path) -> Path:
 
 
 ONE_JETPACK = "--onnxruntime try"
-"""Where a command of the page is for one JetPack alone, another one refuses it with that reason."""
+"""A command of the page that is for one JetPack alone; another JetPack refuses it with that reason."""
 
 
 @pytest.mark.nightly  # runs setup.sh and uninstall.sh several times each

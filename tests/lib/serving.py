@@ -1,4 +1,4 @@
-"""What tests of running servers share: a wait with an end, models of Python functions, a server and its client."""
+"""Parts for tests of running servers: a wait with an end, models of Python functions, a server and its client."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def test_a_lane_holds_as_many_batches_as_it_is_deep_over_all_models(depth: int) 
         assert live_engines.launched_max == {"cpu0": depth}
         runtime.check()
         learnt = runtime._ask(lambda core: core.scheduler.state.latency["m", "cpu0"].typical_ns[1])
-    assert learnt == live_engines.BATCH_NS  # the device's time, whatever this machine did meanwhile
+    assert learnt == live_engines.BATCH_NS  # the device's time, however loaded this machine was
 
 
 def test_a_lost_device_takes_its_lane_down_and_what_waited_goes_elsewhere() -> None:

@@ -46,7 +46,7 @@ ARGUMENTS: Dict[str, Any] = {
     "error": None,
     "trace": None,
 }
-"""What is given for a parameter without a default, by its name; ``kind`` is a question, or an exception's type."""
+"""Values for parameters without a default, by name; ``kind`` is a question, or an exception's type."""
 
 VARIABLE = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
 
@@ -100,7 +100,7 @@ def use(thing: Any, name: str) -> Any:
 
 
 def in_child(call: Callable[[], Any]) -> Tuple[str, Any]:
-    """What became of ``call`` in a forked child: ``returned`` or ``raised``, and what; ``hung`` after a while."""
+    """The end of ``call`` in a forked child: ``returned`` or ``raised`` with its value; ``hung`` after a while."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:

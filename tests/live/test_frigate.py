@@ -80,7 +80,7 @@ def server():
 
 @pytest.fixture(scope="module")
 def front(server):
-    """Where a front listens, on a loop of its own."""
+    """The address of a front that runs on a loop of its own."""
     places, ready = [], threading.Event()
     ends = {}
 

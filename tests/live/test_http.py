@@ -614,7 +614,7 @@ def status_of(place):
 
 
 def has_ended(process):
-    """Also where nobody reaps the children of the dead."""
+    """Also where no process reaps orphans."""
     try:
         return process.status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

@@ -1,5 +1,5 @@
-"""What clients of OpenAI's and Ollama's protocols send besides the plain case: each field with any value is served or
-refused by its name, never a fault of the front; and ``/v1/responses`` by OpenAI's own client."""
+"""Fields of OpenAI's and Ollama's protocols besides the plain case: each field with any value is served or refused by
+its name, never a fault of the front; and ``/v1/responses`` by OpenAI's own client."""
 
 from __future__ import annotations
 

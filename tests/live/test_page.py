@@ -432,7 +432,7 @@ def test_a_page_without_a_server_is_grey_and_says_how_old_it_is_until_another_on
     page.close()
 
 
-LONG = "a name that somebody chose to be very long, and with_no_place_to_break_it_" + "x" * 120
+LONG = "a name that was chosen to be very long, and with_no_place_to_break_it_" + "x" * 120
 RIGHT_TO_LEFT = "\u05d6\u05d9\u05d4\u05d5\u05d9 \u05e4\u05e0\u05d9\u05dd"
 ERROR = "model 'm' failed: " + "a_reason_without_any_space_" * 12 + " and one that has some " * 9
 

@@ -1,4 +1,4 @@
-"""What watches a front: probes of its health, scrapes of Prometheus."""
+"""Requests of monitoring: probes of its health, scrapes of Prometheus."""
 
 from __future__ import annotations
 

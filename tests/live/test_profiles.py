@@ -1,4 +1,5 @@
-"""What a server begins with: the profile of what is configured, else its own measurements, and the log says which."""
+"""The batch times that a server begins with: the configured profile, else its own measurements, and the log says
+which."""
 
 from __future__ import annotations
 
@@ -94,7 +95,7 @@ def test_batch_sizes_that_were_not_measured_are_measured_beside_those_that_were(
 
 @pytest.mark.parametrize("text", [CONFIG, CONFIG.replace('"2ms"', '"3ms"')])
 def test_a_recording_is_replayed_with_the_profiles_that_it_used(edge, text):
-    """Whatever has changed since: here the configuration goes back to what the profile was measured with."""
+    """After any change: here the configuration goes back to what the profile was measured with."""
     path = edge(text)
     config = load_config(path)
     begun_with(config)

@@ -1,4 +1,4 @@
-"""Whoever asks, and through whatever front: what a request says of itself counts within its client alone."""
+"""Through every front, a request's own claims count among the requests of its client alone."""
 
 from __future__ import annotations
 

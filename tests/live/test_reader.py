@@ -37,7 +37,7 @@ LINES = [
     "the markers are found at the two extreme parts of the",
     "histogram of grey values:",
 ]
-"""What is printed on page.png; below stands a seventh line that fades into the shadow."""
+"""The lines on page.png; a seventh line below them fades into the shadow."""
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +86,7 @@ def read(reader: Any, networks: Dict[str, Any], image: np.ndarray) -> Tuple[List
 
 
 def letters(text: str) -> str:
-    """What is compared: the network often loses a space, and takes a full stop at the edge for a comma."""
+    """The compared characters: the network often loses a space, and takes a full stop at the edge for a comma."""
     return "".join(character for character in text.lower() if character.isalnum())
 
 

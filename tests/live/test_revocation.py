@@ -1,4 +1,4 @@
-"""A token that is taken out of the file lets nobody in any more, nor goes on with what it began."""
+"""A token that is taken out of the file admits no client any more and ends what it began."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Row i is item i where models serve: a start looks at the batch sizes, and says which end; many processes ask one
-server, and nobody gets another's; an empty list is an answer on every way."""
+server, and each gets its own answers; an empty list is an answer on every way."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_model_that_mixes_items_serves_one_at_a_time_and_the_log_says_why(tmp_
 
 
 def test_sizes_that_are_gone_are_used_by_nobody(tmp_path: Path) -> None:
-    """Whatever is known of their times, and where a batch of one is not among them; what is recorded says so."""
+    """With any known times, also without a batch of one; what is recorded says so."""
     saved(tmp_path, mixed=MIXED)
     known = tables(tmp_path, "mixed", expected={"1": "1ms", "2": "1ms", "4": "1ms"})
     known["server"] = {"record": "run.jsonl"}

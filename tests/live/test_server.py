@@ -170,7 +170,7 @@ def test_a_client_that_vanishes_has_its_queued_work_cancelled(served: Runtime) -
         wait_until(lambda: outcomes(served, "double")["cancelled"] == 4)
         assert outcomes(served, "request")["cancelled"] == 1
         live_functions.gate.set()
-        assert waits.result(10)["y"].tolist() == ZERO.tolist()  # nobody else's work is touched
+        assert waits.result(10)["y"].tolist() == ZERO.tolist()  # no other client's work is touched
         assert served.stats()["lanes"]["cpu0"]["jobs"] == 2
     served.check()
 

@@ -1,5 +1,5 @@
-"""Models that go on from request to request: every way to ask must name a stream, may begin it anew, and is told when
-what it left behind is no state to go on from."""
+"""Models that go on from request to request: every way to ask must name a stream, may begin it anew, and gets a warning
+when the state that it left cannot be continued."""
 
 from __future__ import annotations
 

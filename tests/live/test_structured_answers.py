@@ -1,4 +1,4 @@
-"""OpenAI's own client asks for answers in a form and for tool calls: an untrained model behind the HTTP front."""
+"""OpenAI's own client requests answers in a form and tool calls: an untrained model behind the HTTP front."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ASKED = [{"role": "user", "content": "lamp"}]
 
 
 class Lamp(pydantic.BaseModel):
-    """What the answers are to be."""
+    """The schema of the answers."""
 
     room: Literal["kitchen", "hall"]
     on: bool

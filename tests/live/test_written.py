@@ -1,5 +1,5 @@
-"""What a language model has written reaches its client, whatever the load: whole or in pieces, in this process, over
-the bus and over HTTP."""
+"""The text that a language model has written reaches its client under any load: whole or in pieces, in this process,
+over the bus and over HTTP."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def tables(model, record=None, **app):
 
 
 class Heard:
-    """What a client has of one request: the text of its pieces, that of the answer, and how it ended."""
+    """One request as its client sees it: the text of its pieces, that of the answer, and how it ended."""
 
     def __init__(self, way):
         self.way, self.pieces, self.text, self.finish, self.error, self.answer = way, "", None, None, None, None
@@ -215,7 +215,7 @@ def test_an_answer_that_cannot_be_whole_ends_at_its_deadline_with_its_text(model
 
 
 WAITS_MS = 700.0
-"""Of a client that waits for no more: some tokens are written by then, on a busy machine too."""
+"""The wait of a client that leaves: some tokens are written by then, on a busy machine too."""
 
 
 async def awaited(asker):
@@ -322,7 +322,7 @@ def in_process(model, **changes):
 
 def test_a_client_that_wants_all_or_nothing_gets_nothing_unless_something_was_sent(model):
     with in_process(model) as runtime:
-        # A step that is seen to end too late drops it as well as the end of its time does: a slow machine's clock decides.
+        # The end of its time drops it, or a step that ends too late: a slow machine's clock decides.
         with pytest.raises(Dropped, match="expired|cannot_make_deadline"):
             runtime.infer("chat", {**ASK, "max_tokens": np.int32(ENDLESS)}, slo_ms=300, on_late="drop")
         stream, first = begun_answer(runtime, slo_ms=300, on_late="drop")

@@ -189,7 +189,7 @@ def test_home_assistant_is_told_which_services_there_are(runtime):
 def test_a_wake_word_is_heard_once_and_the_next_one_too(runtime):
     async def conversation(say, hear):
         await say(Detect(["mouse"]), start())
-        for level in (0, 1000, 0, 2000, 0):  # the house is not asked for
+        for level in (0, 1000, 0, 2000, 0):  # the house is not requested
             await say(chunk(np.full(4000, level), timestamp=level))
             await asyncio.sleep(0.15)
         heard = await hear(Detection)
@@ -573,7 +573,7 @@ def test_the_command_is_found_serves_and_ends_on_a_signal(runtime):
 
 
 def test_a_client_that_never_stops_sending_gives_others_their_turn():
-    """What has come already is read without a wait: without a turn for others a client that sends small events keeps
+    """Bytes that have come are read without a wait: without a turn for others a client that sends small events keeps
     the event loop."""
     events = 2000
 

@@ -176,7 +176,7 @@ def test_clockworks_baselines_are_held_on_both_sides(given, count):
 
 
 def ramp_rows(**changed):
-    """Every system of the ramp at the specification's means; those that it does not have are made up."""
+    """Every system of the ramp at the specification's means; systems that it does not have are made up."""
     spec = rtlm_cases.SPEC_RAMP
     own = {"FIFO, kappa 2": 2.25, "LUF, kappa 2": 2.2, "plan": 0.6}
     found = {}

@@ -1,4 +1,4 @@
-"""The online profiler in simulation: samples match the times alone, nobody waits for a probe, every rule holds."""
+"""The online profiler in simulation: samples match the times alone, no request waits for a probe, every rule holds."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class SamplingOptions(FifoOptions):
 
 
 class Sampling(Fifo):
-    """fifo that samples: what waits together runs together, whatever is estimated."""
+    """fifo that samples: jobs that wait together run together, with any estimate."""
 
     options_type = SamplingOptions
 
@@ -185,7 +185,7 @@ def test_books_refuse_a_probe_of_another_model(reference_model):
         reference_model.ordered(MS, batch(2, DONE, model="n", probe=True))
 
 
-def test_books_refuse_a_probe_while_somebody_waits_for_the_lane(reference_model):
+def test_books_refuse_a_probe_while_a_job_waits_for_the_lane(reference_model):
     reference_model.arrived(Request(2, "one", 0, 50 * MS))
     reference_model.told(2)
     with pytest.raises(ReferenceModelError, match="waits with no job on a lane"):

@@ -138,7 +138,7 @@ def test_what_stands_behind_two_dashes_is_no_option(verb):
 
 
 VERBS_MAX, OPTIONS_MAX = 14, 110
-"""What a person can look through; another verb or option takes the place of one that is used less."""
+"""The most verbs and options that a person can look through; a new one replaces one that is used less."""
 
 
 def test_the_surface_stays_small():

@@ -99,7 +99,7 @@ def test_the_fit_is_never_negative():
 
 @pytest.mark.parametrize("seed", range(3))
 def test_the_bounds_enclose_the_true_quantile(seed):
-    """Of exponential samples: the known p99 lies inside the interval in about 95 of 100 sets."""
+    """With exponential samples, the known p99 lies inside the interval in about 95 of 100 sets."""
     draw = random.Random(f"{seed}/bounds")
     true_p99 = -np.log(0.01) * 1e6
     inside = 0

@@ -99,7 +99,7 @@ def test_a_killed_child_is_a_typed_error_and_comes_back(engine):
     child = psutil.Process(run(engine)["pid"])
     child.kill()  # between two calls
     child.wait(10)
-    assert run(engine)["pid"] != child.pid, "nobody's call was lost"
+    assert run(engine)["pid"] != child.pid, "no call was lost"
 
 
 def test_starts_in_a_row_have_pauses_between_them_and_never_end(engine, monkeypatch):
@@ -113,7 +113,7 @@ def test_starts_in_a_row_have_pauses_between_them_and_never_end(engine, monkeypa
     due = time.monotonic() + 20
     while engine.trouble("") and time.monotonic() < due:
         time.sleep(0.01)
-    assert run(engine)["pid"] == engine.pid and not engine.trouble(""), "it came back although nobody asked"
+    assert run(engine)["pid"] == engine.pid and not engine.trouble(""), "it came back without a request"
 
 
 def test_a_reload_ends_a_pause(engine, monkeypatch):
@@ -274,7 +274,7 @@ def test_a_silent_other_end_is_a_timeout():
     with pytest.raises(socket.timeout):
         ours.receive(0.01)
     with pytest.raises(socket.timeout):
-        ours.send(np.zeros(10**7), 0.01)  # more than the buffers hold, and nobody reads
+        ours.send(np.zeros(10**7), 0.01)  # more than the buffers hold, without a reader
     ours.close()
     theirs.close()
 

@@ -48,7 +48,7 @@ def test_only_a_complete_result_of_this_commit_and_of_enough_tests_is_kept(tmp_p
     assert aarch64.kept(path, "abc", 4) is None, "nothing is there"
     store()
     assert aarch64.kept(path, "abc", 4) == aarch64.kept(path, "abc", 8) == part
-    assert aarch64.kept(path, "abc", 1) is None, "all tests are asked for, and each fourth was run"
+    assert aarch64.kept(path, "abc", 1) is None, "all tests are requested, and each fourth was run"
     assert aarch64.kept(path, "abd", 4) is aarch64.kept(path, "abc+", 4) is None
     store(ended="stopped after 9 s")
     assert aarch64.kept(path, "abc", 4) is None

@@ -167,7 +167,7 @@ ROOT = Path(gpu_check.__file__).resolve().parents[1]
 
 
 def looked(folder, python):
-    """What ``make gpu-check`` finds with this Python."""
+    """The libraries that ``make gpu-check`` finds with this Python."""
     command = ["make", "gpu-check", f"GPU_PYTHON={python}", f"GPU_VENV={folder}", "ARGS=--look"]
     environment = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "MAKEFLAGS", "MFLAGS")}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)

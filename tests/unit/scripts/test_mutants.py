@@ -13,7 +13,7 @@ FILE = f"{mutants.SCHED}/made_up.py"
 
 
 def changes(text, function="f"):
-    """What becomes of a function's expressions: old -> all the new texts."""
+    """The mutants of a function's expressions: old -> all the new texts."""
     found = {}
     for mutant in mutants.mutants_of(FILE, text):
         ast.parse(mutant.text)
@@ -91,7 +91,7 @@ def test_the_tests_that_call_a_function_run_the_quickest_first():
         ("tests/test_made_up.py::c", 12),
         ("tests/slow.py::a", 55),
     ]
-    assert sorted(test for test, _ in selection.tests(unknown)) == sorted(record)  # nobody is known to call it
+    assert sorted(test for test, _ in selection.tests(unknown)) == sorted(record)  # no test is known to call it
 
 
 @pytest.mark.nightly

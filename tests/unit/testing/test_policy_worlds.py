@@ -78,7 +78,7 @@ class AssumesSizeOne(Honest):
 
 
 class PadsToOne(Honest):
-    """Bids a batch of 1 whatever sizes the model has; takes the time from the smallest."""
+    """Bids a batch of 1 for any sizes of the model; takes the time from the smallest."""
 
     def bid(self, lane, board):
         jobs = self.runnable(lane, board)

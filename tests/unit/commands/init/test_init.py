@@ -121,7 +121,7 @@ ALONE = {"batch_axis": None, "batch": (1,)}
 
 
 def nms():
-    """Boxes and their scores in, the places of those that are kept out: one list for the batch."""
+    """Boxes and their scores in, the places of the kept ones out: one list for the batch."""
     from onnx import TensorProto, helper, numpy_helper
 
     def port(name, kind, *dims):
