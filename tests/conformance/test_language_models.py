@@ -56,8 +56,6 @@ class LanguageModel(EngineConformance):
 
 class TestOnnx(LanguageModel):
     def make(self, directory: str) -> Engine:
-        pytest.importorskip("onnx", reason="the onnx package makes the test model; pip install -e '.[test]'")
-        pytest.importorskip("onnxruntime", reason="pip install -e '.[onnx]'")
         import lm_models
 
         self.file = lm_models.tiny(directory, first=[lm_models.END])

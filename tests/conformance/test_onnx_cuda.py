@@ -10,22 +10,18 @@ import subprocess
 from typing import Any, Dict, Optional
 
 import numpy as np
+import onnx_models
+import onnxruntime
 import pytest
+from cuda_double import CudaDouble
+from onnx_double import OnnxDouble
+from vector_items import ONNX_STATE, VectorModel
 
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines import make_engine
 from edgeserve.engines.base import Batch, Engine, LaneInfo, run_batch
 from edgeserve.errors import ConfigError, DeviceLost, DeviceMissing, EngineError, OutOfMemory
 from edgeserve.testing.engine_conformance import ECHO_SHAPE, ECHO_SIZES
-
-pytest.importorskip("onnx", reason="the onnx package makes the test models; pip install -e '.[test]'")
-pytest.importorskip("onnxruntime", reason="pip install -e '.[onnx]'")
-
-import onnx_models
-import onnxruntime
-from cuda_double import CudaDouble
-from onnx_double import OnnxDouble
-from vector_items import ONNX_STATE, VectorModel
 
 LANE = LaneInfo("cuda", name="gpu0", depth=2)
 

@@ -6,17 +6,13 @@ from __future__ import annotations
 from typing import Any, Dict, Iterator, List, Optional
 
 import numpy as np
+import onnx_models
 import pytest
+import trt_worlds
+from vector_items import LengthItems, VectorItems
 
 from edgeserve.engines.base import Engine, LaneInfo, Values
 from edgeserve.testing.engine_conformance import ECHO_SHAPE, ECHO_SIZES, EngineConformance
-
-pytest.importorskip("onnx", reason="the onnx package makes the test models; pip install -e '.[test]'")
-pytest.importorskip("onnxruntime", reason="the double computes with onnxruntime; pip install -e '.[onnx]'")
-
-import onnx_models
-import trt_worlds
-from vector_items import LengthItems, VectorItems
 
 LANES = 4  # that a test opens at most: before TensorRT 8.6 each needs a copy of the profiles
 ILLEGAL_ADDRESS = 700

@@ -9,6 +9,11 @@ import socket
 import threading
 from typing import Any, Dict, List, Optional, Tuple
 
+import pytest
+
+pytest.importorskip("starlette", reason="starlette is not installed: there is no HTTP front")
+pytest.importorskip("uvicorn", reason="uvicorn is not installed: there is no HTTP front")
+
 from edgeserve.client import AsyncClient
 from edgeserve.fronts.http.settings import HttpConfig
 

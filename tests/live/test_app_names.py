@@ -7,16 +7,12 @@ from urllib.parse import quote
 
 import numpy as np
 import pytest
+from http_front import FrontThread
 from serving import LIB, function, served
 
 from edgeserve.config.loading import parse_config
 from edgeserve.errors import ConfigError
 from edgeserve.fronts.http.settings import HttpConfig
-
-pytest.importorskip("starlette", reason="starlette is not installed: there is no HTTP front")
-pytest.importorskip("uvicorn", reason="uvicorn is not installed: there is no HTTP front")
-
-from http_front import FrontThread
 
 NAMES = [
     *["plain", "Qwen/Qwen3", "a.b", "a_b", "a-b", "a-2e-b", "a b", "a+b", "a#b", "100%", "%2F", "a%2Fb", "a/b", "a"],

@@ -11,14 +11,10 @@ import subprocess
 import venv
 
 import pytest
+from http_front import FrontThread
 from serving import function, served
 
 from edgeserve.fronts.http.settings import HttpConfig
-
-pytest.importorskip("starlette", reason="starlette is not installed: there is no HTTP front")
-pytest.importorskip("uvicorn", reason="uvicorn is not installed: there is no HTTP front")
-
-from http_front import FrontThread
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(900)]
 

@@ -20,14 +20,10 @@ import live_functions
 import numpy as np
 import psutil
 import pytest
+from http_front import CLOCK_S, FrontThread, free_port
 from serving import function, served, wait_until
 
 from edgeserve.fronts.http.settings import HttpConfig
-
-pytest.importorskip("starlette", reason="starlette is not installed: there is no HTTP front")
-pytest.importorskip("uvicorn", reason="uvicorn is not installed: there is no HTTP front")
-
-from http_front import CLOCK_S, FrontThread, free_port
 
 try:
     import google.protobuf  # noqa: F401 only whether it is there

@@ -5,16 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Dict
 
-import pytest
+import onnx_models
 
 from edgeserve.client import Client
 from edgeserve.config.loading import parse_config
 from edgeserve.runtime import Runtime
-
-pytest.importorskip("onnxruntime", reason="ONNX Runtime is not installed")
-pytest.importorskip("onnx", reason="onnx is not installed")
-
-import onnx_models
 
 FUNCTIONS = """
 import numpy as np

@@ -16,9 +16,6 @@ import pytest
 from http_front import FrontThread
 from serving import served, wait_until
 
-pytest.importorskip("starlette", reason="pip install -e '.[http]'")
-pytest.importorskip("uvicorn", reason="pip install -e '.[http]'")
-
 from edgeserve.fronts.http import page_routes
 from edgeserve.fronts.http.settings import HttpConfig
 from edgeserve.taps import last_steps

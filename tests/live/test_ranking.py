@@ -44,8 +44,6 @@ def ways() -> Iterator[Tuple[Runtime, Client]]:
 
 @contextmanager
 def front_of(runtime: Runtime, folder: Path) -> Iterator[Any]:
-    pytest.importorskip("starlette", reason="starlette is not installed: there is no HTTP front")
-    pytest.importorskip("uvicorn", reason="uvicorn is not installed: there is no HTTP front")
     from http_front import FrontThread
 
     place = ""

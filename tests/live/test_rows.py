@@ -13,8 +13,12 @@ import tempfile
 from pathlib import Path
 from typing import Any, Dict, Iterator, List
 
+import drawn_graphs
 import numpy as np
+import onnx
+import onnx_models
 import pytest
+from drawn_graphs import of_steps
 
 from edgeserve.client import Client
 from edgeserve.config.loading import parse_config
@@ -24,14 +28,6 @@ from edgeserve.runtime import Runtime
 from edgeserve.sched.core.build import build_scheduler
 from edgeserve.taps.replay import replay
 from edgeserve.taps.trace import build_inputs, read_recording
-
-pytest.importorskip("onnxruntime", reason="ONNX Runtime is not installed")
-pytest.importorskip("onnx", reason="onnx is not installed")
-
-import drawn_graphs
-import onnx
-import onnx_models
-from drawn_graphs import of_steps
 
 ROOT = Path(__file__).resolve().parents[2]
 APART, MIXED = of_steps("vector", drawn_graphs._scale), of_steps("vector", drawn_graphs._backwards)
@@ -327,8 +323,6 @@ def test_items_of_no_values_share_a_batch_with_each_other(empties: Any) -> None:
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_an_empty_list_is_an_answer_over_http(shape: Any, empties: Any) -> None:
-    pytest.importorskip("starlette", reason="starlette is not installed: there is no HTTP front")
-    pytest.importorskip("uvicorn", reason="uvicorn is not installed: there is no HTTP front")
     import http.client
 
     from http_front import FrontThread

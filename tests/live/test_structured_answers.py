@@ -13,10 +13,7 @@ from edgeserve.config.loading import parse_config
 from edgeserve.fronts.http.settings import HttpConfig
 from edgeserve.runtime import Runtime
 
-pytest.importorskip("onnx", reason="the onnx package makes the test model; pip install -e '.[test]'")
 pytest.importorskip("llguidance", reason="llguidance has no wheel for this Python")
-pytest.importorskip("starlette", reason="starlette is not installed: there is no HTTP front")
-pytest.importorskip("uvicorn", reason="uvicorn is not installed: there is no HTTP front")
 
 import lm_models
 from http_front import FrontThread

@@ -7,6 +7,7 @@ import os
 from typing import Any, Callable, Dict, Iterator
 
 import numpy as np
+import onnx_models
 import pytest
 from serving import served
 
@@ -16,10 +17,6 @@ from edgeserve.errors import BadInput, RequestError
 from edgeserve.fronts.http.settings import HttpConfig
 from edgeserve.runtime import Runtime
 from edgeserve.texts import ELEMENTS_MAX
-
-pytest.importorskip("onnx", reason="the onnx package makes the test models; pip install -e '.[test]'")
-pytest.importorskip("onnxruntime", reason="pip install -e '.[onnx]'")
-import onnx_models
 
 STRANGE = ["", "a\0", "\0", "grüß dich", "👩‍👧", "a\nb\t\"'\\", "x" * 5000]
 APPS: Dict[str, Any] = {"one": (), "row": (-1,), "single": (1,), "table": (-1, 3)}
@@ -87,8 +84,6 @@ def _in_a_shell(endpoint: str, folder: Any) -> Ask:
 
 def _over_http(endpoint: str) -> Iterator[Ask]:
     """As JSON: raw tensors of texts are those of the unit tests and of Triton's clients."""
-    pytest.importorskip("starlette", reason="pip install -e '.[http]'")
-    pytest.importorskip("uvicorn", reason="pip install -e '.[http]'")
     from http_front import FrontThread
 
     with FrontThread(endpoint, HttpConfig(listen="127.0.0.1:0")) as front:

@@ -10,13 +10,16 @@ import threading
 import time
 from collections import Counter
 
+import lm_models
 import numpy as np
 import pytest
+from http_front import FrontThread
 from serving import LIB, served, wait_until
 
 from edgeserve.answers import Answer
 from edgeserve.async_runtime import AsyncRuntime
 from edgeserve.client import AsyncClient
+from edgeserve.commands.lm_model.graph import random_tensors, write_model
 from edgeserve.config.loading import parse_config
 from edgeserve.errors import Dropped, RequestError
 from edgeserve.fronts.http.settings import HttpConfig
@@ -25,16 +28,6 @@ from edgeserve.sched.protocol.actions import FinishRequest
 from edgeserve.sched.protocol.events import BatchProgress
 from edgeserve.taps.trace import read_recording
 from edgeserve.units import ms_to_ns
-
-pytest.importorskip("onnx", reason="the onnx package makes the test model; pip install -e '.[test]'")
-pytest.importorskip("onnxruntime", reason="pip install -e '.[onnx]'")
-pytest.importorskip("starlette", reason="starlette is not installed: there is no HTTP front")
-pytest.importorskip("uvicorn", reason="uvicorn is not installed: there is no HTTP front")
-
-import lm_models
-from http_front import FrontThread
-
-from edgeserve.commands.lm_model.graph import random_tensors, write_model
 
 SLO_MS = 600.0
 TOKENS = 60

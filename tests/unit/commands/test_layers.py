@@ -5,12 +5,8 @@ from __future__ import annotations
 import json
 
 import numpy as np
-import pytest
-
-pytest.importorskip("onnx", reason="the onnx package makes the test models; pip install -e '.[test]'")
-pytest.importorskip("onnxruntime", reason="the double computes with onnxruntime; pip install -e '.[onnx]'")
-
 import onnx_models
+import pytest
 import trt_worlds
 from onnx import TensorProto, helper
 

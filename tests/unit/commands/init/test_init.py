@@ -33,8 +33,6 @@ F32, I64 = np.dtype(np.float32), np.dtype(np.int64)
 
 
 def onnx(tmp_path, name, *arguments):
-    pytest.importorskip("onnx", reason="the onnx package makes the test models; pip install -e '.[test]'")
-    pytest.importorskip("onnxruntime", reason="pip install -e '.[onnx]'")
     import onnx_models
 
     return os.path.join(str(tmp_path), getattr(onnx_models, name)(str(tmp_path), *arguments))
@@ -147,7 +145,6 @@ def nms():
 
 def kinds():
     """Kinds of models: the file, what init writes, an item, and words of the comment that says why."""
-    pytest.importorskip("onnx", reason="the onnx package makes the test models; pip install -e '.[test]'")
     import drawn_graphs as graphs
 
     vector, boxes = np.array([0.3, -2, 1.5, 4], np.float32), graphs.of_steps
