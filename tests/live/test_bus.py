@@ -15,7 +15,6 @@ import time
 from concurrent.futures import CancelledError, wait
 
 import bus_server
-import msgpack
 import numpy as np
 import pytest
 import zmq
@@ -172,39 +171,6 @@ def test_cancel_of_a_future_cancels_on_the_server(server, client):
 
 
 # --- messages by hand ----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("frames", "code"),
-    [
-        ([b""], "malformed"),
-        ([b"", b""], "malformed"),
-        ([b"\x07abc"], "wrong_version"),
-        ([b"\x01\xc1"], "malformed"),
-        (
-            [
-                b"\x01" + msgpack.packb({"kind": "infer", "id": 1, "app": "echo", "tensors": [["x", "f4", [1]]]}),
-                bytes(4),
-            ],
-            "bad_input",
-        ),
-        ([b"\x01" + msgpack.packb({"kind": "infer", "id": 1, "app": "echo"})] + [b"x"] * 200, "too_large"),
-        (
-            [
-                b"\x01"
-                + msgpack.packb({"kind": "infer", "id": 1, "app": "echo", "tensors": [["x", "uint8", [9 * 1024**2]]]}),
-                bytes(9 * 1024**2),
-            ],
-            "too_large",
-        ),
-        ([b"\x01" + msgpack.packb({"kind": "beat", "now": 1})], "malformed"),
-    ],
-)
-def test_what_cannot_be_read_is_answered_and_the_connection_lives(dealer, frames, code):
-    dealer.send_multipart(frames)
-    assert reply_to(dealer).error.code == code
-    tell(dealer, kind="health", id=2)
-    assert reply_to(dealer).info["ready"]
 
 
 def test_a_frame_far_over_the_bound_closes_the_connection_and_others_go_on(dealer, client):

@@ -7,7 +7,6 @@ from statistics import fmean
 
 import numpy as np
 import pytest
-from common.recorded import learn, run_recorded
 
 from edgeserve.errors import ConfigError
 from edgeserve.sched.core.build import build_scheduler
@@ -429,21 +428,3 @@ def test_a_recorded_run_of_sequences_is_decided_again_alike(recorded):
     scenario, _, recording = recorded
     assert any(isinstance(event, BatchProgress) for step in recording.steps for event in step.events)
     assert replay(build_scheduler(scenario.config, (), **build_inputs(recording.start)), recording.steps) is None
-
-
-@pytest.mark.worlds
-def test_a_recording_teaches_lengths_steps_and_the_reading_of_prompts(recorded):
-    scenario, world, recording = recorded
-    truth = learn(scenario.config, recording)
-    told = [past.told["chat", ()].steps for past in truth.history.requests]
-    assert told == [words for _, words in sorted(true_words(scenario, world).items())]
-    ran = {(item.lane, item.size) for item in truth.history.batches}
-    assert len(ran) > 4
-    for lane, size in ran:
-        step_ns = told_times(scenario)["chat", lane].get(size)
-        if step_ns is not None:
-            assert truth.times.base_ns("chat", lane, size) == pytest.approx(step_ns[0], rel=0.001)
-    assert truth.times.prefills_ns["chat", "gpu0"] == pytest.approx(3 * MS, rel=0.3)
-    again = run_recorded(truth, scenario.config, 0)
-    assert [item.in_time for item in again] == [True] * len(told)
-    assert run_recorded(truth, scenario.config, 0) == again
