@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
-from serving import LIB, function
+from serving import LIB, command, function
 
 from edgeserve.config.loading import parse_config
 from edgeserve.runtime import Runtime
@@ -54,16 +54,7 @@ def front():
     (folder / "edge.toml").write_text(f'[front.http]\nlisten = "127.0.0.1:0"\ngrpc = "{place}"\ntoken_file = "token"\n')
     with Runtime(config, serve=True) as runtime:
         process = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "edgeserve.cli",
-                "front",
-                "http",
-                str(folder / "edge.toml"),
-                "--endpoint",
-                runtime.endpoints[0],
-            ],
+            command(f"front http {folder}/edge.toml --endpoint {runtime.endpoints[0]}"),
             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         )
         try:

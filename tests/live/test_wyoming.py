@@ -8,7 +8,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 from contextlib import asynccontextmanager
@@ -16,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from serving import served
+from serving import command, served
 
 from edgeserve import cli
 from edgeserve.client import AsyncClient
@@ -546,20 +545,8 @@ def test_the_command_is_found_serves_and_ends_on_a_signal(runtime):
 
         remove_service = update_service
 
-    command = [
-        sys.executable,
-        "-m",
-        "edgeserve",
-        "front",
-        "wyoming",
-        "--endpoint",
-        runtime.endpoints[0],
-        "--asr",
-        "hear",
-    ]
-    process = subprocess.Popen(
-        [*command, "--listen", "127.0.0.1:0", "--zeroconf", "cellar"], stderr=subprocess.PIPE, text=True
-    )
+    words = f"front wyoming --endpoint {runtime.endpoints[0]} --asr hear --listen 127.0.0.1:0 --zeroconf cellar"
+    process = subprocess.Popen(command(words), stderr=subprocess.PIPE, text=True)
     port = int(re.search(r"ready on tcp://127.0.0.1:(\d+)", process.stderr.readline()).group(1))
     network = zeroconf.Zeroconf(interfaces=["127.0.0.1"])
     zeroconf.ServiceBrowser(network, "_wyoming._tcp.local.", Listener())
