@@ -20,6 +20,7 @@ import pytest
 import zmq
 import zmq.auth
 from bus_server import BusServer, reply_to
+from serving import wait_until
 
 from edgeserve.client import AsyncClient, Client, TimedOut
 from edgeserve.errors import (
@@ -37,6 +38,7 @@ from edgeserve.errors import (
 from edgeserve.ipc import endpoints, wire
 from edgeserve.ipc.bus import Ask, Cancel, ClientLost, Control
 from edgeserve.ipc.endpoints import default_endpoint
+from edgeserve.ipc.link import Link
 
 X = {"x": np.arange(6, dtype=np.float32).reshape(2, 3)}
 CURVE = zmq.has("curve")
@@ -422,6 +424,19 @@ def test_tcp_beyond_loopback_with_keys(tmp_path):
         "tcp://0.0.0.0:*", curve_secret_key_file=f"{tmp_path}/none"
     ):
         pass
+
+
+@pytest.mark.skipif(not CURVE, reason="this libzmq was built without CURVE")
+def test_a_message_after_a_failed_handshake_loses_the_link_and_raises_nothing(tmp_path, context):
+    """libzmq has no queue for it then: the client counted as closed, without the reason."""
+    _, secret = zmq.auth.create_certificates(str(tmp_path), "server")
+    with BusServer("tcp://0.0.0.0:*", curve_secret_key_file=secret) as server:
+        endpoint = server.endpoint.replace("0.0.0.0", "127.0.0.1")
+        link = Link(endpoint, context, time.monotonic_ns, connect_ns=10**10, silence_ns=10**10)
+        wait_until(lambda: not link.socket.poll(0, zmq.POLLOUT))
+        link.send((b"question",))
+        assert "server_key" in link.lost
+        link.close()
 
 
 def test_shares_go_by_whom_a_front_asks_for(server, client):

@@ -531,12 +531,12 @@ def test_what_cannot_be_a_service_is_said_at_once(runtime, capsys, arguments, sa
 
 def test_the_command_is_found_serves_and_ends_on_a_signal(runtime):
     zeroconf = pytest.importorskip("zeroconf", reason="discovery needs zeroconf: pip install '.[wyoming]'")
-    found, seen = [], threading.Event()
+    found, seen, own = [], threading.Event(), f"cellar{os.getpid()}"
 
     class Listener(zeroconf.ServiceListener):
         def add_service(self, zc, kind, name):
             info = zc.get_service_info(kind, name)
-            if name.startswith("cellar.") and info:
+            if name.startswith(f"{own}.") and info:
                 found.append((info.parsed_addresses(), info.port))
                 seen.set()
 
@@ -545,7 +545,7 @@ def test_the_command_is_found_serves_and_ends_on_a_signal(runtime):
 
         remove_service = update_service
 
-    words = f"front wyoming --endpoint {runtime.endpoints[0]} --asr hear --listen 127.0.0.1:0 --zeroconf cellar"
+    words = f"front wyoming --endpoint {runtime.endpoints[0]} --asr hear --listen 127.0.0.1:0 --zeroconf {own}"
     process = subprocess.Popen(command(words), stderr=subprocess.PIPE, text=True)
     port = int(re.search(r"ready on tcp://127.0.0.1:(\d+)", process.stderr.readline()).group(1))
     network = zeroconf.Zeroconf(interfaces=["127.0.0.1"])
