@@ -430,7 +430,7 @@ engine = "synthetic"
 expected = {{ 1 = "1ms" }}
 [app.a]
 model = "m"
-slo = "20s"
+slo = "80s"
 """)
     process = subprocess.Popen(
         [sys.executable, "-c", FEW_FILES, str(tmp_path / "edge.toml")],
@@ -441,7 +441,7 @@ slo = "20s"
     assert crowd.stdin is not None
     assert crowd.stdout is not None
     try:
-        with Client(f"ipc://{path}", timeout_ms=20_000, connect_ms=30_000) as healthy:
+        with Client(f"ipc://{path}", timeout_ms=80_000, connect_ms=30_000) as healthy:
             healthy.infer("a", {})
             crowd.stdin.write(b"now\n")
             crowd.stdin.flush()
