@@ -16,7 +16,6 @@ from edgeserve.config.loading import load_config
 from edgeserve.errors import BadInput, RequestError
 from edgeserve.fronts.http.settings import HttpConfig
 from edgeserve.runtime import Runtime
-from edgeserve.texts import ELEMENTS_MAX
 
 STRANGE = ["", "a\0", "\0", "grüß dich", "👩‍👧", "a\nb\t\"'\\", "x" * 5000]
 APPS: Dict[str, Any] = {"one": (), "row": (-1,), "single": (1,), "table": (-1, 3)}
@@ -136,13 +135,6 @@ def test_what_is_no_text_is_refused_by_name(server: Any, wrong: Any) -> None:
             with pytest.raises(BadInput, match="'x'"):
                 way.infer(app, {"x": wrong})
             assert way.infer(app, {"x": ["a"]})["y"].tolist() == ["a"], "the next one is served"
-
-
-def test_more_texts_than_a_tensor_may_have_are_refused(server: Any) -> None:
-    _, client = server
-    assert client.infer("row", {"x": ["a"] * ELEMENTS_MAX})["y"].shape == (ELEMENTS_MAX,)
-    with pytest.raises(BadInput, match=f"at most {ELEMENTS_MAX}"):
-        client.infer("row", {"x": ["a"] * (ELEMENTS_MAX + 1)})
 
 
 def test_lists_and_numpys_own_arrays_are_taken_as_texts(server: Any) -> None:

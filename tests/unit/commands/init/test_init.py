@@ -169,14 +169,6 @@ def test_an_example_tells_a_size_that_an_image_can_have(tmp_path):
     assert config.models["m"].options["settings"] == ["orig_im_size"]
 
 
-def test_what_a_model_remembers_is_refused(tmp_path, capsys):
-    text = """g (float[N,2] x) => (float[N,2] y)
-    <float[2] scale = {1.0, 1.0}, float[2] zero = {0.0, 0.0}, float[2] mean = {0.0, 0.0}, float[2] var = {1.0, 1.0}>
-    { y, new_mean, new_var = BatchNormalization<training_mode=1>(x, scale, zero, mean, var) }"""
-    assert cli.main(["init", "--here", saved(tmp_path, text), "--out", str(tmp_path / "edge.toml"), "--cpu"]) == 2
-    assert "keeps something from one run to the next" in capsys.readouterr().err
-
-
 def test_guessed_lengths_make_no_huge_input():
     port = Port("x", F32, (None,) * 5, ("batch", "a", "b", "c", "d"))
     found = roles([port])
