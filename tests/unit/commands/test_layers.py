@@ -121,4 +121,4 @@ def test_a_layer_within_a_loop_counts_each_time_it_runs(tmp_path):
         engine.unload()
         return times["inner (MatMul)"]
 
-    assert inner_ns(100) > 10 * inner_ns(1)
+    assert inner_ns(100) > 10 * min(inner_ns(1) for _ in range(5))  # a busy machine only adds to a time
