@@ -85,7 +85,7 @@ def _in_order(schedule: Schedule, lane: str) -> List[int]:
 
 
 def _is_there(schedule: Schedule, ended: Sequence[Sequence[Tuple[int, int]]], place: int, now: int) -> bool:
-    """True if the jobs of a stage's next batch are there: those that it had, that ran before it, and of batches."""
+    """True if a stage's next batch has its jobs: the ones of the stage before it and of earlier batches."""
     stage = schedule.stages[place]
     begun = len(ended[place])
     if now < schedule.ready_ns or begun == len(stage.batches):
