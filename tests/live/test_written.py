@@ -9,6 +9,7 @@ import json
 import threading
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 
 import lm_models
 import numpy as np
@@ -339,15 +340,14 @@ def test_a_stop_ends_an_answer_with_its_text(model, drain):
 def test_a_step_that_fails_leaves_what_was_written_to_all_of_its_batch(model, monkeypatch):
     from edgeserve.engines.lm.onnx_backend import OnnxSession
 
-    with in_process(model) as runtime:
-        streams = [begun_answer(runtime) for _ in range(3)]
+    with in_process(model) as runtime, ThreadPoolExecutor(3) as readers:  # 1,024 unread pieces end a stream
+        reading = [readers.submit(rest, *begun_answer(runtime)) for _ in range(3)]
 
         def broken(self, rows):
             raise RuntimeError("the step broke")
 
         monkeypatch.setattr(OnnxSession, "decode", broken)
-        for stream, first in streams:
-            answer = rest(stream, first)
+        for answer in [reader.result(60) for reader in reading]:
             assert answer.late and "the step broke" in answer.reason and answer["completion_tokens"] > 0
         monkeypatch.undo()
         assert runtime.infer("chat", {**ASK, "max_tokens": np.int32(3)})["completion_tokens"] == 3
