@@ -14,11 +14,12 @@ The mixes (``research/common/heldout_mixes.py``) have shapes of their own with e
 same arrivals, and serve all apps of a mix, with default options; ``plan`` is what apps get that name no policy.
 
 * *value*: a request in time counts its app's mean lane time in full batches times its value, the same for every request
-of an app, of any size; an ensemble's answer as much less as the models that took part agree less often with all of
-them. In percent of the requested value. * *critical*: percent in time of the critical app that has least, mean and
-worst seed. * *regained*: of the value that the policy of ``--than`` loses (``edf``), the part that is not lost. *
-*least*: the least percent in time of an app that is like others: not critical, and of value 1. * *us*: processor time
-of the scheduler per request, and how many times that of ``edf`` in the same call.
+  of an app, of any size; an ensemble's answer as much less as the models that took part agree less often with all of
+  them. In percent of the requested value.
+* *critical*: percent in time of the critical app that has least, mean and worst seed.
+* *regained*: of the value that the policy of ``--than`` loses (``edf``), the part that is not lost.
+* *least*: the least percent in time of an app that is like others: not critical, and of value 1.
+* *us*: processor time of the scheduler per request, and how many times that of ``edf`` in the same call.
 
 As in ``mix.py``, 20 us for each step and 15 us for each event are charged to the virtual clock, so that runs are equal
 whenever they are repeated. With ``--charge`` the processor time of each step is charged instead, times a factor.

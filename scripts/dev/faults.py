@@ -6,9 +6,10 @@ A server with a model in its own process and one in a process of its own answers
 round kills one thing with SIGKILL while requests are in flight: a client, a model's process, or the server, which is
 then started again on the same path. What must hold is checked all the time and at the end:
 
-* every request that a living client sent is answered once, with the right numbers, or its client gets the reason; * no
-reply comes twice, and none without a request; * what a killed client or server left behind is gone within seconds:
-requests, processes, and at the end the socket's file and everything else that the server made.
+* every request that a living client sent is answered once, with the right numbers, or its client gets the reason;
+* no reply comes twice, and none without a request;
+* what a killed client or server left behind is gone within seconds: requests, processes, and at the end the socket's
+  file and everything else that the server made.
 
 The exit status is 1 when something of it does not hold.
 """

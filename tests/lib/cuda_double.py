@@ -5,10 +5,11 @@ before a question: each question whether an event or a stream is over runs one o
 Misuse that a device would answer with wrong numbers raises :class:`Misuse`:
 
 * a call without the device's context current on the thread, or ``pop`` without ``push``; a primary context that is
-released more often than it was retained (one per device, shared by all that retain it); * a pointer outside live
-memory, or a handle of something destroyed; * memory, an event or a stream freed while a waiting operation uses it; *
-host memory that changed between the enqueuing of a copy and its run. Where a copy to the host waits, the host's memory
-holds :data:`POISON`, so that what is read too early is visibly wrong.
+  released more often than it was retained (one per device, shared by all that retain it);
+* a pointer outside live memory, or a handle of something destroyed;
+* memory, an event or a stream freed while a waiting operation uses it;
+* host memory that changed between the enqueuing of a copy and its run. Where a copy to the host waits, the host's
+  memory holds :data:`POISON`, so that what is read too early is visibly wrong.
 
 What CUDA refuses while a stream is captured it refuses here too, and the capture is then invalid: its end raises
 status 901. ``use_default_stream`` is another library's call on the legacy default stream: it waits for streams that are
