@@ -135,7 +135,7 @@ $(TORCH_VENV)/.torch: $(NEEDS)
 test-torch: $(TORCH_VENV)/.torch
 	$(TORCH_VENV)/bin/python -m pytest tests/conformance/test_torch.py tests/conformance/test_torch_cuda.py \
 		tests/unit/engines tests/live/test_torch.py tests/live/test_init_files.py tests/gpu \
-		tests/unit/fronts/test_sources.py tests/live/test_camera.py tests/live/test_damaged_pictures.py $(ARGS)
+		tests/unit/fronts/test_sources.py tests/live/test_camera.py $(ARGS)
 
 # Ray is large, and not for every Python that this project supports.
 RAY_PYTHON ?= python3.11

@@ -77,7 +77,7 @@ def wait_until_ready(server: subprocess.Popen[bytes], endpoint: str, log: str) -
 
 
 def last_line(log: str) -> str:
-    """What a log said last, without the time, in 64 characters."""
+    """The last line of a log, without the time, in 64 characters."""
     with open(log, encoding="utf-8", errors="replace") as file:
         lines = [line.strip() for line in file if line.strip()]
     words = lines[-1].split(" ", 3)[-1] if lines else ""

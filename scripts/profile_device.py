@@ -203,7 +203,7 @@ def middle(found: Sequence[Profile]) -> int:
 
 
 def _round_checks(name: str, medians: Medians) -> List[Check]:
-    """How far the rounds lie apart, by the worst batch size of each lane; and in which direction they went."""
+    """The spread of the rounds, by the worst batch size of each lane; and in which direction they went."""
     checks = []
     for lane in sorted({lane for lane, _ in medians}):
         spreads = {
@@ -233,7 +233,7 @@ def _round_checks(name: str, medians: Medians) -> List[Check]:
 
 
 def checks_of(config: Config, name: str, path: str, status: int, drift_max: float) -> List[Check]:
-    """What must hold for one model: all its sizes measured on all its lanes, undisturbed."""
+    """The checks of one model: all its sizes measured on all its lanes, undisturbed."""
     model = config.models[name]
     lanes = model.lanes or tuple(config.lanes)
     try:

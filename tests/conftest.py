@@ -1,4 +1,4 @@
-"""Where the tests find what they share, Hypothesis for all of them, and which of them share a process.
+"""Import paths of the tests, the profiles of Hypothesis, and the assignment of tests to processes.
 
 ``tests/lib`` holds worlds, servers and models made for tests; ``scripts`` and ``research`` what is
 tested there or shared with a replication.
@@ -63,14 +63,14 @@ PROCESSES = (
     "tests/unit/commands/test_doctor_device.py",
 )
 """Tests that start processes and wait for them, or measure times, on machines that others share: a failure counts when
-it comes twice in a row. Those that passed at the second time are counted in pytest's closing line (``rerun``) and named
+it comes twice in a row. Tests that passed at the second time are counted in pytest's closing line (``rerun``) and named
 with ``-rR``."""
 
 MOSTLY_WAIT = (*WALL_TIME, "tests/jetson/", "tests/unit/offload/")
-"""What the first process takes first, in this order, and the others last."""
+"""The first process runs these first, in this order; the others run them last."""
 
 NICE = 5
-"""How much lower the priority of the other processes is: a third of the first one's share of a core."""
+"""The lower priority of the other processes: a third of the first one's share of a core."""
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def folder() -> Iterator[Path]:
 
 @pytest.fixture
 def context() -> Iterator[Any]:
-    """Of libzmq. It ends also when the test failed: a forgotten socket would make its end wait for ever."""
+    """A context of libzmq. It ends also when the test failed: an open socket would block its end for ever."""
     import zmq
 
     one: Any = zmq.Context()
@@ -118,7 +118,7 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 def keep_what_is_here() -> None:
     """A collection of garbage need not walk through what stays until the end, ten thousand collected tests above all:
-    those collections that the profiler asks for took ten times as long as what it measured."""
+    the collections of the profiler took ten times as long as the measured code."""
     gc.collect()
     gc.freeze()
 
@@ -152,7 +152,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             super()._assign_work_unit(node)
 
         def _pending_of(self, workload: Dict[str, Dict[str, bool]]) -> int:
-            """What is done is forgotten: looking through all of it after each test takes the longer the more it is."""
+            """Finished work is removed: a search through all of it after each test would take ever longer."""
             for scope in [scope for scope, tests in workload.items() if all(tests.values())]:
                 del workload[scope]
             return super()._pending_of(workload)

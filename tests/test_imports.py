@@ -19,7 +19,7 @@ MODULES = sorted(
 
 
 LIBRARIES = {"av", "ctranslate2", "cuda", "gi", "llama_cpp", "opentelemetry", "ray", "torch", "transformers"}
-"""Those that ``make test`` does not install, or not on every Python: only the module that uses one imports it."""
+"""Libraries that ``make test`` does not install, or not on every Python: only the module that uses one imports it."""
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -292,7 +292,7 @@ def nodes_of(tree):
 
 
 class Parsed(dict):
-    """Made when first asked for: processes that only collect these tests need not parse everything."""
+    """Made at the first use: processes that only collect these tests need not parse everything."""
 
     def __init__(self, keys, make):
         super().__init__((key, None) for key in keys)
@@ -312,7 +312,7 @@ TREES = Parsed(PATHS, lambda module: tree_of(SOURCES[PATHS[module]]))
 
 def statements(body, everything=False):
     """Every statement that runs, inner ones too: all but what stands below ``if TYPE_CHECKING``, unless ``everything``
-    is asked for. Expressions hold no imports and are most of a tree."""
+    is set. Expressions hold no imports and are most of a tree."""
     waiting = [*body]
     while waiting:
         node = waiting.pop()
@@ -521,8 +521,8 @@ def test_functions_are_of_a_size_that_fits_the_head():
 
 
 def may_have_a_long_function(text):
-    """Whether so many lines lie between a function's first one and the next definition that is not inside: most files
-    need not be parsed."""
+    """True if so many lines lie between a function's first one and the next definition outside: most files need no
+    parser."""
     open_at = {}  # indentation -> line
     for number, line in enumerate(text.splitlines() + ["def end():"]):
         start = line.lstrip(" ")

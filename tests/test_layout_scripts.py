@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import ast
 import functools
+import io
 import re
 import subprocess
 import sys
+import tokenize
 from pathlib import Path
 
 from for_each import for_each
@@ -159,3 +161,32 @@ def test_every_test_lies_in_a_room(path):
 def test_no_test_imports_another(path):
     wrong = sorted(set(re.findall(r"(?m)^\s*(?:from|import) (test_\w+)", TESTS[path])))  # parsing takes seconds
     assert wrong == [], f"tests/{path} imports {wrong}: what they share belongs into tests/lib"
+
+
+SAID = re.compile(r"\b(nobody|somebody|whoever|whatever|those (?:that|which|who))\b", re.IGNORECASE)
+BEGINS = re.compile(r"(Of|What|How|Why|Whether|Who|Where|When|In the name of)\b")
+NOT_YET = {
+    *(f"scripts/dev/{name}.py" for name in ("churn", "hostile", "isolation", "release")),
+    "scripts/gpu_check.py",
+    *(f"tests/unit/{name}.py" for name in ("engines/test_onnx_settings", "live/test_request", "live/test_startup")),
+    *(f"tests/unit/sched/plan/test_{name}.py" for name in ("kept", "unequal")),
+    "tests/unit/sched/published/orloj/test_policies.py",
+}
+"""Their sentences are still to be rewritten."""
+
+SENTENCES = {**SCRIPTS, **{f"tests/{path}": text for path, text in TESTS.items()}}
+
+
+@for_each(lambda: sorted(path for path in SENTENCES if path not in NOT_YET))
+def test_sentences_name_their_noun(path):
+    """A docstring begins with its noun or verb, and says which client, request or model it means; so does a comment."""
+    text = SENTENCES[path]
+    strings = [node.value for node in ast.walk(tree_of(text)) if isinstance(node, ast.Expr)]
+    docstrings = [
+        (node.lineno, node.value) for node in strings if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    ]
+    wrong = [line for line, said in docstrings if BEGINS.match(said) or SAID.search(" ".join(said.split()))]
+    if SAID.search(text):
+        tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+        wrong += [token.start[0] for token in tokens if token.type == tokenize.COMMENT and SAID.search(token.string)]
+    assert wrong == [], f"{path}: name the noun in the sentences of lines {sorted(wrong)}"

@@ -62,7 +62,7 @@ def runs(target: str, file: str) -> bool:
 
 
 def installed(target: str) -> Set[str]:
-    """The packages that the target's environment asks for."""
+    """The packages that the target's environment needs."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras: Dict[str, List[str]] = {"": project["dependencies"], **project["optional-dependencies"]}
     wanted = [

@@ -116,11 +116,15 @@ class Link:
         return [int(self.socket.getsockopt(zmq.FD)), self.monitor_fileno]
 
     def send(self, frames: Sequence[Any]) -> None:
-        """Queue one message. Buffers that are no ``bytes`` are not copied: they must not change until the reply."""
+        """Queue one message. Buffers that are no ``bytes`` are not copied: they must not change until the reply. Where
+        libzmq has no queue for it any more, because the handshake failed, the link is lost."""
         send = self.socket.send
         last = len(frames) - 1
-        for index, frame in enumerate(frames):
-            send(frame, _MORE if index < last else _NOBLOCK, type(frame) is bytes)
+        try:
+            for index, frame in enumerate(frames):
+                send(frame, _MORE if index < last else _NOBLOCK, type(frame) is bytes)
+        except zmq.Again:
+            self._lose()
 
     def check_size(self, frames: Sequence[Any]) -> int:
         """The number of bytes of a message. Raises :class:`TooLarge` for one that the server would refuse unread."""
@@ -259,13 +263,16 @@ class Link:
             if kind == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 self._connected = True
                 self._heard_ns = self._clock_ns()
-            elif self._connected:
-                self.lost = "it closed the connection"
             else:
-                self.lost = (
-                    "the handshake failed; a server with CURVE keys needs server_key = its public key, one "
-                    "without needs none; one with a list of clients needs client_key, too"
-                )
+                self._lose()
+
+    def _lose(self) -> None:
+        self.lost = self.lost or (
+            "it closed the connection"
+            if self._connected
+            else "the handshake failed; a server with CURVE keys needs server_key = its public key, one "
+            "without needs none; one with a list of clients needs client_key, too"
+        )
 
     def close(self, goodbye: bool = False) -> None:
         """Give the socket back; with ``goodbye`` the server is told. Idempotent."""

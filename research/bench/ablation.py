@@ -1,4 +1,4 @@
-"""What each mechanism of the scheduler is worth: it is switched off, and the same worlds are simulated again.
+"""The value of each mechanism of the scheduler: it is switched off, and the same worlds are simulated again.
 
     python research/bench/ablation.py [--only KIND] [--without MECHANISM] [--worlds N] [--rounds N] [--processes N]
                                      [--dev] [--keep FILE] [--json FILE]
@@ -13,7 +13,7 @@ such runs are not repeated, and count 0. What has no kind with half a point does
 (``docs/research/ablation.md``).
 
 ``--keep`` appends each run to a file and goes on from what the file has. Mechanisms are switched off by replacing
-methods and constants, so the interpreted core runs, whatever was compiled.
+methods and constants, so the interpreted core runs.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Job(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What came of it: percent of the value by round, which mechanisms acted, and the seconds that it took."""
+    """The result of a run: percent of the value by round, which mechanisms acted, and the seconds that it took."""
 
     percent: Sequence[float]
     acted: Sequence[str]
@@ -148,7 +148,7 @@ def show(table: Table, kinds: Sequence[str]) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = arguments(__doc__)
-    parser.add_argument("--dev", action="store_true", help="worlds to develop on, not those that are reported")
+    parser.add_argument("--dev", action="store_true", help="worlds to develop on, not the reported ones")
     parser.add_argument("--only", metavar="KIND", action="append", choices=KINDS, help=", ".join(KINDS))
     names = [mechanism.name for mechanism in MECHANISMS]
     parser.add_argument("--without", metavar="MECHANISM", action="append", choices=names, help=", ".join(names))

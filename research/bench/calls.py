@@ -1,4 +1,4 @@
-"""How many Python-level calls a request costs on the loop's thread: the scheduler alone, and a lone request, live.
+"""Python-level calls of a request on the loop's thread: the scheduler alone, and a lone request, live.
 
     python research/bench/calls.py [--quick] [--json FILE]
 
@@ -60,7 +60,7 @@ PENDING_SLO_NS = 1_000_000 * NS_PER_MS
 """Far enough away that none of them is dropped."""
 
 PIECES = (4, 20)
-"""Of a short and of a long answer: their difference tells what a piece costs."""
+"""The lengths of a short and of a long answer: their difference tells what a piece costs."""
 
 LOOP_THREAD = "edgeserve-loop"
 PACKAGE = os.path.dirname(os.path.abspath(edgeserve.__file__)) + os.sep
@@ -195,7 +195,7 @@ class LoopCalls:
             self._by_file[path] = self._by_file.get(path, 0) + 1
 
     def take(self) -> Dict[str, int]:
-        """What was counted since the last time: by part, ``all`` together, and ``files`` of the package."""
+        """The counts since the last call: by part, ``all`` together, and ``files`` of the package."""
         taken, self._by_file = self._by_file, {}
         found = dict.fromkeys(("scheduler", "live", "bus", "<generated>"), 0)
         for path, count in taken.items():
@@ -249,7 +249,7 @@ def live_calls(repetitions: int) -> Dict[str, Dict[str, float]]:
 
 
 def _measure_apps(client: edgeserve.Client, calls: LoopCalls, repetitions: int) -> Dict[str, Dict[str, float]]:
-    """What an ensemble costs, a piece of an answer, and all of an answer but its pieces."""
+    """The costs of an ensemble, of a piece of an answer, and of an answer without its pieces."""
     ensemble = _measure(lambda: client.infer("ensemble", {}), calls, repetitions)
     few, many = (_measure(lambda count=count: _read(client, count), calls, repetitions) for count in PIECES)
     piece = {part: (many[part] - few[part]) / (PIECES[1] - PIECES[0]) for part in few if part != "files"}

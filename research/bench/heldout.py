@@ -14,8 +14,8 @@ The mixes (``research/common/heldout_mixes.py``) have shapes of their own with e
 same arrivals, and serve all apps of a mix, with default options; ``plan`` is what apps get that name no policy.
 
 * *value*: a request in time counts its app's mean lane time in full batches times its value, the same for every request
-  of an app, whatever its own size; an ensemble's answer as much less as the models that took part agree less often
-  with all of them. In percent of what was asked for.
+  of an app, of any size; an ensemble's answer as much less as the models that took part agree less often with all of
+  them. In percent of the requested value.
 * *critical*: percent in time of the critical app that has least, mean and worst seed.
 * *regained*: of the value that the policy of ``--than`` loses (``edf``), the part that is not lost.
 * *least*: the least percent in time of an app that is like others: not critical, and of value 1.
@@ -79,8 +79,8 @@ class Job(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What came of it: percent of the value, in time by app in percent, which apps are critical and which like others,
-    requests, launches and their digest, and microseconds of the scheduler per request."""
+    """The result of a run: percent of the value, in time by app in percent, which apps are critical and which like
+    others, requests, launches and their digest, and microseconds of the scheduler per request."""
 
     mix: str
     load: float
@@ -111,7 +111,7 @@ class Charged(Timed):
         self._told_s = 0.0
 
     def thought_ns(self) -> int:
-        """What the last step took."""
+        """The time of the last step."""
         took_s, self._told_s = self.took_s - self._told_s, self.took_s
         return round(took_s * self._factor * 1e9)
 
@@ -196,7 +196,7 @@ def run_job(job: Job) -> Found:
 
 
 def value_percent(mix: Mix, ended: Sequence[Any], took: Took, from_ns: int) -> float:
-    """Value in time over value asked for, of the requests that came from a time on."""
+    """Value in time over requested value, of the requests that came from a time on."""
     worth = {name: mix.needs_ms[name] * app.value for name, app in mix.scenario.config.apps.items()}
     brought = asked = 0.0
     for item in ended:

@@ -3,9 +3,9 @@
     python research/bench/mix.py [--only MIX] [--loads 0.7,1,1.3] [--first N] [--seeds N] [--ways "plan;edf"]
                                 [--without MECHANISM] [--keep FILE] [--json FILE]
 
-All ways serve the same arrivals. ``plan`` is what the files ask for, the default. The others: ``edf`` for all
-apps, ``fifo``, one fixed order of all apps (class, then shortest deadline), fair slices of the lane's time, ``plan``
-without values, and a lane that is divided for good, each part with ``edf``.
+All ways serve the same arrivals. ``plan`` is the policy of the files, the default. The others: ``edf`` for all apps,
+``fifo``, one fixed order of all apps (class, then shortest deadline), fair slices of the lane's time, ``plan`` without
+values, and a lane that is divided for good, each part with ``edf``.
 
 A request is worth its app's mean lane time in full batches times its value, if it is in time; an ensemble's answer is
 worth as much less as the models that took part agree less often with all of them. ``bound`` is what no scheduler can
@@ -58,7 +58,7 @@ WAYS: Mapping[str, str] = {  # name -> kind of policy
 }
 CRITICAL_PERCENT = {0.7: 99.5, 1.0: 99.5, 1.3: 99.0}
 REGAINED = 2 / 3
-"""Of the value that ``edf`` for all loses, ``plan`` is to regain so much,"""
+"""The share that ``plan`` regains at least of the value that ``edf`` for all loses,"""
 
 LOST = 0.5
 """where it loses more than so many points."""
@@ -82,8 +82,9 @@ class Job(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What came of it: percent of the value offered, in time by class and by app in percent, the longest time without
-    an answer in time of any app in seconds, which app that was, the bound in percent, and how long the run took."""
+    """The result of a run: percent of the value offered, in time by class and by app in percent, the longest time
+    without an answer in time of any app in seconds, which app that was, the bound in percent, and how long the run
+    took."""
 
     mix: str
     load: float
@@ -252,8 +253,8 @@ def most_work(rows: Sequence[Tuple[int, int, float]]) -> float:
 
 
 def pieces(scenario: Scenario, name: str, need_ms: float) -> List[Tuple[float, float]]:
-    """What parts of a mean request are worth, as parts of the whole, and their lane time: one, but for ensembles, whose
-    models bring ever less for each bin of difficulty."""
+    """The values of the parts of a mean request, as shares of the whole, and their lane time: one, but for ensembles,
+    whose models bring ever less for each bin of difficulty."""
     profile = scenario.config.apps[name].ensemble_profile
     if profile is None:
         return [(1.0, need_ms)]
@@ -304,7 +305,7 @@ def rows_of(found: Sequence[Found]) -> List[Dict[str, Any]]:
 
 
 def behind(found: Sequence[Found], mix: str, load: float) -> float:
-    """How far ``plan`` is behind the best of the other policies on its worst seed, in points."""
+    """The points by which ``plan`` is behind the best other policy on its worst seed."""
     each: Dict[int, Dict[str, float]] = {}
     for item in found:
         if (item.mix, item.load) == (mix, load) and item.way not in VARIANTS:

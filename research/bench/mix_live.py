@@ -59,7 +59,7 @@ def asked(scenario: Scenario, seconds: float, seed: int) -> List[Request]:
 
 
 def inputs_of(request: Request, lengths: Mapping[str, str], draw: random.Random) -> Dict[str, Any]:
-    """A synthetic language model makes as many steps as it is told."""
+    """A synthetic language model makes a given number of steps."""
     hint = lengths.get(request.app)
     if hint is None or not request.hints:
         return {"x": "item"}
@@ -69,7 +69,7 @@ def inputs_of(request: Request, lengths: Mapping[str, str], draw: random.Random)
 def play(
     endpoint: str, requests: Sequence[Request], lengths: Mapping[str, str], server: psutil.Process
 ) -> Tuple[Counter[str], List[Tuple[float, float]]]:
-    """Ask for each at its time; outcomes, and memory in MB every five seconds."""
+    """Request each at its time; outcomes, and memory in MB every five seconds."""
     draw = random.Random("live/steps")
     outcomes: Counter[str] = collections.Counter()
     pending: Deque[Future[Any]] = collections.deque()
@@ -98,7 +98,7 @@ def play(
 
 
 def outcome_of(future: Future[Any]) -> str:
-    """How a request ended; ``nothing`` where no answer came."""
+    """The outcome of a request; ``nothing`` where no answer came."""
     try:
         future.result(timeout=120.0)
         return "completed"

@@ -1,4 +1,4 @@
-"""What the device's monitor costs: its share of one core at one and at ten readings a second, and each source's cost.
+"""Costs of the device's monitor: its share of one core at one and at ten readings a second, and each source's cost.
 
     python research/bench/monitor.py [--seconds 20] [--root DIR] [--json FILE]
 

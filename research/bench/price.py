@@ -1,17 +1,17 @@
-"""What this tree costs beside an earlier commit, in interleaved rounds: overload, decisions, a lone request, a process.
+"""Costs of this tree beside an earlier commit, in interleaved rounds: overload, decisions, a lone request, a process.
 
     python research/bench/price.py [--base REV] [--quick] [--only PART ...] [--json FILE]
 
 The package of the revision is laid into a temporary directory; both trees answer the same questions in each round, in
 alternating order, and ratios are within a round. *Overload*: a small network at 90, 120 and 150 % of what a thread
-written by hand serves that batches greedily (``common/bus_servers.py``, in the same round): goodput relative to
-that thread. The clients have one core, the server that is measured the other. *Decisions*: processor time of the
-scheduler per request at 1 to 10,000 waiting ones, by policy; also with the compiled core where this tree has one, in
-place or in ``.compiled`` (``make compiled-core``). Every arrival is a step of its own, with the ``wake_ns`` that the
-loop asks for. *Choice* is the step of ``plan`` that chooses a company among 64 waiting requests of unequal work. *Mix*
-is the time per request of eight apps on one lane, for which 200 requests wait. *Lone*: the mean time of an echo over
-the bus, one after the other. *Process*: memory and idle CPU of a runtime with a synthetic model that has served one
-request, and the time of ``import edgeserve``.
+written by hand serves that batches greedily (``common/bus_servers.py``, in the same round): goodput relative to that
+thread. The clients have one core, the server that is measured the other. *Decisions*: processor time of the scheduler
+per request at 1 to 10,000 waiting ones, by policy; also with the compiled core where this tree has one, in place or in
+``.compiled`` (``make compiled-core``). Every arrival is a step of its own, with the ``wake_ns`` that the loop reads.
+*Choice* is the step of ``plan`` that chooses a company among 64 waiting requests of unequal work. *Mix* is the time per
+request of eight apps on one lane, for which 200 requests wait. *Lone*: the mean time of an echo over the bus, one after
+the other. *Process*: memory and idle CPU of a runtime with a synthetic model that has served one request, and the time
+of ``import edgeserve``.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ POLICIES = (
     "pard",
     "pard+",
 )
-"""Those that serve plain models."""
+"""The policies that serve plain models."""
 
 SHARES = {share: least for share, least in bus.GOODPUT_MIN.items() if share >= 0.9}
-"""Share of the thread's capacity -> goodput relative to the thread that is asked for."""
+"""Share of the thread's capacity -> the least goodput relative to the thread."""
 
 TO_BASE_MIN = 0.99
 """Goodput to the base's: two equal servers differ by a point from round to round."""
@@ -62,7 +62,8 @@ SLO_TIMES = 5  # what the thread takes for a lone request
 LENGTHS = (1, 10, 100, 1_000, 10_000)
 DECISION_US_MAX = {"interpreted": 25.0, "compiled": 12.0}  # at 100 pending
 GROWTH_MAX = 2.0
-"""Of a decision from 100 to 10,000 pending. Constant but for the processor's caches, which hold no such queue."""
+"""The growth of a decision's time from 100 to 10,000 pending requests. Constant but for the processor's caches, which
+hold no such queue."""
 
 REQUESTS = 160  # of one measurement of a decision
 CHOICE_MS_MAX = 5.0
@@ -87,7 +88,7 @@ def tree_of(revision: str) -> Iterator[Path]:
 
 
 def compiled_tree() -> Path | None:
-    """Where this tree's package lies compiled for this Python: here, or in the copy that tests use."""
+    """The folder of this tree's package compiled for this Python: here, or in the copy that tests use."""
     library = f"{compiled.LIBRARY}{compiled.digest(str(ROOT / 'edgeserve'))}*{compiled.EXTENSION_SUFFIXES[0]}"
     return next((path for path in (ROOT, ROOT / ".compiled") if glob.glob(str(path / "edgeserve" / library))), None)
 
@@ -258,7 +259,7 @@ class Bench:
         return self.row(f"{policy}, {pending} pending: us a decision", known)
 
     def choice(self, asked: Mapping[str, Costs]) -> None:
-        """What ``plan`` takes to choose among requests of unequal work; of this tree alone."""
+        """The time of ``plan`` to choose among requests of unequal work; in this tree alone."""
         found = {
             name: [costs.ask(f"choice {index}") or 0.0 for index in range(self._count)]
             for name, costs in asked.items()

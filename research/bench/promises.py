@@ -1,4 +1,4 @@
-"""How often a deadline does that a refusal said would do: one in ten of those refused asks again with it, at once.
+"""The share of refusals whose named deadline is kept: one in ten of those refused asks again with it, at once.
 
     python research/bench/promises.py [--only KIND] [--worlds N] [--dev] [--throttled] [--json FILE]
 
@@ -62,13 +62,13 @@ WAYS: Mapping[str, Sequence[Any]] = {
 
 
 class Count:
-    """What became of the requests."""
+    """The counts of requests by outcome."""
 
     def __init__(self) -> None:
         self.again = self.kept = self.refused = self.unnumbered = self.others = self.in_time = 0
 
     def add(self, other: Count) -> None:
-        """Of another world."""
+        """Add the counts of another world."""
         for name in vars(self):
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
@@ -151,7 +151,7 @@ def count(name: str, way: str, is_throttled: bool = False) -> Count:
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = arguments(__doc__)
-    parser.add_argument("--dev", action="store_true", help="worlds to develop on, not those that are reported")
+    parser.add_argument("--dev", action="store_true", help="worlds to develop on, not the reported ones")
     parser.add_argument("--throttled", action="store_true", help="while the devices are slowed down")
     parser.add_argument("--only", metavar="KIND", action="append", choices=KINDS, help=", ".join(KINDS))
     parser.add_argument("--worlds", type=int, default=4, metavar="N", help="worlds per kind (default %(default)s)")

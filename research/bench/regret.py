@@ -1,4 +1,4 @@
-"""How much a policy costs that is not the best one: drawn worlds, every policy on the same arrivals, in virtual time.
+"""The regret of each policy against the best one: drawn worlds, every policy on the same arrivals, in virtual time.
 
     python research/bench/regret.py [--dev] [--only KIND] [--worlds N] [--policies edf,fifo,...] [--processes N]
                                    [--rounds N] [--json FILE]
@@ -71,7 +71,7 @@ class Job(NamedTuple):
 
 
 class Share(NamedTuple):
-    """What came of it."""
+    """The result of a run."""
 
     world: str
     policy: str
@@ -257,7 +257,7 @@ def describe(row: Row) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = arguments(__doc__)
-    parser.add_argument("--dev", action="store_true", help="worlds to develop on, not those that are reported")
+    parser.add_argument("--dev", action="store_true", help="worlds to develop on, not the reported ones")
     parser.add_argument("--seed", help="worlds of another seed (default report; dev with --dev)")
     parser.add_argument(
         "--only",

@@ -3,12 +3,11 @@
     python research/bench/variants.py [--worlds camera,cameras,...] [--loads .5,.7,1,1.3,2] [--first N] [--seeds N]
                                      [--policies plan,largest,...] [--seconds S] [--quick] [--json FILE]
 
-Worlds (``research/common/variant_worlds.py``): a camera beside another app; two cameras that ask for different least
-qualities; bursts; a small variant that runs on a second lane, too; a variant that is slower and worse than another;
-three networks with four exits each. ``plan`` chooses. ``largest`` and ``smallest`` serve that variant alone, under
-``plan`` as well; so do ``largest_edf`` and ``smallest_edf`` under ``edf``. ``edgeserving`` is the rule of the paper
-(arXiv 2605.05527), ``edgeserving_code`` and ``edgeserving_sum`` are two of its public code
-(``research/common/edgeserving.py``).
+Worlds (``research/common/variant_worlds.py``): a camera beside another app; two cameras with different least qualities;
+bursts; a small variant that runs on a second lane, too; a variant that is slower and worse than another; three networks
+with four exits each. ``plan`` chooses. ``largest`` and ``smallest`` serve that variant alone, under ``plan`` as well;
+so do ``largest_edf`` and ``smallest_edf`` under ``edf``. ``edgeserving`` is the rule of the paper (arXiv 2605.05527),
+``edgeserving_code`` and ``edgeserving_sum`` are two of its public code (``research/common/edgeserving.py``).
 
 *value*: percent of what all requests are worth if each gets the best answer in time; an answer in time counts with its
 quality. Every policy meets the same arrivals.

@@ -1,4 +1,4 @@
-"""How each mechanism of the scheduler is switched off, for ``research/bench/ablation.py``.
+"""Switches that turn off each mechanism of the scheduler, for ``research/bench/ablation.py``.
 
 A mechanism is off when its methods answer what a scheduler without it would: no request is waited for, nothing is
 learnt, no probe fits; or when a constant has the value at which it does nothing. A new mechanism gets its row here.
@@ -114,13 +114,13 @@ def says(answer: Any) -> Callable[..., Any]:
 
 
 def most_urgent(queues: Sequence[JobQueue], room: int, size: int, ends_ns: int, step_ns: int, lane: str) -> List[Job]:
-    """The first jobs of a model that are in time, whatever they are worth."""
+    """The first jobs of a model that are in time, of any worth."""
     rows = sorted([row for queue in queues for row in queue.rows if row[0] >= ends_ns])
     return [row[2] for row in rows if row[2].lane in ("", lane)][:room]
 
 
 def largest_index(candidates: Sequence[Candidate], gap_ns: int) -> Candidate:
-    """The candidate of the largest index, whatever it makes late."""
+    """The candidate of the largest index, also if it makes others late."""
     return max(candidates, key=choose._index)
 
 
@@ -228,7 +228,9 @@ MECHANISMS: Tuple[Mechanism, ...] = (
         "edf: values of a model's jobs", "policies/common/model_queues.py", (Part(batches, "worthiest", most_urgent),)
     ),
     Mechanism(
-        "edf: batches that give nobody up", "policies/common/batches.py", (Part(batches, "_rate_of_all", says(0.0)),)
+        "edf: batches that give nobody up",
+        "policies/common/batches.py",
+        (Part(batches, "_rate_of_all", says(0.0)),),
     ),
     Mechanism("edf: steps to come", "policies/common/batches.py", (Part(batches, "steps_more_ns", says(0)),)),
     Mechanism(

@@ -1,7 +1,7 @@
 """Load for ``research/bench/bus.py``: one thread, one DEALER socket, messages of EdgeServe's protocol made beforehand.
 
-A closed loop keeps a number of requests in flight; an open loop sends at drawn times whatever happens. Replies are
-read just far enough to know which request they answer and whether it was served.
+A closed loop keeps a number of requests in flight; an open loop sends at drawn times in any case. Replies are read just
+far enough to know which request they answer and whether it was served.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ VIOLATIONS = 0.05
 """The public code's target: so many violations for each request."""
 
 UTILITY = 9.0
-"""What the best exit adds to the score of :class:`EdgeServingSum` for each request: .8 times about 11 in the code,
+"""The share of the best exit in the score of :class:`EdgeServingSum` for each request: .8 times about 11 in the code,
 where the first exit has next to nothing."""
 
 VIRTUAL_MAX = 1000.0
@@ -165,7 +165,7 @@ class EdgeServingCode(EdgeServing):
         return best
 
     def score(self, app: App, model: str, backlog: int, batch: Sequence[Job], takes_ms: float, now_ns: int) -> float:
-        """What speaks for a batch."""
+        """The score of a batch."""
         return backlog * len(batch) * app.nodes[0].qualities.get(model, 1.0) / takes_ms
 
 

@@ -59,7 +59,7 @@ class Drawn(NamedTuple):
 
 
 def world_of(name: str) -> World:
-    """The world of a name, of whatever kind."""
+    """The world of a name, of any kind."""
     return draw(name).world if name.split("/")[1] == KIND else worlds.draw_world(name)
 
 
@@ -89,7 +89,7 @@ def draw_rows(seed: str, count: int, fast: float) -> Rows:
 
 
 def told_rows(rows: Rows, fit: str) -> Rows:
-    """What was fitted."""
+    """The fitted profile."""
     if fit == "fit of other difficulties":
         return rows[::-1]
     if fit == "right fit":
@@ -327,8 +327,8 @@ def bit_of(node: str) -> int:
 
 
 class Took:
-    """Which models each answer was made of, whatever the policy says of it: those that had ended when its join began.
-    ``bit_of`` says which bit of a subset a node is."""
+    """The models of each answer, independent of the policy: the ones that had ended when its join began. ``bit_of``
+    says which bit of a subset a node is."""
 
     def __init__(self, bit_of: Callable[[str], int] = bit_of) -> None:
         self._bit_of = bit_of
@@ -349,8 +349,8 @@ class Took:
 
 
 def value_percent(ended: Sequence[Any], took: Took, truths: Mapping[str, Truth]) -> float:
-    """Value in time over value offered. Requests of one app count alike, whatever work they are, but for the agreement
-    of an ensemble's answer (``truths``)."""
+    """Value in time over value offered. Requests of one app count alike, with any work, but for the agreement of an
+    ensemble's answer (``truths``)."""
     offered: Dict[str, List[float]] = {}
     brought: Dict[str, float] = {}
     for item in ended:

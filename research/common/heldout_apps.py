@@ -1,4 +1,4 @@
-"""What mixes and worlds of ``research/bench/heldout.py`` are drawn from: models, apps of each kind, and who asks them.
+"""The parts of the mixes and worlds of ``research/bench/heldout.py``: models, apps of each kind, and who asks them.
 
 Load 1 keeps the lane in use all the time when every batch is full; the load only scales the rates. A request *needs*
 its app's mean lane time in full batches. No app names a policy, and nothing here knows one. What is not declared stands
@@ -20,7 +20,7 @@ SECONDS = 25.0
 WARMUP = "1s"
 LENGTH, STEPS = "length", "answer_tokens"
 STATES_MB = 20
-"""What the states of all sequences of a language model need, beside its weights."""
+"""The memory for the states of all sequences of a language model, beside its weights."""
 
 UNKNOWN, WRONG = 0.2, 1.25
 """So many models are believed to take up to so many times too much or too little."""
@@ -88,7 +88,7 @@ class Draft:
         self.add_model(name, {1: time_ms}, HOST)
 
     def time_ms(self, model: str, size: int = 1) -> float:
-        """What a batch of a model takes."""
+        """The time of a batch of a model."""
         return float(self.table["truth"][model]["times"][str(size)][:-2])
 
     def item_ms(self, model: str) -> float:
@@ -104,7 +104,7 @@ class Draft:
         self.arrivals[name] = self.bursts()
 
     def bursts(self) -> Dict[str, Any]:
-        """Poisson arrivals, or a rate that varies, or phases in which nobody asks."""
+        """Poisson arrivals, or a rate that varies, or phases without requests."""
         kind = self.draw.choice(("poisson", "poisson", "gamma", "onoff"))
         if kind == "gamma":
             return {"kind": kind, "cv": self.draw.uniform(0.4, 0.8), "window": self.draw.choice(("500ms", "1s"))}
@@ -245,8 +245,8 @@ def chain(
 
 
 def fan(draft: Draft, name: str, item_ms: float, slo: float, part: float, parts: Mapping[int, float]) -> None:
-    """A model that cuts its input into parts, of which nobody knows the number, one that takes the parts, and a
-    function on the host that gathers them."""
+    """A model that cuts its input into parts of unknown number, one that takes the parts, and a function on the host
+    that gathers them."""
     cut, piece, gather = f"{name}cut", f"{name}part", f"{name}gather"
     draft.model(cut, item_ms * draft.draw.uniform(0.5, 1.5))
     draft.table["truth"][cut]["parts"] = {str(count): share for count, share in parts.items()}
@@ -294,7 +294,7 @@ def scarce_memory(draft: Draft, memories_mb: Mapping[str, int], rare: Sequence[s
 
 
 def draw_parts(draw: random.Random) -> Dict[int, float]:
-    """How many parts an input has: any number up to some, or few as a rule and many at times."""
+    """The number of parts of an input: any number up to some, or few as a rule and many at times."""
     if draw.random() < 0.5:
         high = draw.choice((4, 6, 8))
         return dict.fromkeys(range(high + 1), 1.0 / (high + 1))

@@ -1,9 +1,9 @@
 """Mixes that ``research/bench/heldout.py`` draws by seed: apps of many kinds on one lane, new shapes with each seed.
 
 ``home``: a wake word, streams of sound, intents of declared length, a reader (an ensemble or a chain), a language model
-whose answers are of a length that nobody declares, and an index. ``robot``: cameras, a language model, a map, a rarely
-asked model and a critical loop, with too little memory for all models. ``workstation``: two models of unequal inputs
-(one declared, one not), a fan-out of unknown size, a language model, a critical chain and an ensemble with a vote.
+whose answers have no declared length, and an index. ``robot``: cameras, a language model, a map, a rarely asked model
+and a critical loop, with too little memory for all models. ``workstation``: two models of unequal inputs (one declared,
+one not), a fan-out of unknown size, a language model, a critical chain and an ensemble with a vote.
 
 Times, SLOs, rates, batch sizes, burstiness and values are drawn from the seed; the load only scales the rates. Load 1
 keeps the lane in use all the time when every batch is full. A request *needs* its app's mean lane time in full batches.
@@ -62,7 +62,7 @@ def home(draft: Draft) -> None:
 
 
 def robot(draft: Draft) -> None:
-    """A robot's board. The device holds all models but one of those that are rarely asked."""
+    """A robot's board. The device holds all models but one of the rarely requested ones."""
     draw = draft.draw
     plain(
         draft,

@@ -47,7 +47,7 @@ def dynamic_told(draft: Draft) -> None:
 
 
 def dynamic_untold(draft: Draft) -> None:
-    """Nobody declares a length."""
+    """No request declares a length."""
     dynamic(draft, False)
 
 

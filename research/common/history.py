@@ -69,7 +69,7 @@ class Past:
 
     @property
     def in_time(self) -> bool:
-        """Whether it was answered by the deadline that the scheduler had."""
+        """True if it was answered by the scheduler's deadline."""
         return (
             self.outcome == Outcome.COMPLETED
             and not self.cut
@@ -116,8 +116,8 @@ class RecordedHistory:
 
 
 def read_history(steps: Iterable[RecordedStep], sequences: Collection[str] = ()) -> RecordedHistory:
-    """The past of some steps. Requests that arrive after a drain was asked for are left out: it refused them.
-    ``sequences`` are the models whose jobs are sequences."""
+    """The past of some steps. Requests that arrive after a drain began are left out: it refused them. ``sequences`` are
+    the models whose jobs are sequences."""
     reader = _HistoryReader(sequences)
     for step in steps:
         reader.step(step)

@@ -37,9 +37,9 @@ class Lost(NamedTuple):
 
 
 class LeanWorld:
-    """Arrivals of one app, in order; ``changes`` are (when, lane, up). A lane that is told to go ends its batch.
+    """Arrivals of one app, in order; ``changes`` are (when, lane, up). A lane that is taken away ends its batch.
     ``costs_ns``: what a step takes, and each of its events. ``ends`` has the outcome of each request and when,
-    ``reasons`` counts those that were not answered, ``batches`` what ran."""
+    ``reasons`` counts the unanswered ones, ``batches`` what ran."""
 
     plays_out = False  # whether works that no request waits for run to their end
 
@@ -87,23 +87,23 @@ class LeanWorld:
         )
 
     def hints_of(self, request_id: int) -> Optional[Mapping[str, float]]:
-        """What a request declares: nothing here."""
+        """The hints that a request declares: none here."""
 
     def takes_ns(self, action: RunBatch) -> int:
-        """How long a batch takes; a world whose requests differ says more."""
+        """The time of a batch; a world whose requests differ says more."""
         return self._times_ns[action.model][action.size]
 
     def result_of(self, job: JobId) -> JobResult:
-        """What a job returns; a world whose graphs fan out or choose says more."""
+        """The result of a job; overridden by a world whose graphs fan out or choose."""
         return JobResult(job)
 
     def is_in_time(self, request_id: int) -> bool:
-        """Whether a request was answered by its deadline."""
+        """True if a request was answered by its deadline."""
         outcome, end_ns = self.ends[request_id]
         return outcome == Outcome.COMPLETED and end_ns <= self.arrivals_ns[request_id - 1] + self._slo_ns
 
     def lost(self) -> Lost:
-        """What was lost, when all requests have ended."""
+        """The percentage that was lost, when all requests have ended."""
         lost = [request_id for request_id in range(1, len(self.arrivals_ns) + 1) if not self.is_in_time(request_id)]
         wasted_ns = sum([self.spent_ns[request_id] for request_id in lost])
         return Lost(

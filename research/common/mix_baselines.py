@@ -1,4 +1,4 @@
-"""What ``research/bench/mix.py`` compares with: one order of all apps, fair slices of the lane, and a lane that is
+"""The baselines of ``research/bench/mix.py``: one order of all apps, fair slices of the lane, and a lane that is
 divided for good. Nothing serves by them. Importing this module adds the kinds ``mix_priority`` and ``mix_fair``."""
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class FixedPriority(Policy):
         self._waiting: Dict[int, Job] = {}
 
     def rank(self, job: Job) -> Tuple[float, ...]:
-        """Who goes first: the lowest."""
+        """The order of jobs: the lowest rank goes first."""
         app = job.request.app
         return CLASSES.index(app.priority_class), app.slo_ns, job.ready_ns, job.seq
 

@@ -2,7 +2,7 @@
 wait for their answers before they ask again, and the machine's own costs are charged.
 
 A world's name says all, as in ``worlds.py``: ``report/robot/3``. Times are drawn in milliseconds. ``load`` is the part
-of the lane's time that all apps ask for when they run in full batches.
+of the lane's time that all apps need when they run in full batches.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Draft:
         return item_ms
 
     def time_ms(self, model: str, size: int = 1) -> float:
-        """What a batch of a model takes."""
+        """The time of a batch of a model."""
         return float(self.table["truth"][model]["times"][str(size)][:-2])
 
     def app(self, name: str, slo_ms: float, need_ms: float, part: float = 1.0, **keys: Any) -> None:
@@ -166,7 +166,7 @@ def home(draft: Draft) -> None:
 
 
 def memory(draft: Draft) -> None:
-    """A hot pipeline beside models that are rarely asked for, and memory for a few of all."""
+    """A hot pipeline beside rarely requested models, and memory for a few of all."""
     _pipeline(draft, "hot", 6.0, 1.0, host=False)
     rare = [f"rare{index}" for index in range(draft.draw.randrange(2, 6))]
     for name in rare:

@@ -1,4 +1,4 @@
-"""What a clairvoyant could have served: oracles for pipelines of equal requests on one device.
+"""Clairvoyant optima: oracles for pipelines of equal requests on one device.
 
 Both know every arrival beforehand. Requests go in cohorts that run to the end; one of b takes ``cost_ns(b)``.
 """
@@ -72,7 +72,7 @@ def most_in_time(
 
 
 def _later(best: List[np.ndarray], at: Sequence[int], index: int, free: np.ndarray) -> np.ndarray:
-    """What is still served from request ``index`` on, for each time at which the device is free."""
+    """The number served from request ``index`` on, for each time at which the device is free."""
     if index >= len(at):
         return np.zeros(len(free), dtype=np.int32)
     return best[index][np.clip(free - at[index], 0, len(best[index]) - 1)]

@@ -67,7 +67,7 @@ def run_recorded(truth: RecordedTruth, config: Config, seed: Any) -> List[Counte
     """Serve the recorded requests under ``config``.
 
     Equal arguments give equal runs; arrivals do not depend on ``seed``, which draws durations and what was not
-    recorded. In time is what was answered by the deadline that the recorded scheduler was told.
+    recorded. In time is what was answered by the deadline in the recording.
     """
     history = truth.history
     inputs = build_inputs(truth.start)
@@ -238,12 +238,12 @@ class RecordedResults:
         return names[self._draw(job).randrange(len(names))]
 
     def fails(self, app: str, place: str, job: JobId) -> bool:
-        """Whether the job fails."""
+        """True if the job fails."""
         told = self._told(app, job)
         return told is not None and told.status == "failed"
 
     def is_sequence(self, app: str, node: str) -> bool:
-        """Whether jobs of the node are sequences, which say how many steps each made."""
+        """True if jobs of the node are sequences, which record their steps."""
         return self._nodes[app, node].model in self._sequences
 
     def tokens(self, app: str, job: JobId, hints: Mapping[str, float]) -> int:

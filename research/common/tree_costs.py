@@ -1,4 +1,4 @@
-"""What one tree costs: decisions by queue length, and a runtime that has nothing to do.
+"""Costs of one tree: decisions by queue length, and a runtime that has nothing to do.
 
     PYTHONPATH=TREE python research/common/tree_costs.py
 
@@ -47,7 +47,7 @@ def synthetic(count: int = 1) -> Dict[str, Any]:
 
 
 def wakes_ns(scheduler: Any) -> Any:
-    """When a scheduler wants to look again; a commit of before November 25 has a method."""
+    """The scheduler's next wake time; a commit of before November 25 has a method."""
     return scheduler.wake_ns if hasattr(scheduler, "wake_ns") else scheduler.wake_at()
 
 

@@ -12,7 +12,7 @@ from edgeserve.sim.scenario import Scenario, parse_scenario
 
 SIZES = (1, 2, 4, 8)
 FIXED = 0.4
-"""Of the time of one item: what a batch costs besides its items."""
+"""The cost of a batch besides its items, in times of one item."""
 
 Variant = Tuple[str, float, float]
 """Name, milliseconds of one item alone, quality; of a model the best comes first."""
@@ -106,13 +106,13 @@ def share_ms(alone_ms: float) -> float:
 
 
 def worth_ms(app: Asks) -> float:
-    """What a request in time is worth, with the best answer."""
+    """The value of a request in time, with the best answer."""
     return share_ms(app.variants[0][1]) * app.value
 
 
 def scenario_of(world: VariantWorld, load: float, seconds: float, serves: str = "variants") -> Scenario:
     """The scenario of a world under ``plan``. ``serves``: all "variants", or of each app the "largest" or the
-    "smallest" of those that are of use to it, alone; its requests are worth then what its answers are."""
+    "smallest" useful one alone, whose answers then set the value of its requests."""
     table: Dict[str, Any] = {
         "lane": {name: {} for name in world.lanes},
         "model": {},
@@ -147,5 +147,5 @@ def scenario_of(world: VariantWorld, load: float, seconds: float, serves: str = 
 
 
 def fastest(app: Asks) -> Variant:
-    """Of the variants that are of use to an app the one that takes least time."""
+    """The fastest variant that is of use to an app."""
     return min([variant for variant in app.variants if variant[2] >= app.least], key=lambda variant: variant[1])

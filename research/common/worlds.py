@@ -1,11 +1,11 @@
-"""Worlds that ``bench/regret.py`` draws: apps, models, lanes, arrivals, and what the scheduler is told of them.
+"""Worlds that ``bench/regret.py`` draws: apps, models, lanes, arrivals, and the scheduler's knowledge of them.
 
 A world's name says all: ``report/local/3`` is the fourth world of kind ``local`` of the seed ``report``, and is the
 same whenever it is drawn. Nothing here knows a policy.
 
 Load 1 is the rate that keeps the busiest lane in use when every model runs the largest batches with which a request's
 whole path takes half of its SLO; apps that share a lane take shares of it. Times are drawn without a unit and scaled so
-that some 25 to 80 requests a second come, whatever the world: a run then costs about a second, and says as much.
+that some 25 to 80 requests a second come in any world: a run then costs about a second, and says as much.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LENGTH = "length"
 """The hint that the time of an unequal model depends on."""
 
 Lengths = Tuple[Tuple[float, float], ...]
-"""What inputs are multiples of the mean one, each with its share."""
+"""The sizes of inputs in multiples of the mean one, each with its share."""
 Measured = Dict[Tuple[str, str], Dict[int, List[int]]]
 
 
@@ -256,7 +256,7 @@ def camera(draft: Draft) -> None:
 
 
 def steps(draft: Draft) -> None:
-    """A model of many steps, whose number is told or not, at times beside frames."""
+    """A model of many steps, of known number or not, at times beside frames."""
     model = draw_model(draft.draw, "m", draft.lanes, 0.3)
     low, high = draft.draw.choice(((20, 20), (5, 40), (10, 30)))
     told = low == high
@@ -569,8 +569,8 @@ def scenario_table(
 def what_is_known(
     draft: Draft, unit_ms: float, known: str, noise: float, table: Dict[str, Any]
 ) -> Tuple[Tuple[Profile, ...], Measured]:
-    """What the scheduler is told of the models' times: a profile, with the apps' times alone where inputs differ; a few
-    runs at start, of an input that nobody chose; or what the user believes, up to 1.6 times too much or too little."""
+    """The scheduler's knowledge of the models' times: a profile, with the apps' times alone where inputs differ; a few
+    runs at start, of an arbitrary input; or what the user believes, up to 1.6 times too much or too little."""
     draw, profiles, measured = draft.draw, [], {}
 
     def runs(model: Model, size: int, length: float, count: int) -> List[int]:

@@ -1,6 +1,6 @@
-"""Draw ``docs/research/mixes.md``: the mixes under what their files ask for and under simple rules, as stored.
+"""Draw ``docs/research/mixes.md``: the mixes under the policies of their files and under simple rules, as stored.
 
-The first way of a run is what the files ask for: ``plan``, or ``auto`` in runs of before it."""
+The first way of a run is the policy of the files: ``plan``, or ``auto`` in runs of before it."""
 
 from __future__ import annotations
 
@@ -58,7 +58,8 @@ def _table(
 
 
 def _regained(by_key: Mapping[Tuple[str, float, str], Row], ours: str) -> str:
-    """What the first way regains of the value that a rule for all apps loses to the bound, and its longest gap."""
+    """The share that the first way regains of the value that a rule for all apps loses to the bound, and its longest
+    gap."""
     lines = [
         "| mix | load | regained of what edf loses | longest gap of any app |",
         "| --- | ---: | ---: | ---: |",

@@ -33,7 +33,7 @@ DELAY_MS = 10_000.0
 
 
 def lengths() -> Lengths:
-    """What 1,500 requests of each class teach."""
+    """Distributions learnt from 1,500 requests of each class."""
     draw = random.Random("draw_orloj")
     windows: Dict[str, LengthWindow] = {}
     for name, (mean, deviation) in CLASSES.items():

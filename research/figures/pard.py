@@ -66,7 +66,7 @@ class Watched(LeanWorld):
 
 
 def timeline(title: str, policy: Mapping[str, Any], arrivals_ns: Sequence[int], last: bool) -> plots.Panel:
-    """What the lanes did under one policy."""
+    """The work of the lanes under one policy."""
     table = {
         "lane": {name: {"hang": "600s"} for name in MODULES_MS},
         "policy": {"p": dict(policy)},

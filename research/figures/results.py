@@ -99,7 +99,7 @@ SERVED = "b48585bf"
 
 PICTURE = os.path.join(RESULTS, "overview.svg")
 DOUBLINGS_MAX = 2.0
-"""How far from its bound a check is drawn at most, in doublings."""
+"""The largest drawn distance of a check from its bound, in doublings."""
 
 COLOURS = {True: "#1f77c9", False: "#c02a55"}
 ROW, LABEL, WIDE = 15, 500, 900
@@ -182,8 +182,8 @@ def overview(results: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def doublings(value: Any, bound: str) -> Optional[float]:
-    """How far beyond a bound a value is, in doublings; in a band (``1 to 2``) beyond the nearer end, or the one it has
-    left. None for what is no number from 0 beside one."""
+    """The distance of a value beyond a bound, in doublings; in a band (``1 to 2``) beyond the nearer end, or the one it
+    has left. None for what is no number from 0 beside one."""
     low, to, high = bound.partition(" to ")
     if to:
         ends = [doublings(value, f">= {low}"), doublings(value, f"<= {high}")]
@@ -226,7 +226,7 @@ def table(checks: Sequence[Mapping[str, Any]]) -> List[str]:
 
 
 def judged(check: Mapping[str, Any]) -> str:
-    """Whether a check holds, and what is known of one that does not."""
+    """True if a check holds, with the known reason of one that does not."""
     if check["holds"]:
         return "holds"
     return f"**falls short**, as known: {cell(check['known'])}" if check.get("known") else "**falls short**"

@@ -136,7 +136,7 @@ def policies(results: Mapping[str, Any]) -> List[str]:
 
 
 def forced(results: Mapping[str, Any]) -> List[str]:
-    """What answers take where nothing is refused."""
+    """The time of answers where nothing is refused."""
     rows = []
     for key, row in results["forced"].items():
         took = [row["mean_ms"] / 1e3, row["p95_ms"] / 1e3, row["max_ms"] / 1e3]
@@ -193,7 +193,7 @@ def difficulty(results: Mapping[str, Any]) -> List[str]:
 
 
 def delta(results: Mapping[str, Any]) -> List[str]:
-    """What rounding rewards brings or costs, with the time of planning charged."""
+    """The gain or cost of rounded rewards, with the time of planning charged."""
     rows = [[key, *[_of(row) for row in rows]] for key, rows in results["delta"].items()]
     head = ["`delta`", "exact planner", "Algorithm 1 as printed", "without a bound on its cells"]
     return _table(head[: len(rows[0])], rows)  # an older run has no third planner
@@ -245,8 +245,8 @@ def varying(results: Mapping[str, Mapping[str, Mapping[str, float]]]) -> List[st
 
 
 def regret(rows: Sequence[Mapping[str, Any]]) -> List[str]:
-    """How far ours is ahead of the best simple rule in drawn worlds; where a fit is wrong, of the static choices,
-    as specified."""
+    """The lead of ours over the best simple rule in drawn worlds; where a fit is wrong, of the static choices, as
+    specified."""
     wrong = [row for row in rows if set(FITS[1:3]) & set(row["tags"])]
     table = []
     for title, some, rivals in (

@@ -1,1 +1,1 @@
-"""Scripts for those who change the scheduler."""
+"""Scripts for developers."""

@@ -121,8 +121,9 @@ PARTS: Dict[str, Tuple[str, ...]] = {
     "runtime and bus, live": ("tests/live/test_runtime.py", "tests/live/test_bus.py"),
     "conformance of policies": ("tests/conformance/test_policies.py",),
 }
-"""What is run: the name of a part and its tests. Not run: what fetches models, measures times, is marked ``worlds`` or
-gives a child process seconds to answer (``tests/unit/offload/``: 2 s), since an emulated Python starts slowly."""
+"""One part of the run: the name of a part and its tests. Not run: what fetches models, measures times, is marked
+``worlds`` or gives a child process seconds to answer (``tests/unit/offload/``: 2 s), since an emulated Python starts
+slowly."""
 
 PART_S_MAX = 5400.0
 TEST_S_MAX = 1200
@@ -139,7 +140,7 @@ def pytest_collection_modifyitems(config, items):
 
 
 class Tried(NamedTuple):
-    """How one part ended. ``skips`` are (test, reason); of each ``every`` tests one was run."""
+    """The result of one part. ``skips`` are (test, reason); of each ``every`` tests one was run."""
 
     part: str
     passed: int
@@ -422,7 +423,7 @@ def emulated(cache: Path, version: str, arguments: argparse.Namespace) -> Emulat
 
 
 def commit() -> str:
-    """What is tested: the checkout's commit, with a ``+`` where files differ from it."""
+    """The tested version: the checkout's commit, with a ``+`` where files differ from it."""
     head = subprocess.run(
         ["git", "rev-parse", "--short=12", "HEAD"], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False
     ).stdout.strip()
@@ -530,7 +531,7 @@ def tried(python: Emulated, part: str, cache: Path, seconds_max: float, every: i
 
 
 def counted(result: Path) -> Tuple[int, List[str], List[Tuple[str, str]]]:
-    """How many tests passed, which failed, which were skipped and why, of pytest's XML."""
+    """Read pytest's XML: the number of tests that passed, the failed ones, the skipped ones with reasons."""
     passed, failed, skips = 0, [], []
     for case in ElementTree.parse(result).getroot().iter("testcase"):
         name = f"{case.get('classname')}::{case.get('name')}"

@@ -117,7 +117,7 @@ app = "frames"
 timeout_ms = 2000.0
 listen = "FRIGATE"
 """
-"""What the server has besides where it is asked over its fronts."""
+"""The server's settings where its fronts are attacked."""
 
 MQTT = """
 [front.mqtt]
@@ -164,7 +164,7 @@ class Server:
                 time.sleep(0.1)
 
     def _is_there(self, name: str, place: str) -> bool:
-        """Whether clients of a front can come; that for MQTT connects itself."""
+        """True if a front accepts clients; that for MQTT connects itself."""
         if name == "mqtt":
             return "as edgeserve/house" in (self.folder / "log").read_text(encoding="utf-8")
         return listens(place.rpartition("/")[2])
@@ -186,7 +186,7 @@ class Server:
         return tables
 
     def memory_mib(self) -> Dict[str, float]:
-        """What the server and its fronts have."""
+        """The memory and files of the server and its fronts."""
         server = psutil.Process(self.process.pid)
         found = {"server": server.memory_info().rss / 2**20}
         for child in server.children():
@@ -206,7 +206,7 @@ def free_place() -> str:
 
 
 def listens(place: str) -> bool:
-    """Whether a connection comes about at HOST:PORT."""
+    """True if HOST:PORT accepts a connection."""
     host, port = place.split(":")
     with socket.socket() as one:
         return one.connect_ex((host, int(port))) == 0

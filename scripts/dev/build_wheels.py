@@ -53,7 +53,7 @@ def found_pythons(wanted: Sequence[str]) -> Dict[str, str]:
 
 
 def runs(path: str) -> bool:
-    """Whether an interpreter starts (pyenv's shims may not be set to it) and has what a build needs."""
+    """True if an interpreter starts (pyenv's shims may not be set to it) and has the modules of a build."""
     return subprocess.run([path, "-c", "import ensurepip, venv"], capture_output=True).returncode == 0
 
 
@@ -87,7 +87,7 @@ def sources_copied(place: str) -> str:
 
 
 def compiler() -> List[str]:
-    """What ``pyproject.toml`` names as the extra ``compile``."""
+    """The packages of the extra ``compile`` in ``pyproject.toml``."""
     (needs,) = re.findall(r"^compile = (\[.*\])$", (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE)
     return [str(need) for need in json.loads(needs)]
 

@@ -31,7 +31,7 @@ DECIDED = ("tests/golden/", "tests/sim/", "tests/conformance/test_policies.py")
 
 @functools.lru_cache(maxsize=None)
 def imported(source: Path) -> Set[str]:
-    """What a test file imports, itself or by helpers, as paths from the root that end with a slash."""
+    """The imports of a test file, direct or by helpers, as paths from the root that end with a slash."""
     found: Set[str] = set()
     sources = [source]
     for one in sources:  # grows meanwhile
@@ -46,7 +46,7 @@ def imported(source: Path) -> Set[str]:
 
 
 def asked_by(changed: Iterable[str]) -> List[str]:
-    """The test files that changed files ask for; both are paths from the root."""
+    """The test files that changed files need; both are paths from the root."""
     wanted = {*ALWAYS}
     modules, folders = set(), set()
     for path in changed:

@@ -2,11 +2,11 @@
 
     python scripts/dev/compiled_tests.py [arguments of pytest]
     python scripts/dev/compiled_tests.py --build      compile only
-    python scripts/dev/compiled_tests.py --ignore     how pytest is told to leave out what this script runs
+    python scripts/dev/compiled_tests.py --ignore     print pytest's options that leave out this script's tests
 
 The copy lies in ``.compiled/``, so that no extension module ever lies beside the checkout's own sources. It is compiled
-again only when a source of the core has changed. ``EDGESERVE_CORE=compiled`` makes every process of the tests refuse
-to run without the compiled core. Unless tests are named: those that decide whether both cores decide alike.
+again only when a source of the core has changed. ``EDGESERVE_CORE=compiled`` makes every process of the tests refuse to
+run without the compiled core. Without named tests it runs the ones that compare the decisions of both cores.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def compile_copy() -> None:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Copy, compile, test unless only the build is asked for; pytest's exit status."""
+    """Copy, compile and, unless only the build is requested, test; returns pytest's exit status."""
     if "--ignore" in argv:
         print(" ".join(f"--ignore={name}" for name in TESTS))
         return 0

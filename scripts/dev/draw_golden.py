@@ -1,6 +1,6 @@
 """Draw golden traces: small worlds of each policy in each situation, recorded once and stored (``tests/golden``).
 
-    python scripts/dev/draw_golden.py             those that are not stored yet
+    python scripts/dev/draw_golden.py             the traces that are not stored yet
     python scripts/dev/draw_golden.py --only NAME
 
 What is stored is fed to the scheduler again without the simulator. A trace that is stored is not drawn again:
@@ -38,11 +38,11 @@ SITUATIONS = {
     "wrong_profile": ("dropped|rejected", "LoadModel", "EvictModel"),
     "classes": ("completed", "dropped|rejected", "cancelled"),
 }
-"""What a trace shows, and what has to occur in it."""
+"""The subject of a trace, and the events that must occur in it."""
 
 SOAKED = ("plan", "pard+", "edf")
 SOAKS = 5
-"""Of these policies so many soak worlds besides: graphs of every shape, hints, several apps, streams, options."""
+"""Additional soak worlds by policy: graphs of every shape, hints, several apps, streams, options."""
 SOAK_STEPS_MIN, SOAK_STEPS_MAX, SOAK_NS = 30, 90, 80 * NS_PER_MS
 
 

@@ -6,8 +6,8 @@ A server with a model in its own process and one in a process of its own answers
 round kills one thing with SIGKILL while requests are in flight: a client, a model's process, or the server, which is
 then started again on the same path. What must hold is checked all the time and at the end:
 
-* every request that a living client sent is answered once, with the right numbers, or its client is told why not;
-* no reply comes twice, and none to a request that nobody sent;
+* every request that a living client sent is answered once, with the right numbers, or its client gets the reason;
+* no reply comes twice, and none without a request;
 * what a killed client or server left behind is gone within seconds: requests, processes, and at the end the socket's
   file and everything else that the server made.
 
@@ -94,8 +94,8 @@ while True:
 """
 
 PATIENCE_S = 60.0
-"""How long anything may take before it counts as lost: beyond what a loaded machine needs. (30 s were too few beside a
-load of 15 on two cores, at a low priority.)"""
+"""The seconds after which a process or reply counts as lost: beyond what a loaded machine needs. (30 s were too few
+beside a load of 15 on two cores, at a low priority.)"""
 
 IN_FLIGHT = 8
 
@@ -146,7 +146,7 @@ class Server:
 
 
 class Asker(threading.Thread):
-    """A client that never stops asking, and counts what it is told."""
+    """A client that never stops asking, and counts the replies."""
 
     def __init__(self, endpoint: str, app: str) -> None:
         super().__init__(name=f"asker-{app}", daemon=True)
@@ -213,7 +213,7 @@ class Counting(threading.Thread):
                 if socket.poll(20):
                     reply = msgpack.unpackb(socket.recv_multipart()[0][1:])
                     if not 0 < reply["id"] <= number or reply["id"] in replied:
-                        self.broken = f"a second reply, or one that nobody asked for: {reply}"
+                        self.broken = f"a second reply, or one without a request: {reply}"
                         return
                     replied.add(reply["id"])
                     waiting.pop(reply["id"], None)
@@ -227,7 +227,7 @@ class Counting(threading.Thread):
 
 
 def kill_a_client(server: Server) -> None:
-    """A client with requests in flight is killed: they end, and nobody else notices."""
+    """A client with requests in flight is killed: they end, and no other client notices."""
     victim = subprocess.Popen([sys.executable, "-c", VICTIM, server.endpoint], stdout=subprocess.PIPE)
     try:
         assert victim.stdout is not None
@@ -304,7 +304,7 @@ def _end(server: Server, askers: List[Any], folder: Path) -> None:
             raise Broken(f"{asker.name} still waits for replies")
     _hold(askers)
     if not all(asker.told["completed"] + asker.told["answer"] for asker in askers):
-        raise Broken(f"somebody was never answered: {[(asker.name, dict(asker.told)) for asker in askers]}")
+        raise Broken(f"clients without an answer: {[(asker.name, dict(asker.told)) for asker in askers]}")
     with Client(server.endpoint) as client:
         until(lambda: client.stats()["open"] == 0, "the requests of clients that are gone to end")
     server.stop()
@@ -349,7 +349,7 @@ def command_of(pid: int) -> str:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process runs; one that has ended and is not collected does not."""
+    """True if a process runs; one that has ended and is not collected does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:

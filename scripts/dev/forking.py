@@ -76,7 +76,7 @@ def _in_a_fork(job: Job, items: Dict[str, pytest.Item]) -> Answer:
     if child == 0:
         try:
             answer = _run(job, items)
-        except BaseException as error:  # noqa: BLE001 whatever a change leads to
+        except BaseException as error:  # noqa: BLE001 any effect of a change
             answer = Answer(f"{type(error).__name__}: {error}")
         with os.fdopen(writable, "wb") as file:
             pickle.dump(answer, file)
@@ -136,7 +136,7 @@ def _note_calls(called: Set[CodeType]) -> None:
 
 
 def _monitor(called: Set[CodeType]) -> None:
-    """The first call of each function is told; the others cost nothing."""
+    """Report the first call of each function; the others cost nothing."""
 
     def note(code: CodeType, _: int) -> Any:
         called.add(code)
@@ -176,7 +176,7 @@ def change(file: str, text: str) -> None:
 
 
 def _changed(old: CodeType, new: CodeType) -> Iterator[Tuple[CodeType, CodeType]]:
-    """The functions whose code differs, also those that hold another that differs."""
+    """The functions whose code differs, also by an inner function."""
     for one, other in zip(_inner(old), _inner(new)):
         if one != other:
             if one.co_flags & 1:  # CO_OPTIMIZED: a function, no class

@@ -54,7 +54,7 @@ print(json.dumps([name for name in sys.argv[1:] if not there(name)]))
 
 
 def driver(root: str = "/") -> Tuple[bool, int]:
-    """Whether a driver of NVIDIA is there, and its major version where it says it: a Jetson's does not."""
+    """True if NVIDIA's driver is there, with its major version if known: a Jetson's is not."""
     try:
         with open(os.path.join(root, "proc/driver/nvidia/version"), encoding="utf-8", errors="replace") as file:
             found = re.search(r"^NVRM version:.*?\s(\d{3})\.[\d.]+\s", file.read(), re.MULTILINE)
@@ -66,7 +66,7 @@ def driver(root: str = "/") -> Tuple[bool, int]:
 
 
 def binding_for(root: str = "/", version: Tuple[int, int] = sys.version_info[:2]) -> List[str]:
-    """What brings the binding to this machine; nothing where there is no driver."""
+    """The packages of the binding for this machine; none without a driver."""
     is_there, major = driver(root)
     if not is_there:
         return []
@@ -76,7 +76,7 @@ def binding_for(root: str = "/", version: Tuple[int, int] = sys.version_info[:2]
 
 
 def asked(python: str, code: str, words: Sequence[str] = ()) -> List[str]:
-    """What a few lines of Python print, as JSON, in another interpreter."""
+    """Run a few lines of Python in another interpreter and read the JSON that they print."""
     done = subprocess.run([python, "-c", code, *words], stdout=subprocess.PIPE, check=True)
     found: List[str] = json.loads(done.stdout)
     return found

@@ -45,7 +45,7 @@ class Healthy(threading.Thread):
                 found = self._ask(x)
                 if list(found) != x.tolist():
                     self.wrong.append(f"request {self.asked}: answered {found}")
-            except Exception as error:  # noqa: BLE001 whatever it is counts
+            except Exception as error:  # noqa: BLE001 any failure counts
                 self.wrong.append(f"request {self.asked}: {type(error).__name__}: {error}")
             time.sleep(0.005)
 

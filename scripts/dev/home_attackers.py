@@ -164,7 +164,7 @@ def act():
             one.sendall(b"x: " + b"y" * 4000 + b"\\r\\n")
 all_of(4, act)
 """,
-    "asks for pictures at full rate": """
+    "requests pictures at full rate": """
 def act():
     with dial(get("/frame.jpg")) as one:
         while one.recv(1 << 16):

@@ -7,7 +7,7 @@
 A mutant changes a decision inside a function: it flips a comparison, an arithmetic or boolean operator or a condition,
 or returns the opposite of a condition. It changes no constant. Mutants that change nothing anybody could observe are
 listed with the reason in ``equivalent_mutants.toml`` and do not count. A mutant that makes the tests hang is noticed.
-``plant_bugs.py`` holds the bugs that somebody thought of; this script draws those that nobody did.
+``plant_bugs.py`` holds chosen bugs; this script draws others.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ BOOLEAN = {ast.And: ("and", "or"), ast.Or: ("or", "and")}
 
 
 class Around(NamedTuple):
-    """What is around a node: the names of classes and functions, and the innermost function's alone ("" in none)."""
+    """The scope of a node: the names of classes and functions, and the innermost function's alone ("" in none)."""
 
     name: str
     function: str
@@ -101,7 +101,7 @@ class Mutant(NamedTuple):
 
     @property
     def key(self) -> Tuple[str, str, str, str, int]:
-        """What stays the same while lines above it move."""
+        """A mutant's name, which stays the same when lines above it move."""
         return (self.file, self.around.name, self.old, self.new, self.nth)
 
     def __str__(self) -> str:
@@ -203,8 +203,8 @@ def is_for_type_checkers(node: ast.AST) -> bool:
 
 
 def children_of(node: ast.AST) -> Iterator[ast.AST]:
-    """What runs below a node when it is called: no annotations, decorators or defaults, no imports for type checkers,
-    no text for people."""
+    """The nodes that run when a function is called: no annotations, decorators or defaults, no imports for type
+    checkers, no text for people."""
     for name, value in ast.iter_fields(node):
         if name in ("annotation", "returns", "decorator_list", "args") and not isinstance(node, (ast.Call, ast.Lambda)):
             continue
@@ -264,7 +264,7 @@ def drawn(mutants: Iterable[Mutant], seed: int, count: int) -> List[Mutant]:
 
 
 def read_equivalent(path: str = EQUIVALENT) -> Dict[Tuple[str, str, str, str], str]:
-    """(file, function, old, new) -> why nobody could notice."""
+    """(file, function, old, new) -> why no test can notice it."""
     with open(path, encoding="utf-8") as file:
         rows = tomllib.loads(file.read()).get("mutant", [])
     return {(f"{SCHED}/{row['file']}", row["function"], row["old"], row["new"]): row["why"] for row in rows}
@@ -313,8 +313,8 @@ def fast_tests(root: str = ROOT) -> List[str]:
 
 
 class Selection:
-    """Which tests run against a mutant: those that call its function, the quickest first; of slow ones, those that
-    noticed others before those that did not.
+    """The tests to run against a mutant: the ones that call its function, the quickest first; slow ones that noticed
+    other mutants come before the rest.
 
     ``record`` is what ``forking.py`` noted of a run without any mutant. Where it knows of no call, all tests run.
     ``cpu_s``: as many tests as took so long together without any mutant, 0 for all.
@@ -342,7 +342,7 @@ class Selection:
 
 
 class Tests:
-    """A pytest in a copy of the project, which has collected the fast tests and runs those that it is asked for."""
+    """A pytest in a copy of the project, which has collected the fast tests and runs the requested ones."""
 
     def __init__(self, tree: ChangedTree) -> None:
         self._pipe, theirs = Pipe()
@@ -379,7 +379,7 @@ class Tests:
 
 
 def hunt(mutants: Sequence[Mutant], selection: Selection, clean: ChangedTree, jobs: int) -> List[Tuple[Mutant, str]]:
-    """Judge every mutant, ``jobs`` at a time; each is told when it is done."""
+    """Judge every mutant, ``jobs`` at a time; each is reported when it is done."""
     found: List[Tuple[Mutant, str]] = []
     of_tree: Dict[str, Tests] = {}
 
@@ -431,7 +431,7 @@ def called_by_tests(clean: ChangedTree, jobs: int, file: str) -> Tuple[Dict[str,
 
 
 def chosen(args: argparse.Namespace, root: str) -> List[Mutant]:
-    """The mutants that the options ask for, without equivalent ones."""
+    """The mutants that the options select, without equivalent ones."""
     mutants = all_mutants(root)
     if args.again:
         with open(args.again, encoding="utf-8") as file:

@@ -28,7 +28,7 @@ from lib import state_diagram
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = "docs/mkdocs.yml"
 COVER = "docs/cover.md"
-"""What the site begins with: its text stands before that of README.md, on the first page."""
+"""The site's first page: its text stands before that of README.md, on the first page."""
 
 PATTERNS = (
     "*.md",
@@ -39,14 +39,14 @@ PATTERNS = (
     "profiles/*.md",
     "research/**/*.md",
 )
-"""Where pages lie."""
+"""The folder of the pages."""
 
 DIAGRAM = re.compile(r"(?ms)^```mermaid\n(.*?)^```$")
 """Elsewhere a page's reader draws it; a browser would have to fetch a script for it from another host."""
 
 FENCED = re.compile(r"(?ms)^\s*```.*?^\s*```$")
 LOADED = re.compile(r"<(?:script|link|img|iframe|source)\b[^>]*?\b(?:src|href)=\"?((?:https?:)?//[^\"\s>]+)")
-"""What a browser fetches by itself when it shows a page."""
+"""Tags and attributes that a browser fetches by itself when it shows a page."""
 
 
 def pages(root: Path = ROOT) -> List[str]:
@@ -97,8 +97,8 @@ def title_of(text: str) -> str:
 
 
 def adapted(text: str) -> str:
-    """A page in the dialect of MkDocs, which differs in four points from where the page is read otherwise: nested
-    items are indented by four, Markdown inside ``<details>`` is asked for, a comment ends with an empty line, and
+    """A page in the dialect of MkDocs, which differs in four points from where the page is read otherwise: nested items
+    are indented by four, Markdown inside ``<details>`` needs an attribute, a comment ends with an empty line, and
     diagrams are drawings."""
     text = DIAGRAM.sub(lambda found: f"<div>{state_diagram.draw(found[1])}</div>", text)
     lines, fenced = [], False

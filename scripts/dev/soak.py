@@ -27,7 +27,7 @@ from edgeserve.config.schema import DEFAULT_POLICY
 from edgeserve.testing.soak.run import ENSEMBLE_KINDS, POLICY_KINDS, SoakResult, missing_marks, soak
 
 GAPS_EVERY = 20
-"""Of so many seeds two have a world of the longest gap, too: one of a single policy, one of several."""
+"""Two of so many seeds have a world of the longest gap, too: one of a single policy, one of several."""
 
 
 def main() -> int:
@@ -130,7 +130,7 @@ def run_many(
             results.append(soak(seed, policies=policies, deep=deep, hardware=hardware, language=language, pair=pair))
             if seed % GAPS_EVERY < 2 and not some:  # an even one, and an odd one
                 bounded_gaps(seed)
-        except Exception as error:  # noqa: BLE001 whatever it raises, it is this seed's failure
+        except Exception as error:  # noqa: BLE001 any exception is this seed's failure
             failed.append(seed)
             where = traceback.extract_tb(error.__traceback__)[-1]
             reason = (str(error).splitlines() or [f"{where.filename}:{where.lineno}"])[0]

@@ -43,7 +43,7 @@ def parts() -> Dict[str, str]:
 
 
 def made_of(kind: model_kinds.Kind, folder: str, number: int) -> str:
-    """What init writes of a file of a kind, in a few words, or why it refuses."""
+    """A summary of the configuration that init writes for a file of a kind, or of its refusal."""
     path = model_kinds.write(kind, folder, number)
     out = os.path.join(folder, "edge.toml")
     said = io.StringIO()
@@ -57,7 +57,7 @@ def made_of(kind: model_kinds.Kind, folder: str, number: int) -> str:
 
 
 def served(config: Config) -> str:
-    """What the one model of a configuration is served as."""
+    """The engine, inputs and outputs of a configuration's one model."""
     (model,) = config.models.values()
     (app,) = config.apps.values()
     inputs = [f"`{name}` {tensor.dtype} {_shape(tensor.shape)}" for name, tensor in app.inputs.items()]

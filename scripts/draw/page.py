@@ -53,7 +53,7 @@ def take(page: Any, name: str, folder: Path) -> None:
 
 
 def take_top(endpoint: str, folder: Path) -> None:
-    """What ``edgeserve top`` prints, as a picture that loads no font."""
+    """The output of ``edgeserve top`` as a picture that loads no font."""
     command = [sys.executable, "-m", "edgeserve", "top", "--count", "1", "--endpoint", endpoint]
     done = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, "COLUMNS": "88"})
     console = Console(record=True, width=88, file=io.StringIO())

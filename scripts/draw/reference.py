@@ -81,7 +81,7 @@ def signature(function: Any) -> str:
 
 
 def first_sentence(value: Any) -> str:
-    """Of a docstring, on one line. Of a module or a value without one of its own, what its module says."""
+    """A docstring's first sentence on one line; for a value without a docstring, its module's."""
     text = plain(value).replace("\n", " ")
     return re.split(r"(?<=\.)\s", text, maxsplit=1)[0].replace("|", "\\|")
 

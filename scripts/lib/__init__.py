@@ -1,1 +1,1 @@
-"""What several scripts use."""
+"""Modules that several scripts use."""

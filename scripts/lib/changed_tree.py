@@ -21,7 +21,7 @@ Item = TypeVar("Item")
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 COPIED = ("edgeserve", "tests", "scripts", "research", "examples", "docs", "profiles", "jetson")
-"""What tests read. Bytecode goes along: rewriting every assertion takes longer than most tests."""
+"""The folders that tests read. Bytecode goes along: rewriting every assertion takes longer than most tests."""
 
 BYTES_MAX = 4 << 30
 """Address space of a test run: a change that allocates without end fails, and the machine goes on."""
@@ -31,7 +31,7 @@ WALL_S_MAX = 3600
 
 
 class Verdict(NamedTuple):
-    """What the tests said: whether all passed, and the first failure, the hang, or the closing line."""
+    """The result of the tests: whether all passed, and the first failure, the hang, or the closing line."""
 
     passed: bool
     said: str
@@ -40,8 +40,8 @@ class Verdict(NamedTuple):
 class ChangedTree:
     """A copy of the project below a temporary directory, removed at the end of the ``with`` block.
 
-    ``source`` is what is copied: the working tree, or another copy, which nobody edits meanwhile. It does not know what
-    is changed or why.
+    ``source`` is what is copied: the working tree, or another copy, which is not edited meanwhile. It does not know
+    what is changed or why.
     """
 
     def __init__(self, source: str = ROOT) -> None:
@@ -79,7 +79,7 @@ class ChangedTree:
         shutil.copy2(os.path.join(self._source, path), os.path.join(self.home, path))
 
     def is_imported(self) -> bool:
-        """Whether Python imports this copy, and not an installed package."""
+        """True if Python imports this copy, and not an installed package."""
         done = subprocess.run(
             [sys.executable, "-c", "import edgeserve; print(edgeserve.__file__)"],
             cwd=self.home,

@@ -1,4 +1,4 @@
-"""What every script with a result has: its first options, and the table of checks that it ends with.
+"""Parts of every script with a result: its first options, and the table of checks that it ends with.
 
 A check has two sides (:meth:`Checks.between`, :meth:`Checks.near`), or one and a reason why one will do. What is known
 to fall short stands in a list that is given to :class:`Checks`, with the band in which it does and a reason: a value
@@ -45,7 +45,7 @@ class Check(NamedTuple):
 
     @property
     def passes(self) -> bool:
-        """Whether the command may end with status 0 for all this row says."""
+        """True if this row lets the command end with status 0."""
         return not self.wrong and (self.holds or bool(self.known))
 
     @property
@@ -109,7 +109,7 @@ class Checks:
         self.rows.append(Check(name, value, bound, bool(holds), "" if one_side == "both" else one_side, why, wrong))
 
     def finish(self, path: str | None, circumstances: Mapping[str, Any], **more: Any) -> int:
-        """Print the table; write it, and whatever else is given, to ``path`` as JSON. Returns the exit status."""
+        """Print the table; write it and the other results to ``path`` as JSON. Returns the exit status."""
         circumstances = {**self.about, **circumstances}
         width = max([len(row.name) for row in self.rows] + [5])
         wide = max([len(row.bound) for row in self.rows] + [9])

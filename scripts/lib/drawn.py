@@ -34,7 +34,7 @@ def filled(page: str, parts: Mapping[str, str], script: str) -> str:
 
 
 def stale(path: str, parts: Mapping[str, str], script: str) -> bool:
-    """Whether the page at ``path`` (relative to the root) differs from what the script draws now."""
+    """True if the page at ``path`` (relative to the root) differs from a new drawing."""
     page = _read(path)
     return filled(page, parts, script) != page
 

@@ -1,4 +1,4 @@
-"""What a GPU shows of the engines: overhead over the bare call, overlap of copies, times by batch size, and how much
+"""Benches of the engines on a GPU: overhead over the bare call, overlap of copies, times by batch size, and how much
 less predictable batches become when they run at once (Clockwork, OSDI 2020, Figure 2).
 
 Each bench drives an engine through its sessions, as a lane does. The networks are convolutional ones written here, with

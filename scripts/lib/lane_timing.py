@@ -1,4 +1,4 @@
-"""What benches on a GPU share: where they run, lanes of their own, and the times of batches."""
+"""Parts of benches on a GPU: where they run, lanes of their own, and the times of batches."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from edgeserve.engines.base import LaneInfo, Pending
 
 
 class Setting(NamedTuple):
-    """Where the benches run, and how long. ``side`` is the pictures' height and width."""
+    """The place and time of the benches. ``side`` is the pictures' height and width."""
 
     kind: str
     index: int

@@ -24,7 +24,7 @@ Value = Tuple[str, int, Axes]
 
 class Kind(NamedTuple):
     """A kind of model file: what it is, of which file of the world its axes are, and how to write one. ``arguments``:
-    what ``edgeserve init`` is told besides. ``about``: the heading that it stands under."""
+    further arguments of ``edgeserve init``. ``about``: the heading that it stands under."""
 
     about: str
     name: str
@@ -617,7 +617,7 @@ NO_MODELS = "What is no model, or not the whole of one"
 
 
 def content(data: bytes) -> Callable[[str], None]:
-    """What writes a file of these bytes."""
+    """A function that writes a file of these bytes."""
 
     def write(path: str) -> None:
         with open(path, "wb") as file:

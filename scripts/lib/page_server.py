@@ -45,7 +45,7 @@ def send(endpoint: str, app: str, inputs: Dict[str, Any]) -> None:
 
 
 def inputs_of_apps() -> Dict[str, Dict[str, Any]]:
-    """What each app is asked with."""
+    """The inputs of each app's requests."""
     image = np.zeros((48, 64, 3), np.uint8)
     return {
         "detect": {"image": image},

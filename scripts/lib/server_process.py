@@ -13,10 +13,10 @@ from edgeserve.client import Client
 from edgeserve.errors import RequestError
 
 SERVE = ("-m", "edgeserve.cli", "serve")
-"""What Python runs: the path of the configuration follows."""
+"""The code of the process; the path of the configuration follows."""
 
 READY_S = 60.0
-"""How long a server may take to be ready, or to end: far beyond what a loaded machine needs."""
+"""The seconds that a server may take to be ready, or to end: far beyond what a loaded machine needs."""
 
 
 class ServerProcess:
@@ -60,7 +60,7 @@ class ServerProcess:
         return int(self.process.pid)
 
     def has_ended(self) -> bool:
-        """Whether it runs no more."""
+        """True if it has ended."""
         return self.process.poll() is not None
 
     def said(self, count: int = 4000) -> str:
@@ -68,7 +68,7 @@ class ServerProcess:
         return self.log.read_text(errors="replace")[-count:] if self.log is not None else ""
 
     def is_ready(self, endpoint: str) -> bool:
-        """Whether it answers, and could run every app now."""
+        """True if it answers, and could run every app now."""
         try:
             with Client(endpoint, connect_ms=300, timeout_ms=2000) as client:
                 return bool(client.health()["ready"])

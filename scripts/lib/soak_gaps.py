@@ -1,5 +1,5 @@
 """The longest gap as an invariant: a seed draws apps of one class and value, all under ``edf`` or each under a policy
-of its own, on a lane that is asked for up to two and a half times what it can do, and no app is given up for ever.
+of its own, on a lane with a load of up to 2.5, and no app is given up for ever.
 
 *The rule* (``docs/guide/sharing-a-device.md``): from the first of its requests that is given up on, one of an app
 starts within ``PASSED_SLOS`` of its deadlines, the one more that a batch needs to be done, the batches of the others
@@ -20,7 +20,7 @@ from edgeserve.units import NS_PER_MS, NS_PER_S
 
 RUN_S = 8
 KINDS = ("edf", "plan")
-"""Of policies that serve one app each, where they are not all under the same ``edf``."""
+"""The policies, one per app, of worlds that are not all under the same ``edf``."""
 
 
 class GapError(AssertionError):
@@ -73,8 +73,8 @@ def longest_gap_ns(ended: Sequence[Ended], app: str) -> int:
 
 
 def draw_gaps(seed: int) -> Scenario:
-    """Two to four apps, each with a model of its own, some asked much more often than others. Those that are asked
-    least are asked evenly: a pause is no gap. Odd seeds give each app a policy of its own."""
+    """Two to four apps, each with a model of its own, some asked much more often than others. The least requested apps
+    are requested evenly: a pause is no gap. Odd seeds give each app a policy of its own."""
     draw = random.Random(f"{seed}/gaps")
     count, load = draw.randrange(2, 5), draw.choice((1.0, 1.3, 1.6, 2.0, 2.5))
     shares = [draw.choice((1, 1, 2, 5, 20, 60)) for _ in range(count)]

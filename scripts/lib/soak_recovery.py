@@ -24,7 +24,8 @@ from edgeserve.sim.world import Ended
 from edgeserve.units import NS_PER_MS, NS_PER_S
 
 AGAIN_NS = 2 * NS_PER_S
-"""How long after its cause's end an app may still be refused, unless fewer than :data:`AGAIN_REQUESTS` came."""
+"""The time after its cause's end in which an app may still be refused, unless fewer than :data:`AGAIN_REQUESTS`
+came."""
 
 AGAIN_REQUESTS = 3
 

@@ -1,4 +1,4 @@
-"""What a GPU shows of the TensorRT engine, without torch: its batches beside a bare loop of ``execute_async_v3`` and
+"""Benches of the TensorRT engine on a GPU, without torch: its batches beside a bare loop of ``execute_async_v3`` and
 beside ``trtexec``, all on one plan of a convolutional network whose height and width are open."""
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from lib.lane_timing import Setting, close, ended
 CHANNELS = (64, 128, 256, 256)
 ROUNDS = 3
 TRTEXEC = ("/usr/src/tensorrt/bin/trtexec", "/usr/local/tensorrt/bin/trtexec")
-"""Where JetPack and NVIDIA's containers put it, outside ``PATH``."""
+"""The place of ``trtexec`` in JetPack and NVIDIA's containers, outside ``PATH``."""
 
 
 class Way(NamedTuple):
@@ -157,7 +157,7 @@ def _together_ms(calls: Sequence[Callable[[int], None]], runs: int) -> float:
 
 
 def _bare_ms(setting: Setting, plan: str) -> float:
-    """What a program without an engine does: copy in, execute, copy out, wait."""
+    """The loop of a program without an engine: copy in, execute, copy out, wait."""
     library = open_library("auto")
     device = CudaDevice(open_driver(), setting.index)
     try:

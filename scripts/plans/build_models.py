@@ -3,8 +3,8 @@
     python -m edgeserve.commands.assets scripts/plans/assets.toml examples/{reader,listener}/assets.toml
     python scripts/plans/build_models.py [--library tensorrt_rtx] [--for 8.6] [NAME ...]
 
-TensorRT-RTX builds without a GPU when it is told for which compute capability (``--for``); TensorRT needs the GPU. Each
-build runs in the process that the engine uses, with its bounds. Nothing is executed.
+TensorRT-RTX builds without a GPU for a named compute capability (``--for``); TensorRT needs the GPU. Each build runs in
+the process that the engine uses, with its bounds. Nothing is executed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TIMEOUT_NS = 600 * 10**9
 
 
 class Built(NamedTuple):
-    """What came of one model. ``error`` is empty where a plan was built."""
+    """The result of one model. ``error`` is empty where a plan was built."""
 
     name: str
     profiles: List[Tuple[int, Dict[str, Any]]]
@@ -47,7 +47,7 @@ def models() -> Dict[str, ModelConfig]:
 
 
 def request_of(model: ModelConfig, capabilities: Sequence[str] = ()) -> BuildRequest:
-    """What the engine would ask the process that builds for. Raises :class:`EngineError` when the file is missing."""
+    """The order of the engine to the process that builds. Raises :class:`EngineError` when the file is missing."""
     settings = read_settings(model, Options(model, KNOWN_OPTIONS), 1, HERE)
     return settings.request._replace(file=model_path(model, HERE), compute_capabilities=list(capabilities))
 

@@ -6,19 +6,15 @@ import os
 from typing import Any, Dict, List, Optional, Sequence
 
 import numpy as np
+import onnx_models
 import pytest
+from vector_items import ONNX_STATE, LengthItems, VectorItems, VectorModel
 
 from edgeserve.config.files import resolve_path
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines import make_engine
 from edgeserve.engines.base import Engine, LaneInfo, Values
 from edgeserve.testing.engine_conformance import ECHO_SHAPE, ECHO_SIZES, POISONS, EngineConformance
-
-pytest.importorskip("onnx", reason="the onnx package makes the test models; pip install -e '.[test]'")
-pytest.importorskip("onnxruntime", reason="pip install -e '.[onnx]'")
-
-import onnx_models
-from vector_items import ONNX_STATE, LengthItems, VectorItems, VectorModel
 
 FUNCTIONS = """
 import numpy as np

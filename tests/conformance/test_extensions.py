@@ -16,7 +16,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 MODULES = ("edgeserve.policy", "edgeserve.engine", "edgeserve.front")
 PUBLIC = {"edgeserve", "edgeserve.errors", "edgeserve.testing", *MODULES}
-"""What an extension may import of this package, with what lies below ``edgeserve.testing``."""
+"""The modules of this package that an extension may import, with what lies below ``edgeserve.testing``."""
 
 FUNCTIONS = ("examples/listener/listener.py", "examples/reader/reader.py")
 
@@ -40,7 +40,7 @@ def test_a_policy_needs_no_engine_no_socket_and_no_world() -> None:
 
 
 def extensions() -> Iterator[Tuple[str, str]]:
-    """Where -> source of the files that pages have a reader write and a configuration names (``"module:name"``), of
+    """Place -> source of the files that pages have a reader write and a configuration names (``"module:name"``), of
     tests of those, and of the examples' host functions."""
     for page in sorted((ROOT / "docs").rglob("*.md")):
         text = page.read_text(encoding="utf-8")

@@ -44,7 +44,7 @@ class TestCamera(FrontConformance):
         return host, int(port)
 
     async def ask(self, place: str, app: str) -> str:
-        """How the next frame ends; with an answer, it is on the page, too."""
+        """The end of the next frame; with an answer, it is on the page, too."""
         with open(self.lines, encoding="utf-8") as file:
             file.seek(0, os.SEEK_END)
             line = ""

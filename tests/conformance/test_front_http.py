@@ -47,7 +47,7 @@ KIND_OF_GRPC = {
 
 
 class OverHttp(FrontConformance):
-    """What the protocols of the front share."""
+    """Parts that the protocols of the front share."""
 
     def make(self, client: AsyncClient, app: str) -> Front:
         settings = {"body_bytes_max": LARGE // 2, "json_bytes_max": LARGE // 2, "drain_ns": 500_000_000}

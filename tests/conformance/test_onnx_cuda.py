@@ -10,7 +10,12 @@ import subprocess
 from typing import Any, Dict, Optional
 
 import numpy as np
+import onnx_models
+import onnxruntime
 import pytest
+from cuda_double import CudaDouble
+from onnx_double import OnnxDouble
+from vector_items import ONNX_STATE, VectorModel
 
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines import make_engine
@@ -18,20 +23,11 @@ from edgeserve.engines.base import Batch, Engine, LaneInfo, run_batch
 from edgeserve.errors import ConfigError, DeviceLost, DeviceMissing, EngineError, OutOfMemory
 from edgeserve.testing.engine_conformance import ECHO_SHAPE, ECHO_SIZES
 
-pytest.importorskip("onnx", reason="the onnx package makes the test models; pip install -e '.[test]'")
-pytest.importorskip("onnxruntime", reason="pip install -e '.[onnx]'")
-
-import onnx_models
-import onnxruntime
-from cuda_double import CudaDouble
-from onnx_double import OnnxDouble
-from vector_items import ONNX_STATE, VectorModel
-
 LANE = LaneInfo("cuda", name="gpu0", depth=2)
 
 
 class OnGpu(VectorModel):
-    """What the classes below share, on doubles."""
+    """Base of the classes below, on doubles."""
 
     lane = LANE
     settings = {"engine": "onnx"}
@@ -160,7 +156,7 @@ def test_two_models_of_a_lane_take_turns_on_the_device(tmp_path, double):
         engine.load()
     first, second = (engine.open(lane).launch(BATCH) for engine in engines)
     streams = [int(session.settings["CUDAExecutionProvider"]["user_compute_stream"]) for session in double.sessions]
-    assert second.wait(10), "nobody asks for the first, and the second comes behind it"
+    assert second.wait(10), "the first is not requested, and the second comes behind it"
     assert "network" not in driver.waiting(streams[0])
     assert first.wait(10)
 

@@ -6,17 +6,13 @@ from __future__ import annotations
 from typing import Any, Dict, Iterator, List, Optional
 
 import numpy as np
+import onnx_models
 import pytest
+import trt_worlds
+from vector_items import LengthItems, VectorItems
 
 from edgeserve.engines.base import Engine, LaneInfo, Values
 from edgeserve.testing.engine_conformance import ECHO_SHAPE, ECHO_SIZES, EngineConformance
-
-pytest.importorskip("onnx", reason="the onnx package makes the test models; pip install -e '.[test]'")
-pytest.importorskip("onnxruntime", reason="the double computes with onnxruntime; pip install -e '.[onnx]'")
-
-import onnx_models
-import trt_worlds
-from vector_items import LengthItems, VectorItems
 
 LANES = 4  # that a test opens at most: before TensorRT 8.6 each needs a copy of the profiles
 ILLEGAL_ADDRESS = 700
@@ -24,7 +20,7 @@ ECHO_DTYPES = ("bool", "int32", "int64", "float16", "float32")
 
 
 class OnTheDouble(VectorItems, EngineConformance):
-    """What the classes below share: one input ``x`` of four floats."""
+    """Base of the classes below: one input ``x`` of four floats."""
 
     name = "vec"
     lane = LaneInfo("cuda", depth=2)

@@ -1,4 +1,4 @@
-"""What the device's sources say of a real GPU, compared with ``nvidia-smi``; and the doctor's look at its driver."""
+"""Readings of a real GPU, compared with ``nvidia-smi``; and the doctor's check of its driver."""
 
 from __future__ import annotations
 

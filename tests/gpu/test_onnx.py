@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
+import onnx_models
 import pytest
 from gpu import why_no_onnxruntime
 from vector_items import ONNX_STATE, VectorModel
 
 from edgeserve.engines.base import Engine, LaneInfo
-
-pytest.importorskip("onnx", reason="the onnx package makes the test models; pip install -e '.[test]'")
-
-import onnx_models
 
 TENSORRT = why_no_onnxruntime("TensorrtExecutionProvider")
 

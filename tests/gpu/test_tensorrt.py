@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Optional
 
+import onnx_models
 import pytest
 from gpu import why_no_tensorrt
 from vector_items import VectorItems
@@ -12,10 +13,6 @@ from edgeserve.config.schema import ModelConfig
 from edgeserve.engines import make_engine
 from edgeserve.engines.base import Engine, LaneInfo
 from edgeserve.testing.engine_conformance import ECHO_SHAPE, ECHO_SIZES, EngineConformance
-
-pytest.importorskip("onnx", reason="the onnx package makes the test models; pip install -e '.[test]'")
-
-import onnx_models
 
 
 @pytest.mark.skipif(bool(why_no_tensorrt()), reason=why_no_tensorrt() or "there is a device")

@@ -1,4 +1,4 @@
-"""Many addresses are one user where they are one user's, and nobody pays for a neighbour at the same address."""
+"""Many addresses are one user where they are one user's, and no user pays for a neighbour at the same address."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_process_of_this_machine_is_its_user_over_any_address(way: str) -> Non
         with other:
             assert owner_of(accepted) == f"{OWN}/pid:0"
             assert owner_of(other) == f"{OWN}/pid:0"
-        assert owner_of(accepted) == LOOPBACK  # who is gone is nobody, and above all not root
+        assert owner_of(accepted) == LOOPBACK  # a process that is gone has no user, least of all root
 
 
 def test_a_unix_socket_tells_the_process() -> None:

@@ -29,7 +29,7 @@ from edgeserve.ipc.client_registry import DEAD_NS
 from edgeserve.owners import process_owner, user_of
 
 IMPORTS = os.pathsep.join([os.path.dirname(bus_server.__file__), *sys.path])
-"""What a server in another process needs."""
+"""Folders from which a server in another process imports."""
 
 X = {"x": np.arange(6, dtype=np.float32)}
 INFER = {"kind": "infer", "app": "echo"}
@@ -307,7 +307,7 @@ def test_who_sends_what_nobody_vouches_for_is_not_heard(
 
 
 def is_ended(one: socket.socket) -> bool:
-    """Whether the other side has closed; reads what it had sent before."""
+    """True if the other side has closed. Reads the bytes that it had sent before."""
     one.setblocking(False)
     try:
         while one.recv(100):
@@ -430,7 +430,7 @@ engine = "synthetic"
 expected = {{ 1 = "1ms" }}
 [app.a]
 model = "m"
-slo = "20s"
+slo = "80s"
 """)
     process = subprocess.Popen(
         [sys.executable, "-c", FEW_FILES, str(tmp_path / "edge.toml")],
@@ -441,7 +441,7 @@ slo = "20s"
     assert crowd.stdin is not None
     assert crowd.stdout is not None
     try:
-        with Client(f"ipc://{path}", timeout_ms=20_000, connect_ms=30_000) as healthy:
+        with Client(f"ipc://{path}", timeout_ms=80_000, connect_ms=30_000) as healthy:
             healthy.infer("a", {})
             crowd.stdin.write(b"now\n")
             crowd.stdin.flush()

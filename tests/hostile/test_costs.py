@@ -35,7 +35,7 @@ def endpoint(tmp_path: Any) -> Iterator[str]:
 
 
 def replies(endpoint: str, **fields: Any) -> Any:
-    """What comes of so many messages that are sent at once."""
+    """The replies to ``COUNT`` messages that are sent at once."""
     with zmq.Context() as context, dealer(context, endpoint, rcvtimeo=20_000, sndhwm=0, rcvhwm=0) as one:
         for key in range(COUNT):
             one.send(b"\x01" + msgpack.packb({"id": key, **fields}))

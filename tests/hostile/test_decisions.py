@@ -1,4 +1,4 @@
-"""Attacks on the scheduler's time: hints, and one client that asks for everything. Virtual time, counted operations."""
+"""Attacks on the scheduler's time: hints, and one client that requests everything. Virtual time, counted operations."""
 
 from __future__ import annotations
 
@@ -125,9 +125,9 @@ def served(
     seed: int | None = None,
     lanes: int = 1,
 ) -> Dict[str, int]:
-    """Who finished how many in time, of clients that ask at these rates (per second), each for an app of its own:
-    10 ms of one lane within 100 ms, unless said. With a seed arrivals are random, else regular. ``lanes``: one more app
-    may run on all of them, and nobody asks for it."""
+    """Requests in time by client, at these rates (per second), each for an app of its own: 10 ms of one lane within 100
+    ms, unless said. With a seed arrivals are random, else regular. ``lanes``: one more app may run on all of them, and
+    has no requests."""
     costs, slos = {**dict.fromkeys(rates, 10), **(costs or {})}, {**dict.fromkeys(rates, 100), **(slos or {})}
     names = {client: f"a{place}" for place, client in enumerate(rates)}
     apps = {names[client]: {"model": f"m{costs[client]}", "slo": f"{slos[client]}ms"} for client in rates}
@@ -162,7 +162,7 @@ def served(
 
 
 def running_ms(world: Driver) -> int:
-    """How long the batch takes that is on the lane; 0 without one."""
+    """The time of the batch on the lane; 0 without one."""
     return next((int(work.model[1:]) for work in world.on_lane.values()), 0)
 
 

@@ -15,11 +15,11 @@ from declared_sizes import CASES, NEEDS
 
 MIB_MAX = 48.0
 S_MAX = 1.5
-"""Of processor time: the slowest reads 64 MiB of zeros to the bound of a body."""
+"""Seconds of processor time: the slowest case reads 64 MiB of zeros to the bound of a body."""
 
 UNPACKED = ("gzip", "deflate")
 UNPACKED_MIB = 160.0
-"""Of a body that is unpacked up to its bound, 64 MiB, and then is too large."""
+"""The memory of a body that is unpacked up to its bound, 64 MiB, and then is too large."""
 
 WELL = {"wav: 4 GB follow", "ros: a cloud of 4e9 x 4e9"}
 """Cases that may end well: the file is shorter than it says, and is taken as it is."""

@@ -112,7 +112,7 @@ def test_a_lane_that_hangs_for_good_gets_another_thread(folder: Path, caplog: py
         wait_until(lambda: client.health()["ready"])
         assert float(client.infer("act", number(3))["y"]) == 6
         assert runtime.stats()["lanes"]["cpu0"]["replaced"] == 1
-        hanging.gate.set()  # the call returns after all: nobody minds
+        hanging.gate.set()  # the call returns after all: without effect
         time.sleep(0.1)
         assert float(client.infer("act", number(3))["y"]) == 6
         assert runtime.stats()["open"] == 0
@@ -147,7 +147,7 @@ def test_a_server_that_was_stopped_for_a_while_does_not_blame_its_lanes() -> Non
     works.gave(action, 0)
     pause_ns = 3600 * 10**9
     assert works.look(LOOK_NS) == []
-    assert works.look(pause_ns) == [], "overdue, but nobody looked in time"
+    assert works.look(pause_ns) == [], "overdue, but not looked at in time"
     assert works.look(pause_ns + LATE_NS_MAX + 1) == [], "nor now"
     assert works.look(pause_ns + LATE_NS_MAX + 1 + LOOK_NS) == ["a"]
     assert works.replace("a") == [action]
@@ -164,7 +164,7 @@ def test_a_model_is_reloaded_while_it_serves(folder: Path, options: Dict[str, An
         (folder / f"{module}.py").write_text(FUNCTIONS.replace("VERSION = 2", "VERSION = 5  # mended"))
         futures = [client.submit("act", number(3)) for _ in range(50)]
         assert client.reload("act") == {"model": "act", "devices": ["cpu"], "failed": {}}
-        assert {float(future.result(20)["y"]) for future in futures} <= {6.0, 15.0}, "nobody was lost on the way"
+        assert {float(future.result(20)["y"]) for future in futures} <= {6.0, 15.0}, "no call was lost on the way"
         after = client.infer("act", number(3))
         if options:  # a process of its own reads its functions anew
             assert float(after["y"]) == 15 and int(after["pid"]) != int(before["pid"])

@@ -1,4 +1,4 @@
-"""What lies on the disk: files of wrong form are typed errors or left out, paths stay where they belong, and files are
+"""Files on the disk: those of wrong form are typed errors or left out, paths stay where they belong, and files are
 written whole."""
 
 from __future__ import annotations
@@ -133,11 +133,11 @@ def test_a_profile_with_any_value_anywhere_is_read_or_a_typed_error(good: Any, t
                 assert 0 <= timing.median_ns <= timing.p99_ns < 10**15
             if profile.model == "m":
                 match_profile(profile, config, VERSIONS, {"max": 1.0}, "x")
-    assert read > 100, "many a value belongs to nobody"
+    assert read > 100, "many values belong to no request"
 
 
 def _written(value: Any) -> str:
-    """JSON as somebody may write it: numbers of any length, NaN."""
+    """JSON by hand: numbers of any length, NaN."""
     return "1" + "0" * 5000 if value == 10**5000 and isinstance(value, int) else json.dumps(value)
 
 

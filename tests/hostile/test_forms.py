@@ -1,4 +1,4 @@
-"""Forms of answers that are dear to compile, or to keep to: whoever asks for them waits for itself."""
+"""Forms of answers that are expensive to compile or to follow delay only the requests that have them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ from edgeserve.config.loading import parse_config
 from edgeserve.errors import RequestError
 from edgeserve.runtime import Runtime
 
-pytest.importorskip("onnx", reason="the onnx package makes the test model; pip install -e '.[test]'")
-pytest.importorskip("onnxruntime", reason="pip install -e '.[onnx]'")
 pytest.importorskip("llguidance", reason="llguidance has no wheel for this Python")
 
 import lm_models

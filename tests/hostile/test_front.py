@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
-from serving import LIB, function
+from serving import LIB, command, function
 
 from edgeserve.config.loading import parse_config
 from edgeserve.runtime import Runtime
@@ -54,16 +54,7 @@ def front():
     (folder / "edge.toml").write_text(f'[front.http]\nlisten = "127.0.0.1:0"\ngrpc = "{place}"\ntoken_file = "token"\n')
     with Runtime(config, serve=True) as runtime:
         process = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "edgeserve.cli",
-                "front",
-                "http",
-                str(folder / "edge.toml"),
-                "--endpoint",
-                runtime.endpoints[0],
-            ],
+            command(f"front http {folder}/edge.toml --endpoint {runtime.endpoints[0]}"),
             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         )
         try:
@@ -78,7 +69,7 @@ def front():
 
 
 class Watched:
-    """How much the front grew, at most, as often as it was asked."""
+    """The front's memory: ``mib`` is its largest growth among the readings."""
 
     def __init__(self, process):
         self._process = process
@@ -136,7 +127,7 @@ def test_large_messages_are_bounded_before_they_are_complete(front):
     assert grown.mib < 1024  # 40 messages have 2,400 MiB, and 600
 
 
-@pytest.mark.nightly  # tests/live/test_grpc_bounds.py: a stream that nobody reads is not read
+@pytest.mark.nightly  # tests/live/test_grpc_bounds.py: a stream without a reader is not read
 def test_answers_that_nobody_reads_are_bounded(front):
     place, process = front
     grown = Watched(process)

@@ -1,4 +1,4 @@
-"""Who is let in before libzmq takes a message of it."""
+"""Connections are admitted before libzmq takes a message of them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Door:
         self.socket.bind(endpoint)
 
     def came(self, count: int, seconds: float = 10.0) -> int:
-        """How many messages come, until they are so many or the time is over."""
+        """The number of messages that come, until ``count`` or the end of the time."""
         due_s, seen = time.monotonic() + seconds, 0
         while seen < count and time.monotonic() < due_s:
             if self.socket.poll(50):
@@ -54,7 +54,7 @@ def door(tmp_path: Any) -> Iterator[Door]:
 
 @contextlib.contextmanager
 def closing_context() -> Iterator[Any]:
-    """A context whose sockets are closed at its end, whatever happens."""
+    """A context whose sockets are closed at its end in any case."""
     context: Any = zmq.Context()
     try:
         yield context
@@ -81,7 +81,7 @@ def test_who_is_kept_out_is_heard_when_it_may_come_again(door: Door) -> None:
         assert door.came(1, 0.3) == 0
         door.out.clear()
         assert door.came(1) == 1, "its library connects again by itself"
-        assert held, "a socket that nobody holds closes"
+        assert held, "a socket without a reference closes"
 
 
 def test_a_message_ahead_of_the_verdict_ends_its_connection(door: Door) -> None:

@@ -1,4 +1,4 @@
-"""What strangers send to the HTTP front: connections, bodies, files and pages in a browser."""
+"""Attacks on the HTTP front: connections, bodies, files and pages in a browser."""
 
 from __future__ import annotations
 
@@ -12,10 +12,6 @@ from typing import Any, Dict, Iterator
 import numpy as np
 import pytest
 from bus_server import BusServer
-
-pytest.importorskip("starlette", reason="starlette is not installed: there is no front")
-pytest.importorskip("uvicorn", reason="uvicorn is not installed: there is no front")
-
 from http_front import FrontThread
 
 from edgeserve.errors import BadInput, Rejected, TooLarge

@@ -1,4 +1,4 @@
-"""Who connects to the endpoint of metrics and says little, or nothing."""
+"""Clients that connect to the endpoint of metrics and send little or nothing."""
 
 from __future__ import annotations
 

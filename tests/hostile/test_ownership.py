@@ -1,4 +1,4 @@
-"""Nobody reads or changes what is not theirs: streams, stories, statistics, and the server's own life."""
+"""No client reads or changes what is not its own: streams, stories, statistics, and the server's own life."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_a_stamp_from_long_ago_poisons_no_statistics(served: Runtime, context: A
         sent_ns = max(0, now_ns - age_ns)
         reply = asked(socket, on_late="answer", sent_ns=sent_ns, slo_ms=1000.0)
         assert reply["kind"] == "answer" and reply["late"]
-        assert reply["total_ns"] >= now_ns - sent_ns, "its asker reads what it asked for"
+        assert reply["total_ns"] >= now_ns - sent_ns, "its client reads what it requested"
     table = served.stats()["apps"]["shout"]
     assert table["latency_ms"]["max"] < 60_000 and table["breakdown_ms"]["queue"] < 60_000
 
@@ -182,7 +182,7 @@ def test_who_greets_as_before_zmtp_3_is_not_heard(request: pytest.FixtureRequest
 
 
 def told_until_closed(endpoint: str, said: bytes) -> bytes:
-    """What the server says to somebody who says this, until it closes the connection; a time-out if it does not."""
+    """The server's reply to these bytes until it closes the connection; a time-out if it does not."""
     told = b""
     with zmtp.dial(endpoint) as one, contextlib.suppress(ConnectionError):
         one.settimeout(5)
@@ -235,7 +235,7 @@ def test_another_user_whom_the_socket_lets_in_cannot_drain_it(served: Runtime, f
 
 
 def may_be_critical(client: Client) -> bool:
-    """Whether a client gets an answer to a request of class critical, or is told that it may not ask."""
+    """True if a client's request of class critical is answered, false if it is refused for its class."""
     error = client.submit("shout", {"text": "four"}, priority_class="critical").exception(20)
     assert error is None or (type(error) is Rejected and error.reason == "class_not_allowed"), error
     return error is None

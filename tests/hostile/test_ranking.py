@@ -13,7 +13,7 @@ from hand_world import Driver
 
 HONEST = "uid:8/pid:2 #02"
 HONEST_LOAD = 0.4
-"""Of the lane's time, what the honest client wants: less than half, which is its part."""
+"""The share of the lane's time that the honest client needs: less than half, which is its part."""
 
 CLAIMS: Dict[str, Dict[str, Any]] = {
     "nothing": {},
@@ -44,9 +44,9 @@ def share_of_honest(
     seconds: float = 3.0,
     burst_ms: float = 0.001,
 ) -> float:
-    """What part of its requests the honest client has answered in time: a model of 10 ms, deadlines of 100 ms, requests
-    at random, ``load`` times what the lane can do together. ``processes``: 2 stands for a new one per request. The
-    other client's come together, once in ``burst_ms``."""
+    """The share of the honest client's requests that are in time: a model of 10 ms, deadlines of 100 ms, requests at
+    random, ``load`` times what the lane can do together. ``processes``: 2 stands for a new one per request. The other
+    client's come together, once in ``burst_ms``."""
     world = Driver({"m": {1: 10}}, {"a": {"model": "m", "slo": "100ms"}}, policy=policy)
     arrivals = []
     for who, rate in (("", 100 * (load - HONEST_LOAD)), (HONEST, 100 * HONEST_LOAD)):

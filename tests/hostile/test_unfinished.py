@@ -1,4 +1,4 @@
-"""Messages whose last frame does not come: the server's memory is bounded, and nobody else is ended for it."""
+"""Messages whose last frame does not come: the server's memory is bounded, and no other connection is ended for it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from edgeserve.ipc.unfinished import (
 MIB = 1024**2
 MESSAGE = 8 * MIB
 ONE = 2 * MESSAGE + SLACK_BYTES
-"""What one connection may have of an unfinished message."""
+"""The bytes of an unfinished message that one connection may have."""
 
 
 class Looks:

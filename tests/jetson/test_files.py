@@ -1,4 +1,4 @@
-"""What lies in ``jetson/`` by the tools of its trade: shellcheck, systemd, and what the Dockerfiles promise."""
+"""The files in ``jetson/``, checked by shellcheck and systemd, and the promises of the Dockerfiles."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_the_pause_before_a_start_grows_while_starts_fail_and_begins_anew_after_
     run("ended", now_s + 3000, "watchdog")  # served well, then failed again
     run("wait", now_s + 3001)
     assert pauses()[-1] == 5
-    run("ended", now_s + 3002, "success")  # somebody stopped it
+    run("ended", now_s + 3002, "success")  # stopped by a person
     run("wait", now_s + 3003)
     assert len(pauses()) == 10
 

@@ -50,7 +50,7 @@ def of_the_board(path: str, root: Path) -> Path:
 
 
 ONE_JETPACK = "--onnxruntime try"
-"""Where a command of the page is for one JetPack alone, another one refuses it with that reason."""
+"""A command of the page that is for one JetPack alone; another JetPack refuses it with that reason."""
 
 
 @pytest.mark.nightly  # runs setup.sh and uninstall.sh several times each
@@ -101,8 +101,6 @@ def test_every_command_of_the_guide_runs_in_its_order(tmp_path: Path, board: Boa
 def test_the_guides_model_is_served_by_each_jetpacks_tensorrt_in_fp16(
     tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, version: str
 ) -> None:
-    pytest.importorskip("onnx", reason="the onnx package makes the test models; pip install -e '.[test]'")
-    pytest.importorskip("onnxruntime", reason="the double computes with onnxruntime; pip install -e '.[onnx]'")
     import onnx_models
     import trt_worlds
 

@@ -121,7 +121,7 @@ def set_up(tmp_path_factory: pytest.TempPathFactory) -> SetUp:
 
 
 def commands_of(board: Board) -> List[str]:
-    """What setup.sh has to do on a fresh board, in order."""
+    """The commands of setup.sh on a fresh board, in order."""
     groups = [
         f"usermod --append --groups {name} edgeserve"
         for name in ("video", "render", "gpio", "i2c")
@@ -210,7 +210,7 @@ def test_the_configuration_outlives_uninstall_and_the_next_setup(tmp_path: Path,
 
 
 @pytest.mark.nightly
-def test_files_that_somebody_changed_are_kept_with_a_word(tmp_path: Path, set_up: SetUp) -> None:
+def test_files_that_were_changed_are_kept_with_a_word(tmp_path: Path, set_up: SetUp) -> None:
     laid = set_up(1, tmp_path)
     unit = laid.root / "etc/systemd/system/edgeserve.service"
     unit.write_text(unit.read_text() + "# mine\n")
@@ -245,7 +245,7 @@ def test_packages_that_others_need_by_now_are_kept_and_named(tmp_path: Path, set
 
 @pytest.mark.nightly
 def test_an_uninstall_comes_to_its_end_where_the_power_mode_of_before_needs_a_restart(tmp_path: Path) -> None:
-    laid = lay(BOARDS[1]._replace(mode=3), tmp_path)  # MODE_50W asks for a restart
+    laid = lay(BOARDS[1]._replace(mode=3), tmp_path)  # MODE_50W needs a restart
     laid.run("setup.sh")
     laid.run("power.sh", "--mode", "MAXN", "--fan", "cool")
     lines = laid.run("uninstall.sh", "--purge")
@@ -289,7 +289,7 @@ def test_what_is_built_by_hand_lies_where_the_service_looks_for_it(tmp_path: Pat
     assert cache_directory({**of_unit, "HOME": "/var/lib/edgeserve"}) == cache_directory(of_wrapper)
 
 
-def test_the_environment_that_somebody_changed_stays(tmp_path: Path, set_up: SetUp) -> None:
+def test_an_environment_that_was_changed_stays(tmp_path: Path, set_up: SetUp) -> None:
     laid = set_up(2, tmp_path)
     path = laid.root / "etc/edgeserve/environment"
     path.write_text("XDG_CACHE_HOME=/mnt/nvme\n")

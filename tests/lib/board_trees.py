@@ -45,7 +45,7 @@ def plant(root: Path, files: Files) -> str:
 
 
 def jetson(model: str, compatible: Sequence[str], release: Optional[Tuple[int, str]]) -> Files:
-    """What says which board and which release it is; strings end with a NUL in the device tree."""
+    """The files that identify the board and its release; strings end with a NUL in the device tree."""
     files = {
         "proc/device-tree/model": f"{model}\0",
         "proc/device-tree/compatible": "\0".join(compatible) + "\0",

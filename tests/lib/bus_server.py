@@ -20,7 +20,7 @@ from edgeserve.units import NS_PER_MS
 
 
 def bus_of(endpoint: str, clock: List[int] | None = None, *more: str, **bounds: Any) -> Bus:
-    """A bus that the test itself asks for news. ``clock`` holds its time, which stands still; else it is real."""
+    """A bus whose news the test itself reads. ``clock`` holds its time, which stands still; else it is real."""
     bounds = {"message_bytes_max": 10**6, "clients_max": 8, "client_silence_ns": 10**10, **bounds}
     return Bus([endpoint, *more], clock_ns=time.monotonic_ns if clock is None else lambda: clock[0], **bounds)
 

@@ -17,7 +17,7 @@ interpreted_only = pytest.mark.skipif(
 
 
 def run_interpreted(code: str) -> str:
-    """What code prints in a process of its own with the interpreted core, where it may replace functions."""
+    """The output of code in a process of its own with the interpreted core, where it may replace functions."""
     environment = {**os.environ, compiled.CHOICE: "interpreted", "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

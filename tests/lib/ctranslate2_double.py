@@ -13,7 +13,7 @@ import numpy as np
 from edgeserve.engines.lm.tokenizers import byte_characters
 
 FIRST_TIME = 50_364
-"""Of a network that knows many languages; that of one that knows English alone is smaller by one."""
+"""The first token of time in a multilingual network; in one for English alone it is smaller by one."""
 
 
 def write_files(directory: str, english: bool = False) -> str:
@@ -76,7 +76,7 @@ class Whisper:
 
 
 def module() -> Any:
-    """What stands for the library."""
+    """A double of the library."""
     return SimpleNamespace(__version__="double", StorageView=StorageView, models=SimpleNamespace(Whisper=Whisper))
 
 

@@ -1,11 +1,11 @@
 """A CUDA driver made of numpy, which runs what streams were given late and notices misuse.
 
 It follows ``edgeserve.engines.cuda.driver.Driver``, so the engines' own code drives it. Nothing that is enqueued runs
-before somebody asks: each question whether an event or a stream is over runs one operation, ``synchronize`` runs all.
+before a question: each question whether an event or a stream is over runs one operation, ``synchronize`` runs all.
 Misuse that a device would answer with wrong numbers raises :class:`Misuse`:
 
 * a call without the device's context current on the thread, or ``pop`` without ``push``; a primary context that is
-  released more often than it was retained (one per device, whoever retains it);
+  released more often than it was retained (one per device, shared by all that retain it);
 * a pointer outside live memory, or a handle of something destroyed;
 * memory, an event or a stream freed while a waiting operation uses it;
 * host memory that changed between the enqueuing of a copy and its run. Where a copy to the host waits, the host's
@@ -62,8 +62,8 @@ class Use(NamedTuple):
 
 
 class Armed(NamedTuple):
-    """What is known of one run of an operation since it was enqueued: ``check`` is asked just before it runs,
-    ``awaits`` is an event and the number of its records that must have passed."""
+    """One run of an operation, from when it was enqueued: ``check`` is asked just before it runs, ``awaits`` is an
+    event and the number of its records that must have passed."""
 
     check: Optional[Callable[[], None]] = None
     awaits: Tuple[int, int] = (0, 0)
@@ -106,7 +106,7 @@ class Block:
 
 
 class EventState:
-    """``recorded`` counts the records that were enqueued, ``passed`` those that ran; ``at_ms`` when the last did."""
+    """``recorded`` counts the records that were enqueued, ``passed`` the ones that ran; ``at_ms`` when the last did."""
 
     def __init__(self, timing: bool) -> None:
         self.timing = timing
@@ -200,7 +200,7 @@ class CudaDouble:
                     raise Misuse(f"stream {stream} waits for an event that is never recorded")
 
     def leaks(self) -> List[str]:
-        """What was made and not freed."""
+        """The objects that were made and not freed."""
         return sorted(
             [f"{block.kind} memory of {block.data.size} bytes" for block in self._blocks.values() if block.live]
             + [f"stream {number}" for number in self._streams if number != LEGACY]
@@ -321,7 +321,7 @@ class CudaDouble:
         return self.free_bytes(), self.memory_bytes
 
     def free_bytes(self) -> int:
-        """What a program that has no context sees (on a board: what the host has left)."""
+        """The free memory as a program without a context sees it (on a board: the host's)."""
         used = sum(block.data.size for block in self._blocks.values() if block.live and block.kind == "device")
         contexts = self.context_bytes * len(self._contexts) + self.green_bytes * len(self.greens)
         return self.memory_bytes - used - contexts

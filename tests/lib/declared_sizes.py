@@ -249,7 +249,7 @@ def bus(*frames: bytes, **fields: Any) -> Any:
 
 
 def child(data: bytes) -> Any:
-    """What the process of a model answers."""
+    """The answer of a model's process."""
     import pickle
 
     from edgeserve.errors import EngineError

@@ -11,6 +11,11 @@ import random
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
+import pytest
+
+pytest.importorskip("onnx", reason="the onnx package makes the test models; pip install -e '.[test]'")
+pytest.importorskip("onnxruntime", reason="pip install -e '.[onnx]'")
+
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 

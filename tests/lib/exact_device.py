@@ -111,7 +111,7 @@ def remembered(policy):
 
 def in_time(table, rate, due, seconds=3, seeds=(1, 2, 3), parts=None):
     """Percent in time of requests that come at random, ``rate`` each millisecond on average. ``due``: with a random
-    number generator, the milliseconds that a request has, and its hints. ``parts``: those that a node makes."""
+    number generator, the milliseconds that a request has, and its hints. ``parts``: the parts that a node makes."""
     good = count = 0
     for seed in seeds:
         draw, device, at_ms, due_ms = random.Random(seed), Device(table), 0.0, {}

@@ -24,7 +24,7 @@ CHROOT = shlex.quote(str(Path(__file__).with_name("fake_chroot.py")))
 
 
 class Board(NamedTuple):
-    """What tells one board from another."""
+    """A board: its model, memory, programs and files."""
 
     name: str
     model: str

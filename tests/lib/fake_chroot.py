@@ -67,7 +67,7 @@ def package_that_needs(name: str, needs: str) -> str:
 
 
 def with_dependents(text: str, names: List[str]) -> List[str]:
-    """The installed ones of these packages, and those that depend on them: what ``apt-get remove`` removes."""
+    """The installed packages of these names and the ones that depend on them: what ``apt-get remove`` removes."""
     blocks = [dict(line.split(": ", 1) for line in block.splitlines()) for block in text.split("\n\n") if block.strip()]
     found = [block["Package"] for block in blocks if block["Package"] in names]
     while True:

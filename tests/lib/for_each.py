@@ -1,4 +1,5 @@
-"""One test of many values, where a test of each would take longer to start than to run; of dear values, some each time.
+"""One test of many values, where a test of each would take longer to start than to run; of expensive values, some each
+time.
 
 A test costs several milliseconds beside its body, in each process that collects it and in the one that counts.
 """
@@ -12,7 +13,7 @@ import pytest
 
 
 def for_each(values: Callable[[], Iterable[Any]]) -> Callable[[Callable[[Any], None]], Callable[[], None]]:
-    """Call a test with each of the values, which are asked for when it runs. Every value that fails is named."""
+    """Call a test with each of the values, which are made when it runs. Every value that fails is named."""
 
     def decorate(test: Callable[[Any], None]) -> Callable[[], None]:
         @functools.wraps(test)

@@ -1,4 +1,4 @@
-"""Whether this machine has a GPU that a library can use; else the reason why the tests of ``tests/gpu`` are skipped."""
+"""The GPU of this machine as a library can use it, or the reason why the tests of ``tests/gpu`` are skipped."""
 
 from __future__ import annotations
 

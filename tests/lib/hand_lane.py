@@ -1,4 +1,4 @@
-"""What tests of a lane share: a clock that the test moves, and a mailbox that it waits for."""
+"""Parts for tests of a lane: a clock that the test moves, and a mailbox that it waits for."""
 
 from __future__ import annotations
 

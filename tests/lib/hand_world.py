@@ -148,12 +148,12 @@ class Driver:
 
     @property
     def wake_ms(self) -> float | None:
-        """When the scheduler wants to be called."""
+        """The time at which the scheduler wants to be called."""
         wake = self.scheduler.wake_ns
         return None if wake is None else wake / MS
 
     def pass_time(self, until_ms: float) -> List[Action]:
-        """Let time pass with no event: call the scheduler whenever it asked for it. Returns what it did."""
+        """Let time pass with no event: call the scheduler at its wake times. Returns what it did."""
         done: List[Action] = []
         while self.wake_ms is not None and self.wake_ms <= until_ms:
             done += self.step(at=self.wake_ms)
@@ -267,7 +267,7 @@ class Driver:
         return self.step(DeviceChanged(name, free, cpu_load=load, cpu_cores=None if load is None else cores), at=at)
 
     def drain(self) -> List[Action]:
-        """The server is told to drain."""
+        """Make the server drain."""
         return self.step(DrainRequested())
 
     # --- what came of it ------------------------------------------------------------------------------------------
@@ -278,7 +278,7 @@ class Driver:
         return "" if end is None else end.outcome
 
     def reason(self, request_id: int) -> str:
-        """Why a request ended so."""
+        """The reason of a request's end."""
         return self.ends[request_id].reason
 
     def of(self, kind: type) -> List[Any]:

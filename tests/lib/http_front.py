@@ -9,6 +9,11 @@ import socket
 import threading
 from typing import Any, Dict, List, Optional, Tuple
 
+import pytest
+
+pytest.importorskip("starlette", reason="starlette is not installed: there is no HTTP front")
+pytest.importorskip("uvicorn", reason="uvicorn is not installed: there is no HTTP front")
+
 from edgeserve.client import AsyncClient
 from edgeserve.fronts.http.settings import HttpConfig
 
@@ -85,7 +90,7 @@ class FrontThread:
 
 
 def free_port() -> int:
-    """A port that nobody listens on now."""
+    """A port on which no process listens now."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         return int(taken.getsockname()[1])

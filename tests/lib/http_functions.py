@@ -14,7 +14,7 @@ def example_pair() -> Dict[str, Any]:
 
 
 def pair(item: Dict[str, Any]) -> Dict[str, Any]:
-    """What Triton's example model computes."""
+    """The computation of Triton's example model."""
     return {"OUTPUT0": item["INPUT0"] + item["INPUT1"], "OUTPUT1": item["INPUT0"] - item["INPUT1"]}
 
 

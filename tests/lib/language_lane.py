@@ -114,7 +114,7 @@ class Reads:
 
 
 class World(BatchControl):
-    """One lane in virtual time, and whoever asks. Also the control of the batch that runs: each look at ``stop`` lets
+    """One lane in virtual time, and its clients. Also the control of the batch that runs: each look at ``stop`` lets
     the scheduler hear what has arrived until then."""
 
     def __init__(self, case: Case, seed: int, config: Any = None) -> None:
@@ -197,7 +197,7 @@ class World(BatchControl):
             self._tell()
 
     def _answered(self, request: Request) -> None:
-        """Who asked asks again."""
+        """The client sends its next request."""
         if request.app == "assistant":
             self._ask(self.now_ns + 10 * MS)
 

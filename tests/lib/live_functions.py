@@ -143,7 +143,7 @@ def sum_slowly(item: Dict[str, Any], state: Any) -> Tuple[Dict[str, Any], Any]:
 
 
 def frozen(item: Dict[str, Any]) -> Dict[str, Any]:
-    """How many objects the collector of this process does not look at."""
+    """The number of objects that this process's garbage collector skips."""
     return {"frozen": np.int64(gc.get_freeze_count())}
 
 

@@ -30,7 +30,7 @@ HEADER: Dict[str, Any] = {
     "attention.head_count": 4,
     "attention.head_count_kv": 2,
 }
-"""Of the model's file, below its architecture's name: whole numbers, or a list of them."""
+"""Keys of the model's file below its architecture's name: whole numbers, or a list of them."""
 
 
 def write_file(path: Any, **facts: Any) -> str:
@@ -66,7 +66,7 @@ class Batch:
 
 
 class Context:
-    """What a context holds: the tokens of each sequence."""
+    """A context holds the tokens of each sequence."""
 
     def __init__(self, settings: Any) -> None:
         self.sequences: Dict[int, List[int]] = {number: [] for number in range(settings.n_seq_max)}

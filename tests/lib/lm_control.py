@@ -1,4 +1,4 @@
-"""A batch's control for tests of language models: records what it is told, and stops or drops when it is asked to."""
+"""A batch's control for tests of language models: records its calls, and stops or drops when it is asked to."""
 
 from __future__ import annotations
 

@@ -5,6 +5,11 @@ from __future__ import annotations
 import os
 from typing import Any
 
+import pytest
+
+pytest.importorskip("onnx", reason="the onnx package makes the test models; pip install -e '.[test]'")
+pytest.importorskip("onnxruntime", reason="pip install -e '.[onnx]'")
+
 from edgeserve.commands.lm_model.graph import Shape, random_tensors, write_model
 
 SPECIALS = ("<|im_start|>", "<|im_end|>")

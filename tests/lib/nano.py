@@ -16,7 +16,7 @@ _readings = SimHardware.readings
 
 
 def nano(seconds: float, ambient_c: float) -> Scenario:
-    """A camera, somebody's questions and background work."""
+    """A camera, a person's questions and background work."""
     milliseconds: Mapping[str, Mapping[str, str]] = {
         "detect": {"1": "12ms", "2": "20ms"},
         "read": {"1": "20ms", "2": "30ms", "4": "48ms"},

@@ -160,7 +160,7 @@ def _dtype(kind: str) -> str:
 
 
 class RunOptions:
-    """What a run is told."""
+    """The options of a run."""
 
     def __init__(self) -> None:
         self.entries: Dict[str, str] = {}

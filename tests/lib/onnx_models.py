@@ -9,6 +9,11 @@ import os
 from typing import Any, Sequence
 
 import numpy as np
+import pytest
+
+pytest.importorskip("onnx", reason="the onnx package makes the test models; pip install -e '.[test]'")
+pytest.importorskip("onnxruntime", reason="pip install -e '.[onnx]'")
+
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 

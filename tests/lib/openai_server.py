@@ -1,6 +1,6 @@
 """A local server with OpenAI's API, on a port of its own: words that follow from the prompt, one per event.
 
-It has as many slots as it is told, notices a client that leaves, and holds its answers back until ``go`` is set.
+It has a given number of slots, notices a client that leaves, and holds its answers back until ``go`` is set.
 """
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ class RecordingCuda(CudaDouble):
         self.engines.add(engine)
 
     def is_ordered(self, stream: int, access: Access) -> bool:
-        """Whether what is given to ``stream`` now runs after ``access``."""
+        """True if an operation enqueued on ``stream`` now runs after ``access``."""
         return self._clock(stream).get(access.stream, 0) >= access.count
 
     def give(self, stream: int, operation: Operation) -> None:
@@ -128,7 +128,7 @@ class RecordingCuda(CudaDouble):
         return [leak for leak in super().leaks() if leak not in own]
 
     def capturing(self, stream: int) -> bool:
-        """Whether the stream is being captured."""
+        """True if the stream is being captured."""
         return stream in self._captures
 
     def _clock(self, stream: int) -> Dict[int, int]:

@@ -71,7 +71,7 @@ VISION = [
 
 
 class Node:
-    """What the node under test asks of ``rclpy.node.Node``. ``parameters`` overrides defaults."""
+    """The part of ``rclpy.node.Node`` that the node under test uses. ``parameters`` overrides defaults."""
 
     parameters: Dict[str, Any] = {}
     now_ns = 10**18
@@ -118,7 +118,7 @@ class Node:
         return guard
 
     def spin_some(self) -> int:
-        """What an executor would do of the conditions that were triggered; how many that were."""
+        """Run the triggered conditions as an executor does, and return their number."""
         triggered = [guard for guard in self.guards if guard.count]
         for guard in triggered:
             guard.count = 0

@@ -1,12 +1,13 @@
-"""What tests of running servers share: a wait with an end, models of Python functions, a server and its client."""
+"""Parts for tests of running servers: a wait with an end, models of Python functions, a server and its client."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import tempfile
 import time
-from typing import Any, Callable, Dict, Iterator, Mapping, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Tuple
 
 from edgeserve.client import Client
 from edgeserve.config.loading import parse_config
@@ -20,6 +21,11 @@ def wait_until(holds: Callable[[], Any], seconds: float = 30.0) -> None:
     while not holds():
         assert time.monotonic() < due, f"it did not happen within {seconds} s"
         time.sleep(0.005)
+
+
+def command(words: str) -> List[str]:
+    """``edgeserve`` with these words, of this checkout and this Python."""
+    return [sys.executable, "-m", "edgeserve", *words.split()]
 
 
 def function(name: str, example: str = "example", home: str = "live_functions", **more: Any) -> Dict[str, Any]:

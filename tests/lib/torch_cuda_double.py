@@ -20,7 +20,7 @@ CPU = torch.device("cpu")
 
 
 class Stream:
-    """A stream; ``waits`` are those that it waited for."""
+    """A stream; ``waits`` are the streams that it waited for."""
 
     numbers = itertools.count(100)
     waits: List[Tuple[int, int]] = []

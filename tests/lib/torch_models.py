@@ -110,7 +110,7 @@ class Wide(torch.nn.Module):
 
 
 class Greedy(torch.nn.Module):
-    """Asks for a petabyte where its input is one."""
+    """Allocates a petabyte if its input is one."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if float(x.max()) == 1.0:

@@ -23,7 +23,7 @@ class Builder:
 
     @property
     def num_DLA_cores(self) -> int:  # noqa: N802 TensorRT's name
-        """Of AGX Orin: the releases without DLA see none."""
+        """The DLA cores of AGX Orin; releases without DLA see none."""
         return int(self._version not in NO_DLA)
 
     def create_network(self, flags: int = 0) -> Any:
@@ -77,7 +77,7 @@ class Builder:
 
 
 def _plant(fault: str) -> None:
-    """What a builder may do to its process, for tests of what watches it."""
+    """End or block this process as a builder may, for tests of the process that watches it."""
     if fault == "killed":
         os.kill(os.getpid(), signal.SIGKILL)
     elif fault == "crashed":
@@ -112,7 +112,7 @@ def _contradiction(network: Any, profiles: Sequence[Any]) -> str:
 
 
 class IHostMemory(bytes):
-    """What the builder returns: something that gives bytes."""
+    """The builder's result: an object that gives bytes."""
 
 
 class INetworkDefinition:

@@ -1,9 +1,8 @@
 """TensorRT and CUDA made of ONNX Runtime and numpy: they check every call and compute real results.
 
 ``library(version)`` has the names that a version of TensorRT has, of the classes that the engine uses, and no others:
-``tensorrt_api.json`` is read from the real bindings (``scripts/dev/tensorrt_api.py``). A plan is the ONNX file with
-what the builder was told; executing it runs ONNX Runtime on the memory of :class:`RecordingCuda`, when the stream gets
-there.
+``tensorrt_api.json`` is read from the real bindings (``scripts/dev/tensorrt_api.py``). A plan is the ONNX file with the
+builder's settings; executing it runs ONNX Runtime on the memory of :class:`RecordingCuda`, when the stream gets there.
 
 What a device would answer with wrong numbers, a crash or a hang raises :class:`~cuda_double.Misuse` here, besides what
 ``cuda_double`` notices:
@@ -17,7 +16,7 @@ What a device would answer with wrong numbers, a crash or a hang raises :class:`
 * a graph captured before the context ran with those shapes, or launched after they changed or the context was freed;
 * auxiliary streams that are the default stream, or one stream twice.
 
-A plan whose builder was not told otherwise uses auxiliary streams; those that its context is not given are TensorRT's
+A plan whose builder was not told otherwise uses auxiliary streams; streams that its context is not given are TensorRT's
 own, for which the default stream waits. TensorRT 8 gives a new context profile 0, or logs an error.
 
 What TensorRT itself refuses returns ``False`` or ``None`` with a line in the log: a shape outside the profile, a
@@ -210,7 +209,7 @@ class ICudaEngine:
 
 
 class IRuntimeConfig:
-    """How contexts are made, from 10.13 on; of TensorRT-RTX with the kernels that making one compiles."""
+    """The settings of contexts, from 10.13 on; in TensorRT-RTX with the kernels that a context compiles."""
 
     def __init__(self, engine: Any) -> None:
         self._engine, self._strategy, self._cache = engine, None, None
@@ -280,7 +279,7 @@ class IExecutionContext:
         self._aux = list(handles)
 
     def _streams_beside(self) -> List[int]:
-        """The auxiliary streams: those that it was given, and its own for the rest."""
+        """The auxiliary streams: the given ones, and its own for the rest."""
         wanted = int(self._engine._about.get("aux", 0))
         while len(self._aux) + len(self._own_aux) < wanted:
             self._own_aux.append(cuda.library_stream())
@@ -333,7 +332,7 @@ class IExecutionContext:
         return self._engine._output_shapes(self._shapes)[name]
 
     def get_max_output_size(self, name: str) -> int:
-        """Of inputs of ones, of which NonZero finds all."""
+        """The size for inputs of ones, all of which NonZero finds."""
         feeds = {each: np.ones(shape, DTYPES[self._engine._kinds[each]]) for each, shape in self._shapes.items()}
         return int(self._engine._compute(feeds)[name].nbytes) if len(feeds) == len(self._engine._dims) else -1
 

@@ -1,4 +1,4 @@
-"""What the halves of the TensorRT double share: the names of each version, models, loggers."""
+"""Names for both halves of the TensorRT double: the names of each version, models, loggers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NO_DLA = ("10.13", "10.16", "11.0", "11.1", "rtx")
 
 
 class Model(NamedTuple):
-    """What is read of an ONNX file."""
+    """The facts that are read from an ONNX file."""
 
     data: bytes
     inputs: List[Tuple[str, str, List[int]]]  # name, TensorRT's type, dims

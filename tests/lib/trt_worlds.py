@@ -1,4 +1,4 @@
-"""What the tests of the TensorRT engine share: the double in place of the library and of CUDA, and engines on it."""
+"""Parts for tests of the TensorRT engine: the double in place of the library and of CUDA, and engines on it."""
 
 from __future__ import annotations
 

@@ -5,18 +5,13 @@ from __future__ import annotations
 
 from urllib.parse import quote
 
-import numpy as np
 import pytest
+from http_front import FrontThread
 from serving import LIB, function, served
 
 from edgeserve.config.loading import parse_config
 from edgeserve.errors import ConfigError
 from edgeserve.fronts.http.settings import HttpConfig
-
-pytest.importorskip("starlette", reason="starlette is not installed: there is no HTTP front")
-pytest.importorskip("uvicorn", reason="uvicorn is not installed: there is no HTTP front")
-
-from http_front import FrontThread
 
 NAMES = [
     *["plain", "Qwen/Qwen3", "a.b", "a_b", "a-b", "a-2e-b", "a b", "a+b", "a#b", "100%", "%2F", "a%2Fb", "a/b", "a"],
@@ -66,12 +61,6 @@ def front(server):
         yield thread
 
 
-def inputs_of(module):
-    wish = module.InferInput("prompt", [1], "BYTES")
-    wish.set_data_from_numpy(np.array(["hi"], object))
-    return [wish]
-
-
 @pytest.mark.parametrize("slashes", ["", "/"])
 def test_kserve_over_http(front, slashes):
     body = {"inputs": [{"name": "prompt", "datatype": "BYTES", "shape": [1], "data": ["hi"]}]}
@@ -90,19 +79,6 @@ def test_a_path_of_no_app_names_what_was_asked(front):
     for path in ("nobody/infer", "no/body/infer", "nobody/versions/1/infer"):
         status, told = front.ask("POST", f"/v2/models/{path}", {"inputs": []})
         assert (status, told["code"]) == (404, "unknown_app") and path.rpartition("/")[0].split("/")[0] in told["error"]
-
-
-@pytest.mark.parametrize("transport", ["http", "grpc"])
-def test_tritonclient(front, transport):
-    module = pytest.importorskip(f"tritonclient.{transport}", reason="tritonclient is not installed")
-    with module.InferenceServerClient(front.http if transport == "http" else front.grpc) as client:
-        for name in NAMES:
-            answer = client.infer(name, inputs_of(module))
-            assert answer.as_numpy("text").tolist() == [b"hi!"], name
-            assert client.is_model_ready(name), name
-            told = client.get_inference_statistics(name)
-            stats = told["model_stats"][0]["name"] if transport == "http" else told.model_stats[0].name
-            assert stats == name
 
 
 def test_openai(front):

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from http_front import FrontThread
 from serving import function, served
 
 from edgeserve.errors import ConfigError
-from edgeserve.fronts.http.settings import HttpConfig
-
-pytest.importorskip("starlette", reason="starlette is not installed: there is no HTTP front")
-pytest.importorskip("uvicorn", reason="uvicorn is not installed: there is no HTTP front")
-
-from http_front import FrontThread
-
 from edgeserve.front.registry import front_of
 from edgeserve.fronts.http.front import check_http
+from edgeserve.fronts.http.settings import HttpConfig
 
 TOKEN = "a-token-of-these-tests"
 PAGE, OTHER = "https://app.example", "https://other.example"

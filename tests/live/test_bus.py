@@ -15,12 +15,12 @@ import time
 from concurrent.futures import CancelledError, wait
 
 import bus_server
-import msgpack
 import numpy as np
 import pytest
 import zmq
 import zmq.auth
 from bus_server import BusServer, reply_to
+from serving import wait_until
 
 from edgeserve.client import AsyncClient, Client, TimedOut
 from edgeserve.errors import (
@@ -38,6 +38,7 @@ from edgeserve.errors import (
 from edgeserve.ipc import endpoints, wire
 from edgeserve.ipc.bus import Ask, Cancel, ClientLost, Control
 from edgeserve.ipc.endpoints import default_endpoint
+from edgeserve.ipc.link import Link
 
 X = {"x": np.arange(6, dtype=np.float32).reshape(2, 3)}
 CURVE = zmq.has("curve")
@@ -172,39 +173,6 @@ def test_cancel_of_a_future_cancels_on_the_server(server, client):
 
 
 # --- messages by hand ----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("frames", "code"),
-    [
-        ([b""], "malformed"),
-        ([b"", b""], "malformed"),
-        ([b"\x07abc"], "wrong_version"),
-        ([b"\x01\xc1"], "malformed"),
-        (
-            [
-                b"\x01" + msgpack.packb({"kind": "infer", "id": 1, "app": "echo", "tensors": [["x", "f4", [1]]]}),
-                bytes(4),
-            ],
-            "bad_input",
-        ),
-        ([b"\x01" + msgpack.packb({"kind": "infer", "id": 1, "app": "echo"})] + [b"x"] * 200, "too_large"),
-        (
-            [
-                b"\x01"
-                + msgpack.packb({"kind": "infer", "id": 1, "app": "echo", "tensors": [["x", "uint8", [9 * 1024**2]]]}),
-                bytes(9 * 1024**2),
-            ],
-            "too_large",
-        ),
-        ([b"\x01" + msgpack.packb({"kind": "beat", "now": 1})], "malformed"),
-    ],
-)
-def test_what_cannot_be_read_is_answered_and_the_connection_lives(dealer, frames, code):
-    dealer.send_multipart(frames)
-    assert reply_to(dealer).error.code == code
-    tell(dealer, kind="health", id=2)
-    assert reply_to(dealer).info["ready"]
 
 
 def test_a_frame_far_over_the_bound_closes_the_connection_and_others_go_on(dealer, client):
@@ -456,6 +424,19 @@ def test_tcp_beyond_loopback_with_keys(tmp_path):
         "tcp://0.0.0.0:*", curve_secret_key_file=f"{tmp_path}/none"
     ):
         pass
+
+
+@pytest.mark.skipif(not CURVE, reason="this libzmq was built without CURVE")
+def test_a_message_after_a_failed_handshake_loses_the_link_and_raises_nothing(tmp_path, context):
+    """libzmq has no queue for it then: the client counted as closed, without the reason."""
+    _, secret = zmq.auth.create_certificates(str(tmp_path), "server")
+    with BusServer("tcp://0.0.0.0:*", curve_secret_key_file=secret) as server:
+        endpoint = server.endpoint.replace("0.0.0.0", "127.0.0.1")
+        link = Link(endpoint, context, time.monotonic_ns, connect_ns=10**10, silence_ns=10**10)
+        wait_until(lambda: not link.socket.poll(0, zmq.POLLOUT))
+        link.send((b"question",))
+        assert "server_key" in link.lost
+        link.close()
 
 
 def test_shares_go_by_whom_a_front_asks_for(server, client):

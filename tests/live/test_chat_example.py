@@ -11,18 +11,13 @@ import os
 import sys
 from typing import Any, Dict, Iterator
 
+import lm_models
 import pytest
 
 from edgeserve import Runtime
+from edgeserve.commands.lm_model.graph import random_tensors, write_model
 from edgeserve.config.loading import parse_config, read_toml
 from edgeserve.engines.functions import import_function
-
-pytest.importorskip("onnx", reason="the onnx package makes the test model; pip install -e '.[test]'")
-pytest.importorskip("onnxruntime", reason="pip install -e '.[onnx]'")
-
-import lm_models
-
-from edgeserve.commands.lm_model.graph import random_tensors, write_model
 from edgeserve.live.request import language_model
 from edgeserve.predict.serving.answer_lengths import answer_lengths
 from edgeserve.predict.serving.predictors import Predictors

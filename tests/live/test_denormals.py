@@ -8,16 +8,12 @@ from pathlib import Path
 from typing import Any, Dict, List
 
 import numpy as np
+import onnx_models
 import pytest
 
 from edgeserve.config.loading import parse_config
 from edgeserve.engines.denormals import REGISTERS
 from edgeserve.runtime import Runtime
-
-pytest.importorskip("onnx", reason="the onnx package makes the test models; pip install -e '.[test]'")
-pytest.importorskip("onnxruntime", reason="pip install -e '.[onnx]'")
-
-import onnx_models
 
 pytestmark = pytest.mark.skipif(platform.machine() not in REGISTERS, reason="this machine's register is not known")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -189,90 +188,3 @@ def hints_by_app(recorded: str) -> Dict[str, List[Dict[str, float]]]:
     for line in recorded.splitlines():
         walk(json.loads(line))
     return found
-
-
-# --- the comparison ---------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.timeout(240)  # three processes start one after the other, which takes a busy machine a while
-def test_policies_are_compared_on_the_same_load(built: Any, tmp_path: Path) -> None:
-    """One short round of two policies, each on a server of its own; the result says how it came about."""
-    out = str(tmp_path / "result.json")
-    done = subprocess.run(
-        [
-            sys.executable,
-            os.path.join(DYNAMIC, "compare.py"),
-            "--policies",
-            "fifo",
-            "clockwork:estimate=mean",
-            "--slo",
-            "50",
-            "--seconds",
-            "1",
-            "--rounds",
-            "1",
-            "--load",
-            "0.1",
-            "--profile-seconds",
-            "0.03",
-            "--json",
-            out,
-        ],
-        text=True,
-        timeout=200,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    )
-    assert done.returncode == 0, done.stdout
-    with open(out, encoding="utf-8") as file:
-        result = json.load(file)
-    assert list(result["finish_rates"]) == ["fifo", "clockwork:estimate=mean"]
-    sent = [run["slo"]["50.0"]["sent"] for run in result["runs"]]
-    assert sent[0] == sent[1] > 0
-    assert result["finish_rates"]["fifo"] or result["left_out"] == [[0, "50.0"]]
-    assert all(0 <= rate <= 1 for rows in result["finish_rates"].values() for rates in rows.values() for rate in rates)
-    assert result["circumstances"]["command"].startswith("python examples/dynamic/compare.py --policies fifo")
-    assert set(result["profile"]["alone_ms"]) == {"forms", "meters"}
-
-
-def test_rates_ratios_and_what_was_stated_are_summed_up() -> None:
-    compare = module("compare")
-    assert compare.read_candidate("clockwork:estimate=mean,window_ms=5")[1:] == (
-        "clockwork",
-        {"estimate": "mean", "window_ms": 5},
-    )
-    stats = {"policies": {"main": {"calibration": {"stated": 40, "kept": 37, "uncorrected": 30}}}}
-    assert compare.calibration_of(stats) == {"stated": 40, "kept_share": 0.925, "uncorrected_share": 0.75}
-    assert compare.calibration_of({"policies": {}}) is None
-    runs = [
-        {
-            "policy": name,
-            "round": number,
-            "calibration": told,
-            "slo": {
-                "2.0": {"finish_rate": rate, "disturbed": False},
-                "3.0": {"finish_rate": 0.1, "disturbed": name == "fifo"},
-            },
-        }
-        for name, number, rate, told in (
-            ("plan", 0, 0.9, {"stated": 10, "kept_share": 0.8}),
-            ("plan", 1, 0.7, {"stated": 30, "kept_share": 0.9}),
-            ("fifo", 0, 0.4, None),
-            ("fifo", 1, 0.4, None),
-        )
-    ]
-    text = compare.as_text(compare.finish_rates(runs), runs)
-    assert text.splitlines()[1].split() == ["plan", "0.800", "0.800", "1.000"]
-    assert text.splitlines()[2].split() == ["fifo", "0.400", "0.400", "0.500"]
-    assert "plan: 87.5% of 40 batches" in text
-    assert "left out, for the machine stood still: round 2 at 3x" in text
-    assert "no round counts" in compare.as_text({"fifo": {}}, runs)
-    assert compare.checks_of(compare.finish_rates(runs), runs) == [
-        {"name": "plan ahead of fifo, mean finish rate", "value": 0.4, "bound": ">= 0", "holds": True},
-        {
-            "name": "plan: off nine of ten batches by the stated time",
-            "value": 0.025,
-            "bound": "<= 0.03",
-            "holds": True,
-        },
-    ]

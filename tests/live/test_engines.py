@@ -56,19 +56,6 @@ def test_a_start_opens_one_session_of_a_model_on_a_gpu_where_each_may_reserve_me
     assert threads("open", "m") == ["edgeserve-gpu0"]
 
 
-@pytest.mark.parametrize("depth", [1, 2])
-def test_a_lane_holds_as_many_batches_as_it_is_deep_over_all_models(depth: int) -> None:
-    with Runtime(config_of({"m": device(), "n": device()}, lane={"cpu0": {"depth": depth}})) as runtime:
-        live_engines.launched_max.clear()  # of the warm-up
-        futures = [runtime.submit("mn"[index % 2], {"x": X + index}) for index in range(20)]
-        for index, future in enumerate(futures):
-            assert np.array_equal(future.result(10)["y"], (X + index) * 2)
-        assert live_engines.launched_max == {"cpu0": depth}
-        runtime.check()
-        learnt = runtime._ask(lambda core: core.scheduler.state.latency["m", "cpu0"].typical_ns[1])
-    assert learnt == live_engines.BATCH_NS  # the device's time, whatever this machine did meanwhile
-
-
 def test_a_lost_device_takes_its_lane_down_and_what_waited_goes_elsewhere() -> None:
     models = {"m": device(options={"lost": "a"})}
     with Runtime(config_of(models, lane={"a": {"depth": 2}, "b": {}}, policy={"fifo": {}})) as runtime:

@@ -50,4 +50,4 @@ def test_lines_are_read_by_some_of_the_recognisers(fitted: Path) -> None:
     assert all(set(answer["models"]) <= {"tiny", "fourth", "small"} and 0 < answer.quality <= 1 for answer in answers)
     assert all(answer["models"] == list(answer.branches) for answer in answers)
     right = sum(answer["text"] == text for answer, text in zip(answers, shown.texts))
-    assert right >= 6  # of 12 damaged lines; nobody reads one by chance
+    assert right >= 6  # of 12 damaged lines; none is read by chance

@@ -46,7 +46,7 @@ ARGUMENTS: Dict[str, Any] = {
     "error": None,
     "trace": None,
 }
-"""What is given for a parameter without a default, by its name; ``kind`` is a question, or an exception's type."""
+"""Values for parameters without a default, by name; ``kind`` is a question, or an exception's type."""
 
 VARIABLE = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
 
@@ -100,7 +100,7 @@ def use(thing: Any, name: str) -> Any:
 
 
 def in_child(call: Callable[[], Any]) -> Tuple[str, Any]:
-    """What became of ``call`` in a forked child: ``returned`` or ``raised``, and what; ``hung`` after a while."""
+    """The end of ``call`` in a forked child: ``returned`` or ``raised`` with its value; ``hung`` after a while."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
@@ -413,15 +413,15 @@ def test_what_waits_raises_in_a_callback(kind: Any, verb: str) -> None:
                 told.append(error)
             over.set()
 
-        thing.submit("request", X).add_done_callback(callback)
+        thing.submit("request", HELD).add_done_callback(callback)
+        live_functions.gate.set()  # before, the answer could come first: the callback would run on this thread
         assert over.wait(CHILD_S_MAX), "it waits for an answer on the thread that would give it"
         assert type(told[0]) is RequestError and "gives the answers" in str(told[0])
-        live_functions.gate.set()
         assert thing.infer("request", X)["x"][0] == 2
 
 
 def test_questions_and_further_requests_are_free_in_a_callback() -> None:
-    with runtime_of(Runtime) as runtime:
+    with held(Runtime) as runtime:
         told: Any = []
         over = threading.Event()
 
@@ -434,12 +434,14 @@ def test_questions_and_further_requests_are_free_in_a_callback() -> None:
             told.append(future.result()["x"][1])
             over.set()
 
-        runtime.submit("request", X).add_done_callback(callback)
+        runtime.submit("request", HELD).add_done_callback(callback)
+        live_functions.gate.set()
         assert over.wait(CHILD_S_MAX)
-        assert told == [2, 1, 2]
+        assert told == [1, 1, 2]
 
 
 def test_a_callback_stops_the_runtime() -> None:
-    with runtime_of(Runtime) as runtime:
-        runtime.submit("request", X).add_done_callback(lambda future: runtime.stop())
+    with held(Runtime) as runtime:
+        runtime.submit("request", HELD).add_done_callback(lambda future: runtime.stop())
+        live_functions.gate.set()
         assert runtime.wait(CHILD_S_MAX)

@@ -11,14 +11,10 @@ import subprocess
 import venv
 
 import pytest
+from http_front import FrontThread
 from serving import function, served
 
 from edgeserve.fronts.http.settings import HttpConfig
-
-pytest.importorskip("starlette", reason="starlette is not installed: there is no HTTP front")
-pytest.importorskip("uvicorn", reason="uvicorn is not installed: there is no HTTP front")
-
-from http_front import FrontThread
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(900)]
 
@@ -49,8 +45,8 @@ OLLAMA = {"api_base": place}
 LANGCHAIN = (
     BEGIN
     + """
-from langchain_openai import ChatOpenAI, OpenAIEmbeddings
-from langchain_ollama import ChatOllama, OllamaEmbeddings, OllamaLLM
+from langchain_openai import ChatOpenAI
+from langchain_ollama import ChatOllama
 def openai(model="chat", **more):
     return ChatOpenAI(model=model, base_url=place + "/v1", api_key="none", max_retries=0, **more)
 def ollama(model="chat", **more):
@@ -69,12 +65,6 @@ CASES = {
         "told(litellm.completion('openai/chat', CALLED, **OPENAI).choices[0].message.content)",
         "three",
     ),
-    "litellm, OpenAI: bounds": (
-        LITELLM,
-        "a = litellm.completion('openai/chat', TALK, max_tokens=1, **OPENAI)\n"
-        "told([a.choices[0].message.content, a.choices[0].finish_reason])",
-        ["one", "length"],
-    ),
     "litellm, OpenAI: a stream": (
         LITELLM,
         "told(''.join(c.choices[0].delta.content or '' for c in "
@@ -87,37 +77,17 @@ CASES = {
         "told([c.function.name, json.loads(c.function.arguments)])",
         ["lamp", {"room": "one two"}],
     ),
-    "litellm, OpenAI: asyncio": (
-        LITELLM,
-        "told(asyncio.run(litellm.acompletion('openai/chat', TALK, **OPENAI)).choices[0].message.content)",
-        "one two",
-    ),
-    "litellm, OpenAI: vectors": (
-        LITELLM,
-        "told([d['embedding'] for d in litellm.embedding('openai/vectors', ['a', 'bb'], **OPENAI).data])",
-        [[1.0, 97.0], [2.0, 98.0]],
-    ),
     "litellm, OpenAI: no such model": (
         LITELLM,
         "try:\n    litellm.completion('openai/nothing', TALK, num_retries=0, **OPENAI)\n"
         "except litellm.NotFoundError as error:\n    told(error.status_code)",
         404,
     ),
-    "litellm, Ollama: a conversation": (
-        LITELLM,
-        "told(litellm.completion('ollama_chat/chat', TALK, **OLLAMA).choices[0].message.content)",
-        "one two",
-    ),
     "litellm, Ollama: a stream": (
         LITELLM,
         "told(''.join(c.choices[0].delta.content or '' for c in "
         "litellm.completion('ollama_chat/chat', TALK, stream=True, **OLLAMA)))",
         "one two",
-    ),
-    "litellm, Ollama: vectors": (
-        LITELLM,
-        "told([d['embedding'] for d in litellm.embedding('ollama/vectors', ['a'], **OLLAMA).data])",
-        [[1.0, 97.0]],
     ),
     "langchain, OpenAI: a conversation": (LANGCHAIN, "told(openai().invoke(TALK).content)", "one two"),
     "langchain, OpenAI: a call without content before": (LANGCHAIN, "told(openai().invoke(CALLED).content)", "three"),
@@ -126,44 +96,21 @@ CASES = {
         "told(''.join(c.content for c in openai(stream_usage=True).stream(TALK)))",
         "one two",
     ),
-    "langchain, OpenAI: several at a time": (
-        LANGCHAIN,
-        "told([a.content for a in openai().batch([TALK, 'x', 'y'])])",
-        ["one two", "x", "y"],
-    ),
     "langchain, OpenAI: a function": (
         LANGCHAIN,
         "(c,) = openai('caller').bind_tools([TOOL]).invoke(TALK).tool_calls\ntold([c['name'], c['args']])",
         ["lamp", {"room": "one two"}],
     ),
-    "langchain, OpenAI: asyncio": (LANGCHAIN, "told(asyncio.run(openai().ainvoke(TALK)).content)", "one two"),
     "langchain, OpenAI: responses": (LANGCHAIN, "told(openai(use_responses_api=True).invoke(TALK).text)", "one two"),
-    "langchain, OpenAI: vectors": (
-        LANGCHAIN,
-        "told(OpenAIEmbeddings(model='vectors', base_url=place + '/v1', api_key='none', "
-        "check_embedding_ctx_length=False).embed_documents(['a', 'bb']))",
-        [[1.0, 97.0], [2.0, 98.0]],
-    ),
-    "langchain, Ollama: a conversation": (LANGCHAIN, "told(ollama().invoke(TALK).content)", "one two"),
     "langchain, Ollama: a stream": (
         LANGCHAIN,
         "told(''.join(c.content for c in ollama(num_ctx=512, keep_alive='5m').stream(TALK)))",
-        "one two",
-    ),
-    "langchain, Ollama: a prompt": (
-        LANGCHAIN,
-        "told(OllamaLLM(model='chat', base_url=place).invoke('one two'))",
         "one two",
     ),
     "langchain, Ollama: a function": (
         LANGCHAIN,
         "(c,) = ollama('caller').bind_tools([TOOL]).invoke(TALK).tool_calls\ntold([c['name'], c['args']])",
         ["lamp", {"room": "one two"}],
-    ),
-    "langchain, Ollama: vectors": (
-        LANGCHAIN,
-        "told(OllamaEmbeddings(model='vectors', base_url=place).embed_documents(['a', 'bb']))",
-        [[1.0, 97.0], [2.0, 98.0]],
     ),
 }
 """Case -> how its program begins, what it does, what it tells."""
@@ -191,17 +138,10 @@ def front():
         "model": {
             "chat": function("chat", "example_chat", "http_functions"),
             "caller": function("call_lamp", "example_chat", "http_functions"),
-            "vectors": function("embed", "example_text", "http_functions"),
         },
         "app": {
             "chat": {"model": "chat", "slo": "60s", "inputs": talks},
             "caller": {"model": "caller", "slo": "60s", "inputs": calls},
-            "vectors": {
-                "model": "vectors",
-                "slo": "60s",
-                "inputs": {"text": text},
-                "outputs": ["embedding", "prompt_tokens"],
-            },
         },
     }
     with served(tables) as (runtime, _), FrontThread(runtime.endpoints[0], HttpConfig(listen="127.0.0.1:0")) as thread:

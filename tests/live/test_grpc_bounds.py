@@ -1,4 +1,5 @@
-"""What gRPC calls can make the front keep: real connections to the service alone, whose requests a double answers."""
+"""The memory that gRPC calls can make the front keep: real connections to the service alone, whose requests a double
+answers."""
 
 from __future__ import annotations
 

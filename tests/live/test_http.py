@@ -8,7 +8,6 @@ import http.client
 import io
 import json
 import os
-import queue
 import re
 import shutil
 import socket
@@ -21,14 +20,10 @@ import live_functions
 import numpy as np
 import psutil
 import pytest
+from http_front import CLOCK_S, FrontThread, free_port
 from serving import function, served, wait_until
 
 from edgeserve.fronts.http.settings import HttpConfig
-
-pytest.importorskip("starlette", reason="starlette is not installed: there is no HTTP front")
-pytest.importorskip("uvicorn", reason="uvicorn is not installed: there is no HTTP front")
-
-from http_front import CLOCK_S, FrontThread, free_port
 
 try:
     import google.protobuf  # noqa: F401 only whether it is there
@@ -50,21 +45,18 @@ def tables():
         "chat": function("chat", "example_chat", "http_functions"),
         "held": function("request"),
         "double": function("double"),
-        "slow": {"engine": "synthetic", "expected": {"1": "200ms"}},
     }
     inputs = {
         "pair": {"INPUT0": PAIR, "INPUT1": PAIR},
         "shout": {"text": TEXT},
         "held": {"x": X},
         "double": {"x": X},
-        "slow": {"x": X},
         "colour": {"image": {"dtype": "uint8", "shape": [4, 6, 3]}},
         "chat": {"messages": TEXT, "max_tokens": {"dtype": "int32", "optional": True}},
     }
     apps = {name: {"model": name, "slo": "20s", "inputs": table} for name, table in inputs.items()}
     apps["pair"]["outputs"] = ["OUTPUT0", "OUTPUT1"]
     apps["held"].update(pending_max=2, stream="in_order")
-    apps["unasked"] = dict(apps["double"])
     apps["simple"], apps["detect"] = apps["pair"], apps["colour"]  # as Triton's examples and the page call them
     return {"model": models, "app": apps, "policy": {"edf": {"trials": False}}}
 
@@ -132,14 +124,6 @@ def test_what_is_nearly_right_is_told_what_would_be(front):
         assert (status, error["code"]) == (501, "not_served") and says in error["error"]
 
 
-def test_outputs_are_known_before_the_first_request(front):
-    model = front.ask("GET", "/v2/models/unasked")[1]
-    assert model["outputs"] == [{"name": "y", "datatype": "FP32", "shape": [-1]}]
-    assert front.ask("GET", "/v2/models/unasked/config")[1]["output"] == [
-        {"name": "y", "data_type": "TYPE_FP32", "dims": [-1]}
-    ]
-
-
 def test_json_in_json_out_and_what_is_learnt_of_the_outputs(front):
     status, answer = front.ask("POST", "/v2/models/double/infer", {"id": "seven", **infer([1, 2, 3, 4], slo_ms=15000)})
     assert status == 200 and answer["id"] == "seven" and answer["model_name"] == "double"
@@ -148,7 +132,7 @@ def test_json_in_json_out_and_what_is_learnt_of_the_outputs(front):
     assert front.ask("GET", "/v2/models/double")[1]["outputs"] == [{"name": "y", "datatype": "FP32", "shape": [4]}]
     count = front.ask("GET", "/v2/models/double/stats")[1]["model_stats"][0]["inference_count"]
     assert count >= 1
-    assert len(front.ask("GET", "/v2/models/stats")[1]["model_stats"]) == 10
+    assert len(front.ask("GET", "/v2/models/stats")[1]["model_stats"]) == 8
 
 
 def test_texts_compressed_bodies_and_curls_default_content_type(front):
@@ -186,13 +170,6 @@ def test_what_goes_wrong_has_a_status_a_code_and_a_text(front, path, body, statu
     assert says in error["error"]
 
 
-def test_a_compressed_body_does_not_grow_beyond_the_bound(front):
-    got, error = front.ask(
-        "POST", "/v2/models/double/infer", gzip.compress(bytes(2 * 1024**2)), {"Content-Encoding": "gzip"}
-    )
-    assert (got, error["code"]) == (413, "too_large")
-
-
 def test_refusals_for_load_say_so_and_a_client_that_goes_cancels(front, server, gates):
     body = json.dumps(infer([1, 0, 0, 0])).encode()
     waiting = []
@@ -207,13 +184,6 @@ def test_refusals_for_load_say_so_and_a_client_that_goes_cancels(front, server, 
     wait_until(lambda: server.stats()["apps"]["held"]["outcomes"]["cancelled"] == 2)
     live_functions.gate.set()
     wait_until(lambda: front.ask("POST", "/v2/models/held/infer", infer([0] * 4, stream="a"))[0] == 200)
-
-
-def test_a_refusal_for_the_deadline_tells_which_would_have_done(front):
-    status, error = front.ask("POST", "/v2/models/slow/infer", infer([0] * 4, slo_ms=100))
-    assert status in (503, 504)
-    if "expected_ms" in error:  # it may have passed on its way
-        assert error["reason"] == "cannot_make_deadline" and error["lane"] == "cpu0"
 
 
 def form(name, content, more=""):
@@ -241,17 +211,6 @@ def test_an_image_as_a_body_and_in_a_form(front):
         assert front.ask("POST", f"/v2/models/{app}/infer", body, kind)[0] == wanted, body
 
 
-def test_a_token_is_asked_for_and_health_needs_none(server, tmp_path):
-    (tmp_path / "token").write_text(TOKEN + "\n")
-    settings = HttpConfig(listen="127.0.0.1:0", token_file=str(tmp_path / "token"))
-    with FrontThread(server.endpoints[0], settings) as front:
-        assert front.ask("GET", "/v2/health/live")[0] == 200
-        for headers in ({}, {"Authorization": "Bearer nonsense"}, {"Authorization": TOKEN}):
-            for path in ("/v2", "/v1/models"):
-                assert front.ask("GET", path, headers=headers)[0] == 401
-        assert front.ask("GET", "/v2", headers={"Authorization": "Bearer " + TOKEN})[0] == 200
-
-
 def test_clients_with_names_share_an_app(server, tmp_path, gates):
     (tmp_path / "token").write_text(f"kitchen {TOKEN}-1\nhall {TOKEN}-2\n")
     settings = HttpConfig(listen="127.0.0.1:0", token_file=str(tmp_path / "token"))
@@ -276,18 +235,6 @@ def test_clients_with_names_share_an_app(server, tmp_path, gates):
             assert b"200 OK" in connection.recv(65536)
         for connection in (*kitchen, hall):
             connection.close()
-
-
-def test_the_front_says_the_name_that_it_was_given(server):
-    with FrontThread(server.endpoints[0], HttpConfig(listen="127.0.0.1:0", server_name="triton")) as front:
-        assert front.ask("GET", "/v2")[1]["name"] == "triton"
-
-
-def test_a_page_in_a_browser_needs_a_token(front):
-    headers = {"Origin": "http://somewhere.example", "Content-Type": "text/plain"}
-    status, error = front.ask("POST", "/v2/models/double/infer", infer([0] * 4), headers)
-    assert (status, error["code"]) == (403, "forbidden")
-    assert front.ask("POST", "/v1/chat/completions", talk("hi"), headers)[0] == 403
 
 
 def test_bounds_of_the_front_itself(server, gates):
@@ -317,13 +264,6 @@ def test_the_command_warns_where_no_server_answers(tmp_path):
     assert (
         "ready on http://" in said and "the server at ipc://" in said and "edgeserve serve, or give --endpoint" in said
     )
-
-
-def test_no_server_is_an_error_and_not_a_hang(tmp_path):
-    with FrontThread(f"ipc://{tmp_path}/nobody", HttpConfig(listen="127.0.0.1:0")) as front:
-        assert front.ask("GET", "/v2/health/live")[0] == 200
-        assert front.ask("GET", "/v2/health/ready")[0] == 400
-        assert front.ask("POST", "/v2/models/a/infer", infer([0] * 4))[1]["code"] == "server_gone"
 
 
 # --- OpenAI's protocol ------------------------------------------------------------------------------------------------
@@ -365,17 +305,6 @@ def test_errors_of_chat_have_a_status_even_in_a_stream(front, stream):
     ):
         got, error = front.ask("POST", "/v1/chat/completions", {**talk("hi"), **fields, "stream": stream})
         assert (got, error["error"]["code"]) == (status, code)
-
-
-def test_a_listener_that_goes_cancels(front, server, gates):
-    before = server.stats()["apps"]["chat"]["outcomes"]["cancelled"]
-    for stream in (False, True):
-        body = json.dumps(talk("wait", stream=stream)).encode()
-        connection = post_and_hold(front, "/v1/chat/completions", body)
-        wait_until(lambda: server.stats()["apps"]["chat"]["open"] == 1)
-        connection.close()
-        wait_until(lambda: server.stats()["apps"]["chat"]["open"] == 0)
-    assert server.stats()["apps"]["chat"]["outcomes"]["cancelled"] == before + 2
 
 
 # --- Triton's client --------------------------------------------------------------------------------------------------
@@ -478,33 +407,6 @@ def test_tritons_grpc_client(front):
                 client.infer(model, inputs, **options)
             assert caught.value.status() in ("StatusCode." + status, "StatusCode.UNAVAILABLE")
         ask_shared(library, client)
-
-
-def test_many_requests_on_one_grpc_stream(front):
-    library = grpc_library()
-    left, right, inputs = pair_inputs(library)
-    answers = queue.Queue()
-    with library.InferenceServerClient(front.grpc) as client:
-        client.start_stream(lambda result, error: answers.put((result, error)))
-        for index in range(20):
-            client.async_stream_infer("pair", inputs, request_id=str(index))
-        client.async_stream_infer("nobody", inputs, request_id="20")
-        got = [answers.get(timeout=20) for _ in range(21)]
-        client.stop_stream()
-    assert {result.get_response().id for result, error in got if error is None} == {str(index) for index in range(20)}
-    assert ["unknown model" in str(error) for _, error in got if error is not None] == [True]
-
-
-def test_a_grpc_call_that_is_cancelled_cancels(front, server, gates):
-    library = grpc_library()
-    x = library.InferInput("x", [4], "FP32")
-    x.set_data_from_numpy(np.float32([1, 0, 0, 0]))
-    before = server.stats()["apps"]["held"]["outcomes"]["cancelled"]
-    with library.InferenceServerClient(front.grpc) as client:
-        call = client.async_infer("held", [x], callback=lambda result, error: None)
-        wait_until(lambda: server.stats()["apps"]["held"]["open"] == 1)
-        call.cancel()
-        wait_until(lambda: server.stats()["apps"]["held"]["outcomes"]["cancelled"] == before + 1)
 
 
 def test_a_refusal_over_grpc_tells_programs_why_and_a_token_is_asked_for(front, server, tmp_path):
@@ -614,7 +516,7 @@ def status_of(place):
 
 
 def has_ended(process):
-    """Also where nobody reaps the children of the dead."""
+    """Also where no process reaps orphans."""
     try:
         return process.status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

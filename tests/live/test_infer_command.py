@@ -31,25 +31,8 @@ def image(tmp_path):
 
 def test_outputs_and_times_are_printed_and_written(endpoint, image, tmp_path, capsys):
     out = f"{tmp_path}/y.npy"
-    assert (
-        cli.main(
-            [
-                "infer",
-                "echo",
-                "--in",
-                f"x={image}",
-                "--text",
-                "t=hello",
-                "--slo",
-                "5s",
-                "--endpoint",
-                endpoint,
-                "--out",
-                f"x={out}",
-            ]
-        )
-        == 0
-    )
+    words = f"infer echo --in x={image} --text t=hello --slo 5s --endpoint {endpoint} --out x={out}"
+    assert cli.main(words.split()) == 0
     printed = capsys.readouterr().out
     assert "x: float32 [3, 4]  0 1 2 3 4 5 6 7 ..." in printed
     assert "t: hello" in printed

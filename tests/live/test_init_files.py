@@ -1,4 +1,4 @@
-"""What ``edgeserve init`` writes of torch's files and of GGUF files serves as it stands."""
+"""The configurations that ``edgeserve init`` writes for torch's and GGUF files serve as they are."""
 
 from __future__ import annotations
 

@@ -7,13 +7,10 @@ from typing import Any, Dict, Iterator
 
 import numpy as np
 import pytest
+from http_front import FrontThread
 from serving import function, served
 
 from edgeserve.fronts.http.settings import HttpConfig
-
-pytest.importorskip("starlette", reason="pip install -e '.[http]'")
-pytest.importorskip("uvicorn", reason="pip install -e '.[http]'")
-from http_front import FrontThread
 
 try:
     import grpc

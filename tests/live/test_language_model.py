@@ -5,19 +5,15 @@ from __future__ import annotations
 import json
 import os
 
+import llama_double
+import lm_models
 import pytest
+from serving import wait_until
 
 from edgeserve import Client, Runtime
 from edgeserve.config.files import resolve_path
 from edgeserve.config.loading import load_config
 from edgeserve.errors import BadInput, Failed
-
-pytest.importorskip("onnx", reason="the onnx package makes the test model; pip install -e '.[test]'")
-pytest.importorskip("onnxruntime", reason="pip install -e '.[onnx]'")
-
-import llama_double
-import lm_models
-from serving import wait_until
 
 CONFIG = """
 [app.write]
@@ -164,7 +160,6 @@ def test_smollm2_knows_the_capital_of_france(tmp_path):
 
 
 def test_each_client_goes_on_from_its_own_prompts(tmp_path):
-    pytest.importorskip("onnxruntime", "1.20", reason="older versions cannot read a prompt in parts")
     lm_models.tiny(str(tmp_path))
     asked = {"prompt": "The rules of the house are these: none.", "max_tokens": 4}
     path = tmp_path / "edge.toml"

@@ -10,12 +10,8 @@ import wave
 from pathlib import Path
 
 import pytest
-from serving import served
-
-pytest.importorskip("starlette", reason="starlette is not installed: there is no HTTP front")
-pytest.importorskip("uvicorn", reason="uvicorn is not installed: there is no HTTP front")
-
 from http_front import FrontThread
+from serving import served
 
 from edgeserve.fronts.http.settings import HttpConfig
 

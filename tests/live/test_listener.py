@@ -75,7 +75,7 @@ def test_served_scores_are_those_of_the_networks_run_by_hand(listener, runtime):
     for piece, future in zip(pieces, asked):
         answer = future.result(60)
         assert answer["scores"] == pytest.approx(by_hand(listener, piece), abs=2e-3)
-        assert answer["word"] == ""  # nobody says a wake word
+        assert answer["word"] == ""  # no wake word is said
 
 
 def test_a_score_above_one_half_is_a_word(listener):

@@ -47,8 +47,8 @@ def drawn_values(config: Any, inputs: Dict[str, Any], shapes: Dict[str, Any], se
 
 
 def alone(path: str, model: Any, item: Dict[str, Any], state: Dict[str, Any]) -> Dict[str, Any]:
-    """What the model itself answers, asked for one item: by what the configuration says of its axes. ``state`` is
-    replaced by the new one."""
+    """The model's own answer to one item, by the axes that the configuration declares. ``state`` is replaced by the new
+    one."""
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     whole = model.options.get("batch_axis") is False
     size = max(model.batch) if min(model.batch) > 1 else 1

@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from mqtt_broker import broker, free_port
-from serving import served
+from serving import command, served
 
 from edgeserve import cli
 from edgeserve.client import AsyncClient
@@ -259,14 +259,14 @@ def test_the_steps_of_the_page_switch_the_light(port, tmp_path):
     (tmp_path / "edge.toml").write_text(configuration)
     (tmp_path / "house.py").write_text(functions)
     (tmp_path / "password").write_text("secret")
-    command = [sys.executable, "-m", *shlex.split(front)]
-    command[command.index("--broker") + 1] = f"mqtt://127.0.0.1:{port}"
+    fronting = [sys.executable, "-m", *shlex.split(front)]
+    fronting[fronting.index("--broker") + 1] = f"mqtt://127.0.0.1:{port}"
     sentence = re.search(r"type\s+`(.*?)`", page).group(1)
     with tempfile.TemporaryDirectory(prefix="es") as folder, contextlib.ExitStack() as stack:
         environment = {**os.environ, "XDG_RUNTIME_DIR": folder, "PYTHONPATH": str(ROOT)}
         for words, says in (
             ([sys.executable, "-m", *shlex.split(serve)], "ready on"),
-            (command, "as edgeserve/cellar"),
+            (fronting, "as edgeserve/cellar"),
         ):
             process = subprocess.Popen(words, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True)
             stack.callback(process.communicate)
@@ -475,20 +475,8 @@ def test_one_asker_leaves_room_for_others(runtime, port):
 
 def test_a_front_that_dies_is_offline(runtime, port):
     async def run():
-        command = [
-            sys.executable,
-            "-m",
-            "edgeserve",
-            "front",
-            "mqtt",
-            "--endpoint",
-            runtime.endpoints[0],
-            "--name",
-            "attic",
-        ]
-        process = await asyncio.create_subprocess_exec(
-            *command, "--broker", f"mqtt://127.0.0.1:{port}", stderr=asyncio.subprocess.PIPE
-        )
+        words = f"front mqtt --endpoint {runtime.endpoints[0]} --name attic --broker mqtt://127.0.0.1:{port}"
+        process = await asyncio.create_subprocess_exec(*command(words), stderr=asyncio.subprocess.PIPE)
         try:
             assert b"ready on 127.0.0.1" in await asyncio.wait_for(process.stderr.readline(), 60)
             async with home_of(port) as home:
@@ -502,18 +490,8 @@ def test_a_front_that_dies_is_offline(runtime, port):
 
 
 def test_the_command_ends_on_a_signal(runtime, port):
-    command = [
-        sys.executable,
-        "-m",
-        "edgeserve",
-        "front",
-        "mqtt",
-        "--endpoint",
-        runtime.endpoints[0],
-        "--ask",
-        "double",
-    ]
-    process = subprocess.Popen([*command, "--broker", f"127.0.0.1:{port}"], stderr=subprocess.PIPE, text=True)
+    words = f"front mqtt --endpoint {runtime.endpoints[0]} --ask double --broker 127.0.0.1:{port}"
+    process = subprocess.Popen(command(words), stderr=subprocess.PIPE, text=True)
     assert f"as edgeserve/{host_name()}" in process.stderr.readline()
     process.send_signal(signal.SIGTERM)
     assert "nothing asked" in process.communicate(timeout=20)[1] and process.returncode == 0

@@ -1,4 +1,5 @@
-"""What the front keeps of MQTT's packets: a broker that speaks the protocol by hand sends more than is read."""
+"""The memory that MQTT's packets can make the front keep: a broker that speaks the protocol by hand sends more than is
+read."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ class Server:
 
 
 class Broker:
-    """What it heard by topic. ``acknowledges``: it says that it has the answers."""
+    """A broker by hand, with the number of answers by topic. ``acknowledges``: it acknowledges answers."""
 
     def __init__(self, acknowledges=True):
         self.acknowledges, self.heard = acknowledges, asyncio.Queue()

@@ -1,26 +1,19 @@
-"""What clients of OpenAI's and Ollama's protocols send besides the plain case: each field with any value is served or
-refused by its name, never a fault of the front; and ``/v1/responses`` by OpenAI's own client."""
+"""Fields of OpenAI's and Ollama's protocols besides the plain case: each field with any value is served or refused by
+its name, never a fault of the front; and ``/v1/responses`` by OpenAI's own client."""
 
 from __future__ import annotations
 
 import http.client
 import json
 
+import lm_models
 import pytest
 from for_each import each_time
+from http_front import FrontThread
 from serving import function, served
 
-from edgeserve.fronts.http.settings import HttpConfig
-
-pytest.importorskip("onnx", reason="the onnx package makes the test model; pip install -e '.[test]'")
-pytest.importorskip("onnxruntime", reason="pip install -e '.[onnx]'")
-pytest.importorskip("starlette", reason="starlette is not installed: there is no HTTP front")
-pytest.importorskip("uvicorn", reason="uvicorn is not installed: there is no HTTP front")
-
-import lm_models
-from http_front import FrontThread
-
 from edgeserve.commands.lm_model.graph import random_tensors, write_model
+from edgeserve.fronts.http.settings import HttpConfig
 
 HELLO = [{"role": "user", "content": "hello"}]
 TEXT = {"dtype": "text"}

@@ -1,20 +1,15 @@
-"""What an app's answers hold is told before the first request: by the model's file, else by the warm-up."""
+"""The outputs of an app are known before the first request: by the model's file, else by the warm-up."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any, Dict
 
-import pytest
+import onnx_models
 
 from edgeserve.client import Client
 from edgeserve.config.loading import parse_config
 from edgeserve.runtime import Runtime
-
-pytest.importorskip("onnxruntime", reason="ONNX Runtime is not installed")
-pytest.importorskip("onnx", reason="onnx is not installed")
-
-import onnx_models
 
 FUNCTIONS = """
 import numpy as np
@@ -66,7 +61,7 @@ def test_outputs_have_types_before_the_first_request(tmp_path: Path) -> None:
         types = {name: app["output_types"] for name, app in client.apps().items()}
     assert types["linear"] == {"y": {"dtype": "float32", "shape": [3]}}
     assert types["lookup"] == {"y": {"dtype": "float32", "shape": [-1]}}, "as long as its input: the file says so"
-    assert list(types["recurrent"]) == ["out"], "a state is nobody's output"
+    assert list(types["recurrent"]) == ["out"], "a state is no output"
     assert types["said"] == {
         "label": {"dtype": "text", "shape": []},
         "labels": {"dtype": "text", "shape": []},

@@ -104,7 +104,7 @@ def detector(folder, name):
 
 
 def files(folder):
-    """What the pages take for granted."""
+    """Files and requests that the pages presuppose."""
     from onnx_models import linear
 
     linear(str(folder), name="mine")
@@ -152,7 +152,7 @@ class Walk:
         return line.replace("curl ", "curl -sSf ")
 
     def step(self, line):
-        """What the command printed; of a program that goes on, the line that says that it is ready."""
+        """The output of the command; of a program that goes on, its first line."""
         line = self.here(line)
         if re.match(r"edgeserve (serve|front (?!bag))", line):
             return self.stack.enter_context(self.beside(line))
@@ -183,7 +183,7 @@ class Walk:
 
 
 def frigate_sees(walk):
-    """What Frigate's detector does, with the model section of the page: its answer to a bright image."""
+    """The answer of Frigate's detector to a bright image, with the model section of the page."""
     import zmq
 
     page = (ROOT / "docs" / "guide" / "frigate.md").read_text(encoding="utf-8")

@@ -132,32 +132,6 @@ def test_a_client_that_goes_takes_along_what_waits_for_a_prediction() -> None:
         runtime.check()
 
 
-def test_a_request_that_waited_too_long_goes_on_without_and_the_time_counts() -> None:
-    with predicting(slo="400ms") as (_, bus):
-        answer = held(bus).result(10)
-        assert answer.outcome == "completed"
-        assert 50 <= answer.breakdown_ms["queue"] <= answer.total_ms  # a quarter of what was left when it came
-        assert bus.stats()["apps"]["guessed"]["predictions"]["went_without"] == 1
-
-
-def test_a_server_that_drains_finishes_what_waits_for_a_prediction() -> None:
-    with predicting() as (runtime, bus):
-        future = held(bus)
-        bus.drain()
-        assert future.result(10).outcome == "completed"
-        assert runtime.wait(10)
-
-
-def test_those_that_wait_for_a_prediction_count_as_open() -> None:
-    with predicting(pending_max=2) as (_, bus):
-        futures = [held(bus), bus.submit("guessed", {"x": SHORT})]
-        with pytest.raises(Rejected) as refused:
-            bus.infer("plain", {"x": SHORT})
-        assert refused.value.reason == "server_full"
-        live_functions.gate.set()
-        assert [future.result(10).outcome for future in futures] == ["completed"] * 2
-
-
 @pytest.mark.parametrize("embedded", [True, False])
 def test_what_a_prediction_takes_counts_as_waiting(embedded: bool) -> None:
     with predicting() as (runtime, bus):

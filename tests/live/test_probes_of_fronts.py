@@ -1,16 +1,12 @@
-"""What watches a front: probes of its health, scrapes of Prometheus."""
+"""Requests of monitoring: probes of its health, scrapes of Prometheus."""
 
 from __future__ import annotations
 
 import pytest
+from http_front import FrontThread
 from serving import served
 
 from edgeserve.fronts.http.settings import HttpConfig
-
-pytest.importorskip("starlette", reason="starlette is not installed: there is no HTTP front")
-pytest.importorskip("uvicorn", reason="uvicorn is not installed: there is no HTTP front")
-
-from http_front import FrontThread
 
 TOKEN = "a-token-of-these-tests"
 MODELS = {"model": {"m": {"engine": "synthetic", "expected": {"1": "1ms"}}}, "app": {"m": {"model": "m"}}}

@@ -1,4 +1,5 @@
-"""What a server begins with: the profile of what is configured, else its own measurements, and the log says which."""
+"""The batch times that a server begins with: the configured profile, else its own measurements, and the log says
+which."""
 
 from __future__ import annotations
 
@@ -84,17 +85,9 @@ def test_a_profile_of_other_options_is_said_and_the_model_is_measured_at_start(e
     assert f"edgeserve profile {path} --model m" in warning
 
 
-def test_batch_sizes_that_were_not_measured_are_measured_beside_those_that_were(edge, caplog):
-    caplog.set_level(logging.WARNING, "edgeserve")
-    begun = begun_with(load_config(edge(CONFIG.replace("[1, 2]", "[1, 2, 4]"))))
-    assert {size: source for size, (source, _) in begun.items()} == {"1": "profile", "2": "profile", "4": "start-up"}
-    (warning,) = [record.getMessage() for record in caplog.records]
-    assert "no time was measured for batch 4 on cpu0 (measured: 1, 2)" in warning
-
-
 @pytest.mark.parametrize("text", [CONFIG, CONFIG.replace('"2ms"', '"3ms"')])
 def test_a_recording_is_replayed_with_the_profiles_that_it_used(edge, text):
-    """Whatever has changed since: here the configuration goes back to what the profile was measured with."""
+    """After any change: here the configuration goes back to what the profile was measured with."""
     path = edge(text)
     config = load_config(path)
     begun_with(config)
@@ -103,24 +96,6 @@ def test_a_recording_is_replayed_with_the_profiles_that_it_used(edge, text):
     used = trace.used_profiles(recording.start, usable_profiles(config))
     assert [profile.model for profile in used] == (["m"] if text == CONFIG else [])
     assert replay(build_scheduler(config, used, **trace.build_inputs(recording.start)), recording.steps) is None
-
-
-def test_files_that_are_no_profile_and_profiles_in_doubt_are_said(edge, tmp_path, caplog):
-    caplog.set_level(logging.WARNING, "edgeserve")
-    config = load_config(edge())
-    folder = tmp_path / "profiles" / device_slug()
-    (folder / "old.json").write_text('{"format": 1}')
-    write_profile(
-        str(folder / "m.json"),
-        Profile("m", device_slug(), {"cpu0": LaneProfile({size: Timing(9, 1, 1, 1, 1, drift=0.5) for size in (1, 2)})}),
-    )
-    (profile,) = usable_profiles(config)
-    assert profile.model == "m"
-    old, doubt = [record.getMessage() for record in caplog.records]
-    assert "old.json: format 1, expected 2; measure it again with 'edgeserve profile'" in old
-    assert "the profile of model m may be off: it does not say with which engine" in doubt
-    assert "the device got 50% slower" in doubt
-    assert "It is used" in doubt
 
 
 def test_served_batches_that_contradict_an_expectation_are_warned_of_once(tmp_path, caplog, monkeypatch):

@@ -97,8 +97,6 @@ def test_an_engine_object_is_not_made_anew() -> None:
 
 
 def test_a_file_lies_in_the_directory_that_is_given(tmp_path: Path) -> None:
-    pytest.importorskip("onnxruntime", reason="the test needs ONNX Runtime: the extra onnx")
-    pytest.importorskip("onnx", reason="the test makes a model: the extra test")
     import onnx_models
 
     name = os.path.basename(onnx_models.echo(str(tmp_path), "float32", (3,)))

@@ -1,4 +1,4 @@
-"""Whoever asks, and through whatever front: what a request says of itself counts within its client alone."""
+"""Through every front, a request's own claims count among the requests of its client alone."""
 
 from __future__ import annotations
 
@@ -44,8 +44,6 @@ def ways() -> Iterator[Tuple[Runtime, Client]]:
 
 @contextmanager
 def front_of(runtime: Runtime, folder: Path) -> Iterator[Any]:
-    pytest.importorskip("starlette", reason="starlette is not installed: there is no HTTP front")
-    pytest.importorskip("uvicorn", reason="uvicorn is not installed: there is no HTTP front")
     from http_front import FrontThread
 
     place = ""

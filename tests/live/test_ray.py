@@ -185,7 +185,7 @@ def test_an_answer_in_pieces_comes_as_it_is_made_and_ends_with_its_reader(cluste
     with cluster.stream("chat", **chat(20_000)) as pieces:  # 40 s of work
         assert next(pieces)
         assert sum(open_at(cluster, name) for name in "ab") == 1
-    until(lambda: not any(open_at(cluster, name) for name in "ab"), "the end of what nobody reads")
+    until(lambda: not any(open_at(cluster, name) for name in "ab"), "the end of an unread answer")
     with pytest.raises(DeadlineExpired):
         list(cluster.stream("chat", slo_ms=-1, **chat(20)))
 

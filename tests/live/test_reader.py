@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
-import io
 import os
 import re
 import signal
 import subprocess
 import sys
-from types import SimpleNamespace
 from typing import Any, Dict, Iterator, List, Tuple
 
 import numpy as np
 import psutil
 import pytest
 from for_each import each_time
-from rich.console import Console
 
 import edgeserve
 from edgeserve.commands import assets
 from edgeserve.config.files import resolve_path
 from edgeserve.engines.functions import import_function
-from edgeserve.errors import DeadlineExpired, Failed, Rejected
+from edgeserve.errors import Failed
 
 cv2 = pytest.importorskip("cv2", reason="the reader demo needs opencv: pip install -r examples/reader/requirements.txt")
 onnxruntime = pytest.importorskip("onnxruntime", reason="the reader demo needs onnxruntime: pip install '.[onnx]'")
@@ -37,7 +33,7 @@ LINES = [
     "the markers are found at the two extreme parts of the",
     "histogram of grey values:",
 ]
-"""What is printed on page.png; below stands a seventh line that fades into the shadow."""
+"""The lines on page.png; a seventh line below them fades into the shadow."""
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +82,7 @@ def read(reader: Any, networks: Dict[str, Any], image: np.ndarray) -> Tuple[List
 
 
 def letters(text: str) -> str:
-    """What is compared: the network often loses a space, and takes a full stop at the edge for a comma."""
+    """The compared characters: the network often loses a space, and takes a full stop at the edge for a comma."""
     return "".join(character for character in text.lower() if character.isalnum())
 
 
@@ -232,38 +228,6 @@ def rows_of(table: str) -> Dict[str, List[str]]:
     return {first: others for first, *others in cells if first or others}
 
 
-def printed(show: Any) -> str:
-    out = io.StringIO()
-    show(Console(file=out, width=80))
-    assert max(map(len, out.getvalue().splitlines())) <= 80
-    return out.getvalue()
-
-
-def test_a_refusals_own_time_stands_beside_an_answers_and_a_failure_is_no_refusal(reader):
-    load = sys.modules["load"]
-    tally = load.Tally("reader")
-    tally.sent = 5
-    for time_ms in (1200.0, 10345.0):
-        tally.answered(
-            SimpleNamespace(late=False, breakdown_ms={"queue": 812.0, "batch": 2.0, "execute": 650.0}), time_ms
-        )
-    tally.not_answered(Rejected("too much", reason="cannot_make_deadline"), 1.5)
-    tally.not_answered(DeadlineExpired("it had passed"), 2.5)
-    tally.not_answered(Failed("cannot read that"), 77.0)
-    rows = rows_of(printed(lambda console: console.print(load.table([tally, load.Tally("ears")]))))
-    columns = dict(zip(rows["app"], rows["reader"]))
-    assert [columns[name] for name in ("sent", "done", "refused", "failed")] == ["5", "2", "2", "1"]
-    assert (columns["p50"], columns["told"], columns["queue"]) == ("5772", "2.0", "812")
-    assert dict(zip(rows["app"], rows["ears"]))["told"] == "-"
-
-
-def test_a_text_has_the_words_of_a_page_in_their_order(reader):
-    reads = sys.modules["load"].reads
-    assert reads("One line\nAnd, the next", ("one LINE", "and the next"))
-    assert not reads("And, the next\nOne line", ("one LINE", "and the next"))
-    assert not reads("One line", ("one line", "one line"))
-
-
 # --- make demo --------------------------------------------------------------------------------------------------------
 
 
@@ -325,103 +289,3 @@ def test_a_signal_ends_the_demo_and_leaves_nothing_behind(reader, tmp_path, mome
     assert demo.wait(10) == 130, out
     assert "Traceback" not in out
     assert left_behind(str(tmp_path)) == []
-
-
-def test_the_demo_says_what_the_server_does_while_it_starts(tmp_path, monkeypatch, capsys):
-    demo = sys.modules[import_function("demo:main", os.path.dirname(DEMO), "test_reader").__module__]
-    monkeypatch.setattr(demo, "READY_S_MAX", 2.5)
-    monkeypatch.setattr(demo, "TELL_S", 0.05)
-    log = tmp_path / "log"
-    log.write_text(f"2026-01-01 10:00:00,000 I loading 5 models ...\n2026-01-01 10:00:01,000 I model {'x' * 99}\n")
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as starting, pytest.raises(
-        RuntimeError, match="not ready within 2 s"
-    ):
-        try:
-            demo.wait_until_ready(starting, f"ipc://{tmp_path}/bus", str(log))
-        finally:
-            starting.kill()
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) >= 1 and all(re.fullmatch(r"  \d+ s: model x+…", line) for line in lines)
-    assert max(map(len, lines)) <= 80
-
-
-def test_overload_serves_both_ways_and_shows_them_in_80_columns(reader):
-    import overload
-
-    plain, scheduled = (overload.config_of(way, "ipc:///tmp/bus") for way in overload.WAYS)
-    assert [config.policies["way"].kind for config in (plain, scheduled)] == ["fifo", "plan"]
-    assert (plain.apps["reader"].on_late, scheduled.apps["reader"].on_late) == ("answer", "drop")
-    ending = overload.Ending
-    found = {
-        "plain queue": [ending(0.1, "in time", 900.0)] + [ending(1.5, "late", 9000.0)] * 60,
-        "scheduled": [ending(0.1, "in time", 900.0), ending(1.5, "refused", 4.0)],
-    }
-    console = Console(width=80, record=True, file=io.StringIO())
-    overload.table(found, console)
-    overload.bars(found, 2.0, console)
-    said = console.export_text()
-    assert max(len(line) for line in said.splitlines()) <= 80
-    assert "60 (98%)" in said
-    rows = rows_of(said)
-    assert rows["plain queue"][-2:] == ["9.00 (9.00) s", "-"]
-    assert rows["scheduled"][-2:] == ["0.90 (0.90) s", "0.00 (0.00) s"]
-    rows = [line.split() for line in said.splitlines() if line.split()[:1] in (["1"], ["2"])]
-    assert rows[1] == ["2", "-" * overload.BAR]  # a single refused page is less than a character beside sixty
-
-
-def test_the_table_of_the_demo_fits_80_columns(reader):
-    load = sys.modules["load"]
-    tally = load.Tally("assistant")
-    tally.sent = 15_000
-    tally.times_ms = [31_234.5] * 14_000
-    tally.breakdown_ms.update(dict.fromkeys(("queue", "load", "batch", "execute"), 14_000 * 3_456.7))
-    tally.refused["dropped"] = [31_234.5] * 1_000
-    console = Console(width=80, record=True, file=io.StringIO())
-    console.print(load.table([tally]))
-    said = console.export_text()
-    assert max(len(line) for line in said.splitlines()) <= 80
-    assert "…" not in said
-    (row,) = [line for line in said.splitlines() if "assistant" in line]
-    assert [cell.strip() for cell in row.split("│")[1:-1]] == [
-        "assistant",
-        "15000",
-        "14000",
-        "0",
-        "1000",
-        "0",
-        *["31234"] * 3,
-        *["3457"] * 3,
-    ]
-    assert "ms at the client" in said
-
-
-def test_a_signal_while_the_loop_is_being_made_cancels_the_work(reader, monkeypatch):
-    load = sys.modules["load"]
-    make = asyncio.BaseEventLoop.__init__
-    ended = []
-
-    def make_under_fire(loop):
-        signal.raise_signal(signal.SIGINT)
-        make(loop)
-
-    async def work():
-        try:
-            await asyncio.sleep(30)
-            return 0
-        finally:
-            ended.append(True)
-
-    before = signal.getsignal(signal.SIGINT)
-    monkeypatch.setattr(asyncio.BaseEventLoop, "__init__", make_under_fire)
-    with pytest.raises(asyncio.CancelledError):
-        load.run_interruptible(work())
-    assert signal.getsignal(signal.SIGINT) is before
-    monkeypatch.undo()
-    with pytest.raises(asyncio.CancelledError):
-        load.run_interruptible(interrupt_and(work()))
-    assert ended == [True]  # the first was cancelled before it began
-
-
-async def interrupt_and(work):
-    signal.raise_signal(signal.SIGINT)
-    return await work

@@ -1,4 +1,4 @@
-"""What a function says of a request is known to the policy when it decides about the next node."""
+"""A function's hints for a request are known to the policy when it decides about the next node."""
 
 from __future__ import annotations
 

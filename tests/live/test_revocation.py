@@ -1,4 +1,4 @@
-"""A token that is taken out of the file lets nobody in any more, nor goes on with what it began."""
+"""A token that is taken out of the file admits no client any more and ends what it began."""
 
 from __future__ import annotations
 
@@ -10,16 +10,11 @@ import queue
 import live_functions
 import numpy as np
 import pytest
+from http_front import FrontThread
 from serving import function, served
 
-from edgeserve.fronts.http.settings import HttpConfig
-
-pytest.importorskip("starlette", reason="starlette is not installed: there is no HTTP front")
-pytest.importorskip("uvicorn", reason="uvicorn is not installed: there is no HTTP front")
-
-from http_front import FrontThread
-
 from edgeserve.fronts.http import asking
+from edgeserve.fronts.http.settings import HttpConfig
 
 KITCHEN, HALL = "kitchen-0123456789", "hall-0123456789abc"
 CHAT = {"model": "chat", "messages": [{"role": "user", "content": "wait"}], "stream": True}

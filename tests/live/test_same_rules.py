@@ -3,6 +3,7 @@ one refuses the other refuses, with the same error wherever the meaning is wrong
 
 from __future__ import annotations
 
+import re
 from typing import Any, Callable, Dict, Iterator, Tuple
 
 import numpy as np
@@ -106,6 +107,22 @@ def test_both_ways_refuse_the_same_meaning_with_the_same_error(
         with pytest.raises(RequestError) as refused:
             infer(app, inputs, **options)
         assert type(refused.value) is error
+
+
+@pytest.mark.parametrize(
+    ("app", "inputs", "says"),
+    [
+        ("strct", X, "did you mean 'strict'"),
+        ("strict", {}, "'x' is missing"),
+        ("strict", {**X, "y": 1}, "no input 'y'"),
+        ("strict", {"x": np.zeros(2)}, "is float64 [2], expected a numpy array float32 [2]"),
+        ("strict", {"x": np.zeros(3, np.float32)}, "is float32 [3]"),
+    ],
+)
+def test_both_ways_say_what_was_expected(ways: Tuple[Infer, Infer], app: str, inputs: Any, says: str) -> None:
+    for infer in ways:
+        with pytest.raises(RequestError, match=re.escape(says)):
+            infer(app, inputs)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
 """Sequences, whole: pieces reach callers and clients as they come, items are answered before their batch, batches are
-cut, and what nobody waits for stops."""
+cut, and sequences without a reader stop."""
 
 from __future__ import annotations
 

@@ -22,15 +22,12 @@ from serving import function, wait_until
 from edgeserve.client import AsyncClient, Client
 from edgeserve.config.loading import load_config, parse_config
 from edgeserve.errors import (
-    BadInput,
     Cancelled,
     ConfigError,
-    DeadlineExpired,
     Dropped,
     Failed,
     Rejected,
     TooLarge,
-    UnknownApp,
 )
 from edgeserve.ipc import wire
 from edgeserve.ipc.link import Link
@@ -92,25 +89,6 @@ def outcomes(runtime: Runtime, app: str) -> Dict[str, int]:
 # --- asked over the bus -----------------------------------------------------------------------------------------------
 
 
-def test_a_client_gets_answers_and_typed_errors(served: Runtime) -> None:
-    with Client(served.endpoints[0]) as bus:
-        answer = bus.infer("double", {"x": ZERO + 3}, slo_ms=5000)
-        assert answer["y"].tolist() == [6, 6, 6, 6]
-        assert (answer.outcome, answer.late) == ("completed", False)
-        assert sum(answer.breakdown_ms.values()) == pytest.approx(answer.total_ms)
-        for app, x, error, says in [
-            ("dubble", ZERO, UnknownApp, "did you mean 'double'"),
-            ("double", ZERO[:2], BadInput, "is float32 [2]"),
-            ("double", ZERO - 1, Failed, "negative input"),
-        ]:
-            with pytest.raises(error) as caught:
-                bus.infer(app, {"x": x})
-            assert says in str(caught.value)
-        with pytest.raises(DeadlineExpired):
-            bus.infer("double", {"x": ZERO}, slo_ms=1e-6)
-        assert bus.infer("double", {"x": ZERO})["y"].tolist() == [0, 0, 0, 0]
-
-
 def test_what_the_bus_itself_refuses_has_a_story(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Link, "check_size", lambda link, frames: 0)  # this client does not look itself
     tables = {
@@ -170,7 +148,7 @@ def test_a_client_that_vanishes_has_its_queued_work_cancelled(served: Runtime) -
         wait_until(lambda: outcomes(served, "double")["cancelled"] == 4)
         assert outcomes(served, "request")["cancelled"] == 1
         live_functions.gate.set()
-        assert waits.result(10)["y"].tolist() == ZERO.tolist()  # nobody else's work is touched
+        assert waits.result(10)["y"].tolist() == ZERO.tolist()  # no other client's work is touched
         assert served.stats()["lanes"]["cpu0"]["jobs"] == 2
     served.check()
 
@@ -375,13 +353,16 @@ def test_systemd_hears_ready_heartbeats_and_the_end(folder: Path, monkeypatch: p
 
 
 @pytest.mark.parametrize("way", ["Client", "AsyncClient"])
-def test_connecting_costs_the_first_request_none_of_its_time(served: Runtime, way: str) -> None:
+def test_connecting_costs_the_first_request_none_of_its_time(
+    served: Runtime, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edgeserve.ipc.courier.STAND_S", 30.0)
     client = Client(served.endpoints[0]) if way == "Client" else AsyncClient(served.endpoints[0])
     courier = client._courier if isinstance(client, Client) else client._client._courier
     make_link = courier._make_link
 
     def slowly(context: Any) -> Any:
-        time.sleep(0.12)
+        time.sleep(1.0)
         return make_link(context)
 
     courier._make_link = slowly  # type: ignore[method-assign]
@@ -389,11 +370,11 @@ def test_connecting_costs_the_first_request_none_of_its_time(served: Runtime, wa
     async def ask() -> Any:
         assert isinstance(client, AsyncClient)
         async with client:
-            return await client.infer("double", {"x": ZERO}, slo_ms=100)
+            return await client.infer("double", {"x": ZERO}, slo_ms=900)
 
     if isinstance(client, Client):
         with client:
-            answer = client.infer("double", {"x": ZERO}, slo_ms=100)
+            answer = client.infer("double", {"x": ZERO}, slo_ms=900)
     else:
         answer = asyncio.run(ask())
-    assert answer.outcome == "completed" and answer.total_ms < 100
+    assert answer.outcome == "completed" and answer.total_ms < 900

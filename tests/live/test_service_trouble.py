@@ -9,13 +9,9 @@ import threading
 from pathlib import Path
 from typing import Any, Dict, Iterator, List
 
-import pytest
-
-pytest.importorskip("onnx", reason="the onnx package makes the test models; pip install -e '.[test]'")
-pytest.importorskip("onnxruntime", reason="the double computes with onnxruntime; pip install -e '.[onnx]'")
-
 import numpy as np
 import onnx_models
+import pytest
 import trt_worlds
 
 from edgeserve.config.loading import load_config

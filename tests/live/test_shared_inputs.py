@@ -22,7 +22,7 @@ VALUES = {
 
 
 def spoil(value):
-    """Write into whatever of it can be written to; what refuses to be written is as good."""
+    """Write into each array that can be written; one that refuses is as good."""
     try:
         if isinstance(value, np.ndarray):
             value[...] = -1

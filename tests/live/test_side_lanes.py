@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
+import lm_models
 
 from edgeserve import Runtime
-
-pytest.importorskip("onnx", reason="the onnx package makes the test model; pip install -e '.[test]'")
-pytest.importorskip("onnxruntime", reason="pip install -e '.[onnx]'")
-
-import lm_models
 
 CONFIG = """
 [device.host]

@@ -8,16 +8,11 @@ import threading
 
 import live_functions
 import pytest
+from http_front import FrontThread
 from serving import function, served, wait_until
 
-from edgeserve.fronts.http.settings import HttpConfig
-
-pytest.importorskip("starlette", reason="starlette is not installed: there is no HTTP front")
-pytest.importorskip("uvicorn", reason="uvicorn is not installed: there is no HTTP front")
-
-from http_front import FrontThread
-
 from edgeserve.fronts.http import asking
+from edgeserve.fronts.http.settings import HttpConfig
 
 WAIT = [{"role": "user", "content": "wait"}]
 PATHS = {

@@ -57,7 +57,6 @@ def test_pieces_of_a_recording_come_window_by_window(runtime):
 
 def test_openais_client_transcribes(runtime):
     openai = pytest.importorskip("openai", reason="openai is not installed")
-    pytest.importorskip("starlette", reason="starlette is not installed: there is no HTTP front")
     pytest.importorskip("multipart", reason="python-multipart is not installed: forms are not read")
     from http_front import FrontThread
 

@@ -1,5 +1,5 @@
-"""Models that go on from request to request: every way to ask must name a stream, may begin it anew, and is told when
-what it left behind is no state to go on from."""
+"""Models that go on from request to request: every way to ask must name a stream, may begin it anew, and gets a warning
+when the state that it left cannot be continued."""
 
 from __future__ import annotations
 
@@ -78,8 +78,6 @@ def ask(request: Any, server: Any, tmp_path_factory: Any) -> Iterator[Ask]:
 
 
 def _over_http(kind: str, endpoint: str) -> Iterator[Ask]:
-    pytest.importorskip("starlette", reason="pip install -e '.[http]'")
-    pytest.importorskip("uvicorn", reason="pip install -e '.[http]'")
     from http_front import FrontThread
 
     if kind == "grpc":
@@ -225,8 +223,6 @@ def test_an_app_that_keeps_no_streams_is_refused_at_the_start(node: Any) -> None
 
 
 def tensor_model(folder: Any, name: str, **model: Any) -> Dict[str, Any]:
-    pytest.importorskip("onnx", reason="the onnx package makes the test models; pip install -e '.[test]'")
-    pytest.importorskip("onnxruntime", reason="pip install -e '.[onnx]'")
     import onnx_models
 
     file = getattr(onnx_models, name)(str(folder))

@@ -1,4 +1,4 @@
-"""OpenAI's own client asks for answers in a form and for tool calls: an untrained model behind the HTTP front."""
+"""OpenAI's own client requests answers in a form and tool calls: an untrained model behind the HTTP front."""
 
 from __future__ import annotations
 
@@ -13,10 +13,7 @@ from edgeserve.config.loading import parse_config
 from edgeserve.fronts.http.settings import HttpConfig
 from edgeserve.runtime import Runtime
 
-pytest.importorskip("onnx", reason="the onnx package makes the test model; pip install -e '.[test]'")
 pytest.importorskip("llguidance", reason="llguidance has no wheel for this Python")
-pytest.importorskip("starlette", reason="starlette is not installed: there is no HTTP front")
-pytest.importorskip("uvicorn", reason="uvicorn is not installed: there is no HTTP front")
 
 import lm_models
 from http_front import FrontThread
@@ -29,7 +26,7 @@ ASKED = [{"role": "user", "content": "lamp"}]
 
 
 class Lamp(pydantic.BaseModel):
-    """What the answers are to be."""
+    """The schema of the answers."""
 
     room: Literal["kitchen", "hall"]
     on: bool

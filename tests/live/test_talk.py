@@ -12,6 +12,7 @@ import sys
 import threading
 import urllib.request
 
+import lm_models
 import pytest
 from http_front import free_port
 from serving import function, served
@@ -19,12 +20,6 @@ from serving import function, served
 from edgeserve import cli
 from edgeserve.commands import talk
 from edgeserve.commands.assets import read_assets
-
-pytest.importorskip("onnx", reason="the onnx package makes the test model; pip install -e '.[test]'")
-pytest.importorskip("onnxruntime", reason="pip install -e '.[onnx]'")
-
-import lm_models
-
 from edgeserve.commands.lm_model.graph import random_tensors, write_model
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -127,8 +122,6 @@ def test_ctrl_c_ends_an_answer_and_the_conversation_goes_on(model):
 
 
 def test_the_page_and_the_apis_are_served_beside_the_terminal(model):
-    pytest.importorskip("starlette", reason="starlette is not installed: there is no HTTP front")
-    pytest.importorskip("uvicorn", reason="uvicorn is not installed: there is no HTTP front")
     port = free_port()
     with process(model, "--http", str(port)) as child:
         while b"the page to chat" not in child.stderr.readline():

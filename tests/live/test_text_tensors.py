@@ -7,6 +7,7 @@ import os
 from typing import Any, Callable, Dict, Iterator
 
 import numpy as np
+import onnx_models
 import pytest
 from serving import served
 
@@ -15,11 +16,6 @@ from edgeserve.config.loading import load_config
 from edgeserve.errors import BadInput, RequestError
 from edgeserve.fronts.http.settings import HttpConfig
 from edgeserve.runtime import Runtime
-from edgeserve.texts import ELEMENTS_MAX
-
-pytest.importorskip("onnx", reason="the onnx package makes the test models; pip install -e '.[test]'")
-pytest.importorskip("onnxruntime", reason="pip install -e '.[onnx]'")
-import onnx_models
 
 STRANGE = ["", "a\0", "\0", "grüß dich", "👩‍👧", "a\nb\t\"'\\", "x" * 5000]
 APPS: Dict[str, Any] = {"one": (), "row": (-1,), "single": (1,), "table": (-1, 3)}
@@ -87,8 +83,6 @@ def _in_a_shell(endpoint: str, folder: Any) -> Ask:
 
 def _over_http(endpoint: str) -> Iterator[Ask]:
     """As JSON: raw tensors of texts are those of the unit tests and of Triton's clients."""
-    pytest.importorskip("starlette", reason="pip install -e '.[http]'")
-    pytest.importorskip("uvicorn", reason="pip install -e '.[http]'")
     from http_front import FrontThread
 
     with FrontThread(endpoint, HttpConfig(listen="127.0.0.1:0")) as front:
@@ -141,13 +135,6 @@ def test_what_is_no_text_is_refused_by_name(server: Any, wrong: Any) -> None:
             with pytest.raises(BadInput, match="'x'"):
                 way.infer(app, {"x": wrong})
             assert way.infer(app, {"x": ["a"]})["y"].tolist() == ["a"], "the next one is served"
-
-
-def test_more_texts_than_a_tensor_may_have_are_refused(server: Any) -> None:
-    _, client = server
-    assert client.infer("row", {"x": ["a"] * ELEMENTS_MAX})["y"].shape == (ELEMENTS_MAX,)
-    with pytest.raises(BadInput, match=f"at most {ELEMENTS_MAX}"):
-        client.infer("row", {"x": ["a"] * (ELEMENTS_MAX + 1)})
 
 
 def test_lists_and_numpys_own_arrays_are_taken_as_texts(server: Any) -> None:

@@ -132,7 +132,6 @@ def test_a_request_shows_the_load_that_it_waited_for():
 
 
 def test_the_parent_comes_over_the_bus_http_and_grpc(tmp_path):
-    pytest.importorskip("starlette", reason="pip install -e '.[http]'")
     grpc = pytest.importorskip("grpc", reason="pip install -e '.[grpc]'")
     from edgeserve.fronts.http.grpc_messages import KINDS, SERVICE
 

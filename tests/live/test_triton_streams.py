@@ -12,10 +12,6 @@ from serving import function, served
 from edgeserve.errors import Rejected
 from edgeserve.fronts.http.settings import HttpConfig
 
-pytest.importorskip("onnx", reason="the onnx package makes the test model; pip install -e '.[test]'")
-pytest.importorskip("onnxruntime", reason="pip install -e '.[onnx]'")
-pytest.importorskip("starlette", reason="starlette is not installed: there is no HTTP front")
-pytest.importorskip("uvicorn", reason="uvicorn is not installed: there is no HTTP front")
 pytest.importorskip("google.protobuf", reason="protobuf is not installed: there is no gRPC front")
 pytest.importorskip("grpc", reason="grpcio is not installed: there is no gRPC front")
 pytest.importorskip("tritonclient", reason="tritonclient is not installed")

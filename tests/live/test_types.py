@@ -1,4 +1,4 @@
-"""What a user's type checker sees of an editable install, and which names the package shows."""
+"""The types that a user's type checker sees in an editable install, and the public names of the package."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ NOT_READ = """\
 [mypy-numpy.*,zmq.*,msgpack.*,psutil.*,rich.*,edgeserve.sched.*,edgeserve.sim.*,edgeserve.engines.*,edgeserve.device.*]
 follow_imports = skip
 """
-"""What no type of these names is made of: half of the time."""
+"""Rooms that hold none of these types: half of mypy's time."""
 
 SAID = {
     7: ANSWER,

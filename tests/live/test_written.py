@@ -1,5 +1,5 @@
-"""What a language model has written reaches its client, whatever the load: whole or in pieces, in this process, over
-the bus and over HTTP."""
+"""The text that a language model has written reaches its client under any load: whole or in pieces, in this process,
+over the bus and over HTTP."""
 
 from __future__ import annotations
 
@@ -9,14 +9,18 @@ import json
 import threading
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 
+import lm_models
 import numpy as np
 import pytest
+from http_front import FrontThread
 from serving import LIB, served, wait_until
 
 from edgeserve.answers import Answer
 from edgeserve.async_runtime import AsyncRuntime
 from edgeserve.client import AsyncClient
+from edgeserve.commands.lm_model.graph import random_tensors, write_model
 from edgeserve.config.loading import parse_config
 from edgeserve.errors import Dropped, RequestError
 from edgeserve.fronts.http.settings import HttpConfig
@@ -25,16 +29,6 @@ from edgeserve.sched.protocol.actions import FinishRequest
 from edgeserve.sched.protocol.events import BatchProgress
 from edgeserve.taps.trace import read_recording
 from edgeserve.units import ms_to_ns
-
-pytest.importorskip("onnx", reason="the onnx package makes the test model; pip install -e '.[test]'")
-pytest.importorskip("onnxruntime", reason="pip install -e '.[onnx]'")
-pytest.importorskip("starlette", reason="starlette is not installed: there is no HTTP front")
-pytest.importorskip("uvicorn", reason="uvicorn is not installed: there is no HTTP front")
-
-import lm_models
-from http_front import FrontThread
-
-from edgeserve.commands.lm_model.graph import random_tensors, write_model
 
 SLO_MS = 600.0
 TOKENS = 60
@@ -74,7 +68,7 @@ def tables(model, record=None, **app):
 
 
 class Heard:
-    """What a client has of one request: the text of its pieces, that of the answer, and how it ended."""
+    """One request as its client sees it: the text of its pieces, that of the answer, and how it ended."""
 
     def __init__(self, way):
         self.way, self.pieces, self.text, self.finish, self.error, self.answer = way, "", None, None, None, None
@@ -215,7 +209,7 @@ def test_an_answer_that_cannot_be_whole_ends_at_its_deadline_with_its_text(model
 
 
 WAITS_MS = 700.0
-"""Of a client that waits for no more: some tokens are written by then, on a busy machine too."""
+"""The wait of a client that leaves: some tokens are written by then, on a busy machine too."""
 
 
 async def awaited(asker):
@@ -346,15 +340,14 @@ def test_a_stop_ends_an_answer_with_its_text(model, drain):
 def test_a_step_that_fails_leaves_what_was_written_to_all_of_its_batch(model, monkeypatch):
     from edgeserve.engines.lm.onnx_backend import OnnxSession
 
-    with in_process(model) as runtime:
-        streams = [begun_answer(runtime) for _ in range(3)]
+    with in_process(model) as runtime, ThreadPoolExecutor(3) as readers:  # 1,024 unread pieces end a stream
+        reading = [readers.submit(rest, *begun_answer(runtime)) for _ in range(3)]
 
         def broken(self, rows):
             raise RuntimeError("the step broke")
 
         monkeypatch.setattr(OnnxSession, "decode", broken)
-        for stream, first in streams:
-            answer = rest(stream, first)
+        for answer in [reader.result(60) for reader in reading]:
             assert answer.late and "the step broke" in answer.reason and answer["completion_tokens"] > 0
         monkeypatch.undo()
         assert runtime.infer("chat", {**ASK, "max_tokens": np.int32(3)})["completion_tokens"] == 3

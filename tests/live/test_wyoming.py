@@ -8,7 +8,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 from contextlib import asynccontextmanager
@@ -16,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from serving import served
+from serving import command, served
 
 from edgeserve import cli
 from edgeserve.client import AsyncClient
@@ -189,7 +188,7 @@ def test_home_assistant_is_told_which_services_there_are(runtime):
 def test_a_wake_word_is_heard_once_and_the_next_one_too(runtime):
     async def conversation(say, hear):
         await say(Detect(["mouse"]), start())
-        for level in (0, 1000, 0, 2000, 0):  # the house is not asked for
+        for level in (0, 1000, 0, 2000, 0):  # the house is not requested
             await say(chunk(np.full(4000, level), timestamp=level))
             await asyncio.sleep(0.15)
         heard = await hear(Detection)
@@ -532,12 +531,12 @@ def test_what_cannot_be_a_service_is_said_at_once(runtime, capsys, arguments, sa
 
 def test_the_command_is_found_serves_and_ends_on_a_signal(runtime):
     zeroconf = pytest.importorskip("zeroconf", reason="discovery needs zeroconf: pip install '.[wyoming]'")
-    found, seen = [], threading.Event()
+    found, seen, own = [], threading.Event(), f"cellar{os.getpid()}"
 
     class Listener(zeroconf.ServiceListener):
         def add_service(self, zc, kind, name):
             info = zc.get_service_info(kind, name)
-            if name.startswith("cellar.") and info:
+            if name.startswith(f"{own}.") and info:
                 found.append((info.parsed_addresses(), info.port))
                 seen.set()
 
@@ -546,20 +545,8 @@ def test_the_command_is_found_serves_and_ends_on_a_signal(runtime):
 
         remove_service = update_service
 
-    command = [
-        sys.executable,
-        "-m",
-        "edgeserve",
-        "front",
-        "wyoming",
-        "--endpoint",
-        runtime.endpoints[0],
-        "--asr",
-        "hear",
-    ]
-    process = subprocess.Popen(
-        [*command, "--listen", "127.0.0.1:0", "--zeroconf", "cellar"], stderr=subprocess.PIPE, text=True
-    )
+    words = f"front wyoming --endpoint {runtime.endpoints[0]} --asr hear --listen 127.0.0.1:0 --zeroconf {own}"
+    process = subprocess.Popen(command(words), stderr=subprocess.PIPE, text=True)
     port = int(re.search(r"ready on tcp://127.0.0.1:(\d+)", process.stderr.readline()).group(1))
     network = zeroconf.Zeroconf(interfaces=["127.0.0.1"])
     zeroconf.ServiceBrowser(network, "_wyoming._tcp.local.", Listener())
@@ -573,7 +560,7 @@ def test_the_command_is_found_serves_and_ends_on_a_signal(runtime):
 
 
 def test_a_client_that_never_stops_sending_gives_others_their_turn():
-    """What has come already is read without a wait: without a turn for others a client that sends small events keeps
+    """Bytes that have come are read without a wait: without a turn for others a client that sends small events keeps
     the event loop."""
     events = 2000
 

@@ -1,4 +1,4 @@
-"""The mixes and worlds that ``research/bench/heldout.py`` draws: valid, the same again, and of the load asked for."""
+"""The mixes and worlds that ``research/bench/heldout.py`` draws: valid, the same again, and of the requested load."""
 
 from __future__ import annotations
 

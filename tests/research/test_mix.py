@@ -1,4 +1,4 @@
-"""What ``research/bench/mix.py`` counts: the load of the mixes, the bound, and the baselines that it brings."""
+"""The counts of ``research/bench/mix.py``: the load of the mixes, the bound, and the baselines that it brings."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_the_bound_leaves_out_what_is_worth_least():
     ],
 )
 def test_the_most_work_by_the_deadlines(rows, most):
-    """Of the third: 10 until 20, interrupted from 2 to 6, where one of 6 has no time left."""
+    """In the third case: 10 until 20, interrupted from 2 to 6, where one of 6 has no time left."""
     assert mix.most_work(rows) == most
 
 
@@ -72,7 +72,7 @@ def test_the_baselines_serve(kind):
 
 
 def test_the_page_is_drawn_of_a_run_of_today():
-    """The page has the way that comes first, whatever it is called, beside ``edf``."""
+    """The page has the way that comes first, under any name, beside ``edf``."""
     found = [
         mix.Found(
             "home", 1.0, way, 1, percent, {"critical": 99.0}, {"door": percent}, 2.0, "door", 100.0, {"door": way}, 1.0

@@ -31,24 +31,6 @@ def test_a_policy_that_a_tree_does_not_have_is_missing():
     assert tree_costs.answer("decision of_the_future 1 16 7") == "missing"
 
 
-def test_a_row_has_medians_and_the_median_of_the_ratios_within_a_round(tmp_path, capsys):
-    bench = price.Bench(tmp_path, count=3, seconds=0.1)
-    row = bench.row("goodput", {"now": [1.0, 2.0, 9.0], "base": [2.0, 2.0, 3.0], "thread": [1.0, 1.0, 1.0]})
-    assert (row["now"], row["base"], row["thread"]) == (2.0, 2.0, 1.0)
-    assert (row["to base"], row["to thread"]) == (1.0, 2.0)  # of 0.5, 1, 3 and of 1, 2, 9
-    assert capsys.readouterr().out.startswith("goodput: now 2.0, base 2.0")
-
-
-def test_a_row_without_this_tree_has_no_ratios(tmp_path):
-    bench = price.Bench(tmp_path, count=1, seconds=0.1)
-    assert bench.row("capacity", {"thread": [5.0]}) == {"what": "capacity", "thread": 5.0}
-
-
-def test_rounds_alternate():
-    subjects = {"now": 0, "base": 0, "thread": 0}
-    assert price.in_turn(subjects, 1) == price.in_turn(subjects, 2)[::-1] == ["now", "base", "thread"]
-
-
 def test_the_package_of_a_commit_is_laid_out_and_removed():
     inside = subprocess.run(["git", "rev-parse", "HEAD"], cwd=price.ROOT, stdout=subprocess.PIPE)
     if inside.returncode:

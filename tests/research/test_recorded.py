@@ -8,12 +8,11 @@ import pytest
 from common import recorded
 from common.history import read_history
 from common.recorded import learn, run_recorded
-from common.recorded_times import TimesModel
 from recordings import recording_of
 
 from edgeserve.config.loading import parse_config
 from edgeserve.sched.protocol.actions import FinishRequest, RunBatch
-from edgeserve.sched.protocol.events import JobId, LaneChanged, Request, RequestArrived, RequestCancelled
+from edgeserve.sched.protocol.events import JobId, RequestArrived
 from edgeserve.sim.host import Lags
 from edgeserve.sim.run import setting_of, simulate
 from edgeserve.taps.trace import RecordedStep, Recording, start_of
@@ -142,15 +141,6 @@ def test_the_past_is_what_was_recorded():
     assert set(history.starts_ns["cpu0"]) == {65_000}  # a step's cost and an event's, on lanes that were idle
 
 
-def test_durations_are_those_at_full_speed():
-    _, recording = recording_of(PLAIN)
-    slow = [RecordedStep(recording.steps[0].now_ns, (LaneChanged("cpu0", speed=0.5),), ()), *recording.steps]
-    usual, halved = read_history(recording.steps), read_history(slow)
-    assert [item.duration_ns * 2 for item in halved.batches] == pytest.approx(
-        [item.duration_ns for item in usual.batches], abs=2
-    )
-
-
 # --- the same configuration again -------------------------------------------------------------------------------------
 
 
@@ -202,95 +192,7 @@ def test_what_was_not_recorded_is_drawn_from_what_was():
     assert run_recorded(truth, parsed.config, 0) == run_recorded(truth, parsed.config, 0)
 
 
-def test_steps_and_failures_are_as_recorded():
-    text = PLAIN.replace("[run]", "[truth.m]\nsteps = [2, 4]\nsteps_per_run = 1\nfail = 0.1\n[run]")
-    parsed, truth = learnt(text.replace("rate = 90.0", "rate = 15.0").replace("rate = 60.0", "rate = 10.0"))
-    done = [past for past in truth.history.requests if past.outcome == "completed"]
-    assert {past.told[("m", ())].runs for past in done} == {2, 3, 4}
-    results = recorded.RecordedResults(parsed.config, truth.history.requests, 0)
-    assert results.steps_per_run("a", "m") == 1
-    for place, past in enumerate(truth.history.requests):
-        job = JobId(place + 1, "m", ())
-        if past.outcome == "completed":
-            assert results.steps(past.request.app, "", job, {}) == past.told[("m", ())].runs
-        if past.outcome == "failed":
-            assert results.fails(past.request.app, "", job)
-    simulated = shares(truth, run_recorded(truth, parsed.config, 0))
-    assert simulated["a"] == pytest.approx(recorded_shares(truth)["a"], abs=0.1)
-
-
-# --- cancellations, lanes ---------------------------------------------------------------------------------------
-
-
-def test_cancellations_come_as_long_after_their_request_as_recorded():
-    parsed, recording = recording_of(PLAIN)
-    first = next(
-        event.request for step in recording.steps for event in step.events if isinstance(event, RequestArrived)
-    )
-    cancel = RecordedStep(first.arrival_ns + 1, (RequestCancelled(first.id),), ())
-    steps = sorted([*recording.steps, cancel], key=lambda step: step.now_ns)
-    truth = learn(parsed.config, Recording(recording.start, steps))
-    assert truth.history.requests[0].cancelled_ns == first.arrival_ns + 1
-    ends = {item.place: item.in_time for item in run_recorded(truth, parsed.config, 0)}
-    assert ends[0] is False
-
-
-def test_a_request_that_was_read_after_its_deadline_is_given_up_when_it_was_read():
-    parsed, recording = recording_of(PLAIN)
-    place = next(
-        index
-        for index, step in enumerate(recording.steps)
-        if index > 100 and step.events and isinstance(step.events[0], RequestArrived)
-    )
-    read = recording.steps[place]
-    late = replace_request(read.events[0].request, read.now_ns - 60 * MS, read.now_ns - 5 * MS)
-    steps = [
-        *recording.steps[:place],
-        read._replace(events=(RequestArrived(late), *read.events[1:])),
-        *recording.steps[place + 1 :],
-    ]
-    truth = learn(parsed.config, Recording(recording.start, steps))
-    counted = run_recorded(truth, parsed.config, 0)
-    assert [item.in_time for item in counted if truth.history.requests[item.place].request.id == late.id] == [False]
-
-
-def replace_request(request, arrival_ns, deadline_ns):
-    return Request(
-        request.id, request.app, arrival_ns, deadline_ns, request.client, request.priority_class, request.value
-    )
-
-
-def test_lanes_change_as_recorded():
-    parsed, recording = recording_of(PLAIN)
-    middle = recording.steps[len(recording.steps) // 2].now_ns
-    slow = RecordedStep(middle, (LaneChanged("cpu0", speed=0.5),), ())
-    steps = sorted([*recording.steps, slow], key=lambda step: step.now_ns)
-    truth = learn(parsed.config, recording)
-    half = [past.seen_ns < middle for past in truth.history.requests]
-    truth.history.lane_changes.extend(read_history(steps).lane_changes)
-    ends = {item.place: item.in_time for item in run_recorded(truth, parsed.config, 0)}
-    before = [ends[place] for place, early in enumerate(half) if early]
-    after = [ends[place] for place, early in enumerate(half) if not early]
-    assert sum(before) / len(before) > sum(after) / len(after) + 0.2
-
-
 # --- durations --------------------------------------------------------------------------------------------------------
-
-
-def test_sizes_that_never_ran_have_the_shape_of_the_profile_at_the_pace_of_the_others():
-    wrong = PLAIN.replace("[run]", "[truth.m]\ntimes = { 1 = '15ms', 2 = '19500us', 4 = '30ms', 8 = '51ms' }\n[run]")
-    wrong = wrong.replace("rate = 90.0", "rate = 10.0").replace("rate = 60.0", "rate = 5.0")  # hardly ever two at once
-    parsed, truth = learnt(wrong.replace("batch = [1, 2, 4, 8]", "batch = [1, 2, 4, 8]"))
-    ran = {item.size for item in truth.history.batches}
-    assert 1 in ran and 8 not in ran
-    assert truth.times.base_ns("m", "cpu0", 1) == pytest.approx(15 * MS, rel=0.05)
-    assert truth.times.base_ns("m", "cpu0", 8) == pytest.approx(51 * MS, rel=0.08)
-
-
-def test_a_model_that_never_ran_has_the_times_that_are_expected():
-    text = PLAIN.replace("[app.a]", "[model.idle]\nengine = 'synthetic'\nexpected = { 1 = '7ms' }\n[app.a]")
-    _, truth = learnt(text)
-    assert truth.times.base_ns("idle", "cpu0", 1) == 7 * MS
 
 
 HINTED = (
@@ -333,20 +235,6 @@ def test_a_hint_that_explains_nothing_is_not_believed():
     spread = [truth.times.deviation("m", "cpu0", [place], 0.3) for place in range(len(truth.history.requests))]
     assert median(spread) == pytest.approx(1.0, abs=0.02)
     assert 0.8 < min(spread) < 0.95 and 1.05 < max(spread) < 1.2  # a deviation of 5 %
-
-
-def test_a_machine_that_was_slow_for_a_while_is_slow_for_that_while():
-    parsed, recording = recording_of(PLAIN)
-    history = read_history(recording.steps)
-    middle = len(history.batches) // 2
-    history.batches[middle:] = [item._replace(duration_ns=2 * item.duration_ns) for item in history.batches[middle:]]
-    times = TimesModel(parsed.config, history, (), {})
-    early, late = [0], [len(history.requests) - 1]
-    draws = [step / 50 for step in range(50)]
-    ratio = median(times.deviation("m", "cpu0", late, draw) for draw in draws) / median(
-        times.deviation("m", "cpu0", early, draw) for draw in draws
-    )
-    assert ratio == pytest.approx(2.0, rel=0.1)
 
 
 # --- what the loop and the threads cost -------------------------------------------------------------------------------

@@ -23,10 +23,6 @@ def test_what_is_recommended_is_compared_with_simple_rules(kind):
     assert {regret.RECOMMENDED, *regret.simple_of(kind)} <= set(compared)
 
 
-def test_there_are_many_worlds():
-    assert regret.WORLDS * len(worlds.KINDS) >= 60
-
-
 @pytest.mark.parametrize("kind", sorted(worlds.KINDS))
 def test_a_name_draws_the_same_world_again_and_another_name_another(kind):
     one, again, other = [worlds.draw_world(f"test/{kind}/{number}") for number in (0, 0, 1)]
@@ -78,12 +74,6 @@ def test_the_capacity_of_one_model_is_its_best_batch_within_half_the_slo():
     assert worlds.capacity(app, {"m": model}, 40.0) == pytest.approx(2 * 5 / 20)
 
 
-def test_the_expected_longest_of_several_inputs():
-    assert worlds.expected_max(((1.0, 0.5), (3.0, 0.5)), 1) == pytest.approx(2.0)
-    assert worlds.expected_max(((1.0, 0.5), (3.0, 0.5)), 2) == pytest.approx(2.5)
-    assert worlds.expected_max(((1.0, 1.0),), 8) == pytest.approx(1.0)
-
-
 @pytest.mark.nightly
 def test_policies_of_one_world_meet_the_same_arrivals():
     shares = [regret.run_job(regret.Job("test/one/0", policy, 1)) for policy in ("edf", "fifo", "edf")]
@@ -108,13 +98,6 @@ def test_the_checks_name_the_world_in_which_the_recommendation_loses():
     assert by_name["all: points of the recommended policy ahead, mean"].value == pytest.approx(1.5)
 
 
-def test_regret_is_the_distance_to_the_best():
-    found = row("one", edf=90.0, fifo=85.0, orloj=93.0)
-    assert found.best(("edf", "fifo")) == "edf"
-    assert found.behind("edf", ("edf", "fifo", "orloj")) == 3.0
-    assert found.behind("edf", ("fifo",)) == -5.0
-
-
 def test_a_policy_may_have_options():
     scenario = worlds.draw_world("test/lanes/0").scenario
     assert regret.under(scenario, "pard+").config.policies["pard+"].options == {}
@@ -128,29 +111,6 @@ def test_a_stream_has_one_frame_in_flight_however_much_batches_save():
     app = worlds.App("a", [{"name": "m", "model": "m"}], {"m": 1.0})
     app.in_flight = 2
     assert worlds.capacity(app, {"m": model}, 1000.0) == pytest.approx(2 / 14)
-
-
-def test_jobs_of_many_steps_cost_as_many_batches():
-    model = worlds.Model("m", (1, 4), 10.0, 2.0, ["gpu"])
-    model.steps = 20.0
-    assert model.cost(4) == 20 * 18.0
-    assert model.cost(6) == 20 * (18.0 + 18.0)
-
-
-def test_where_few_policies_ran_nothing_is_checked():
-    checks = Checks("research/bench/regret.py")
-    regret.judge(checks, [row("one", plan=90.0), row("local", edf=80.0, fifo=70.0), row("unequal", edf=1.0, plan=2.0)])
-    assert not checks.rows
-
-
-def test_the_table_shows_the_recommended_policy_and_the_worlds_where_it_loses(capsys):
-    rows = [row("one", edf=90.0, fifo=92.0, plan=90.0), row("local", edf=80.0, fifo=70.0, plan=78.0)]
-    regret.show(rows, ["edf", "fifo", "plan"])
-    lines = capsys.readouterr().out.splitlines()
-    by_kind = {line.split()[0]: line.split() for line in lines if line.strip()}
-    assert by_kind["all"][1:] == ["2", "1.00", "(", "2.0)", "5.00", "(", "10.0)", "2.00", "(", "2.0)*"]
-    assert sum(line.startswith("  test/local/0") and " edf  80.00 " in line for line in lines) == 2
-    assert sum(line.startswith("  test/one/0") and " fifo  92.00 " in line for line in lines) == 2
 
 
 # --- ensembles --------------------------------------------------------------------------------------------------------

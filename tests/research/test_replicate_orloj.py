@@ -7,7 +7,7 @@ import random
 import statistics
 
 import pytest
-from replicate.orloj import cases, output, systems
+from replicate.orloj import cases, systems
 from replicate.orloj import run as script
 
 from edgeserve.loop.drive import drive
@@ -47,13 +47,6 @@ def test_rates_have_a_gamma_marginal_and_follow_the_last_window():
     assert statistics.pstdev(rates) == pytest.approx(0.2, abs=0.01)
     products = [(a - 1.0) * (b - 1.0) for a, b in zip(rates, rates[1:])]
     assert statistics.fmean(products) / 0.04 == pytest.approx(0.8, abs=0.05)
-
-
-def test_counts_are_poisson():
-    draw = random.Random("c")
-    counts = [cases.poisson(draw, 150.0) for _ in range(4000)]  # more than one part
-    assert statistics.fmean(counts) == pytest.approx(150.0, abs=0.8)
-    assert statistics.pvariance(counts) == pytest.approx(150.0, rel=0.08)
 
 
 def test_the_cases_are_those_of_the_tables():
@@ -180,32 +173,6 @@ def test_no_hint_of_a_trace_is_clipped():
         assert app.bounded(request.hints) is request.hints
 
 
-def test_plan_is_no_worse_for_knowing_lengths():
-    trace = cases.make_trace(cases.LAWS["PB"], TWO_MODAL, 901, count=400)
-    profile = cases.profile_of(trace)
-    named = {system.name: system for system in systems.SYSTEMS}
-    rates = {
-        name: systems.simulate(named[name], trace, profile, 2.0).in_time / 400
-        for name in (script.BETTER, script.ORACLE, "Clipper")
-    }
-    assert rates[script.ORACLE] >= rates[script.BETTER] - 0.01
-    assert rates[script.ORACLE] > rates["Clipper"] + 0.1
-
-
-def test_a_system_without_its_policy_is_left_out():
-    assert systems.System("x", "clockwork", {"estimate": "mean"}).exists
-    assert not systems.System("x", "no such policy").exists
-    assert not systems.System("x", "clockwork", {"no_such_option": 1}).exists
-
-
-def test_steps_are_timed_without_changing_the_run():
-    trace = cases.make_trace(cases.LAWS["PA"], TWO_MODAL, 901, count=50)
-    profile = cases.profile_of(trace)
-    timed, plain = [systems.simulate(systems.SYSTEMS[0], trace, profile, 3.0, timed=flag) for flag in (True, False)]
-    assert timed.step_us > 0 and plain.step_us == 0
-    assert timed[:4] == plain[:4]
-
-
 # --- what is made of them -------------------------------------------------------------------------------------------
 
 
@@ -226,57 +193,3 @@ def test_differences_are_paired_by_trace():
     assert mean == pytest.approx(3.0)
     assert half == pytest.approx(1.96 / math.sqrt(3))
     assert math.isnan(script.paired(rows(a=[(0.5, 0.6)]), "a", "b")[0])
-
-
-def test_tables_have_the_papers_mean_over_the_same_cases():
-    table = output.table_of(
-        "PA", [script.Row("PA", "one-modal", 1, "Orloj A", factor, 0.5, 0.0, 1.0) for factor in cases.FACTORS]
-    )
-    assert table == {"Orloj A": {"ours": [0.5] * 5, "paper": [0.46, 0.74, 0.98, 1.0, 1.0]}}
-    assert output.as_text("PA", table).splitlines()[2].split() == [
-        "paper",
-        "0.460",
-        "0.740",
-        "0.980",
-        "1.000",
-        "1.000",
-        "0.836",
-    ]
-
-
-def test_a_part_of_the_page_is_filled_and_the_others_stay(tmp_path):
-    path = tmp_path / "page.md"
-    marks = "<!-- drawn {0}: python research/replicate/orloj/run.py -->\n<!-- end of {0} -->\n"
-    path.write_text("by hand\n" + marks.format("finish rates") + marks.format("fresh seeds"))
-    for part, text in (("finish rates", "old"), ("fresh seeds", "| a |\n| b |"), ("finish rates", "new")):
-        output.fill_page(part, text, str(path))
-    kept = [line for line in path.read_text().splitlines() if "<!--" not in line]
-    assert kept == ["by hand", "new", "| a |", "| b |"]
-    with pytest.raises(ValueError, match="drawn other"):
-        output.fill_page("other", "text", str(path))
-
-
-def test_systems_beside_the_headline_run_on_the_first_seed_only():
-    arguments = script.argparse.Namespace(measured="", static=False, laws="PB", quick=False, every=False)
-    jobs = script.jobs_of(arguments, ("Clipper", "Orloj A"), (1, 2, 3))
-    assert len(jobs) == 18 and {(job.seed, job.systems) for job in jobs} == {
-        (1, ("Clipper", "Orloj A")),
-        (2, ("Orloj A",)),
-        (3, ("Orloj A",)),
-    }
-
-
-def test_load_sustained_is_where_the_finish_rate_crosses_the_target(monkeypatch):
-    monkeypatch.setattr(
-        script,
-        "simulate",
-        lambda system, trace, profile, factor: systems.Result(
-            round(3000 * (0.95 if trace.at_ns[-1] > 3000 / 13.0 * 1e9 else 0.8)), 0, {}, 1, 0.0, 0.0
-        ),
-    )
-    assert script.sustained(script.Load("PA", 2.0, 0.9, "Clipper", (901,))) == pytest.approx(13.0, rel=0.011)
-
-
-def test_seeds_are_read_and_spelled():
-    assert script.seeds_of("1-5") == (1, 2, 3, 4, 5) and script.seeds_of("7,9-10") == (7, 9, 10)
-    assert [output.spelled(seeds) for seeds in ((1, 2, 3), (1,), (1, 4))] == ["1-3", "1", "1 4"]

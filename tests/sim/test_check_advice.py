@@ -1,4 +1,4 @@
-"""What ``edgeserve check`` advises helps: of drawn configurations each change that it prints is made, and the next run
+"""The advice of ``edgeserve check`` helps: of drawn configurations each change that it prints is made, and the next run
 finds what the first one said."""
 
 from __future__ import annotations

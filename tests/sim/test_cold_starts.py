@@ -29,7 +29,7 @@ def lognormal(median, deviation):
 
 
 def draw_world(name):
-    """Two to four apps of lognormal lengths on one model; what is told is the time of one input."""
+    """Two to four apps of lognormal lengths on one model; the declared time is that of one input."""
     draw = random.Random(f"{name}/cold")
     apps = {
         f"app{index}": lognormal(draw.uniform(5, 25), draw.uniform(0.4, 1.0)) for index in range(draw.randint(2, 4))

@@ -1,4 +1,4 @@
-"""What a machine costs in a simulated run: each cost by itself, exactly; and what a scenario may say of them."""
+"""The costs of a machine in a simulated run: each by itself, exactly; and the keys of a scenario for them."""
 
 from __future__ import annotations
 
@@ -62,7 +62,8 @@ def took_ms(made):
 
 
 ONCE, TWICE = ("receive", "answer", "send", "start"), ("step", "event", "wake")
-"""How often a request alone pays each cost: a request that comes, one that goes, and what lies between."""
+"""The number of times that a request alone pays each cost: a request that comes, one that goes, and what lies
+between."""
 
 
 @pytest.mark.parametrize("costs", [(), *[(cost,) for cost in (*ONCE, *TWICE)], (*ONCE, *TWICE)])
@@ -94,7 +95,7 @@ def test_a_lane_that_still_has_work_is_not_woken():
 
 
 def seen_ms(tmp_path, arrivals_ms, costs):
-    """When the scheduler is told of requests that come while one of 40 ms runs, from time 0."""
+    """The times at which the scheduler learns of requests that come while one of 40 ms runs, from time 0."""
     (tmp_path / "sent.csv").write_text("arrival_s\n" + "\n".join(f"{ms / 1000}" for ms in (0, *arrivals_ms)))
     sent = {"w": {"app": "a", "kind": "trace", "file": "sent.csv"}}
     made = scenario_of({"a": {1: 40}}, {"a": {"model": "a", "slo": "1s"}}, sent, directory=str(tmp_path))
@@ -162,7 +163,7 @@ def test_a_thread_that_comes_back_from_its_device_waits_for_the_function_that_ru
     models = [("a", "10ms", "synthetic"), ("b", "12ms", "python")]
     wait = {"lock_factor": 2.0, "lock_wait": "100us"}
     # The network is done after 10 ms; its thread takes the lock twice, the loop twice to hear of it and once to answer.
-    # The loop waits for nobody before: both requests came together.
+    # The loop has no earlier wait: both requests came together.
     assert took_ms(scenario(wait, models))["a"] == pytest.approx(10.5, abs=0.001)
     long = {"lock_factor": 2.0, "lock_wait": "50ms"}
     assert took_ms(scenario(long, models))["a"] == pytest.approx(12.0, abs=0.001)  # the function ends after 12
@@ -250,7 +251,7 @@ def test_what_was_measured_is_charged_else_what_is_assumed_and_a_scenario_overri
     plain = scenario()
     assert charged(plain, NOT_MEASURED).machine == ASSUMED
     assert "run 'edgeserve profile'" in charged(plain, NOT_MEASURED).source
-    assert charged(plain)[:3] == (20 * US, 15 * US, None)  # nobody said what a machine costs
+    assert charged(plain)[:3] == (20 * US, 15 * US, None)  # the machine's costs are not given
     assert charged(scenario({"step": "1us"})).machine == replace(ASSUMED, step_ns=1000)
     assert charged(plain, measured) == (7, 0, measured[1], "a file")
     changed = charged(scenario({"step": "1us"}), measured)

@@ -1,4 +1,4 @@
-"""Several apps of ``edf`` on one lane that cannot serve all: nobody starves, and value counts."""
+"""Several apps of ``edf`` on one lane that cannot serve all: no app starves, and value counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models share a memory that is too small for all: what stays is what its apps are asked for."""
+"""Models share a memory that is too small for all: the models of the most requested apps stay."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_a_critical_model_that_cannot_be_loaded_in_time_stays():
     models = {"stop": model(5), "left": model(5), "right": model(5)}
     percent, loads = served(apps, {"stop": 2, "left": 30, "right": 30}, models)
     assert percent["stop"] > 90
-    assert loads["stop"] <= 1  # it may go before it was ever asked for, and then never
+    assert loads["stop"] <= 1  # it may go before its first request, and then never
 
 
 def test_what_can_wait_for_its_model_shares_the_memory():

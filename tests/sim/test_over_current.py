@@ -30,7 +30,7 @@ def test_ticks_alone_cost_no_request_and_no_background_work(monkeypatch):
 
 
 def power_levels(setting, monkeypatch):
-    """The levels of power that the scheduler is told, in order."""
+    """The levels of power that reach the scheduler, in order."""
     levels = []
 
     def note(now_ns, events, actions):

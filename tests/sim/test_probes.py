@@ -1,4 +1,4 @@
-"""The online profiler in simulation: samples match the times alone, nobody waits for a probe, every rule holds."""
+"""The online profiler in simulation: samples match the times alone, no request waits for a probe, every rule holds."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ import pytest
 from edgeserve.sched.core.build import build_scheduler
 from edgeserve.sched.policies import POLICIES
 from edgeserve.sched.policy_api.options import option
-from edgeserve.sched.protocol.actions import FinishRequest, Outcome, ReleaseInputs, RetainInputs, RunBatch
-from edgeserve.sched.protocol.events import JobId, JobResult, Request
+from edgeserve.sched.protocol.actions import Outcome, ReleaseInputs, RetainInputs, RunBatch
 from edgeserve.sched.published.baselines.fifo import Fifo, FifoOptions
 from edgeserve.sched.published.orloj.sampler import Sampler
-from edgeserve.sim.reference_model import ReferenceModel, ReferenceModelError
 from edgeserve.sim.run import setting_of, simulate
 from edgeserve.sim.scenario import parse_scenario
 from edgeserve.taps.replay import replay
@@ -32,7 +30,7 @@ class SamplingOptions(FifoOptions):
 
 
 class Sampling(Fifo):
-    """fifo that samples: what waits together runs together, whatever is estimated."""
+    """fifo that samples: jobs that wait together run together, with any estimate."""
 
     options_type = SamplingOptions
 
@@ -138,85 +136,3 @@ def test_every_rule_holds_with_probes_among_the_works():
         marks = {name: count + found.marks.get(name, 0) for name, count in marks.items()}
     assert all(count > 3 for count in marks.values()), marks
     assert marks["RetainInputs"] >= marks["ReleaseInputs"] + marks["probe"]
-
-
-# --- the reference model notices --------------------------------------------------------------------------------------
-
-EDGE = {
-    "device": {"d": {}},
-    "lane": {"l": {"device": "d", "ahead": "5ms"}, "l2": {"device": "d"}},
-    "model": {name: {"engine": "synthetic", "expected": {"1": "1ms"}} for name in ("m", "n")},
-    "app": {"one": {"model": "m"}, "pipe": {"node": [{"name": "m"}, {"name": "n"}]}},
-}
-DONE = JobId(1, "m", ())
-WAITS = JobId(2, "m", ())
-
-
-@pytest.fixture
-def reference_model():
-    """Request 1 was retained and has ended after its run."""
-    made = ReferenceModel(parse_scenario(EDGE).config, {}, {"d": ["m", "n"]})
-    made.arrived(Request(1, "one", 0, 50 * MS))
-    made.told(1)
-    made.ordered(0, RetainInputs(DONE))
-    work = batch(1, DONE)
-    made.ordered(0, work)
-    made.answered(MS, work, [JobResult(DONE)])
-    made.ordered(MS, FinishRequest(1, Outcome.COMPLETED))
-    return made
-
-
-def batch(work, *jobs, lane="l", model="m", probe=False):
-    return RunBatch(work, lane, model, jobs, 1, 0, 2**62, MS, None, probe)
-
-
-def test_books_accept_a_probe_once(reference_model):
-    work = batch(2, DONE, probe=True)
-    reference_model.ordered(MS, work)
-    reference_model.started(MS, work)
-    reference_model.answered(2 * MS, work, [JobResult(DONE)])
-    assert (reference_model.kept_count, reference_model.works_count, reference_model.marks["probe"]) == (0, 0, 1)
-    with pytest.raises(ReferenceModelError, match="is no probe of one job that was retained"):
-        reference_model.ordered(MS, batch(3, DONE, probe=True))
-
-
-def test_books_refuse_a_probe_of_another_model(reference_model):
-    with pytest.raises(ReferenceModelError, match="is no probe of one job that was retained"):
-        reference_model.ordered(MS, batch(2, DONE, model="n", probe=True))
-
-
-def test_books_refuse_a_probe_while_somebody_waits_for_the_lane(reference_model):
-    reference_model.arrived(Request(2, "one", 0, 50 * MS))
-    reference_model.told(2)
-    with pytest.raises(ReferenceModelError, match="waits with no job on a lane"):
-        reference_model.ordered(MS, batch(2, DONE, probe=True))
-
-
-def test_books_refuse_a_probe_behind_other_work(reference_model):
-    reference_model.arrived(Request(2, "one", 0, 50 * MS))
-    reference_model.told(2)
-    reference_model.ordered(MS, batch(2, WAITS))
-    with pytest.raises(ReferenceModelError, match="stands behind other work"):
-        reference_model.ordered(MS, batch(3, DONE, probe=True))
-
-
-def test_the_reference_model_refuses_to_keep_what_has_run_or_is_kept_and_to_let_go_of_what_is_not(reference_model):
-    reference_model.arrived(Request(2, "pipe", 0, 50 * MS))
-    reference_model.told(2)
-    reference_model.ordered(MS, RetainInputs(WAITS))
-    with pytest.raises(ReferenceModelError, match="or it is retained already"):
-        reference_model.ordered(MS, RetainInputs(WAITS))
-    reference_model.ordered(MS, ReleaseInputs(WAITS))
-    with pytest.raises(ReferenceModelError, match="it is not retained"):
-        reference_model.ordered(MS, ReleaseInputs(WAITS))
-    reference_model.ordered(MS, batch(2, WAITS))
-    with pytest.raises(ReferenceModelError, match="has run or is on a lane"):
-        reference_model.ordered(MS, RetainInputs(WAITS))
-    with pytest.raises(ReferenceModelError, match="has ended or is unknown"):
-        reference_model.ordered(MS, RetainInputs(JobId(9, "m", ())))
-
-
-def test_the_reference_model_refuses_to_keep_anything_while_draining(reference_model):
-    reference_model.draining()
-    with pytest.raises(ReferenceModelError, match="are retained while it drains"):
-        reference_model.stepped(2 * MS)

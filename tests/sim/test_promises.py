@@ -18,7 +18,7 @@ learnt = kept()
 Promises.ended = lambda self, app, in_time: None
 print(json.dumps([learnt, kept()]))
 """
-"""Percent in time of those that asked again, and how many they were; the same where nothing is learnt from them."""
+"""The percentage in time of requests that came again, and their number; the same where nothing is learnt from them."""
 
 FOUND = """
 import json

@@ -1,5 +1,5 @@
-"""What a refusal says would have been enough is enough, and a nanosecond less is not: the same step is replayed with
-another deadline. (With trials, less may be enough too: the request may become one.)"""
+"""The deadline that a refusal names is enough, and a nanosecond less is not: the same step is replayed with another
+deadline. (With trials, less may be enough too: the request may become one.)"""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def refusals_at_arrival(kind: str, seed: int, trials: bool) -> Tuple[Any, List[A
 
 
 def reason_with(make: Any, asked: Asked, slo_ns: int) -> Optional[str]:
-    """Why the same request ends in the same step with another deadline; None when it does not."""
+    """The reason why the same request ends in the same step with another deadline; None when it does not."""
     scheduler = make()
     for step in asked.before:
         scheduler.step(step.now_ns, step.events)

@@ -1,4 +1,4 @@
-"""What a report says beyond finish rates, from requests whose ends are known."""
+"""The figures of a report beyond finish rates, from requests whose ends are known."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_usage_divides_a_batch_among_its_jobs_and_knows_no_probes():
     assert usage.spent_ns == {1: {"l0": 20.0, "l1": 7.0}, 2: {"l0": 10.0}}
 
 
-def test_all_lane_time_of_a_run_is_somebodys():
+def test_all_lane_time_of_a_run_is_accounted_for():
     made = scenario_of(
         {"m": {1: 4, 4: 10}},
         {"a": {"model": "m", "slo": "20ms"}},

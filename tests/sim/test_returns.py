@@ -52,7 +52,7 @@ def test_sixteen_in_flight_become_batches_of_sixteen(policy, monkeypatch):
     ended, sizes = run(policy, **closed)
     without, _ = without_waits(monkeypatch, policy, **closed)
     assert all(item.outcome == "completed" for item in ended)
-    share = {"rtlm": 0.8}.get(policy, 0.85)  # which starts with whatever waits
+    share = {"rtlm": 0.8}.get(policy, 0.85)  # which starts with what waits
     assert len(ended) > share * CAPACITY * SECONDS, sizes
     assert len(ended) > 1.2 * len(without), "this world no longer shows what waiting is for"
 
@@ -66,7 +66,7 @@ def test_an_open_loop_is_never_waited_for(load, kind, keys, monkeypatch):
 
 
 def test_open_requests_among_closed_ones_are_in_time():
-    """A camera beside eight clients that ask again at once: nobody is late for a wait."""
+    """A camera beside eight clients that ask again at once: no request is late for a wait."""
     closed = {"kind": "closed", "clients": 8, "think": "700us"}
     made = scenario("edf", w=closed, camera={"kind": "periodic", "rate": 30.0, "slo": "34ms"})
     ended = simulate(made, 7, ()).world.ended

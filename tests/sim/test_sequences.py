@@ -7,7 +7,6 @@ from statistics import fmean
 
 import numpy as np
 import pytest
-from common.recorded import learn, run_recorded
 
 from edgeserve.errors import ConfigError
 from edgeserve.sched.core.build import build_scheduler
@@ -59,13 +58,13 @@ def chat(truth=None, hints=None, lanes=("gpu0",), policy="fifo", seconds=20, **w
 
 
 def true_words(scenario, world):
-    """How long each answer was, by request."""
+    """The length of each answer, by request."""
     most = scenario.truths["chat"].steps_max
     return {item.request.id: min(most, max(1, round(item.request.hints["words"]))) for item in world.ended}
 
 
 def told_and_true(scenario, seed=1):
-    """What requests declared, and how long their answers were, in the order of their ids."""
+    """The declared and the true lengths of answers, in the order of the requests' ids."""
     said = {}
 
     def on_step(now_ns, events, actions):
@@ -86,7 +85,7 @@ def told_and_true(scenario, seed=1):
 def test_a_predictor_says_the_mean_of_what_its_correlation_leaves_possible(rho):
     said, true = told_and_true(chat({"predict": {"rho": rho}, "steps_max": 1000}, rate=200.0))
     words = [item["steps"] for item in said]
-    assert all(set(item) == {"tokens", "steps"} for item in said)  # the truth is nobody's business
+    assert all(set(item) == {"tokens", "steps"} for item in said)  # the truth is hidden
     assert fmean(words) == pytest.approx(20.0 * math.exp(0.125), rel=0.05)
     if rho == 0.0:
         assert max(words) == pytest.approx(min(words))
@@ -198,7 +197,7 @@ def test_lanes_have_times_of_their_own_and_the_scheduler_is_told_them():
 
 
 def stretches(run):
-    """How long the stretches are, and who ended with each."""
+    """The times of the stretches, and the sequences that ended with each."""
     found = []
     while run.begin():
         found.append((run.stretch_ns, run.pass_stretch()))
@@ -383,7 +382,7 @@ def test_a_cut_lets_others_join_after_the_present_step():
 
 
 def works_of(scenario, scheduler):
-    """How long each work took."""
+    """The time of each work."""
     return [event.finished_ns - event.started_ns for event in events_of(scenario, scheduler, WorkFinished)[1]]
 
 
@@ -429,21 +428,3 @@ def test_a_recorded_run_of_sequences_is_decided_again_alike(recorded):
     scenario, _, recording = recorded
     assert any(isinstance(event, BatchProgress) for step in recording.steps for event in step.events)
     assert replay(build_scheduler(scenario.config, (), **build_inputs(recording.start)), recording.steps) is None
-
-
-@pytest.mark.worlds
-def test_a_recording_teaches_lengths_steps_and_the_reading_of_prompts(recorded):
-    scenario, world, recording = recorded
-    truth = learn(scenario.config, recording)
-    told = [past.told["chat", ()].steps for past in truth.history.requests]
-    assert told == [words for _, words in sorted(true_words(scenario, world).items())]
-    ran = {(item.lane, item.size) for item in truth.history.batches}
-    assert len(ran) > 4
-    for lane, size in ran:
-        step_ns = told_times(scenario)["chat", lane].get(size)
-        if step_ns is not None:
-            assert truth.times.base_ns("chat", lane, size) == pytest.approx(step_ns[0], rel=0.001)
-    assert truth.times.prefills_ns["chat", "gpu0"] == pytest.approx(3 * MS, rel=0.3)
-    again = run_recorded(truth, scenario.config, 0)
-    assert [item.in_time for item in again] == [True] * len(told)
-    assert run_recorded(truth, scenario.config, 0) == again

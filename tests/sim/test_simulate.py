@@ -155,7 +155,7 @@ def test_a_run_in_which_no_request_arrived_reports_nothing(scenario, tmp_path, c
 
 
 def test_the_profiles_of_other_models_are_in_nobodys_way(monkeypatch):
-    monkeypatch.setattr("edgeserve.config.profiles.device_slug", lambda: "a-machine-that-nobody-measured")
+    monkeypatch.setattr("edgeserve.config.profiles.device_slug", lambda: "a-machine-without-measurements")
     scenario = parse_scenario(
         {
             "server": {"profiles": os.path.join(EXAMPLES, "..", "..", "profiles")},

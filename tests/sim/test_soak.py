@@ -30,7 +30,7 @@ _results: list[SoakResult] = []
 
 
 def recorded():
-    """What ``scripts/dev/update_golden.py`` wrote."""
+    """The digests that ``scripts/dev/update_golden.py`` wrote."""
     with open(DIGESTS, encoding="utf-8") as file:
         return json.load(file)
 

@@ -1,4 +1,4 @@
-"""Models with variants in drawn worlds: every request ends once, whatever happens, and none gets less than it wants."""
+"""Models with variants in drawn worlds: every request ends once, and none gets less than it wants."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def test_hints_need_not_be_whole():
 
 
 def test_another_policy_is_not_asked_whether_it_reads_what_is_predicted():
-    """Predictors are not asked in a simulation; under ``--policy edf`` nobody would read this hint."""
+    """Predictors are not asked in a simulation; under ``--policy edf`` this hint has no reader."""
     made = parse_scenario(
         {
             "model": {"m": {"engine": "synthetic"}},

@@ -20,7 +20,7 @@ STEPS = (
     5,
     7.5,
 )
-"""How long a request takes; the hint of a short one; the lane time that it takes, in ms."""
+"""The time of a request; the hint of a short one; the lane time that it takes, in ms."""
 
 
 def served(worth, load, hint, truth, unit, short_ms, model=READ, slo="200ms"):

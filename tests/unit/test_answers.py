@@ -1,4 +1,5 @@
-"""Who waits no longer for an answer gets what is written of it, whole or in pieces, on threads and in asyncio."""
+"""A client that waits no longer for an answer gets the part that is written, whole or in pieces, on threads and in
+asyncio."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ WRITTEN = Answer({"text": "word word "}, late=True)
 
 
 class Asked(PendingAnswer):
-    """A request that has no end before it is asked for one. ``end``: what comes then, None for nothing."""
+    """A request that ends only when it is cancelled. ``end``: what comes then, None for nothing."""
 
     id = 7
 

@@ -138,7 +138,7 @@ def test_what_stands_behind_two_dashes_is_no_option(verb):
 
 
 VERBS_MAX, OPTIONS_MAX = 14, 110
-"""What a person can look through; another verb or option takes the place of one that is used less."""
+"""The most verbs and options that a person can look through; a new one replaces one that is used less."""
 
 
 def test_the_surface_stays_small():
@@ -148,14 +148,6 @@ def test_the_surface_stays_small():
         importlib.import_module(cli.VERBS[name].module).add_arguments(parser)
         count += sum(bool(action.option_strings) and action.dest != "help" for action in parser._actions)
     assert len(cli.VERBS) <= VERBS_MAX and count <= OPTIONS_MAX, (len(cli.VERBS), count)
-
-
-@pytest.mark.parametrize("verb_name", sorted(cli.VERBS))
-def test_every_verb_exists_and_explains_itself(verb_name, capsys):
-    with pytest.raises(SystemExit) as caught:
-        cli.main([verb_name, "--help"])
-    assert caught.value.code == 0
-    assert f"usage: edgeserve {verb_name}" in capsys.readouterr().out
 
 
 def test_help_and_version_import_no_verb():

@@ -269,7 +269,7 @@ def test_no_class_inherits_an_attribute_of_type_float_from_another_module():
 
 
 def float_attributes(kind):
-    """What its methods set to a number with a point, a quotient or a parameter of type float, or say is a float."""
+    """The attributes that a class's methods set to a float: a literal, a quotient, a parameter or by annotation."""
     for method in kind.body:
         if isinstance(method, ast.FunctionDef):
             floats = {item.arg for item in method.args.args if "'float'" in ast.dump(item)}

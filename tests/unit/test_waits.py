@@ -87,7 +87,7 @@ def test_a_wait_is_kept_to_less_than_a_millisecond(pipe: Tuple[int, int]) -> Non
 
 
 def cancelled_as_it_comes(wait) -> bool:
-    """Whether a wait is cancelled by a cancellation in the turn of the loop in which its result comes."""
+    """True if a wait is cancelled by a cancellation in the turn of the loop in which its result comes."""
 
     async def run() -> bool:
         result = asyncio.get_running_loop().create_future()

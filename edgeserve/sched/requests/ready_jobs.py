@@ -14,8 +14,8 @@ Row = Tuple[int, int, Job]
 
 class ReadyJobs:
     """The ready jobs by class and model, each list in order of the jobs' deadlines; ``count`` of them in all, of which
-    ``reserved`` are of a reserved class. The core alone changes it. ``is_telling``: a policy hears of a change of a request,
-    so that no move may end or settle one; ``board`` is what policies see."""
+    ``reserved`` are of a reserved class. The core alone changes it. ``is_telling``: a policy hears of a change of a
+    request, so that no move may end or settle one; ``board`` is what policies see."""
 
     __slots__ = ("of", "count", "reserved", "is_telling", "_board")
 

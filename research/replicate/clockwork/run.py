@@ -34,7 +34,7 @@ MARGIN_MS = 5.0  # plan for a deadline this much earlier, as the authors' implem
 RETRY = "20ms"  # from a refusal to the client's next request: at 1 ms the refused alone would saturate the loop
 FIG6_MEMORY_MODELS = 201  # section 6.2: so many were resident when the GPU's memory was full
 SLACK = 0.05
-"""Of what the text gives as "about"."""
+"""The tolerance of numbers that the text gives as "about"."""
 
 COLLAPSED = 0.25
 """A goodput of which Clockwork has four times as much, or more, has collapsed; the text gives no number."""
@@ -45,9 +45,9 @@ BASELINES: Mapping[str, Mapping[str, Any]] = {
     "Clipper": {"kind": "clipper"},
     "INFaaS-like": {"kind": "nexus", "early_drop": False},
 }
-"""What the paper holds Clockwork against in Fig. 5. Both answer everything, however late. Clipper's batch follows the
-measured latency. INFaaS is not at hand: it tries to find a configuration that serves the SLO, so its stand-in is the
-largest batch of which two fit into the SLO (Nexus without its early drop), which no reactive search improves."""
+"""The baselines of Fig. 5. Both answer everything, however late. Clipper's batch follows the measured latency. INFaaS
+is not at hand: it tries to find a configuration that serves the SLO, so its stand-in is the largest batch of which two
+fit into the SLO (Nexus without its early drop), which no reactive search improves."""
 
 BASELINE_BATCH16_MS = 20.0
 """With the times that the text names, which the paper's statements on the baselines go with."""
@@ -174,8 +174,8 @@ def fig5(checks: Checks, quick: bool, seed: int) -> List[Dict[str, Any]]:
 def _check_baselines(
     checks: Checks, goodputs: Mapping[str, Mapping[int, float]], rows: Sequence[Mapping[str, Any]]
 ) -> None:
-    """What section 6.1 says of the baselines: at 500 ms Clipper is substantially below Clockwork and INFaaS about level
-    with it, in time for 99 %; the goodput of both collapses below 100 ms."""
+    """The claims of section 6.1 on the baselines: at 500 ms Clipper is substantially below Clockwork and INFaaS about
+    level with it, in time for 99 %; the goodput of both collapses below 100 ms."""
     ours, clipper, infaas = [goodputs[f"{name} {BASELINE_BATCH16_MS:.1f}"] for name in ("Clockwork", *BASELINES)]
     checks.between(
         "Fig. 5, baselines: Clipper's goodput over Clockwork's at 500 ms", clipper[500] / ours[500], 0.1, 0.8
@@ -245,7 +245,7 @@ def fig6(checks: Checks, quick: bool, seed: int) -> List[Dict[str, Any]]:
 
 
 def fig7(checks: Checks, quick: bool, seed: int) -> List[Dict[str, Any]]:
-    """How tight a deadline may be on six GPUs."""
+    """The tightest deadlines on six GPUs."""
     row = read_model("resnet50_v2")
     rows: List[Dict[str, Any]] = []
     print("Fig. 7 (left): six GPUs, open loop; share of requests in time by deadline (2.9 ms x 1.5^n)")

@@ -1,4 +1,4 @@
-"""What the replication of Orloj is run on: service laws, length distributions, arrivals, and the paper's tables.
+"""The cases of Orloj's replication: service laws, length distributions, arrivals, and the paper's tables.
 
 Everything is drawn from seeds by name, so that every system meets the same requests. The laws (``LAWS``) and settings
 are those of the specification in ``research/results/replicate_orloj.md``; the paper does not state its load.
@@ -139,8 +139,8 @@ def measured_laws(path: str, fixed_share: float = 0.5, load: float = 0.9, cv: fl
     ``research/data/dynamic_alone.json``, ``{"cases": {case: {class: [alone in ms, ...]}}, "laws": {case:
     {"fixed_ms": ...}}}``, or CSV of the columns ``case,class,alone_ms``.
 
-    ``fixed_share`` of the shortest time is c0 where the file does not say. The rate asks for ``load`` of what the lane
-    could serve one by one; the paper scales its trace to the system too.
+    ``fixed_share`` of the shortest time is c0 where the file does not say. The rate is ``load`` times the lane's
+    capacity one by one; the paper scales its trace to the system too.
     """
     groups, fixed_ms = _read_alone(path)
     if not groups:

@@ -1,4 +1,4 @@
-"""How the replication of Orloj is shown: text tables and CSV. ``research/figures/orloj.py`` draws the picture."""
+"""The output of Orloj's replication: text tables and CSV. ``research/figures/orloj.py`` draws the picture."""
 
 from __future__ import annotations
 

@@ -57,15 +57,15 @@ SIMPLE = ("Orloj A", "Orloj A, all sizes", "Orloj B", "Orloj C")
 SCRIPT_NAME = "replicate_orloj"
 QUICK_CASES = ("two-modal", "std-2/0.5")
 CELL = 0.01
-"""How far a mean over cases may be from the specification's simulation, either way (its section 9); twice as far for
-the systems that run on one seed. The means of two simulations of
-five seeds differ by 0.003, of one and five by 0.006 (standard deviation)."""
+"""The largest distance of a mean over cases from the specification's simulation, either way (its section 9); twice as
+far for the systems that run on one seed. The means of two simulations of five seeds differ by 0.003, of one and five by
+0.006 (standard deviation)."""
 
 QUICK_CELL = 0.03
 """The same of two cases and one seed; the specification has rates by case of PA alone."""
 
 AHEAD_MIN = -0.4
-"""Points of finish rate that ``plan`` is at least ahead of Orloj, and that it gains where lengths are told: neither
+"""Points of finish rate that ``plan`` is at least ahead of Orloj, and that it gains where lengths are declared: neither
 may be behind by more than chance."""
 
 ORDERED = ("Clipper", "Clockwork", REFERENCE)
@@ -99,7 +99,8 @@ LOADS_STATED = {
 """The specification's last table of section 9, in the order of ``LOAD_SYSTEMS``."""
 
 LOAD_WITHIN = 0.1
-"""Of it: near the target a finish rate moves by 0.005 from seed to seed, which is some percent of the load."""
+"""The tolerance of a load: near the target a finish rate moves by 0.005 from seed to seed, which is some percent of the
+load."""
 
 STATIC_WITHIN = 0.17
 LOAD_SYSTEMS = ("Clockwork", "Orloj A", "Orloj B", BETTER, ORACLE)
@@ -233,7 +234,7 @@ def paired(rows: Sequence[Row], better: str, worse: str) -> Tuple[float, float]:
 
 
 def check_law(checks: Checks, law: str, rows: Sequence[Row], quick: bool) -> None:
-    """The specification's rows, cell by cell, and the differences it asks for; quick: what it has of two cases."""
+    """The specification's rows, cell by cell, and its differences; quick: what it has of two cases."""
     names = {row.system for row in rows}
     cases = {row.case for row in rows}
     reference = output.reference_of_cases(law, cases) if quick else output.reference_rates(law)
@@ -271,8 +272,8 @@ def check_static(checks: Checks, law: str, rows: Sequence[Row]) -> None:
 
 
 def check_ours(checks: Checks, law: str, rows: Sequence[Row]) -> None:
-    """How far ``plan`` is ahead of Orloj, and what it gains by lengths, in points, paired by trace. On lengths that
-    were measured there is nothing else to check."""
+    """The lead of ``plan`` over Orloj, and its gain by lengths, in points, paired by trace. On lengths that were
+    measured there is nothing else to check."""
     names = {row.system for row in rows}
     for better, worse in ((BETTER, REFERENCE), (ORACLE, BETTER)):
         if {better, worse} <= names:
@@ -296,7 +297,7 @@ def check_loads(checks: Checks, found: Sequence[Mapping[str, Any]]) -> None:
 
 
 def costs(names: Sequence[str], law: str = "PA", factor: float = 3.0) -> List[Dict[str, Any]]:
-    """What a step of the scheduler costs on this machine, median and 99th percentile, one trace per system."""
+    """The cost of a step of the scheduler on this machine, median and 99th percentile, one trace per system."""
     trace = make_trace(LAWS[law], case_of(LAWS[law], "two-modal"), 901)
     found = []
     for system in chosen(names):
@@ -415,7 +416,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def differences_of(law: str, rows: Sequence[Row]) -> List[str]:
-    """What the systems of interest are apart, a line each."""
+    """The differences between the systems of interest, a line each."""
     lines = []
     for better, worse in ((REFERENCE, "Clockwork"), (BETTER, REFERENCE), (ORACLE, BETTER)):
         mean, half = paired(rows, better, worse)
@@ -430,7 +431,7 @@ def differences_of(law: str, rows: Sequence[Row]) -> List[str]:
 
 
 def jobs_of(args: argparse.Namespace, names: Tuple[str, ...], seeds: Sequence[int]) -> List[Job]:
-    """What the arguments ask for."""
+    """The options of the command line."""
     if args.measured:
         return [
             Job(law.name, case.name, seed, names, args.measured)

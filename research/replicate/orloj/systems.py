@@ -34,7 +34,7 @@ class System(NamedTuple):
 
     @property
     def exists(self) -> bool:
-        """Whether this version has the policy, with these options."""
+        """True if this version has the policy, with these options."""
         return self.kind in POLICIES and set(self.options) <= set(options_of(POLICIES[self.kind].options_type))
 
 
@@ -63,7 +63,7 @@ SYSTEMS = (
 
 
 class Result(NamedTuple):
-    """What came of one run."""
+    """The result of one run."""
 
     in_time: int
     late: int

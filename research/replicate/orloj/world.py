@@ -42,7 +42,7 @@ class LaneWorld(LeanWorld):
         return self.requests[request_id - 1]
 
     def takes_ns(self, action: RunBatch) -> int:
-        """The law on the true lengths of the members, padded to the size that was asked for."""
+        """The law on the true lengths of the members, padded to the requested size."""
         if self._static_ns:
             return max(1, round(self._static_ns[action.size] * (1.0 + self._noise * deviate(self._draw))))
         longest = max([self.requests[job.request_id - 1].hints[FACT] for job in action.jobs])

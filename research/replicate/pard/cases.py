@@ -49,7 +49,7 @@ PEAK_WINDOW_S, PEAK_SHARE = 5, 0.05  # the windows of 5 s in this share of the t
 
 
 def batch_ms(module: str, size: int) -> float:
-    """How long a batch of a module takes."""
+    """The time of a batch of a module."""
     fixed, each = PROFILES_MS[module]
     return fixed + each * size
 
@@ -208,8 +208,8 @@ def poisson_ns(rates: Sequence[float], seed: int) -> List[int]:
 def scaling(
     plan: Plan, arrivals_ns: Sequence[int], seconds: int, floor_rate: float, lanes_max: int
 ) -> List[Dict[str, int]]:
-    """How many lanes of each module are up in each second: for the rate of the last 3 s and some headroom, 3 s after
-    they were asked for, kept for 30 s, within ``lanes_max`` in all. Open loop: it depends on the arrivals alone."""
+    """The number of lanes of each module that are up in each second: for the rate of the last 3 s and some headroom, 3
+    s after their request, kept for 30 s, within ``lanes_max`` in all. Open loop: it depends on the arrivals alone."""
     counts = [0] * seconds
     for at_ns in arrivals_ns:
         counts[at_ns // 1_000_000_000] += 1
@@ -224,8 +224,8 @@ def scaling(
 
 
 def fluid_drop(rates_in: Sequence[int], lanes_up: Sequence[Dict[str, int]], plan: Plan) -> float:
-    """What no policy could save: the bottleneck's capacity per second, with a queue no longer than the SLO leaves
-    room for."""
+    """The drops that no policy could avoid: the bottleneck's capacity per second, with a queue no longer than the SLO
+    leaves room for."""
     queue = served = 0.0
     room_s = (plan.slo_ms - path_ms(plan.before, plan.sizes)) / 1000
     for count, lanes in zip(rates_in, lanes_up):

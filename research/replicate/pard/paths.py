@@ -122,7 +122,7 @@ class RoutesWorld(LeanWorld):
 
 
 def batch_ms(module: str, size: int) -> float:
-    """How long a batch takes on a lane of its module."""
+    """The time of a batch on a lane of its module."""
     fixed, each = TIMES_MS[module]
     return fixed + each * size
 
@@ -198,8 +198,8 @@ def branches(count: int, seed: int) -> List[int]:
 
 
 def guesses(taken: Sequence[int], right: float, seed: int) -> List[int]:
-    """What is declared: the branch taken with this probability, else the other. Who is right more often is right about
-    the same requests, and some more."""
+    """The declared branches: the branch taken with this probability, else the other. Who is right more often is right
+    about the same requests, and some more."""
     draw = random.Random(f"{seed}/guesses")
     return [branch if draw.random() < right else 1 - branch for branch in taken]
 

@@ -103,7 +103,7 @@ ABLATION: Dict[str, Tuple[Dict[str, Any], float, float, float]] = {  # options; 
     "instant": ({"order": "instant"}, 1.25, 0.99, 1.02),
 }
 ABLATION_MOST = 1.1
-"""Of what the paper has, which is more than the reference's simulation has."""
+"""The largest ratio to the paper's number, which is larger than the reference simulation's."""
 
 ABLATED = ("lv tweet", "lv wiki")
 DRAWN, DRAWN_ROWS = "lv tweet", ("PARD", "pard+", "back", "Nexus", "naive")
@@ -127,8 +127,8 @@ class Case(NamedTuple):
 
 
 def optimum(case: Case, offered: int) -> float:
-    """What even full batches all the time could not serve of the arrivals that came in a stress case. (The rate that
-    was drawn differs from the one that was meant by a percent or two.)"""
+    """The arrivals of a stress case that even full batches all the time could not serve. (The rate that was drawn
+    differs from the one that was meant by a percent or two.)"""
     return max(0.0, 1 - plan_of("lv", 0.5).capacity(STRESS_LANES) * case.seconds / offered)
 
 

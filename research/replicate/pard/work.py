@@ -28,7 +28,7 @@ from replicate.pard.run import STRESS_LANES
 from replicate.pard.world import WorkWorld, lognormal
 
 PUBLISHED, UNTOLD, TOLD = "PARD", "pard+", "pard+, work told"
-ROWS: Mapping[str, Tuple[str, Optional[float]]] = {  # policy, deviation of the log of what is told (None: untold)
+ROWS: Mapping[str, Tuple[str, Optional[float]]] = {  # policy, deviation of the log of declared work (None: none)
     PUBLISHED: ("pard", None),
     UNTOLD: ("pard+", None),
     TOLD: ("pard+", 0.0),
@@ -43,7 +43,7 @@ REFERENCE: Mapping[str, Mapping[str, float]] = {
 
 
 QUICK_POINTS, QUICK_RATIO = 1.5, 0.15
-"""What 5 s and one seed may be off by, in points of drop and in ratios: as far as they were from 15 s and two seeds."""
+"""The tolerances of 5 s and one seed, in points of drop and in ratios: as far as they were from 15 s and two seeds."""
 
 
 class Case(NamedTuple):

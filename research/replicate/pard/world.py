@@ -12,7 +12,7 @@ from edgeserve.sched.protocol.actions import RunBatch
 
 
 class Outcome(NamedTuple):
-    """What became of the requests of a run; ``drop`` and ``invalid`` are shares."""
+    """The outcome of a run's requests; ``drop`` and ``invalid`` are shares."""
 
     offered: int
     good: int

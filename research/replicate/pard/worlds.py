@@ -5,8 +5,8 @@
 A seed draws one world of each family: a pipeline of one to four models on one device, without and with host functions
 (one request at a time, on a lane of their own) at its entry, inside or at its end, and with a fan-out. Times are exact
 and the same for all. Each is loaded with 0.9 to 1.5 times what cohorts of half the SLO keep busy, the same arrivals for
-every policy. The optimum is a dynamic programme that knows all arrivals (``common/pard_oracle.py``), without what
-host functions make each other wait for: with these nobody can quite reach it.
+every policy. The optimum is a dynamic programme that knows all arrivals (``common/pard_oracle.py``), without the waits
+of host functions for each other: with these no policy can quite reach it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Stage(NamedTuple):
     parts: int = 1
 
     def time_ns(self, size: int) -> int:
-        """How long a batch takes."""
+        """The time of a batch."""
         return (self.fixed_us + self.each_us * size) * 1000
 
 
@@ -67,12 +67,12 @@ class Pipeline(NamedTuple):
         return [stage.parts for stage in self.stages]
 
     def has_host(self) -> bool:
-        """Whether any stage is a host function."""
+        """True if any stage is a host function."""
         return any(stage.on_host for stage in self.stages)
 
 
 class Costs:
-    """What cohorts of a pipeline take."""
+    """The time of a pipeline's cohorts."""
 
     def __init__(self, stages: Sequence[Stage]) -> None:
         self.stages = stages
@@ -114,7 +114,7 @@ class Costs:
         return at_ns
 
     def before_ns(self) -> int:
-        """What host functions take before the first batch, for a request alone."""
+        """The time of host functions before the first batch, for a request alone."""
         total = 0
         for stage in self.stages:
             if not stage.on_host:
@@ -237,7 +237,7 @@ def table_of(pipeline: Pipeline, kind: str, options: Mapping[str, Any]) -> Dict[
 
 
 def run(case: Case) -> float:
-    """What one policy loses, or the optimum, in percent."""
+    """The loss of one policy, or of the optimum, in percent."""
     pipeline, arrivals = case.pipeline, case.arrivals_ns
     if case.row == OPTIMUM:
         return 100 * (1 - optimum(pipeline, arrivals) / len(arrivals))
@@ -246,7 +246,7 @@ def run(case: Case) -> float:
 
 
 def optimum(pipeline: Pipeline, arrivals_ns: Sequence[int]) -> int:
-    """The most requests in time: by the device, with host functions that make nobody wait, or by the host's lane."""
+    """The most requests in time: by the device, with host functions that cause no wait, or by the host's lane."""
     costs, slo_ns = Costs(pipeline.stages), pipeline.slo_ms * 1_000_000
     before_ns, on_device = costs.before_ns(), Costs(pipeline.stages[: _last_on_device(pipeline) + 1])
     after_ns = costs.takes_ns(1) - on_device.takes_ns(1)

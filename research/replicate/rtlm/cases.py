@@ -1,4 +1,4 @@
-"""What the paper and the specification say, and the systems that are compared."""
+"""The numbers of the paper and the specification, and the compared systems."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ STAGES: Dict[str, System] = {
     "plan": PLAN,
     GATHERED: PLAN,
 }
-"""What each step beyond the paper brings (section 8)."""
+"""The gain of each step beyond the paper (section 8)."""
 
 SPEC_STAGES: Mapping[Tuple[float, float, str], Mapping[str, float]] = {
     (2.0, 0.25, "normal"): {"FIFO": 1.87, "UP+C": 1.87, "UP+C, early exit": 1.53, "plan": 1.51},

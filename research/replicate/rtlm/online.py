@@ -1,4 +1,4 @@
-"""What prediction and decisions cost on this machine, in milliseconds (RT-LM, Table VII)."""
+"""Costs of prediction and decisions on this machine, in milliseconds (RT-LM, Table VII)."""
 
 from __future__ import annotations
 

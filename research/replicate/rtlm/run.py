@@ -38,10 +38,10 @@ TABLES = ("orders", "stages", "offload", "ramp", "malicious", "quality", "busy",
 LOADS = tuple(0.1 + 0.9 * index / 23 for index in range(24))
 RATIOS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 WITHIN = 0.15
-"""Of the specification's numbers, either way (its acceptance)."""
+"""The relative distance from the specification's numbers, either way (its acceptance)."""
 
 ROUNDED = 1.02
-"""Where its numbers are to be reached: they have two digits, and other requests were drawn."""
+"""The factor within which its numbers are to be reached: they have two digits, and other requests were drawn."""
 
 LEAST_TO_STATIC_FIFO = 0.6
 """RT-LM beside FIFO on a ramp: the paper's Table IV has 0.68 to 1.0 of FIFO's response, the specification 0.74 to
@@ -283,7 +283,7 @@ def malicious(seeds: Sequence[int], checks: Checks) -> Dict[str, Any]:
 
 
 def quality(seeds: Sequence[int], checks: Checks) -> Dict[str, Any]:
-    """What a predictor is worth: useless to perfect, none at all, wrong by three times."""
+    """The value of a predictor: useless to perfect, none at all, wrong by three times."""
     found: Dict[str, Any] = {}
     predictors: Dict[str, Dict[str, Any]] = {f"rho {rho:g}": {"rho": rho} for rho in (0.0, 0.3, 0.5, 0.7, 0.9, 1.0)}
     predictors.update(

@@ -40,7 +40,7 @@ AWARE = ("LUF", "MUF", "UP", "UP+C", "plan")
 RATIOS = (0.0, 0.5, 1.0)
 OPEN_MOST, BRIEF_MOST, INTENT = 160, 16, 3
 HUB_LOADS = (1.1, 2.2, 2.5, 2.8)
-"""Of what FIFO serves in static batches; continuous batches serve about three times as much."""
+"""Loads in multiples of FIFO's throughput in static batches; continuous batches serve about three times as much."""
 
 HUB_BUSY, HUB_AHEAD = 2.5, 1.1
 HUB_SEEDS = tuple(range(21, 27))
@@ -84,7 +84,7 @@ def texts() -> List[Text]:
 
 
 def hub_texts() -> List[Text]:
-    """What a hub at home is asked, in the shares of ``examples/chat/load.py``: a quarter open questions of at most
+    """The questions to a hub at home, in the shares of ``examples/chat/load.py``: a quarter open questions of at most
     :data:`OPEN_MOST` tokens, a quarter brief ones, half intents. How long an open or brief answer will be is predicted
     from texts of other forms; an intent has its length from its grammar."""
     history = read_history(ANSWERS)

@@ -67,8 +67,8 @@ class System(NamedTuple):
 
 
 class Case(NamedTuple):
-    """What is asked: ``load`` relative to FIFO's saturated throughput (one number, or one per minute), the variance,
-    the correlation of predictions, their scale, the gathering window in ms, seconds per load."""
+    """The load of a run: ``load`` relative to FIFO's saturated throughput (one number, or one per minute), the
+    variance, the correlation of predictions, their scale, the gathering window in ms, seconds per load."""
 
     lm: str = "DialoGPT"
     variance: str = "normal"
@@ -244,7 +244,7 @@ def _write_gathered(path: str, table: Mapping[str, Any], case: Case, seed: int) 
 
 
 def judge(done: Any, lm: Lm) -> Result:
-    """What came of a run. Every request must have been answered."""
+    """The result of a run. Every request must have been answered."""
     took: List[float] = []
     missed = 0
     for end in done.world.ended:

@@ -42,7 +42,7 @@ PLACES = {
     "lanes of their own": (1000 / max(ensemble.TIMES_MS), False),
     "one lane": (1000 / sum(ensemble.TIMES_MS), True),
 }
-"""Where the models run -> the rate that all of them can take, and whether they share a lane."""
+"""Placement of the models -> the rate that all of them can take, and whether they share a lane."""
 
 STATIC = ("static", "fastest")
 Table = Dict[str, Any]
@@ -103,7 +103,7 @@ def shared_models(table: Table) -> None:
 
 
 def fit_of_other_data(profile: EnsembleProfile) -> EnsembleProfile:
-    """What was fitted of the same models in another order: the weakest is thought the best."""
+    """A profile fitted for the same models in another order: the weakest is thought the best."""
     order = (2, 0, 1)
 
     def moved(subset: int) -> int:

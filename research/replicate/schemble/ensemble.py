@@ -97,7 +97,7 @@ class Items(NamedTuple):
 
 
 class Learnt(NamedTuple):
-    """What one task has learnt before anything is asked."""
+    """The profile of one task before the first request."""
 
     kind: str
     models: Sequence[Predict]
@@ -110,7 +110,7 @@ class Learnt(NamedTuple):
     components: Any
     neighbours: Any
     right: np.ndarray
-    """Of the neighbours' digits, (records, models)."""
+    """Correctness on the neighbours' digits, (records, models)."""
 
 
 def need_digits() -> None:
@@ -184,8 +184,7 @@ TASKS: Dict[str, Callable[[np.ndarray, np.ndarray], Tuple[str, List[Predict]]]] 
 
 @lru_cache(maxsize=None)
 def learnt(task: str) -> Learnt:
-    """The models of a task, and all that is fitted to the digits between those that they learnt from and those of
-    profiles."""
+    """The models of a task, and the fits on the digits between their training digits and the profiles'."""
     with warnings.catch_warnings(), threadpool_limits(1):
         warnings.simplefilter("ignore")  # a network that could learn longer
         kind, models = TASKS[task](*versions(0, LEARNT, COPIES * LEARNT, 0.6, 1))
@@ -252,7 +251,7 @@ def _items(task: str, images: np.ndarray, rows: np.ndarray) -> Items:
 
 
 def _right(task: str, combiner: Combiner, outputs: np.ndarray, tolerance: float) -> np.ndarray:
-    """How right each subset answers each item: (items, subsets)."""
+    """The correctness of each subset on each item: (items, subsets)."""
     full = (1 << outputs.shape[1]) - 1
     found = np.zeros((len(outputs), full + 1))
     if task != "near":
@@ -269,7 +268,8 @@ def _right(task: str, combiner: Combiner, outputs: np.ndarray, tolerance: float)
 
 
 def _said(outputs: np.ndarray, answers: np.ndarray, temperatures: Sequence[float]) -> np.ndarray:
-    """How likely each model, at its temperature, holds the class that all models answer: (items, models)."""
+    """The probability that each model, at its temperature, gives to the class that all models answer: (items,
+    models)."""
     rows, classes = np.arange(len(outputs)), answers.argmax(axis=1)
     scaled = [scale(outputs[:, model], temperature) for model, temperature in enumerate(temperatures)]
     return np.stack([one[rows, classes] for one in scaled], axis=1)
@@ -294,5 +294,5 @@ def fit(items: Items, by: str = "predicted", task: str = "digits") -> EnsemblePr
 
 
 def agreements(items: Items) -> List[float]:
-    """How often each subset agrees with all models, to hold the ensemble against the reference."""
+    """The share of items on which each subset agrees with all models, to compare the ensemble with the reference."""
     return [round(float(value), 3) for value in items.correct.mean(axis=0)]

@@ -37,7 +37,7 @@ FORCED_MS = 150
 ITEMS = 4000
 TABLES = ("table", "forced", "delta", "lanes")
 MORE = ("days",)
-"""Tables that are made only when asked for."""
+"""Tables that are made only on request."""
 DELTAS = (0.3, 0.1, 0.05, 0.01, 0.001)
 DELTA_SEGMENT_S = 8.0
 UNBOUNDED = 100_000_000
@@ -45,7 +45,7 @@ UNBOUNDED = 100_000_000
 
 LOADS = (0.3, 0.6, 1.0, 1.5, 2.0)
 AWAY = ["side"]
-"""Where a model waits that a static choice never runs."""
+"""The lane of a model that a static choice never runs."""
 
 
 def _static(models: Sequence[str], lanes: Mapping[str, Sequence[str]]) -> System:
@@ -130,7 +130,7 @@ FORCED = {
 
 
 class Setup(NamedTuple):
-    """What all runs share: fitted profiles by score, the items of each seed, and a directory for traces."""
+    """Parts shared by all runs: fitted profiles by score, the items of each seed, and a directory for traces."""
 
     directory: str
     profiles: Mapping[str, Any]
@@ -218,7 +218,7 @@ def main_table(
 
 
 def spreads(days: Sequence[Result]) -> Tuple[float, float]:
-    """How far the days' accuracies lie apart (standard deviation), and the standard error of their mean, in points."""
+    """The spread of the days' accuracies (standard deviation), and the standard error of their mean, in points."""
     if len(days) < 2:
         return 0.0, 0.0
     deviation = 100 * statistics.stdev([row.accuracy for row in days])

@@ -5,7 +5,7 @@ chosen difficulty.
 
 *count* and *retrieval* (Figs. 7 and 8, the columns VC and IR of Tables I and II) ask the ensembles ``ink`` and ``near``
 of ``ensemble.py`` at a constant mean rate. Each of 24 cameras draws its deadline evenly within 50 ms of a mean;
-retrieval has one deadline. Tables without refusals answer whatever is late, too. *static* is the choice of models, with
+retrieval has one deadline. Tables without refusals answer late requests, too. *static* is the choice of models, with
 one of them twice, that does best on another seed. *difficulty* (Fig. 10): the digits' day at 105 ms, with items whose
 scores are normal around a mean, with a deviation of 0.03.
 """

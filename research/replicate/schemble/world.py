@@ -20,10 +20,10 @@ RATES = (0.8,) * 8 + (2.0, 5.0, 8.0, 11.0) + (HEAVY,) * 8 + (7.0, 3.5, 1.5, 0.8)
 """Requests a second in each of the day's 24 segments: light, a ramp, heavy, decay; about 6,600 in segments of 40 s."""
 
 VARIATION = 0.5
-"""Of the rate from one second to the next (gamma)."""
+"""The variation of the rate from one second to the next (gamma)."""
 
 SCORE_MS = 5.5
-"""What the predictor of the difficulty takes, beside the models: 6.5 % of the ensemble's time."""
+"""The time of the difficulty's predictor, beside the models: 6.5 % of the ensemble's time."""
 
 VOTE_US = 50
 

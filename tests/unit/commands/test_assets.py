@@ -31,7 +31,7 @@ def sha256(path: str) -> str:
 
 
 class Index:
-    """Stands in for pip: writes the wheel, remembers what it was asked for."""
+    """Stands in for pip: writes the wheel, records its calls."""
 
     def __init__(self, content: Dict[str, bytes] = CONTENT) -> None:
         self.content = content

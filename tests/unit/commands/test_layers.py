@@ -5,12 +5,8 @@ from __future__ import annotations
 import json
 
 import numpy as np
-import pytest
-
-pytest.importorskip("onnx", reason="the onnx package makes the test models; pip install -e '.[test]'")
-pytest.importorskip("onnxruntime", reason="the double computes with onnxruntime; pip install -e '.[onnx]'")
-
 import onnx_models
+import pytest
 import trt_worlds
 from onnx import TensorProto, helper
 
@@ -125,4 +121,4 @@ def test_a_layer_within_a_loop_counts_each_time_it_runs(tmp_path):
         engine.unload()
         return times["inner (MatMul)"]
 
-    assert inner_ns(100) > 10 * inner_ns(1)
+    assert inner_ns(100) > 10 * min(inner_ns(1) for _ in range(5))  # a busy machine only adds to a time

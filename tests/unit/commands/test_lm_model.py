@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import os
 
+import lm_models
 import numpy as np
 import pytest
 
+from edgeserve.commands.lm_model import graph
 from edgeserve.commands.lm_model.weights import BLOCK, quantise, restore
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines import make_engine
 from edgeserve.engines.base import LaneInfo
-from edgeserve.errors import ConfigError, EngineError
-
-pytest.importorskip("onnx", reason="the onnx package makes the test model; pip install -e '.[test]'")
-pytest.importorskip("onnxruntime", reason="pip install -e '.[onnx]'")
-
-import lm_models
-
-from edgeserve.commands.lm_model import graph
 from edgeserve.engines.lm.backend import TokenRow
+from edgeserve.errors import ConfigError, EngineError
 
 
 @pytest.mark.parametrize("bits", [4, 8])

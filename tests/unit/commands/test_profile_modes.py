@@ -1,5 +1,5 @@
-"""What ``edgeserve profile`` stores of the device's clocks: those of the measurement, what a rest costs, and the part
-of the memory's clock where two power modes were measured."""
+"""The device's clocks that ``edgeserve profile`` stores: in the measurement, after a rest, and the part of the memory's
+clock where two power modes were measured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an app of a language model has without a line in its file."""
+"""Defaults of an app of a language model."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_what_is_declared_stays_as_it_is_and_comes_first():
     [
         [{"name": "fn"}, {"name": "chat"}],
         [{"name": "chat", "inputs": {"prompt": "request.said"}}],
-        [{"name": "chat"}, {"name": "fn"}],  # nothing is declared: it takes whatever its nodes need
+        [{"name": "chat"}, {"name": "fn"}],  # nothing is declared: it takes what its nodes need
     ],
 )
 def test_an_app_whose_request_is_not_the_models_own_has_no_more_inputs(nodes):

@@ -58,7 +58,7 @@ def test_costs_are_found_as_profiles_are(tmp_path):
     assert find_machine(str(tmp_path), elsewhere=True) == (other, COSTS)
     assert find_machine(str(tmp_path / "orin"), elsewhere=True) == (other, COSTS)
     write_machine(machine_path(str(tmp_path), "xavier"), COSTS)
-    assert find_machine(str(tmp_path), elsewhere=True) is None  # nobody said which
+    assert find_machine(str(tmp_path), elsewhere=True) is None  # not said which
     own = machine_path(str(tmp_path), device_slug())
     write_machine(own, MachineCosts(step_ns=5))
     assert find_machine(str(tmp_path), elsewhere=True) == (own, MachineCosts(step_ns=5))

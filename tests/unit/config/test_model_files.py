@@ -190,7 +190,7 @@ def test_a_graph_of_endless_fields_is_not_walked_for_ever(tmp_path, monkeypatch)
 
 
 def refused(tmp_path, file="m.onnx", **more):
-    """What a server and ``init`` say."""
+    """The messages of a server and of ``init``."""
     with pytest.raises(EngineError) as by_server:
         model_path(model(file, **more), str(tmp_path))
     with pytest.raises(EngineError) as by_init:

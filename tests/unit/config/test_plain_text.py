@@ -1,4 +1,4 @@
-"""Texts of others: whatever they hold, a configuration means what was found, and a terminal shows it."""
+"""Foreign texts of any content: a configuration means what was found, and a terminal shows it."""
 
 from __future__ import annotations
 

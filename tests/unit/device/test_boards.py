@@ -59,7 +59,7 @@ def test_one_turn_reads_what_the_files_say(tree, tmp_path):
 
 
 NONSENSE = (None, "", "junk\n", "9" * 400, "\xff\xfe")
-"""What becomes of a file: None takes it away."""
+"""The new content of a file: None takes it away."""
 
 
 @pytest.mark.parametrize("tree", [AGX_XAVIER, AGX_ORIN, THOR], ids=lambda tree: tree.name)
@@ -96,8 +96,8 @@ def test_a_sum_that_lost_a_rail_is_unknown(tmp_path):
         ("NVIDIA Jetson Nano Developer Kit", "nvidia,p3449-0000-b00+p3448-0000-b00", "nano"),
         ("NVIDIA Jetson Xavier NX Developer Kit", "nvidia,p3509-0000+p3668-0000", "xavier-nx"),
         ("NVIDIA Orin Nano Developer Kit", "nvidia,p3768-0000+p3767-0003", "orin-nano"),
-        ("somebody's own carrier", "vendor,board+p3767-0001", "orin-nx"),
-        ("somebody's own carrier", "vendor,board", "agx-orin"),  # nothing but the SoC tells
+        ("a custom carrier", "vendor,board+p3767-0001", "orin-nx"),
+        ("a custom carrier", "vendor,board", "agx-orin"),  # nothing but the SoC tells
         ("quill", "nvidia,p2597-0000+p3310-1000", "tx2"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Which changes are told: quantised, debounced, and worse news at once."""
+"""The changes that are reported: quantised, debounced, and worse news at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What a measurement notes of the device: power mode, governors, locked clocks, temperature; from files of boards."""
+"""The state of the device that a measurement records: power mode, governors, locked clocks, temperature; from files of
+boards."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from edgeserve.units import NS_PER_MS, NS_PER_S
 
 
 class Scripted:
-    """A source that says what it is told to, and counts."""
+    """A source with given readings, which counts its calls."""
 
     def __init__(self, name, every_ns=FAST_NS, **values):
         self.name, self.every_ns, self.values = name, every_ns, values

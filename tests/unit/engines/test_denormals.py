@@ -1,4 +1,4 @@
-"""Denormal numbers count as 0 on the threads that ask for it, on those that they make, and on no other."""
+"""Denormal numbers count as 0 on the threads that request it, on their child threads, and on no other."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ here = pytest.mark.skipif(platform.machine() not in REGISTERS, reason="the regis
 
 
 def flushes():
-    """Whether numpy computes so on this thread: as a denormal result, and from a denormal operand."""
+    """True if numpy computes so on this thread: as a denormal result, and from a denormal operand."""
     small, denormal = np.full(64, 2e-38, np.float32), np.full(64, 1e-39, np.float32)
     return bool((small * np.float32(0.01) == 0).all() and (denormal * np.float32(1e9) == 0).all())
 

@@ -37,7 +37,7 @@ ITEMS = 9
 STEPS = 2  # of a stream
 
 CLOSE = 2e-3
-"""Of the largest value of an output: what kernels of other batch sizes round."""
+"""The tolerance relative to the largest value of an output: what kernels of other batch sizes round."""
 
 
 class Served(NamedTuple):
@@ -83,7 +83,7 @@ class Oracle:
 
 @contextlib.contextmanager
 def by_hand(graph: Drawn, folder: str) -> Iterator[Served]:
-    """With sizes that somebody wrote, and the keys that the graph needs."""
+    """With written sizes, and the keys that the graph needs."""
     settings: Dict[str, Any] = {"batch": (1,) if graph.fixed else SIZES, "options": {}}
     if graph.state is not None:
         settings["state"] = {graph.state[0]: graph.state[1]}
@@ -129,7 +129,7 @@ def opened(graph: Drawn, model: ModelConfig, folder: str) -> Iterator[Served]:
 
 
 def wrong_answers(graph: Drawn, served: Served, oracle: Oracle, seed: int) -> Tuple[int, List[str]]:
-    """How many items got an answer, and what is wrong with some."""
+    """The number of answered items, and the faults of some."""
     items = drawn_items(graph, ITEMS, seed)
     if served.whole:
         rows = 1 if graph.fixed else 3
@@ -174,8 +174,8 @@ def difference(known: Sequence[Dict[str, Any]], step: int, result: Result, where
 
 
 class Tally(NamedTuple):
-    """Of a run over several graphs: items that were answered, graphs that were refused, and of the graphs that keep
-    items apart how many ran in each size."""
+    """The counts of a run over several graphs: items that were answered, graphs that were refused, and of the graphs
+    that keep items apart how many ran in each size."""
 
     answered: int
     refused: int

@@ -1,4 +1,4 @@
-"""What a GGUF file is: each kind is served as what it is, or refused with the file to take in its place. The files are
+"""Kinds of GGUF files: each kind is served as what it is, or refused with the file to take in its place. The files are
 made here, header by header, as the tools of llama.cpp write them."""
 
 from __future__ import annotations
@@ -255,7 +255,7 @@ def test_a_folder_of_parts_is_one_model(tmp_path: Any) -> None:
 
 
 def test_a_whole_file_is_never_thought_cut_off(tmp_path: Any) -> None:
-    """Whatever its last tensor is: each type, with and without room behind it."""
+    """With any last tensor: each type, with and without room behind it."""
     for kind, (numbers, _) in BLOCKS.items():
         path = tmp_path / f"{kind}.gguf"
         path.write_bytes(content(LLAMA, (((numbers, 3), kind), ((numbers, 1), kind))))

@@ -1,4 +1,4 @@
-"""What the configuration says of inputs: constants as their type holds them, and settings, which requests bring."""
+"""Inputs in the configuration: constants as their type holds them, and settings, which requests bring."""
 
 from __future__ import annotations
 

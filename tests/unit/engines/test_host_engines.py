@@ -232,7 +232,7 @@ def test_a_batched_function_returns_an_exception_for_an_item_that_fails(tmp_path
         "model 'm': steps:f raised ValueError on item 1: x is 0, expected more (returned, not raised)"
     )
     with pytest.raises(EngineError, match=r"model 'm': steps:f raised RuntimeError: no item may be empty \(.*:3\)"):
-        engine.run(Batch([{"x": 1}, {}], 2))  # it may not have come to the others: nobody knows
+        engine.run(Batch([{"x": 1}, {}], 2))  # it may not have come to the others: unknown
 
 
 @pytest.mark.parametrize("batched", [False, True])
@@ -293,7 +293,7 @@ def listed(item, kept=[0.0]): return {"p": filled(kept, item["x"])}
     "name", ["same_dict", "array", "large_array", "view", "result", "route", "shared", "batched", "listed"]
 )
 def test_what_a_function_fills_again_is_each_items_own(tmp_path, name):
-    """Of a batch, and of two branches of an ensemble that share a module's buffer."""
+    """Results of a batch, and of two branches of an ensemble that share a module's buffer."""
     (tmp_path / "reusing.py").write_text(REUSING)
     model = ModelConfig("m", "python", function=f"reusing:{name}", options={"batched": name == "batched"})
     engine = make_engine(model, [LaneInfo()], str(tmp_path))

@@ -85,7 +85,7 @@ def without(monkeypatch: Any, name: str) -> None:
 
 
 def _imports(module: Any, name: str) -> bool:
-    """Whether a module of this package was imported with the library, itself or through another."""
+    """True if a module of this package was imported with the library, itself or through another."""
     return any(getattr(value, "__name__", "") == name for value in vars(module).values()) or any(
         getattr(value, "__module__", "").startswith("edgeserve.engines.onnx_") for value in vars(module).values()
     )

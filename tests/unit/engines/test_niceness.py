@@ -1,4 +1,4 @@
-"""Threads that yield to others: the thread alone, and those that it makes."""
+"""Threads that yield to others: the thread alone, and its child threads."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What is said where ONNX Runtime refuses a file or fails with an input: what it means and what to do, then its own
-text. The files are made here; the texts are the installed version's."""
+"""Messages where ONNX Runtime refuses a file or fails with an input: what it means and what to do, then its own text.
+The files are made here; the texts are the installed version's."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Whether a model keeps the items of a batch apart: kinds of models that do, and kinds that do not, by what the check
-says of each. ``test_drawn_graphs.py`` compares the answers."""
+"""The check that a model keeps the items of a batch apart: kinds of models that do, and kinds that do not, by what the
+check says of each. ``test_drawn_graphs.py`` compares the answers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LANE = LaneInfo()
 
 
 def sizes_of(engine: Engine, model: ModelConfig, lane: LaneInfo = LANE) -> Tuple[Tuple[int, ...], str]:
-    """What is left of a model's batch sizes, and why not more."""
+    """The remaining batch sizes of a model, and the reason."""
     engine.load()
     try:
         check = row_check_of(model, engine)
@@ -47,7 +47,7 @@ def sizes_of(engine: Engine, model: ModelConfig, lane: LaneInfo = LANE) -> Tuple
 
 
 def of_file(folder: Any, file: Any, **settings: Any) -> Tuple[Tuple[int, ...], str]:
-    """Of an ONNX model, or of a file that lies in ``folder``."""
+    """The result for an ONNX model, or for a file in ``folder``."""
     if not isinstance(file, str):
         onnx.save(file, os.path.join(str(folder), "m.onnx"))
         file = "m.onnx"
@@ -292,7 +292,7 @@ def test_an_engine_of_ones_own_is_looked_at_and_says_when_it_need_not_be() -> No
 
 
 def test_the_look_is_bounded() -> None:
-    """Whatever a run takes: a fixed number of them for each size, and each within the configured sizes."""
+    """With any time of a run: a fixed number of them for each size, and each within the configured sizes."""
     for sizes in ((1, 2), SIZES, (1, 2, 4, 8, 16), (3, 9)):
         engine = Own()
         assert of_own(engine, sizes)[0] == sizes

@@ -50,7 +50,7 @@ def engine_of(folder, lane, engine="onnx", **options):
 
 
 def answer(engine, lane):
-    """What it makes of ones: the weights. It is unloaded again."""
+    """Its output for ones: the weights. It is unloaded again."""
     engine.load()
     session = engine.open(lane)
     (result,), _ = run_batch(session, BATCH)

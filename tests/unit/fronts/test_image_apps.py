@@ -12,7 +12,7 @@ from edgeserve.fronts.image_apps import Detector, NewestWins, Tally, reason_of
 
 
 class Server:
-    """What a front asks an ``AsyncClient`` before its first frame."""
+    """The questions of a front to an ``AsyncClient`` before its first frame."""
 
     def __init__(self, dtype, shape):
         self.inputs = {"image": {"dtype": dtype, "shape": shape}}

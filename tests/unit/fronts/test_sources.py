@@ -1,5 +1,5 @@
-"""Sources of frames: the test pattern, PyAV and GStreamer on files, streams and pipelines that are there, and what is
-said of those that are not."""
+"""Sources of frames: the test pattern, PyAV and GStreamer on files, streams and pipelines that are there, and the
+messages where they are missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is connected: numbers, names, seats and the connections that are over, without a socket."""
+"""The connected clients: numbers, names, seats and the connections that are over, without a socket."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may open the bus's socket, and what is said to who may not."""
+"""The users that may open the bus's socket, and the message for others."""
 
 from __future__ import annotations
 

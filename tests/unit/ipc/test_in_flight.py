@@ -1,4 +1,4 @@
-"""Requests in flight: what is taken is given back exactly once, whatever the order of answers and ends."""
+"""Requests in flight: what is taken is given back exactly once, in any order of answers and ends."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def segment():
 
 
 def asked(segment, frames):
-    """What the server reads of a request's frames."""
+    """The request as the server reads its frames."""
     fields, buffers = wire.unpack_header(frames[0]), [bytes(frame) for frame in frames[1:]]
     fields.pop("kind")
     fields.pop("id")

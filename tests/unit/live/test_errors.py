@@ -1,4 +1,4 @@
-"""What people are told of failures, and that a failed batch's values do not stay in memory."""
+"""Messages for people on failures, and that a failed batch's values do not stay in memory."""
 
 from __future__ import annotations
 

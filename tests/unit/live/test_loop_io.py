@@ -1,4 +1,4 @@
-"""When the loop sleeps and what it reads then: on a clock and a source of messages that the test holds."""
+"""The sleep of the loop and its reading: on a clock and a source of messages that the test holds."""
 
 from __future__ import annotations
 

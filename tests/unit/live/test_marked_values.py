@@ -40,7 +40,7 @@ class Mark(NamedTuple):
 
 
 class Drawn(NamedTuple):
-    """A graph: the app's table, the names that each node returns, those that it returns for all parts of a fan-out
+    """A graph: the app's table, the names that each node returns, the names that it returns for all parts of a fan-out
     together, and the nodes that fail, and that sometimes leave names out."""
 
     app: Dict[str, Any]
@@ -209,7 +209,7 @@ def marks_in(value: Any) -> List[Mark]:
 
 
 def check_list(value: Any, part: Tuple[int, ...], depth: int) -> None:
-    """What was gathered stands in order: the list at place i holds what part i brought."""
+    """Check that gathered values stand in order: the list at place i holds what part i brought."""
     if depth == len(part):
         assert value is None or value.part == part[: len(value.part)]  # what parts share was made before them
         return
@@ -218,7 +218,7 @@ def check_list(value: Any, part: Tuple[int, ...], depth: int) -> None:
 
 
 class Graph:
-    """What the graph says of a reader, walked without the code that is tested."""
+    """The sources of a reader by the graph, walked without the tested code."""
 
     def __init__(self, world: World) -> None:
         self.returns = {
@@ -241,7 +241,7 @@ class Graph:
         return found
 
     def sources(self, reader: str, name: str) -> List[str]:
-        """Who could be meant by a name at a reader; ``""`` is the answer."""
+        """The nodes that a name at a reader could mean; ``""`` is the answer."""
         if not reader:
             return [node for node in self.returns if name in self.returns[node]]
         return [node for node in self.makers(reader) if name in self.returns[node]]
@@ -270,7 +270,7 @@ def check_item(
     for name, value in item.items():
         owners = {mark.node for mark in marks_in(value)}
         assert all(mark.name == name for mark in marks_in(value)) and len(owners) <= 1, (job, name, value)
-        if owners == {"request"}:  # nobody before it may have meant another value by this name
+        if owners == {"request"}:  # no node before it may have meant another value by this name
             assert not known.intersection((maker, name) for maker in graph.makers(job.node)), (job, name)
         elif owners:
             assert owners <= set(preds), (job, name, value)

@@ -64,7 +64,7 @@ def test_an_endpoint_in_use_is_found_without_binding_the_bus(tmp_path):
             check_endpoint(f"ipc://{path}")
         [finding] = check_bus(f"ipc://{path}", 0)
         assert finding.status == WRONG and "if it is the server of this file, all is well" in finding.mend
-    prepare_endpoint(f"ipc://{path}", False)  # nobody listens any more: the file goes
+    prepare_endpoint(f"ipc://{path}", False)  # no process listens any more: the file goes
 
 
 def test_the_doctors_lines_are_wrapped_below_themselves():

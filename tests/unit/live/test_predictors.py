@@ -49,7 +49,7 @@ class World:
         return [ready for request in requests for ready in self.worker.take(request, self.now_ns)]
 
     def finished(self) -> Any:
-        """The next prediction, as the loop gets it; its request if somebody waits for it."""
+        """The next prediction, as the loop gets it; its request if one waits for it."""
         prediction = self.mail.get(timeout=PATIENCE_S)
         return prediction.request if self.worker.finish(prediction, self.now_ns) else None
 

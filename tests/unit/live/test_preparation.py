@@ -1,4 +1,4 @@
-"""What engines work out of requests before these are accepted: who goes first, who must wait, and how it ends."""
+"""Preparation of requests by engines before these are accepted: who goes first, who must wait, and how it ends."""
 
 from __future__ import annotations
 

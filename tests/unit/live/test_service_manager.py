@@ -1,4 +1,4 @@
-"""What systemd hears: the datagrams of its notification protocol, and silence where the loop is stuck."""
+"""Messages to systemd: the datagrams of its notification protocol, and silence where the loop is stuck."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def test_a_socket_that_is_gone_is_said_once_and_costs_nothing(folder: Path, capl
 def test_a_full_socket_never_blocks_the_loop(folder: Path) -> None:
     listener = Listener(str(folder / "full"))
     manager = ServiceManager(listener.address, watchdog_ns=1)
-    for _ in range(5000):  # far beyond what the kernel queues for a socket that nobody reads
+    for _ in range(5000):  # far beyond what the kernel queues for a socket without a reader
         manager.alive("up")
     assert listener.heard()
     manager.close()

@@ -1,4 +1,4 @@
-"""How values flow: names, defaults, fan-outs and gathers, states, and when they are freed."""
+"""The flow of values: names, defaults, fan-outs and gathers, states, and when they are freed."""
 
 from __future__ import annotations
 
@@ -221,7 +221,7 @@ def test_hints_of_results_reach_the_scheduler_as_plain_numbers_in_a_table_of_the
     values.launch(JobId(1, "spell", ()))
     values.end(request)
     late = values.returned(JobId(1, "spell", ()), Result({"text": ""}, hints={"y": np.float64(1.5)}))
-    assert type(late.hints["y"]) is float  # an orphan's: nobody heeds it, and it is recorded
+    assert type(late.hints["y"]) is float  # an orphan's: ignored and recorded
 
 
 def test_a_hint_that_cannot_be_used_costs_no_result() -> None:

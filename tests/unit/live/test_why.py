@@ -1,4 +1,4 @@
-"""Why a request took so long, by its own log and those beside it: exact times, and what counts as before it."""
+"""The reasons of a request's time, by its own log and those beside it: exact times, and what counts as before it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When messages are read together, and that a request which comes alone never waits for others."""
+"""Messages that come together are read together; a request that comes alone never waits for others."""
 
 from __future__ import annotations
 

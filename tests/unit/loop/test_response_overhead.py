@@ -1,4 +1,4 @@
-"""What an answer takes beside its lane, taken off the deadline that the scheduler plans for."""
+"""The time of an answer beside its lane, taken off the deadline that the scheduler plans for."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ class Device(Engine):
         return Stream(self)
 
     def came_within(self, wait_s: float) -> bool:
-        """Whether anything is launched within so long."""
+        """True if anything is launched within the time."""
         with self.came:
             return self.came.wait_for(lambda: bool(self.kernels), wait_s)
 

@@ -1,4 +1,4 @@
-"""The life of an engine's process: whatever happens in whatever order, every batch ends exactly once."""
+"""The life of an engine's process: in any order of events, every batch ends exactly once."""
 
 from __future__ import annotations
 

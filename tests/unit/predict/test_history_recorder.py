@@ -1,4 +1,4 @@
-"""What of an ensemble's requests becomes a record, and which requests are left out."""
+"""The records of an ensemble's requests, and the requests that are left out."""
 
 from __future__ import annotations
 

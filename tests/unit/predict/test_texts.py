@@ -32,7 +32,7 @@ def test_models_that_did_not_run_are_left_out() -> None:
 
 
 def test_the_answer_of_a_subset_is_that_of_the_history() -> None:
-    """What is fitted and what is served must judge alike, whatever the columns are called."""
+    """A fitted and a served predictor must judge alike under any names of columns."""
     draw = np.random.default_rng(1)
     words = ("a", "b", "c", "d")
     combiner = Combiner("weighted_average", "classification", (0.5, 0.2, 0.3))

@@ -1,4 +1,4 @@
-"""Which tests a change asks for."""
+"""The tests that a change needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the container file for x86-64 promises, read line by line: no Docker daemon is needed, and none builds it."""
+"""The promises of the container file for x86-64, read line by line: no Docker daemon is needed, and none builds it."""
 
 from __future__ import annotations
 

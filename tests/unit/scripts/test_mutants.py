@@ -2,96 +2,11 @@
 
 from __future__ import annotations
 
-import ast
 import os
 
 import pytest
 from dev import mutants
 from lib.changed_tree import ROOT, ChangedTree
-
-FILE = f"{mutants.SCHED}/made_up.py"
-
-
-def changes(text, function="f"):
-    """What becomes of a function's expressions: old -> all the new texts."""
-    found = {}
-    for mutant in mutants.mutants_of(FILE, text):
-        ast.parse(mutant.text)
-        if mutant.around.name == function:
-            found.setdefault(mutant.old, []).append(mutant.new)
-    return found
-
-
-@pytest.mark.parametrize(
-    ("line", "expected"),
-    [
-        ("return a < b", {"a < b": ["not (a < b)", "a <= b"]}),
-        ("x = a is not b", {"a is not b": ["a is b"]}),
-        ("x = (a) not in (b)", {"(a) not in (b)": ["(a) in (b)"]}),
-        ("x = a <= b < c", {"a <= b < c": ["a < b < c", "a <= b <= c"]}),
-        ("x = a and b and c", {"a and b and c": ["a or b and c", "a and b or c"]}),
-        ("x = a // b", {"a // b": ["a * b"]}),
-        ("a -= b", {"a -= b": ["a += b"]}),
-        ("x = a[1], g(b, default=0)", {}),  # no constant is changed
-        ("x = g(lambda c: c > b)", {"c > b": ["c >= b"]}),
-        ("x = 'é', a + b", {"a + b": ["a - b"]}),
-        ("while not a: pass", {"not a": ["a"]}),
-        ("x = a if b else c", {"b": ["not (b)"]}),
-        ("return [a for a in b if a]", {"a": ["not (a)"]}),
-        ("if a == b: pass", {"a == b": ["a != b"]}),  # turned round once, not twice
-        ("x = True, None, '1', f'{a + 1}'", {}),
-        ("x: Tuple[int, 1] = a", {}),
-    ],
-)
-def test_each_place_is_flipped_and_nothing_else(line, expected):
-    assert changes(f"LIMIT = 2 * 3\ndef f(a: int = LIMIT + 1):\n    {line}\n") == expected
-
-
-def test_names_lines_and_comments_lead_to_no_wrong_place():
-    text = (
-        "from typing import TYPE_CHECKING\n"
-        "if TYPE_CHECKING:\n    x = 1 + 2\n"
-        "class C:\n"
-        "    @property\n"
-        "    def f(self):\n"
-        "        return (self.a  # less < than\n"
-        "                < self.b)\n"
-    )
-    found = mutants.mutants_of(FILE, text)
-    assert {(item.around, item.line, item.old) for item in found} == {
-        (mutants.Around("C.f", "f"), 7, "self.a # less < than < self.b")
-    }
-    assert "# less < than\n                <= self.b)" in found[1].text
-
-
-def test_a_draw_is_repeatable_takes_a_place_once_and_survives_other_edits():
-    text = "".join(f"def f{index}(a, b):\n    return a[{index}] < b\n" for index in range(30))
-    drawn = mutants.drawn(mutants.mutants_of(FILE, text), 7, 10)
-    assert len({item.at for item in drawn}) == 10
-    assert [item.key for item in mutants.drawn(mutants.mutants_of(FILE, text), 7, 10)] == [item.key for item in drawn]
-    assert [item.key for item in mutants.drawn(mutants.mutants_of(FILE, text), 8, 10)] != [item.key for item in drawn]
-    later = mutants.drawn(mutants.mutants_of(FILE, "import math\n\n" + text), 7, 10)
-    assert [item.key for item in later] == [item.key for item in drawn]
-
-
-def test_the_tests_that_call_a_function_run_the_quickest_first():
-    record = {
-        name: {"seconds": seconds, "functions": functions}
-        for name, seconds, functions in [
-            ("tests/slow.py::a", 9.0, ["made_up.py:f"]),
-            ("tests/quick.py::b", 0.1, ["made_up.py:f", "other.py:f"]),
-            ("tests/test_made_up.py::c", 0.5, ["made_up.py:f"]),
-            ("tests/quick.py::d", 0.1, ["made_up.py:g"]),
-        ]
-    }
-    inside, unknown = mutants.mutants_of(FILE, "def f(a, b):\n    a += b\ndef h(a, b):\n    return a + b\n")
-    selection = mutants.Selection(record)
-    assert selection.tests(inside) == [
-        ("tests/quick.py::b", 10),
-        ("tests/test_made_up.py::c", 12),
-        ("tests/slow.py::a", 55),
-    ]
-    assert sorted(test for test, _ in selection.tests(unknown)) == sorted(record)  # nobody is known to call it
 
 
 @pytest.mark.nightly
@@ -153,35 +68,3 @@ def test_tests_that_cannot_be_collected_without_any_mutant_are_an_error(monkeypa
         monkeypatch.setattr(mutants, "fast_tests", lambda root: ["tests/unit/sched/requests/test_admission.py"])
         with pytest.raises(RuntimeError, match="cannot be collected without any mutant"):
             mutants.Tests(tree)
-
-
-def test_what_tests_call_is_kept_piece_by_piece_so_that_a_cut_run_goes_on(monkeypatch, tmp_path):
-    asked = []
-
-    class Recorded:
-        names = ("a", "b", "c", "d", "e")
-        hangs = True
-
-        def __init__(self, tree):
-            pass
-
-        def answer(self, job):
-            tests = [name for name, _ in job.tests]
-            asked.append(tests)
-            if self.hangs and "c" in tests:
-                return mutants.Answer("a hang")
-            return mutants.Answer("", {name: {"seconds": 1.0, "functions": []} for name in tests})
-
-        def close(self):
-            pass
-
-    monkeypatch.setattr(mutants, "Tests", Recorded)
-    monkeypatch.setattr(mutants, "RECORDED_AT_ONCE", 2)
-    monkeypatch.setattr(mutants, "in_copies", lambda parts, one, clean, jobs: [one(part, clean) for part in parts])
-    file = str(tmp_path / "covering.json")
-    assert mutants.called_by_tests(None, 1, file)[1] == "a hang"
-    assert asked == [["a", "b"], ["c", "d"]]
-    monkeypatch.setattr(Recorded, "hangs", False)
-    record, failed = mutants.called_by_tests(None, 1, file)
-    assert (sorted(record), failed) == (["a", "b", "c", "d", "e"], "")
-    assert asked[2:] == [["c", "d"], ["e"]]

@@ -80,9 +80,3 @@ def test_each_power_mode_is_set_measured_into_its_own_profile_and_set_back(
 def test_a_power_mode_that_cannot_be_set_ends_it_with_a_word(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert profile_device.main([str(config), "--modes", "TURBO", "--power-script", "false"]) == 2
     assert "power mode TURBO could not be set" in capsys.readouterr().err
-
-
-def test_the_plot_shows_latency_against_batch_size(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib", reason="matplotlib is not installed: the plot is not drawn")
-    profile_device.draw_profiles(str(tmp_path / "p.svg"), {"m": profile_of(100, 150, 260), "n": profile_of(10)})
-    assert "batch size" in (tmp_path / "p.svg").read_text() or (tmp_path / "p.svg").stat().st_size > 5000

@@ -1,4 +1,4 @@
-"""What a release has to hold: the wheel's files, its metadata, and the one version."""
+"""The contents of a release: the wheel's files, its metadata, and the one version."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from edgeserve.taps.trace import step_of
 
 
 class Loop:
-    """Tells whoever wants to know of a step at each of these times."""
+    """Notify all listeners of a step at each of these times."""
 
     def __init__(self, always=0):
         self.taps = []
@@ -91,7 +91,7 @@ def test_without_a_number_steps_are_kept_from_the_first_question_and_only_for_so
     assert loop.steps.page(0, late + last_steps.ASKED_NS).lines == []
 
 
-def test_somebody_who_asks_for_an_hour_keeps_no_more_than_the_last_seconds():
+def test_a_client_that_requests_an_hour_gets_no_more_than_the_last_seconds():
     loop, after, seconds = Loop(), 0, 10**9
     loop.steps.page(0, 0)
     for number in range(1, 3600):

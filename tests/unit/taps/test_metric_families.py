@@ -1,4 +1,4 @@
-"""Prometheus metrics: what ``stats`` says, bounded and in the right units; the board asks for what exists."""
+"""Prometheus metrics: what ``stats`` says, bounded and in the right units; the board reads metrics that exist."""
 
 from __future__ import annotations
 

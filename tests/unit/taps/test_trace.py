@@ -86,7 +86,7 @@ def test_every_event_and_action_survives_a_recording(tmp_path):
     recorder.tap(11, EVENTS, ACTIONS)
     recorder.tap(12, (), ())
     recorder.close()
-    assert os.stat(path).st_mode & 0o077 == 0, "it tells who asked for what"
+    assert os.stat(path).st_mode & 0o077 == 0, "it names the client of each request"
     recording = read_recording(path)
     assert recording.steps == [RecordedStep(11, EVENTS, ACTIONS), RecordedStep(12, (), ())]
     assert build_inputs(recording.start) == {

@@ -40,7 +40,7 @@ class Good(Engine):
             return EngineError("model 'model': input 'x' is missing")
         try:
             np.asarray(item["x"])
-        except Exception as error:  # noqa: BLE001 whatever it is
+        except Exception as error:  # noqa: BLE001 any failure
             return own_failure("model", error)
         return None
 
@@ -264,7 +264,7 @@ def device_with(**changes):
 
 
 class AtOnce(Device):
-    """Each batch runs as if nobody else were there."""
+    """Each batch runs as if it were alone."""
 
     def open(self, lane):
         return AtOnceStream(self, {"free": 0})
@@ -339,7 +339,7 @@ class LostPlainly(Device):
 
 
 class LostForEver(Device):
-    """What was launched when the device was lost is never over."""
+    """A batch that was launched when the device was lost never ends."""
 
     def launched(self, stream, batch, times):
         if self.lost and "second" in stream.shared:

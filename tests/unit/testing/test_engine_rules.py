@@ -41,11 +41,11 @@ class Sequences(SyntheticEngine):
         return Wrapped(self, super().open(lane))
 
     def asked(self, batch: Batch, session: Session) -> Batch:
-        """What of a batch the engine takes note of."""
+        """The batch as the engine gets it."""
         return batch
 
     def told(self, batch: Batch, results: List[Result]) -> List[Result]:
-        """What it returns."""
+        """The results as the engine returns them."""
         return results
 
 
@@ -108,7 +108,7 @@ class TellsAfterTheEnd(Sequences):
 
 
 class NeverTells(Sequences):
-    """Places hold ANSWERED, but nobody was told."""
+    """Places hold ANSWERED, but no answer was sent."""
 
     class Mute(Control):
         def emit(self, index: int, result: Result) -> None:

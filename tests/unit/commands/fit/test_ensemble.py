@@ -39,7 +39,7 @@ def history(records: int = 800, task: str = "classification", features: bool = T
 
 @pytest.fixture(scope="module")
 def fitted(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """``fitted(*arguments, **changes)``: the path of a fit of :func:`history`, and what was told; each made once."""
+    """``fitted(*arguments, **changes)``: the path of a fit of :func:`history`, and its output; each made once."""
     pytest.importorskip("sklearn", reason="fitting needs scikit-learn")
     made: Dict[Any, Any] = {}
 

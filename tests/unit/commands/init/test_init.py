@@ -33,8 +33,6 @@ F32, I64 = np.dtype(np.float32), np.dtype(np.int64)
 
 
 def onnx(tmp_path, name, *arguments):
-    pytest.importorskip("onnx", reason="the onnx package makes the test models; pip install -e '.[test]'")
-    pytest.importorskip("onnxruntime", reason="pip install -e '.[onnx]'")
     import onnx_models
 
     return os.path.join(str(tmp_path), getattr(onnx_models, name)(str(tmp_path), *arguments))
@@ -115,125 +113,6 @@ def test_where_a_run_cannot_tell_the_axis_is_asked_for(tmp_path, capsys):
     assert written(tmp_path, clamp, "--batch-axis", "yes", "--force").models["clamp"].batch == (6,)
 
 
-BATCH = {"batch_axis": None, "batch": (1, 2)}
-WHOLE = {"batch_axis": False, "batch": (1,)}
-ALONE = {"batch_axis": None, "batch": (1,)}
-
-
-def nms():
-    """Boxes and their scores in, the places of those that are kept out: one list for the batch."""
-    from onnx import TensorProto, helper, numpy_helper
-
-    def port(name, kind, *dims):
-        return helper.make_tensor_value_info(name, kind, list(dims))
-
-    float_, int_ = TensorProto.FLOAT, TensorProto.INT64
-    weights = {
-        "most": np.array([3], np.int64),
-        "overlap": np.array([0.5], np.float32),
-        "least": np.array([0.2], np.float32),
-    }
-    graph = helper.make_graph(
-        [helper.make_node("NonMaxSuppression", ["boxes", "scores", *weights], ["kept"])],
-        "nms",
-        [port("boxes", float_, "batch", 6, 4), port("scores", float_, "batch", 1, 6)],
-        [port("kept", int_, "num_selected", 3)],
-        [numpy_helper.from_array(value, name) for name, value in weights.items()],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)])
-    model.ir_version = 8
-    return model
-
-
-def kinds():
-    """Kinds of models: the file, what init writes, an item, and words of the comment that says why."""
-    pytest.importorskip("onnx", reason="the onnx package makes the test models; pip install -e '.[test]'")
-    import drawn_graphs as graphs
-
-    vector, boxes = np.array([0.3, -2, 1.5, 4], np.float32), graphs.of_steps
-    image = np.random.RandomState(1).uniform(0, 1, (2, 3, 2)).astype(np.float32)
-    return {
-        "a network of batches": (boxes("vector", graphs._tanh), BATCH, vector, ""),
-        "a list in the file's words": (
-            boxes("image", end=graphs._places, y=["num_dets", 4]),
-            WHOLE,
-            image[None],
-            "not a row for each item",
-        ),
-        "a list without words": (boxes("image", end=graphs._places), WHOLE, image[None], "not a row for each item"),
-        "a detector with NMS inside": (nms(), WHOLE, None, "not a row for each item"),
-        "a list of a batch of one": (
-            boxes("image", end=graphs._places, x=[1, 2, 3, 2]),
-            WHOLE,
-            image[None],
-            "without a batch axis",
-        ),
-        "one find in most images": (
-            boxes("image", end=graphs._found, x=[1, 2, 3, 2]),
-            WHOLE,
-            image[None],
-            "without a batch axis",
-        ),
-        "a number for all": (boxes("vector", end=graphs._scalar), WHOLE, vector[None], "not a row for each item"),
-        "anchors beside": (boxes("vector", end=graphs._table), WHOLE, vector[None], "not a row for each item"),
-        "a squeezed batch": (boxes("image", end=graphs._squeezed), WHOLE, image[None], "not a row for each item"),
-        "time first, by its name": (
-            boxes("series", graphs._recurrent, x=["time", "batch", 4], y=["time", "batch", 4]),
-            WHOLE,
-            np.random.RandomState(2).randn(5, 3, 4).astype(np.float32),
-            "the batch is not the first axis",
-        ),
-        "time first, by a run": (
-            boxes("series", graphs._recurrent, x=[None, None, 4], y=[None, None, 4]),
-            WHOLE,
-            np.random.RandomState(2).randn(5, 3, 4).astype(np.float32),
-            "change the answers of the others",
-        ),
-        "a batch norm in training": (
-            boxes("image", graphs._batch_norm),
-            ALONE,
-            image,
-            "when only the others of a batch of 2 change",
-        ),
-        "quantised by the batch": (
-            boxes("image", graphs._quantised),
-            ALONE,
-            image,
-            "when only the others of a batch of 2 change",
-        ),
-        "logits of all pairs": (boxes("image", end=graphs._all_pairs, y=["batch", None]), ALONE, image, "a batch of 2"),
-        "answers by chance": (boxes("vector", graphs._random), ALONE, None, "other answers each time"),
-        "words of its own": (boxes("text", graphs._tanh), ALONE, np.array(["red", "blue"], object), "options.example"),
-    }
-
-
-@pytest.mark.parametrize("kind", sorted(kinds()))
-def test_each_kind_of_model_is_served_so_that_row_i_is_item_i(kind, tmp_path, monkeypatch):
-    import onnx
-    import onnxruntime
-
-    model, written_as, item, why = kinds()[kind]
-    onnx.save(model, str(tmp_path / "m.onnx"))
-    monkeypatch.setattr(trial, "PAYS", 2.0)  # which sizes pay is not asked here
-    monkeypatch.setattr(trial, "SIZES", (1, 2))
-    config = written(tmp_path, str(tmp_path / "m.onnx"))
-    found = config.models["m"]
-    assert {"batch_axis": found.options.get("batch_axis"), "batch": found.batch} == written_as
-    comments = [line for line in (tmp_path / "edge.toml").read_text().splitlines() if line.startswith("# ")]
-    assert not why or [line for line in comments if why in line], comments
-    if item is None:
-        return
-    whole = written_as is WHOLE
-    alone = onnxruntime.InferenceSession(str(tmp_path / "m.onnx")).run(None, {"x": item if whole else item[None]})[0]
-    with Runtime(config) as runtime:
-        beside = [
-            runtime.submit("m", {"x": item if place == 3 else item[::-1].copy()}, slo_ms=60_000) for place in range(6)
-        ]
-        got = np.asarray(beside[3].result(60)["y"])
-    np.testing.assert_allclose(got, alone if whole else alone[0], rtol=1e-5, atol=1e-6)
-    assert got.shape == (alone if whole else alone[0]).shape
-
-
 AS_THE_FILE_SAYS = {
     "a graph: nodes and edges": (
         """g (float[?,6] x, int64[2,?] edges) => (float[?,6] y) <int64 zero = {0}>
@@ -288,14 +167,6 @@ def test_an_example_tells_a_size_that_an_image_can_have(tmp_path):
       y = Resize<mode="nearest">(masks, , , all) }"""
     config = written(tmp_path, saved(tmp_path, text))
     assert config.models["m"].options["settings"] == ["orig_im_size"]
-
-
-def test_what_a_model_remembers_is_refused(tmp_path, capsys):
-    text = """g (float[N,2] x) => (float[N,2] y)
-    <float[2] scale = {1.0, 1.0}, float[2] zero = {0.0, 0.0}, float[2] mean = {0.0, 0.0}, float[2] var = {1.0, 1.0}>
-    { y, new_mean, new_var = BatchNormalization<training_mode=1>(x, scale, zero, mean, var) }"""
-    assert cli.main(["init", "--here", saved(tmp_path, text), "--out", str(tmp_path / "edge.toml"), "--cpu"]) == 2
-    assert "keeps something from one run to the next" in capsys.readouterr().err
 
 
 def test_guessed_lengths_make_no_huge_input():
@@ -539,24 +410,6 @@ def test_a_gguf_file_becomes_a_language_model(tmp_path, llama):
     assert not set(options) - set(KNOWN_OPTIONS)  # the engine refuses what it does not know
     app = config.apps["tiny"]
     assert app.inputs["prompt"].dtype == "text" and app.on_late == "answer"
-
-
-@pytest.mark.parametrize(
-    ("entries", "cut", "words"),
-    [
-        ([(b"a", 4, struct.pack("<I", 1))], 3, "ends within its header"),
-        ([(b"a", 8, struct.pack("<Q", 1 << 60))], 0, "a text of"),
-        ([(b"a", 9, struct.pack("<IQ", 8, 1 << 60))], 0, "ends within its header"),
-        ([(b"a", 77, b"")], 0, "an entry of type 77"),
-    ],
-)
-def test_a_damaged_header_is_an_error_and_never_read_beyond_the_file(tmp_path, entries, cut, words):
-    path = tmp_path / "a.gguf"
-    gguf_file(path, entries)
-    if cut:
-        path.write_bytes(path.read_bytes()[:-cut])
-    with pytest.raises(EngineError, match=words):
-        read_header(str(path))
 
 
 def test_a_header_of_millions_of_empty_arrays_is_refused_before_they_are_read(tmp_path):

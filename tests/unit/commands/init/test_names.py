@@ -77,7 +77,6 @@ def test_any_name_is_written_as_itself(names, is_image):
 @given(NAMES, NAMES, NAMES, st.text(st.characters(exclude_categories=["Cs"]), max_size=40))
 def test_a_files_own_names_are_served_under_these_names(tmp_path, capsys, given_name, answer, file_name, metadata):
     onnx = pytest.importorskip("onnx", reason="the onnx package makes the test models; pip install -e '.[test]'")
-    pytest.importorskip("onnxruntime", reason="pip install -e '.[onnx]'")
     import onnx_models
 
     given_name = given_name if given_name != answer else f"{answer} too"
@@ -104,8 +103,6 @@ def test_a_files_own_names_are_served_under_these_names(tmp_path, capsys, given_
 
 @pytest.mark.parametrize("name", ["~home.onnx", "cache:x.onnx", 'a b\'s "$(id)".onnx', "-rf.onnx"])
 def test_any_file_name_is_found_again(name, tmp_path, monkeypatch, capsys):
-    pytest.importorskip("onnx", reason="the onnx package makes the test models; pip install -e '.[test]'")
-    pytest.importorskip("onnxruntime", reason="pip install -e '.[onnx]'")
     import onnx_models
 
     monkeypatch.chdir(tmp_path)
@@ -121,8 +118,6 @@ def test_any_file_name_is_found_again(name, tmp_path, monkeypatch, capsys):
 
 
 def test_a_file_name_that_is_no_text_is_refused(tmp_path, capsys):
-    pytest.importorskip("onnx", reason="the onnx package makes the test models; pip install -e '.[test]'")
-    pytest.importorskip("onnxruntime", reason="pip install -e '.[onnx]'")
     import onnx_models
 
     name = os.path.join(str(tmp_path), "m\udcff.onnx")
@@ -133,8 +128,6 @@ def test_a_file_name_that_is_no_text_is_refused(tmp_path, capsys):
 
 @pytest.mark.parametrize("damage", [b"\xff\xfe", b"x" * 300])
 def test_a_name_that_no_request_can_bring_is_refused(damage, tmp_path, capsys):
-    pytest.importorskip("onnx", reason="the onnx package makes the test models; pip install -e '.[test]'")
-    pytest.importorskip("onnxruntime", reason="pip install -e '.[onnx]'")
     import onnx
     import onnx_models
 

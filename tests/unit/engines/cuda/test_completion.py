@@ -1,4 +1,4 @@
-"""When a batch on a stream is over and when it ran, and the stream that a lane's sessions share."""
+"""The end and the times of a batch on a stream, and the stream that a lane's sessions share."""
 
 from __future__ import annotations
 

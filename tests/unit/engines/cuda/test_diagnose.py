@@ -20,7 +20,7 @@ def config(*shares):
 
 @pytest.fixture
 def here(monkeypatch):
-    """What is installed: ``plain`` for no binding, ``pycuda``."""
+    """The installed binding: ``plain`` for no binding, ``pycuda``."""
 
     def install(*names):
         monkeypatch.setitem(driver._open, "cuda-bindings", CudaDouble())

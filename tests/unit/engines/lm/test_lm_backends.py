@@ -1,4 +1,4 @@
-"""What every back end must do, on llama.cpp (its double, and itself where it is installed) and on transformers."""
+"""Rules of every back end, on llama.cpp (its double, and itself where it is installed) and on transformers."""
 
 from __future__ import annotations
 
@@ -256,7 +256,7 @@ def test_llama_cpp_reserves_one_more_sequence_only_where_some_are_kept(tmp_path,
 
 
 def kept_bytes(engine):
-    """What a llama.cpp session of two slots reserves for keys and values, beside the scores of a batch."""
+    """The memory that a llama.cpp session of two slots reserves for keys and values, beside the scores of a batch."""
     return engine.load().work_bytes - llama_double.VOCABULARY * 512 * 4
 
 

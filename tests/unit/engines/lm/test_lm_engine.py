@@ -1,5 +1,5 @@
-"""The steps of a batch on a small model of ONNX Runtime: whatever becomes of a batch, each answer has the tokens that
-it has alone."""
+"""The steps of a batch on a small model of ONNX Runtime: with any end of a batch, each answer has the tokens that it
+has alone."""
 
 from __future__ import annotations
 

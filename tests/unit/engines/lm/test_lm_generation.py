@@ -1,4 +1,4 @@
-"""What an item asks for, and what is refused."""
+"""The options of an item, and refused values."""
 
 from __future__ import annotations
 

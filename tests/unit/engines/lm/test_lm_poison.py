@@ -1,4 +1,4 @@
-"""Whatever is raised while one answer is worked on ends that answer alone: at every stage, by every kind of error."""
+"""An error raised for one answer ends that answer alone: at every stage, by every kind of error."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def run(session, items, **keys):
 
 
 def is_poisoned(name, arguments):
-    """Whether a call is for the one answer."""
+    """True if a call is for the one answer."""
     if name in ("weighed", "choose"):
         return any(getattr(each, "temperature", 0.0) == 7.0 for each in arguments)
     if name in ("calls_of", "_finished"):

@@ -1,4 +1,4 @@
-"""Sequences that ended and are kept: answers that go on from them are those that a model without them gives."""
+"""Sequences that ended and are kept: answers that go on from them equal the answers of a model without them."""
 
 from __future__ import annotations
 

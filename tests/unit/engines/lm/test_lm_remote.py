@@ -70,7 +70,7 @@ def test_answers_are_those_of_this_process_and_a_crash_costs_its_batch_alone(eng
     assert tokens(run(session, [*ITEMS[:2], ITEMS[2]], [*states, None])) == alone, "what it held is computed again"
     session.launch(Batch(ITEMS[:1], 1, steps_max=2))
     (child,) = children()
-    child.kill()  # between two batches: nobody's
+    child.kill()  # between two batches: of no batch
     child.wait(10)
     assert tokens(run(session, ITEMS)) == alone
     here.unload()

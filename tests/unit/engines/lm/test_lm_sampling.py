@@ -1,4 +1,4 @@
-"""How the next token is chosen."""
+"""The choice of the next token."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def engine(directory):
 
 @pytest.fixture(scope="module")
 def alone(directory):
-    """What each item gets alone, its prompt read at once."""
+    """The answer of each item alone, with its prompt read at once."""
     engine = made(directory)
     session = engine.open(LaneInfo(name="cpu0"))
     found = [session.launch(Batch([item], 1)).result()[0].outputs["tokens"].tolist() for item in ITEMS]

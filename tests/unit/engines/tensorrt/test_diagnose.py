@@ -1,4 +1,4 @@
-"""What the doctor is told of TensorRT, on the double and without one."""
+"""The doctor's findings on TensorRT, on the double and without one."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ def test_more_batches_than_the_lane_is_deep_are_refused(monkeypatch, tmp_path):
         for pending in held:
             while not pending.wait(0.01):
                 pass
-        later = session.launch(Batch([x(5.0)], 1))  # takes the slot of a batch whose result nobody has asked yet
+        later = session.launch(Batch([x(5.0)], 1))  # takes the slot of a batch whose result was not read yet
         np.testing.assert_allclose(held[0].result()[0].outputs["y"], x(1.0)["x"] @ WEIGHTS, rtol=1e-6)
         while not later.wait(0.01):
             pass
@@ -487,7 +487,7 @@ def test_streams_beside_it_are_ours_so_that_another_library_neither_waits_nor_sp
 
 
 def test_planted_streams_of_tensorrts_own(monkeypatch, tmp_path, caplog):
-    """The double notices what ours are for: without them the capture is spoilt by whoever uses the default stream."""
+    """The double notices what ours are for: without them the capture is spoilt by any use of the default stream."""
     file = onnx_models.linear(str(tmp_path))
     file = trt_worlds.plan_file(str(tmp_path), file, [{"x": [[1, 4]] * 3}], aux=2)
     execute = trt_double.IExecutionContext.execute_async_v3

@@ -1,4 +1,4 @@
-"""What the front keeps of a request that has ended: nothing, also before the garbage collector runs."""
+"""The memory of a request that has ended: nothing, also before the garbage collector runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is checked before the front starts, and what file and arguments make of its settings."""
+"""Checks before the front starts, and its settings from file and arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a request's parameters and JSON ask for, without a server."""
+"""Parameters and JSON of a request, without a server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who asks the front: tokens with and without names, and what an address counts as."""
+"""Clients of the front: tokens with and without names, and what an address counts as."""
 
 from __future__ import annotations
 

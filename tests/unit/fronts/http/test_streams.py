@@ -145,7 +145,7 @@ ERRORS = [
 
 
 def sent_by(choices, stream, **request):
-    """What a front sends for a conversation with these choices."""
+    """The events that a front sends for a conversation with these choices."""
     pytest.importorskip("starlette", reason="starlette is not installed: there is no HTTP front")
     from edgeserve.fronts.http.asgi import Bounds, Call, Site
     from edgeserve.fronts.http.chat import ChatRequest

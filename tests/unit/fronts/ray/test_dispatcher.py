@@ -13,7 +13,7 @@ from edgeserve.fronts.ray.dispatcher import Dispatcher, spare
 
 
 class Died(Exception):
-    """What these handles raise when their replica is gone."""
+    """The error of these handles when their replica is gone."""
 
 
 class FakeHandle:

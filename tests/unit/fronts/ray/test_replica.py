@@ -181,7 +181,7 @@ class FakePending:
 
 
 class FakeFront:
-    """Of a deployment's handle, what the client uses."""
+    """The part of a deployment's handle that the client uses."""
 
     def __init__(self, end):
         self.pending = FakePending(end)
@@ -218,7 +218,7 @@ def test_a_lost_dispatcher_is_a_typed_error_and_a_fault_is_none():
 
 
 class FakeStream:
-    """Of a handle that streams, what the client uses: ``items`` come, then it waits when ``stuck``."""
+    """The part of a streaming handle that the client uses: ``items`` come, then it waits when ``stuck``."""
 
     def __init__(self, *items, stuck=False):
         self.coming, self.stuck, self.cancelled = list(items), stuck, threading.Event()

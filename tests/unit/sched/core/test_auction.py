@@ -1,4 +1,4 @@
-"""What the auction starts: background work beside critical requests, cut or made to wait; and what a launch says."""
+"""Starts by the auction: background work beside critical requests, cut or made to wait; and what a launch says."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def test_it_may_do_so_once_in_that_time():
 
 
 def test_background_work_that_has_to_yield_keeps_no_shorter_work_of_another_policy_from_the_lane():
-    """Critical requests of 10 ms have 20: 30 ms of background work have to wait, 5 ms need not, whoever is first."""
+    """Critical requests of 10 ms have 20: 30 ms of background work have to wait, 5 ms need not, in any order."""
     times = {"m": {1: 10}, "long": {1: 30}, "short": {1: 5}}
     for first, second in (("long", "short"), ("short", "long")):
         world = Driver(

@@ -1,4 +1,4 @@
-"""What was spent on a request before it came counts as lane time that its owner has."""
+"""Time spent on a request before it came counts as lane time that its owner has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is learnt of the room that critical requests need, from how they ended."""
+"""The learnt room for critical requests, from their ends."""
 
 from __future__ import annotations
 

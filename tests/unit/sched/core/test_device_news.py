@@ -1,4 +1,4 @@
-"""What the scheduler does with news of its devices: fuller batches and patient background work near a limit, memory
+"""Reactions of the scheduler to news of its devices: fuller batches and patient background work near a limit, memory
 that is kept free, energy."""
 
 from __future__ import annotations
@@ -204,7 +204,7 @@ def test_a_speed_that_is_told_late_does_not_count_twice():
     world = Driver({"m": {1: 10}}, {"app": {"model": "m", "slo": "1000ms"}})
     for at in range(0, 500, 100):
         world.arrive("app", at=at)
-        world.finish("cpu0", at=at + 20)  # twice as slow since 0, and nobody told
+        world.finish("cpu0", at=at + 20)  # twice as slow since 0, and not reported
     latency = world.scheduler.state.latency["m", "cpu0"]
     assert latency.likely_ns[1] == 20 * MS
     world.step(LaneChanged("cpu0", speed=0.5, since_ns=0), at=500)

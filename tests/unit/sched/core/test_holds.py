@@ -1,4 +1,4 @@
-"""A lane waits for clients that ask again as soon as they are answered, and for nobody else."""
+"""A lane waits for clients that ask again as soon as they are answered, and for no other client."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CHEAP = {1: 10, 2: 11, 4: 13}
 
 DELAY, LATER = 1.0, 3.0
 PATIENCE = DELAY * 5 / 4 + SLACK_NS / MS
-"""What a lane waits for a client that comes back after ``DELAY``."""
+"""The wait of a lane for a client that comes back after ``DELAY``."""
 
 
 def world_of(times: Any = None, app: Any = None, **sections: Any) -> Driver:
@@ -42,7 +42,7 @@ def teach(world: Driver, *clients: str, rounds: int = COUNTED_MIN + 2, delay: fl
 
 
 def started(actions: List[Any]) -> List[int]:
-    """How many jobs each batch has."""
+    """The number of jobs of each batch."""
     return [len(action.jobs) for action in actions if isinstance(action, RunBatch)]
 
 

@@ -1,4 +1,5 @@
-"""What a request lacked that a policy gave up for its deadline: worked examples by hand, and who gets no numbers."""
+"""The shortfall of a request that a policy gave up for its deadline: worked examples by hand, and who gets no
+numbers."""
 
 from __future__ import annotations
 
@@ -254,7 +255,7 @@ def test_what_waits_counts_with_the_stages_behind_it() -> None:
 
 @pytest.mark.parametrize(("on_x", "on_y", "least"), [(1, 1, 34), (1, 3, 44), (3, 1, 44), (3, 3, 44), (3, 5, 54)])
 def test_what_waits_for_a_later_stage_on_another_lane_counts_where_it_is_longer(on_x, on_y, least) -> None:
-    """10 ms on x, then 20 on y; of others of 4 ms one runs on each, those that wait are due before it."""
+    """10 ms on x, then 20 on y; of others of 4 ms one runs on each, the waiting ones are due before it."""
     models = {"m": {1: 10, "lanes": ["x"]}, "n": {1: 20, "lanes": ["y"]}}
     models.update({"o": {1: 4, "lanes": ["x"]}, "p": {1: 4, "lanes": ["y"]}})
     world = Driver(models, {"a": CHAIN["a"], "b": "o", "c": "p"}, lane={"x": {}, "y": {}})

@@ -597,7 +597,7 @@ def test_a_model_that_was_loaded_serves_before_it_goes_again():
     world = small()
     world.arrive("an")
     world.finish("copy:cpu", at=1)
-    world.arrive("ao", at=2, count=3)  # wanted more, but n was loaded for somebody
+    world.arrive("ao", at=2, count=3)  # wanted more, but n was loaded for another request
     assert world.finish("copy:cpu", at=6) == [ran("n", 1)]
     assert world.finish("cpu0", at=16)[1:] == [like(EvictModel, model="n"), like(LoadModel, model="o")]
 

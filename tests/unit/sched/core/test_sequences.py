@@ -159,7 +159,7 @@ def test_a_sequence_alone_may_hold_all_there_is_and_fails_when_that_is_too_littl
 
 
 def test_a_sequence_that_outgrew_the_memory_fails_though_others_wait_before_it():
-    world = lm(state_memory="200B")  # ``fifo`` puts a sequence that comes back behind those that wait
+    world = lm(state_memory="200B")  # ``fifo`` puts a sequence that comes back behind the waiting ones
     world.arrive("chat", count=2, hints=chat(5, tokens=10))
     assert world.finish(at=50, status="unfinished", steps=5, state_bytes=150) == [ran("lm", 1, steps_max=5)]
     world.finish(at=100, status="unfinished", steps=5, state_bytes=200)
@@ -231,7 +231,7 @@ def test_a_cut_batch_is_not_cut_again():
 
 
 def test_the_step_after_which_a_batch_ends_passes_while_others_are_decided_about():
-    """Who a batch was cut for is in time after its step: also in the middle of that step."""
+    """The request that a batch was cut for is in time after its step: also in the middle of that step."""
     world = both()
     world.arrive("chat", hints=chat(50))
     assert world.arrive("voice", at=30, slo=18) == [CutBatch(1, "cpu0")]  # free at 40, and it takes 5 until 48

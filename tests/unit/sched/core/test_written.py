@@ -1,4 +1,4 @@
-"""What a sequence has written is never thrown away: how a request ends whose sequence may write no more."""
+"""The text of a sequence is never thrown away: how a request ends whose sequence may write no more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is promised of learnt batch times, whatever learns them. Only the helpers below know what that is called."""
+"""Promises of learnt batch times, of any estimator. Only the helpers below know what that is called."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TRUE = {size: FIXED + size * EACH for size in SIZES}
 
 
 def believed(factor=1.0, sizes=SIZES):
-    """What is known before the first batch: the true times, all wrong by a factor."""
+    """The knowledge before the first batch: the true times, all wrong by a factor."""
     return BatchTime("m", "l", {size: timing_constant(round(TRUE[size] * factor)) for size in sizes}, sizes)
 
 
@@ -131,7 +131,7 @@ def test_a_speed_that_is_told_scales_all_times_and_measurements_do_not_count_twi
 @pytest.mark.parametrize("sizes", [(1,), SIZES])
 @pytest.mark.parametrize("speed", [0.5, 0.7, 1.5])
 def test_a_speed_that_is_told_late_explains_the_batches_before(speed, sizes, slow, seed):
-    """Also where the slow batches are spread over several sizes, and not those that ran before the clock changed."""
+    """Also where the slow batches are spread over several sizes, and not batches from before the clock changed."""
     draw, known = random.Random(f"late/{speed}/{sizes}/{slow}/{seed}"), believed(2.0)
     ran(known, draw, 15, sizes=sizes)
     known.forget(14 * EVERY)

@@ -1,4 +1,4 @@
-"""What lies between two batches of a lane: a robust recent value, learnt where it is no queueing."""
+"""The gap between two batches of a lane: a robust recent value, learnt where it is no queueing."""
 
 from __future__ import annotations
 
@@ -37,8 +37,7 @@ def test_a_few_stalls_do_not_count_and_many_count_as_no_more_than_the_bound():
 
 
 def learnt(lane=None, took=10.0, every=10.75, **fields):
-    """What a lane has learnt whose batches take so many ms, and which gives its answers so many ms after it was given
-    the batch."""
+    """The learnt gap of a lane with batches of so many ms and answers so many ms after the order."""
     world = Driver({"m": {1: 10}}, {"a": {"model": "m", "slo": "10s"}}, lane={"l0": lane or {}}, **fields)
     world.arrive("a", count=LEARNT_MIN)
     for number in range(LEARNT_MIN):

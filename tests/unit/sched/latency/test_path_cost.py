@@ -1,4 +1,4 @@
-"""What requests cost: alone, and from each node on."""
+"""The cost of requests: alone, and from each node on."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_nested_fan_outs_multiply_and_one_that_makes_nothing_counts_one():
 
 
 def measured(*took_ms, size=1, at=5, times=(50, 60, 70, 80)):
-    """What was measured at this nanosecond of a model that was believed to take these times."""
+    """A measurement at this nanosecond of a model with these expected times."""
     latency = latency_of(*times)
     for time_ms in took_ms:
         latency.observe(at, size, round(time_ms * MS))

@@ -1,4 +1,4 @@
-"""What a profile keeps of measured durations."""
+"""The statistics of measured durations in a profile."""
 
 from __future__ import annotations
 

@@ -151,7 +151,7 @@ def test_a_lane_with_work_worth_doing_never_idles_without_critical_requests(seed
 
 @pytest.mark.parametrize("seed", range(100))
 def test_no_critical_batch_is_made_late_by_one_that_could_go_after_it(seed):
-    """What starts before a critical batch leaves it half of its slack at least, so that it is in time."""
+    """A batch that starts before a critical one leaves it half of its slack at least, so that it is in time."""
     draw = random.Random(seed)
     loop = made("loop", draw.uniform(1, 10), 1, draw.uniform(0, 60), "critical")
     items = [

@@ -32,7 +32,7 @@ AT_ENTRY = (("f", "host", 0, 4, 1), ("a", "gpu", 6, 1, 8), ("b", "gpu", 4, 1, 8)
 
 
 def busy(device):
-    """Request 1 begins; those that follow wait."""
+    """Request 1 begins; the following ones wait."""
     device.ask(ask(1, 100))
     device.now_ns = 1 * MS
 
@@ -248,7 +248,7 @@ def test_a_company_whose_home_is_lost_waits_again():
 def test_behind_functions_a_company_waits_for_its_own_where_a_batch_costs_hardly_more_than_one():
     """A function takes the members one by one between two models of 31 to 38 ms."""
     table = pipeline(("a", "gpu", 30, 1, 8), ("f", "host", 0, 6, 1), ("b", "gpu", 30, 1, 8))
-    assert in_time(table, 0.15, lambda draw: (92, {})) > 15.0  # 16.6; 12.7 if those that are there go on
+    assert in_time(table, 0.15, lambda draw: (92, {})) > 15.0  # 16.6; 12.7 if the present ones go on
 
 
 def test_a_second_company_waits_where_it_would_make_the_first_late():

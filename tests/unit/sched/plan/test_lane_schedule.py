@@ -1,4 +1,4 @@
-"""When companies end on shared lanes, beside a simulation that goes from moment to moment."""
+"""The ends of companies on shared lanes, beside a simulation that goes from moment to moment."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def drawn_schedule(draw: random.Random) -> Schedule:
 
 
 def naive(schedules: Sequence[Schedule], free: Dict[str, int]) -> Tuple[List[int], List[List[int]]]:
-    """When each schedule ends, and when the jobs of its last stage do: every lane that is free takes, at each moment,
-    the first schedule with jobs for it; of that the first stage, or away from its home the last one."""
+    """The end of each schedule, and of the jobs of its last stage: every lane that is free takes, at each moment, the
+    first schedule with jobs for it; of that the first stage, or away from its home the last one."""
     free = dict(free)
     ended: List[List[List[Tuple[int, int]]]] = [[[] for _ in schedule.stages] for schedule in schedules]  # (at, jobs)
     left = sum([len(stage.batches) for schedule in schedules for stage in schedule.stages])
@@ -85,7 +85,7 @@ def _in_order(schedule: Schedule, lane: str) -> List[int]:
 
 
 def _is_there(schedule: Schedule, ended: Sequence[Sequence[Tuple[int, int]]], place: int, now: int) -> bool:
-    """Whether the jobs of a stage's next batch are there: those that it had, that ran before it, and of batches."""
+    """True if a stage's next batch has its jobs: the ones of the stage before it and of earlier batches."""
     stage = schedule.stages[place]
     begun = len(ended[place])
     if now < schedule.ready_ns or begun == len(stage.batches):

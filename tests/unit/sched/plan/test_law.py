@@ -115,7 +115,7 @@ def test_noise_is_no_spread(seed):
 
 
 def test_a_device_that_is_slow_at_random_is_no_longer_believed_to_have_unequal_inputs():
-    """Batches of all sizes alike: a third of them takes twice as long, whatever is in them."""
+    """Batches of all sizes alike: a third of them takes twice as long, with any content."""
     known, draw = law(), random.Random(3)
     for _ in range(200):
         took(known, [1.0] * draw.choice((1, 2, 4, 8)), noise=draw.choice((1.0, 1.0, 2.0)))

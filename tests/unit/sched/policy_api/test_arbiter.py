@@ -32,7 +32,7 @@ def bid(took, *deadlines, utility=10, priority_class="normal", **fields):
 
 
 def delivered(order, at_ns):
-    """What bids deliver when they run one after the other."""
+    """The delivered worth of bids that run one after the other."""
     total = 0.0
     for item in order:
         total += item.utility.value(at_ns)
@@ -118,7 +118,7 @@ def of_app(name, *args, **fields):
 
 
 def overdue(bids, first, **passed_slos):
-    """Where apps were given up for so many of their deadlines of 100 ms, which end now."""
+    """A world in which apps were given up for so many of their deadlines of 100 ms, which end now."""
     now_ns = 10**12
     passed_ns = {name: now_ns - round(slos * 100 * MS) for name, slos in passed_slos.items()}
     return arbiter.overdue(bids, passed_ns, first, now_ns, 0)

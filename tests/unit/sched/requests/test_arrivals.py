@@ -1,4 +1,4 @@
-"""When the next request of a source is expected."""
+"""The expected time of a source's next request."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ KEY = ("app", "camera")
 
 
 def after(gaps_ms, periods=None, key=KEY, start_ms=0):
-    """What is expected after requests with these gaps: (earliest, latest) in ms after the last, or None."""
+    """The expectation after requests with these gaps: (earliest, latest) in ms after the last, or None."""
     periods, at_ms = periods or Sources(), start_ms
     found = periods.came(key, round(at_ms * MS))
     for gap_ms in gaps_ms:
@@ -37,7 +37,7 @@ def test_jitter_widens_what_is_expected():
 @pytest.mark.parametrize(
     "gaps",
     [
-        [10, 100, 40, 300, 5, 60, 90, 20],  # somebody presses a button
+        [10, 100, 40, 300, 5, 60, 90, 20],  # a person presses a button
         [0, 128, 0, 128, 0, 128, 0, 128],  # frames in pairs
         [0] * 8,
         [66, 132, 66, 132, 66, 132, 66, 132],

@@ -1,4 +1,4 @@
-"""When the next critical request may come: sources, their periods, and how long other work may take until then."""
+"""The time of the next critical request: sources, their periods, and how long other work may take until then."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ class Arrivals:
         return request
 
     def room(self, now_ms: float, *apps: App) -> float | None:
-        """How long a work may take that starts now, or None for as long as it likes."""
+        """The time that a work which starts now may take, or None for any."""
         room_ns, _ = self.known.room_ns(apps or (APP,), round(now_ms * MS))
         return None if room_ns == FOREVER_NS else room_ns / MS
 
     def grows(self, now_ms: float) -> float | None:
-        """When the room grows although no request comes."""
+        """The time at which the room grows although no request comes."""
         _, grows_ns = self.known.room_ns((APP,), round(now_ms * MS))
         return None if grows_ns is None else grows_ns / MS
 

@@ -1,4 +1,4 @@
-"""What a request says of itself ranks it among its owner's requests, and beside those of others only where trusted."""
+"""A request's own claims rank it among its owner's requests, and beside those of others only where trusted."""
 
 from __future__ import annotations
 

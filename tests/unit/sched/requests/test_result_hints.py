@@ -1,4 +1,4 @@
-"""What nodes say of a request or of one part: who knows it, who does not, and what policies make of it."""
+"""Hints of nodes for a request or one part: who knows it, who does not, and what policies make of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much work jobs are, as hints tell."""
+"""The work of jobs by their hints."""
 
 from __future__ import annotations
 
@@ -30,4 +30,4 @@ def test_a_batch_is_so_much_more_work_than_as_many_usual_jobs():
     assert over_usual_milli([job(), job(length=3)]) is None
     assert over_usual_milli([job(work=1.0)]) == 0
     assert over_usual_milli([job(read__work=2.5), job(work=0.5), job("look", look__work=2.0)]) == 2000
-    assert over_usual_milli([job(work=2.0), job(work=4.0), job(), job()]) == 8000  # those that do not tell: the mean
+    assert over_usual_milli([job(work=2.0), job(work=4.0), job(), job()]) == 8000  # jobs without a hint: the mean

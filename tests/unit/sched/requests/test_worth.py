@@ -1,4 +1,4 @@
-"""What requests count: all of an app alike, or each by its size; on lanes and in memory."""
+"""The worth of requests: all of an app alike, or each by its size; on lanes and in memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is charged for a device's energy."""
+"""The charges for a device's energy."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def test_a_lane_takes_one_work_and_is_free_when_that_is_over():
     assert work.starts_ns == 3 * MS
     assert not lane.accepts(13 * MS)
     assert lane.available_ns(5 * MS) == 13 * MS
-    assert lane.available_ns(20 * MS) == 20 * MS  # overdue: whatever is given now starts now
+    assert lane.available_ns(20 * MS) == 20 * MS  # overdue: a batch given now starts now
     assert works.answered(work.id, 12 * MS) is work
     assert lane.accepts(12 * MS)
     assert lane.available_ns(12 * MS) == 12 * MS

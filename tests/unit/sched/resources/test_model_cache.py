@@ -74,7 +74,7 @@ def test_what_works_is_pinned_or_was_loaded_for_jobs_that_did_not_run_yet_is_nev
             setattr(made.placements["a"], name, value)
         assert next_load(made) is None, spoil
     made = device(a=(100, True), n=(50, False, 10))
-    made.placements["a"].used = False  # nobody waits for it any more
+    made.placements["a"].used = False  # no request waits for it any more
     assert next_load(made) == ("n", ["a"])
 
 

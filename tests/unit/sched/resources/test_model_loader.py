@@ -1,5 +1,5 @@
-"""Jobs that are bound to the lane that holds their state: their model comes back to that lane's device, whatever
-others have, and where it cannot, they end instead of waiting for ever. Nobody waits for a load that nobody starts."""
+"""Jobs that are bound to the lane that holds their state: their model comes back to that lane's device, independent of
+others, and where it cannot, they end instead of waiting for ever. No job waits for a load that never starts."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_pinned_models_count_as_room_that_never_comes_back():
     assert device.next_load(0, [device]) is None
 
 
-# --- loads that nobody starts ----------------------------------------------------------------------------------------
+# --- loads that never start -------------------------------------------------------------------------------------------
 
 
 POLICIES = ("fifo", "edf", "clockwork", "clipper", "nexus", "orloj", "plan", "pard", "pard+")

@@ -1,4 +1,4 @@
-"""What part of its worth an app has with some of its models."""
+"""The share of its worth that an app has with some of its models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What policies share: worth, taking from queues, earliest ends, refusals, classes."""
+"""Functions that policies share: worth, taking from queues, earliest ends, refusals, classes."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ def frame(**fields):
 
 
 def utility(jobs, *now):
-    """What a batch of 20 ms delivers."""
+    """The delivered worth of a batch of 20 ms."""
     return Utility(jobs, 20 * MS, *now)
 
 
 def test_a_frame_counts_if_it_begins_before_the_next_one_comes():
     worth = utility([frame()], 0)
-    assert worth.value(60 * MS) == 10 * MS  # whatever it takes
+    assert worth.value(60 * MS) == 10 * MS  # in any time
     assert worth.value(60 * MS + 1) == 0
 
 

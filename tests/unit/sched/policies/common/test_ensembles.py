@@ -1,4 +1,4 @@
-"""What is an ensemble, and what its models add to a request of which some have begun."""
+"""Ensembles, and the worth that a model adds to a request of which some have begun."""
 
 from __future__ import annotations
 

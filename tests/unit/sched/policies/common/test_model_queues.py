@@ -1,4 +1,4 @@
-"""Who of a model's jobs is served: the most worth that can be in time, against a search of all subsets."""
+"""The served jobs of a model: the most worth that can be in time, against a search of all subsets."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def served(jobs, size, room):
 
 
 def can_all_be_in_time(dues, size, room):
-    """Whether these can be served in order of their deadlines."""
+    """True if these can be served in order of their deadlines."""
     ends_ns = STEP
     for due in sorted(dues):
         while room == 0:
@@ -83,5 +83,5 @@ def test_jobs_that_are_bound_to_another_lane_are_left_out():
 def test_worth_far_away_does_not_take_the_place_of_what_is_due_now():
     jobs = [(10_000, 8.0)] * 40 + [(12, 1.0)]
     assert [item.seq for item in worthiest(filled(jobs).queues, 1, 1, STEP, STEP, "gpu")] == [40]
-    jobs = [(400, 8.0)] * 40 + [(12, 1.0)]  # forty batches of those who are worth more leave no place
+    jobs = [(400, 8.0)] * 40 + [(12, 1.0)]  # forty batches of jobs of more worth leave no place
     assert [item.seq for item in worthiest(filled(jobs).queues, 1, 1, STEP, STEP, "gpu")] == [0]

@@ -1,4 +1,4 @@
-"""Which requests have all their models run for a history, and that nobody is delayed by that."""
+"""Requests whose models all run for a history, and that no other request is delayed by that."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which of several models starts on a lane: nobody in the schedule becomes late by it."""
+"""Which of several models starts on a lane: no request in the schedule becomes late by it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def bid(took, *deadlines, worth=10, priority_class="normal"):
 
 
 def first_of(bids, at_ns, dispatch_gap_ns):
-    """Where nobody was passed over."""
+    """A schedule in which no job was passed over."""
     return first_of_all(bids, [0] * len(bids), at_ns, dispatch_gap_ns)
 
 

@@ -32,7 +32,7 @@ def bid(took, *deadlines, utility=10, priority_class="normal", **fields):
 
 
 def delivered(order, at_ns):
-    """What bids deliver when they run one after the other."""
+    """The delivered worth of bids that run one after the other."""
     total = 0.0
     for item in order:
         total += item.utility.value(at_ns)

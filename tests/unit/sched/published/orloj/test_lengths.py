@@ -57,7 +57,7 @@ def test_however_many_classes_the_law_is_kept_at_a_bounded_number_of_points():
 
 
 def test_static_models_follow_their_profile_not_the_law():
-    """Where a batch of 4 costs twice a single one, c(4) says so."""
+    """If a batch of 4 costs twice a single one, c(4) says so."""
     static = BatchTime(
         "m",
         "l",

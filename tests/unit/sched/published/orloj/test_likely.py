@@ -1,4 +1,4 @@
-"""What batches whose time is a distribution are expected to deliver."""
+"""The expected worth of batches whose time is a distribution."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ def frame(**fields):
 
 
 def utility(jobs, *now):
-    """What a batch of 20 to 40 ms is expected to deliver."""
+    """The expected worth of a batch of 20 to 40 ms."""
     return LikelyUtility(jobs, Distribution([20.0 * MS, 40.0 * MS], [0.5, 1.0]), 0, *now)
 
 
 def test_a_frame_counts_if_it_begins_before_the_next_one_comes():
     worth = utility([frame()], 0)
-    assert worth.value(60 * MS) == 10 * MS  # whatever it takes
+    assert worth.value(60 * MS) == 10 * MS  # in any time
     assert worth.value(60 * MS + 1) == 0
 
 

@@ -1,4 +1,4 @@
-"""The online profiler: which jobs are sampled, when they are run again alone, and that nobody waits for it."""
+"""The online profiler: which jobs are sampled, when they are run again alone, and that no request waits for it."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ def test_a_job_that_fails_and_a_probe_that_fails_teach_nothing():
     world.over()
 
 
-# --- nobody waits for a probe -----------------------------------------------------------------------------------------
+# --- no request waits for a probe -------------------------------------------------------------------------------------
 
 
 def test_no_probe_starts_while_a_job_waits_that_the_lane_could_run():
@@ -253,7 +253,7 @@ def test_where_a_probe_has_become_too_long_what_is_kept_is_let_go():
     world = world_of(apps={"a": {"model": "m", "slo": "40ms"}})
     world.arrive("a", count=2)
     assert world.finish(at=12)[-1] == probe(1)
-    assert world.finish(at=47) == []  # 35 ms: after that, nobody who arrives could be in time
+    assert world.finish(at=47) == []  # 35 ms: after that, no new request could be in time
     assert retained(world) == [2]
     assert world.arrive("a", at=60) == [ReleaseInputs(jid(2)), ran("m", 3)]
     assert retained(world) == []

@@ -71,7 +71,7 @@ def check_the_best(entries, count, at, draw):
     for seq, (which, deadline) in enumerate(entries):
         queues[which].add(deadline, job(seq, APP))
     rows = [
-        (queue, score, queue.position(at + first + 1))  # those that may be in time at all
+        (queue, score, queue.position(at + first + 1))  # the jobs that may be in time at all
         for queue, score, first in zip(queues, scores, first_edges)
     ]
     known = [(score.p(key - at), key) for queue, score, start in rows for key, _, _ in queue.rows[start:]]

@@ -284,7 +284,7 @@ def test_which_module_goes_next_on_a_lane_of_several(across, models):
 def test_on_a_lane_of_several_the_batch_forms_when_the_lane_asks():
     world = single("round_robin")
     burst(world, 300)
-    burst(world, 30, at=1)  # would be 10 + 12 + 12; nobody is judged while the lane runs
+    burst(world, 30, at=1)  # would be 10 + 12 + 12; no request is judged while the lane runs
     assert world.outcome(2) == ""
     world.finish("l", at=10)
     assert world.work("l").model == "b"

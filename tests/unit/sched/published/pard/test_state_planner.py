@@ -43,7 +43,7 @@ def test_observed_waits_are_drawn_again():
 
 def test_joint_sums_are_of_those_that_passed_the_whole_path():
     waits = Waits("joint", 0.5, 100, 2, seed=1)
-    assert waits.quantile_ns("ab", [9, 9]) == 0  # nobody passed it yet
+    assert waits.quantile_ns("ab", [9, 9]) == 0  # no request passed it yet
     for number in range(9):
         waits.observe(number, "a", number)
         if number < 5:

@@ -1,4 +1,4 @@
-"""What rtlm decides: who shares a batch, who is admitted between two steps, who goes to a slower lane."""
+"""Decisions of rtlm: who shares a batch, who is admitted between two steps, who goes to a slower lane."""
 
 from __future__ import annotations
 

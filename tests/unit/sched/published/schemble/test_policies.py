@@ -1,4 +1,4 @@
-"""What the policies of ensembles decide: which models a request gets, when it is answered, and what is charged."""
+"""Decisions of the policies of ensembles: which models a request gets, when it is answered, and what is charged."""
 
 from __future__ import annotations
 
