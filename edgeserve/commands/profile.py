@@ -361,7 +361,7 @@ def _as_on(lane: LaneConfig) -> Iterator[Pinned]:
     """The calling thread is one such as the lane's within, and what it was before afterwards: the next lane's settings
     may be others."""
     before = allowed_cores()
-    with flushing(lane.flush_denormals):
+    with flushing(True):
         try:
             yield pin_thread(lane.cores)
         finally:

@@ -82,12 +82,8 @@ def identity(model: ModelConfig, directory: str, versions: Mapping[str, str]) ->
 def lane_settings(config: Config, lane: str) -> Dict[str, Any]:
     """The settings of a lane that times depend on, as a profile stores them."""
     settings = config.lanes[lane]
-    unusual = {
-        **({} if settings.flush_denormals else {"flush_denormals": False}),
-        **({"sms": settings.sms} if settings.sms else {}),
-    }
     return {
-        **unusual,
+        **({"sms": settings.sms} if settings.sms else {}),
         "device_kind": config.devices[settings.device].kind,
         "threads": settings.threads,
         "cores": list(settings.cores),
@@ -148,8 +144,8 @@ def match_profile(
         doubts += [f"lane {lane}: {text}" for text in doubtful]
         if config.devices[config.lanes[lane].device].kind == "cuda" and not here.clock_mhz and now_mhz.get("gpu"):
             doubts.append(
-                f"lane {lane}: it does not say at which clock of the GPU it was measured: [device.*] clock counts, or "
-                "the highest that was seen since the start"
+                f"lane {lane}: it does not say at which clock of the GPU it was measured: the highest that was "
+                "seen since the start counts"
             )
         if odd or other:
             mismatches += [f"lane {lane}: {text}" for text in (*odd, *other)]

@@ -29,7 +29,7 @@ from edgeserve.errors import (
 )
 from edgeserve.ipc import wire
 from edgeserve.ipc.client_registry import DEAD, ClientRegistry, seed_routing_ids
-from edgeserve.ipc.connections import connections_max
+from edgeserve.ipc.connections import CLIENTS_MAX, connections_max
 from edgeserve.ipc.costs import Account
 from edgeserve.ipc.credentials import AllowedKeys, Authenticator, Credentials, refuse_old_greetings, require_keys
 from edgeserve.ipc.endpoints import (
@@ -146,7 +146,7 @@ class Bus:
         *,
         clock_ns: Callable[[], int],
         message_bytes_max: int,
-        clients_max: int,
+        clients_max: int = CLIENTS_MAX,
         client_silence_ns: int,
         curve_secret_key_file: str = "",
         client_keys: str = "",

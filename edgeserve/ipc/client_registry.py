@@ -120,7 +120,7 @@ class ClientRegistry:
         if len(self.by_id) >= self._count_max and not self._forget_idle() and not self._make_room(peer.owner):
             return peer, Rejected(
                 f"the server remembers {self._count_max} clients and each has requests in flight; "
-                "raise [server] clients_max",
+                "ask again later, or share a client",
                 "too many clients",
             )
         if file is not None:

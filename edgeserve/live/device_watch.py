@@ -59,11 +59,10 @@ class DeviceWatch:
     ) -> None:
         self._post = post
         self.board = board if board is not None else detect_board()
-        setting = config.monitor
         has_gpu = self.board.kind.slug != "cpu"
         self._monitors: Dict[int, Monitor] = {}
         self._devices: Dict[int, List[DeviceConfig]] = {}
-        if setting.enabled == "never" or (setting.enabled == "auto" and not has_gpu):
+        if not (has_gpu or config.has_limits):
             return
         has_cuda = any(device.kind == "cuda" for device in config.devices.values())
         make = sources or (

@@ -84,7 +84,6 @@ class Gateway:
             [server.endpoint or default_endpoint()],
             clock_ns=clock_ns,
             message_bytes_max=server.message_bytes_max,
-            clients_max=server.clients_max,
             client_silence_ns=CLIENT_SILENCE_NS,
             curve_secret_key_file=config.curve_secret_key_path,
             client_keys=config.curve_client_keys_path,

@@ -71,11 +71,10 @@ def opened_taps(place: TapPlace) -> Iterator[Tap]:
 
 
 class HintSource(Protocol):
-    """The predictor of the hints of one app's requests; any thread. ``usual`` are the hints of a usual request,
-    ``learns`` is true where answers teach it."""
+    """The predictor of the hints of one app's requests; any thread. ``usual`` are the hints of a usual
+    request."""
 
     usual: Mapping[str, float]
-    learns: bool
 
     def missing(self, hints: Optional[Mapping[str, float]]) -> bool:
         """True if a request with these hints leaves anything to predict."""
@@ -84,9 +83,6 @@ class HintSource(Protocol):
         self, hints: Optional[Mapping[str, float]], inputs: Mapping[str, Any], clock_ns: Callable[[], int]
     ) -> Optional[Dict[str, float]]:
         """A request's hints with the predicted ones, ``None`` without any. Never raises."""
-
-    def on_answer(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> None:
-        """A request was answered."""
 
     def went_without(self, why: str) -> None:
         """A request did not wait for its prediction any longer."""

@@ -130,8 +130,6 @@ class RuntimeCore:
         raise_or_tell(problems, log.warning)
         if self._serve:
             learn_to_answer()
-        if config.server.trace_steps:
-            self._steps()
         for tap in opened_taps(TapPlace(config, self._serve, self._tracer_provider, self._parent_of)):
             self._taps.append(tap)  # each at once: where the next cannot be opened, those before are closed
         lanes = make_lanes(config, self.mailbox, clock_ns)
@@ -161,9 +159,9 @@ class RuntimeCore:
         return self.world.values.requests[request_id].traceparent
 
     def _steps(self) -> Any:
-        """The last steps of the scheduler, which are kept from the first question on, or always."""
+        """The last steps of the scheduler, which are kept from the first question on."""
         if self._last_steps is None:
-            self._last_steps = plug_in("last steps")(self._on_step, self.config.server.trace_steps)
+            self._last_steps = plug_in("last steps")(self._on_step)
         return self._last_steps
 
     def _serve_with(self, served: Served) -> None:

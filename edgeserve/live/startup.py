@@ -128,13 +128,13 @@ def make_lane(config: Config, name: str, mailbox: Mailbox, clock_ns: Callable[[]
         _pinning(config, name),
         lane_info(config, name),
         settings.hang_ns,
-        turns_on(device.index) if device.kind == "cuda" and device.in_turn else None,
+        turns_on(device.index) if device.kind == "cuda" else None,
     )
 
 
 def _pinning(config: Config, lane: str) -> Callable[[], None]:
     settings = config.lanes[lane]
-    cores, nice, flush = settings.cores, settings.nice, settings.flush_denormals
+    cores, nice = settings.cores, settings.nice
     was_told = not set(cores) <= set(allowed_cores())  # by the checks before loading
 
     def prepare() -> None:
@@ -144,7 +144,7 @@ def _pinning(config: Config, lane: str) -> Callable[[], None]:
         why_not = yield_to_others(nice)
         if why_not:
             log.warning("lane %s does not yield to others: %s", lane, why_not)
-        why_not = flush_to_zero() if flush else ""
+        why_not = flush_to_zero()
         if why_not:
             log.info("lane %s: %s", lane, why_not)
 
@@ -363,12 +363,9 @@ class Starter:
     def _tell_turns(self, model: ModelConfig, device: str) -> None:
         log.info(
             "model %s runs in a process of its own: on device %s that is another context of CUDA, which its memory "
-            "counts, and its steps and the batches of other processes %s",
+            "counts, and its steps and the batches of other processes run in turn",
             model.name,
             device,
-            "run in turn"
-            if self._config.devices[device].in_turn
-            else f"share the GPU as CUDA cuts the time ([device.{device}] in_turn = false)",
         )
 
     def _free_before(self, device: str, engine: Engine, lanes: Sequence[str]) -> int | None:

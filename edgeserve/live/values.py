@@ -12,7 +12,6 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from edgeserve.config.schema import AppConfig
 from edgeserve.engines.base import PREPARED, Result, Values, Written, release_state, written_of
 from edgeserve.errors import EngineError, StateLost, WrongInput, did_you_mean
 from edgeserve.live.hints import ResultHints, show
@@ -31,7 +30,7 @@ _TEXT: Set[type] = {str}
 
 NO_STREAM = (
     "model {model!r} returned a state for the next request of the stream, and this request names none: name a stream, "
-    "or set [app.{app}] standalone = true where requests stand alone"
+    "or set [app.{app}] stream = 'optional' where requests stand alone"
 )
 
 
@@ -142,7 +141,7 @@ class RequestValues:
             if request.refusal:
                 return JobResult(job, "failed", reason=request.refusal)
         if result.state is not None:
-            if result.done and request.stream is None and _needs_stream(request.plan.config):
+            if result.done and request.stream is None and request.plan.config.needs_streams:
                 return JobResult(job, "failed", reason=NO_STREAM.format(model=node.model, app=request.app))
             self._keep_state(request, job, result)
             if request.ended and not result.done:
@@ -321,10 +320,6 @@ class RequestValues:
             if value is not _ABSENT:
                 chosen[source.argument] = value
         return chosen
-
-
-def _needs_stream(app: AppConfig) -> bool:
-    return app.keeps_streams and not app.standalone
 
 
 def wrong_form(action: RunBatch, value: Any) -> str:

@@ -80,7 +80,7 @@ class LaneTruth:
 
 
 WORKLOAD_KINDS = ("poisson", "gamma", "onoff", "periodic", "closed", "trace")
-EDGE_SECTIONS = ("server", "device", "lane", "model", "policy", "app", "monitor")
+EDGE_SECTIONS = ("server", "device", "lane", "model", "policy", "app")
 
 
 @dataclass(frozen=True)
