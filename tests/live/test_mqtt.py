@@ -20,9 +20,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from mqtt_broker import broker, free_port
-from serving import served
+from serving import served, status_of
 
-from edgeserve import cli
 from edgeserve.client import AsyncClient
 
 aiomqtt = pytest.importorskip("aiomqtt", reason="the front needs aiomqtt: pip install '.[mqtt]'")
@@ -64,7 +63,7 @@ def runtime():
     with tempfile.TemporaryDirectory(prefix="es") as folder:
         (Path(folder) / "mqtt_functions.py").write_text(FUNCTIONS)
         tables = {
-            "monitor": {"enabled": "always"},
+            "device": {"cpu": {"headroom": "1MB"}},
             "model": {
                 name: {
                     "engine": "python",
@@ -284,7 +283,7 @@ def test_the_steps_of_the_page_switch_the_light(port, tmp_path):
         asyncio.run(run())
 
 
-def test_a_camera_becomes_sensors_and_events(runtime, port):
+def test_a_camera_becomes_sensors_and_events(runtime, port, tmp_path):
     async def story(home, front):
         sensor = json.loads(await home.until("homeassistant/binary_sensor/edgeserve_cellar/door_person/config"))
         assert sensor["device_class"] == "occupancy"
@@ -306,8 +305,9 @@ def test_a_camera_becomes_sensors_and_events(runtime, port):
         assert json.loads(await home.until(topic))["count"] == 0
 
     cameras = {"door": "cameras/door"}
-    labels = ("bicycle", "car", "person")
-    live(runtime, port, story, cameras=cameras, detect="detect", labels=labels, watch=("person",))
+    labels = tmp_path / "labels.txt"
+    labels.write_text("bicycle\ncar\nperson\n")
+    live(runtime, port, story, cameras=cameras, detect="detect", labels_file=str(labels), watch=("person",))
 
 
 def test_a_reload_is_asked_for_only_where_it_is_allowed(runtime, port):
@@ -486,9 +486,7 @@ def test_a_front_that_dies_is_offline(runtime, port):
             "--name",
             "attic",
         ]
-        process = await asyncio.create_subprocess_exec(
-            *command, "--broker", f"mqtt://127.0.0.1:{port}", stderr=asyncio.subprocess.PIPE
-        )
+        process = await asyncio.create_subprocess_exec(*command, "--port", str(port), stderr=asyncio.subprocess.PIPE)
         try:
             assert b"ready on 127.0.0.1" in await asyncio.wait_for(process.stderr.readline(), 60)
             async with home_of(port) as home:
@@ -513,7 +511,7 @@ def test_the_command_ends_on_a_signal(runtime, port):
         "--ask",
         "double",
     ]
-    process = subprocess.Popen([*command, "--broker", f"127.0.0.1:{port}"], stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen([*command, "--port", str(port)], stderr=subprocess.PIPE, text=True)
     assert f"as edgeserve/{host_name()}" in process.stderr.readline()
     process.send_signal(signal.SIGTERM)
     assert "nothing asked" in process.communicate(timeout=20)[1] and process.returncode == 0
@@ -523,18 +521,17 @@ def test_the_command_ends_on_a_signal(runtime, port):
     ("arguments", "says"),
     [
         (["--ask", "doubel"], "did you mean 'double'"),
-        (["--broker", "http://x"], "expected such as mqtt://"),
-        (["--broker", "mqtt://me:secret@x"], "--user"),
-        (["--camera", "door"], "expected NAME=TOPIC"),
-        (["--camera", "door=x"], "set --detect"),
-        (["--camera", "door=x", "--detect", "intents"], "brings pictures"),
+        (["--port", "0"], "--port = 0: expected a whole number"),
+        (["--cameras", "door"], "expected NAME=VALUE"),
+        (["--cameras", "door=x"], "set --detect"),
+        (["--cameras", "door=x", "--detect", "intents"], "brings pictures"),
         (["--name", "a b"], "letters, digits"),
         (["--form", "yolov9"], "--form = 'yolov9'"),
-        (["--labels", "no_such_file"], "cannot be read"),
+        (["--labels-file", "no_such_file"], "cannot be read"),
     ],
 )
 def test_what_cannot_work_is_said_at_once(runtime, capsys, arguments, says):
-    assert cli.main(["front", "mqtt", "--endpoint", runtime.endpoints[0], *arguments]) == 2
+    assert status_of(["front", "mqtt", "--endpoint", runtime.endpoints[0], *arguments]) == 2
     assert says in capsys.readouterr().err
 
 
