@@ -28,8 +28,9 @@ from edgeserve.errors import (
     told,
 )
 from edgeserve.ipc import wire
+from edgeserve.ipc.bounds import NO_KEYS, BusBounds, BusKeys
 from edgeserve.ipc.client_registry import DEAD, ClientRegistry, seed_routing_ids
-from edgeserve.ipc.connections import CLIENTS_MAX, connections_max
+from edgeserve.ipc.connections import connections_max
 from edgeserve.ipc.costs import Account
 from edgeserve.ipc.credentials import AllowedKeys, Authenticator, Credentials, refuse_old_greetings, require_keys
 from edgeserve.ipc.endpoints import (
@@ -74,9 +75,6 @@ CLOSE_LINGER_MS = 250
 HANDSHAKE_MS = 5000
 """Milliseconds that a handshake may take, on a slow line too; then the connection ends, and the client's library tries
 again."""
-
-BYTES_MAX = 2**62
-"""The bound on bytes where none was given."""
 
 SLICE_FRAMES = 2048
 """Frames of an oversized message that are dropped at a time, one to two milliseconds: the loop has others to serve."""
@@ -128,41 +126,23 @@ News = Union[Ask, Cancel, Control, ClientLost]
 
 
 class Bus:
-    """The socket and the clients on it. Every method is for the one thread that made it, and none blocks.
-
-    ``message_bytes_max`` bounds a whole message both ways, ``clients_max`` the connections remembered at a time,
-    ``client_silence_ns`` how long a client with requests in flight may say nothing. With ``curve_secret_key_file``
-    every TCP endpoint is encrypted and clients need the server's public key; with ``client_keys`` (a folder) only those
-    whose keys lie there are let in, and ``control_keys`` (names) may control the server. ``ask_type`` is the class of
-    the records of requests: :class:`Ask`, or one that extends it. Bounds in bytes of the messages of requests in
-    flight: ``pending_bytes_max`` of all, ``client_bytes_max`` of one connection;
-    ``unread_bytes_max`` of the answers that one client has not read. ``shared_memory_bytes``: what a client on this
-    host may share for its large tensors, all together ``pending_bytes_max``; 0 for none.
-    """
+    """The socket and the clients on it. Every method is for the one thread that made it, and none blocks. ``ask_type``
+    is the class of the records of requests: :class:`Ask`, or one that extends it."""
 
     def __init__(
         self,
         endpoints: Sequence[str],
+        bounds: BusBounds,
+        keys: BusKeys = NO_KEYS,
         *,
         clock_ns: Callable[[], int],
-        message_bytes_max: int,
-        clients_max: int = CLIENTS_MAX,
-        client_silence_ns: int,
-        curve_secret_key_file: str = "",
-        client_keys: str = "",
-        control_keys: Sequence[str] = (),
         ask_type: Callable[[], Ask] = Ask,
         context: zmq.Context[Any] | None = None,
-        pending_bytes_max: int = BYTES_MAX,
-        client_bytes_max: int = BYTES_MAX,
-        unread_bytes_max: int = BYTES_MAX,
-        shared_memory_bytes: int = 0,
     ) -> None:
-        transports = {split_endpoint(endpoint)[0] for endpoint in endpoints}
         self._clock_ns = clock_ns
         self._ask_type = ask_type
-        self._message_bytes_max = message_bytes_max
-        self._client_silence_ns = client_silence_ns
+        self._message_bytes_max = bounds.message_bytes_max
+        self._client_silence_ns = bounds.client_silence_ns
         self._surplus: Peer | None = None  # whose message's rest is being dropped
         self._surplus_frames = self._surplus_since_ns = 0
         self._received_ns = clock_ns()  # when it read last
@@ -175,28 +155,46 @@ class Bus:
         self._empty_count = 0  # how often nothing more waited then
         self._unexpected_count = 0  # messages at which something was raised that no client should be told
         self._give_back = GiveBack(clock_ns())
-        allowed = AllowedKeys(client_keys, clock_ns) if client_keys else None
-        credentials = Credentials(allowed, control_keys)
         self._own_context = context is None
         self._context: zmq.Context[Any] = zmq.Context() if context is None else context
         self._gate: Gate | None = None
         self._authenticator: Authenticator | None = None
-        if allowed is not None and "tcp" in transports:
-            self._authenticator = Authenticator(self._context, allowed)
+        self._offers: Offers | None = None
         seed_routing_ids()
         self.socket: zmq.Socket[Any] = self._context.socket(zmq.ROUTER)
-        pending_bytes_max = max(pending_bytes_max, message_bytes_max)
+        self._recv = self.socket.recv
+        # The method without the wrapper around it, which is for options that are not used here: 15 % of an answer.
+        self._send_frame = partial(zmq.backend.Socket.send, self.socket)
+        bounds = bounds._replace(pending_bytes_max=max(bounds.pending_bytes_max, bounds.message_bytes_max))
+        transports = {split_endpoint(endpoint)[0] for endpoint in endpoints}
+        self._hold_to(bounds, keys, transports)
+        try:
+            self._set_up()
+            self._gate = self._open_gate(transports, bool(keys.secret_key_file))
+            self.endpoints = [self._bind(endpoint, keys.secret_key_file) for endpoint in endpoints]
+            readable = partial(zmq.zmq_poll, [(self.socket, int(zmq.POLLIN))], 0)
+            self._waiter = Waiter(readable, int(self.socket.getsockopt(zmq.FD)), self._guard.monitor_file)
+            self._offers = offers_for(endpoints, bounds.shared_memory_bytes, bounds.pending_bytes_max, clock_ns)
+        except BaseException:
+            self.close()
+            raise
+
+    def _hold_to(self, bounds: BusBounds, keys: BusKeys, transports: Set[str]) -> None:
+        """Make what knows the clients and ends those that go beyond the bounds."""
+        clock_ns, most, message_bytes_max = self._clock_ns, bounds.pending_bytes_max, bounds.message_bytes_max
+        allowed = AllowedKeys(keys.client_keys, clock_ns) if keys.client_keys else None
+        if allowed is not None and "tcp" in transports:
+            self._authenticator = Authenticator(self._context, allowed)
         self._kept_out = KeptOut(clock_ns)
-        self._in_flight = InFlight(message_bytes_max, client_bytes_max, pending_bytes_max)
-        self._liveness = Liveness(
-            self._received_ns, client_silence_ns, max(unread_bytes_max, 2 * message_bytes_max), pending_bytes_max
-        )
-        self._unfinished = Unfinished(message_bytes_max, pending_bytes_max)
+        self._in_flight = InFlight(message_bytes_max, bounds.client_bytes_max, most)
+        unread_bytes_max = max(bounds.unread_bytes_max, 2 * message_bytes_max)
+        self._liveness = Liveness(self._received_ns, bounds.client_silence_ns, unread_bytes_max, most)
+        self._unfinished = Unfinished(message_bytes_max, most)
         self._registry = ClientRegistry(
-            credentials,
+            Credentials(allowed, keys.control),
             clock_ns=clock_ns,
-            count_max=clients_max,
-            connections_max=connections_max(clients_max),
+            count_max=bounds.clients_max,
+            connections_max=connections_max(bounds.clients_max),
             has_inproc="inproc" in transports,
             is_out=self._kept_out.has,
             on_part=self._on_part,
@@ -204,20 +202,6 @@ class Bus:
         self._guard = Guard(
             self.socket, self._context, self._registry, self._kept_out, self._unfinished, clock_ns, "tcp" in transports
         )
-        self._offers: Offers | None = None
-        self._recv = self.socket.recv
-        # The method without the wrapper around it, which is for options that are not used here: 15 % of an answer.
-        self._send_frame = partial(zmq.backend.Socket.send, self.socket)
-        try:
-            self._set_up()
-            self._gate = self._open_gate(transports, bool(curve_secret_key_file))
-            self.endpoints = [self._bind(endpoint, curve_secret_key_file) for endpoint in endpoints]
-            readable = partial(zmq.zmq_poll, [(self.socket, int(zmq.POLLIN))], 0)
-            self._waiter = Waiter(readable, int(self.socket.getsockopt(zmq.FD)), self._guard.monitor_file)
-            self._offers = offers_for(endpoints, shared_memory_bytes, pending_bytes_max, clock_ns)
-        except BaseException:
-            self.close()
-            raise
 
     def _set_up(self) -> None:
         socket = self.socket

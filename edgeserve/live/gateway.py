@@ -11,6 +11,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Protocol, Tuple
 
 from edgeserve.config.schema import Config
 from edgeserve.errors import DeadlineExpired, NotAllowed, Rejected, RequestError
+from edgeserve.ipc.bounds import BusBounds, BusKeys
 from edgeserve.ipc.bus import Bus, Cancel, ClientLost, Control, News, default_endpoint
 from edgeserve.ipc.wire import pack_info
 from edgeserve.live.errors import CLIENT_GONE, EarlyRefusals
@@ -82,17 +83,17 @@ class Gateway:
         self._early = early
         self.bus = Bus(
             [server.endpoint or default_endpoint()],
+            BusBounds(
+                server.message_bytes_max,
+                CLIENT_SILENCE_NS,
+                pending_bytes_max=server.memory_bytes,
+                client_bytes_max=server.client_bytes_max,
+                unread_bytes_max=server.unread_bytes_max,
+                shared_memory_bytes=server.message_bytes_max,
+            ),
+            BusKeys(config.curve_secret_key_path, config.curve_client_keys_path, server.control_keys),
             clock_ns=clock_ns,
-            message_bytes_max=server.message_bytes_max,
-            client_silence_ns=CLIENT_SILENCE_NS,
-            curve_secret_key_file=config.curve_secret_key_path,
-            client_keys=config.curve_client_keys_path,
-            control_keys=server.control_keys,
             ask_type=LiveRequest,
-            pending_bytes_max=server.memory_bytes,
-            client_bytes_max=server.client_bytes_max,
-            unread_bytes_max=server.unread_bytes_max,
-            shared_memory_bytes=server.message_bytes_max,
         )
         self.bus.refused = lambda error, owner: early.add("", error, owner)
         self._critical_for = frozenset(server.critical_for)

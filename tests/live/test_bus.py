@@ -446,14 +446,14 @@ def test_tcp_ignores_send_stamps():
 @pytest.mark.skipif(not CURVE, reason="this libzmq was built without CURVE")
 def test_tcp_beyond_loopback_with_keys(tmp_path):
     public, secret = zmq.auth.create_certificates(str(tmp_path), "server")
-    with BusServer("tcp://0.0.0.0:*", curve_secret_key_file=secret) as server:
+    with BusServer("tcp://0.0.0.0:*", secret_key_file=secret) as server:
         endpoint = server.endpoint.replace("0.0.0.0", "127.0.0.1")
         with Client(endpoint, server_key=public) as client:
             assert client.infer("echo", X).outcome == "completed"
         with Client(endpoint, connect_ms=500) as stranger, pytest.raises(ServerGone):
             stranger.infer("echo", X)
     with pytest.raises(ConfigError, match="edgeserve init --keys server"), BusServer(
-        "tcp://0.0.0.0:*", curve_secret_key_file=f"{tmp_path}/none"
+        "tcp://0.0.0.0:*", secret_key_file=f"{tmp_path}/none"
     ):
         pass
 
