@@ -70,12 +70,16 @@ def front_class(kind: str, directory: str = ".") -> Type[Front]:
     return found
 
 
+def own_settings() -> Dict[str, Type[Any]]:
+    """Kind -> settings of this package's fronts."""
+    places = {kind: place.partition(":") for kind, place in SETTINGS.items()}
+    return {kind: getattr(importlib.import_module(module), name) for kind, (module, _, name) in places.items()}
+
+
 def settings_class(kind: str) -> Optional[Type[Any]]:
     """The class of the settings of a front that this package or another one has; None for any other name."""
     if kind in SETTINGS:
-        module, _, name = SETTINGS[kind].partition(":")
-        found: Type[Any] = getattr(importlib.import_module(module), name)
-        return found
+        return own_settings()[kind]
     return front_class(kind).Settings if kind in installed() else None
 
 

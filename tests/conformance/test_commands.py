@@ -120,7 +120,7 @@ class TestTopOfADevice(VerbConformance):
 
 class TestRecord(VerbConformance):
     verb = "record"
-    words, missing = ("--seconds", "0", *SERVER), ("--from", "absent.jsonl")
+    words, missing = ("--seconds", "0.1", *SERVER), ("--from", "absent.jsonl")
 
 
 class TestReload(VerbConformance):

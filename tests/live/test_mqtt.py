@@ -259,7 +259,8 @@ def test_the_steps_of_the_page_switch_the_light(port, tmp_path):
     (tmp_path / "house.py").write_text(functions)
     (tmp_path / "password").write_text("secret")
     command = [sys.executable, "-m", *shlex.split(front)]
-    command[command.index("--broker") + 1] = f"mqtt://127.0.0.1:{port}"
+    command[command.index("--host") + 1] = "127.0.0.1"
+    command += ["--port", str(port)]
     sentence = re.search(r"type\s+`(.*?)`", page).group(1)
     with tempfile.TemporaryDirectory(prefix="es") as folder, contextlib.ExitStack() as stack:
         environment = {**os.environ, "XDG_RUNTIME_DIR": folder, "PYTHONPATH": str(ROOT)}

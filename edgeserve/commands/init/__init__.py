@@ -29,7 +29,7 @@ from edgeserve.config.plain_text import one_line
 from edgeserve.config.text_files import write_file
 from edgeserve.engines.describe import READERS, SAVED, SAVED_HOW, check_file, describe
 from edgeserve.errors import ConfigError, EdgeServeError
-from edgeserve.front.registry import SETTINGS, settings_class
+from edgeserve.front.registry import own_settings
 
 OUT = "edge.toml"
 """The configuration that is written when no file is named."""
@@ -87,7 +87,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Write the configuration; 0 when it serves every file that was named."""
     if args.schema:
-        print(json.dumps(config_schema({kind: settings_class(kind) for kind in SETTINGS}), indent=1))
+        print(json.dumps(config_schema(own_settings()), indent=1))
         return 0
     if args.keys:
         return _keys(args)

@@ -7,7 +7,15 @@ import pytest
 from edgeserve.config.loading import load_config, parse_config
 from edgeserve.errors import ConfigError
 from edgeserve.front.processes import FrontProcesses
-from edgeserve.front.registry import BUILT_IN, SETTINGS, front_class, front_of, server_key_of, settings_class
+from edgeserve.front.registry import (
+    BUILT_IN,
+    SETTINGS,
+    front_class,
+    front_of,
+    own_settings,
+    server_key_of,
+    settings_class,
+)
 
 LINE = """
 from dataclasses import dataclass
@@ -105,8 +113,7 @@ def test_every_front_of_the_package_says_what_its_keys_mean():
     from edgeserve.config.json_schema import config_schema
 
     assert set(SETTINGS) == set(BUILT_IN)
-    known = {kind: settings_class(kind) for kind in SETTINGS}
-    for kind, section in config_schema(known)["properties"]["front"]["properties"].items():
+    for kind, section in config_schema(own_settings())["properties"]["front"]["properties"].items():
         assert all(about["description"] for about in section["properties"].values()), kind
 
 
