@@ -266,7 +266,7 @@ class Client:
         return self.ask("stats")
 
     def health(self) -> Dict[str, Any]:
-        """True if the server is ready."""
+        """Ask whether the server is ready, and why not."""
         return self.ask("health")
 
     def story(self, request_id: int) -> List[str]:

@@ -22,7 +22,7 @@ from edgeserve.python_file import CONFIG_HELP, config_at
 
 
 def add_front_arguments(parser: argparse.ArgumentParser, kind: Optional[Type[Any]]) -> None:
-    """The configuration, the server, and an option for each key of the front's settings, where they are known."""
+    """Add the configuration, the server, and an option for each key of the front's settings, where they are known."""
     parser.add_argument("config", nargs="?", default="", help=f"for its endpoint and its [front.NAME]: {CONFIG_HELP}")
     parser.add_argument("--endpoint", default=None, help="where the server listens (default: this user's own bus)")
     if kind is not None:
@@ -30,7 +30,7 @@ def add_front_arguments(parser: argparse.ArgumentParser, kind: Optional[Type[Any
 
 
 def add_setting_arguments(parser: argparse.ArgumentParser, kind: Type[Any], keys: Collection[str] = ()) -> None:
-    """An option for each of these ``keys`` of settings, or for all: ``tts_rate`` is ``--tts-rate``."""
+    """Add an option for each of these ``keys`` of settings, or for all: ``tts_rate`` is ``--tts-rate``."""
     meanings = meanings_of(kind)
     for key, item in entries_of(kind).items():
         if not keys or key in keys:

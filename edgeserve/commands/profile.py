@@ -448,7 +448,7 @@ def _on_a_thread(call: Callable[[], ModelOutcome], stop: threading.Event) -> Mod
 
 
 def print_outcomes(outcomes: Sequence[ModelOutcome], out: str, device: str) -> None:
-    """A table of what the profiles say now; ``!`` marks a number that should not be trusted, and a legend says why."""
+    """Print what the profiles say now; ``!`` marks a number that should not be trusted, and a legend says why."""
     from rich.table import Table
 
     from edgeserve.commands.console import PlainConsole

@@ -233,8 +233,8 @@ def _linked(nodes: Tuple[NodeConfig, ...]) -> Tuple[NodeConfig, ...]:
 
 
 def check_config(config: Config) -> None:
-    """Names that refer to each other must exist. (Graphs are checked where they are built,
-    ``sched/requests/graph.py``.)"""
+    """Raise :class:`ConfigError` for a name that a section refers to and that does not exist. Graphs are checked where
+    they are built (``sched/requests/graph.py``)."""
     for lane in config.lanes.values():
         _refers(lane.device, config.devices, f"[lane.{lane.name}] device")
         if lane.priority and config.devices[lane.device].kind != "cuda":

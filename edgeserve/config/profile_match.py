@@ -227,7 +227,7 @@ def _minor(version: Any) -> Tuple[str, ...]:
 
 
 def _table(value: Any) -> Dict[str, Any]:
-    """A table of a file that people may have edited; anything else says nothing."""
+    """``value`` where it is a table, else an empty one: people may have edited the file."""
     return dict(value) if isinstance(value, Mapping) else {}
 
 

@@ -267,8 +267,8 @@ class Bus:
         )
 
     def wait(self, file: int, now_ns: int, until_ns: int) -> Tuple[bool, bool]:
-        """Sleep until ``file`` can be read, :meth:`receive` wants to be called, or ``until_ns``; whether the first,
-        whether the second. It overlooks no message that came before."""
+        """Sleep until ``file`` can be read, :meth:`receive` wants to be called, or ``until_ns``. Returns whether
+        ``file`` can be read, and whether :meth:`receive` wants a call. A message that came before ends it at once."""
         liveness, unfinished = self._liveness, self._unfinished
         timeout_ns = min(liveness.check_at_ns, unfinished.look_at_ns, until_ns) - now_ns
         if self._news or liveness.stirred or timeout_ns <= 0:
@@ -347,7 +347,8 @@ class Bus:
         return news
 
     def _check(self, now_ns: int) -> None:
-        """No message waits: what a client sent counts before its silence does."""
+        """End the clients that were silent for too long. Called when no message waits: what a client sent counts
+        first."""
         liveness, registry = self._liveness, self._registry
         self._give_back.look(now_ns, registry.ended_count)
         self._guard.check(now_ns)
@@ -359,14 +360,14 @@ class Bus:
                 self._send(peer, False, (wire.encode_error(key, error),))
 
     def _on_part(self, peer: Peer, reason: str) -> None:
-        """A client is forgotten: news when it had requests in flight."""
+        """Forget a client's requests; those that were in flight are news."""
         peer.memory = None  # what its connection shares lasts as long as that
         asks = self._in_flight.end_all(peer)
         if asks:
             self._news.append(ClientLost(peer.client, asks, reason))
 
     def _receive_one(self, client: bytes, now_ns: int, news: List[News]) -> None:
-        """The rest of a message, of which ``client`` was the first frame, to a record in ``news``."""
+        """Read the rest of a message, whose first frame was ``client``, and append its record to ``news``."""
         recv: Any = self._recv
         frame = recv(_NOBLOCK, False)  # it says whether more follows; asking the socket costs more
         peer, refusal = self._registry.by_id.get(client), None
@@ -488,7 +489,7 @@ class Bus:
             self._guard.penalise(peer, spent_ns, f"a message of it has over {SURPLUS_FRAMES_MAX} frames")
 
     def _drop_message(self, client: bytes) -> None:
-        """The rest of a message of a connection that is over."""
+        """Read and drop the rest of a message of a connection that is over."""
         peer = self._surplus = Peer(client, None)
         peer.owner = self._registry.dead[client][1]
         self._drop_surplus(peer)
@@ -568,7 +569,7 @@ class Bus:
         branches: Sequence[str] = (),
         variant: str = "",
     ) -> None:
-        """The one reply to a request that completed. Large arrays are not copied: they must not change afterwards.
+        """Send the one reply to a request that completed. Large arrays are not copied: they must not change afterwards.
 
         An output that cannot travel is answered with ``failed`` instead; a client that is gone meanwhile gets nothing.
         """
@@ -610,13 +611,13 @@ class Bus:
         return ""
 
     def refuse(self, ask: Union[Ask, Control], error: RequestError) -> None:
-        """The one reply to a request that ended without an answer, or to a question that is not answered."""
+        """Send the one reply to a request that ended without an answer, or to a question that is not answered."""
         if self._in_flight.leave(ask):
             self._send(ask.peer, ask.is_req, (wire.encode_error(ask.key, error),))
 
     def control_reply(self, control: Control, payload: Union[Mapping[str, Any], bytes]) -> None:
-        """The one reply to a :class:`Control`: plain numbers, strings, lists and maps, or what ``wire.pack_info`` made
-        of them. What cannot travel is answered with ``failed``."""
+        """Send the one reply to a :class:`Control`: plain numbers, strings, lists and maps, or what ``wire.pack_info``
+        made of them. What cannot travel is answered with ``failed``."""
         if not self._in_flight.leave(control):
             return
         try:
@@ -694,7 +695,7 @@ class Bus:
 
 
 def _read_ask(ask: Ask, fields: Any, buffers: List[Any], message_bytes_max: int, is_req: bool, peer: Peer) -> None:
-    """The request in a message, with its tensors out of shared memory."""
+    """Read the request in a message into ``ask``, with its tensors out of shared memory."""
     if peer.memory is not None:
         peer.memory.copy(buffers)
     wire.decode_infer(ask, fields, buffers, message_bytes_max)

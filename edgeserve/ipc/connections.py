@@ -147,7 +147,7 @@ class Connections:
             )
 
     def closed(self, file: int) -> None:
-        """A connection is no more."""
+        """Forget a connection that has closed."""
         self.stuck.pop(file, None)
         connection = self.by_file.pop(file, None)
         if connection is not None:

@@ -228,7 +228,7 @@ class Courier:
         return bool(replies)
 
     def _look_for_memory(self, link: Link) -> None:
-        """A caller waits for shared memory."""
+        """Ask for shared memory, for which a caller waits; wake the caller where it is there, or will not come."""
         link.wish_for_memory()
         if link.memory is not None or not link.waits_for_memory:
             self._wants_memory = False

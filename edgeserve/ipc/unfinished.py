@@ -99,7 +99,7 @@ class Unfinished:
         self.watches = False
 
     def put_off(self, now_ns: int) -> None:
-        """Nothing arrives, and nothing must be watched: a look would find nothing."""
+        """Put the next look off: nothing arrives and nothing is watched, so it would find nothing."""
         self.look_at_ns = now_ns + LOOK_NS
 
     def look(self, now_ns: int, held_bytes: int, samples: Sequence[ConnectionLook]) -> List[int]:

@@ -94,7 +94,7 @@ class DeviceWatch:
             monitor.start()
 
     def stop(self) -> None:
-        """No more news, and every source is closed."""
+        """End the news, and close every source."""
         for monitor in self._monitors.values():
             monitor.stop()
 

@@ -163,7 +163,7 @@ class Gateway:
         return f"{owner}{OWNER_MARK}{request.stream}"
 
     def _refuse(self, request: LiveRequest, error: RequestError) -> None:
-        """A request that was found bad when it was checked."""
+        """Answer a request that was found bad when it was checked."""
         request.ended, request.predictors = True, None  # its client may be gone in the next breath
         error.id = request.id
         self.bus.note_cost(request.peer, clock_ns(), error)

@@ -43,13 +43,14 @@ class Tap(Protocol):
     """Hears of the scheduler, on the loop's thread. ``testing/tap_conformance.py`` has the contract."""
 
     def begin(self, start: Mapping[str, Any]) -> None:
-        """The models are loaded: ``start`` is what the scheduler was built from. Called once, before the first step."""
+        """Begin: ``start`` is what the scheduler was built from. Called once, when models are loaded, before the first
+        step."""
 
     def tap(self, now_ns: int, events: Sequence[Event], actions: Sequence[Action]) -> None:
         """Hear of a step, which does not change any more. It must not wait."""
 
     def change(self, config: Config) -> None:
-        """Another configuration is served from the next step on."""
+        """Take another configuration, which is served from the next step on."""
 
     def close(self) -> None:
         """Write or send what is left."""
@@ -85,7 +86,7 @@ class HintSource(Protocol):
         """A request's hints with the predicted ones, ``None`` without any. Never raises."""
 
     def went_without(self, why: str) -> None:
-        """A request did not wait for its prediction any longer."""
+        """Count a request that did not wait for its prediction any longer."""
 
     def failed(self) -> Dict[str, int]:
         """The number of requests that lack a hint because its predictor failed, by hint."""

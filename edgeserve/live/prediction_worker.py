@@ -152,7 +152,7 @@ class PredictionWorker:
         return released
 
     def _run(self) -> None:
-        """The thread: one prediction after the other."""
+        """Make one prediction after the other, on the worker's thread."""
         while True:
             prediction = self._inbox.get()
             if prediction is None:

@@ -183,7 +183,7 @@ class RuntimeCore:
         return held is not None
 
     def _change(self) -> None:
-        """No request is open and no lane works: another scheduler and world take over."""
+        """Let another scheduler and world take over, now that no request is open and no lane works."""
         prepared, told, old = self._prepared, self._told, self.world
         assert prepared is not None and told is not None and self._served is not None, "hold() was called"
         held, old.lifecycle.held, self._prepared = old.lifecycle.held or [], None, None
@@ -247,7 +247,7 @@ class RuntimeCore:
             raise
 
     def discard(self, started: Started) -> None:
-        """The engines that were loaded for a configuration that does not take over are not needed. For any thread."""
+        """Unload the engines that were loaded for a configuration that does not take over. For any thread."""
         self._unload(started.engines)
 
     def measured(self) -> Dict[Tuple[str, str], Dict[int, List[int]]]:

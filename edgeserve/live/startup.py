@@ -334,7 +334,8 @@ class Starter:
         self._call(copy_lane_name(device), item.model, "unloaded", lambda _: item.engine.unload())
 
     def _needed_bytes(self, model: ModelConfig, device: str, footprint: Footprint) -> int:
-        """The memory that a model takes beside those that are there: what its lanes' models share grows at most."""
+        """The memory that a model takes beside those that are there. Of what the models of a lane share, only growth
+        counts."""
         others = {name: self._started.footprints[name, device] for name in self._started.resident[device]}
         grown = shared_bytes(self._config, device, {**others, model.name: footprint})
         own = model.memory_bytes or footprint.weights_bytes + footprint.work_bytes
@@ -422,8 +423,8 @@ class Starter:
         return sizes
 
     def _give_times_to_new_sizes(self) -> None:
-        """A model that is configured for no batch of one may run in such on every lane, where one device has shown that
-        it must."""
+        """Enter the sizes that a model runs in on one device for all of its lanes: a model configured without a batch
+        of one may have to run in such."""
         for name, sizes in self._started.sizes.items():
             model = self._config.models[name]
             for lane in model_lanes(self._config, model):

@@ -76,7 +76,7 @@ class AppCounts:
         self._completed += 1
 
     def rated(self, quality: float, branches: int, variant: str) -> None:
-        """A completed answer of which it is known what it is worth."""
+        """Count a completed answer whose quality is known."""
         self._rated[0] += 1
         self._rated[1] += quality
         self._rated[2] += branches

@@ -204,7 +204,7 @@ def _source(config: AppConfig, app: App, node: Node, argument: str, reference: s
 
 
 def _check_scopes(owner: Node, node: Node, where: str) -> None:
-    """The fan-outs around a value and around its reader must lie along one line, or no part could be matched."""
+    """Raise for a value and a reader whose fan-outs do not lie along one line: their parts could not be matched."""
     around_value, around_reader = _openers(owner.scope_after()), _openers(node.scope)
     depth = min(len(around_value), len(around_reader))
     if around_value[:depth] != around_reader[:depth]:

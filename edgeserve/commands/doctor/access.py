@@ -80,7 +80,8 @@ def check_locked_memory(board: Machine) -> List[Finding]:
 
 
 def check_open_files() -> List[Finding]:
-    """True if the limit of open files (the hard one: the server raises the soft one) lets all clients in."""
+    """Find whether the limit of open files lets all clients in: the hard limit, since the server raises the soft
+    one."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     if hard == resource.RLIM_INFINITY:
         return good("open files", "no limit")
@@ -96,7 +97,7 @@ def check_open_files() -> List[Finding]:
 
 
 def check_cache(directory: str, root: str = "/") -> List[Finding]:
-    """Can plans and measurements be kept there, is there room, and do they outlive a reboot."""
+    """Find whether plans and measurements can be kept in the cache, have room there, and outlive a reboot."""
     place = directory
     while place and not os.path.isdir(place):
         place = os.path.dirname(place)

@@ -202,7 +202,7 @@ def _check_shapes_used(shapes: Dict[str, Tuple[int, ...]], found: Sequence[Found
 
 
 def _check_text(text: str, path: str) -> None:
-    """The text must be a configuration: else the mistake is ours, and better found now than when serving."""
+    """Raise for a text that is no configuration: a mistake of this command, better found now than when serving."""
     try:
         parse_config(parse_toml(text), os.path.dirname(os.path.abspath(path)), path)
     except EdgeServeError as error:
