@@ -9,21 +9,26 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import functools
 import json
+import logging
 import os
+import sys
 import tempfile
 from typing import Any, Dict, Mapping
 
 from edgeserve.client import AsyncClient
 from edgeserve.commands.connection import add_connection_arguments
-from edgeserve.commands.fronts import add_setting_arguments, run_asking, settings_with
+from edgeserve.commands.fronts import add_setting_arguments, settings_with
 from edgeserve.commands.image_front import DETECTOR, table_of, text_of
 from edgeserve.commands.report_tables import print_reports
 from edgeserve.commands.simulate import print_json, wide_console
+from edgeserve.config.plain_text import log_to
 from edgeserve.config.schema import Config
 from edgeserve.errors import ConfigError
+from edgeserve.front.runner import LOG_FORMAT, run_connected
 from edgeserve.fronts.bag import BagReader, BagRun, BagWriter, arrivals_ms
-from edgeserve.fronts.camera_front import CameraSettings, detector_of
+from edgeserve.fronts.camera_front import CameraFront, CameraSettings, detector_of
 from edgeserve.live.preflight import import_policies
 from edgeserve.live.stats import percentiles_ms
 from edgeserve.python_file import CONFIG_HELP, config_at, sections_of
@@ -63,7 +68,11 @@ def main(args: argparse.Namespace) -> int:
     with BagReader(args.bag, args.topic) as reader:
         if args.simulate:
             return _simulate(args, settings.app, reader)
-        table = run_asking(args, "bag", lambda client, stopped: _play(args, settings, reader, client, stopped))
+        log_to(sys.stderr, logging.INFO, LOG_FORMAT)
+        endpoint = args.endpoint or (config_at(args.config).server.endpoint if args.config else "")
+        keys = {"server_key": args.server_key, "client_key": args.client_key}
+        serve = functools.partial(_play, args, settings, reader)
+        table = run_connected(serve, endpoint, name="bag", timeout_ms=CameraFront.timeout_ms, **keys)
     if args.json:
         print_json(table)
         return 0

@@ -4,20 +4,18 @@ which server they ask, and their life until a signal."""
 from __future__ import annotations
 
 import argparse
-import asyncio
 import logging
 import sys
 from dataclasses import MISSING, replace
-from typing import Any, Awaitable, Callable, Collection, Dict, Mapping, Optional, Tuple, Type, TypeVar
+from typing import Any, Collection, Dict, Mapping, Optional, Tuple, Type
 
-from edgeserve.client import AsyncClient
 from edgeserve.config.json_schema import meanings_of
 from edgeserve.config.plain_text import log_to
 from edgeserve.config.readers import schema_of
 from edgeserve.config.toml_text import written
 from edgeserve.front import Front
 from edgeserve.front.registry import entries_of, front_of, server_key_of, with_options
-from edgeserve.front.runner import LOG_FORMAT, run_connected, run_front
+from edgeserve.front.runner import LOG_FORMAT, run_front
 from edgeserve.python_file import CONFIG_HELP, config_at
 
 
@@ -119,20 +117,3 @@ def configured(
     made, settings = front_of(kind, {**(usual or {}), **table}, directory)
     settings = replace(settings, server_key=settings.server_key or key)
     return made, settings_with(args, settings, table), endpoint
-
-
-Result = TypeVar("Result")
-
-
-def run_asking(
-    args: argparse.Namespace,
-    name: str,
-    serve: Callable[[AsyncClient, asyncio.Event], Awaitable[Result]],
-    timeout_ms: float = 30_000.0,
-) -> Result:
-    """The result of ``serve``, which ends soon after a signal has set its event. It asks as the bus's client ``name``
-    that waits ``timeout_ms`` for an answer at most."""
-    log_to(sys.stderr, logging.INFO, LOG_FORMAT)
-    endpoint = args.endpoint or (config_at(args.config).server.endpoint if args.config else "")
-    keys = {"server_key": args.server_key, "client_key": args.client_key}
-    return run_connected(serve, endpoint, name=name, timeout_ms=timeout_ms, **keys)

@@ -57,7 +57,7 @@ DRIFT_MAX = 0.05
 """Above this the device was getting slower while it was measured: throttling, or other work on the machine."""
 
 MACHINE_S_MAX = 2.0
-"""The share of ``--seconds`` for each part of the machine's own costs."""
+"""The longest that each part of the machine's own costs is measured, in seconds; ``--seconds`` may say less."""
 
 MACHINE_PARTS = 9
 """All of them take about so many times as long."""

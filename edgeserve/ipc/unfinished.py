@@ -21,7 +21,8 @@ SOON_NS = 20 * NS_PER_MS
 """Time to the next look while bytes arrive: a message that is only large is finished by then, or soon."""
 
 SLACK_BYTES = 64 * 1024**2
-"""The bytes allowed to one message beyond twice the largest allowed: other growth of the process meanwhile."""
+"""Bytes by which the process may grow meanwhile for other reasons: one message may take so much more than twice the
+largest allowed one."""
 
 SUSPECT_BYTES = 16 * 1024**2
 """The bytes of one message from which every look is soon."""
