@@ -29,11 +29,15 @@ def add_front_arguments(parser: argparse.ArgumentParser, kind: Optional[Type[Any
 
 def add_setting_arguments(parser: argparse.ArgumentParser, kind: Type[Any], keys: Collection[str] = ()) -> None:
     """Add an option for each of these ``keys`` of settings, or for all: ``tts_rate`` is ``--tts-rate``."""
-    meanings = meanings_of(kind)
+    try:
+        meanings = meanings_of(kind)
+    except (OSError, ValueError):  # another package's, whose source is not there or says less
+        meanings = {}
     for key, item in entries_of(kind).items():
         if not keys or key in keys:
             form = _form("FILE" if item.name in kind.FILES else key.upper(), schema_of(item.metadata["read"]))
-            text = meanings[item.name] + "; again for more" * (form.get("action") == "append")
+            text = meanings.get(item.name, f"the key {key} of [front.NAME]")
+            text += "; again for more" if form.get("action") == "append" else ""
             if item.default is not MISSING and item.default:
                 usual = written(item.name, item.default, item.metadata["read"])
                 text += f" (default: {', '.join(usual) if isinstance(usual, tuple) else usual})"

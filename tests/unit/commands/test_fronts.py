@@ -58,6 +58,15 @@ class LineFront(Front):
     Settings = LineSettings
 
 
+@dataclass(frozen=True)
+class BareSettings(FrontSettings):
+    place: int = entry(integer(1, 8), 1)
+
+
+class BareFront(Front):
+    Settings = BareSettings
+
+
 @pytest.fixture
 def settings_of(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -180,3 +189,11 @@ def test_a_front_that_another_package_installs_has_its_keys_as_options(monkeypat
     settings = fronts.settings_with(args, LineSettings())
     assert (settings.place, settings.words, settings.ports, settings.twice) == (8, ("a", "b"), {"x": "1"}, True)
     assert settings.where("place") == "--place"
+
+
+def test_a_key_without_a_comment_is_an_option_all_the_same(monkeypatch, capsys):
+    monkeypatch.setattr(registry, "installed", lambda: {"bare": "bare_package:BareFront"})
+    monkeypatch.setitem(sys.modules, "bare_package", types.SimpleNamespace(BareFront=BareFront))
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["front", "bare", "--help"])
+    assert ended.value.code == 0 and "the key place of [front.NAME]" in capsys.readouterr().out
