@@ -103,15 +103,14 @@ class Cancel(NamedTuple):
 
 class Control(NamedTuple):
     """A question about the server (``kind`` of ``wire.CONTROL_KINDS``), to be answered by ``Bus.control_reply``.
-    ``number``: the request that a ``story`` is asked of, the step behind which a ``trace`` begins, else 0.
-    ``name``: of the model that a ``reload`` is about, else empty."""
+    ``word``: the number of the request that a ``story`` is asked of, the step behind which a ``trace`` begins, the name
+    of the model that a ``reload`` is about (``""``: the configuration), else None."""
 
     peer: Peer
     key: Key
     is_req: bool
     kind: str
-    number: int = 0
-    name: str = ""
+    word: Any = None
 
 
 class ClientLost(NamedTuple):
@@ -506,10 +505,7 @@ class Bus:
         refusal: RequestError | None,
     ) -> None:
         """Everything but requests to infer: ``beat`` and ``bye`` end here, the others become news."""
-        number = wire.take_request_id(fields) if kind == "story" else wire.take_after(fields) if kind == "trace" else 0
-        name = wire.take_model(fields) if kind == "reload" else ""
-        token = wire.take_token(fields) if kind == "memory" else b""
-        keeps = wire.take_keeps(fields) if kind == "cancel" else False
+        word = wire.take_word(kind, fields)
         wire.refuse_rest(fields, ("kind", "id"), f"a {kind} header")
         if self._surplus is not None:
             raise _too_many_frames()
@@ -536,11 +532,11 @@ class Bus:
         elif kind == "cancel":
             ask = peer.open.get(key)
             if isinstance(ask, Ask):
-                news.append(Cancel(ask, keeps))
+                news.append(Cancel(ask, word))
         elif kind == "memory":
-            self._send(peer, is_req, (wire.encode_info(key, wire.pack_info({"bytes": self._claim(peer, token)})),))
+            self._send(peer, is_req, (wire.encode_info(key, wire.pack_info({"bytes": self._claim(peer, word)})),))
         else:
-            control = Control(peer, key, is_req, kind, number, name)
+            control = Control(peer, key, is_req, kind, word)
             self._in_flight.enter_question(peer, key, control)
             news.append(control)
 

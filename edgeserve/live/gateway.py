@@ -175,7 +175,7 @@ class Gateway:
 
     def _questioned(self, control: Control) -> None:
         credential = control.peer.credential
-        number = control.number
+        number = control.word
         now_ns = clock_ns()
         is_over = self.bus.note_cost(control.peer, now_ns)
         if not credential.may_control:
@@ -189,7 +189,7 @@ class Gateway:
                 return
         try:
             if control.kind == "reload":
-                self._questions.reload(control.name, lambda told: self.bus.control_reply(control, told))
+                self._questions.reload(control.word, lambda told: self.bus.control_reply(control, told))
             elif control.kind in KEPT_KINDS:
                 self.bus.control_reply(control, self._kept_answer(control.kind, is_over, now_ns))
             else:

@@ -120,7 +120,7 @@ def test_control_questions(client):
 def test_a_story_is_asked_for_by_the_number_of_a_request(server, client):
     server.told = {"story": ["one", "two"]}
     assert client.story(17) == ["one", "two"]
-    assert server.seen(Control).number == 17
+    assert server.seen(Control).word == 17
     with pytest.raises(Malformed, match="request_id = None: expected the request_id of an answer or an error"):
         client.ask("story")
 
