@@ -56,6 +56,7 @@ GONE = {
     "[lane.NAME] flush_denormals": "numbers too small to be normal always count as 0 on a lane; leave the key out",
     "[device.NAME] clock": "the clock of the model's profile is the full speed, measure it with 'edgeserve profile'; "
     "without one it is the highest clock seen",
+    "[device.NAME] contention": "it is the simulation's: [run] contention = { NAME = 1.3 } of a scenario",
     "[device.NAME] in_turn": "works of different processes on a GPU always run in turn; leave the key out",
     "[device.NAME] load_rate": "give each model its load time, load = '120ms' of [model.NAME], or measure it with "
     "'edgeserve profile'",

@@ -89,7 +89,6 @@ class DeviceConfig:
     headroom_bytes: int = entry(size_or_auto, AUTO, key="headroom")  # left free for others; auto: 512 MB on a board
     heat_soft_c: float = entry(number(0.0, 150.0), 0.0, key="heat_soft")  # C: save from here on; 0 = as the device says
     power_cap_w: float = entry(number(0.0), 0.0, key="power_cap")  # watts that it should not exceed; 0 = none
-    contention: float = entry(number(1.0, 100.0), 1.0)  # simulation: works of two lanes at a time take so much longer
 
 
 @dataclass(frozen=True)
