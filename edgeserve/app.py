@@ -93,7 +93,6 @@ class Sections(TypedDict, total=False):
     lanes: Mapping[str, Mapping[str, Any]]
     policies: Mapping[str, Mapping[str, Any]]
     server: Mapping[str, Any]
-    monitor: Mapping[str, Any]
     fronts: Mapping[str, Mapping[str, Any]]
     directory: Union[str, os.PathLike[str]]
 
@@ -106,7 +105,6 @@ def configuration(
     lanes: Mapping[str, Mapping[str, Any]] | None = None,
     policies: Mapping[str, Mapping[str, Any]] | None = None,
     server: Mapping[str, Any] | None = None,
-    monitor: Mapping[str, Any] | None = None,
     fronts: Mapping[str, Mapping[str, Any]] | None = None,
     directory: str | os.PathLike[str] = ".",
 ) -> Config:
@@ -122,7 +120,8 @@ def configuration(
         "policy": _named("policies", policies),
         "front": _named("fronts", fronts),
     }
-    table.update({name: given for name, given in (("server", server), ("monitor", monitor)) if given is not None})
+    if server is not None:
+        table["server"] = server
     try:
         config = parse_config(table, os.fspath(directory), GIVEN_IN_PYTHON)
     except ConfigError as error:

@@ -12,8 +12,7 @@ import os
 import time
 import weakref
 from concurrent.futures import Future
-from functools import partial
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Sequence, Union
+from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Sequence, Union
 
 import numpy as np
 import zmq
@@ -241,17 +240,17 @@ class Client:
 
     def ask(self, kind: str, timeout_ms: float | None = None) -> Dict[str, Any]:
         """A question about the server: one of ``wire.CONTROL_KINDS``."""
-        info: Dict[str, Any] = self._answer_to(partial(wire.encode_plain, kind), timeout_ms=timeout_ms, what=kind)
+        info: Dict[str, Any] = self._answer_to(kind, timeout_ms)
         return info
 
-    def _answer_to(self, encode: Callable[..., bytes], *words: Any, timeout_ms: float | None, what: str) -> Any:
-        check_may_wait(f"{what}()")
-        return self._wait(self._question(encode, *words), timeout_ms, what)
+    def _answer_to(self, kind: str, timeout_ms: float | None = None, **words: Any) -> Any:
+        check_may_wait(f"{kind}()")
+        return self._wait(self._question(kind, **words), timeout_ms, kind)
 
-    def _question(self, encode: Callable[..., bytes], *words: Any) -> PendingReply:
-        """``encode(key, *words)`` on its way."""
+    def _question(self, kind: str, **words: Any) -> PendingReply:
+        """Send a question about the server."""
         key = next(self._keys)
-        return self._post(key, [encode(key, *words)])
+        return self._post(key, [wire.encode_plain(kind, key, **words)])
 
     def apps(self) -> Dict[str, Any]:
         """The apps that are served, with their inputs and deadlines."""
@@ -266,18 +265,18 @@ class Client:
         return self.ask("stats")
 
     def health(self) -> Dict[str, Any]:
-        """True if the server is ready."""
+        """Ask whether the server is ready, and why not."""
         return self.ask("health")
 
     def story(self, request_id: int) -> List[str]:
         """The story of a request, a line for each event: by the ``id`` of an answer or an error, this client's or
         another's. No line when the server does not remember it."""
-        return list(self._answer_to(wire.encode_story, request_id, timeout_ms=None, what="story")["story"])
+        return list(self._answer_to("story", request_id=request_id)["story"])
 
     def trace(self, after: int = 0) -> Dict[str, Any]:
         """A page of the scheduler's last steps, as lines of a recording: ``lines``, ``first`` (the number of the first
         line's step), ``after`` (what to ask for next) and ``now_ns`` (the server's clock, which the steps are on)."""
-        info: Dict[str, Any] = self._answer_to(wire.encode_trace, after, timeout_ms=None, what="trace")
+        info: Dict[str, Any] = self._answer_to("trace", after=after)
         return info
 
     def drain(self) -> Dict[str, Any]:
@@ -290,7 +289,7 @@ class Client:
         ``configuration`` why nothing has changed. With one: have a model loaded anew, beside the old one, and put in
         its place: ``devices``, and ``failed`` (device -> why it goes on with the old one). For its owner's user id
         and for control keys."""
-        info: Dict[str, Any] = self._answer_to(wire.encode_reload, model, timeout_ms=timeout_ms, what="reload")
+        info: Dict[str, Any] = self._answer_to("reload", timeout_ms, model=model)
         return info
 
     def close(self) -> None:
@@ -366,8 +365,7 @@ class AsyncClient:
 
     async def ask(self, kind: str, timeout_ms: float | None = None) -> Dict[str, Any]:
         """See :meth:`Client.ask`."""
-        pending = self._client._question(partial(wire.encode_plain, kind))
-        info: Dict[str, Any] = await self._wait(pending, timeout_ms, kind)
+        info: Dict[str, Any] = await self._wait(self._client._question(kind), timeout_ms, kind)
         return info
 
     async def apps(self) -> Dict[str, Any]:
@@ -388,7 +386,7 @@ class AsyncClient:
 
     async def story(self, request_id: int) -> List[str]:
         """See :meth:`Client.story`."""
-        info: Dict[str, Any] = await self._wait(self._client._question(wire.encode_story, request_id), None, "story")
+        info: Dict[str, Any] = await self._wait(self._client._question("story", request_id=request_id), None, "story")
         return list(info["story"])
 
     async def drain(self) -> Dict[str, Any]:
@@ -397,7 +395,7 @@ class AsyncClient:
 
     async def reload(self, model: str = "", timeout_ms: float | None = None) -> Dict[str, Any]:
         """See :meth:`Client.reload`."""
-        info: Dict[str, Any] = await self._wait(self._client._question(wire.encode_reload, model), timeout_ms, "reload")
+        info: Dict[str, Any] = await self._wait(self._client._question("reload", model=model), timeout_ms, "reload")
         return info
 
     async def close(self) -> None:

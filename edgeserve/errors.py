@@ -185,7 +185,7 @@ REASONS: Mapping[str, Tuple[str, str]] = {
     "client_bytes": ("rejected", "its client has a quarter of `[server] memory` in flight"),
     "server_bytes": ("rejected", "all requests have `[server] memory` in flight"),
     "too many in flight": ("rejected", "this client has as many requests without a reply as one may have"),
-    "too many clients": ("rejected", "`[server] clients_max` clients have requests in flight"),
+    "too many clients": ("rejected", "256 clients have requests in flight"),
     "class_not_allowed": ("rejected", "class `critical` is not for this client (`[server] critical_for`)"),
     "no_lane": ("rejected", "no lane that may run its model is up"),
     "draining": ("rejected", "the server is stopping"),

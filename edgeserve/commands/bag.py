@@ -9,22 +9,29 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import functools
 import json
+import logging
 import os
+import sys
 import tempfile
 from typing import Any, Dict, Mapping
 
 from edgeserve.client import AsyncClient
-from edgeserve.commands.fronts import run_asking
-from edgeserve.commands.image_front import add_image_arguments, detector_of, table_of, text_of
+from edgeserve.commands.connection import add_connection_arguments
+from edgeserve.commands.fronts import add_setting_arguments, settings_with
+from edgeserve.commands.image_front import DETECTOR, table_of, text_of
 from edgeserve.commands.report_tables import print_reports
 from edgeserve.commands.simulate import print_json, wide_console
+from edgeserve.config.plain_text import log_to
 from edgeserve.config.schema import Config
 from edgeserve.errors import ConfigError
+from edgeserve.front.runner import LOG_FORMAT, run_connected
 from edgeserve.fronts.bag import BagReader, BagRun, BagWriter, arrivals_ms
+from edgeserve.fronts.camera_front import CameraFront, CameraSettings, detector_of
 from edgeserve.live.preflight import import_policies
 from edgeserve.live.stats import percentiles_ms
-from edgeserve.python_file import config_at, sections_of
+from edgeserve.python_file import CONFIG_HELP, config_at, sections_of
 from edgeserve.sim.report import report_of
 from edgeserve.sim.run import machine_to_simulate, profiles_to_simulate, simulate
 from edgeserve.sim.scenario import EDGE_SECTIONS, Scenario, parse_scenario
@@ -33,7 +40,9 @@ from edgeserve.sim.scenario import EDGE_SECTIONS, Scenario, parse_scenario
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``edgeserve front bag``."""
     parser.add_argument("bag", help="an .mcap file, a folder with metadata.yaml, or a .bag file of ROS 1")
-    add_image_arguments(parser)
+    parser.add_argument("config", nargs="?", default="", help=f"for its endpoint, and to simulate: {CONFIG_HELP}")
+    add_connection_arguments(parser, "this front's own keys")
+    add_setting_arguments(parser, CameraSettings, DETECTOR)
     parser.add_argument(
         "--topic",
         action="append",
@@ -53,10 +62,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Run the bag to its end or a signal; the exit status is 0 when what was sent has ended."""
+    settings = settings_with(args, CameraSettings())
+    if not settings.app:
+        raise ConfigError("no app is named: set --app")
     with BagReader(args.bag, args.topic) as reader:
         if args.simulate:
-            return _simulate(args, reader)
-        table = run_asking(args, "bag", lambda client, stopped: _play(args, reader, client, stopped))
+            return _simulate(args, settings.app, reader)
+        log_to(sys.stderr, logging.INFO, LOG_FORMAT)
+        endpoint = args.endpoint or (config_at(args.config).server.endpoint if args.config else "")
+        keys = {"server_key": args.server_key, "client_key": args.client_key}
+        serve = functools.partial(_play, args, settings, reader)
+        table = run_connected(serve, endpoint, name="bag", timeout_ms=CameraFront.timeout_ms, **keys)
     if args.json:
         print_json(table)
         return 0
@@ -67,20 +83,20 @@ def main(args: argparse.Namespace) -> int:
 
 
 async def _play(
-    args: argparse.Namespace, reader: BagReader, client: AsyncClient, stopped: asyncio.Event
+    args: argparse.Namespace, settings: CameraSettings, reader: BagReader, client: AsyncClient, stopped: asyncio.Event
 ) -> Dict[str, Any]:
-    detector = detector_of(args, client)
+    detector = detector_of(client, settings)
     await detector.look("a bag")
     with contextlib.ExitStack() as stack:
         writer = stack.enter_context(BagWriter(args.out)) if args.out else None
         run = BagRun(reader, detector, writer, args.outputs)
         await run.play(stopped)
     loop = f"{', '.join(reader.topics)} at the bag's times ({run.span_s:.1f} s)"
-    table = table_of(run.tally, args.app, loop, detector.input.slo_ms, run.span_s)
+    table = table_of(run.tally, settings.app, loop, detector.input.slo_ms, run.span_s)
     return {**table, "sent_late_p99_ms": percentiles_ms(run.lags_ns).get("p99", 0.0)}
 
 
-def _simulate(args: argparse.Namespace, reader: BagReader) -> int:
+def _simulate(args: argparse.Namespace, app: str, reader: BagReader) -> int:
     if not args.config:
         raise ConfigError(
             "--simulate needs the server's configuration: edgeserve front bag FILE edge.toml --app APP --simulate"
@@ -89,7 +105,7 @@ def _simulate(args: argparse.Namespace, reader: BagReader) -> int:
         raise ConfigError("--out and --simulate: virtual time runs no model, so there are no answers to write")
     times_ms = arrivals_ms(reader)
     with tempfile.TemporaryDirectory(prefix="edgeserve-bag-") as folder:
-        scenario = scenario_of(config_at(args.config), args.app, times_ms, folder)
+        scenario = scenario_of(config_at(args.config), app, times_ms, folder)
         import_policies(scenario.config)
         measured = machine_to_simulate(scenario.config)
         world = simulate(scenario, scenario.run.seed, profiles_to_simulate(scenario.config), measured=measured).world

@@ -397,8 +397,8 @@ def falling_behind(ended: Sequence[Ended], until_ns: int) -> Set[str]:
 
 
 def first_break(simulated: Simulated, now: Report, rates: Mapping[str, float], least: float) -> Break:
-    """The smallest load found at which an app falls short, between now and :data:`LOAD_MAX` times the rates, or that
-    part of them. What holds at the largest load is not looked at any closer."""
+    """The smallest load found at which an app falls short: above the present rates where all apps keep up with them,
+    else below; :data:`LOAD_MAX` times apart at most."""
     worst = _worst(now, rates, least)
     found = Break(1.0, worst, now)
     low, high = (1.0 / LOAD_MAX, 1.0) if worst else (1.0, LOAD_MAX)

@@ -66,8 +66,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_request_arguments(parser: argparse.ArgumentParser, tensors: str) -> None:
-    """A request as it is sent: inputs (``tensors``: where they come from), deadline, class, what to do when it is
-    late."""
+    """Add what a request is sent with: inputs (``tensors`` says where they come from), deadline, class, and what to do
+    when it is late."""
     parser.add_argument("--in", dest="inputs", metavar="NAME=FILE", action="append", default=[], help=tensors)
     parser.add_argument("--text", dest="texts", metavar="NAME=TEXT", action="append", default=[], help="a text input")
     parser.add_argument("--slo", metavar="TIME", help="deadline, such as 200ms (default: the app's own)")
@@ -175,7 +175,7 @@ def read_tensor(path: str) -> NDArray[Any]:
 
 
 def write_output(answer: Answer, name: str, path: str) -> None:
-    """One output to a file."""
+    """Write one output to a file."""
     if name not in answer:
         raise BadInput(f"--out {name}={path}: the answer has no output {name!r}, but {', '.join(sorted(answer))}")
     value = answer[name]

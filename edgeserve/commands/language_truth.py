@@ -43,7 +43,7 @@ class TokenCounts(NamedTuple):
 
 
 def read_lengths(words: Sequence[str], apps: Collection[str]) -> Dict[str, TokenCounts]:
-    """``--tokens APP=PROMPT/ANSWER``."""
+    """App -> the lengths that ``--tokens APP=PROMPT/ANSWER`` gives. Raises :class:`ConfigError`."""
     found: Dict[str, TokenCounts] = {}
     for word in words:
         app, _, text = word.partition("=")

@@ -28,6 +28,9 @@ REST_NS, RESTS_MAX = NS_PER_S, 3
 """The rest of a device before a batch that is to find its clocks low, and how often: governors lower the clock of an
 idle device within 0.1 s."""
 
+LOADS_MAX, LOADS_NS_MAX = 3, 3 * NS_PER_S
+"""Loads of a model whose median counts: so many, or those that began within this time."""
+
 DRIFT_RUNS_MIN = 10
 """Fewer runs than this have fifths of one run: drift cannot be judged."""
 
@@ -173,10 +176,10 @@ def measure_rested(
     return int(np.median(taken)) if taken else 0
 
 
-def measure_loads(engine: Engine, clock_ns: Clock, loads_max: int = 3, time_ns_max: int = 3 * 10**9) -> int:
+def measure_loads(engine: Engine, clock_ns: Clock) -> int:
     """The median time of a few loads, in nanoseconds; the engine is loaded before and after."""
     durations: List[int] = []
-    while len(durations) < loads_max and sum(durations) < time_ns_max:
+    while len(durations) < LOADS_MAX and sum(durations) < LOADS_NS_MAX:
         engine.unload()
         begun_ns = clock_ns()
         engine.load()

@@ -61,7 +61,7 @@ SENDS_NS_MAX = 1_000_000
 """After so long in its wait the loop has sent its answers and is asleep."""
 
 STALL_NS_MIN = 200_000
-"""A thread that was running and was not for longer than this was held up. The clock is read every 50 to 100 ns."""
+"""The shortest pause of a running thread that counts as a stall. The clock is read every 50 to 100 ns."""
 
 CONTENTION_TURNS = 5
 BUSY = "print(flush=True)\nwhile True: sum(range(1000))"
@@ -159,7 +159,7 @@ class LoopWatch:
         return now_ns, events
 
     def _woken(self, now_ns: int, event: Any, asleep_ns: int) -> None:
-        """The time that the news was on its way to the loop, if that was asleep then."""
+        """Note how long the news was on its way to the loop, if the loop was asleep."""
         if isinstance(event, RequestArrived) and event.request.arrival_ns > asleep_ns:
             self.arrive_ns.append(max(0, now_ns - event.request.arrival_ns))
         elif isinstance(event, WorkFinished) and event.finished_ns > asleep_ns:
@@ -241,7 +241,7 @@ def _ask_for(endpoint: str, seconds: float) -> None:
 
 
 def ask(endpoint: str, seconds: float) -> None:
-    """The client's process: one request alone and several at once, in turn, with pauses."""
+    """Ask as the client's process does: one request alone and several at once, in turn, with pauses."""
     from edgeserve.client import Client
 
     draw, inputs = random.Random("machine/pauses"), {"x": np.ones(WIDTH, np.float32)}
@@ -340,7 +340,7 @@ def measure_lock(seconds: float) -> Tuple[float, Spread]:
 
 
 def _little() -> int:
-    """So little work that many calls fit into a turn."""
+    """Work of so little that many calls fit into a turn of the interpreter."""
     return pure_python(1000)
 
 

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import ctypes
 import datetime
 import functools
-import gc
 import json
 import os
 import platform
@@ -22,46 +20,33 @@ import time
 from dataclasses import replace
 from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Sequence, Tuple
 
-import numpy as np
-import psutil
-
-from edgeserve.commands.alone import entry_nodes, example_items, measure_alone
+from edgeserve.commands.alone import entry_nodes, example_items
 from edgeserve.commands.measure import (
-    PROMPT_TOKENS,
     StopRule,
-    fit_affine,
-    measure_loads,
-    measure_prompt,
-    measure_rested,
-    measure_size,
     medians,
-    summarise,
 )
+from edgeserve.commands.measure_lane import LaneRun, Progress
 from edgeserve.commands.measure_machine import lines_of, profile_machine
-from edgeserve.commands.profile_modes import share_modes
 from edgeserve.config.machine import device_name, device_slug
 from edgeserve.config.machine_costs import machine_path
 from edgeserve.config.profile_match import differences, identity, lane_settings
-from edgeserve.config.profile_record import Clocks
 from edgeserve.config.profiles import (
     LaneProfile,
     Profile,
     Timing,
     profile_path,
     read_profile,
-    write_profile,
 )
 from edgeserve.config.schema import Config, LaneConfig, ModelConfig
 from edgeserve.device.circumstances import circumstances, power_mode
-from edgeserve.device.host import busy_time, clocks_mhz, load_average, others_busy
+from edgeserve.device.host import clocks_mhz, load_average
 from edgeserve.engines import lane_info, make_engine
-from edgeserve.engines.base import Engine, LaneInfo, Session, Values
+from edgeserve.engines.base import Values
 from edgeserve.engines.cuda.card import cards_of
 from edgeserve.engines.denormals import flushing
 from edgeserve.engines.versions import engine_versions
-from edgeserve.engines.warm import SizeChange, dear_changes, time_changes, warm_up
+from edgeserve.engines.warm import SizeChange, dear_changes
 from edgeserve.errors import ConfigError, EdgeServeError, ProfileError, nearest
-from edgeserve.live.device_watch import clocks_of
 from edgeserve.offload.pin import Pinned, allowed_cores, pin_thread
 from edgeserve.predict.combiner import KINDS
 from edgeserve.python_file import CONFIG_HELP, config_at
@@ -71,20 +56,11 @@ from edgeserve.units import counted, format_duration, format_size, ns_to_ms, s_t
 DRIFT_MAX = 0.05
 """Above this the device was getting slower while it was measured: throttling, or other work on the machine."""
 
-ALONE_FACTOR = 10
-"""An app's requests are measured alone for at most this many times what a batch size may take (``--seconds``)."""
-
 MACHINE_S_MAX = 2.0
-"""The share of ``--seconds`` for each part of the machine's own costs."""
+"""The longest that each part of the machine's own costs is measured, in seconds; ``--seconds`` may say less."""
 
 MACHINE_PARTS = 9
 """All of them take about so many times as long."""
-
-CHECK_RUNS = 20
-"""Runs of the first size again after the last, to see drift over the whole lane."""
-
-Progress = Callable[[str, int], None]
-
 
 INTERRUPTED = "interrupted; run it again to go on"
 
@@ -282,71 +258,40 @@ def _profile(
     pinned: Pinned,
     rebuild: bool,
 ) -> ModelOutcome:
-    clock_ns = time.perf_counter_ns
     model = replace(config.models[model_name], batch=tuple(sizes))
-    info = lane_info(config, lane)._replace(depth=1, clock_ns=clock_ns, common={})
+    info = lane_info(config, lane)._replace(depth=1, clock_ns=time.perf_counter_ns, common={})
     engine = make_engine(model, [info], config.directory)
     engine.rebuilds = rebuild
     profile, changed = _start_from(path, model, device, config)
-    about = {"settings": lane_settings(config, lane), "card": cards_of(config).get(lane, {})}
-    lane_circumstances = profile.circumstances["lanes"]
+    about: Dict[str, Any] = {"settings": lane_settings(config, lane), "card": cards_of(config).get(lane, {})}
     before = _measured_before(profile, lane, about)
     kept = () if force else tuple(size for size in sizes if size in before.timings)
     todo = [size for size in sizes if size not in kept]
     examples = {app: config.apps[app].examples for app in entry_nodes(config, model_name)}
-    measured_with = lane_circumstances.get(lane, {}).get("examples", {})
+    measured_with = profile.circumstances["lanes"].get(lane, {}).get("examples", {})
     is_same = {app: not force and measured_with.get(app) == examples[app] for app in examples}
     alone = {app: times for app, times in before.alone.items() if is_same.get(app)}
     strangers = [app for app in examples if app not in alone]
     if not (todo or strangers):
         return ModelOutcome(model_name, lane, kept=kept, path=path)
+    about.update(examples=examples, pinned=pinned.why or list(pinned.cores))
+    run = LaneRun(engine, info, lane, profile, path, rule, progress, stopped)
     progress("loading", 0)
-    weights_bytes, session = engine.load().weights_bytes, engine.open(info)
     try:
-        for done, app in enumerate(strangers):
-            progress(f"{app} alone", done)
-            alone[app] = _alone(config, model_name, app, session, clock_ns, rule, stopped)
-            if stopped():
-                return ModelOutcome(model_name, lane, (), kept, INTERRUPTED, path)
-        if not todo:
-            lane_circumstances[lane]["examples"] = examples
-            _write(path, profile, lane, replace(before, alone=alone), weights_bytes, profile.work_bytes)
-            return ModelOutcome(model_name, lane, (), kept, path=path, alone=tuple(strangers))
-        profile.circumstances["inputs"] = described(item := engine.example())
-        load_ns = measure_loads(engine, clock_ns)
-        progress("warming up", 0)
-        work_bytes = _measured_work_bytes(engine, info, item, todo, clock_ns)
-        session = engine.open(info)
-        noted, before_all = _watched(pinned.cores), circumstances()
-        timings = {size: timing for size, timing in before.timings.items() if size not in todo}
-        read_ns = _prompt_token_ns(engine, session, item, clock_ns, _bounded(stopped, rule, clock_ns))
-        known = replace(before, load_ns=load_ns, alone=alone, prompt_token_ns=read_ns)
-        for done, size in enumerate(todo):
-            progress(f"batch {size}", done)
-            samples = measure_size(session, item, size, clock_ns, rule, stopped, engine.makes_sequences)
-            if stopped():
-                return ModelOutcome(model_name, lane, tuple(todo[:done]), kept, INTERRUPTED, path)
-            timings[size] = summarise(samples)
-            lane_circumstances[lane] = {
-                **about,
-                "pinned": pinned.why or list(pinned.cores),
-                "drift": 0.0,
-                "examples": examples,
-                **noted(),
-                "device": {"before": before_all, "after": circumstances()},
-            }
-            measured = _fitted(known, timings, clocks_of(info.device_index) if info.device_kind == "cuda" else Clocks())
-            profile = _write(path, profile, lane, measured, weights_bytes, work_bytes)
-        progress("checking", len(todo))
-        found = _checked(engine, session, item, sizes, todo[0], timings, clock_ns, rule, stopped)
-        lane_circumstances[lane].update(engine.figures(), **found)
-        rested_ns = measure_rested(session, item, min(sizes), clock_ns, rule, engine.makes_sequences)
-        _write(path, profile, lane, replace(profile.lanes[lane], rested_ns=rested_ns), weights_bytes, work_bytes)
-        share_modes(path, lane)
-        why = INTERRUPTED if stopped() else ""
-        return ModelOutcome(model_name, lane, tuple(todo), kept, why, path, tuple(strangers), changed)
+        run.load()
+        alone.update(run.alone({app: _items(config, model_name, app) for app in strangers}))
+        measured: Tuple[int, ...] = ()
+        if not stopped():
+            measured = run.batches(sizes, todo, replace(before, alone=alone), about, pinned.cores)
     finally:
         engine.unload()
+    why = INTERRUPTED if stopped() else ""
+    return ModelOutcome(model_name, lane, measured, kept, why, path, () if why else tuple(strangers), changed)
+
+
+def _items(config: Config, model: str, app: str) -> List[Values]:
+    """The example requests of an app, as its first model gets them."""
+    return example_items(config.apps[app], entry_nodes(config, model)[app], config.directory)
 
 
 def _measured_before(profile: Profile, lane: str, about: Mapping[str, Any]) -> LaneProfile:
@@ -361,79 +306,11 @@ def _as_on(lane: LaneConfig) -> Iterator[Pinned]:
     """The calling thread is one such as the lane's within, and what it was before afterwards: the next lane's settings
     may be others."""
     before = allowed_cores()
-    with flushing(lane.flush_denormals):
+    with flushing(True):
         try:
             yield pin_thread(lane.cores)
         finally:
             pin_thread(before)
-
-
-def _bounded(stopped: Callable[[], bool], rule: StopRule, clock_ns: Callable[[], int]) -> Callable[[], bool]:
-    """True once ``stopped()`` is, or the time that a batch size may take is over, counted from now."""
-    due_ns = clock_ns() + rule.time_ns_max
-    return lambda: stopped() or clock_ns() >= due_ns
-
-
-def _prompt_token_ns(
-    engine: Engine, session: Session, item: Values, clock_ns: Callable[[], int], stopped: Callable[[], bool]
-) -> int:
-    """Reading one token of a prompt; 0 of a model that reads none."""
-    sequence = engine.sequence()
-    if sequence is None:
-        return 0
-    return measure_prompt(session, item, min(PROMPT_TOKENS, sequence.context_tokens // 2), clock_ns, stopped)
-
-
-def _watched(cores: Sequence[int]) -> Callable[[], Dict[str, Any]]:
-    """The other work of the machine on a lane's ``cores`` from now on, each time that is asked."""
-    begun_s, busy_s, busy = time.perf_counter(), time.process_time(), busy_time(cores)
-
-    def noted() -> Dict[str, Any]:
-        elapsed_s = time.perf_counter() - begun_s
-        # A share well below the number of threads on a CPU lane: the machine had other work to do.
-        return {
-            "cpu_share": round((time.process_time() - busy_s) / elapsed_s, 3),
-            "load": {"others": round(others_busy(busy, busy_time(cores), elapsed_s), 2), "cores": len(cores)},
-        }
-
-    return noted
-
-
-def _alone(
-    config: Config,
-    model: str,
-    app: str,
-    session: Session,
-    clock_ns: Callable[[], int],
-    rule: StopRule,
-    stopped: Callable[[], bool],
-) -> Tuple[int, ...]:
-    """The times alone of an app's example requests, rising."""
-    items = example_items(config.apps[app], entry_nodes(config, model)[app], config.directory)
-    return tuple(sorted(measure_alone(session, items, clock_ns, ALONE_FACTOR * rule.time_ns_max, stopped)))
-
-
-def _fitted(known: LaneProfile, timings: Mapping[int, Timing], clocks: Clocks) -> LaneProfile:
-    fixed_ns, per_item_ns, error_max = fit_affine(medians(timings))
-    return replace(
-        known,
-        timings=dict(sorted(timings.items())),
-        fixed_ns=fixed_ns,
-        per_item_ns=per_item_ns,
-        fit_error_max=error_max,
-        clock_mhz=clocks.compute_mhz,
-        memory_clock_mhz=clocks.memory_mhz,
-    )
-
-
-def _write(
-    path: str, profile: Profile, lane: str, measured: LaneProfile, weights_bytes: int, work_bytes: int
-) -> Profile:
-    lanes = {**profile.lanes, lane: measured}
-    # Working memory belongs to the model, not to a lane: the largest that was seen counts.
-    profile = replace(profile, lanes=lanes, weights_bytes=weights_bytes, work_bytes=max(profile.work_bytes, work_bytes))
-    write_profile(path, profile)
-    return profile
 
 
 def _start_from(path: str, model: ModelConfig, device: str, config: Config) -> Tuple[Profile, Tuple[str, ...]]:
@@ -469,72 +346,6 @@ def _start_from(path: str, model: ModelConfig, device: str, config: Config) -> T
         return fresh, ("it does not say what it was measured with",)
     changed = tuple(differences(before, same))
     return (fresh, changed) if changed else (found, ())
-
-
-def described(item: Values) -> Dict[str, Any]:
-    """The example that was measured: name -> (dtype, shape) of an array, the type's name of anything else."""
-    return {
-        name: [str(value.dtype), list(value.shape)] if isinstance(value, np.ndarray) else type(value).__name__
-        for name, value in item.items()
-    }
-
-
-def _resident_bytes() -> int:
-    """Resident memory of this process and its children (an engine may have a process of its own)."""
-    me = psutil.Process()
-    total = int(me.memory_info().rss)
-    for child in me.children(recursive=True):
-        try:
-            total += int(child.memory_info().rss)
-        except psutil.NoSuchProcess:
-            continue  # it ended while we looked
-    return total
-
-
-def _measured_work_bytes(
-    engine: Engine, lane: LaneInfo, item: Values, sizes: Sequence[int], clock_ns: Callable[[], int]
-) -> int:
-    """Warm the engine up and say its working memory: what the process grows by, beyond the weights, from unloaded to
-    warm. The libraries are in memory already (the engine was loaded before), and what earlier models freed goes back
-    to the system first. Where growth says nothing (the memory is a GPU's) it is the engine's own estimate."""
-    engine.unload()
-    _give_back()
-    before_bytes = _resident_bytes()
-    footprint = engine.load()
-    warm_up(engine.open(lane), item, sizes, clock_ns)
-    grown_bytes = _resident_bytes() - before_bytes - footprint.weights_bytes
-    return (
-        grown_bytes if lane.device_kind == "cpu" and grown_bytes > 0 else footprint.work_bytes + footprint.shared_bytes
-    )
-
-
-def _give_back() -> None:
-    """Return freed memory to the system, where the C library can."""
-    gc.collect()
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
-
-
-def _checked(
-    engine: Engine,
-    session: Session,
-    item: Values,
-    sizes: Sequence[int],
-    first: int,
-    timings: Mapping[int, Timing],
-    clock_ns: Callable[[], int],
-    rule: StopRule,
-    stopped: Callable[[], bool],
-) -> Dict[str, Any]:
-    """The costs of changes of the batch size, and the drift: the ``first`` size's median once more after all others,
-    over its median before, minus 1. Each takes as long as a batch size may."""
-    sequences, again = engine.makes_sequences, StopRule(runs_min=CHECK_RUNS, runs_max=CHECK_RUNS)
-    changes = time_changes(session, item, sizes, clock_ns, sequences, _bounded(stopped, rule, clock_ns))
-    samples = measure_size(session, item, first, clock_ns, again, _bounded(stopped, rule, clock_ns), sequences)
-    before_ns = timings[first].median_ns
-    drift = round(summarise(samples).median_ns / before_ns - 1, 4) if samples and before_ns else 0.0
-    return {"changes_ns": {str(size): list(change) for size, change in changes.items()}, "drift": drift}
 
 
 # --- the command ------------------------------------------------------------------------------------------------------
@@ -637,7 +448,7 @@ def _on_a_thread(call: Callable[[], ModelOutcome], stop: threading.Event) -> Mod
 
 
 def print_outcomes(outcomes: Sequence[ModelOutcome], out: str, device: str) -> None:
-    """A table of what the profiles say now; ``!`` marks a number that should not be trusted, and a legend says why."""
+    """Print what the profiles say now; ``!`` marks a number that should not be trusted, and a legend says why."""
     from rich.table import Table
 
     from edgeserve.commands.console import PlainConsole

@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=5.0,
         metavar="S",
-        help="go on for so long (default: 5; 0: what the server has kept, with [server] trace_steps)",
+        help="go on for so long (default: 5)",
     )
     parser.add_argument(
         "--out",
@@ -50,15 +50,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Write the files; the exit status is 1 when there was nothing to record."""
-    if not 0 <= args.seconds <= 3600:
-        raise ConfigError(f"--seconds {args.seconds:g}: expected 0 to 3600")
+    if not 0 < args.seconds <= 3600:
+        raise ConfigError(f"--seconds {args.seconds:g}: expected a time above 0, 3600 at most")
     steps = read_recording(args.source).steps if args.source else _ask(args)
     if not steps:
-        print(
-            "edgeserve record: the server decided nothing in that time; for what was before, let it always keep its "
-            "last decisions ([server] trace_steps)",
-            file=sys.stderr,
-        )
+        print("edgeserve record: the server decided nothing in that time", file=sys.stderr)
         return 1
     span = format_duration(max(0, steps[-1].now_ns - steps[0].now_ns))
     recorded = f"{counted(len(steps), 'step')} over {span}"

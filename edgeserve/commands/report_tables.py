@@ -11,7 +11,7 @@ ROWS_MAX = 20
 
 
 def print_reports(reports: Mapping[str, Report], console: Any) -> None:
-    """A table per policy on a ``rich`` console: a row per app, and what the lanes did."""
+    """Print a table per policy on a ``rich`` console: a row per app, and what the lanes did."""
     from rich.table import Table
 
     for title, report in reports.items():
@@ -113,7 +113,7 @@ def _remarks(report: Report) -> List[str]:
 
 
 def print_sweep(found: Mapping[float, Mapping[str, Report]], console: Any) -> None:
-    """A table of what was in time, in percent: a row per app and load, a column per policy, and the range of seeds."""
+    """Print what was in time, in percent: a row per app and load, a column per policy, and the range of seeds."""
     from rich.table import Table
 
     first = next(iter(next(iter(found.values())).values()))

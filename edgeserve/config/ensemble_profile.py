@@ -234,7 +234,7 @@ def join_of(profile: EnsembleProfile, after: Mapping[str, Sequence[str]]) -> str
 
 
 def check_nodes(profile: EnsembleProfile, after: Mapping[str, Sequence[str]], where: str) -> None:
-    """The profile must be one of this app: its models are nodes, and one node joins them."""
+    """Raise :class:`ConfigError` for the profile of another app: its models are nodes here, and one node joins them."""
     missing = [name for name in profile.models if name not in after]
     if missing:
         raise ConfigError(

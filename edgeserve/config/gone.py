@@ -41,20 +41,37 @@ GONE = {
         for key in ("message_max", "pending_bytes_max", "client_bytes_max", "unread_bytes_max", "shared_memory")
     },
     "[server] client_silence": FIXED.format(bound="10 s without a heartbeat"),
+    "[server] clients_max": FIXED.format(bound="256 clients"),
+    "[server] on_device_lost": "where a service manager or a container starts the server, it ends when a device is "
+    "lost, so that another process begins; elsewhere it goes on without the device",
+    "[server] metrics_remote": "the address of [server] metrics says who may scrape: 0.0.0.0 every machine",
+    "[server] trace_steps": "steps are kept from the first question of 'edgeserve record' on; 'edgeserve serve "
+    "--record FILE' writes all of them",
     "[server] otlp": "the standard variable OTEL_EXPORTER_OTLP_ENDPOINT says where a server sends spans, a program "
     "gives its Runtime tracer_provider=... (docs/guide/tracing.md)",
     "[app.NAME] pending_bytes_max": "[server] memory bounds the bytes of all apps, a quarter of it those of a client, "
     "and [app.NAME] pending_max the requests of this one",
     "[lane.NAME] wait": "a lane waits for clients that were just answered where that pays, 20 ms at most; a model with "
     "batch = [1] knows no waits",
+    "[lane.NAME] flush_denormals": "numbers too small to be normal always count as 0 on a lane; leave the key out",
+    "[device.NAME] clock": "the clock of the model's profile is the full speed, measure it with 'edgeserve profile'; "
+    "without one it is the highest clock seen",
+    "[device.NAME] contention": "it is the simulation's: [run] contention = { NAME = 1.3 } of a scenario",
+    "[device.NAME] in_turn": "works of different processes on a GPU always run in turn; leave the key out",
     "[device.NAME] load_rate": "give each model its load time, load = '120ms' of [model.NAME], or measure it with "
     "'edgeserve profile'",
     "[device.NAME] heat_hard": "the device says where it throttles; heat_soft says from where on to save",
     "[app.NAME] steps_max": FIXED.format(bound="65536 steps of a request"),
     "[app.NAME] work_max": FIXED.format(bound="a million times the work of a usual request"),
     "[app.NAME] history_records": FIXED.format(bound="the latest 5000 records"),
-    "[monitor] interval": FIXED.format(bound="twice a second"),
-    "[monitor] tegrastats": "it is started where other files tell too little; leave the key out",
+    "[model.NAME] quality": "the model itself has 1, [model.NAME.variants] says what the others are worth beside it",
+    "[app.NAME] standalone": "stream = 'optional' has requests without a stream begin from an empty state",
+    "[app.NAME] length": "it is a prediction: [app.NAME.predict] length = 'INPUT[AXIS]'",
+    "[app.NAME] answer_lengths": "it is a prediction: [app.NAME.predict] steps = 'FILE.npz'",
+    "[app.NAME] learn_lengths": "'edgeserve profile --fit APP=HISTORY' learns from recorded answers",
+    "[monitor]": "the monitor reads on a Jetson, beside an NVIDIA GPU, and where a device has headroom, heat_soft or "
+    "power_cap; leave the section out",
+    "[front.NAME] labels": "labels_file names a file of them, one a line",
     "[front.NAME] grpc_bytes_max": "bytes over HTTP and gRPC are counted together: [front.http] bodies_max",
     "shared_memory_region": BUS_SHARES,
     "onnx-encoder": "the back end torch serves the folders that transformers saved, file = 'FOLDER/config.json'; "

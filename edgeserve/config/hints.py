@@ -79,8 +79,3 @@ def check_predicted(app: AppConfig, policy: PolicyConfig) -> None:
                 f"[app.{app.name}.predict] {hint!r}: no policy reads such a hint"
                 f"{did_you_mean(hint, known)} Those of this app are {', '.join(known)}"
             )
-        if hint == "length" and app.length is not None:
-            raise ConfigError(
-                f"[app.{app.name}] length = '{app.length[0]}[{app.length[1]}]' and a predictor of "
-                "'length' say the same hint twice; take one of them away"
-            )

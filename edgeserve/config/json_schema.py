@@ -35,7 +35,6 @@ def config_schema(fronts: Mapping[str, type] = ANY) -> Dict[str, Any]:
         "model": _named(_section(schema.ModelConfig)),
         "policy": _named(policy),
         "app": _named(app),
-        "monitor": _section(schema.MonitorConfig),
         "front": {
             **_named({"type": "object", "properties": {"kind": {"type": "string"}}}),
             "properties": {name: _section(kind) for name, kind in fronts.items()},

@@ -22,7 +22,6 @@ from edgeserve.config.schema import (
     DeviceConfig,
     LaneConfig,
     ModelConfig,
-    MonitorConfig,
     NodeConfig,
     PolicyConfig,
     ServerConfig,
@@ -110,7 +109,7 @@ def _mend_of(text: str, error: str) -> str:
 def parse_config(table: Mapping[str, Any], directory: str = ".", source: str = "(built in Python)") -> Config:
     """A parsed TOML table to a checked :class:`Config`. Sections that are left out get the defaults: one device
     ``cpu``, one lane ``cpu0`` on it, the policy ``plan``."""
-    known = ("server", "device", "lane", "model", "policy", "app", "monitor", "front")
+    known = ("server", "device", "lane", "model", "policy", "app", "front")
     for key in table:
         if key not in known:
             refuse_gone("", table)
@@ -133,9 +132,8 @@ def parse_config(table: Mapping[str, Any], directory: str = ".", source: str = "
     for name, section in _named(table, "app").items():
         if "model" in section:  # else the error would speak of a node, and the file has none
             _refers(section["model"], models, f"[app.{name}] model")
-    monitor = read_table(MonitorConfig, table.get("monitor", {}), "[monitor]")
     fronts = {name: dict(section) for name, section in _named(table, "front").items()}
-    config = Config(server, devices, lanes, models, policies, apps, directory, source, monitor, fronts)
+    config = Config(server, devices, lanes, models, policies, apps, directory, source, fronts)
     _check_left_out(table, config)
     check_config(config)
     return config
@@ -235,8 +233,8 @@ def _linked(nodes: Tuple[NodeConfig, ...]) -> Tuple[NodeConfig, ...]:
 
 
 def check_config(config: Config) -> None:
-    """Names that refer to each other must exist. (Graphs are checked where they are built,
-    ``sched/requests/graph.py``.)"""
+    """Raise :class:`ConfigError` for a name that a section refers to and that does not exist. Graphs are checked where
+    they are built (``sched/requests/graph.py``)."""
     for lane in config.lanes.values():
         _refers(lane.device, config.devices, f"[lane.{lane.name}] device")
         if lane.priority and config.devices[lane.device].kind != "cuda":
@@ -299,7 +297,7 @@ def check_app_name(name: str) -> None:
 
 
 def _check_length(app: AppConfig, name: str, axis: int) -> None:
-    where = f"[app.{app.name}] length = '{name}[{axis}]'"
+    where = f"[app.{app.name}] predict.length = '{name}[{axis}]'"
     if name not in app.inputs:
         raise ConfigError(
             f"{where}: the app declares no input {name!r}{nearest(name, app.inputs)}; "

@@ -56,8 +56,8 @@ Stamps = Tuple[Tuple[str, Stamp], ...]
 
 
 class Part(NamedTuple):
-    """A file of a model. ``name`` is as another file has it, relative to that one's folder. ``by``: the file that names
-    it; empty: it may be missing. ``bytes_min``: how long it must be. ``wrong``: why it is not read."""
+    """A file of a model. ``by`` is the file that names it, ``""`` for a file that may be missing; ``name`` is the name
+    used there, relative to that file's folder. ``bytes_min`` is its least length, ``wrong`` why it is not read."""
 
     name: str
     path: str

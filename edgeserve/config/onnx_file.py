@@ -241,7 +241,7 @@ def _varints(data: Data, at: int, end: int) -> Iterator[int]:
 
 
 def _signed(value: int) -> int:
-    """A negative number is written as its 64 bits."""
+    """The number that a field of 64 bits stands for: negative ones are written in two's complement."""
     return value - (1 << 64) if value >= 1 << 63 else value
 
 

@@ -82,12 +82,8 @@ def identity(model: ModelConfig, directory: str, versions: Mapping[str, str]) ->
 def lane_settings(config: Config, lane: str) -> Dict[str, Any]:
     """The settings of a lane that times depend on, as a profile stores them."""
     settings = config.lanes[lane]
-    unusual = {
-        **({} if settings.flush_denormals else {"flush_denormals": False}),
-        **({"sms": settings.sms} if settings.sms else {}),
-    }
     return {
-        **unusual,
+        **({"sms": settings.sms} if settings.sms else {}),
         "device_kind": config.devices[settings.device].kind,
         "threads": settings.threads,
         "cores": list(settings.cores),
@@ -148,8 +144,8 @@ def match_profile(
         doubts += [f"lane {lane}: {text}" for text in doubtful]
         if config.devices[config.lanes[lane].device].kind == "cuda" and not here.clock_mhz and now_mhz.get("gpu"):
             doubts.append(
-                f"lane {lane}: it does not say at which clock of the GPU it was measured: [device.*] clock counts, or "
-                "the highest that was seen since the start"
+                f"lane {lane}: it does not say at which clock of the GPU it was measured: the highest that was "
+                "seen since the start counts"
             )
         if odd or other:
             mismatches += [f"lane {lane}: {text}" for text in (*odd, *other)]
@@ -231,7 +227,7 @@ def _minor(version: Any) -> Tuple[str, ...]:
 
 
 def _table(value: Any) -> Dict[str, Any]:
-    """A table of a file that people may have edited; anything else says nothing."""
+    """``value`` where it is a table, else an empty one: people may have edited the file."""
     return dict(value) if isinstance(value, Mapping) else {}
 
 

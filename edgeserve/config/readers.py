@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import MISSING, field, fields
-from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple, Type, TypeVar, Union
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Type, TypeVar, Union
 
 from edgeserve.errors import ConfigError, nearest
 from edgeserve.units import format_size, parse_duration_ns, parse_size_bytes
@@ -221,15 +221,6 @@ def join(value: Any, where: str) -> Union[str, int]:
     raise ConfigError(f"{where} = {value!r}: expected 'all', 'policy' or a number of parts to wait for")
 
 
-@takes(type="string")
-def input_axis(value: Any, where: str) -> Tuple[str, int]:
-    """An input's name and one of its axes."""
-    match = re.fullmatch(r"(.+)\[(\d{1,2})\]", string(value, where))
-    if match is None:
-        raise ConfigError(f"{where} = {value!r}: expected an input's name and one of its axes, such as 'image[1]'")
-    return match.group(1), int(match.group(2))
-
-
 def entry(reader: Reader, default: Any = MISSING, key: str | None = None, factory: Any = MISSING) -> Any:
     """A field of a section's dataclass: its reader, its default or factory, and its name in the file where the two
     names differ."""
@@ -279,8 +270,8 @@ def _needed(readers: Mapping[str, Any]) -> List[str]:
 
 @takes(type="object")
 def read_predictors(value: Any, where: str) -> Dict[str, str]:
-    """``[app.NAME.predict]`` to hint -> function. TOML takes an unquoted ``NODE.steps`` for a table in the table: both
-    spellings mean the hint."""
+    """``[app.NAME.predict]`` to hint -> function; the hint ``length`` may be an input's axis, and ``steps`` a file.
+    TOML takes an unquoted ``NODE.steps`` for a table in the table: both spellings mean the hint."""
     if not isinstance(value, Mapping):
         raise ConfigError(f"{where} = {value!r}: expected a table of hints, such as \"length\" = 'module:function'")
     found: Dict[str, str] = {}
@@ -293,14 +284,34 @@ def read_predictors(value: Any, where: str) -> Dict[str, str]:
         for hint, function in inner.items():
             if hint in found:
                 raise ConfigError(f"{where}.{hint} is given twice, quoted and not; take one of them away")
-            if not names_function(function):
+            is_other, also = OTHER_PREDICTORS.get(hint, (names_function, ""))
+            if not isinstance(function, str) or not (names_function(function) or is_other(function)):
                 raise ConfigError(
-                    f"{where}.{hint} = {function!r}: expected 'module:function', looked for beside the configuration"
+                    f"{where}.{hint} = {function!r}: expected 'module:function', looked for beside the "
+                    f"configuration{also}"
                 )
             found[hint] = function
     return found
 
 
+def input_axis(value: str) -> Optional[Tuple[str, int]]:
+    """An input's name and the number of its axis, written as ``"image[1]"``; None where it is written otherwise."""
+    match = re.fullmatch(r"(.+)\[(\d{1,2})\]", value)
+    return None if match is None else (match.group(1), int(match.group(2)))
+
+
+def names_lengths(value: str) -> bool:
+    """True if it names a file of ``edgeserve profile --fit`` that predicts lengths of answers."""
+    return value.endswith(".npz")
+
+
 def names_function(value: Any) -> bool:
     """True if it is written as ``"module:function"``."""
     return isinstance(value, str) and re.fullmatch(r"[\w.]+:[\w.]+", value) is not None
+
+
+OTHER_PREDICTORS: Mapping[str, Tuple[Callable[[str], Any], str]] = {
+    "length": (input_axis, ", or an input and its axis, such as 'image[1]'"),
+    "steps": (names_lengths, ", or a file of 'edgeserve profile --fit', such as 'chat.length.npz'"),
+}
+"""Hint -> what else than a function may predict it, and how that is written."""

@@ -21,6 +21,8 @@ from edgeserve.config.readers import (
     integer,
     join,
     list_or_table_of,
+    names_function,
+    names_lengths,
     number,
     one_of,
     quality_number,
@@ -40,7 +42,7 @@ if TYPE_CHECKING:
     from edgeserve.config.ensemble_profile import EnsembleProfile
 
 ON_LATE_NAMES = ("drop", "answer", "partial")
-STREAM_NAMES = ("in_order", "newest_wins")
+STREAM_NAMES = ("in_order", "newest_wins", "optional")
 WORTH_NAMES = ("request", "work")
 
 
@@ -52,16 +54,12 @@ class ServerConfig:
     memory_bytes: int = entry(size_from(16 * 1024**2), 1024**3, key="memory")  # that clients may make the server keep
     pending_max: int = entry(integer(1), 4096)  # accepted requests that have not ended, over all apps
     critical_for: Tuple[str, ...] = entry(tuple_of(string), ())  # whose claims count: uid:N, key:NAME
-    clients_max: int = entry(integer(1), 256)  # clients remembered at a time; twice as many connections may be open
     drain_ns: int = entry(duration, 5 * 10**9, key="drain")  # how long SIGTERM waits for accepted requests
-    on_device_lost: str = entry(one_of("auto", "exit", "stay"), "auto")  # a GPU's context: auto = exit under systemd
     curve_secret_key_file: str = entry(string, "")  # needed for TCP beyond loopback
     curve_client_keys: str = entry(string, "")  # folder of the public keys that are let in; "" = every client
     control_keys: Tuple[str, ...] = entry(tuple_of(string), ())  # names of client keys that may drain and reload
     profiles: str = entry(string, "profiles")  # directory that holds <device>/<model>.json
-    metrics: str = entry(string, "")  # HOST:PORT at which Prometheus scrapes /metrics; "" = none
-    metrics_remote: bool = entry(boolean, False)  # let other machines scrape: metrics may listen beyond loopback
-    trace_steps: int = entry(integer(0, 1_000_000), 0)  # decisions always kept for edgeserve record; 0 = none
+    metrics: str = entry(string, "")  # HOST:PORT at which Prometheus scrapes /metrics, without a token; "" = none
     record: str = entry(string, "")  # write every step's events and actions here (edgeserve simulate --replay)
 
     @property
@@ -89,11 +87,8 @@ class DeviceConfig:
     index: int = entry(integer(0, 64), 0)  # which GPU, when there are several
     memory_bytes: int = entry(size, 0, key="memory")  # budget for models and stream states; 0 = no budget
     headroom_bytes: int = entry(size_or_auto, AUTO, key="headroom")  # left free for others; auto: 512 MB on a board
-    clock_mhz: float = entry(number(0.0), 0.0, key="clock")  # MHz of full speed, if no profile says; 0 = highest seen
     heat_soft_c: float = entry(number(0.0, 150.0), 0.0, key="heat_soft")  # C: save from here on; 0 = as the device says
     power_cap_w: float = entry(number(0.0), 0.0, key="power_cap")  # watts that it should not exceed; 0 = none
-    in_turn: bool = entry(boolean, True)  # works of different processes on this GPU run one after the other
-    contention: float = entry(number(1.0, 100.0), 1.0)  # simulation: works of two lanes at a time take so much longer
 
 
 @dataclass(frozen=True)
@@ -105,7 +100,6 @@ class LaneConfig:
     threads: int = entry(integer(1, 1024), 1)  # threads that one work may use
     cores: Tuple[int, ...] = entry(tuple_of(integer(0, 4096)), ())  # pin the lane's threads to these cores
     nice: int = entry(integer(0, 19), 0)  # how far its threads yield the cores to all others; 19 = as far as possible
-    flush_denormals: bool = entry(boolean, True)  # numbers too small to be normal count as 0 on its threads
     priority: int = entry(integer(0, 5), 0)  # of its streams on a GPU: kernels of a higher one begin first
     sms: int = entry(integer(0, 1024), 0)  # multiprocessors of a GPU that are its own; 0 = it shares all of them
     depth: int = entry(integer(1, 16), 1)  # batches launched and not finished: packing overlaps with execution
@@ -134,8 +128,7 @@ class ModelConfig:
     expected: Dict[int, int] = entry(durations_by_size, factory=dict)  # batch size -> time, when no profile says
     load_ns: int = entry(duration, 0, key="load")  # time to load, when no profile says
     sha256: str = entry(sha256, "")  # of its files (docs/guide/engines.md): others are refused; "" = any
-    quality: float = entry(quality_number, 1.0)  # what its answers are worth, beside those of its variants
-    variants: Dict[str, float] = entry(table_of(quality_number), factory=dict)  # model in its place -> its quality
+    variants: Dict[str, float] = entry(table_of(quality_number), factory=dict)  # model in its place -> worth beside 1.0
     options: Dict[str, Any] = entry(table_of(anything), factory=dict)  # the engine's own (providers, threads, ...)
     given: Any = field(default=None, compare=False)  # the function or the engine, where Python gave it (edgeserve.app)
 
@@ -199,17 +192,13 @@ class AppConfig:
     value: float = entry(number(0.0), 1.0)  # multiplies what a request is worth
     worth: str = entry(one_of(*WORTH_NAMES), "request")  # each counts as the mean of its app, or by its own size
     on_late: str = entry(one_of(*ON_LATE_NAMES), "drop")  # late: give up, answer, or answer in part (lm, whisper: this)
-    stream: str = entry(one_of("none", *STREAM_NAMES), "none")  # what stream ids mean
-    standalone: bool = entry(boolean, False)  # requests without a stream are answered from an empty state
+    stream: str = entry(one_of("none", *STREAM_NAMES), "none")  # what stream ids mean; optional: some have none
     state_ttl_ns: int = entry(duration, 60 * 10**9, key="state_ttl")  # forget a silent stream's state
     streams_max: int = entry(integer(1), 1024)  # states kept at a time
     pending_max: int = entry(integer(1), 1024)  # accepted requests of this app that have not ended
     weights: Dict[str, float] = entry(table_of(number(0.001)), factory=dict)  # client -> share of pending_max
     background_wait_ns: int = entry(duration, 0, key="background_wait")  # class background: longest wait; 0 = no bound
-    length: Optional[Tuple[str, int]] = entry(input_axis, None)  # the axis whose size is a request's hint "length"
     predict: Dict[str, str] = entry(read_predictors, factory=dict)  # hint -> what tells it from the inputs
-    answer_lengths: str = entry(string, "")  # predicts tokens, by 'edgeserve profile --fit'; "" = the packaged model
-    learn_lengths: bool = entry(boolean, False)  # of a language model: go on learning from answers, in memory alone
     examples: str = entry(string, "")  # "module:function" that returns requests whose times alone are profiled
     least_quality: float = entry(number(0.0, 1.0), 0.0)  # of the variants of its model that may answer
     ensemble: str = entry(string, "")  # written by 'edgeserve profile --fit': what the app's models are worth
@@ -222,16 +211,31 @@ class AppConfig:
     outputs: AnswerNames = entry(list_or_table_of(string), ())  # left out = all that last nodes return; a table renames
 
     @property
+    def length(self) -> Optional[Tuple[str, int]]:
+        """The input and its axis whose size is a request's hint ``length``."""
+        return input_axis(self.predict.get("length", ""))
+
+    @property
+    def answer_lengths(self) -> str:
+        """The file, written by ``edgeserve profile --fit``, that predicts the tokens of answers; ``""`` where none is
+        named."""
+        steps = self.predict.get("steps", "")
+        return steps if names_lengths(steps) else ""
+
+    @property
+    def functions(self) -> Dict[str, str]:
+        """Hint -> the function that predicts it."""
+        return {hint: spec for hint, spec in self.predict.items() if names_function(spec)}
+
+    @property
     def keeps_streams(self) -> bool:
         """True if requests may name a stream."""
         return self.stream in STREAM_NAMES
 
-
-@dataclass(frozen=True)
-class MonitorConfig:
-    """``[monitor]``: the thread that reads clocks, heat, power and memory while serving."""
-
-    enabled: str = entry(one_of("auto", "always", "never"), "auto")  # auto: on a Jetson or beside an NVIDIA GPU
+    @property
+    def needs_streams(self) -> bool:
+        """True if each request must name a stream where a model keeps a state."""
+        return self.stream in ("in_order", "newest_wins")
 
 
 @dataclass(frozen=True)
@@ -246,8 +250,12 @@ class Config:
     apps: Dict[str, AppConfig] = field(default_factory=dict)
     directory: str = "."
     source: str = "(built in Python)"
-    monitor: MonitorConfig = MonitorConfig()
     fronts: Dict[str, Dict[str, Any]] = field(default_factory=dict)  # tables that the fronts themselves read
+
+    @property
+    def has_limits(self) -> bool:
+        """True if a device has a limit of memory, heat or power that only its sensors can tell."""
+        return any(item.headroom_bytes > 0 or item.heat_soft_c or item.power_cap_w for item in self.devices.values())
 
     @property
     def profiles_path(self) -> str:

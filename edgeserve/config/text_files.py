@@ -62,7 +62,8 @@ def write_whole(path: str, text: str) -> None:
 
 
 def write_whole_bytes(path: str, content: bytes, mode: Optional[int] = None) -> None:
-    """The same of bytes. ``mode`` is the file's; left out, as the process's umask says."""
+    """Write bytes whole, as :func:`write_whole` does texts. ``mode`` is the file's; left out, as the process's umask
+    says."""
     import tempfile  # a megabyte with its own imports, for callers that write
 
     folder = os.path.dirname(path) or "."

@@ -9,7 +9,7 @@ from edgeserve.config.language_apps import WRITING_ENGINES
 from edgeserve.config.loading import parse_config
 from edgeserve.config.plain_text import toml_key, toml_value
 from edgeserve.config.python_names import importable_name
-from edgeserve.config.readers import durations_by_size, input_axis, schema_of
+from edgeserve.config.readers import durations_by_size, schema_of
 from edgeserve.config.schema import AppConfig, Config, ModelConfig, NodeConfig, PolicyConfig
 from edgeserve.errors import ConfigError
 from edgeserve.units import NS_PER_MS, NS_PER_S, NS_PER_US
@@ -57,16 +57,14 @@ def _table(item: Any, *kept: str) -> Dict[str, Any]:
         value = getattr(item, entry.name)
         default = entry.default_factory() if entry.default_factory is not MISSING else entry.default
         if "read" in entry.metadata and (value != default or entry.name in kept):
-            table[entry.metadata["key"] or entry.name] = _written(entry.name, value, entry.metadata["read"])
+            table[entry.metadata["key"] or entry.name] = written(entry.name, value, entry.metadata["read"])
     return table
 
 
-def _written(name: str, value: Any, reader: Any) -> Any:
+def written(name: str, value: Any, reader: Any) -> Any:
     """The value of a file that a reader turns into this one: durations and sizes are texts with a unit there."""
     if reader is durations_by_size:
         return {str(count): _exact(ns, _EXACT, "ns") for count, ns in value.items()}
-    if reader is input_axis:
-        return f"{value[0]}[{value[1]}]"
     if isinstance(value, int) and schema_of(reader).get("type") == "string":
         return _exact(value, _EXACT, "ns") if name.endswith("_ns") else _exact(value, _EXACT_SIZES, "B")
     return value

@@ -7,7 +7,7 @@ that is of use. Works on typed tables; knows no file, engine or scheduler.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Dict, Mapping
+from typing import Mapping
 
 from edgeserve.config.language_apps import WRITING_ENGINES
 from edgeserve.config.schema import AppConfig, Config, ModelConfig
@@ -23,7 +23,7 @@ def with_variants(app: AppConfig, models: Mapping[str, ModelConfig]) -> AppConfi
     model = models.get(app.nodes[0].model) if len(app.nodes) == 1 else None
     if model is None or not model.variants or app.nodes[0].fan_out or app.nodes[0].route == "one":
         return app
-    qualities = {model.name: model.quality, **model.variants}
+    qualities = {model.name: 1.0, **model.variants}
     of_use = {name: quality for name, quality in qualities.items() if quality >= app.least_quality}
     return replace(app, variants=dict(sorted(of_use.items(), key=lambda row: -row[1])))
 
@@ -39,7 +39,7 @@ def check_variants(config: Config) -> None:
             )
     for app in config.apps.values():
         if app.least_quality:
-            _check_least(app, config)
+            _check_least(app)
 
 
 def _check_variant(model: ModelConfig, name: str, config: Config) -> None:
@@ -48,16 +48,11 @@ def _check_variant(model: ModelConfig, name: str, config: Config) -> None:
         raise ConfigError(f"{where}: there is no model {name!r}{nearest(name, config.models)}; give [model.{name}]")
     variant = config.models[name]
     if variant is model:
-        raise ConfigError(f"{where}: a model is no variant of itself; its own quality is [model.{name}] quality")
+        raise ConfigError(f"{where}: a model is no variant of itself; its own quality is 1")
     if variant.variants:
         raise ConfigError(
             f"{where}: {name!r} has variants of its own; name {', '.join(map(repr, variant.variants))} beside it, in "
             f"[model.{model.name}.variants]"
-        )
-    if model.variants[name] > model.quality:
-        raise ConfigError(
-            f"{where} is above the quality of the model itself, {model.quality:g}; the best model has the variants: "
-            f"give [model.{name}.variants], and name {model.name!r} there"
         )
     for each in (model, variant):
         if each.engine in WRITING_ENGINES:
@@ -72,18 +67,9 @@ def _check_variant(model: ModelConfig, name: str, config: Config) -> None:
             )
 
 
-def _check_least(app: AppConfig, config: Config) -> None:
-    where = f"[app.{app.name}] least_quality = {app.least_quality:g}"
+def _check_least(app: AppConfig) -> None:
     if not app.variants:
-        models = [config.models[node.model] for node in app.nodes if node.model in config.models]
-        if len(models) == 1 and models[0].variants:
-            best: Dict[str, float] = {models[0].name: models[0].quality}
-            raise ConfigError(f"{where}: no variant reaches it; the best is {_told(best)}; lower least_quality")
         raise ConfigError(
-            f"{where} is of an app of one model that has variants; give [model.{app.nodes[0].model}.variants], or "
-            "leave least_quality out"
+            f"[app.{app.name}] least_quality = {app.least_quality:g} is of an app of one model that has variants; give "
+            f"[model.{app.nodes[0].model}.variants], or leave least_quality out"
         )
-
-
-def _told(qualities: Mapping[str, float]) -> str:
-    return ", ".join(f"{name!r} with {quality:g}" for name, quality in qualities.items())

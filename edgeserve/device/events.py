@@ -50,7 +50,7 @@ class DeviceEvents:
         for index, device in enumerate(ordered):
             lanes = [lane.name for lane in config.lanes.values() if lane.device == device.name]
             profiled = profiled_clocks(profiles, lanes)
-            clock_mhz = device.clock_mhz or max([clocks.compute_mhz for clocks in profiled], default=0.0)
+            clock_mhz = max([clocks.compute_mhz for clocks in profiled], default=0.0)
             limits = DeviceLimits(clock_mhz, device.heat_soft_c, device.power_cap_w, profiled)
             self._filters.append(
                 (
@@ -89,16 +89,14 @@ def readings_of(
     state: DeviceState, device: DeviceConfig, on_card: bool, has_power: bool = True, has_load: bool = False
 ) -> Readings:
     """The quantities of one device in a state. A discrete GPU's memory is its card's, an integrated one's the host's;
-    the clock of a device of kind ``cpu`` counts only where ``clock`` says at which one it was profiled: the clock of
-    one busy core of several, at its turbo, is no measure."""
+    the host's clock is not told: that of one busy core of several, at its turbo, is no measure."""
     if device.kind == "cuda":
         clock, allowed, load = state.gpu_clock_hz, state.gpu_clock_max_hz, state.gpu_load
         locked = state.clocks_locked
         memory = [hz for hz in (state.emc_clock_max_hz, state.power_mode_emc_clock_hz) if hz]
         memory_clock, memory_allowed = state.emc_clock_hz, min(memory, default=None)
     else:
-        clocks = list(state.cpu_clocks_hz.values()) if device.clock_mhz else []
-        clock, allowed, load, locked = max(clocks) if clocks else None, None, state.cpu_load, None
+        clock, allowed, load, locked = None, None, state.cpu_load, None
         memory_clock = memory_allowed = None
     return Readings(
         clock_mhz=_mhz(clock),

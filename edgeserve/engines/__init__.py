@@ -124,12 +124,12 @@ def check_streams(config: Config, model: ModelConfig, engine: Engine) -> None:
     is that of one answer; and where an app does not say what the state of its model belongs to."""
     apps = [app for app in config.apps.values() if any(node.model == model.name for node in app.nodes)]
     for app in apps:
-        if model.keeps_state and not app.keeps_streams and not app.standalone:
+        if model.keeps_state and not app.keeps_streams:
             raise ConfigError(
                 f"[app.{app.name}] keeps no streams, but model {model.name!r} keeps a state from one request to the "
                 "next, which is that of one source (a camera, a microphone). Set stream = 'in_order' or 'newest_wins', "
-                "and name a stream with each request; standalone = true is for requests that stand alone, each from an "
-                "empty state"
+                "and name a stream with each request; stream = 'optional' lets requests without one stand alone, "
+                "each from an empty state"
             )
         if engine.makes_sequences and app.keeps_streams:
             raise ConfigError(
@@ -190,7 +190,7 @@ def lane_info(config: Config, lane: str, serves: bool = False) -> LaneInfo:
         models=models,
         apps=len(config.apps),
         priority=settings.priority,
-        flush=settings.flush_denormals,
+        flush=True,
         serves=serves,
         sms=settings.sms,
     )

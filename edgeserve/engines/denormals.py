@@ -1,6 +1,6 @@
-"""Numbers too small to be normal count as 0 on a thread (flush to zero, denormals are zero): ``[lane.NAME]
-flush_denormals``. Processors compute with such numbers up to a hundred times as slowly, and a recurrent model whose
-stream goes silent makes them step after step.
+"""Numbers too small to be normal count as 0 on a thread (flush to zero, denormals are zero), as
+on the threads of lanes. Processors compute with such numbers up to a hundred times as slowly, and a recurrent model
+whose stream goes silent makes them step after step.
 
 The setting is a register of each thread, and a thread hands it on to the threads that it makes. The C library's
 ``fenv`` reads and writes that register; Python code of other threads is not touched.

@@ -42,7 +42,7 @@ ELSEWHERE = {
     "session.intra_op_thread_affinities": "[lane.NAME] cores",
     "session.intra_op_num_threads": "options.threads",
     "session.graph_optimization_level": "options.optimization_level",
-    "session.set_denormal_as_zero": "[lane.NAME] flush_denormals",
+    "session.set_denormal_as_zero": "every lane",
     "memory.enable_memory_arena_shrinkage": "options.shrink",
 }
 """Entries of ONNX Runtime that EdgeServe sets by a key of its own."""
@@ -106,7 +106,7 @@ def check_entries(names: Iterable[str], where: str) -> None:
     """Refuse entries that another key sets, and those of ONNX Runtime's own areas that its library does not have."""
     for name in names:
         if name in ELSEWHERE:
-            raise ConfigError(f"{where} has {name!r}, which {ELSEWHERE[name]} sets; use that")
+            raise ConfigError(f"{where} has {name!r}, which {ELSEWHERE[name]} sets; leave it out")
         known = known_entries()
         begun = [entry for entry in known if entry == name or entry.endswith(".") and name.startswith(entry)]
         if not begun and name.partition(".")[0] in {entry.partition(".")[0] for entry in known}:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import os
 import sys
 from dataclasses import fields, replace
-from typing import Any, Dict, Mapping, Tuple, Type
+from typing import Any, Dict, Mapping, Optional, Tuple, Type
 
 from edgeserve.config.files import resolve_path
 from edgeserve.config.readers import read_table
@@ -23,6 +22,15 @@ BUILT_IN = {
     "camera": "edgeserve.fronts.camera_front:CameraFront",
 }
 """Kind of front -> its class."""
+
+SETTINGS = {
+    "http": "edgeserve.fronts.http.settings:HttpConfig",
+    "wyoming": "edgeserve.fronts.wyoming_settings:Voice",
+    "mqtt": "edgeserve.fronts.mqtt_settings:Mqtt",
+    "frigate": "edgeserve.fronts.frigate:Frigate",
+    "camera": "edgeserve.fronts.camera_front:CameraSettings",
+}
+"""Kind of front -> the class of its settings, which needs no package of the front's."""
 
 GROUP = "edgeserve.fronts"
 """The group of entry points by which a package installs a front: ``line = "my_package.line:LineFront"``."""
@@ -62,13 +70,17 @@ def front_class(kind: str, directory: str = ".") -> Type[Front]:
     return found
 
 
-def known_settings() -> Dict[str, type]:
-    """Kind -> settings of this package's fronts, as far as the packages that they need are there."""
-    found = {}
-    for kind in BUILT_IN:
-        with contextlib.suppress(ConfigError):
-            found[kind] = front_class(kind).Settings
-    return found
+def own_settings() -> Dict[str, Type[Any]]:
+    """Kind -> settings of this package's fronts."""
+    places = {kind: place.partition(":") for kind, place in SETTINGS.items()}
+    return {kind: getattr(importlib.import_module(module), name) for kind, (module, _, name) in places.items()}
+
+
+def settings_class(kind: str) -> Optional[Type[Any]]:
+    """The class of the settings of a front that this package or another one has; None for any other name."""
+    if kind in SETTINGS:
+        return own_settings()[kind]
+    return front_class(kind).Settings if kind in installed() else None
 
 
 def front_of(name: str, table: Mapping[str, Any], directory: str = ".") -> Tuple[Type[Front], Any]:
@@ -82,19 +94,19 @@ def front_of(name: str, table: Mapping[str, Any], directory: str = ".") -> Tuple
         raise ConfigError(f"[front.{name}]: {error}") from None
     own = {key: value for key, value in table.items() if key != "kind"}
     settings = read_table(made.Settings, own, f"[front.{name}]", ("kind",))
-    places = {key: f"[front.{name}] {key}" for key in _entries(made.Settings)}
+    places = {key: f"[front.{name}] {key}" for key in entries_of(made.Settings)}
     return made, replace(settings, places=places, **_files(made.Settings, vars(settings), directory))
 
 
 def with_options(settings: Any, given: Mapping[str, Any], options: Mapping[str, str]) -> Any:
     """The settings with keys that the command line gives. ``options``: key -> the option that errors name."""
-    entries = _entries(type(settings))
+    entries = entries_of(type(settings))
     values = {entries[key].name: entries[key].metadata["read"](value, options[key]) for key, value in given.items()}
     values.update(_files(type(settings), values, "."))
     return replace(settings, places={**settings.places, **options}, **values)
 
 
-def _entries(kind: type) -> Dict[str, Any]:
+def entries_of(kind: type) -> Dict[str, Any]:
     """Key of a table -> its field."""
     return {item.metadata["key"] or item.name: item for item in fields(kind) if "read" in item.metadata}
 

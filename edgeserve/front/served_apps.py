@@ -15,7 +15,7 @@ from edgeserve.texts import is_text
 
 log = logging.getLogger("edgeserve")
 
-STREAMS = ("in_order", "newest_wins")
+STREAMS = ("in_order", "newest_wins", "optional")
 ELEMENTS_MAX = 4096
 """The most elements of an array in JSON; a larger one is reported by its dtype and shape."""
 

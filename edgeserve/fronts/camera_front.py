@@ -62,6 +62,12 @@ class CameraSettings(FrontSettings):
     name: str = entry(string, "")  # this camera's stream, where the app has streams
 
 
+def detector_of(client: AsyncClient, settings: CameraSettings) -> Detector:
+    """The app that is asked, as the settings say. Raises :class:`ConfigError`."""
+    labels = lines_of(settings.where("labels_file"), settings.labels_file)
+    return Detector(client, settings.app, settings.form, settings.score, settings.size, settings.letterbox, labels)
+
+
 class CameraFront(Front):
     """One source of frames. It ends with its source."""
 
@@ -69,10 +75,7 @@ class CameraFront(Front):
 
     def __init__(self, client: AsyncClient, settings: CameraSettings) -> None:
         super().__init__(client, settings)
-        labels = lines_of(settings.where("labels_file"), settings.labels_file)
-        self.detector = Detector(
-            client, settings.app, settings.form, settings.score, settings.size, settings.letterbox, labels
-        )
+        self.detector = detector_of(client, settings)
         source = source_of(settings.source, monotonic, settings.rate, settings.library)
         stream = settings.name or f"camera-{zlib.crc32(settings.source.encode()):08x}"
         options: Dict[str, Any] = {"again": settings.loop, "rate": settings.rate, "frames_max": settings.frames}

@@ -105,10 +105,11 @@ class MqttFront(Front):
             raise ConfigError(
                 f"{settings.where('cameras')}: an app looks at their pictures; set {settings.where('detect')}"
             )
-        unknown = [label for label in settings.watch if settings.labels and label not in settings.labels]
+        known = settings.labels
+        unknown = [label for label in settings.watch if known and label not in known]
         if unknown:
             where = settings.where("watch")
-            raise ConfigError(f"{where} {unknown[0]!r}: no such label{nearest(unknown[0], settings.labels)}")
+            raise ConfigError(f"{where} {unknown[0]!r}: no such label{nearest(unknown[0], known)}")
         settings.password  # noqa: B018 read to know that it can be
 
     async def look(self) -> None:

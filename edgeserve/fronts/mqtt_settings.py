@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import socket
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar, Dict, Tuple
 
 from edgeserve.errors import ConfigError
@@ -54,14 +55,14 @@ def topic(value: Any, where: str) -> str:
     """A topic without wildcards, or nothing."""
     if value and ("+" in topic_filter(value, where) or "#" in value):
         raise ConfigError(f"{where} = {value!r}: a topic that is published to has no + and no #")
-    return string(value, where)
+    return string(value, where).strip("/")
 
 
 @dataclass(frozen=True)
 class Mqtt(FrontSettings):
     """``[front.mqtt]``: the broker, and the topics that it gets and asks."""
 
-    FILES: ClassVar[Tuple[str, ...]] = (*FrontSettings.FILES, "password_file")
+    FILES: ClassVar[Tuple[str, ...]] = (*FrontSettings.FILES, "password_file", "labels_file")
 
     host: str = entry(string, "127.0.0.1")  # of the broker
     port: int = entry(integer(1, 65_535), 1883)  # of the broker
@@ -77,10 +78,16 @@ class Mqtt(FrontSettings):
     detect: str = entry(string, "")  # the app that looks at them
     form: str = entry(one_of(*FORMS), "yolo")  # how it answers
     score_min: float = entry(number(0.0, 1.0), 0.4)  # the least score of a box
-    labels: Tuple[str, ...] = entry(tuple_of(string), ())  # by the number of a class
+    labels_file: str = entry(string, "")  # names of the classes, a line each
     watch: Tuple[str, ...] = entry(tuple_of(string), ())  # labels with a sensor of their own; empty: one for any
     every_s: float = entry(number(1.0), 10.0)  # between two states
     may_reload: bool = entry(boolean, False)  # the broker may have the configuration read again
+
+    @cached_property
+    def labels(self) -> Tuple[str, ...]:
+        """The names of the classes, by number. Raises :class:`ConfigError`."""
+        lines = lines_of(self.where("labels_file"), self.labels_file)
+        return tuple([line.strip() for line in lines if line.strip()])
 
     @property
     def base(self) -> str:

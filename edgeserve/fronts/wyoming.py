@@ -16,8 +16,7 @@ import importlib.util
 import itertools
 import logging
 import os
-from dataclasses import dataclass
-from typing import Any, Awaitable, Dict, Mapping, Optional, Tuple
+from typing import Any, Awaitable, Dict, Mapping, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,7 +52,6 @@ from edgeserve.client import AsyncClient
 from edgeserve.errors import BadInput, ConfigError, EdgeServeError, Rejected, nearest
 from edgeserve.front import (
     Front,
-    FrontSettings,
     Held,
     Places,
     Ready,
@@ -61,17 +59,10 @@ from edgeserve.front import (
     ServedApp,
     Troubles,
     app_for,
-    boolean,
-    entry,
     host_and_port,
-    integer,
-    number,
     of_any,
     of_text,
     seated,
-    string,
-    table_of,
-    tuple_of,
     user_at,
 )
 from edgeserve.front.sound import Converter
@@ -79,6 +70,7 @@ from edgeserve.fronts.listening import FULL_SCALE, RATE, SILENCE_S, VoiceActivit
 from edgeserve.fronts.mdns import announced
 from edgeserve.fronts.voice_answers import entities_of, rate_of, sound_of, text_of, words_of
 from edgeserve.fronts.wyoming_events import ODD, OddEvent, Sentences, read_event
+from edgeserve.fronts.wyoming_settings import EXAMPLE, Voice
 
 log = logging.getLogger("edgeserve")
 
@@ -109,24 +101,6 @@ ROLES = {
     "tts": ("text", of_text, 'text = { dtype = "text" }'),
 }
 """The roles of an app -> the text for its input, the check that an input fits, an example."""
-
-
-EXAMPLE = "127.0.0.1:10300"
-
-
-@dataclass(frozen=True)
-class Voice(FrontSettings):
-    """``[front.wyoming]``: the apps by role, and their settings."""
-
-    apps: Dict[str, str] = entry(table_of(string), factory=dict)  # the app of each role: wake, vad, asr, intent, tts
-    languages: Tuple[str, ...] = entry(tuple_of(string), ("en",))  # that the apps understand
-    wake_words: Tuple[str, ...] = entry(tuple_of(string), ())  # that may be heard; empty: any, told by the app's name
-    wake_every_ms: float = entry(number(10.0), 250.0)  # between two looks for a wake word
-    wake_unit: bool = entry(boolean, False)  # the wake app's floats go from -1 to 1, not to 32768
-    tts_rate: int = entry(integer(1), 22_050)  # of speech whose app says no rate
-    sorry: str = entry(string, "Sorry, not now.")  # said instead of a refused or failed answer
-    listen: str = entry(string, EXAMPLE)  # HOST:PORT, where Home Assistant and satellites ask
-    zeroconf: str = entry(string, "")  # the name under which Home Assistant finds the front; "" = none
 
 
 class WyomingFront(Front):

@@ -28,6 +28,7 @@ from edgeserve.errors import (
     told,
 )
 from edgeserve.ipc import wire
+from edgeserve.ipc.bounds import NO_KEYS, BusBounds, BusKeys
 from edgeserve.ipc.client_registry import DEAD, ClientRegistry, seed_routing_ids
 from edgeserve.ipc.connections import connections_max
 from edgeserve.ipc.costs import Account
@@ -75,9 +76,6 @@ HANDSHAKE_MS = 5000
 """Milliseconds that a handshake may take, on a slow line too; then the connection ends, and the client's library tries
 again."""
 
-BYTES_MAX = 2**62
-"""The bound on bytes where none was given."""
-
 SLICE_FRAMES = 2048
 """Frames of an oversized message that are dropped at a time, one to two milliseconds: the loop has others to serve."""
 
@@ -105,15 +103,14 @@ class Cancel(NamedTuple):
 
 class Control(NamedTuple):
     """A question about the server (``kind`` of ``wire.CONTROL_KINDS``), to be answered by ``Bus.control_reply``.
-    ``number``: the request that a ``story`` is asked of, the step behind which a ``trace`` begins, else 0.
-    ``name``: of the model that a ``reload`` is about, else empty."""
+    ``word``: the number of the request that a ``story`` is asked of, the step behind which a ``trace`` begins, the name
+    of the model that a ``reload`` is about (``""``: the configuration), else None."""
 
     peer: Peer
     key: Key
     is_req: bool
     kind: str
-    number: int = 0
-    name: str = ""
+    word: Any = None
 
 
 class ClientLost(NamedTuple):
@@ -128,41 +125,23 @@ News = Union[Ask, Cancel, Control, ClientLost]
 
 
 class Bus:
-    """The socket and the clients on it. Every method is for the one thread that made it, and none blocks.
-
-    ``message_bytes_max`` bounds a whole message both ways, ``clients_max`` the connections remembered at a time,
-    ``client_silence_ns`` how long a client with requests in flight may say nothing. With ``curve_secret_key_file``
-    every TCP endpoint is encrypted and clients need the server's public key; with ``client_keys`` (a folder) only those
-    whose keys lie there are let in, and ``control_keys`` (names) may control the server. ``ask_type`` is the class of
-    the records of requests: :class:`Ask`, or one that extends it. Bounds in bytes of the messages of requests in
-    flight: ``pending_bytes_max`` of all, ``client_bytes_max`` of one connection;
-    ``unread_bytes_max`` of the answers that one client has not read. ``shared_memory_bytes``: what a client on this
-    host may share for its large tensors, all together ``pending_bytes_max``; 0 for none.
-    """
+    """The socket and the clients on it. Every method is for the one thread that made it, and none blocks. ``ask_type``
+    is the class of the records of requests: :class:`Ask`, or one that extends it."""
 
     def __init__(
         self,
         endpoints: Sequence[str],
+        bounds: BusBounds,
+        keys: BusKeys = NO_KEYS,
         *,
         clock_ns: Callable[[], int],
-        message_bytes_max: int,
-        clients_max: int,
-        client_silence_ns: int,
-        curve_secret_key_file: str = "",
-        client_keys: str = "",
-        control_keys: Sequence[str] = (),
         ask_type: Callable[[], Ask] = Ask,
         context: zmq.Context[Any] | None = None,
-        pending_bytes_max: int = BYTES_MAX,
-        client_bytes_max: int = BYTES_MAX,
-        unread_bytes_max: int = BYTES_MAX,
-        shared_memory_bytes: int = 0,
     ) -> None:
-        transports = {split_endpoint(endpoint)[0] for endpoint in endpoints}
         self._clock_ns = clock_ns
         self._ask_type = ask_type
-        self._message_bytes_max = message_bytes_max
-        self._client_silence_ns = client_silence_ns
+        self._message_bytes_max = bounds.message_bytes_max
+        self._client_silence_ns = bounds.client_silence_ns
         self._surplus: Peer | None = None  # whose message's rest is being dropped
         self._surplus_frames = self._surplus_since_ns = 0
         self._received_ns = clock_ns()  # when it read last
@@ -175,28 +154,46 @@ class Bus:
         self._empty_count = 0  # how often nothing more waited then
         self._unexpected_count = 0  # messages at which something was raised that no client should be told
         self._give_back = GiveBack(clock_ns())
-        allowed = AllowedKeys(client_keys, clock_ns) if client_keys else None
-        credentials = Credentials(allowed, control_keys)
         self._own_context = context is None
         self._context: zmq.Context[Any] = zmq.Context() if context is None else context
         self._gate: Gate | None = None
         self._authenticator: Authenticator | None = None
-        if allowed is not None and "tcp" in transports:
-            self._authenticator = Authenticator(self._context, allowed)
+        self._offers: Offers | None = None
         seed_routing_ids()
         self.socket: zmq.Socket[Any] = self._context.socket(zmq.ROUTER)
-        pending_bytes_max = max(pending_bytes_max, message_bytes_max)
+        self._recv = self.socket.recv
+        # The method without the wrapper around it, which is for options that are not used here: 15 % of an answer.
+        self._send_frame = partial(zmq.backend.Socket.send, self.socket)
+        bounds = bounds._replace(pending_bytes_max=max(bounds.pending_bytes_max, bounds.message_bytes_max))
+        transports = {split_endpoint(endpoint)[0] for endpoint in endpoints}
+        self._hold_to(bounds, keys, transports)
+        try:
+            self._set_up()
+            self._gate = self._open_gate(transports, bool(keys.secret_key_file))
+            self.endpoints = [self._bind(endpoint, keys.secret_key_file) for endpoint in endpoints]
+            readable = partial(zmq.zmq_poll, [(self.socket, int(zmq.POLLIN))], 0)
+            self._waiter = Waiter(readable, int(self.socket.getsockopt(zmq.FD)), self._guard.monitor_file)
+            self._offers = offers_for(endpoints, bounds.shared_memory_bytes, bounds.pending_bytes_max, clock_ns)
+        except BaseException:
+            self.close()
+            raise
+
+    def _hold_to(self, bounds: BusBounds, keys: BusKeys, transports: Set[str]) -> None:
+        """Make what knows the clients and ends those that go beyond the bounds."""
+        clock_ns, most, message_bytes_max = self._clock_ns, bounds.pending_bytes_max, bounds.message_bytes_max
+        allowed = AllowedKeys(keys.client_keys, clock_ns) if keys.client_keys else None
+        if allowed is not None and "tcp" in transports:
+            self._authenticator = Authenticator(self._context, allowed)
         self._kept_out = KeptOut(clock_ns)
-        self._in_flight = InFlight(message_bytes_max, client_bytes_max, pending_bytes_max)
-        self._liveness = Liveness(
-            self._received_ns, client_silence_ns, max(unread_bytes_max, 2 * message_bytes_max), pending_bytes_max
-        )
-        self._unfinished = Unfinished(message_bytes_max, pending_bytes_max)
+        self._in_flight = InFlight(message_bytes_max, bounds.client_bytes_max, most)
+        unread_bytes_max = max(bounds.unread_bytes_max, 2 * message_bytes_max)
+        self._liveness = Liveness(self._received_ns, bounds.client_silence_ns, unread_bytes_max, most)
+        self._unfinished = Unfinished(message_bytes_max, most)
         self._registry = ClientRegistry(
-            credentials,
+            Credentials(allowed, keys.control),
             clock_ns=clock_ns,
-            count_max=clients_max,
-            connections_max=connections_max(clients_max),
+            count_max=bounds.clients_max,
+            connections_max=connections_max(bounds.clients_max),
             has_inproc="inproc" in transports,
             is_out=self._kept_out.has,
             on_part=self._on_part,
@@ -204,20 +201,6 @@ class Bus:
         self._guard = Guard(
             self.socket, self._context, self._registry, self._kept_out, self._unfinished, clock_ns, "tcp" in transports
         )
-        self._offers: Offers | None = None
-        self._recv = self.socket.recv
-        # The method without the wrapper around it, which is for options that are not used here: 15 % of an answer.
-        self._send_frame = partial(zmq.backend.Socket.send, self.socket)
-        try:
-            self._set_up()
-            self._gate = self._open_gate(transports, bool(curve_secret_key_file))
-            self.endpoints = [self._bind(endpoint, curve_secret_key_file) for endpoint in endpoints]
-            readable = partial(zmq.zmq_poll, [(self.socket, int(zmq.POLLIN))], 0)
-            self._waiter = Waiter(readable, int(self.socket.getsockopt(zmq.FD)), self._guard.monitor_file)
-            self._offers = offers_for(endpoints, shared_memory_bytes, pending_bytes_max, clock_ns)
-        except BaseException:
-            self.close()
-            raise
 
     def _set_up(self) -> None:
         socket = self.socket
@@ -283,8 +266,8 @@ class Bus:
         )
 
     def wait(self, file: int, now_ns: int, until_ns: int) -> Tuple[bool, bool]:
-        """Sleep until ``file`` can be read, :meth:`receive` wants to be called, or ``until_ns``; whether the first,
-        whether the second. It overlooks no message that came before."""
+        """Sleep until ``file`` can be read, :meth:`receive` wants to be called, or ``until_ns``. Returns whether
+        ``file`` can be read, and whether :meth:`receive` wants a call. A message that came before ends it at once."""
         liveness, unfinished = self._liveness, self._unfinished
         timeout_ns = min(liveness.check_at_ns, unfinished.look_at_ns, until_ns) - now_ns
         if self._news or liveness.stirred or timeout_ns <= 0:
@@ -363,7 +346,8 @@ class Bus:
         return news
 
     def _check(self, now_ns: int) -> None:
-        """No message waits: what a client sent counts before its silence does."""
+        """End the clients that were silent for too long. Called when no message waits: what a client sent counts
+        first."""
         liveness, registry = self._liveness, self._registry
         self._give_back.look(now_ns, registry.ended_count)
         self._guard.check(now_ns)
@@ -375,14 +359,14 @@ class Bus:
                 self._send(peer, False, (wire.encode_error(key, error),))
 
     def _on_part(self, peer: Peer, reason: str) -> None:
-        """A client is forgotten: news when it had requests in flight."""
+        """Forget a client's requests; those that were in flight are news."""
         peer.memory = None  # what its connection shares lasts as long as that
         asks = self._in_flight.end_all(peer)
         if asks:
             self._news.append(ClientLost(peer.client, asks, reason))
 
     def _receive_one(self, client: bytes, now_ns: int, news: List[News]) -> None:
-        """The rest of a message, of which ``client`` was the first frame, to a record in ``news``."""
+        """Read the rest of a message, whose first frame was ``client``, and append its record to ``news``."""
         recv: Any = self._recv
         frame = recv(_NOBLOCK, False)  # it says whether more follows; asking the socket costs more
         peer, refusal = self._registry.by_id.get(client), None
@@ -504,7 +488,7 @@ class Bus:
             self._guard.penalise(peer, spent_ns, f"a message of it has over {SURPLUS_FRAMES_MAX} frames")
 
     def _drop_message(self, client: bytes) -> None:
-        """The rest of a message of a connection that is over."""
+        """Read and drop the rest of a message of a connection that is over."""
         peer = self._surplus = Peer(client, None)
         peer.owner = self._registry.dead[client][1]
         self._drop_surplus(peer)
@@ -521,10 +505,7 @@ class Bus:
         refusal: RequestError | None,
     ) -> None:
         """Everything but requests to infer: ``beat`` and ``bye`` end here, the others become news."""
-        number = wire.take_request_id(fields) if kind == "story" else wire.take_after(fields) if kind == "trace" else 0
-        name = wire.take_model(fields) if kind == "reload" else ""
-        token = wire.take_token(fields) if kind == "memory" else b""
-        keeps = wire.take_keeps(fields) if kind == "cancel" else False
+        word = wire.take_word(kind, fields)
         wire.refuse_rest(fields, ("kind", "id"), f"a {kind} header")
         if self._surplus is not None:
             raise _too_many_frames()
@@ -551,11 +532,11 @@ class Bus:
         elif kind == "cancel":
             ask = peer.open.get(key)
             if isinstance(ask, Ask):
-                news.append(Cancel(ask, keeps))
+                news.append(Cancel(ask, word))
         elif kind == "memory":
-            self._send(peer, is_req, (wire.encode_info(key, wire.pack_info({"bytes": self._claim(peer, token)})),))
+            self._send(peer, is_req, (wire.encode_info(key, wire.pack_info({"bytes": self._claim(peer, word)})),))
         else:
-            control = Control(peer, key, is_req, kind, number, name)
+            control = Control(peer, key, is_req, kind, word)
             self._in_flight.enter_question(peer, key, control)
             news.append(control)
 
@@ -584,7 +565,7 @@ class Bus:
         branches: Sequence[str] = (),
         variant: str = "",
     ) -> None:
-        """The one reply to a request that completed. Large arrays are not copied: they must not change afterwards.
+        """Send the one reply to a request that completed. Large arrays are not copied: they must not change afterwards.
 
         An output that cannot travel is answered with ``failed`` instead; a client that is gone meanwhile gets nothing.
         """
@@ -626,13 +607,13 @@ class Bus:
         return ""
 
     def refuse(self, ask: Union[Ask, Control], error: RequestError) -> None:
-        """The one reply to a request that ended without an answer, or to a question that is not answered."""
+        """Send the one reply to a request that ended without an answer, or to a question that is not answered."""
         if self._in_flight.leave(ask):
             self._send(ask.peer, ask.is_req, (wire.encode_error(ask.key, error),))
 
     def control_reply(self, control: Control, payload: Union[Mapping[str, Any], bytes]) -> None:
-        """The one reply to a :class:`Control`: plain numbers, strings, lists and maps, or what ``wire.pack_info`` made
-        of them. What cannot travel is answered with ``failed``."""
+        """Send the one reply to a :class:`Control`: plain numbers, strings, lists and maps, or what ``wire.pack_info``
+        made of them. What cannot travel is answered with ``failed``."""
         if not self._in_flight.leave(control):
             return
         try:
@@ -710,7 +691,7 @@ class Bus:
 
 
 def _read_ask(ask: Ask, fields: Any, buffers: List[Any], message_bytes_max: int, is_req: bool, peer: Peer) -> None:
-    """The request in a message, with its tensors out of shared memory."""
+    """Read the request in a message into ``ask``, with its tensors out of shared memory."""
     if peer.memory is not None:
         peer.memory.copy(buffers)
     wire.decode_infer(ask, fields, buffers, message_bytes_max)

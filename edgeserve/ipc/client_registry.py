@@ -120,7 +120,7 @@ class ClientRegistry:
         if len(self.by_id) >= self._count_max and not self._forget_idle() and not self._make_room(peer.owner):
             return peer, Rejected(
                 f"the server remembers {self._count_max} clients and each has requests in flight; "
-                "raise [server] clients_max",
+                "ask again later, or share a client",
                 "too many clients",
             )
         if file is not None:
@@ -211,7 +211,7 @@ class ClientRegistry:
         self._on_part(peer, reason)
 
     def closed(self, peer: Peer) -> None:
-        """A client's connection is over."""
+        """Forget a client whose connection has closed."""
         self.bury(peer.client, peer.owner)
         self.part(peer, "its connection closed")
 
@@ -230,13 +230,13 @@ class ClientRegistry:
         hang_up(connection)
 
     def bury(self, client: bytes, owner: str) -> None:
-        """Nothing that a connection sent before counts from now on."""
+        """Ignore from now on what a connection sent before."""
         if len(self.dead) >= DEAD_IDENTITIES_MAX:
             del self.dead[next(iter(self.dead))]
         self.dead[client] = (self._clock_ns(), owner)
 
     def forget_dead(self, now_ns: int) -> None:
-        """The socket was empty: nothing comes any more of connections that were over long before."""
+        """Forget connections that were over long before: the socket was empty, so nothing of theirs comes any more."""
         for client, (since_ns, _) in list(self.dead.items()):
             if now_ns - since_ns <= DEAD_NS:
                 break

@@ -26,11 +26,17 @@ log = logging.getLogger("edgeserve")
 
 _Told = TypeVar("_Told")
 
+CLIENTS_MAX = 256
+"""Clients of the bus that a server remembers at a time; twice as many connections may be open."""
+
 FILES_KEPT = 256
 """Descriptors that connections leave to everything else: models, devices, recordings, libzmq's own."""
 
 FILES_OPEN = 16
 """Descriptors that a server has at least before its first connection."""
+
+FILES_NEEDED = FILES_KEPT + FILES_OPEN + CLIENTS_MAX
+"""Open files that a server needs: with fewer, a burst of connections may end its process."""
 
 FILES_MAX = 1 << 20
 """The soft limit is not raised beyond this, where the hard one is unlimited: some libraries close every number."""
@@ -132,15 +138,16 @@ class Connections:
         self.refused += 1
         if self.refused & (self.refused - 1) == 0:  # at 1, 2, 4, 8, ...: an attack must not fill the log
             log.warning(
-                "%d connections are open, the most there may be: one of %s is ended (%d so far); raise "
-                "[server] clients_max or the limit of open files (ulimit -n)",
+                "%d connections are open, the most there may be: one of %s is ended (%d so far); below "
+                "%d the limit of open files (ulimit -n) bounds them",
                 self.count_max,
                 owner,
                 self.refused,
+                2 * CLIENTS_MAX,
             )
 
     def closed(self, file: int) -> None:
-        """A connection is no more."""
+        """Forget a connection that has closed."""
         self.stuck.pop(file, None)
         connection = self.by_file.pop(file, None)
         if connection is not None:
@@ -280,20 +287,12 @@ def raise_file_limit() -> int:
     return FILES_MAX if soft == resource.RLIM_INFINITY else soft
 
 
-def files_needed(clients_max: int) -> int:
-    """The number of open files that a server of ``clients_max`` needs: with fewer, a burst of connections may end its
-    process."""
-    return FILES_KEPT + FILES_OPEN + clients_max
-
-
-def check_files(files: int, clients_max: int) -> None:
-    """Raise :class:`ConfigError` where the limit of open ``files`` is below what the configuration needs."""
-    needed = files_needed(clients_max)
-    if files < needed:
-        mend = f", or set clients_max = {files - files_needed(0)}" if files > files_needed(0) else ""
+def check_files(files: int) -> None:
+    """Raise :class:`ConfigError` where the limit of open ``files`` is below :data:`FILES_NEEDED`."""
+    if files < FILES_NEEDED:
         raise ConfigError(
-            f"[server] clients_max = {clients_max} needs {needed} open files, and the hard limit is {files}: raise it "
-            f"(ulimit -Hn {needed}, LimitNOFILE={needed} of the unit, docker run --ulimit nofile={needed}){mend}"
+            f"a server needs {FILES_NEEDED} open files, and the hard limit is {files}: raise it (ulimit -Hn "
+            f"{FILES_NEEDED}, LimitNOFILE={FILES_NEEDED} of the unit, docker run --ulimit nofile={FILES_NEEDED})"
         )
 
 
@@ -311,8 +310,8 @@ def connections_max(clients_max: int) -> int:
     room = connections_below(files, in_use)
     if room < clients_max:
         log.warning(
-            "only %d connections fit below the limit of %d open files, [server] clients_max is %d; raise the "
-            "limit (ulimit -n, LimitNOFILE=)",
+            "only %d connections fit below the limit of %d open files, for %d clients; raise the limit (ulimit -n, "
+            "LimitNOFILE=)",
             room,
             files,
             clients_max,

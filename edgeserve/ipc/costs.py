@@ -8,8 +8,8 @@ from edgeserve.owners import user_of
 from edgeserve.units import NS_PER_MS
 
 COST_SHARE = 20
-"""A user's refused messages and questions may take this part of the loop's time, those of one of its processes an
-equal part of that: a twentieth delays no deadline that has any slack."""
+"""One part in so many of the loop's time is for one user's refused messages and questions, shared equally among its
+processes: a twentieth delays no deadline that has any slack."""
 
 COST_NS_MAX = 50 * NS_PER_MS
 """The time that they may take at once: a client that starts and asks for everything stays below it."""
@@ -33,7 +33,7 @@ class Account:
         self._at_ns = now_ns
 
     def charge(self, cost_ns: int, now_ns: int) -> None:
-        """One of them was read."""
+        """Count what a message that was refused, or a question, has cost."""
         parts = 1
         if self.user is not None:
             self.user.charge(cost_ns, now_ns)

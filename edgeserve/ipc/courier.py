@@ -49,7 +49,7 @@ class PendingReply(PendingAnswer):
         return True
 
     def end_early(self) -> None:
-        self.courier.post((wire.encode_cancel(self.key, keeps=True),), None)
+        self.courier.post((wire.encode_plain("cancel", self.key, keeps=True),), None)
 
 
 class Courier:
@@ -128,7 +128,7 @@ class Courier:
         """The caller no longer wants this reply: tell the server. ``False`` when the reply was already being given."""
         if self.waiting.pop(pending.key, None) is None:
             return False
-        self.post((wire.encode_cancel(pending.key),), None)
+        self.post((wire.encode_plain("cancel", pending.key),), None)
         return True
 
     def stop(self) -> None:
@@ -228,7 +228,7 @@ class Courier:
         return bool(replies)
 
     def _look_for_memory(self, link: Link) -> None:
-        """A caller waits for shared memory."""
+        """Ask for shared memory, for which a caller waits; wake the caller where it is there, or will not come."""
         link.wish_for_memory()
         if link.memory is not None or not link.waits_for_memory:
             self._wants_memory = False
@@ -316,7 +316,7 @@ class Courier:
         if pending is None or pending.stream is None or pending.stream.put(reply.outputs):
             return
         self.end(pending.key, Cancelled(UNREAD), None)
-        self.post((wire.encode_cancel(pending.key),), None)
+        self.post((wire.encode_plain("cancel", pending.key),), None)
 
     def end(self, key: Any, error: Optional[BaseException], value: Any) -> None:
         """Give a request its one end, unless it has it already."""

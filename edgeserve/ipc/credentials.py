@@ -206,8 +206,8 @@ class Authenticator:
 
 
 def refuse_old_greetings(socket: zmq.Socket[Any]) -> None:
-    """The binds of ``socket`` that follow end a connection that greets with a version before ZMTP 3.0, as libzmq does
-    where a domain is set: messages of such a connection say nothing of who sent them."""
+    """Have the binds of ``socket`` that follow end a connection that greets with a version before ZMTP 3.0, as libzmq
+    does where a domain is set: messages of such a connection say nothing of who sent them."""
     socket.setsockopt(zmq.ZAP_DOMAIN, ZAP_DOMAIN.encode())
 
 

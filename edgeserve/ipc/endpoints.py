@@ -170,7 +170,7 @@ def check_endpoint(endpoint: str, key_file: str = "") -> None:
 
 
 def _check_port(endpoint: str) -> None:
-    """An ordinary socket tries the port; the bus binds it later. Names of interfaces are left to the bus."""
+    """Try the port with an ordinary socket, before the bus binds it. Names of interfaces are left to the bus."""
     transport, _, address = endpoint.partition("://")
     host, _, port = address.rpartition(":")
     if transport != "tcp" or not port.isdigit():

@@ -50,7 +50,7 @@ class Flood:
         self._look_ns = now_ns + FLOOD_LOOK_NS
 
     def count(self, client: bytes, messages: int = 1) -> None:
-        """Messages of a client were read."""
+        """Count messages of a client that were read."""
         self._counts[client] = self._counts.get(client, 0) + messages
 
     def culprits(self, now_ns: int) -> List[bytes]:
@@ -80,7 +80,7 @@ class KeptOut:
         self._count = 0
 
     def add(self, whose: str, for_ns: int, reason: str) -> None:
-        """No connection of an offender is let in for so long; nothing where ``whose`` is empty."""
+        """Let no connection of an offender in for so long; an empty ``whose`` does nothing."""
         if not whose:
             return
         if whose not in self._until_ns:

@@ -138,7 +138,7 @@ class Guard:
                 self._registry.cut(peer, _FAST)
 
     def end_flood(self) -> None:
-        """Nothing waits any more."""
+        """End the count of a flood: no message waits any more."""
         self.flood = None
 
     def _culprit(self, peer: Peer) -> str:
@@ -149,9 +149,9 @@ class Guard:
         return peer.culprit
 
     def penalise(self, peer: Peer, spent_ns: int, reason: str) -> None:
-        """Another slice of frames was dropped of a message with too many, all of them in this time. All connections of
-        the offender end (each could hold up the others as long), and no new one is let in for a while; where no owner
-        can be identified, the connection ends alone."""
+        """End all connections of the sender of a message with too many frames, which took ``spent_ns`` to drop, and let
+        no new one in for a while: each could hold up the others as long. Where no owner can be identified, the
+        connection ends alone."""
         registry, whose = self._registry, self._culprit(peer)
         self._kept_out.add(whose, PENALTY_NS + DROP_SHARE * spent_ns, reason)
         registry.cut(peer, reason)

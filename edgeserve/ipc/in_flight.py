@@ -70,7 +70,7 @@ class InFlight:
         )
 
     def enter(self, peer: Peer, ask: Ask, key: Key, total: int, is_req: bool) -> None:
-        """A request that was checked is in flight from now on."""
+        """Count a checked request as in flight."""
         ask.peer, ask.key, ask.is_req, ask.bytes = peer, key, is_req, total
         peer.bytes += total
         self.bytes += total
@@ -78,7 +78,7 @@ class InFlight:
         peer.patient = peer.patient or is_req
 
     def enter_question(self, peer: Peer, key: Key, question: Any) -> None:
-        """A control question waits for its reply, unless its id is in flight already or the client has too many."""
+        """Count a control question as in flight, unless its id is in flight already or the client has too many."""
         self._check_key(peer, key)
         peer.open[key] = question
 

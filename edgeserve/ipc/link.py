@@ -183,7 +183,7 @@ class Link:
     def _look_for_memory(self, wish: Wish, now_ns: int) -> None:
         try:
             if not wish.token and wish.look():
-                self.send((wire.encode_memory(_MEMORY_KEY, wish.token),))
+                self.send((wire.encode_plain("memory", _MEMORY_KEY, token=wish.token),))
         except (OSError, ValueError):  # refused, or this process may not map so much
             now_ns = self._wish_until_ns
         if now_ns >= self._wish_until_ns:

@@ -41,7 +41,7 @@ class Liveness:
         self._awake_ns = now_ns
 
     def stir(self) -> None:
-        """Something happened to a connection."""
+        """Have the connections looked at: something happened to one."""
         self.stirred = True
 
     def must_look(self, now_ns: int, is_quiet: bool) -> bool:
@@ -53,7 +53,7 @@ class Liveness:
         return must
 
     def was_away(self, now_ns: int) -> None:
-        """The bus read nothing for :attr:`away_ns`: every client has its full time again."""
+        """Give every client its full time again: the bus read nothing for :attr:`away_ns`."""
         self._awake_ns = now_ns
 
     def silent(self, now_ns: int, peers: Iterable[Peer]) -> List[Peer]:

@@ -33,7 +33,7 @@ class Unread:
         self._marks: Deque[Tuple[Any, int]] = deque()
 
     def mark(self, tracker: Any) -> None:
-        """A frame was lent: ``tracker.done`` says when it has been let go of."""
+        """Count the bytes of a frame that was lent until ``tracker.done`` says that libzmq has let go of it."""
         self._marks.append((tracker, self.fresh))
         self.total += self.fresh
         self.fresh = 0

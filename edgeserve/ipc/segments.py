@@ -85,7 +85,7 @@ class SharedSegment:
         self.close_file()
 
     def close_file(self) -> None:
-        """The descriptor is passed on, or not needed any more."""
+        """Close the descriptor, which is passed on or not needed any more."""
         if self.file >= 0:
             os.close(self.file)
             self.file = -1

@@ -71,7 +71,7 @@ class Slab:
         return None
 
     def give_back(self, offset: int, nbytes: int) -> None:
-        """A place is free again. Never blocks."""
+        """Free a place. Never blocks."""
         self._back.append((offset, offset + rounded(nbytes)))
 
     def lend_block(self, offset: int, nbytes: int) -> NDArray[Any]:
@@ -225,7 +225,7 @@ class Wish:
         return True
 
     def close(self) -> None:
-        """The memory is claimed, or given up."""
+        """Take the offer back: the memory is claimed, or given up."""
         with contextlib.suppress(OSError):
             self._socket.close()
 

@@ -21,7 +21,8 @@ SOON_NS = 20 * NS_PER_MS
 """Time to the next look while bytes arrive: a message that is only large is finished by then, or soon."""
 
 SLACK_BYTES = 64 * 1024**2
-"""The bytes allowed to one message beyond twice the largest allowed: other growth of the process meanwhile."""
+"""Bytes by which the process may grow meanwhile for other reasons: one message may take so much more than twice the
+largest allowed one."""
 
 SUSPECT_BYTES = 16 * 1024**2
 """The bytes of one message from which every look is soon."""
@@ -99,7 +100,7 @@ class Unfinished:
         self.watches = False
 
     def put_off(self, now_ns: int) -> None:
-        """Nothing arrives, and nothing must be watched: a look would find nothing."""
+        """Put the next look off: nothing arrives and nothing is watched, so it would find nothing."""
         self.look_at_ns = now_ns + LOOK_NS
 
     def look(self, now_ns: int, held_bytes: int, samples: Sequence[ConnectionLook]) -> List[int]:

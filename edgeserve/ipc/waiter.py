@@ -13,7 +13,7 @@ PROBE_MESSAGES_MAX = 2
 until none is there. The exception that an empty socket raises costs as much as three questions."""
 
 POLL_NS_MIN = 2 * NS_PER_MS
-"""Shorter waits are kept to microseconds; ``poll`` counts milliseconds."""
+"""The shortest wait that is left to ``poll``, which counts milliseconds; shorter ones are kept to microseconds."""
 
 
 class Waiter:
@@ -62,7 +62,7 @@ class Waiter:
         return rang, came, stirred
 
     def used(self) -> None:
-        """Something else was done with the socket, so that its file may not tell of what comes."""
+        """Note another use of the socket, after which its file may not tell of what comes."""
         self.is_armed = False
 
     def begin(self) -> Tuple[int, int, bool]:

@@ -11,7 +11,7 @@ and any fault of a message becomes a typed error that names the key, the value a
 from __future__ import annotations
 
 import re
-from typing import Any, Dict, List, Mapping, Optional, Protocol, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, List, Mapping, Optional, Protocol, Sequence, Tuple, Union
 
 import msgpack
 import msgspec
@@ -495,76 +495,45 @@ def encode_info(key: Key, packed: bytes) -> bytes:
     return _VERSION_BYTE + head[:-1] + packed
 
 
-def encode_story(key: Key, request_id: int) -> bytes:
-    """The question what happened to a request, by the server's number of it."""
-    return pack_header({"kind": "story", "id": key, "request_id": request_id})
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 2**63
 
 
-def encode_trace(key: Key, after: int) -> bytes:
-    """The question which steps followed step ``after``, among the steps that the server keeps."""
-    return pack_header({"kind": "trace", "id": key, "after": after})
+_WORDS: Mapping[str, Tuple[str, Any, Callable[[Any], bool], str]] = {
+    "story": ("request_id", None, _is_count, "the request_id of an answer or an error"),
+    "trace": ("after", 0, _is_count, "the number of a step, 0 for all that are kept"),
+    "reload": (
+        "model",
+        "",
+        lambda value: type(value) is str and len(value) <= NAME_CHARS_MAX,
+        f"a name of {NAME_CHARS_MAX} characters at most",
+    ),
+    "memory": (
+        "token",
+        None,
+        lambda value: type(value) is bytes and len(value) <= ID_BYTES_MAX,
+        "the bytes that came with the shared memory",
+    ),
+    "cancel": ("keeps", False, lambda value: type(value) is bool, "true or false"),
+}
+"""Kind of message -> the field that its header has beside ``kind`` and ``id``: its name, its value where it is left
+out, whether a value is one, and what is expected. ``keeps``: the partial answer is wanted."""
 
 
-def encode_reload(key: Key, model: str) -> bytes:
-    """The wish that a model is put in the place of itself, loaded anew; ``""``: to read the configuration again."""
-    return pack_header({"kind": "reload", "id": key, **({"model": model} if model else {})})
+def take_word(kind: str, fields: Dict[str, Any]) -> Any:
+    """The further field of a message of this ``kind``, removed from its header's fields; ``None`` where it has none."""
+    if kind not in _WORDS:
+        return None
+    name, default, is_one, expected = _WORDS[kind]
+    value = fields.pop(name, default)
+    if not is_one(value):
+        raise Malformed(f"{name} = {show(value)}: expected {expected}")
+    return value
 
 
-def take_model(fields: Dict[str, Any]) -> str:
-    """The name of a model, removed from the fields of a ``reload`` header; ``""`` when it is left out."""
-    if "model" not in fields:
-        return ""
-    model = fields.pop("model")
-    if type(model) is not str or not 0 < len(model) <= NAME_CHARS_MAX:
-        raise Malformed(f"model = {show(model)}: expected a name of 1 to {NAME_CHARS_MAX} characters")
-    return model
-
-
-def take_token(fields: Dict[str, Any]) -> bytes:
-    """The token of the shared memory that a connection claims, removed from the fields of a ``memory`` header."""
-    token = fields.pop("token", None)
-    if type(token) is not bytes or len(token) > ID_BYTES_MAX:
-        raise Malformed(f"token = {show(token)}: expected the bytes that came with the shared memory")
-    return token
-
-
-def encode_memory(key: Key, token: bytes) -> bytes:
-    """The claim of the shared memory that came with a token, for this connection."""
-    return pack_header({"kind": "memory", "id": key, "token": token})
-
-
-def encode_cancel(key: Key, keeps: bool = False) -> bytes:
-    """The message that cancels a request; with ``keeps``, it asks for the partial answer."""
-    return pack_header({"kind": "cancel", "id": key, **({"keeps": True} if keeps else {})})
-
-
-def take_keeps(fields: Dict[str, Any]) -> bool:
-    """True if the partial answer is wanted; removed from the fields of a ``cancel`` header."""
-    keeps = fields.pop("keeps", False)
-    if type(keeps) is not bool:
-        raise Malformed(f"keeps = {show(keeps)}: expected true or false")
-    return keeps
-
-
-def take_after(fields: Dict[str, Any]) -> int:
-    """The number of a step, removed from the fields of a ``trace`` header; 0 when it is left out."""
-    after = fields.pop("after", 0)
-    if type(after) is not int or not 0 <= after < 2**63:
-        raise Malformed(f"after = {show(after)}: expected the number of a step, 0 for all that are kept")
-    return after
-
-
-def take_request_id(fields: Dict[str, Any]) -> int:
-    """The server's number of a request, removed from the fields of a ``story`` header."""
-    request_id = fields.pop("request_id", None)
-    if type(request_id) is not int or not 0 <= request_id < 2**63:
-        raise Malformed(f"request_id = {show(request_id)}: expected the request_id of an answer or an error")
-    return request_id
-
-
-def encode_plain(kind: str, key: Key | None = None) -> bytes:
-    """A message that is only a header: ``beat``, ``bye`` and the control questions."""
-    return pack_header({"kind": kind} if key is None else {"kind": kind, "id": key})
+def encode_plain(kind: str, key: Key | None = None, **words: Any) -> bytes:
+    """A message that is only a header: ``beat``, ``bye``, ``cancel``, ``memory`` and the control questions."""
+    return pack_header({"kind": kind, **({} if key is None else {"id": key}), **words})
 
 
 class Windows(Protocol):

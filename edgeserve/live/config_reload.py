@@ -107,7 +107,6 @@ def compatible(old: Config, new: Config) -> Config:
     for item in fields(old.server):
         if item.name not in FROM_COMMAND_LINE and getattr(old.server, item.name) != getattr(new.server, item.name):
             changed.append(f"[server] {item.metadata.get('key') or item.name}")
-    changed += ["[monitor]"] if old.monitor != new.monitor else []
     if changed:
         raise ConfigError(
             f"{new.source}: {', '.join(changed)} changed; a reload changes apps, policies and models. "

@@ -59,11 +59,10 @@ class DeviceWatch:
     ) -> None:
         self._post = post
         self.board = board if board is not None else detect_board()
-        setting = config.monitor
         has_gpu = self.board.kind.slug != "cpu"
         self._monitors: Dict[int, Monitor] = {}
         self._devices: Dict[int, List[DeviceConfig]] = {}
-        if setting.enabled == "never" or (setting.enabled == "auto" and not has_gpu):
+        if not (has_gpu or config.has_limits):
             return
         has_cuda = any(device.kind == "cuda" for device in config.devices.values())
         make = sources or (
@@ -95,7 +94,7 @@ class DeviceWatch:
             monitor.start()
 
     def stop(self) -> None:
-        """No more news, and every source is closed."""
+        """End the news, and close every source."""
         for monitor in self._monitors.values():
             monitor.stop()
 

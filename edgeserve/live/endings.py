@@ -6,7 +6,7 @@ Counts what ended and learns what an answer takes beside its lane. Belongs to th
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Callable, Dict, List, Mapping, Optional
+from typing import Dict, List, Optional
 
 from edgeserve.config.limits import SLO_MS_MAX
 from edgeserve.live.errors import LOST_WRITTEN, ended_early, refusal
@@ -22,17 +22,15 @@ from edgeserve.units import ms_to_ns
 
 class Endings:
     """``waiting``: ends that the scheduler decided and that were not sent yet. ``overhead_from_ns``: when the last
-    answer would have been ready if handing over to the lane, and back, took no time. ``counts`` are by app.
-    ``teach``: by app, what hears of inputs and outputs of completed requests."""
+    answer would have been ready if handing over to the lane, and back, took no time. ``counts`` are by app."""
 
-    __slots__ = ("waiting", "overhead", "overhead_from_ns", "counts", "teach", "_values", "_batches")
+    __slots__ = ("waiting", "overhead", "overhead_from_ns", "counts", "_values", "_batches")
 
     def __init__(self, values: RequestValues, batches: RunningBatches, counts: Dict[str, AppCounts]) -> None:
         self.waiting: List[FinishRequest] = []
         self.overhead = ResponseOverhead()
         self.overhead_from_ns = clock_ns()
         self.counts = counts
-        self.teach: Dict[str, Callable[[Mapping[str, Any], Mapping[str, Any]], None]] = {}
         self._values = values
         self._batches = batches
 
@@ -65,8 +63,6 @@ class Endings:
         reason = action.reason if not action.cut else ended_early(action.reason, action.cut, request.written)
         counts = self.counts[request.app]
         counts.completed(now_ns - request.arrival_ns, late, breakdown)
-        if self.teach and request.app in self.teach and not action.cut:
-            self.teach[request.app](request.inputs, outputs)
         if not request.plan.has_joins and not action.variant:
             request.responder.answer(request, outputs, reason, late, now_ns, total_ns, breakdown)
             return

@@ -11,6 +11,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Protocol, Tuple
 
 from edgeserve.config.schema import Config
 from edgeserve.errors import DeadlineExpired, NotAllowed, Rejected, RequestError
+from edgeserve.ipc.bounds import BusBounds, BusKeys
 from edgeserve.ipc.bus import Bus, Cancel, ClientLost, Control, News, default_endpoint
 from edgeserve.ipc.wire import pack_info
 from edgeserve.live.errors import CLIENT_GONE, EarlyRefusals
@@ -83,18 +84,17 @@ class Gateway:
         self._early = early
         self.bus = Bus(
             [server.endpoint or default_endpoint()],
+            BusBounds(
+                server.message_bytes_max,
+                CLIENT_SILENCE_NS,
+                pending_bytes_max=server.memory_bytes,
+                client_bytes_max=server.client_bytes_max,
+                unread_bytes_max=server.unread_bytes_max,
+                shared_memory_bytes=server.message_bytes_max,
+            ),
+            BusKeys(config.curve_secret_key_path, config.curve_client_keys_path, server.control_keys),
             clock_ns=clock_ns,
-            message_bytes_max=server.message_bytes_max,
-            clients_max=server.clients_max,
-            client_silence_ns=CLIENT_SILENCE_NS,
-            curve_secret_key_file=config.curve_secret_key_path,
-            client_keys=config.curve_client_keys_path,
-            control_keys=server.control_keys,
             ask_type=LiveRequest,
-            pending_bytes_max=server.memory_bytes,
-            client_bytes_max=server.client_bytes_max,
-            unread_bytes_max=server.unread_bytes_max,
-            shared_memory_bytes=server.message_bytes_max,
         )
         self.bus.refused = lambda error, owner: early.add("", error, owner)
         self._critical_for = frozenset(server.critical_for)
@@ -164,7 +164,7 @@ class Gateway:
         return f"{owner}{OWNER_MARK}{request.stream}"
 
     def _refuse(self, request: LiveRequest, error: RequestError) -> None:
-        """A request that was found bad when it was checked."""
+        """Answer a request that was found bad when it was checked."""
         request.ended, request.predictors = True, None  # its client may be gone in the next breath
         error.id = request.id
         self.bus.note_cost(request.peer, clock_ns(), error)
@@ -176,7 +176,7 @@ class Gateway:
 
     def _questioned(self, control: Control) -> None:
         credential = control.peer.credential
-        number = control.number
+        number = control.word
         now_ns = clock_ns()
         is_over = self.bus.note_cost(control.peer, now_ns)
         if not credential.may_control:
@@ -190,7 +190,7 @@ class Gateway:
                 return
         try:
             if control.kind == "reload":
-                self._questions.reload(control.name, lambda told: self.bus.control_reply(control, told))
+                self._questions.reload(control.word, lambda told: self.bus.control_reply(control, told))
             elif control.kind in KEPT_KINDS:
                 self.bus.control_reply(control, self._kept_answer(control.kind, is_over, now_ns))
             else:

@@ -46,7 +46,7 @@ class IgnoredHints:
         self._lock = threading.Lock()
 
     def add(self, hint: str, error: Optional[BaseException], message: str, *arguments: Any) -> None:
-        """One more. ``message`` and ``arguments`` are the log's."""
+        """Count one more of a hint, and log the first. ``message`` and ``arguments`` are the log's."""
         with self._lock:
             if hint not in self._counts and len(self._counts) >= COUNTED_MAX:
                 hint = OTHER_HINTS

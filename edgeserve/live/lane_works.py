@@ -80,7 +80,7 @@ class LaneWorks:
         self.counts, self.free_ns, self._in_flight = other.counts, other.free_ns, other._in_flight
 
     def gave(self, action: Any, now_ns: int) -> None:
-        """A lane was given a work."""
+        """Note that a lane was given a work."""
         counts = self.counts[action.lane]
         if len(counts.in_flight) == counts.room - 1:
             self.idle -= 1

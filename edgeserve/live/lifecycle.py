@@ -73,8 +73,8 @@ class Lifecycle:
         return self.values.open_requests() + early
 
     def accept(self, request: LiveRequest, events: List[Event]) -> None:
-        """A checked request becomes the scheduler's, unless the server is full or stopping; before that its hints are
-        predicted, if that is still to be done."""
+        """Hand a checked request to the scheduler, unless the server is full or stopping. A request whose hints are
+        still to be predicted waits for that first."""
         self.values.follow(request)
         limit = self._pending_max
         count = self.open_count
@@ -121,7 +121,7 @@ class Lifecycle:
                 self._arrive(ready, events)
 
     def _arrive(self, request: LiveRequest, events: List[Event]) -> None:
-        """The scheduler is told of a request."""
+        """Tell the scheduler of a request."""
         self.values.add(request)
         app = request.app
         self._app_counts[app].received += 1
@@ -154,12 +154,12 @@ class Lifecycle:
         )
 
     def predicted(self, prediction: Prediction, events: List[Event]) -> None:
-        """The prediction of a request's hints is over: the scheduler is told of it."""
+        """Hand the request of a finished prediction to the scheduler."""
         if self.predictions.finish(prediction, clock_ns()):
             self._arrive(prediction.request, events)
 
     def prepared(self, preparation: Preparation, events: List[Event]) -> None:
-        """The preparation of a request is over: accept the request, or refuse it."""
+        """Accept the request of a finished preparation, or refuse it."""
         request = preparation.request
         if not self.preparations.finish(preparation):
             return
@@ -180,7 +180,7 @@ class Lifecycle:
         self._refuse_early(request, error)
 
     def count_refused(self, app: str, outcome: str, reason: str) -> None:
-        """A request ended of which the scheduler never heard."""
+        """Count the end of a request of which the scheduler never heard."""
         counts = self._app_counts[app]
         counts.received += 1
         counts.ended(outcome, reason)

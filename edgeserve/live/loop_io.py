@@ -78,7 +78,7 @@ class Mailbox:
         return True
 
     def awake(self) -> None:
-        """The loop is up again: stop the wake-up bytes, and read the present ones."""
+        """Ask for no more wake-up bytes, and read those that are there: the loop is awake."""
         self.asleep = False
         try:
             os.read(self._read_fd, 4096)
@@ -99,8 +99,8 @@ class MessageSource(Protocol):
         """Take what has come, a burst at most."""
 
     def wait(self, file: int, now_ns: int, until_ns: int) -> Tuple[bool, bool]:
-        """Sleep until ``file`` can be read, :meth:`receive` wants to be called, or ``until_ns``; whether the first,
-        whether the second."""
+        """Sleep until ``file`` can be read, :meth:`receive` wants to be called, or ``until_ns``. Returns whether
+        ``file`` can be read, and whether :meth:`receive` wants a call."""
 
     def has_more(self) -> bool:
         """True if something waits for :meth:`receive`."""
@@ -144,8 +144,8 @@ class LoopIO:
 
     def gather(self, due_ns: Optional[int], events: List[Event]) -> int:
         """Add what has happened to ``events``; if nothing has, wait for it or until ``due_ns``, to the microsecond and
-        without spinning. The time when it returns; it may return without events before ``due_ns``, after mail or a
-        message that became none."""
+        without spinning. Returns the time. It may return without events before ``due_ns``, after mail or a message that
+        became none."""
         source, coalescing, mailbox, lanes = self.source, self.coalescing, self.mailbox, self._lanes
         mail, now_ns, look = mailbox.items, clock_ns(), False
         if mail:  # there was no sleep that says whether a message is here, so the source gets its turn

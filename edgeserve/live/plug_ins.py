@@ -43,13 +43,14 @@ class Tap(Protocol):
     """Hears of the scheduler, on the loop's thread. ``testing/tap_conformance.py`` has the contract."""
 
     def begin(self, start: Mapping[str, Any]) -> None:
-        """The models are loaded: ``start`` is what the scheduler was built from. Called once, before the first step."""
+        """Begin: ``start`` is what the scheduler was built from. Called once, when models are loaded, before the first
+        step."""
 
     def tap(self, now_ns: int, events: Sequence[Event], actions: Sequence[Action]) -> None:
         """Hear of a step, which does not change any more. It must not wait."""
 
     def change(self, config: Config) -> None:
-        """Another configuration is served from the next step on."""
+        """Take another configuration, which is served from the next step on."""
 
     def close(self) -> None:
         """Write or send what is left."""
@@ -71,11 +72,10 @@ def opened_taps(place: TapPlace) -> Iterator[Tap]:
 
 
 class HintSource(Protocol):
-    """The predictor of the hints of one app's requests; any thread. ``usual`` are the hints of a usual request,
-    ``learns`` is true where answers teach it."""
+    """The predictor of the hints of one app's requests; any thread. ``usual`` are the hints of a usual
+    request."""
 
     usual: Mapping[str, float]
-    learns: bool
 
     def missing(self, hints: Optional[Mapping[str, float]]) -> bool:
         """True if a request with these hints leaves anything to predict."""
@@ -85,11 +85,8 @@ class HintSource(Protocol):
     ) -> Optional[Dict[str, float]]:
         """A request's hints with the predicted ones, ``None`` without any. Never raises."""
 
-    def on_answer(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> None:
-        """A request was answered."""
-
     def went_without(self, why: str) -> None:
-        """A request did not wait for its prediction any longer."""
+        """Count a request that did not wait for its prediction any longer."""
 
     def failed(self) -> Dict[str, int]:
         """The number of requests that lack a hint because its predictor failed, by hint."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from typing import Any, Callable, Dict, List, Mapping, Optional, Union
+from typing import Any, Callable, Dict, List, Mapping, Optional
 
 from edgeserve.units import NS_PER_MS, ns_to_ms
 
@@ -32,8 +32,8 @@ class Prediction:
 
 
 class PredictionWorker:
-    """One thread that predicts for the requests of the bus, in their order, and learns from answers. Everything but the
-    thread itself belongs to the loop's thread.
+    """One thread that predicts for the requests of the bus, in their order. Everything but the thread itself belongs to
+    the loop's thread.
 
     Requests of one stream leave in the order in which they came: a request that goes on without its prediction takes
     those of its stream along that came before. Others may overtake each other, since their order is the policy's.
@@ -44,7 +44,7 @@ class PredictionWorker:
         self._post = post
         self._clock_ns = clock_ns
         self.waiting: Dict[int, Prediction] = {}
-        self._inbox: queue.SimpleQueue[Optional[Union[Prediction, Callable[[], None]]]] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[Optional[Prediction]] = queue.SimpleQueue()
         self._worker_thread: Optional[threading.Thread] = None
         self._running_since_ns = 0  # written by the thread; 0: nothing runs
 
@@ -83,11 +83,6 @@ class PredictionWorker:
             thread = threading.Thread(target=self._run, name="edgeserve-predict", daemon=True)
             thread.start()
             self._worker_thread = thread
-
-    def teach(self, lesson: Callable[[], None]) -> None:
-        """Queue a lesson of an answer for the predictors; skipped where the thread is too busy."""
-        if self._inbox.qsize() < WAITING_MAX:
-            self._inbox.put(lesson)
 
     def finish(self, prediction: Prediction, now_ns: int) -> bool:
         """Take a prediction. True if its request still waits for it, and so goes on."""
@@ -157,14 +152,11 @@ class PredictionWorker:
         return released
 
     def _run(self) -> None:
-        """The thread: one prediction after the other."""
+        """Make one prediction after the other, on the worker's thread."""
         while True:
             prediction = self._inbox.get()
             if prediction is None:
                 return
-            if not isinstance(prediction, Prediction):
-                prediction()
-                continue
             if prediction.abandoned:
                 continue
             self._running_since_ns = self._clock_ns()

@@ -212,8 +212,8 @@ def import_policies(config: Config) -> None:
 
 
 def _check_hooks(kind: Type[Policy], where: str) -> None:
-    """A missing hook, or a hook that takes other arguments than the scheduler gives, would end the loop at its first
-    call."""
+    """Raise :class:`ConfigError` for a policy that lacks a hook, or whose hook takes other arguments than the scheduler
+    gives: its first call would end the loop."""
     for name in ("bid", "queued"):
         if getattr(kind, name) is getattr(Policy, name):
             raise ConfigError(f"{where} has no {name}(); every policy needs one (docs/reference/policy-interface.md)")

@@ -246,7 +246,7 @@ def _output_types(served: Served, app: str) -> Dict[str, Any]:
 
 
 def _writing(served: Served, app: AppConfig) -> Dict[str, Any]:
-    """True if an answer may come in pieces, and how many tokens its longest conversation has, if that is known."""
+    """Whether an answer may come in pieces, and how many tokens the longest conversation has, if that is known."""
     exits = served.validators[app.name].plan.exits
     last = [served.config.models[node.model] for node in app.nodes if node.name in exits]
     sequences = served.started.sequences

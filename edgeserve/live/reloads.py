@@ -106,12 +106,12 @@ class Reloads:
         return len(self._open)
 
     def dropped(self, key: Key) -> None:
-        """The scheduler evicted a model, or its load failed."""
+        """Note that the scheduler evicted a model, or that its load failed."""
         if key in self._open:
             self._open[key].dropped = True
 
     def answered(self, mail: Any) -> None:
-        """A lane answered one of the works of this module."""
+        """Go on after a lane's answer to one of the works of this module."""
         tag = mail.work.tag
         if type(tag) is _Retired:
             tag.left -= 1
@@ -133,7 +133,7 @@ class Reloads:
             self.warmed(load)
 
     def warmed(self, load: Warmed) -> None:
-        """The new engine is loaded and warm, or not."""
+        """Put the new engine in the old one's place if it is loaded and warm; else end the reload with the reason."""
         reload: Reload = load.mail.work.tag
         engine = reload.engine
         assert engine is not None, "it was loaded before it was warmed"
@@ -150,7 +150,7 @@ class Reloads:
         return self._as_run(model) if (model, device) in self._unchecked else None
 
     def was_loaded(self, model: str, device: str) -> None:
-        """A load at run time went well, warm-up included."""
+        """Note that a load at run time went well, warm-up included."""
         self._unchecked.discard((model, device))
 
     def _as_run(self, model: str) -> ModelConfig:
@@ -192,8 +192,8 @@ class Reloads:
         reload.told(failed)
 
     def _unload(self, retired: _Retired) -> None:
-        """No lane has a batch of an old engine any more. Where a call hangs inside it, its memory is not given back:
-        freeing it would pull it from under that call."""
+        """Unload an old engine, of which no lane has a batch any more. Where a call hangs inside it, its memory is
+        kept: freeing it would pull it from under that call."""
         if not retired.stuck or retired.engine.ends_calls:
             self._on_copy_lane(retired.device, lambda _: retired.engine.unload())
 

@@ -371,7 +371,7 @@ class RequestValidator:
         raise BadInput(
             f"app {app!r}: model {self.stateful!r} goes on from the request before of the same source, and this one "
             "names no stream: name a stream, such as stream = 'camera-1' (with KServe's clients sequence_id), another "
-            f"one for each source. Where requests stand alone, [app.{app}] standalone = true says so"
+            f"one for each source. Where requests stand alone, [app.{app}] stream = 'optional' says so"
         )
 
     def _check_reset(self, request: LiveRequest) -> None:
@@ -461,7 +461,7 @@ def language_model(app: AppConfig, config: Config) -> Optional[ModelConfig]:
 def hints_of(app: AppConfig, config: Config) -> Optional[HintSource]:
     """The predictor of an app's hints; ``None`` where nothing does."""
     model = language_model(app, config)
-    if model is None and not (app.predict or app.answer_lengths or app.learn_lengths):
+    if model is None and not (app.functions or app.answer_lengths):
         return None
     source: Optional[HintSource] = plug_in("hints")(app, model, config)
     return source
@@ -471,7 +471,7 @@ def stateful_model(app: AppConfig, config: Config) -> str:
     """The first model of an app that goes on from what the request before left behind; ``""`` where there is none, or
     where the app says that its requests stand alone."""
     models = [config.models[node.model] for node in app.nodes if node.model in config.models]
-    return "" if app.standalone else next((model.name for model in models if model.keeps_state), "")
+    return "" if app.stream == "optional" else next((model.name for model in models if model.keeps_state), "")
 
 
 def check_names(validators: Mapping[str, RequestValidator], returned: Mapping[str, Collection[str]]) -> None:

@@ -31,11 +31,11 @@ class Responder(Protocol):
         branches: Sequence[str] = (),
         variant: str = "",
     ) -> None:
-        """The request completed. ``quality``, ``branches`` and ``variant`` are those of
+        """Answer a request that completed. ``quality``, ``branches`` and ``variant`` are those of
         :class:`~edgeserve.answers.Answer`."""
 
     def refuse(self, request: Any, error: RequestError) -> None:
-        """The request ended without an answer."""
+        """Answer a request that ended without outputs, with its error."""
 
     def piece(self, request: Any, outputs: Values) -> str:
         """A piece of the answer to a request that asked for pieces. Why the request is to be cancelled, or ``""``."""

@@ -168,13 +168,13 @@ class RunningBatches:
         return batch
 
     def keep_states(self, batch: RunningBatch) -> None:
-        """A batch has failed: what its items had written stays with their requests, which may end with that."""
+        """Keep what the items of a failed batch had written with their requests, which may end with that."""
         for index, job in enumerate(batch.action.jobs):
             if index not in batch.over:
                 self.keep_state(batch, job)
 
     def keep_state(self, batch: RunningBatch, job: JobId) -> None:
-        """The same of one item of it."""
+        """Keep what one item of a batch had written, as :meth:`keep_states` does."""
         state = batch.states.get(batch.action.jobs.index(job))
         if state is not None and job.request_id in self._values.requests:
             self._values.keep_emitted(job, state)
@@ -226,8 +226,8 @@ class RunningBatches:
                 batch.drop(batch.action.jobs.index(action.job))
 
     def lane_down(self, lane: str, events: List[Event]) -> None:
-        """A lane is lost. Its items go on elsewhere from the states that came with their last pieces; one whose pieces
-        were sent on without a state fails, since its client would get them twice."""
+        """Have the items of a lost lane go on elsewhere, from the states that came with their last pieces. An item
+        whose pieces were sent on without a state fails, since its client would get them twice."""
         for batch in self.by_id.values():
             if batch.action.lane != lane:
                 continue

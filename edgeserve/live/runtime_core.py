@@ -130,8 +130,6 @@ class RuntimeCore:
         raise_or_tell(problems, log.warning)
         if self._serve:
             learn_to_answer()
-        if config.server.trace_steps:
-            self._steps()
         for tap in opened_taps(TapPlace(config, self._serve, self._tracer_provider, self._parent_of)):
             self._taps.append(tap)  # each at once: where the next cannot be opened, those before are closed
         lanes = make_lanes(config, self.mailbox, clock_ns)
@@ -161,9 +159,9 @@ class RuntimeCore:
         return self.world.values.requests[request_id].traceparent
 
     def _steps(self) -> Any:
-        """The last steps of the scheduler, which are kept from the first question on, or always."""
+        """The last steps of the scheduler, which are kept from the first question on."""
         if self._last_steps is None:
-            self._last_steps = plug_in("last steps")(self._on_step, self.config.server.trace_steps)
+            self._last_steps = plug_in("last steps")(self._on_step)
         return self._last_steps
 
     def _serve_with(self, served: Served) -> None:
@@ -185,7 +183,7 @@ class RuntimeCore:
         return held is not None
 
     def _change(self) -> None:
-        """No request is open and no lane works: another scheduler and world take over."""
+        """Let another scheduler and world take over, now that no request is open and no lane works."""
         prepared, told, old = self._prepared, self._told, self.world
         assert prepared is not None and told is not None and self._served is not None, "hold() was called"
         held, old.lifecycle.held, self._prepared = old.lifecycle.held or [], None, None
@@ -249,7 +247,7 @@ class RuntimeCore:
             raise
 
     def discard(self, started: Started) -> None:
-        """The engines that were loaded for a configuration that does not take over are not needed. For any thread."""
+        """Unload the engines that were loaded for a configuration that does not take over. For any thread."""
         self._unload(started.engines)
 
     def measured(self) -> Dict[Tuple[str, str], Dict[int, List[int]]]:

@@ -17,9 +17,8 @@ if TYPE_CHECKING:
 def started_watch(
     config: Config, post: Callable[[Any], None], clock_ns: Callable[[], int], profiles: Sequence[Profile]
 ) -> Optional[DeviceWatch]:
-    """The monitors that ``[monitor]`` asks for, begun; None where it asks for none, or nothing shows a board or a
-    GPU."""
-    if config.monitor.enabled == "never" or (config.monitor.enabled == "auto" and signs.has_none()):
+    """The monitors, begun; None where nothing shows a board or a GPU, and no device has a limit that needs one."""
+    if signs.has_none() and not config.has_limits:
         return None
     from edgeserve.live.device_watch import DeviceWatch
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
-from typing import Any, Callable, Mapping, MutableMapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Callable, Mapping, MutableMapping, NamedTuple, Optional, Sequence, Tuple
 
 from edgeserve.config.profile_record import Profile
 from edgeserve.config.schema import Config
 from edgeserve.live.errors import EarlyRefusals
 from edgeserve.live.estimates import ContradictionLog
 from edgeserve.live.loop_io import Mailbox, clock_ns
-from edgeserve.live.plug_ins import HintSource
 from edgeserve.live.request import RequestValidator
 from edgeserve.live.startup import Started, make_lane
 from edgeserve.live.world import LiveWorld, LostDevice
@@ -71,10 +69,4 @@ def assemble(
         source = validator.predictors
         if source is not None and source.usual:
             scheduler.state.apps[name].usual = dict(source.usual)
-        if source is not None and source.learns:
-            world.endings.teach[name] = partial(_teach, world, source)
     return Served(config, validators, started, scheduler, world)
-
-
-def _teach(world: LiveWorld, source: HintSource, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> None:
-    world.predictions.teach(partial(source.on_answer, inputs, outputs))

@@ -70,19 +70,19 @@ class ServiceManager:
         self._send(_status(status))
 
     def loading(self, status: str) -> None:
-        """A start goes on: its next step may take :data:`STEP_S`."""
+        """Say that the start goes on, and that its next step may take :data:`STEP_S`."""
         self._send(f"EXTEND_TIMEOUT_USEC={round(STEP_S * 1e6)}", _status(status))
 
     def ready(self, status: str) -> None:
-        """Every app can be asked."""
+        """Say that every app can be asked."""
         self._send("READY=1", _status(status))
 
     def alive(self, status: str) -> None:
-        """A heartbeat: to be called by the loop's thread alone."""
+        """Send a heartbeat; for the loop's thread alone."""
         self._send(*(["WATCHDOG=1"] if self.watchdog_ns else []), _status(status))
 
     def stopping(self, status: str) -> None:
-        """Nothing more is accepted."""
+        """Say that nothing more is accepted."""
         self._send("STOPPING=1", _status(status))
 
     def close(self) -> None:

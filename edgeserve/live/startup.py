@@ -128,13 +128,13 @@ def make_lane(config: Config, name: str, mailbox: Mailbox, clock_ns: Callable[[]
         _pinning(config, name),
         lane_info(config, name),
         settings.hang_ns,
-        turns_on(device.index) if device.kind == "cuda" and device.in_turn else None,
+        turns_on(device.index) if device.kind == "cuda" else None,
     )
 
 
 def _pinning(config: Config, lane: str) -> Callable[[], None]:
     settings = config.lanes[lane]
-    cores, nice, flush = settings.cores, settings.nice, settings.flush_denormals
+    cores, nice = settings.cores, settings.nice
     was_told = not set(cores) <= set(allowed_cores())  # by the checks before loading
 
     def prepare() -> None:
@@ -144,7 +144,7 @@ def _pinning(config: Config, lane: str) -> Callable[[], None]:
         why_not = yield_to_others(nice)
         if why_not:
             log.warning("lane %s does not yield to others: %s", lane, why_not)
-        why_not = flush_to_zero() if flush else ""
+        why_not = flush_to_zero()
         if why_not:
             log.info("lane %s: %s", lane, why_not)
 
@@ -334,7 +334,8 @@ class Starter:
         self._call(copy_lane_name(device), item.model, "unloaded", lambda _: item.engine.unload())
 
     def _needed_bytes(self, model: ModelConfig, device: str, footprint: Footprint) -> int:
-        """The memory that a model takes beside those that are there: what its lanes' models share grows at most."""
+        """The memory that a model takes beside those that are there. Of what the models of a lane share, only growth
+        counts."""
         others = {name: self._started.footprints[name, device] for name in self._started.resident[device]}
         grown = shared_bytes(self._config, device, {**others, model.name: footprint})
         own = model.memory_bytes or footprint.weights_bytes + footprint.work_bytes
@@ -363,12 +364,9 @@ class Starter:
     def _tell_turns(self, model: ModelConfig, device: str) -> None:
         log.info(
             "model %s runs in a process of its own: on device %s that is another context of CUDA, which its memory "
-            "counts, and its steps and the batches of other processes %s",
+            "counts, and its steps and the batches of other processes run in turn",
             model.name,
             device,
-            "run in turn"
-            if self._config.devices[device].in_turn
-            else f"share the GPU as CUDA cuts the time ([device.{device}] in_turn = false)",
         )
 
     def _free_before(self, device: str, engine: Engine, lanes: Sequence[str]) -> int | None:
@@ -425,8 +423,8 @@ class Starter:
         return sizes
 
     def _give_times_to_new_sizes(self) -> None:
-        """A model that is configured for no batch of one may run in such on every lane, where one device has shown that
-        it must."""
+        """Enter the sizes that a model runs in on one device for all of its lanes: a model configured without a batch
+        of one may have to run in such."""
         for name, sizes in self._started.sizes.items():
             model = self._config.models[name]
             for lane in model_lanes(self._config, model):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from typing import Any, Dict, Iterable, List, Mapping, Sequence, Tuple
+from typing import Any, Dict, Iterable, List, Mapping, Tuple
 
 from edgeserve.answers import BREAKDOWN_KEYS
 from edgeserve.live.errors import label
@@ -76,7 +76,7 @@ class AppCounts:
         self._completed += 1
 
     def rated(self, quality: float, branches: int, variant: str) -> None:
-        """A completed answer of which it is known what it is worth."""
+        """Count a completed answer whose quality is known."""
         self._rated[0] += 1
         self._rated[1] += quality
         self._rated[2] += branches
@@ -192,13 +192,13 @@ def energy_of(app: str, energy: Mapping[str, Any], counts: AppCounts) -> Dict[st
     return {"energy_j": round(used_j, 3), "joules_per_answer": round(used_j / in_time, 6) if in_time else 0.0}
 
 
-def percentiles_ms(values_ns: Iterable[int], percentiles: Sequence[int] = PERCENTILES) -> Dict[str, float]:
+def percentiles_ms(values_ns: Iterable[int]) -> Dict[str, float]:
     """``{"p50": ..., "p90": ..., "p99": ..., "max": ...}`` in ms by the nearest rank; empty without values."""
     ordered: List[int] = sorted(values_ns)
     if not ordered:
         return {}
     table = {
-        f"p{percent}": ordered[max(0, -(-percent * len(ordered) // 100) - 1)] / NS_PER_MS for percent in percentiles
+        f"p{percent}": ordered[max(0, -(-percent * len(ordered) // 100) - 1)] / NS_PER_MS for percent in PERCENTILES
     }
     table["max"] = ordered[-1] / NS_PER_MS
     return table

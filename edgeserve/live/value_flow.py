@@ -64,10 +64,10 @@ class NodePlan:
 
 
 class AppPlan:
-    """The value flow of one app. ``outputs`` of ``()`` means everything that the last nodes (``exits``) return;
-    ``plain_exit`` is the one node that brings just that, outside of any fan-out (or ``""``). ``names`` is the record of
-    the names that nodes return, ``None`` for an app of one node: nothing meets there. ``has_joins``: some node has
-    several predecessors."""
+    """The value flow of one app. ``exits`` are its last nodes; ``outputs`` are what an answer has, ``()`` for all that
+    the exits return. ``plain_exit`` is the only exit, where the answer is what that node returns and it is in no
+    fan-out, else ``""``. ``names`` records the names that nodes return, and is ``None`` for an app of one node, whose
+    names meet no others. ``has_joins`` is true if a node has several predecessors."""
 
     __slots__ = ("config", "nodes", "outputs", "exits", "plain_exit", "names", "has_joins")
 
@@ -204,7 +204,7 @@ def _source(config: AppConfig, app: App, node: Node, argument: str, reference: s
 
 
 def _check_scopes(owner: Node, node: Node, where: str) -> None:
-    """The fan-outs around a value and around its reader must lie along one line, or no part could be matched."""
+    """Raise for a value and a reader whose fan-outs do not lie along one line: their parts could not be matched."""
     around_value, around_reader = _openers(owner.scope_after()), _openers(node.scope)
     depth = min(len(around_value), len(around_reader))
     if around_value[:depth] != around_reader[:depth]:

@@ -69,7 +69,7 @@ class NameBook:
         return known.issuperset(names) or len(known) >= NAMES_MAX
 
     def learn(self, node: str, names: Iterable[str]) -> None:
-        """A node returns these names, among others perhaps."""
+        """Note names that a node returns, among others perhaps."""
         known = self._returned[node]
         before = len(known)
         known.update(names)

@@ -12,7 +12,6 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from edgeserve.config.schema import AppConfig
 from edgeserve.engines.base import PREPARED, Result, Values, Written, release_state, written_of
 from edgeserve.errors import EngineError, StateLost, WrongInput, did_you_mean
 from edgeserve.live.hints import ResultHints, show
@@ -31,7 +30,7 @@ _TEXT: Set[type] = {str}
 
 NO_STREAM = (
     "model {model!r} returned a state for the next request of the stream, and this request names none: name a stream, "
-    "or set [app.{app}] standalone = true where requests stand alone"
+    "or set [app.{app}] stream = 'optional' where requests stand alone"
 )
 
 
@@ -68,7 +67,7 @@ class RequestValues:
         return len(self._kept)
 
     def follow(self, request: LiveRequest) -> None:
-        """A request was accepted: it goes on from what its stream's requests before leave behind, if it names one."""
+        """Give an accepted request the state of its stream, if it names one."""
         if request.stream is None:
             return
         key = (request.app, request.stream)
@@ -91,7 +90,7 @@ class RequestValues:
             self.follow(request)
 
     def end(self, request: LiveRequest) -> None:
-        """The request has its outcome; its values go as soon as no job of it runs."""
+        """Mark a request as ended; its values go as soon as no job of it runs."""
         request.ended = True
         self.open_count -= 1
         if request.running <= 0:
@@ -142,7 +141,7 @@ class RequestValues:
             if request.refusal:
                 return JobResult(job, "failed", reason=request.refusal)
         if result.state is not None:
-            if result.done and request.stream is None and _needs_stream(request.plan.config):
+            if result.done and request.stream is None and request.plan.config.needs_streams:
                 return JobResult(job, "failed", reason=NO_STREAM.format(model=node.model, app=request.app))
             self._keep_state(request, job, result)
             if request.ended and not result.done:
@@ -201,8 +200,8 @@ class RequestValues:
         return None
 
     def keep_written(self, job: JobId, state: Any) -> None:
-        """A sequence ends with what it has written, by the ``state`` that it told of last, or by the one that its last
-        batch left; its client gets what no piece has brought. Nothing that it still returns is kept."""
+        """End a sequence with what it has written, by the ``state`` that it told of last, or by the one that its last
+        batch left. Its client gets what no piece has brought; nothing that it still returns is kept."""
         request = self.requests[job.request_id]
         written = self._written(job, request.states.get((job.node, job.part)) if state is None else state)
         if written is None:  # an engine that cannot say any more what it said that it could
@@ -229,7 +228,7 @@ class RequestValues:
         return request.responder.piece(request, piece) if piece or not outputs else ""
 
     def not_started(self, job: JobId) -> None:
-        """The lane refused the batch: the job does not run after all."""
+        """Take back the launch of a job whose batch the lane refused."""
         request = self.requests[job.request_id]
         request.running -= 1
         if request.running <= 0 and request.ended:
@@ -276,13 +275,13 @@ class RequestValues:
             _let_go(request.states.pop((job.node, job.part), None))
 
     def release_job_state(self, job: JobId) -> None:
-        """The state of a ready job stays, without what it occupies on its device."""
+        """Keep the state of a ready job, without what it occupies on its device."""
         request = self.requests.get(job.request_id)
         if request is not None and request.states:
             _let_go(request.states.get((job.node, job.part)))
 
     def keep_emitted(self, job: JobId, state: Any) -> None:
-        """A job whose lane was lost goes on from what it emitted last."""
+        """Let a job whose lane was lost go on from what it emitted last."""
         request = self.requests[job.request_id]
         if not request.ended:
             if request.states is NO_VALUES:
@@ -321,10 +320,6 @@ class RequestValues:
             if value is not _ABSENT:
                 chosen[source.argument] = value
         return chosen
-
-
-def _needs_stream(app: AppConfig) -> bool:
-    return app.keeps_streams and not app.standalone
 
 
 def wrong_form(action: RunBatch, value: Any) -> str:

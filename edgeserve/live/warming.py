@@ -78,8 +78,8 @@ class Warming:
         return None
 
     def stepped(self, mail: Union[WorkDone, WorkNotStarted]) -> Optional[Warmed]:
-        """A lane answered a step. The load, when that was the last one. A lane that would not start it (it is down, or
-        the server stops) needs no warm-up."""
+        """Take a lane's answer to a step; returns the load when that was the last step. A lane that would not start it
+        (it is down, or the server stops) needs no warm-up."""
         step: WarmStep = mail.work.tag
         load = self._loads[step.action.work_id]
         error = mail.error if isinstance(mail, WorkDone) else None

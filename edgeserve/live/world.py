@@ -322,7 +322,7 @@ class LiveWorld:
                 log.exception("on_device_lost failed")
 
     def _replace(self, name: str, events: List[Event]) -> None:
-        """A lane hangs for good: another thread takes its place, and the model that hangs is made anew."""
+        """Put another thread in the place of a lane that hangs for good, and make the model anew that hangs."""
         taken = self.works.replace(name)
         if not taken:
             return
@@ -336,7 +336,7 @@ class LiveWorld:
         )
 
     def _does_not_run(self, action: Any) -> None:
-        """A lane has not run what it was given, and will not."""
+        """Take back what a lane was given and will not run."""
         if type(action) is RunBatch and not action.probe:
             batch = self._batches.by_id.pop(action.work_id, None)
             for index, job in enumerate(action.jobs):
@@ -408,14 +408,14 @@ class LiveWorld:
             self.contradictions.look()
 
     def _warm_up(self, mail: WorkDone, action: LoadModel, events: List[Event]) -> None:
-        """A model was loaded: its lanes warm up before the scheduler may use it."""
+        """Have the lanes of a loaded model warm up before the scheduler may use it."""
         lanes = [self.works.lanes[name] for name in self._usable_lanes(self.works.devices[action.lane], action.model)]
         engine = self._engines[action.model, self.works.devices[action.lane]]
         unchecked = self.reloads.unchecked(action.model, self.works.devices[action.lane])
         self._warmed(self._warming.begin(mail, engine, lanes, self.sizes_of(action.model), unchecked), events)
 
     def _warmed(self, load: Optional[Warmed], events: List[Event]) -> None:
-        """A load is over, with all its warm-ups."""
+        """Tell the scheduler of a load that is over, with all its warm-ups; a reload goes on instead."""
         if load is None:
             return
         if type(load.mail.work.tag) is Reload:

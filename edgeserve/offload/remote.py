@@ -114,7 +114,7 @@ class AskedChild:
         return self._child.has_ended
 
     def ask(self, verb: str, argument: Any, timeout_s: float) -> Tuple[bool, Any]:
-        """True if it went well, and the answer or the :class:`EngineError`."""
+        """Ask the child, and return whether it went well, and the answer or the :class:`EngineError`."""
         self._child.forget_lines()
         try:
             self._channel.send((verb, argument), timeout_s)

@@ -93,21 +93,6 @@ def jensen_shannon(one: NDArray[Any], other: NDArray[Any]) -> NDArray[Any]:
     return divergence
 
 
-def agreement_scores(outputs: NDArray[Any]) -> NDArray[Any]:
-    """The simpler score ``ea``: the mean symmetric Kullback-Leibler divergence of all pairs of models, of unscaled
-    probabilities (records, models, classes). Shape (records,), not bounded."""
-    clipped = np.clip(outputs, SMALLEST, None)
-    logs = np.log(clipped)
-    count = outputs.shape[1]
-    total = np.zeros(outputs.shape[0])
-    for first in range(count):
-        for second in range(first + 1, count):
-            difference = logs[:, first] - logs[:, second]
-            total = total + ((clipped[:, first] - clipped[:, second]) * difference).sum(axis=-1)
-    scores: NDArray[Any] = total / max(1, count * (count - 1) // 2)
-    return scores
-
-
 def _distances(
     task: str, outputs: NDArray[Any], answers: NDArray[Any], temperatures: Tuple[float, ...]
 ) -> NDArray[Any]:

@@ -4,7 +4,7 @@ A linear model of the logarithm of the length: hashed words and pairs of neighbo
 the number of words (``rules.py``; RT-LM, Section III-B). What is left of the logarithms on kinds of questions that were
 held out makes a prediction a distribution: a mean for ordering, quantiles for reserving memory. The model that comes
 with the package was fitted to answers of SmolLM2-135M-Instruct; ``edgeserve profile --fit`` fits one to recorded
-answers, and :class:`LearningModel` goes on learning from new answers. One model is one ``.npz`` file.
+answers. One model is one ``.npz`` file.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ import json
 import math
 import os
 import re
-import threading
-from collections import deque
 from functools import lru_cache
 from typing import Any, Dict, NamedTuple
 from zlib import crc32
@@ -53,9 +51,6 @@ LOG_MAX = 14.0
 
 RESIDUALS = 32
 """Quantiles of the residual that a file holds, equally likely."""
-
-NOISE_MIN = 0.1
-"""The least deviation of the residual that is learnt with: shorter histories than it takes may show less."""
 
 
 FILE_BYTES_MAX = 64 * 1024**2
@@ -173,56 +168,6 @@ class Features(NamedTuple):
     def value(self) -> float:
         """The weight of each bucket: the more words, the less each says."""
         return 1.0 / math.sqrt(max(1, len(self.buckets)))
-
-
-class LearningModel(LengthModel):
-    """Goes on learning from the answers that are given: Bayesian linear regression of one pass, with a variance of its
-    own per weight and no covariances. Starts from a fitted model.
-
-    Holds two numbers per bucket, two sums and the last residuals: no text, no words, and always as much. Several
-    threads may use it.
-    """
-
-    __slots__ = ("answers", "_doubt", "_recent", "_told", "_came", "_lock")
-
-    RECENT = 128
-    """Residuals that are looked back on. Those of the file count as so many answers as it has."""
-
-    DOUBT, DOUBT_MIN = 0.5, 0.01
-    """Variance of a weight before anything was learnt (about that of the residual, as ridge regression with a penalty
-    of 1 has it), and the least, so that what people ask may change. The bias has these too."""
-
-    def __init__(self, fitted: LengthModel) -> None:
-        super().__init__(*[getattr(fitted, name) for name in (*ARRAYS[:1], "bias", *ARRAYS[1:], "factor", "about")])
-        self.weights = self.weights.copy()
-        self.answers = 0
-        self._doubt = np.full(WEIGHTS + 1, self.DOUBT)  # the last one is the bias's
-        self._recent = deque(self.residuals.tolist(), maxlen=self.RECENT)
-        self._told = RESIDUALS * math.exp(self.bias)  # tokens that were predicted but for the factor, and that came
-        self._came = self.factor * self._told
-        self._lock = threading.Lock()
-
-    def learn(self, text: str, tokens: int, most: float = math.inf) -> None:
-        """An answer to ``text`` had so many tokens; it was cut after ``most``."""
-        with self._lock:
-            read = self.features(text)
-            before = LengthPrediction(self.log_mean(read), self.residuals)
-            off = math.log(max(1, tokens)) - before.log_mean
-            if tokens >= most and off < 0.0:
-                return  # it was predicted longer, and may have been: that says nothing
-            keep = 1.0 - 1.0 / self.RECENT
-            self._told, self._came = keep * self._told + before.mean(most), keep * self._came + tokens
-            self.factor = self._came / self._told
-            at = np.concatenate([read.buckets, np.arange(BUCKETS, WEIGHTS + 1)])
-            values = np.concatenate([np.full(len(read.buckets), read.value), read.rules, [1.0]])
-            gain = self._doubt[at] * values
-            gain /= gain @ values + max(NOISE_MIN, float(self.residuals.std())) ** 2
-            self.weights[at[:-1]] += off * gain[:-1]
-            self.bias += off * float(gain[-1])
-            self._doubt[at] = np.maximum(self.DOUBT_MIN, self._doubt[at] * (1.0 - gain * values))
-            self._recent.append(off)
-            self.residuals = np.sort(np.array(self._recent))
-            self.answers += 1
 
 
 def buckets(text: str) -> NDArray[Any]:

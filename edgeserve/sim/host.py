@@ -8,7 +8,7 @@ lock, the threads that share it and the cores, and messages that wait for the lo
 from __future__ import annotations
 
 import random
-from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Collection, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from edgeserve.config.machine_costs import ASSUMED, LockUse, MachineCosts, Spread, with_overrides
 from edgeserve.config.schema import Config
@@ -195,7 +195,8 @@ class IdealHost:
 class MachineHost(IdealHost):
     """The loop's thread and those of the lanes of one world, on a machine that costs. Each kind of draw has a generator
     of its own, so that more of one moves nothing in another. ``lags``: the recorded delays of each lane, in place of
-    wake-ups. ``is_planned``: deadlines are already a scheduler's, less the time of answers."""
+    wake-ups. ``is_planned``: deadlines are already a scheduler's, less the time of answers. ``apart``: devices
+    whose lanes slow each other by a number of the scenario's own."""
 
     is_ideal = False
 
@@ -206,14 +207,13 @@ class MachineHost(IdealHost):
         seed: Any,
         lags: Optional[Mapping[str, Lags]] = None,
         is_planned: bool = False,
+        apart: Collection[str] = (),
     ) -> None:
         super().__init__()
         self._costs = costs
         self._is_planned = is_planned
         self._lanes: Mapping[str, SimLane] = {}
-        self._contended = {
-            name for name, device in config.devices.items() if device.kind == "cpu" and device.contention == 1.0
-        }
+        self._contended = {name for name, device in config.devices.items() if device.kind == "cpu"} - {*apart}
         self._starting: List[Tuple[str, str, int]] = []  # functions of the present step: lane, model, expected time
         # In a recording requests come when the recorded loop read them.
         self.messages = None if is_planned else Messages(config, costs.cores)

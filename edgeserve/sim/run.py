@@ -99,7 +99,7 @@ def make_world(
     costs = charged(scenario, measured)
     host = IdealHost(costs.step_ns, costs.event_ns)
     if costs.machine is not None:
-        host = MachineHost(costs.machine, config, seed)
+        host = MachineHost(costs.machine, config, seed, apart=run.contention)
     return SimWorld(
         config,
         sources,
@@ -117,6 +117,7 @@ def make_world(
             )
             for name, item in scenario.hardware.items()
         },
+        contention=run.contention,
     )
 
 

@@ -81,7 +81,7 @@ class LaneTruth:
 
 
 WORKLOAD_KINDS = ("poisson", "gamma", "onoff", "periodic", "closed", "trace")
-EDGE_SECTIONS = ("server", "device", "lane", "model", "policy", "app", "monitor")
+EDGE_SECTIONS = ("server", "device", "lane", "model", "policy", "app")
 
 
 @dataclass(frozen=True)
@@ -96,6 +96,7 @@ class RunConfig:
     event_cost_ns: int = entry(duration, -1, key="event_cost")  # charged per event
     noise: float = entry(number(0.0, 0.25), 0.0)  # relative sd of every duration, where [truth.*] says nothing
     cold: bool = entry(boolean, False)  # True: nothing is resident at the start
+    contention: Dict[str, float] = entry(table_of(number(1.0, 100.0)), factory=dict)  # device: 2 lanes, times longer
 
 
 @dataclass(frozen=True)
@@ -339,6 +340,11 @@ def _check(scenario: Scenario) -> None:
         if name not in scenario.config.models:
             raise ConfigError(f"[truth.{name}]: there is no such model{nearest(name, scenario.config.models)}")
         _check_sequences(scenario, scenario.truths[name])
+    for name in scenario.run.contention:
+        if name not in scenario.config.devices:
+            raise ConfigError(
+                f"[run] contention.{name}: there is no such device{nearest(name, scenario.config.devices)}"
+            )
     for name, hardware in scenario.hardware.items():
         if name not in scenario.config.devices:
             raise ConfigError(f"[hardware.{name}]: there is no such device{nearest(name, scenario.config.devices)}")

@@ -111,6 +111,7 @@ class SimWorld:
         drain: bool = False,
         settle: bool = False,
         hardware: Mapping[str, SimHardware] | None = None,
+        contention: Mapping[str, float] | None = None,
     ) -> None:
         self.config = config
         self.reference_model = reference_model
@@ -121,7 +122,8 @@ class SimWorld:
         self.lanes.update(
             {f"copy:{name}": SimLane(f"copy:{name}", name, 30 * NS_PER_S, copy=True) for name in config.devices}
         )
-        self._contention = {name: device.contention for name, device in config.devices.items()}
+        self._contention = dict.fromkeys(config.devices, 1.0)
+        self._contention.update(contention or {})
         self.jobs = Jobs(times, results, trouble)
         self._results = results
         self._trouble = trouble

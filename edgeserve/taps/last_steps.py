@@ -1,4 +1,4 @@
-"""The last steps of a running scheduler, kept in memory while a client asks for them, or always."""
+"""The last steps of a running scheduler, kept in memory while a client asks for them."""
 
 from __future__ import annotations
 
@@ -39,29 +39,24 @@ Taps = List[Callable[[int, Sequence[Event], Sequence[Action]], None]]
 
 
 class LastSteps:
-    """Keeps steps, numbered from 1, for some time after each question: for as long it is one of the loop's ``taps``.
-    With ``always`` it keeps the last so many at any time, which costs a small request a sixth of its processor time."""
+    """Keeps steps, numbered from 1, for some time after each question: for as long it is one of the loop's ``taps``."""
 
-    def __init__(self, taps: Taps, always: int = 0) -> None:
-        self._steps: Deque[Tuple[int, Sequence[Event], Sequence[Action]]] = deque(maxlen=always or ASKED_STEPS_MAX)
+    def __init__(self, taps: Taps) -> None:
+        self._steps: Deque[Tuple[int, Sequence[Event], Sequence[Action]]] = deque(maxlen=ASKED_STEPS_MAX)
         self._count = 0
         self._taps = taps
-        self._always = always > 0
         self._until_ns = 0
-        if always:
-            taps.append(self._add)
 
     def _add(self, now_ns: int, events: Sequence[Event], actions: Sequence[Action]) -> None:
         """One step of the scheduler. Its events and actions are never changed."""
-        if not self._always and now_ns >= self._until_ns:
+        if now_ns >= self._until_ns:
             self._taps.remove(self._add)
             self._steps.clear()
             return
         self._steps.append((now_ns, events, actions))
         self._count += 1
-        if not self._always:
-            while self._steps[0][0] < now_ns - KEPT_NS:
-                self._steps.popleft()
+        while self._steps[0][0] < now_ns - KEPT_NS:
+            self._steps.popleft()
 
     def page(self, after: int, now_ns: int) -> Page:
         """The steps that follow step ``after``, oldest first, as many as one answer may hold. Those that come are kept

@@ -13,7 +13,7 @@ from prometheus_client.core import Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from edgeserve.config.addresses import host_and_port, is_loopback
+from edgeserve.config.addresses import host_and_port
 from edgeserve.errors import ConfigError
 from edgeserve.taps.metric_families import families
 
@@ -53,17 +53,12 @@ def scraped(stats: Mapping[str, Any], version: str, accepts: str) -> Tuple[bytes
 
 
 class MetricsEndpoint:
-    """``GET http://HOST:PORT/metrics`` until ``close``. ``address`` is ``HOST:PORT``; port 0 takes a free one. An
-    address that other machines reach needs ``remote``. A connection that does not ask within :data:`ASK_S`, or does
-    not take its answer within :data:`TAKE_S`, is ended; scrapes do not wait for it."""
+    """``GET http://HOST:PORT/metrics`` until ``close``. ``address`` is ``HOST:PORT``; port 0 takes a free one. There
+    is no token: the address says which machines may scrape. A connection that does not ask within :data:`ASK_S`,
+    or does not take its answer within :data:`TAKE_S`, is ended; scrapes do not wait for it."""
 
-    def __init__(self, address: str, read: Callable[[], Mapping[str, Any]], version: str, remote: bool = False) -> None:
+    def __init__(self, address: str, read: Callable[[], Mapping[str, Any]], version: str) -> None:
         host, port = host_and_port("[server] metrics", address, "127.0.0.1:9464")
-        if not remote and not is_loopback(host):
-            raise ConfigError(
-                f"[server] metrics = {address!r} can be reached from other machines, and everybody there could read "
-                f"it: set [server] metrics_remote = true, or listen on 127.0.0.1:{port}"
-            )
         self._registry = CollectorRegistry()
         self._registry.register(StatsCollector(read, version))
         ProcessCollector(registry=self._registry)

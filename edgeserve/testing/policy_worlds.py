@@ -135,7 +135,7 @@ def draw_world(seed: int, kind: str, options: Mapping[str, Any], language: bool 
     apps = _draw_apps(draw, random.Random(f"{seed}/votes"))
     rates = {"lone": (60, 200), "fork": (60, 160), "fan": (30, 80), "loop": (30, 90), "vote": (20, 60)}
     table = {
-        "device": {name: {"contention": 1.2} for name in sorted(set(devices))},
+        "device": {name: {} for name in sorted(set(devices))},
         "lane": {
             f"l{index}": {"device": device, "depth": depth, "ahead": draw.choice(("0ms", "0ms", "4ms")), "hang": "40ms"}
             for index, (device, depth) in enumerate(zip(devices, depths))
@@ -160,7 +160,13 @@ def draw_world(seed: int, kind: str, options: Mapping[str, Any], language: bool 
             "slow": 0.05,
             "speed_every": "100ms",
         },
-        "run": {"duration": "300ms", "noise": 0.03, "step_cost": "20us", "event_cost": "15us"},
+        "run": {
+            "duration": "300ms",
+            "noise": 0.03,
+            "step_cost": "20us",
+            "event_cost": "15us",
+            "contention": dict.fromkeys(devices, 1.2),
+        },
     }
     if language:
         _draw_language(random.Random(f"{seed}/language"), table)

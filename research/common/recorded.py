@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from dataclasses import replace
 from typing import Any, DefaultDict, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from common.history import Past, RecordedHistory, Told, read_history
@@ -75,22 +74,20 @@ def run_recorded(truth: RecordedTruth, config: Config, seed: Any) -> List[Counte
     scheduler = build_scheduler(config, truth.profiles, **inputs)
     last_ns = history.requests[-1].seen_ns if history.requests else history.begins_ns
     duration_ns = last_ns - history.begins_ns + 1
-    # Durations were recorded beside what ran on other lanes of the device: it must not be counted twice.
-    alone = replace(config, devices={name: replace(device, contention=1.0) for name, device in config.devices.items()})
     source: Any = RecordedWorkload(history.requests, history.begins_ns)
     times: Any = RecordedTimes(truth.times, random.Random(f"{seed}/times"))
     results: Any = RecordedResults(config, history.requests, seed, inputs["sequences"])
     budgets = {name: device.memory_bytes for name, device in config.devices.items()}
     trouble = faults.Trouble(FaultsConfig(), seed, duration_ns, _happenings(truth, duration_ns, budgets))
     world = SimWorld(
-        alone,
+        config,
         [source],
         times,
         results,
         ReferenceModel(config, inputs["footprints"], inputs["resident"], inputs["sequences"]),
         trouble=trouble,
         duration_ns=duration_ns,
-        host=MachineHost(truth.costs, alone, seed, truth.lags, is_planned=True),
+        host=MachineHost(truth.costs, config, seed, truth.lags, is_planned=True),
     )
     ended_ns: Dict[int, int] = {}
 

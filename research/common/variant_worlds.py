@@ -123,14 +123,13 @@ def scenario_of(world: VariantWorld, load: float, seconds: float, serves: str = 
     }
     for app in world.apps:
         best = app.variants[0]
-        for name, alone_ms, quality in app.variants:
+        for name, alone_ms, _ in app.variants:
             lanes = app.lanes.get(name, world.lanes[:1])
             table["model"][name] = {
                 "engine": "synthetic",
                 "batch": list(SIZES),
                 "expected": {str(size): f"{batch_ms(alone_ms, size):.4f}ms" for size in SIZES},
                 "lanes": list(lanes),
-                "quality": quality,
             }
         if serves == "variants" and len(app.variants) > 1:
             table["model"][best[0]]["variants"] = {name: quality for name, _, quality in app.variants[1:]}

@@ -14,7 +14,7 @@ from edgeserve.config.loading import parse_config
 
 IMAGE = {"dtype": "uint8", "shape": [48, 64, 3]}
 TABLES: Dict[str, Any] = {
-    "monitor": {"enabled": "always"},
+    "device": {"cpu": {"headroom": "1MB"}},
     "lane": {"cpu0": {}, "cpu1": {}},
     "model": {
         "detector": {"expected": {1: "9ms", 2: "14ms", 4: "24ms"}, "batch": [1, 2, 4], "lanes": ["cpu0"]},

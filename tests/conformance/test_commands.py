@@ -39,7 +39,7 @@ workload.w = { app = "a", kind = "poisson", rate = 20 }
 
 @pytest.fixture(scope="module")
 def endpoint() -> Iterator[str]:
-    with served({"server": {"trace_steps": 300}, **CONFIG}) as (runtime, _):
+    with served(CONFIG) as (runtime, _):
         yield runtime.endpoints[0]
 
 
@@ -120,7 +120,7 @@ class TestTopOfADevice(VerbConformance):
 
 class TestRecord(VerbConformance):
     verb = "record"
-    words, missing = ("--seconds", "0", *SERVER), ("--from", "absent.jsonl")
+    words, missing = ("--seconds", "0.1", *SERVER), ("--from", "absent.jsonl")
 
 
 class TestReload(VerbConformance):
@@ -172,7 +172,7 @@ class TestHttp(FrontConformance):
 
 
 class TestWyoming(FrontConformance):
-    front, missing = "wyoming", ("absent.toml", "--asr", "hear")
+    front, missing = "wyoming", ("absent.toml", "--apps", "asr=hear")
 
 
 class TestMqtt(FrontConformance):
@@ -184,7 +184,7 @@ class TestFrigate(FrontConformance):
 
 
 class TestCamera(FrontConformance):
-    front, missing = "camera", ("test", "absent.toml", "--app", "detect")
+    front, missing = "camera", ("absent.toml", "--source", "test", "--app", "detect")
 
 
 class TestBag(FrontConformance):

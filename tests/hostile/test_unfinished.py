@@ -13,6 +13,7 @@ import zmtp
 from bus_server import BusServer
 
 from edgeserve.client import Client
+from edgeserve.ipc.bounds import BusBounds
 from edgeserve.ipc.bus import Bus
 from edgeserve.ipc.memory import own_bytes
 from edgeserve.ipc.unfinished import (
@@ -166,10 +167,8 @@ def test_small_messages_are_no_shield_for_one_that_does_not_end() -> None:
     clock, context = [0], zmq.Context()
     bus = Bus(
         ["tcp://127.0.0.1:*"],
+        BusBounds(1000, 10**12, clients_max=8),
         clock_ns=lambda: clock[0],
-        message_bytes_max=1000,
-        clients_max=8,
-        client_silence_ns=10**12,
         context=context,
     )
     shields = [context.socket(zmq.DEALER) for _ in range(4)]

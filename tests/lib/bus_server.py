@@ -8,13 +8,14 @@ from __future__ import annotations
 import os
 import threading
 import time
-from typing import Any, Dict, List
+from typing import Any, Callable, Dict, List
 
 import msgpack
 import zmq
 
 from edgeserve.errors import Cancelled, ConfigError, DeadlineExpired, UnknownApp
 from edgeserve.ipc import wire
+from edgeserve.ipc.bounds import BusBounds, BusKeys
 from edgeserve.ipc.bus import Ask, Bus, Cancel, ClientLost, Control
 from edgeserve.units import NS_PER_MS
 
@@ -22,7 +23,16 @@ from edgeserve.units import NS_PER_MS
 def bus_of(endpoint: str, clock: List[int] | None = None, *more: str, **bounds: Any) -> Bus:
     """A bus whose news the test itself reads. ``clock`` holds its time, which stands still; else it is real."""
     bounds = {"message_bytes_max": 10**6, "clients_max": 8, "client_silence_ns": 10**10, **bounds}
-    return Bus([endpoint, *more], clock_ns=time.monotonic_ns if clock is None else lambda: clock[0], **bounds)
+    return bus_with([endpoint, *more], time.monotonic_ns if clock is None else lambda: clock[0], bounds)
+
+
+def bus_with(endpoints: List[str], clock_ns: Callable[[], int], options: Dict[str, Any]) -> Bus:
+    """A bus whose bounds, keys and further arguments are among ``options``."""
+    bounds, keys = (
+        {name: value for name, value in options.items() if name in kind._fields} for kind in (BusBounds, BusKeys)
+    )
+    rest = {name: value for name, value in options.items() if name not in (*bounds, *keys)}
+    return Bus(endpoints, BusBounds(**bounds), BusKeys(**keys), clock_ns=clock_ns, **rest)
 
 
 def dealer(context: Any, endpoint: str, name: bytes = b"", kind: int = zmq.DEALER, **options: Any) -> Any:
@@ -91,7 +101,7 @@ class BusServer:
 
     def _run(self) -> None:
         try:
-            bus = Bus([self.wanted], clock_ns=time.monotonic_ns, **self.bounds)
+            bus = bus_with([self.wanted], time.monotonic_ns, self.bounds)
         except ConfigError as error:  # handed to the test that waits for the start
             self._error = error
             self._ready.set()

@@ -7,8 +7,9 @@ import os
 import sys
 import tempfile
 import time
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Sequence, Tuple
 
+from edgeserve import cli
 from edgeserve.client import Client
 from edgeserve.config.loading import parse_config
 from edgeserve.runtime import Runtime
@@ -32,6 +33,14 @@ def function(name: str, example: str = "example", home: str = "live_functions", 
     """The table of a model that is a function of module ``home``, with the example of its inputs."""
     options = {"example": f"{home}:{example}", **more.pop("options", {})}
     return {"engine": "python", "function": f"{home}:{name}", "options": options, **more}
+
+
+def status_of(words: Sequence[str]) -> int:
+    """The exit status of a command, also of one whose arguments are wrong."""
+    try:
+        return cli.main(words)
+    except SystemExit as end:
+        return int(end.code or 0)
 
 
 @contextlib.contextmanager

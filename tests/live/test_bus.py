@@ -121,7 +121,7 @@ def test_control_questions(client):
 def test_a_story_is_asked_for_by_the_number_of_a_request(server, client):
     server.told = {"story": ["one", "two"]}
     assert client.story(17) == ["one", "two"]
-    assert server.seen(Control).number == 17
+    assert server.seen(Control).word == 17
     with pytest.raises(Malformed, match="request_id = None: expected the request_id of an answer or an error"):
         client.ask("story")
 
@@ -414,14 +414,14 @@ def test_tcp_ignores_send_stamps():
 @pytest.mark.skipif(not CURVE, reason="this libzmq was built without CURVE")
 def test_tcp_beyond_loopback_with_keys(tmp_path):
     public, secret = zmq.auth.create_certificates(str(tmp_path), "server")
-    with BusServer("tcp://0.0.0.0:*", curve_secret_key_file=secret) as server:
+    with BusServer("tcp://0.0.0.0:*", secret_key_file=secret) as server:
         endpoint = server.endpoint.replace("0.0.0.0", "127.0.0.1")
         with Client(endpoint, server_key=public) as client:
             assert client.infer("echo", X).outcome == "completed"
         with Client(endpoint, connect_ms=500) as stranger, pytest.raises(ServerGone):
             stranger.infer("echo", X)
     with pytest.raises(ConfigError, match="edgeserve init --keys server"), BusServer(
-        "tcp://0.0.0.0:*", curve_secret_key_file=f"{tmp_path}/none"
+        "tcp://0.0.0.0:*", secret_key_file=f"{tmp_path}/none"
     ):
         pass
 

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from image_server import image_server
 from rtsp_camera import RtspCamera, packets_of
+from serving import status_of
 
 from edgeserve import cli
 from edgeserve.fronts.boxes_page import VIEWERS_MAX, BoxesPage
@@ -29,7 +30,19 @@ def server():
 
 def test_the_pattern_has_its_boxes_as_lines(server, tmp_path):
     lines = tmp_path / "lines.json"
-    words = ["front", "camera", "test:120x160", server[1], "--app", "detect", "--frames", "12", "--rate", "60"]
+    words = [
+        "front",
+        "camera",
+        server[1],
+        "--source",
+        "test:120x160",
+        "--app",
+        "detect",
+        "--frames",
+        "12",
+        "--rate",
+        "60",
+    ]
     assert cli.main([*words, "--lines", str(lines)]) == 0
     read = [json.loads(line) for line in lines.read_text().splitlines()]
     boxes = {line["time_s"]: line["boxes"] for line in read if "boxes" in line}
@@ -44,7 +57,7 @@ def test_the_pattern_has_its_boxes_as_lines(server, tmp_path):
 def test_lines_go_where_the_table_says_unless_the_command_says_otherwise(server, tmp_path, capsys, given):
     config = Path(server[1]).parent / "camera.toml"
     config.write_text(Path(server[1]).read_text() + f"[front.camera]\nlines = '{tmp_path}/lines.json'\n")
-    words = ["front", "camera", "test:120x160", str(config), "--app", "detect", "--frames", "2"]
+    words = ["front", "camera", str(config), "--source", "test:120x160", "--app", "detect", "--frames", "2"]
     assert cli.main([*words, *given]) == 0
     printed = len(capsys.readouterr().out.splitlines())
     written = tmp_path / "lines.json"
@@ -56,7 +69,7 @@ def page(server):
     """The page of a camera's process, as host and port."""
     pytest.importorskip("PIL")
     process = subprocess.Popen(
-        [sys.executable, "-m", "edgeserve", "front", "camera", "test:120x160", server[1], "--app", "detect",
+        [sys.executable, "-m", "edgeserve", "front", "camera", server[1], "--source", "test:120x160", "--app", "detect",
          "--lines", "", "--page", "127.0.0.1:0"],
         stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"},
     )  # fmt: skip
@@ -167,15 +180,15 @@ def test_a_camera_that_goes_is_asked_again(server, tmp_path, caplog):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["test", "--app", "detct"], "did you mean 'detect'"),
-        (["test", "--app", "detect", "--rate", "-1"], "--rate -1"),
-        (["test", "--app", "detect", "--size", "640"], "such as 480x640"),
-        (["test", "--app", "detect", "--lines", "no/where.json"], "--lines = 'no/where.json'"),
-        (["test", "--app", "detect", "--labels", "nowhere.txt"], "--labels = 'nowhere.txt'"),
-        (["nowhere.mp4", "--app", "detect"], "there is no such file"),
-        (["test", "--app", "detect", "--page", "here"], "expected HOST:PORT"),
+        (["--source", "test", "--app", "detct"], "did you mean 'detect'"),
+        (["--source", "test", "--app", "detect", "--rate", "-1"], "--rate = -1"),
+        (["--source", "test", "--app", "detect", "--size", "480x640"], "--size: invalid"),
+        (["--source", "test", "--app", "detect", "--lines", "no/where.json"], "--lines = 'no/where.json'"),
+        (["--source", "test", "--app", "detect", "--labels-file", "nowhere.txt"], "--labels-file = 'nowhere.txt'"),
+        (["--source", "nowhere.mp4", "--app", "detect"], "there is no such file"),
+        (["--source", "test", "--app", "detect", "--page", "here"], "expected HOST:PORT"),
     ],
 )
 def test_what_cannot_be_run_is_said_at_once(server, capsys, arguments, says):
-    assert cli.main(["front", "camera", arguments[0], server[1], *arguments[1:]]) == 2
+    assert status_of(["front", "camera", server[1], *arguments]) == 2
     assert says in capsys.readouterr().err

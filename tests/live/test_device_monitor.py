@@ -7,6 +7,7 @@ import threading
 from serving import wait_until
 
 from edgeserve.config.loading import parse_config
+from edgeserve.device import signs
 from edgeserve.device.boards import detect_board
 from edgeserve.runtime import Runtime
 
@@ -14,7 +15,7 @@ from edgeserve.runtime import Runtime
 def test_statistics_tell_what_the_monitor_reads():
     config = parse_config(
         {
-            "monitor": {"enabled": "always"},
+            "device": {"cpu": {"headroom": "1MB"}},
             "model": {"m": {"engine": "synthetic", "expected": {"1": "1ms"}}},
             "app": {"a": {"model": "m"}},
         }
@@ -34,9 +35,10 @@ def test_statistics_tell_what_the_monitor_reads():
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("edgeserve-monitor")]
 
 
-def test_without_a_monitor_statistics_name_the_board_and_no_reading():
+def test_without_a_monitor_statistics_name_the_board_and_no_reading(monkeypatch):
+    monkeypatch.setattr(signs, "has_none", lambda: True)
     model = {"m": {"engine": "synthetic", "expected": {"1": "1ms"}}}
-    config = parse_config({"monitor": {"enabled": "never"}, "model": model, "app": {"a": {"model": "m"}}})
+    config = parse_config({"model": model, "app": {"a": {"model": "m"}}})
     with Runtime(config) as runtime:
         for _ in range(2):
             table = runtime.stats()["device"]

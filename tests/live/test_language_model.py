@@ -8,7 +8,6 @@ import os
 import llama_double
 import lm_models
 import pytest
-from serving import wait_until
 
 from edgeserve import Client, Runtime
 from edgeserve.config.files import resolve_path
@@ -108,15 +107,6 @@ file = "{lm_models.tiny(str(tmp_path))}"
         with pytest.raises(Failed, match="'prompt' is 5; expected text"):
             runtime.infer("write", {}, slo_ms=20_000)
         assert "failure 1 of this model" in caplog.text
-
-
-def test_lengths_are_learnt_from_what_was_answered_where_the_app_allows_it(tmp_path):
-    lm_models.tiny(str(tmp_path))
-    learns = CONFIG.replace('slo = "60s"', 'slo = "60s"\nlearn_lengths = true')
-    with runtime_of(tmp_path, "tiny.onnx", config=learns) as runtime:
-        for number in range(3):
-            runtime.infer("write", {"prompt": f"prompt number {number}", "max_tokens": 200})
-        wait_until(lambda: runtime.stats()["apps"]["write"]["predictions"].get("learnt_from") == 3)
 
 
 def test_answers_stream_and_are_the_same_in_company(tmp_path):

@@ -20,9 +20,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from mqtt_broker import broker, free_port
-from serving import command, served
+from serving import command, served, status_of
 
-from edgeserve import cli
 from edgeserve.client import AsyncClient
 
 aiomqtt = pytest.importorskip("aiomqtt", reason="the front needs aiomqtt: pip install '.[mqtt]'")
@@ -64,7 +63,7 @@ def runtime():
     with tempfile.TemporaryDirectory(prefix="es") as folder:
         (Path(folder) / "mqtt_functions.py").write_text(FUNCTIONS)
         tables = {
-            "monitor": {"enabled": "always"},
+            "device": {"cpu": {"headroom": "1MB"}},
             "model": {
                 name: {
                     "engine": "python",
@@ -260,7 +259,8 @@ def test_the_steps_of_the_page_switch_the_light(port, tmp_path):
     (tmp_path / "house.py").write_text(functions)
     (tmp_path / "password").write_text("secret")
     fronting = [sys.executable, "-m", *shlex.split(front)]
-    fronting[fronting.index("--broker") + 1] = f"mqtt://127.0.0.1:{port}"
+    fronting[fronting.index("--host") + 1] = "127.0.0.1"
+    fronting += ["--port", str(port)]
     sentence = re.search(r"type\s+`(.*?)`", page).group(1)
     with tempfile.TemporaryDirectory(prefix="es") as folder, contextlib.ExitStack() as stack:
         environment = {**os.environ, "XDG_RUNTIME_DIR": folder, "PYTHONPATH": str(ROOT)}
@@ -284,7 +284,7 @@ def test_the_steps_of_the_page_switch_the_light(port, tmp_path):
         asyncio.run(run())
 
 
-def test_a_camera_becomes_sensors_and_events(runtime, port):
+def test_a_camera_becomes_sensors_and_events(runtime, port, tmp_path):
     async def story(home, front):
         sensor = json.loads(await home.until("homeassistant/binary_sensor/edgeserve_cellar/door_person/config"))
         assert sensor["device_class"] == "occupancy"
@@ -306,8 +306,9 @@ def test_a_camera_becomes_sensors_and_events(runtime, port):
         assert json.loads(await home.until(topic))["count"] == 0
 
     cameras = {"door": "cameras/door"}
-    labels = ("bicycle", "car", "person")
-    live(runtime, port, story, cameras=cameras, detect="detect", labels=labels, watch=("person",))
+    labels = tmp_path / "labels.txt"
+    labels.write_text("bicycle\ncar\nperson\n")
+    live(runtime, port, story, cameras=cameras, detect="detect", labels_file=str(labels), watch=("person",))
 
 
 def test_a_reload_is_asked_for_only_where_it_is_allowed(runtime, port):
@@ -475,7 +476,7 @@ def test_one_asker_leaves_room_for_others(runtime, port):
 
 def test_a_front_that_dies_is_offline(runtime, port):
     async def run():
-        words = f"front mqtt --endpoint {runtime.endpoints[0]} --name attic --broker mqtt://127.0.0.1:{port}"
+        words = f"front mqtt --endpoint {runtime.endpoints[0]} --name attic --port {port}"
         process = await asyncio.create_subprocess_exec(*command(words), stderr=asyncio.subprocess.PIPE)
         try:
             assert b"ready on 127.0.0.1" in await asyncio.wait_for(process.stderr.readline(), 60)
@@ -490,7 +491,7 @@ def test_a_front_that_dies_is_offline(runtime, port):
 
 
 def test_the_command_ends_on_a_signal(runtime, port):
-    words = f"front mqtt --endpoint {runtime.endpoints[0]} --ask double --broker 127.0.0.1:{port}"
+    words = f"front mqtt --endpoint {runtime.endpoints[0]} --ask double --port {port}"
     process = subprocess.Popen(command(words), stderr=subprocess.PIPE, text=True)
     assert f"as edgeserve/{host_name()}" in process.stderr.readline()
     process.send_signal(signal.SIGTERM)
@@ -501,18 +502,17 @@ def test_the_command_ends_on_a_signal(runtime, port):
     ("arguments", "says"),
     [
         (["--ask", "doubel"], "did you mean 'double'"),
-        (["--broker", "http://x"], "expected such as mqtt://"),
-        (["--broker", "mqtt://me:secret@x"], "--user"),
-        (["--camera", "door"], "expected NAME=TOPIC"),
-        (["--camera", "door=x"], "set --detect"),
-        (["--camera", "door=x", "--detect", "intents"], "brings pictures"),
+        (["--port", "0"], "--port = 0: expected a whole number"),
+        (["--cameras", "door"], "expected NAME=VALUE"),
+        (["--cameras", "door=x"], "set --detect"),
+        (["--cameras", "door=x", "--detect", "intents"], "brings pictures"),
         (["--name", "a b"], "letters, digits"),
         (["--form", "yolov9"], "--form = 'yolov9'"),
-        (["--labels", "no_such_file"], "cannot be read"),
+        (["--labels-file", "no_such_file"], "cannot be read"),
     ],
 )
 def test_what_cannot_work_is_said_at_once(runtime, capsys, arguments, says):
-    assert cli.main(["front", "mqtt", "--endpoint", runtime.endpoints[0], *arguments]) == 2
+    assert status_of(["front", "mqtt", "--endpoint", runtime.endpoints[0], *arguments]) == 2
     assert says in capsys.readouterr().err
 
 

@@ -68,7 +68,7 @@ def test_a_server_with_a_list_of_keys_lets_in_a_client_with_its_own(tmp_path):
     _, secret = zmq.auth.create_certificates(str(tmp_path), "server")
     public, own = zmq.auth.create_certificates(str(tmp_path), "hall")
     shutil.move(public, tmp_path / "allowed" / "hall.key")
-    with BusServer("tcp://127.0.0.1:*", curve_secret_key_file=secret, client_keys=str(tmp_path / "allowed")) as server:
+    with BusServer("tcp://127.0.0.1:*", secret_key_file=secret, client_keys=str(tmp_path / "allowed")) as server:
         done = subprocess.run(
             [
                 NODE,

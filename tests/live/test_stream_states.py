@@ -26,7 +26,7 @@ SUM = function("sum_up", options={"stateful": True})
 
 def tables() -> Dict[str, Any]:
     both = {"node": [{"name": "echo"}, {"name": "sum"}]}
-    apps = {"sum": {"model": "sum"}, "behind": both, "alone": {"model": "sum", "stream": "none", "standalone": True}}
+    apps = {"sum": {"model": "sum"}, "behind": both, "alone": {"model": "sum", "stream": "optional"}}
     return {
         "model": {"sum": SUM, "echo": function("echo"), "slow": {**SUM, "function": "live_functions:sum_slowly"}},
         "app": {
@@ -214,7 +214,7 @@ def test_an_app_that_keeps_no_streams_is_refused_at_the_start(node: Any) -> None
         directory=LIB,
     )
     with pytest.raises(
-        ConfigError, match=r"\[app.a\] keeps no streams, but model 'sum'.*stream = 'in_order'.*standalone = true"
+        ConfigError, match=r"\[app.a\] keeps no streams, but model 'sum'.*stream = 'in_order'.*stream = 'optional'"
     ):
         Runtime(config).start()
 

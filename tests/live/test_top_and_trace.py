@@ -31,7 +31,7 @@ CONFIG = {
 
 @pytest.fixture(scope="module")
 def endpoint():
-    with served({"server": {"trace_steps": 300}, **CONFIG}) as (runtime, client):
+    with served(CONFIG) as (runtime, client):
         for _ in range(20):
             client.infer("echo", {"x": np.zeros(4, np.float32)})
         with pytest.raises(DeadlineExpired):
@@ -82,7 +82,11 @@ def test_stats_as_json_are_those_of_the_server(endpoint, capsys):
 def test_a_trace_of_what_has_just_happened(endpoint, tmp_path, capsys):
     out, recording = str(tmp_path / "trace.json"), str(tmp_path / "steps.jsonl")
     files = ["--timeline", out, "--out", recording]
-    assert cli.main(["record", "--seconds", "0", "--endpoint", endpoint, *files]) == 0
+    with Client(endpoint) as client:
+        client.trace()  # steps are kept from now on
+        for _ in range(20):
+            client.infer("echo", {"x": np.zeros(4, np.float32)})
+    assert cli.main(["record", "--seconds", "0.1", "--endpoint", endpoint, *files]) == 0
     assert "ui.perfetto.dev" in capsys.readouterr().out
     with open(out, encoding="utf-8") as file:
         entries = json.load(file)["traceEvents"]
@@ -105,8 +109,8 @@ def test_a_trace_goes_on_for_some_time(endpoint, tmp_path):
 
 def test_wrong_arguments_are_named(endpoint, capsys):
     assert cli.main(["top", "--interval", "1ms", "--endpoint", endpoint]) == 2
-    assert cli.main(["record", "--seconds", "-1", "--endpoint", endpoint]) == 2
-    assert cli.main(["record", "--seconds", "0", "--out", "/no/such/place.json", "--endpoint", endpoint]) == 2
+    assert cli.main(["record", "--seconds", "0", "--endpoint", endpoint]) == 2
+    assert cli.main(["record", "--seconds", "0.1", "--out", "/no/such/place.json", "--endpoint", endpoint]) == 2
     assert "/no/such/place.json" in capsys.readouterr().err
 
 

@@ -516,12 +516,12 @@ def test_a_command_without_end_is_refused(runtime):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ([], "set --wake"),
-        (["--asr", "her"], "did you mean 'hear'"),
-        (["--intent", "hear"], "brings text"),
-        (["--wake", "hear"], "a known number of samples"),
-        (["--asr", "hear", "--listen", "x"], "expected HOST:PORT"),
-        (["--asr", "hear", "--listen", "192.0.2.1:80"], "expected such as 127.0.0.1:10300"),
+        ([], "set --apps"),
+        (["--apps", "asr=her"], "did you mean 'hear'"),
+        (["--apps", "intent=hear"], "brings text"),
+        (["--apps", "wake=hear"], "a known number of samples"),
+        (["--apps", "asr=hear", "--listen", "x"], "expected HOST:PORT"),
+        (["--apps", "asr=hear", "--listen", "192.0.2.1:80"], "expected such as 127.0.0.1:10300"),
     ],
 )
 def test_what_cannot_be_a_service_is_said_at_once(runtime, capsys, arguments, says):
@@ -545,7 +545,7 @@ def test_the_command_is_found_serves_and_ends_on_a_signal(runtime):
 
         remove_service = update_service
 
-    words = f"front wyoming --endpoint {runtime.endpoints[0]} --asr hear --listen 127.0.0.1:0 --zeroconf {own}"
+    words = f"front wyoming --endpoint {runtime.endpoints[0]} --apps asr=hear --listen 127.0.0.1:0 --zeroconf {own}"
     process = subprocess.Popen(command(words), stderr=subprocess.PIPE, text=True)
     port = int(re.search(r"ready on tcp://127.0.0.1:(\d+)", process.stderr.readline()).group(1))
     network = zeroconf.Zeroconf(interfaces=["127.0.0.1"])

@@ -103,3 +103,9 @@ def test_uneven_times_under_load_do_not_put_plan_behind_the_fastest_model(items,
         found[name] = world.run(table, items, 1)
     assert found["plan"].accuracy > found["fastest"].accuracy - 0.01
     assert found["plan"].missed < found["schemble"].missed / 2
+
+
+def test_the_simpler_score_is_the_mean_over_pairs():
+    outputs = np.array([[[0.8, 0.2], [0.5, 0.5], [0.5, 0.5]]])
+    pair = (0.8 - 0.5) * np.log(0.8 / 0.5) + (0.2 - 0.5) * np.log(0.2 / 0.5)
+    assert ensemble.agreement_scores(outputs)[0] == pytest.approx(2 * pair / 3)

@@ -33,6 +33,9 @@ FREE = ("a test", MachineCosts())
 NO_COSTS = dict.fromkeys(("step", "event", "receive", "answer", "send", "wake", "start", "stall_every"), "0us")
 
 
+DURATION = {"duration": "1s"}
+
+
 def scenario(machine=None, models=(("a", "10ms", "synthetic"),), **sections):
     """An app per model, each model on a lane of its own; every app is asked once, at the same time."""
     table = {
@@ -48,7 +51,7 @@ def scenario(machine=None, models=(("a", "10ms", "synthetic"),), **sections):
         },
         "app": {name: {"model": name, "slo": "1s"} for name, _, _ in models},
         "workload": {name: {"app": name, "kind": "periodic", "rate": 1.0} for name, _, _ in models},
-        "run": {"duration": "1s"},
+        "run": DURATION,
         **({"machine": machine} if machine is not None else {}),
         **sections,
     }
@@ -194,8 +197,8 @@ def measured(*names, time_ns=10 * MS):
             {},
             {"a": 10.0, "b": 10.0},
         ),  # b's times are stated, not measured
-        ((("a", "synthetic"), ("b", "synthetic")), "ab", {"cpu": {"contention": 1.2}}, {"a": 12.0, "b": 12.0}),
-        ((("a", "synthetic"), ("b", "synthetic")), "ab", {"cpu": {"kind": "cuda"}}, {"a": 10.0, "b": 10.0}),
+        ((("a", "synthetic"), ("b", "synthetic")), "ab", {"run": {"contention": {"cpu": 1.2}}}, {"a": 12.0, "b": 12.0}),
+        ((("a", "synthetic"), ("b", "synthetic")), "ab", {"device": {"cpu": {"kind": "cuda"}}}, {"a": 10.0, "b": 10.0}),
         # Of two functions one runs at a time, so that the lock, not the cores, is what they share.
         ((("a", "python"), ("b", "python")), "ab", {}, {"a": 20.0, "b": 20.0}),
     ],
@@ -204,7 +207,7 @@ def test_what_was_measured_alone_is_slower_beside_others_on_cores(models, profil
     made = scenario(
         {"contention": 1.5, "lock_factor": 2.0, "lock_wait": "0us"},
         [(name, "10ms", engine) for name, engine in models],
-        **({"device": more} if more else {}),
+        **{section: {**DURATION, **table} if section == "run" else table for section, table in more.items()},
     )
     world = simulate(made, 1, measured(*profiled), scheduler=Relay(made.config), measured=FREE).world
     assert {item.request.app: (item.end_ns - item.request.arrival_ns) / MS for item in world.ended} == {

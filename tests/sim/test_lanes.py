@@ -21,8 +21,8 @@ def run_of(depth=1, pack="0us", lanes=1, contention=1.0, clients=8, **truth):
         {"w": {"app": "a", "kind": "closed", "clients": clients}},
         "fifo",
         seconds=0.1,
-        run=NO_STEP_COSTS,
-        device={"gpu": {"contention": contention}},
+        run={**NO_STEP_COSTS, "contention": {"gpu": contention}},
+        device={"gpu": {}},
         lane={name: {"device": "gpu", "depth": depth} for name in names},
         truth={"m": {"pack": pack, **truth}},
     )
@@ -86,8 +86,8 @@ def test_a_work_that_runs_beside_another_for_half_its_time_is_slowed_for_half():
         },
         "fifo",
         seconds=0.02,
-        run=NO_STEP_COSTS,
-        device={"gpu": {"contention": 2.0}},
+        run={**NO_STEP_COSTS, "contention": {"gpu": 2.0}},
+        device={"gpu": {}},
         lane={"x": {"device": "gpu"}, "y": {"device": "gpu"}},
     )
     spans = []
@@ -102,5 +102,5 @@ def test_a_work_that_runs_beside_another_for_half_its_time_is_slowed_for_half():
 
 
 def test_contention_below_one_is_refused():
-    with pytest.raises(ConfigError, match=r"\[device.gpu\] contention = 0.5: expected a number from 1.0"):
+    with pytest.raises(ConfigError, match=r"\[run\] contention.gpu = 0.5: expected a number from 1.0"):
         run_of(contention=0.5)

@@ -54,8 +54,6 @@ def read_back(text: str, config: Config) -> Config:
 SAME = f"""
 [server]
 drain = "2s"
-[monitor]
-enabled = "never"
 [device.gpu0]
 kind = "cuda"
 memory = "2GiB"
@@ -174,7 +172,6 @@ def test_python_and_a_file_make_the_same_configuration() -> None:
         lanes={"gpu": {"device": "gpu0"}, "cpu0": {"device": "cpu", "threads": 2}},
         policies={"first": {"kind": "fifo"}},
         server={"drain": "2s"},
-        monitor={"enabled": "never"},
     )
     assert given_in_python == read_back(SAME, given_in_python)
     assert read_back(toml_of(given_in_python), given_in_python) == given_in_python
@@ -202,7 +199,7 @@ def models(draw: st.DrawFn) -> Model:
             memory=SIZES,
             load=DURATIONS,
             pinned=st.booleans(),
-            quality=st.floats(0.1, 1.0),
+            batch_tolerance=st.floats(0.1, 1.0),
             expected=st.dictionaries(st.integers(1, 9).map(str), DURATIONS, max_size=2),
             shapes=st.dictionaries(st.sampled_from("xy"), st.lists(st.integers(0, 9), max_size=3), max_size=2),
             pad=st.dictionaries(st.sampled_from("xy"), st.floats(-1e9, 1e9), max_size=1),
@@ -262,8 +259,7 @@ def drawn_sections(draw: st.DrawFn) -> Dict[str, Any]:
         **({"policies": policies} if policies else {}),
         **draw(
             sections(
-                server=sections(drain=DURATIONS, clients_max=st.integers(1, 9), trace_steps=st.integers(0, 9)),
-                monitor=sections(enabled=st.sampled_from(["auto", "never"])),
+                server=sections(drain=DURATIONS, pending_max=st.integers(1, 9)),
                 devices=sections(cpu=sections(memory=SIZES, headroom=SIZES)),
                 lanes=st.just({"cpu0": {"threads": 3}, "other": {"hang": "1min"}}),
             )

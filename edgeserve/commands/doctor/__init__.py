@@ -79,7 +79,6 @@ __all__ = [
 
 
 SUBJECT_COLUMNS = 13
-CLIENTS_USUAL = 256  # [server] clients_max where no configuration is given
 
 
 def examine(config_path: str = "", root: str = "/", quick: bool = False) -> List[Finding]:
@@ -102,7 +101,7 @@ def examine(config_path: str = "", root: str = "/", quick: bool = False) -> List
         config.curve_secret_key_path if config is not None else "",
         config.apps if config is not None else (),
     )
-    found += check_open_files(config.server.clients_max if config is not None else CLIENTS_USUAL)
+    found += check_open_files()
     if config is not None:
         found += check_configuration(config, cores)
     elif config_path:

@@ -13,7 +13,7 @@ from edgeserve.commands.doctor.finding import Finding, good, note, wrong
 from edgeserve.device.boards import Machine
 from edgeserve.device.files import listing, read_text
 from edgeserve.device.signs import WSL_NODE
-from edgeserve.ipc.connections import files_needed
+from edgeserve.ipc.connections import CLIENTS_MAX, FILES_NEEDED
 from edgeserve.units import format_size
 
 NODES = (
@@ -79,26 +79,25 @@ def check_locked_memory(board: Machine) -> List[Finding]:
     )
 
 
-def check_open_files(clients_max: int) -> List[Finding]:
-    """True if the limit of open files (the hard one: the server raises the soft one) lets as many clients in as are
-    configured."""
+def check_open_files() -> List[Finding]:
+    """Find whether the limit of open files lets all clients in: the hard limit, since the server raises the soft
+    one."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     if hard == resource.RLIM_INFINITY:
         return good("open files", "no limit")
-    room = hard - files_needed(0)
+    room = hard - FILES_NEEDED + CLIENTS_MAX
     text = f"at most {hard}: room for {max(0, room)} clients"
-    if room >= clients_max:
+    if hard >= FILES_NEEDED:
         return good("open files", text)
     return wrong(
         "open files",
-        f"{text}, and [server] clients_max is {clients_max}: the server refuses to start",
-        f"ulimit -Hn {files_needed(clients_max)}, LimitNOFILE= in the systemd unit, docker run "
-        "--ulimit nofile=..., or a smaller clients_max",
+        f"{text} of {CLIENTS_MAX}: the server refuses to start",
+        f"ulimit -Hn {FILES_NEEDED}, LimitNOFILE= in the systemd unit, docker run --ulimit nofile=...",
     )
 
 
 def check_cache(directory: str, root: str = "/") -> List[Finding]:
-    """Can plans and measurements be kept there, is there room, and do they outlive a reboot."""
+    """Find whether plans and measurements can be kept in the cache, have room there, and outlive a reboot."""
     place = directory
     while place and not os.path.isdir(place):
         place = os.path.dirname(place)

@@ -47,7 +47,7 @@ def check_python(python: Tuple[int, int], versions: Mapping[str, Optional[str]])
 
 
 def check_core(core: compiled.Core, is_stale: bool) -> List[Finding]:
-    """True if the scheduler runs compiled, and from these sources."""
+    """Find whether the scheduler runs compiled, and from these sources."""
     again = f"EDGESERVE_COMPILE=1 {sys.executable} -m pip install ., from the checkout"
     if core.kind == "interpreted":
         return good("core", "interpreted (docs/guide/compiled.md: how to compile it)")

@@ -117,7 +117,7 @@ def probe(program: str, limit_s: float = PROBE_S, python: str = sys.executable) 
 
 
 def main() -> int:
-    """True if a kernel of ONNX Runtime runs on the GPU here, as a status: for ``jetson/setup.sh``."""
+    """Return 0 if a kernel of ONNX Runtime runs on the GPU here, for ``jetson/setup.sh``."""
     return 0 if probe(ONNXRUNTIME).get("kernel") else 1
 
 
@@ -150,7 +150,7 @@ def judge_cuda(found: Dict[str, Any], board: Machine) -> List[Finding]:
 
 
 def judge_torch(found: Dict[str, Any], board: Machine) -> List[Finding]:
-    """True if torch's build fits the GPU: ``is_available`` may say yes and the first kernel fail."""
+    """Find whether torch's build fits the GPU: ``is_available`` may say yes and the first kernel fail."""
     if "absent" in found:
         return []
     mend = "install the build of torch for this device: on a Jetson NVIDIA's own, else one with CUDA"
@@ -172,8 +172,8 @@ def judge_torch(found: Dict[str, Any], board: Machine) -> List[Finding]:
 
 
 def judge_onnxruntime(found: Dict[str, Any], board: Machine) -> List[Finding]:
-    """True if the CUDA provider's build fits the GPU: it is offered wherever it is installed, and ONNX Runtime goes to
-    the CPU without a word, or fails at the first kernel."""
+    """Find whether the CUDA provider's build fits the GPU: it is offered wherever it is installed, and ONNX Runtime
+    goes to the CPU without a word, or fails at the first kernel."""
     if not found.get("offered") and "crashed" not in found:
         return []  # the finding on what is installed tells
     mend = "install the build of onnxruntime-gpu for this device" + (
@@ -192,7 +192,8 @@ def judge_onnxruntime(found: Dict[str, Any], board: Machine) -> List[Finding]:
 
 
 def judge_llama(found: Dict[str, Any], board: Machine) -> List[Finding]:
-    """True if llama.cpp was built for the GPU: the package index has its source alone, which builds for the CPU."""
+    """Find whether llama.cpp was built for the GPU: the package index has its source alone, which builds for the
+    CPU."""
     if "absent" in found:
         return []
     mend = (

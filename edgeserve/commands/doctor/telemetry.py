@@ -71,7 +71,7 @@ def _telemetry_mend(board: Machine, sources: Sequence[DeviceSource], absent: Seq
         mend = trouble or "pip install nvidia-ml-py (jetson/setup.sh does)"
         return f"{mend}: NVML alone tells Thor's GPU load, tegrastats does not"
     if board.is_jetson:
-        return "run edgeserve as a user of the groups video and render, or let tegrastats tell ([monitor] tegrastats)"
+        return "run edgeserve as a user of the groups video and render"
     return trouble or "pip install 'edgeserve-runtime[gpu]', and the NVIDIA driver"
 
 

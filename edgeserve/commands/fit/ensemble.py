@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import sys
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +28,7 @@ from edgeserve.predict.accuracy import (
     profile_rows,
 )
 from edgeserve.predict.combiner import Combiner, stacking_inputs
-from edgeserve.predict.discrepancy import Discrepancy, agreement_scores, fit_discrepancy, fit_temperature
+from edgeserve.predict.discrepancy import Discrepancy, fit_discrepancy, fit_temperature
 from edgeserve.predict.history import EnsembleHistory, load_history
 
 RECORDS_KEPT = 300
@@ -36,6 +36,12 @@ RECORDS_KEPT = 300
 
 RANK_WEIGHT = 5.0
 """The weight of the score beside the class when the predictor is trained; its target is the score's rank."""
+
+SEED = 1
+"""The draw of the two halves, and of the network's first weights: the same history gives the same file."""
+
+BINS = 10
+"""Steps of difficulty for which the agreement of each subset is kept."""
 
 EPOCHS = 100
 """Passes over the history at most; training stops earlier where the predictor improves no more."""
@@ -68,7 +74,7 @@ class Network(NamedTuple):
 def report(source: str, path: str, combiner: str, tolerance: Optional[float], as_json: bool) -> int:
     """Fit an ensemble to the history ``source``, write ``path``, and print how well its models agree."""
     history = load_history(source)
-    about = fit(history, path, combiner=combiner, tolerance=tolerance, epochs=EPOCHS, tell=_tell)
+    about = fit(history, path, combiner, tolerance)
     if as_json:
         print(json.dumps({"file": path, **about}))
         return 0
@@ -89,48 +95,34 @@ def _tell(step: str) -> None:
     print(f"edgeserve profile --fit: {step} ...", file=sys.stderr, flush=True)
 
 
-def _silent(step: str) -> None:
-    pass
-
-
 def fit(
     history: EnsembleHistory,
     path: str,
-    *,
     combiner: str = "weighted_average",
-    bins: int = 10,
     tolerance: Optional[float] = None,
-    score: str = "discrepancy",
-    epochs: int = 200,
-    seed: int = 1,
-    tell: Optional[Callable[[str], None]] = None,
 ) -> Dict[str, Any]:
     """Fit and write ``path`` (and beside it the predictor, where the history has features). Returns what is worth
-    telling; ``tell`` is called with each step as it begins. Raises ``ConfigError`` where an argument does not fit the
-    history."""
-    tell = tell or _silent
-    if not 1 <= bins <= 50:
-        raise ConfigError(f"bins = {bins}, expected 1 to 50")
-    tell(f"{len(history)} records: the combiner ({combiner})")
+    telling. Raises ``ConfigError`` where an argument does not fit the history."""
+    _tell(f"{len(history)} records: the combiner ({combiner})")
     made = make_combiner(history, combiner)
     full = (1 << len(history.models)) - 1
     answers = made.answers(history.outputs, full)
     if tolerance is None:
         tolerance = float(TOLERANCE_SHARE * np.sqrt(answers.var(axis=0).sum()))
-    tell("temperatures and difficulties")
+    _tell("temperatures and difficulties")
     scoring = score_statistics(history, answers)
-    truth = _true_scores(history, answers, scoring, score)
-    first, second = history.halves(seed)
+    truth = scoring.scores(history.outputs, answers)
+    first, second = history.halves(SEED)
     network: Optional[Network] = None
     predicted: Optional[NDArray[Any]] = None
     if history.features is not None:
-        tell(f"the predictor of the difficulty, from {len(first)} records in at most {epochs} epochs")
-        network = train(history.part(first), answers[first], truth[first], epochs, seed)
+        _tell(f"the predictor of the difficulty, from {len(first)} records in at most {EPOCHS} epochs")
+        network = train(history.part(first), answers[first], truth[first], EPOCHS, SEED)
         predicted = network.scores(history.features[second])
-    tell(f"the agreement of every subset of {len(history.models)} models, from {len(second)} records")
-    profile = profile_of(history.models, made, history.outputs[second], predicted, bins, tolerance)
+    _tell(f"the agreement of every subset of {len(history.models)} models, from {len(second)} records")
+    profile = profile_of(history.models, made, history.outputs[second], predicted, BINS, tolerance)
     predictor = "" if network is None else f"{os.path.splitext(path)[0]}.onnx"
-    about = _about(history, made, tolerance, score)
+    about = _about(history, made, tolerance)
     about["predictor"] = predictor and os.path.basename(predictor)
     if network is not None and predicted is not None:
         export(network, predictor)
@@ -209,16 +201,6 @@ def score_statistics(history: EnsembleHistory, answers: NDArray[Any]) -> Discrep
         labels = answers.argmax(axis=1) if history.labels is None else np.asarray(history.labels)
         temperatures = tuple(fit_temperature(history.outputs[:, model], labels) for model in range(len(history.models)))
     return fit_discrepancy(history.task, history.outputs, answers, temperatures)
-
-
-def _true_scores(history: EnsembleHistory, answers: NDArray[Any], scoring: Discrepancy, score: str) -> NDArray[Any]:
-    if score == "discrepancy":
-        return scoring.scores(history.outputs, answers)
-    if score != "agreement" or history.task != "classification":
-        raise ConfigError(f"score = {score!r}: expected 'discrepancy', or 'agreement' of a classification")
-    raw = agreement_scores(history.outputs)
-    scores: NDArray[Any] = np.clip(raw / max(float(np.quantile(raw, 0.99)), 1e-12), 0.0, 1.0)
-    return scores
 
 
 def train(history: EnsembleHistory, answers: NDArray[Any], scores: NDArray[Any], epochs: int, seed: int) -> Network:
@@ -342,7 +324,7 @@ def export(network: Network, path: str) -> None:
     write_file(path, model.SerializeToString())
 
 
-def _about(history: EnsembleHistory, combiner: Combiner, tolerance: float, score: str) -> Dict[str, Any]:
+def _about(history: EnsembleHistory, combiner: Combiner, tolerance: float) -> Dict[str, Any]:
     full = (1 << len(history.models)) - 1
     shares = agreements(combiner, history.outputs, _told_subsets(len(history.models)), tolerance)
     named = {
@@ -350,7 +332,7 @@ def _about(history: EnsembleHistory, combiner: Combiner, tolerance: float, score
         for subset, hits in shares.items()
         if subset != full
     }
-    return {"records": len(history), "combiner": combiner.kind, "score": score, "agreement": named}
+    return {"records": len(history), "combiner": combiner.kind, "agreement": named}
 
 
 def _told_subsets(models: int) -> List[int]:

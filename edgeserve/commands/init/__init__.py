@@ -29,7 +29,7 @@ from edgeserve.config.plain_text import one_line
 from edgeserve.config.text_files import write_file
 from edgeserve.engines.describe import READERS, SAVED, SAVED_HOW, check_file, describe
 from edgeserve.errors import ConfigError, EdgeServeError
-from edgeserve.front.registry import known_settings
+from edgeserve.front.registry import own_settings
 
 OUT = "edge.toml"
 """The configuration that is written when no file is named."""
@@ -87,7 +87,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Write the configuration; 0 when it serves every file that was named."""
     if args.schema:
-        print(json.dumps(config_schema(known_settings()), indent=1))
+        print(json.dumps(config_schema(own_settings()), indent=1))
         return 0
     if args.keys:
         return _keys(args)
@@ -202,7 +202,7 @@ def _check_shapes_used(shapes: Dict[str, Tuple[int, ...]], found: Sequence[Found
 
 
 def _check_text(text: str, path: str) -> None:
-    """The text must be a configuration: else the mistake is ours, and better found now than when serving."""
+    """Raise for a text that is no configuration: a mistake of this command, better found now than when serving."""
     try:
         parse_config(parse_toml(text), os.path.dirname(os.path.abspath(path)), path)
     except EdgeServeError as error:

@@ -1,4 +1,4 @@
-"""From what a model's file declares to what each input means: given by requests, constant, or recurrent state.
+"""The role of each input of a model (given by requests, constant, or recurrent state), by what its file declares.
 
 Pure: names, types and shapes in, a :class:`Roles` out. What is guessed is named in ``notes``, so that the written file
 can say so.
@@ -31,7 +31,7 @@ OTHER_LENGTHS = (128, 512, 16_000, 64, 16, 1)
 """Lengths that are tried, in this order, for open axes of images and of anything else."""
 
 GUESS_BYTES_MAX = 64 << 20
-"""An input of guessed lengths is not larger: 16,000 along each of two axes would be a gigabyte."""
+"""The most bytes of an input of guessed lengths: 16,000 along each of two axes would be a gigabyte."""
 
 NAME_LENGTH = 64
 """Characters of a file's name that become the app's: it is typed, and a name of the bus has at most 128."""
@@ -308,7 +308,7 @@ def _state_axis(state: Port, given: Sequence[Port], fixed: Optional[int], path: 
 
 
 def _find_lengths(roles: Roles, states: Sequence[Port], shapes: Mapping[str, Shape], path: str) -> None:
-    """The shapes of one item to try: what was given, what the metadata says, else usual lengths."""
+    """Find the shapes of one item to try: what was given, what the metadata says, else usual lengths."""
     known: Dict[str, Shape] = {}
     ports = [*roles.given, *states]
     for port in ports:

@@ -114,7 +114,7 @@ def judge(about: Dict[str, Any], wanted: bool) -> Found:
 
 
 def plan_of(config: Config, model: ModelConfig, about: Dict[str, Any]) -> Found:
-    """True if a model's plan is there. A start that has to build takes minutes on a board."""
+    """Find whether a model's plan is there. A start that has to build takes minutes on a board."""
     subject = f"plan of {model.name}"
     try:
         lanes = 1 if about["shared"] else lanes_of(config, model)

@@ -51,11 +51,7 @@ class PlanSource:
         """A plan of the files as they were ``before`` they were hashed, built now where none fits and that is allowed.
         ``rebuilds``: its kernels are timed anew."""
         settings = self._settings
-        model_bytes = weights_size_bytes(path)
         request = request._replace(file=os.path.abspath(path))
-        limits = BuildLimits(settings.build_memory_bytes, settings.build_timeout_ns)
-        facts = built_on(device.info)
-        timing_cache = cache.timing_cache(identity, facts) if settings.timing_cache and not rebuilds else ""
         if not may_build and cache.find(self._name, identity) is None:
             raise BuildFailed(
                 f"{self._where}: there is no plan of {os.path.basename(path)} in {settings.plans} for "
@@ -66,51 +62,61 @@ class PlanSource:
             )
 
         def build(plan: str) -> Dict[str, Any]:
-            expected_s = cache.estimate_s(identity, model_bytes, len(request.sizes))
-            teller = _Teller(self._where, expected_s)
-
-            def told(progress: BuildProgress) -> None:
-                self.progress = teller.tell(progress)
-
-            log.warning(
-                "%s: %s %s builds a plan for batch sizes %s; %s",
-                self._where,
-                library.name,
-                library.version,
-                request.sizes,
-                "no build on this device is remembered to say how long"
-                if expected_s is None
-                else f"about {format_duration(int(expected_s * NS_PER_S))}",
-            )
-            built = build_plan(
-                identity.library,
-                request._replace(tactic_bytes=settings.build_memory_bytes or free_for_tactics(device)),
-                self._where,
-                plan,
-                timing_cache,
-                limits,
-                told,
-                self._device_index,
-            )
+            facts = self._built(library, device, cache, identity, request, plan, rebuilds)
             if stamps(graph_parts(path)) != before:
                 raise BuildFailed(
                     f"{self._where}: {path}, or a file of its weights, changed while its plan was built; load it again "
                     "when all its files are in their place"
                 )
-            log.warning("%s: the plan was built in %.1f s", self._where, built["build_s"])
-            return {
-                **built,
-                "model_bytes": model_bytes,
-                "profiles_count": len(request.sizes),
-                "model": self._name,
-                "built_on": facts,
-            }
+            log.warning("%s: the plan was built in %.1f s", self._where, facts["build_s"])
+            return facts
 
         def waiting(looks: int) -> None:
             self.progress = f"waiting for another process that builds the plan, for {looks * LOCK_LOOK_S:.0f} s"
 
         waits = math.ceil(settings.build_timeout_ns / NS_PER_S / LOCK_LOOK_S)
         return cache.obtain(self._name, identity, self._where, build, waits, waiting)
+
+    def _built(
+        self,
+        library: Library,
+        device: CudaDevice,
+        cache: PlanCache,
+        identity: Identity,
+        request: BuildRequest,
+        plan: str,
+        rebuilds: bool,
+    ) -> Dict[str, Any]:
+        """Build the plan into the file ``plan``, and return the facts that the cache keeps of it."""
+        settings, model_bytes, facts = self._settings, weights_size_bytes(request.file), built_on(device.info)
+        expected_s = cache.estimate_s(identity, model_bytes, len(request.sizes))
+        teller = _Teller(self._where, expected_s)
+
+        def told(progress: BuildProgress) -> None:
+            self.progress = teller.tell(progress)
+
+        log.warning(
+            "%s: %s %s builds a plan for batch sizes %s; %s",
+            self._where,
+            library.name,
+            library.version,
+            request.sizes,
+            "no build on this device is remembered to say how long"
+            if expected_s is None
+            else f"about {format_duration(int(expected_s * NS_PER_S))}",
+        )
+        built = build_plan(
+            identity.library,
+            request._replace(tactic_bytes=settings.build_memory_bytes or free_for_tactics(device)),
+            self._where,
+            plan,
+            cache.timing_cache(identity, facts) if settings.timing_cache and not rebuilds else "",
+            BuildLimits(settings.build_memory_bytes, settings.build_timeout_ns),
+            told,
+            self._device_index,
+        )
+        about = {"model_bytes": model_bytes, "profiles_count": len(request.sizes), "model": self._name}
+        return {**built, **about, "built_on": facts}
 
 
 def free_for_tactics(device: CudaDevice) -> int:

@@ -339,7 +339,8 @@ class TorchEngine(Engine):
         return estimated
 
     def _look_for_sharing(self, packed: PackedBatch) -> None:
-        """True if the network changes its inputs, or returns memory that its next call writes to: copies help then."""
+        """Find out whether the network changes its inputs, or returns memory that its next call writes to: copies help
+        then."""
         torch.set_num_threads(self.threads_of(self._lanes[0]))
         self._copies_in = self._copies_out = False
         for why in packed.failed.values():

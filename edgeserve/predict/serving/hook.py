@@ -14,6 +14,6 @@ def hint_source(app: AppConfig, model: Optional[ModelConfig], config: Config) ->
     :class:`ConfigError` or :class:`EngineError`."""
     lengths = answer_lengths(app, model, config)
     counters = [] if model is None else [prompt_counter(model, app, config)]
-    if not (app.predict or counters or lengths):
+    if not (app.functions or counters or lengths):
         return None
     return Predictors(app, config.directory, counters, lengths)

@@ -36,7 +36,7 @@ class Predictors:
     """The predictors of one app, and how long they took: the hook of :class:`~edgeserve.live.plug_ins.HintSource`.
     ``lengths``: of ``answer_lengths.py``. Asked from any thread; knows no clock but the one that it is handed."""
 
-    __slots__ = ("_app", "_predictors", "_lengths", "_ignored", "_lock", "_count", "_took_ns", "_without", "usual")
+    __slots__ = ("_app", "_predictors", "_ignored", "_lock", "_count", "_took_ns", "_without", "usual")
 
     def __init__(
         self,
@@ -46,7 +46,6 @@ class Predictors:
         lengths: Any = None,
     ) -> None:
         self._app = app.name
-        self._lengths = lengths
         self.usual: Mapping[str, float] = {}
         own = load_predictors(app, directory)
         named = {predictor.hint for predictor in own}
@@ -59,16 +58,6 @@ class Predictors:
         self._count = 0
         self._took_ns = 0
         self._without = 0
-
-    @property
-    def learns(self) -> bool:
-        """True if answers teach it."""
-        return self._lengths is not None and self._lengths.learnt_from is not None
-
-    def on_answer(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> None:
-        """Learn from an answer."""
-        if self._lengths is not None:
-            self._lengths.learn(inputs, outputs)
 
     def missing(self, hints: Optional[Mapping[str, float]]) -> bool:
         """True if a request with these hints leaves anything to predict."""
@@ -117,15 +106,13 @@ class Predictors:
         return self._ignored.counts()
 
     def table(self) -> Dict[str, Any]:
-        """The number of predicted requests, the average time of a prediction, the number of requests that did not
-        wait, and of answers that it learnt from."""
-        learnt = {} if self._lengths is None or not self.learns else {"learnt_from": self._lengths.learnt_from}
+        """The number of predicted requests, the average time of a prediction, and the number of requests that did
+        not wait."""
         with self._lock:
             return {
                 "count": self._count,
                 "mean_ms": ns_to_ms(self._took_ns) / max(1, self._count),
                 "went_without": self._without,
-                **learnt,
             }
 
     def _fail(self, predictor: Predictor, reason: str, error: BaseException | None) -> None:
@@ -157,5 +144,5 @@ def load_predictors(app: AppConfig, directory: str) -> List[Predictor]:
     """The functions of ``[app.NAME.predict]``, imported. What cannot be raises an error that names the key."""
     return [
         Predictor(hint, spec, import_function(spec, directory, f"[app.{app.name}.predict] {hint!r}"))
-        for hint, spec in app.predict.items()
+        for hint, spec in app.functions.items()
     ]

@@ -216,8 +216,7 @@ def _lanes(draw: random.Random, table: Dict[str, Any]) -> None:
 def _deepen(draw: random.Random, table: Dict[str, Any]) -> None:
     for lane in table["lane"].values():
         lane["depth"] = draw.choice((2, 2, 3))
-    for device in table["device"].values():
-        device["contention"] = draw.choice((1.0, 1.3, 2.5))
+    table["run"]["contention"] = {name: draw.choice((1.0, 1.3, 2.5)) for name in table["device"]}
     for truth in table["truth"].values():
         truth["pack"] = f"{draw.choice((0, 100, 800))}us"
 

@@ -45,7 +45,7 @@ from edgeserve.config.files import resolve_path
 from edgeserve.predict.accuracy import agreements as agreements_of
 from edgeserve.predict.accuracy import margins_of
 from edgeserve.predict.combiner import Combiner
-from edgeserve.predict.discrepancy import Discrepancy, agreement_scores, scale
+from edgeserve.predict.discrepancy import SMALLEST, Discrepancy, scale
 from edgeserve.predict.history import EnsembleHistory
 
 MODELS = ("m0", "m1", "m2")
@@ -273,6 +273,21 @@ def _said(outputs: np.ndarray, answers: np.ndarray, temperatures: Sequence[float
     rows, classes = np.arange(len(outputs)), answers.argmax(axis=1)
     scaled = [scale(outputs[:, model], temperature) for model, temperature in enumerate(temperatures)]
     return np.stack([one[rows, classes] for one in scaled], axis=1)
+
+
+def agreement_scores(outputs: np.ndarray) -> np.ndarray:
+    """The simpler score ``ea``: the mean symmetric Kullback-Leibler divergence of all pairs of models, of unscaled
+    probabilities (records, models, classes). Shape (records,), not bounded."""
+    clipped = np.clip(outputs, SMALLEST, None)
+    logs = np.log(clipped)
+    count = outputs.shape[1]
+    total = np.zeros(outputs.shape[0])
+    for first in range(count):
+        for second in range(first + 1, count):
+            difference = logs[:, first] - logs[:, second]
+            total = total + ((clipped[:, first] - clipped[:, second]) * difference).sum(axis=-1)
+    scores: np.ndarray = total / max(1, count * (count - 1) // 2)
+    return scores
 
 
 def _apart(kind: str, outputs: np.ndarray) -> np.ndarray:

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import os
 import sys
+import types
+from dataclasses import dataclass
+from typing import Dict, Tuple
 
 import pytest
 
 from edgeserve import cli
 from edgeserve.commands import fronts
+from edgeserve.commands.front import front_parser
+from edgeserve.config.json_schema import meanings_of
 from edgeserve.config.loading import parse_config
 from edgeserve.errors import ConfigError
+from edgeserve.front import Front, FrontSettings, boolean, entry, integer, registry, string, table_of, tuple_of
 from edgeserve.front.processes import FrontProcesses
+from edgeserve.front.registry import SETTINGS, entries_of, settings_class
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -39,6 +46,27 @@ token_file = "token"
 """
 
 
+@dataclass(frozen=True)
+class LineSettings(FrontSettings):
+    place: int = entry(integer(1, 8), 1)  # of the line
+    words: Tuple[str, ...] = entry(tuple_of(string), ())  # that are said
+    ports: Dict[str, str] = entry(table_of(string), factory=dict)  # by name
+    twice: bool = entry(boolean, False)  # said again
+
+
+class LineFront(Front):
+    Settings = LineSettings
+
+
+@dataclass(frozen=True)
+class BareSettings(FrontSettings):
+    place: int = entry(integer(1, 8), 1)
+
+
+class BareFront(Front):
+    Settings = BareSettings
+
+
 @pytest.fixture
 def settings_of(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -63,13 +91,15 @@ def settings_of(tmp_path, monkeypatch):
 
 
 def test_what_no_argument_says_is_the_tables(settings_of):
-    settings = settings_of("camera", "test", "edge.toml", "--app", "a")
+    settings = settings_of("camera", "edge.toml", "--source", "test", "--app", "a")
     assert (settings.score, settings.rate) == (0.3, 7)
     assert settings_of("frigate", "edge.toml").score == 0.3
 
 
 def test_an_argument_goes_first_and_zero_and_nothing_are_values(settings_of):
-    settings = settings_of("camera", "test", "edge.toml", "--app", "a", "--score", "0", "--rate", "0", "--lines", "")
+    settings = settings_of(
+        "camera", "edge.toml", "--source", "test", "--app", "a", "--score", "0", "--rate", "0", "--lines", ""
+    )
     assert (settings.score, settings.rate, settings.lines) == (0.0, 0.0, "")
     assert settings_of("frigate", "edge.toml", "--score", "0").score == 0.0
 
@@ -89,7 +119,8 @@ def test_files_of_the_table_lie_beside_it_and_those_of_arguments_where_one_is(se
 
 
 @pytest.mark.parametrize(
-    "words", [("camera", "test", "--app", "a", "--score", "7"), ("frigate", "--app", "a", "--timeout-ms", "-1")]
+    "words",
+    [("camera", "--app", "a", "--score", "7"), ("frigate", "--app", "a", "--timeout-ms", "-1")],
 )
 def test_an_argument_is_checked_as_the_table_is(capsys, words):
     assert cli.main(["front", *words]) == 2
@@ -99,24 +130,30 @@ def test_an_argument_is_checked_as_the_table_is(capsys, words):
 @pytest.mark.parametrize(
     ("kind", "keys", "words", "key", "option"),
     [
-        ("camera", 'source = "test"\npage = "here"', ("test", "--app", "a", "--page", "here"), "page", "--page"),
+        (
+            "camera",
+            'source = "test"\npage = "here"',
+            ("--source", "test", "--app", "a", "--page", "here"),
+            "page",
+            "--page",
+        ),
         (
             "camera",
             'source = "test"\nlabels_file = "no"',
-            ("test", "--app", "a", "--labels", "no"),
+            ("--source", "test", "--app", "a", "--labels-file", "no"),
             "labels_file",
-            "--labels",
+            "--labels-file",
         ),
         ("frigate", 'form = "x"', ("--app", "a", "--form", "x"), "form", "--form"),
         ("mqtt", 'name = "a b"', ("--name", "a b"), "name", "--name"),
-        ("mqtt", 'cameras = { door = "x" }', ("--camera", "door=x"), "detect", "--detect"),
+        ("mqtt", 'cameras = { door = "x" }', ("--cameras", "door=x"), "detect", "--detect"),
         ("mqtt", 'discovery = "home/#"', ("--discovery", "home/#"), "discovery", "--discovery"),
         ("mqtt", 'publish = ["a/#/b"]', ("--publish", "a/#/b"), "publish", "--publish"),
         ("mqtt", 'detect = "a"\ncameras = { door = "" }', None, "cameras", ""),
         ("mqtt", 'password_file = "no"', ("--password-file", "no"), "password_file", "--password-file"),
-        ("mqtt", 'labels = ["cat"]\nwatch = ["dog"]', None, "watch", ""),
-        ("wyoming", 'listen = "x"\napps = { tts = "a" }', ("--tts", "a", "--listen", "x"), "listen", "--listen"),
-        ("wyoming", "tts_rate = 7", (), "apps", "--wake, --vad"),
+        ("mqtt", 'labels_file = "no"', ("--labels-file", "no"), "labels_file", "--labels-file"),
+        ("wyoming", 'listen = "x"\napps = { tts = "a" }', ("--apps", "tts=a", "--listen", "x"), "listen", "--listen"),
+        ("wyoming", "tts_rate = 7", (), "apps", "--apps"),
         ("http", 'listen = "0.0.0.0:0"', ("--listen", "0.0.0.0:0"), "listen", "--listen"),
     ],
 )
@@ -132,3 +169,31 @@ def test_an_error_names_the_key_where_it_was_set(capsys, monkeypatch, tmp_path, 
         assert cli.main(["front", kind, *words]) == 2
         said = capsys.readouterr().err
         assert option in said and "[front." not in said
+
+
+@pytest.mark.parametrize("kind", SETTINGS)
+def test_every_key_of_a_table_is_an_option_with_its_default_and_meaning(kind):
+    parser, _ = front_parser(kind)
+    options = {action.option_strings[0]: action for action in parser._actions if action.option_strings}
+    for key, item in entries_of(settings_class(kind)).items():
+        action = options["--" + key.replace("_", "-")]
+        assert action.default is None, "what no option says is the table's"
+        assert meanings_of(settings_class(kind))[item.name] in action.help.replace("%%", "%")
+
+
+def test_a_front_that_another_package_installs_has_its_keys_as_options(monkeypatch):
+    monkeypatch.setattr(registry, "installed", lambda: {"line": "line_package:LineFront"})
+    monkeypatch.setitem(sys.modules, "line_package", types.SimpleNamespace(LineFront=LineFront))
+    parser, _ = front_parser("line")
+    args = parser.parse_args(["--place", "8", "--words", "a", "--words", "b", "--ports", "x=1", "--twice"])
+    settings = fronts.settings_with(args, LineSettings())
+    assert (settings.place, settings.words, settings.ports, settings.twice) == (8, ("a", "b"), {"x": "1"}, True)
+    assert settings.where("place") == "--place"
+
+
+def test_a_key_without_a_comment_is_an_option_all_the_same(monkeypatch, capsys):
+    monkeypatch.setattr(registry, "installed", lambda: {"bare": "bare_package:BareFront"})
+    monkeypatch.setitem(sys.modules, "bare_package", types.SimpleNamespace(BareFront=BareFront))
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["front", "bare", "--help"])
+    assert ended.value.code == 0 and "the key place of [front.NAME]" in capsys.readouterr().out

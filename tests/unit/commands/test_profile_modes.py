@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from edgeserve.cli import main
-from edgeserve.commands import profile as command
+from edgeserve.commands import measure_lane
 from edgeserve.commands.measure import StopRule, measure_rested
 from edgeserve.commands.profile_modes import share_modes
 from edgeserve.config.profile_record import Clocks
@@ -80,7 +80,7 @@ def test_modes_that_cannot_tell_leave_the_compute_clock_alone(tmp_path: Path, ot
 
 
 def test_the_command_stores_the_clocks_of_a_gpu_lane_alone(tmp_path: Path, monkeypatch, capsys) -> None:
-    monkeypatch.setattr(command, "clocks_of", lambda index: Clocks(918.0, 2133.0))
+    monkeypatch.setattr(measure_lane, "clocks_of", lambda index: Clocks(918.0, 2133.0))
     (tmp_path / "edge.toml").write_text(
         '[device.gpu]\nkind = "cuda"\n[lane.gpu0]\ndevice = "gpu"\n[device.cpu]\n[lane.cpu0]\ndevice = "cpu"\n'
         '[model.m]\nengine = "synthetic"\nexpected = { 1 = "1ms" }\n[app.a]\nmodel = "m"\n'

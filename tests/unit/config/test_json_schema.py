@@ -60,7 +60,7 @@ def test_every_example_fits(path):
         (("server", "drain"), 5),
         (("server", "pending_max"), 0),
         (("server", "pending_max"), True),
-        (("server", "on_device_lost"), "never"),
+        (("app", "a", "on_late"), "never"),
         (("model", "m", "batch"), 4),
         (("model", "m", "batch"), [0]),
         (("model", "n"), {"file": "x"}),

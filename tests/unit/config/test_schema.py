@@ -164,17 +164,22 @@ WRONG = [
         ["[app.a] policy = 'fifo' does not exist", "known: plan", "[policy.fifo] kind"],
     ),
     ({"app": {"a": {"model": "m", "inputs": {"x": {"shpe": []}}}}}, ["[app.a] inputs.x has no key 'shpe'"]),
-    ({"app": {"a": {"model": "m", "length": "x"}}}, ["[app.a] length = 'x'", "such as 'image[1]'"]),
-    ({"app": {"a": {"model": "m", "length": 3}}}, ["[app.a] length = 3", "expected a string"]),
     (
-        {"app": {"a": {"model": "m", "length": "x[0]", "inputs": {"y": {"shape": [-1]}}}}},
-        ["[app.a] length = 'x[0]'", "declares no input 'x'", "[app.a.inputs]"],
+        {"app": {"a": {"model": "m", "predict": {"length": "x"}}}},
+        ["[app.a] predict.length = 'x'", "such as 'image[1]'"],
     ),
     (
-        {"app": {"a": {"model": "m", "length": "x[1]", "inputs": {"x": {"shape": [-1]}}}}},
-        ["[app.a] length = 'x[1]'", "has 1 axis", "correct the axis"],
+        {"app": {"a": {"model": "m", "predict": {"length": "x[0]"}, "inputs": {"y": {"shape": [-1]}}}}},
+        ["[app.a] predict.length = 'x[0]'", "declares no input 'x'", "[app.a.inputs]"],
     ),
-    ({"app": {"a": {"model": "m", "length": "x[0]", "inputs": {"x": {"dtype": "text"}}}}}, ["input 'x' has 0 axes"]),
+    (
+        {"app": {"a": {"model": "m", "predict": {"length": "x[1]"}, "inputs": {"x": {"shape": [-1]}}}}},
+        ["[app.a] predict.length = 'x[1]'", "has 1 axis", "correct the axis"],
+    ),
+    (
+        {"app": {"a": {"model": "m", "predict": {"length": "x[0]"}, "inputs": {"x": {"dtype": "text"}}}}},
+        ["input 'x' has 0 axes"],
+    ),
     (
         predicting({"size": "p:f"}),
         ["[app.a.predict] 'size'", "Those of this app are length, work, steps, steps_sd, tokens, m.work"],
@@ -185,7 +190,7 @@ WRONG = [
     (predicting({"m": {"work": 3}}), ["[app.a] predict.m.work = 3", "'module:function'"]),
     (predicting({"m.work": "p:f", "m": {"work": "p:g"}}), ["predict.m.work is given twice"]),
     (predicting("p:f"), ["[app.a] predict = 'p:f'", "a table of hints"]),
-    (predicting({"length": "p:f"}, length="x[0]", inputs={"x": {"shape": [-1]}}), ["'x[0]'", "same hint twice"]),
+    (predicting({"work": "x[0]"}), ["predict.work = 'x[0]'", "'module:function'"]),
     ({"app": {"a": {"node": [{"model": "m"}]}}}, ["[[app.a.node]] number 1 lacks the key 'name'"]),
     ({"app": {"a": {"node": [{"name": "m", "join": 0}]}}}, ["join = 0", "'all', 'policy' or a number"]),
     ({"app": {"a": {"node": [{"name": "m", "join": True}]}}}, ["join = True"]),

@@ -27,11 +27,6 @@ def test_those_below_the_least_quality_are_left_out():
     assert list(config(app={"least_quality": 0.9}).apps["camera"].variants) == ["full", "medium"]
 
 
-def test_the_model_has_a_quality_of_its_own():
-    made = config(model={"quality": 0.97}, app={"least_quality": 0.97})
-    assert made.apps["camera"].variants == {"full": 0.97}
-
-
 def test_a_node_among_others_is_served_by_its_model():
     nodes = {"model": None, "node": [{"name": "full"}, {"name": "small"}]}
     models = {"full": {1: 20, "variants": {"small": 0.8}}, "small": {1: 4}}
@@ -46,14 +41,11 @@ def test_a_node_among_others_is_served_by_its_model():
         ({"variants": {"small": 0.0}}, r"variants\.small = 0\.0: expected a quality above 0, 1 at most"),
         ({"variants": {"small": 1.2}}, r"variants\.small = 1\.2: expected a quality"),
         ({"variants": {"small": True}}, r"variants\.small = True: expected a quality"),
-        ({"model": {"quality": 0}}, r"quality = 0: expected a quality"),
         ({"variants": {"full": 0.8}}, r"no variant of itself"),
-        ({"model": {"quality": 0.7}}, r"above the quality of the model itself, 0\.7"),
         ({"small": {"variants": {"medium": 0.5}}}, r"'small' has variants of its own; name 'medium' beside it"),
         ({"small": {"engine": "lm", "file": "m.gguf"}}, r"writes its answers step by step"),
         ({"small": {"state": {"a": "b"}}}, r"'small' keeps a state"),
         ({"app": {"least_quality": 1.5}}, r"least_quality = 1\.5"),
-        ({"model": {"quality": 0.95}, "app": {"least_quality": 0.99}}, r"no variant reaches it; the best is 'full'"),
         ({"variants": {}, "app": {"least_quality": 0.5}}, r"give \[model\.full\.variants\]"),
     ],
 )

@@ -60,12 +60,6 @@ def test_what_says_nothing_of_a_working_clock_changes_no_time(state):
     assert served([state] * 4) == {"fast": 20.0, "slow": 20.0, "unknown": 20.0}
 
 
-def test_the_key_counts_for_models_whose_profile_names_no_clock():
-    found = served([{"gpu_clock_max_hz": 650 * MHZ}], {"clock": 918.0})
-    assert (found["fast"], found["slow"]) == (pytest.approx(40.0), pytest.approx(20.0))
-    assert found["unknown"] == pytest.approx(20 * 918 / 650, rel=0.01)
-
-
 def test_a_clock_that_was_low_for_one_reading_is_told_and_taken_back():
     full, low = {"gpu_clock_max_hz": 1300 * MHZ}, {"gpu_clock_max_hz": 400 * MHZ}
     assert served([full, low])["fast"] == pytest.approx(65.0)

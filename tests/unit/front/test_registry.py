@@ -7,7 +7,15 @@ import pytest
 from edgeserve.config.loading import load_config, parse_config
 from edgeserve.errors import ConfigError
 from edgeserve.front.processes import FrontProcesses
-from edgeserve.front.registry import BUILT_IN, front_class, front_of, known_settings, server_key_of
+from edgeserve.front.registry import (
+    BUILT_IN,
+    SETTINGS,
+    front_class,
+    front_of,
+    own_settings,
+    server_key_of,
+    settings_class,
+)
 
 LINE = """
 from dataclasses import dataclass
@@ -104,8 +112,15 @@ def test_a_front_needs_the_servers_key_where_its_endpoint_has_keys(tmp_path):
 def test_every_front_of_the_package_says_what_its_keys_mean():
     from edgeserve.config.json_schema import config_schema
 
-    known = known_settings()
-    assert set(known) <= set(BUILT_IN) and {"http", "camera", "frigate"} <= set(known)
-    for kind, section in config_schema(known)["properties"]["front"]["properties"].items():
+    assert set(SETTINGS) == set(BUILT_IN)
+    for kind, section in config_schema(own_settings())["properties"]["front"]["properties"].items():
         assert all(about["description"] for about in section["properties"].values()), kind
-        front_class(kind)
+
+
+@pytest.mark.parametrize("kind", BUILT_IN)
+def test_the_settings_that_are_known_without_a_fronts_package_are_the_fronts(kind):
+    try:
+        made = front_class(kind)
+    except ConfigError as error:
+        pytest.skip(str(error))
+    assert made.Settings is settings_class(kind)

@@ -186,9 +186,9 @@ def test_numbers_of_a_wrong_kind_are_left_out():
 
 @pytest.mark.parametrize("request_id", [None, -1, "7", 2**63, True])
 def test_a_story_needs_the_number_of_a_request(request_id):
-    assert wire.take_request_id(wire.unpack_header(wire.encode_story(5, 7))) == 7
+    assert wire.take_word("story", wire.unpack_header(wire.encode_plain("story", 5, request_id=7))) == 7
     with pytest.raises(Malformed, match="expected the request_id of an answer or an error"):
-        wire.take_request_id({"request_id": request_id} if request_id is not None else {})
+        wire.take_word("story", {"request_id": request_id} if request_id is not None else {})
 
 
 def test_an_error_with_half_a_character_arrives():

@@ -14,7 +14,6 @@ from edgeserve.device.boards import KINDS, Machine
 from edgeserve.device.source import FAST_NS
 from edgeserve.device.state import DeviceState
 from edgeserve.engines.cuda import driver
-from edgeserve.errors import ConfigError
 from edgeserve.live import device_watch
 from edgeserve.live.device_watch import DeviceNews, DeviceWatch
 from edgeserve.sched.protocol.events import DeviceChanged
@@ -42,11 +41,8 @@ class Fixed:
         self.state = DeviceState()
 
 
-def config_of(text_of_monitor=None, **devices):
-    table = {"device": devices or {"cpu": {}}}
-    if text_of_monitor is not None:
-        table["monitor"] = text_of_monitor
-    return parse_config(table)
+def config_of(**devices):
+    return parse_config({"device": devices or {"cpu": {}}})
 
 
 def watch_of(config, board, made=None, posted=None):
@@ -61,12 +57,19 @@ def watch_of(config, board, made=None, posted=None):
 
 
 @pytest.mark.parametrize(
-    ("enabled", "board", "count"),
-    [(None, CPU, 0), (None, ORIN, 1), (None, CARD, 1), ("never", ORIN, 0), ("always", CPU, 1)],
+    ("limits", "board", "count"),
+    [
+        ({}, CPU, 0),
+        ({}, ORIN, 1),
+        ({}, CARD, 1),
+        ({"headroom": "1MB"}, CPU, 1),
+        ({"heat_soft": 70.0}, CPU, 1),
+        ({"power_cap": 15.0}, CPU, 1),
+    ],
 )
-def test_where_a_monitor_runs(enabled, board, count):
+def test_where_a_monitor_runs(limits, board, count):
     made = []
-    watch_of(config_of({"enabled": enabled} if enabled else None), board, made)
+    watch_of(config_of(cpu=limits), board, made)
     assert len(made) == count
 
 
@@ -117,7 +120,7 @@ def test_the_threads_post_news_and_end():
         def append(self, item):
             posted.put(item)
 
-    watch = watch_of(config_of({"enabled": "always"}), ORIN, posted=Posts())
+    watch = watch_of(config_of(), ORIN, posted=Posts())
     watch.start()
     news = posted.get(timeout=30)
     watch.stop()
@@ -134,7 +137,7 @@ def test_throttling_and_its_end_are_logged_and_a_device_that_never_throttled_is_
     said = Fixed(DeviceState(throttles=(), power_mode="MAXN"))
     posted = []
     clock = itertools.count(0, 2 * 10**9)
-    watch = DeviceWatch(config_of({"enabled": "always"}), posted.append, lambda: next(clock), lambda *_: [said], ORIN)
+    watch = DeviceWatch(config_of(), posted.append, lambda: next(clock), lambda *_: [said], ORIN)
     (monitor,) = watch._monitors.values()
     monitor.turn()
     said.state = DeviceState(throttles=("over_current:oc3",), power_mode="MAXN")
@@ -147,19 +150,6 @@ def test_throttling_and_its_end_are_logged_and_a_device_that_never_throttled_is_
         "device: throttled by over_current:oc3",
         "device: no longer throttled",
     ]
-
-
-@pytest.mark.parametrize(
-    ("section", "text"),
-    [
-        ({"enabled": "maybe"}, "expected one of"),
-        ({"enable": "auto"}, "did you mean 'enabled'"),
-        ({"interval": "1s"}, "there is no such key any more"),
-    ],
-)
-def test_a_wrong_section_is_refused(section, text):
-    with pytest.raises(ConfigError, match=text):
-        config_of(section)
 
 
 def test_a_profile_reads_the_clocks_of_the_gpu_that_it_measures(monkeypatch):

@@ -79,7 +79,9 @@ SAID = {
     "a bad endpoint": lambda folder: check_endpoint("http://localhost:80"),
     "a port that is none": lambda folder: check_endpoint("tcp://127.0.0.1:70000"),
     "an endpoint in use": in_use,
-    "one axis counted": configure(app={"a": {"model": "m", "inputs": {"x": {"shape": [4]}}, "length": "x[1]"}}),
+    "one axis counted": configure(
+        app={"a": {"model": "m", "inputs": {"x": {"shape": [4]}}, "predict": {"length": "x[1]"}}}
+    ),
 }
 
 

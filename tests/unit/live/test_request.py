@@ -40,24 +40,24 @@ NUMBER = np.array(1, np.int64)
 
 @pytest.mark.parametrize("options", [NO_OPTIONS, {"priority_class": "critical"}, {"hints": {}}])
 def test_the_length_of_a_request_is_the_size_of_the_axis_that_the_app_names(options: Mapping[str, Any]) -> None:
-    assert hints_of(rules(length="crop[2]"), options, crop=CROP, n=NUMBER) == {"length": 320}
-    assert hints_of(rules(length="crop[1]"), options, crop=CROP, n=NUMBER) == {"length": 48}
+    assert hints_of(rules(predict={"length": "crop[2]"}), options, crop=CROP, n=NUMBER) == {"length": 320}
+    assert hints_of(rules(predict={"length": "crop[1]"}), options, crop=CROP, n=NUMBER) == {"length": 48}
 
 
 def test_a_request_that_states_its_length_keeps_it_and_its_other_hints_stay() -> None:
-    app = rules(length="crop[2]")
+    app = rules(predict={"length": "crop[2]"})
     assert hints_of(app, {"hints": {"length": 7}}, crop=CROP, n=NUMBER) == {"length": 7}
     assert hints_of(app, {"hints": {"steps": 2}}, crop=CROP, n=NUMBER) == {"length": 320, "steps": 2}
 
 
 def test_without_the_input_or_without_the_key_there_is_no_length() -> None:
-    assert hints_of(rules(length="crop[2]"), NO_OPTIONS, n=NUMBER) is None
+    assert hints_of(rules(predict={"length": "crop[2]"}), NO_OPTIONS, n=NUMBER) is None
     assert hints_of(rules(), NO_OPTIONS, crop=CROP, n=NUMBER) is None
     assert hints_of(rules(), {"hints": {"steps": 2}}, crop=CROP, n=NUMBER) == {"steps": 2}
 
 
 def test_the_usual_terms_are_not_changed_by_one_request() -> None:
-    app = rules(length="crop[2]")
+    app = rules(predict={"length": "crop[2]"})
     assert hints_of(app, NO_OPTIONS, crop=CROP, n=NUMBER) == {"length": 320}
     assert hints_of(app, NO_OPTIONS, crop=CROP[:, :, :96], n=NUMBER) == {"length": 96}
 

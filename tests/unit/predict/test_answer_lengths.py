@@ -1,4 +1,4 @@
-"""Lengths of answers that the server predicts itself: for which apps, cut where an answer is, learnt where allowed."""
+"""Lengths of answers that the server predicts itself: for which apps, cut where an answer is."""
 
 from __future__ import annotations
 
@@ -42,26 +42,11 @@ def test_an_app_that_predicts_its_own_steps_or_whose_policy_reads_none_is_left_a
     assert lengths_of(predict={"steps": "m:f"}) is None and lengths_of("edf") is None
 
 
-def test_answers_are_learnt_from_where_the_app_allows_it_and_nowhere_else() -> None:
-    asked = {"prompt": "Tell the gnu saga"}
-    for learns in (False, True):
-        lengths = lengths_of(learn_lengths=learns)
-        before = lengths.steps(asked)
-        for _ in range(20):
-            lengths.learn(asked, {"completion_tokens": 3, "finish_reason": "stop"})
-            lengths.learn(asked, {"text": "an answer without its number of tokens"})
-            lengths.learn({}, {"completion_tokens": 90})
-        assert (lengths.steps(asked) < before / 3) is learns
-        assert lengths.learnt_from == (20 if learns else None)
-
-
 @pytest.mark.parametrize(
     ("kind", "app", "said"),
     [
-        ("edf", {"learn_lengths": True}, r"\[app.chat\] learn_lengths = True has no effect: .*found 'edf'"),
-        ("plan", {"answer_lengths": "a.npz", "predict": {"steps": "m:f"}}, r"answer_lengths = 'a.npz' has no effect"),
-        ("plan", {"learn_lengths": True, "outputs": ["text"]}, "completion_tokens, which 'outputs' leaves out"),
-        ("plan", {"answer_lengths": "none.npz"}, "none.npz' cannot be read"),
+        ("edf", {"predict": {"steps": "a.npz"}}, r"predict.steps = 'a.npz' has no effect: .*found 'edf'"),
+        ("plan", {"predict": {"steps": "none.npz"}}, "none.npz' cannot be read"),
     ],
 )
 def test_what_can_have_no_effect_is_refused(kind: str, app: dict, said: str) -> None:

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from edgeserve.predict.discrepancy import (
-    agreement_scores,
     fit_discrepancy,
     fit_temperature,
     jensen_shannon,
@@ -77,10 +76,3 @@ def test_models_that_always_agree_score_nothing() -> None:
     outputs = np.full((60, 2, 2), 0.5)
     fitted = fit_discrepancy("classification", outputs, np.full((60, 2), 0.5), (1.0, 1.0))
     assert fitted.scores(outputs, np.full((60, 2), 0.5)).max() == 0
-    assert agreement_scores(outputs).max() == 0
-
-
-def test_the_simpler_score_is_the_mean_over_pairs() -> None:
-    outputs = np.array([[[0.8, 0.2], [0.5, 0.5], [0.5, 0.5]]])
-    pair = (0.8 - 0.5) * math.log(0.8 / 0.5) + (0.2 - 0.5) * math.log(0.2 / 0.5)
-    assert agreement_scores(outputs)[0] == pytest.approx(2 * pair / 3)

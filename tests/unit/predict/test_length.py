@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import pathlib
-import pickle
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ from edgeserve.predict.length import (
     BUCKETS,
     RULES,
     WEIGHTS,
-    LearningModel,
     LengthModel,
     LengthPrediction,
     buckets,
@@ -69,41 +67,6 @@ def test_the_packaged_model_tells_open_questions_from_closed_ones() -> None:
     means = [packaged().predict(text).mean(512) for text in (*closed, *opened)]
     assert sum(means[:3]) / 3 < 0.6 * sum(means[3:]) / 2
     assert all(1 <= mean <= 512 for mean in means)
-
-
-def test_it_learns_the_people_it_serves_without_keeping_their_words_and_never_grows() -> None:
-    before, learning = packaged(), LearningModel(packaged())
-    kept = [name for name in LearningModel.__slots__ if name != "_lock"] + ["weights", "residuals"]
-    size = len(pickle.dumps({name: getattr(learning, name) for name in kept}))
-    fresh = {"zebra": 6, "gnu": 300}
-
-    def ratio(of: LengthModel) -> float:
-        return of.predict("recount the gnu saga").mean() / of.predict("recount the zebra saga").mean()
-
-    for number in range(150):
-        for word, tokens in fresh.items():
-            learning.learn(f"recount the {word} {'abcd'[number % 4]}", tokens)
-    assert 0.3 < ratio(before) < 3.0
-    assert ratio(learning) > 10.0
-    assert learning.predict("recount the gnu saga").mean() == pytest.approx(300, rel=0.4)
-    assert learning.answers == 300
-    held = pickle.dumps({name: getattr(learning, name) for name in kept})
-    assert len(held) < size + 2500 and b"gnu" not in held  # the last 128 residuals
-
-
-def test_what_is_learnt_stays_out_of_the_model_that_it_started_from() -> None:
-    start = model()
-    learning = LearningModel(start)
-    learning.learn("Why?", 1)
-    assert start.predict("Why?").mean() == model().predict("Why?").mean() > learning.predict("Why?").mean()
-
-
-def test_an_answer_that_was_cut_below_its_prediction_teaches_nothing_and_one_beyond_it_does() -> None:
-    learning = LearningModel(model())
-    learning.learn("Why?", 5, most=5)
-    assert learning.answers == 0 and learning.predict("Why?").mean() == model().predict("Why?").mean()
-    learning.learn("Why?", 200, most=200)
-    assert learning.predict("Why?").mean() > model().predict("Why?").mean()
 
 
 @pytest.mark.parametrize(

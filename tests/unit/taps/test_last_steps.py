@@ -11,17 +11,18 @@ from edgeserve.taps.trace import step_of
 class Loop:
     """Notify all listeners of a step at each of these times."""
 
-    def __init__(self, always=0):
+    def __init__(self):
         self.taps = []
-        self.steps = LastSteps(self.taps, always)
+        self.steps = LastSteps(self.taps)
 
     def step(self, now_ns, number):
         for tap in tuple(self.taps):
             tap(now_ns, [RequestCancelled(number)], [])
 
 
-def filled(count, steps_max):
-    loop = Loop(steps_max)
+def filled(count):
+    loop = Loop()
+    loop.steps.page(0, 0)
     for number in range(1, count + 1):
         loop.step(number * 1000, number)
     return loop.steps
@@ -31,26 +32,28 @@ def numbers(page):
     return [step_of(line).events[0].request_id for line in page.lines]
 
 
-def test_only_the_last_ones_are_kept():
-    page = filled(10, 4).page(0, 0)
+def test_only_the_last_ones_are_kept(monkeypatch):
+    monkeypatch.setattr(last_steps, "ASKED_STEPS_MAX", 4)
+    page = filled(10).page(0, 0)
     assert (page.first, page.after, numbers(page)) == (7, 10, [7, 8, 9, 10])
 
 
 def test_what_follows_is_asked_for_by_number():
-    steps = filled(6, 10)
+    steps = filled(6)
     assert numbers(steps.page(4, 0)) == [5, 6]
     empty = steps.page(6, 0)
     assert (empty.first, empty.after, empty.lines) == (7, 6, [])
 
 
-def test_what_was_forgotten_meanwhile_shows():
-    page = filled(100, 4).page(50, 0)
+def test_what_was_forgotten_meanwhile_shows(monkeypatch):
+    monkeypatch.setattr(last_steps, "ASKED_STEPS_MAX", 4)
+    page = filled(100).page(50, 0)
     assert page.first == 97
 
 
 def test_pages_join_without_gap_or_repetition(monkeypatch):
     monkeypatch.setattr(last_steps, "PAGE_BYTES_MAX", 300)
-    steps, after, found = filled(50, 40), 0, []
+    steps, after, found = filled(50), 0, []
     while True:
         page = steps.page(after, 0)
         if not page.lines:
@@ -58,11 +61,11 @@ def test_pages_join_without_gap_or_repetition(monkeypatch):
         assert len(page.lines) < 10
         found += numbers(page)
         after = page.after
-    assert found == list(range(11, 51))
+    assert found == list(range(1, 51))
 
 
 def test_a_number_from_the_future_brings_nothing():
-    page = filled(3, 4).page(99, 0)
+    page = filled(3).page(99, 0)
     assert page == (4, 3, [])  # what to ask for next: also where a server was started anew
 
 

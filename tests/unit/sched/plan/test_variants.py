@@ -82,12 +82,6 @@ def test_less_than_a_request_wants_does_not_run_for_it():
     assert set(ran(world)) <= {"full", "medium"}
 
 
-def test_more_than_the_best_brings_is_refused():
-    world = make(variants={"small": 0.8}, models={"full": {"quality": 0.9}})
-    world.arrive("camera", quality_min=0.95)
-    assert world.of(FinishRequest) == [ended(1, "rejected", "quality_too_low")]
-
-
 def test_a_request_that_the_best_would_answer_late_gets_a_faster_one():
     world = make()
     world.arrive("camera", slo=30)
@@ -164,10 +158,3 @@ def test_where_none_is_in_memory_one_is_loaded():
     world = make(models=models, resident={"cpu": []})
     world.arrive("camera")
     assert [action.model for action in world.seen if isinstance(action, LoadModel)] == ["full"]
-
-
-def test_another_policy_gives_up_what_its_model_answers_below_what_is_wanted():
-    world = make("edf", models={"full": {"quality": 0.95}})
-    world.arrive("camera", quality_min=0.97)
-    world.finish(at=40)
-    assert world.of(FinishRequest) == [ended(1, "dropped", "quality_too_low")]
