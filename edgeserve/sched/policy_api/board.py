@@ -134,7 +134,7 @@ class Board:
             resident = placement.state == RESIDENT
             if free_only and not (resident and lane.accepts(now_ns)):
                 continue
-            at_ns = lane.available_ns(now_ns) if lane.works else self._woken_ns(lane, latency)
+            at_ns = lane.available_ns(now_ns) if lane.works else self.woken_ns(lane, latency, now_ns)
             if not resident:
                 at_ns = max(at_ns, self.resident_at_ns(model, lane))
             found.append((lane, latency, at_ns, resident))
@@ -155,7 +155,7 @@ class Board:
             resident = placement.state == RESIDENT
             if not lane.up or lane.hung or (free_only and not (resident and lane.accepts(now_ns))):
                 continue
-            at_ns = lane.available_ns(now_ns) if lane.works else self._woken_ns(lane, latency)
+            at_ns = lane.available_ns(now_ns) if lane.works else self.woken_ns(lane, latency, now_ns)
             if not resident:
                 at_ns = max(at_ns, self.resident_at_ns(model, lane))
                 lasts = False
@@ -166,9 +166,9 @@ class Board:
             ends[model] = earliest_ns
         return earliest_ns
 
-    def _woken_ns(self, lane: Lane, latency: BatchTime) -> int:
-        """When a batch would start on a lane without work, its waking up counted as a later start."""
-        return self.now_ns + latency.rest_ns if latency.rest_ns and lane.has_rested(self.now_ns) else self.now_ns
+    def woken_ns(self, lane: Lane, latency: BatchTime, at_ns: int) -> int:
+        """When a batch would start that a lane takes at ``at_ns``: what a rest costs it counts as a later start."""
+        return at_ns + latency.rest_ns if latency.rest_ns and lane.has_rested(self.now_ns) else at_ns
 
     def ends_by_lane(self, model: str) -> Dict[str, int]:
         """When a job of a model alone would end on each lane that is up, by the likely time."""
