@@ -25,11 +25,8 @@ import json
 import os
 import platform
 import re
-import subprocess
 import sys
-import tempfile
 import time
-import xml.etree.ElementTree
 from pathlib import Path
 from typing import Any, Callable, Dict, Mapping, Optional, Sequence
 
@@ -37,6 +34,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this checkout, w
 sys.path.insert(0, str(Path(__file__).resolve().parents[0]))  # scripts/
 
 from lib.checks import Checks
+from lib.gpu_tests import run_tests
 
 from edgeserve.config.machine import slug
 from edgeserve.device.boards import detect_board
@@ -54,6 +52,7 @@ BENCHES = {
     "overlap": "batches with large inputs and outputs, one or two launched at a time",
     "profile": "the device's time of a batch by its size",
     "predictability": "one batch at a time against 2 to 16 at once (Clockwork, Figure 2)",
+    "lanes": "pictures every 33 ms beside large batches: on one lane, two, with priority, with a share of the GPU each",
     "tensorrt": "the tensorrt engine beside a bare loop of execute_async_v3 and trtexec, on one plan",
 }
 OVERHEAD_MAX = 0.05
@@ -136,47 +135,6 @@ def why_not(name: str) -> str:
     except EngineError as error:
         missing.append(str(error))
     return "; ".join(missing)
-
-
-def run_tests(quick: bool) -> Dict[str, Any]:
-    """``tests/gpu`` in a process of its own: how many passed, what failed, and what was skipped for which reason."""
-    with tempfile.TemporaryDirectory() as directory:
-        report = Path(directory) / "report.xml"
-        command = [
-            sys.executable,
-            "-m",
-            "pytest",
-            str(ROOT / "tests" / "gpu"),
-            "-p",
-            "no:cacheprovider",
-            f"--junit-xml={report}",
-            *(["-x"] if quick else []),
-        ]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-        if not report.is_file():
-            return {
-                "passed": 0,
-                "failed": ["pytest itself"],
-                "skipped": {},
-                "output": (done.stdout + done.stderr)[-4000:],
-            }
-        return read_report(xml.etree.ElementTree.parse(report).getroot())
-
-
-def read_report(root: Any) -> Dict[str, Any]:
-    """The counts of a junit report."""
-    passed, failed = 0, []
-    skipped: Dict[str, int] = {}
-    for case in root.iter("testcase"):
-        skip, wrong = case.find("skipped"), [*case.iter("failure"), *case.iter("error")]
-        if wrong:
-            failed.append(f"{case.get('classname')}.{case.get('name')}: {(wrong[0].get('message') or '')[:300]}")
-        elif skip is not None:
-            why = skip.get("message") or ""
-            skipped[why] = skipped.get(why, 0) + 1
-        else:
-            passed += 1
-    return {"passed": passed, "failed": failed, "skipped": skipped}
 
 
 QUANTITIES = (
@@ -280,9 +238,9 @@ def page(report: Mapping[str, Any], checks: Checks) -> str:
     return "\n".join(lines) + "\n"
 
 
-def shown(value: Optional[float]) -> str:
-    """A number of a table; what could not be measured is a dash."""
-    return "-" if value is None else f"{value:.4g}"
+def shown(value: Any) -> str:
+    """A cell of a table; what could not be measured is a dash."""
+    return "-" if value is None else value if isinstance(value, str) else f"{value:.4g}"
 
 
 NODES = ("/dev/nvidia*", "/dev/nvhost-gpu", "/dev/nvgpu", "/dev/dxg", "/proc/driver/nvidia/version")
@@ -299,7 +257,7 @@ def say_what_would_run(names: Sequence[str], found: Mapping[str, str]) -> int:
     nodes = [path for pattern in NODES for path in sorted(glob.glob(pattern))]
     print(f"  device files ({', '.join(NODES)}): {', '.join(nodes) or 'none'}")
     print("\nOn a machine with one, this script runs:")
-    print("  tests/gpu: the conformance of torch, onnx on CUDA and TensorRT, and tensorrt; CUDA itself; a full device")
+    print("  tests/gpu: the contract of torch, onnx on CUDA and TensorRT, and tensorrt (or kernels); CUDA itself")
     for name in names:
         print(f"  {name}: {BENCHES[name]}")
     print(

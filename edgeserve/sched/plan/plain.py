@@ -47,8 +47,9 @@ class KeptBatch:
 
     def stands(self, queues: ModelQueues, latency: BatchTime, lane: Lane, at_ns: int) -> bool:
         """True if the batch made anew would be the same."""
-        versions = queues.version, latency.version, lane.dispatch_gap.version
-        if max(at_ns, self.at_ns) >= self.until_ns or self._versions != versions:
+        if max(at_ns, self.at_ns) >= self.until_ns or (
+            self._versions != (queues.version, latency.version, lane.dispatch_gap.version)
+        ):
             return False
         for app, worth in self._worths:  # noqa: SIM110 a generator costs a call per app
             if alike_ns(app) != worth:

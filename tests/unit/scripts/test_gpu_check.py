@@ -13,6 +13,7 @@ import gpu_check
 import pytest
 from dev import gpu_env
 from lib.checks import Checks
+from lib.gpu_tests import read_report
 
 REPORT = """<testsuites><testsuite>
 <testcase classname="gpu.A" name="one"/>
@@ -31,6 +32,7 @@ RESULTS = {
     "overlap": {"gain": 1.3, "rows": [{"depth": 1, "batches_per_s": 10.0}, {"depth": 2, "batches_per_s": 13.0}]},
     "profile": {"rows": [{"batch": 1, "per_item_ms": 1.0}, {"batch": 32, "per_item_ms": 0.2}]},
     "predictability": {"rows": [{"at_once": 1, "p999_to_median": 1.1}, {"at_once": 16, "p999_to_median": 9.0}]},
+    "lanes": {"rows": [{"way": "two lanes", "p50_ms": 3.0, "p99_ms": None, "batches_per_s": 9.0}]},
     "tensorrt": {
         "rows": [
             {"fp16": 1, "mapped": 0, "graph": 0, "lanes": 1, "depth": 1, "ms": 6.1, "bare_ms": 6.0, "trtexec_ms": None},
@@ -60,7 +62,7 @@ def test_a_bench_that_does_not_exist_is_refused(capsys):
 
 
 def test_the_tests_are_counted_with_the_reasons_of_those_that_were_skipped():
-    counted = gpu_check.read_report(xml.etree.ElementTree.fromstring(REPORT))
+    counted = read_report(xml.etree.ElementTree.fromstring(REPORT))
     assert counted == {"passed": 1, "failed": ["gpu.A.two: 2 is not 1"], "skipped": {"tensorrt is not installed": 2}}
 
 
@@ -87,7 +89,7 @@ def test_the_report_shows_devices_failures_reasons_and_tables():
             "results": RESULTS,
             "clocks": {"before": {"gpu_clock_hz": 1300500000}},
             "left_out": {"overlap": "torch has no CUDA device here"},
-            "tests": gpu_check.read_report(xml.etree.ElementTree.fromstring(REPORT)),
+            "tests": read_report(xml.etree.ElementTree.fromstring(REPORT)),
         },
         checks,
     )
@@ -101,6 +103,7 @@ def test_the_report_shows_devices_failures_reasons_and_tables():
         "| holds |",
         "gpu_clock_hz 1300500000",
         "| 6.1 | 6 | - |",
+        "| two lanes | 3 | - | 9 |",
         "Not run: overlap (torch has no CUDA device here)",
     ):
         assert text in page
