@@ -363,6 +363,11 @@ class TensorrtEngine(Engine):
             options,
             [item.port() for item in tensors if item.is_input],
             [item.port() for item in tensors if not item.is_input],
+            {
+                item.name: tuple(min(dims) for dims in zip(*(shapes[item.name].high[1:] for _, shapes in profiles)))
+                for item in tensors
+                if item.is_input
+            },
         )
         settings = self._settings
         mapped = settings.mapped == "yes" or (
