@@ -145,7 +145,9 @@ class CudaDouble:
         context_bytes: int = 0,
         group: int = 4,
         green_bytes: int = 0,
+        cuda: Tuple[int, int] = (13, 0),
     ) -> None:
+        self.cuda = cuda
         self.devices = devices
         self.context_bytes = context_bytes
         self.group = group  # multiprocessors that are not parted; 0: no green contexts here
@@ -243,7 +245,7 @@ class CudaDouble:
     # --- the device ---
 
     def version(self) -> Tuple[int, int]:
-        return 12, 6
+        return self.cuda
 
     def device_count(self) -> int:
         self._refuse("device_count")
