@@ -55,7 +55,7 @@ from edgeserve.config.schema import Config, LaneConfig, ModelConfig
 from edgeserve.device.circumstances import circumstances, power_mode
 from edgeserve.device.host import busy_time, clocks_mhz, load_average, others_busy
 from edgeserve.engines import lane_info, make_engine
-from edgeserve.engines.base import Engine, LaneInfo, Session, Values
+from edgeserve.engines.base import Engine, Footprint, LaneInfo, Session, Values
 from edgeserve.engines.cuda.card import cards_of
 from edgeserve.engines.denormals import flushing
 from edgeserve.engines.versions import engine_versions
@@ -310,12 +310,12 @@ def _profile(
                 return ModelOutcome(model_name, lane, (), kept, INTERRUPTED, path)
         if not todo:
             lane_circumstances[lane]["examples"] = examples
-            _write(path, profile, lane, replace(before, alone=alone), weights_bytes, profile.work_bytes)
+            _write(path, profile, lane, replace(before, alone=alone), (weights_bytes, *profile.footprint[1:]))
             return ModelOutcome(model_name, lane, (), kept, path=path, alone=tuple(strangers))
         profile.circumstances["inputs"] = described(item := engine.example())
         load_ns = measure_loads(engine, clock_ns)
         progress("warming up", 0)
-        work_bytes = _measured_work_bytes(engine, info, item, todo, clock_ns)
+        footprint = _measured_footprint(engine, info, item, todo, clock_ns)
         session = engine.open(info)
         noted, before_all = _watched(pinned.cores), circumstances()
         timings = {size: timing for size, timing in before.timings.items() if size not in todo}
@@ -336,12 +336,12 @@ def _profile(
                 "device": {"before": before_all, "after": circumstances()},
             }
             measured = _fitted(known, timings, clocks_of(info.device_index) if info.device_kind == "cuda" else Clocks())
-            profile = _write(path, profile, lane, measured, weights_bytes, work_bytes)
+            profile = _write(path, profile, lane, measured, footprint)
         progress("checking", len(todo))
         found = _checked(engine, session, item, sizes, todo[0], timings, clock_ns, rule, stopped)
         lane_circumstances[lane].update(engine.figures(), **found)
         rested_ns = measure_rested(session, item, min(sizes), clock_ns, rule, engine.makes_sequences)
-        _write(path, profile, lane, replace(profile.lanes[lane], rested_ns=rested_ns), weights_bytes, work_bytes)
+        _write(path, profile, lane, replace(profile.lanes[lane], rested_ns=rested_ns), footprint)
         share_modes(path, lane)
         why = INTERRUPTED if stopped() else ""
         return ModelOutcome(model_name, lane, tuple(todo), kept, why, path, tuple(strangers), changed)
@@ -426,12 +426,11 @@ def _fitted(known: LaneProfile, timings: Mapping[int, Timing], clocks: Clocks) -
     )
 
 
-def _write(
-    path: str, profile: Profile, lane: str, measured: LaneProfile, weights_bytes: int, work_bytes: int
-) -> Profile:
+def _write(path: str, profile: Profile, lane: str, measured: LaneProfile, footprint: Sequence[int]) -> Profile:
     lanes = {**profile.lanes, lane: measured}
     # Working memory belongs to the model, not to a lane: the largest that was seen counts.
-    profile = replace(profile, lanes=lanes, weights_bytes=weights_bytes, work_bytes=max(profile.work_bytes, work_bytes))
+    work, shared = (max(pair) for pair in zip(profile.footprint[1:], footprint[1:]))
+    profile = replace(profile, lanes=lanes, weights_bytes=footprint[0], work_bytes=work, shared_bytes=shared)
     write_profile(path, profile)
     return profile
 
@@ -491,10 +490,10 @@ def _resident_bytes() -> int:
     return total
 
 
-def _measured_work_bytes(
+def _measured_footprint(
     engine: Engine, lane: LaneInfo, item: Values, sizes: Sequence[int], clock_ns: Callable[[], int]
-) -> int:
-    """Warm the engine up and say its working memory: what the process grows by, beyond the weights, from unloaded to
+) -> Footprint:
+    """Warm the engine up and say its memory, for work what the process grows by, beyond the weights, from unloaded to
     warm. The libraries are in memory already (the engine was loaded before), and what earlier models freed goes back
     to the system first. Where growth says nothing (the memory is a GPU's) it is the engine's own estimate."""
     engine.unload()
@@ -503,9 +502,8 @@ def _measured_work_bytes(
     footprint = engine.load()
     warm_up(engine.open(lane), item, sizes, clock_ns)
     grown_bytes = _resident_bytes() - before_bytes - footprint.weights_bytes
-    return (
-        grown_bytes if lane.device_kind == "cpu" and grown_bytes > 0 else footprint.work_bytes + footprint.shared_bytes
-    )
+    measured = lane.device_kind == "cpu" and grown_bytes > 0
+    return Footprint(footprint.weights_bytes, grown_bytes) if measured else footprint
 
 
 def _give_back() -> None:
@@ -664,7 +662,7 @@ def print_outcomes(outcomes: Sequence[ModelOutcome], out: str, device: str) -> N
             f"{outcome.model} on {outcome.lane}: {format_duration(lane.fixed_ns)} + "
             f"{format_duration(lane.per_item_ns)} * batch (off by up to {lane.fit_error_max:.0%}), loads in "
             f"{format_duration(lane.load_ns)}, {format_size(profile.weights_bytes)} of weights, "
-            f"{format_size(profile.work_bytes)} of work, {circumstances['cpu_share']:.0%} of a core, "
+            f"{format_size(sum(profile.footprint[1:]))} of work, {circumstances['cpu_share']:.0%} of a core, "
             f"{circumstances['drift']:+.1%} from beginning to end{saturation(lane.timings)}"
         )
         lines += _lines_on_changes(f"{outcome.model} on {outcome.lane}", circumstances.get("changes_ns", {}))
