@@ -53,11 +53,15 @@ BENCHES = {
     "profile": "the device's time of a batch by its size",
     "predictability": "one batch at a time against 2 to 16 at once (Clockwork, Figure 2)",
     "lanes": "pictures every 33 ms beside large batches: on one lane, two, with priority, with a share of the GPU each",
+    "serve": "a runtime with deadlines beside a thread that batches what waits: closed loops, loads up to 150 %",
     "tensorrt": "the tensorrt engine beside a bare loop of execute_async_v3 and trtexec, on one plan",
 }
 OVERHEAD_MAX = 0.05
 CALL_MS = 5.0
 """The bound on the overhead is for calls of this length."""
+
+LOOP_MIN, IN_TIME_MIN, URGENT_MIN, PROMISES_MIN = 0.95, 0.98, 0.995, 0.9
+"""Of the bench ``serve``: shares of what a thread does that knows no deadline, and of the requests."""
 
 ALONE_MAX = 1.5
 """The 99.9th percentile of one batch at a time, as a factor of the median: a desktop's other programs share the CPU
@@ -182,6 +186,7 @@ def check(results: Mapping[str, Any], checks: Checks) -> None:
                 row["ms"] / row["bare_ms"] - 1,
                 OVERHEAD_MAX,
             )
+    check_serving(results.get("serve", {}), checks)
     rows = results.get("profile", {}).get("rows", ())
     if rows:
         checks.at_most("time per item, largest batch to single", rows[-1]["per_item_ms"] / rows[0]["per_item_ms"], 1.0)
@@ -191,6 +196,22 @@ def check(results: Mapping[str, Any], checks: Checks) -> None:
         checks.at_least(
             "16 at once: p99.9 to median, to one at a time", rows[-1]["p999_to_median"] / rows[0]["p999_to_median"], 1.0
         )
+
+
+def check_serving(result: Mapping[str, Any], checks: Checks) -> None:
+    """What the runtime must reach beside the greedy thread."""
+    if "wrong_answers" in result:
+        checks.at_most("answers of the runtime that are not the network's", result["wrong_answers"], 0)
+    for row in result.get("rows", ()):
+        load = row["load"]
+        if row["urgent_in_time"] is None:
+            checks.at_least(f"{load}: answers a second, to the thread's", row["ratio"], LOOP_MIN)
+            continue
+        bound = {"90%": IN_TIME_MIN, "120%": 1.0, "150%": 1.0}.get(load.split()[0])
+        if bound is not None:
+            checks.at_least(f"{load}: answers in time, to the thread's", row["ratio"], bound)
+        checks.at_least(f"{load}: urgent requests in time", row["urgent_in_time"], URGENT_MIN)
+        checks.at_least(f"{load}: accepted requests in time", row["promises_kept"], PROMISES_MIN)
 
 
 def page(report: Mapping[str, Any], checks: Checks) -> str:
@@ -276,6 +297,10 @@ def run_benches(names: Sequence[str], kind: str, quick: bool) -> Dict[str, Any]:
         from lib.trt_bench import tensorrt
 
         calls["tensorrt"] = tensorrt
+    if "serve" in names:
+        from lib.serve_bench import serve
+
+        calls["serve"] = serve
     if set(names) - set(calls):
         from lib.gpu_benches import BENCHES as OF_TORCH
 

@@ -32,6 +32,14 @@ RESULTS = {
     "overlap": {"gain": 1.3, "rows": [{"depth": 1, "batches_per_s": 10.0}, {"depth": 2, "batches_per_s": 13.0}]},
     "profile": {"rows": [{"batch": 1, "per_item_ms": 1.0}, {"batch": 32, "per_item_ms": 0.2}]},
     "predictability": {"rows": [{"at_once": 1, "p999_to_median": 1.1}, {"at_once": 16, "p999_to_median": 9.0}]},
+    "serve": {
+        "wrong_answers": 0,
+        "rows": [
+            {"load": "16 in turn", "ratio": 0.96, "urgent_in_time": None, "promises_kept": None},
+            {"load": "70% of its peak", "ratio": 0.5, "urgent_in_time": 1.0, "promises_kept": 0.95},
+            {"load": "120% of its peak", "ratio": 1.1, "urgent_in_time": 1.0, "promises_kept": 0.95},
+        ],
+    },
     "lanes": {"rows": [{"way": "two lanes", "p50_ms": 3.0, "p99_ms": None, "batches_per_s": 9.0}]},
     "tensorrt": {
         "rows": [
@@ -69,12 +77,22 @@ def test_the_tests_are_counted_with_the_reasons_of_those_that_were_skipped():
 def test_short_calls_have_no_bound_and_the_others_do():
     checks = Checks("scripts/gpu_check.py")
     gpu_check.check(RESULTS, checks)
-    assert len(checks.rows) == 6
+    assert len(checks.rows) == 6 + 1 + 1 + 2 + 3
     assert all(row.holds for row in checks.rows)
     slow = {**RESULTS, "overhead": {"rows": [{"batch": 32, "bare_ms": 6.0, "engine_ms": 7.0, "overhead": 0.167}]}}
     checks = Checks("scripts/gpu_check.py")
     gpu_check.check(slow, checks)
     assert [row.holds for row in checks.rows].count(False) == 1
+
+
+def test_a_runtime_that_falls_behind_the_greedy_thread_or_answers_wrongly_is_told():
+    rows = [
+        {"load": "64 in turn", "ratio": 0.9, "urgent_in_time": None, "promises_kept": None},
+        {"load": "90% of its peak", "ratio": 0.97, "urgent_in_time": 0.99, "promises_kept": 0.8},
+    ]
+    checks = Checks("scripts/gpu_check.py")
+    gpu_check.check({"serve": {"rows": rows, "wrong_answers": 1}}, checks)
+    assert [row.holds for row in checks.rows] == [False] * 5
 
 
 def test_the_report_shows_devices_failures_reasons_and_tables():
