@@ -25,11 +25,8 @@ import json
 import os
 import platform
 import re
-import subprocess
 import sys
-import tempfile
 import time
-import xml.etree.ElementTree
 from pathlib import Path
 from typing import Any, Callable, Dict, Mapping, Optional, Sequence
 
@@ -37,6 +34,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this checkout, w
 sys.path.insert(0, str(Path(__file__).resolve().parents[0]))  # scripts/
 
 from lib.checks import Checks
+from lib.gpu_tests import run_tests
 
 from edgeserve.config.machine import slug
 from edgeserve.device.boards import detect_board
@@ -54,11 +52,16 @@ BENCHES = {
     "overlap": "batches with large inputs and outputs, one or two launched at a time",
     "profile": "the device's time of a batch by its size",
     "predictability": "one batch at a time against 2 to 16 at once (Clockwork, Figure 2)",
+    "lanes": "pictures every 33 ms beside large batches: on one lane, two, with priority, with a share of the GPU each",
+    "serve": "a runtime with deadlines beside a thread that batches what waits: closed loops, loads up to 150 %",
     "tensorrt": "the tensorrt engine beside a bare loop of execute_async_v3 and trtexec, on one plan",
 }
 OVERHEAD_MAX = 0.05
 CALL_MS = 5.0
 """The bound on the overhead is for calls of this length."""
+
+LOOP_MIN, IN_TIME_MIN, URGENT_MIN, PROMISES_MIN = 0.95, 0.98, 0.995, 0.9
+"""Of the bench ``serve``: shares of what a thread does that knows no deadline, and of the requests."""
 
 ALONE_MAX = 1.5
 """The 99.9th percentile of one batch at a time, as a factor of the median: a desktop's other programs share the CPU
@@ -138,47 +141,6 @@ def why_not(name: str) -> str:
     return "; ".join(missing)
 
 
-def run_tests(quick: bool) -> Dict[str, Any]:
-    """``tests/gpu`` in a process of its own: how many passed, what failed, and what was skipped for which reason."""
-    with tempfile.TemporaryDirectory() as directory:
-        report = Path(directory) / "report.xml"
-        command = [
-            sys.executable,
-            "-m",
-            "pytest",
-            str(ROOT / "tests" / "gpu"),
-            "-p",
-            "no:cacheprovider",
-            f"--junit-xml={report}",
-            *(["-x"] if quick else []),
-        ]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-        if not report.is_file():
-            return {
-                "passed": 0,
-                "failed": ["pytest itself"],
-                "skipped": {},
-                "output": (done.stdout + done.stderr)[-4000:],
-            }
-        return read_report(xml.etree.ElementTree.parse(report).getroot())
-
-
-def read_report(root: Any) -> Dict[str, Any]:
-    """The counts of a junit report."""
-    passed, failed = 0, []
-    skipped: Dict[str, int] = {}
-    for case in root.iter("testcase"):
-        skip, wrong = case.find("skipped"), [*case.iter("failure"), *case.iter("error")]
-        if wrong:
-            failed.append(f"{case.get('classname')}.{case.get('name')}: {(wrong[0].get('message') or '')[:300]}")
-        elif skip is not None:
-            why = skip.get("message") or ""
-            skipped[why] = skipped.get(why, 0) + 1
-        else:
-            passed += 1
-    return {"passed": passed, "failed": failed, "skipped": skipped}
-
-
 QUANTITIES = (
     "gpu_clock_hz",
     "gpu_clock_min_hz",
@@ -224,6 +186,7 @@ def check(results: Mapping[str, Any], checks: Checks) -> None:
                 row["ms"] / row["bare_ms"] - 1,
                 OVERHEAD_MAX,
             )
+    check_serving(results.get("serve", {}), checks)
     rows = results.get("profile", {}).get("rows", ())
     if rows:
         checks.at_most("time per item, largest batch to single", rows[-1]["per_item_ms"] / rows[0]["per_item_ms"], 1.0)
@@ -233,6 +196,22 @@ def check(results: Mapping[str, Any], checks: Checks) -> None:
         checks.at_least(
             "16 at once: p99.9 to median, to one at a time", rows[-1]["p999_to_median"] / rows[0]["p999_to_median"], 1.0
         )
+
+
+def check_serving(result: Mapping[str, Any], checks: Checks) -> None:
+    """What the runtime must reach beside the greedy thread."""
+    if "wrong_answers" in result:
+        checks.at_most("answers of the runtime that are not the network's", result["wrong_answers"], 0)
+    for row in result.get("rows", ()):
+        load = row["load"]
+        if row["urgent_in_time"] is None:
+            checks.at_least(f"{load}: answers a second, to the thread's", row["ratio"], LOOP_MIN)
+            continue
+        bound = {"90%": IN_TIME_MIN, "120%": 1.0, "150%": 1.0}.get(load.split()[0])
+        if bound is not None:
+            checks.at_least(f"{load}: answers in time, to the thread's", row["ratio"], bound)
+        checks.at_least(f"{load}: urgent requests in time", row["urgent_in_time"], URGENT_MIN)
+        checks.at_least(f"{load}: accepted requests in time", row["promises_kept"], PROMISES_MIN)
 
 
 def page(report: Mapping[str, Any], checks: Checks) -> str:
@@ -280,9 +259,9 @@ def page(report: Mapping[str, Any], checks: Checks) -> str:
     return "\n".join(lines) + "\n"
 
 
-def shown(value: Optional[float]) -> str:
-    """A number of a table; what could not be measured is a dash."""
-    return "-" if value is None else f"{value:.4g}"
+def shown(value: Any) -> str:
+    """A cell of a table; what could not be measured is a dash."""
+    return "-" if value is None else value if isinstance(value, str) else f"{value:.4g}"
 
 
 NODES = ("/dev/nvidia*", "/dev/nvhost-gpu", "/dev/nvgpu", "/dev/dxg", "/proc/driver/nvidia/version")
@@ -299,7 +278,7 @@ def say_what_would_run(names: Sequence[str], found: Mapping[str, str]) -> int:
     nodes = [path for pattern in NODES for path in sorted(glob.glob(pattern))]
     print(f"  device files ({', '.join(NODES)}): {', '.join(nodes) or 'none'}")
     print("\nOn a machine with one, this script runs:")
-    print("  tests/gpu: the conformance of torch, onnx on CUDA and TensorRT, and tensorrt; CUDA itself; a full device")
+    print("  tests/gpu: the contract of torch, onnx on CUDA and TensorRT, and tensorrt (or kernels); CUDA itself")
     for name in names:
         print(f"  {name}: {BENCHES[name]}")
     print(
@@ -318,6 +297,10 @@ def run_benches(names: Sequence[str], kind: str, quick: bool) -> Dict[str, Any]:
         from lib.trt_bench import tensorrt
 
         calls["tensorrt"] = tensorrt
+    if "serve" in names:
+        from lib.serve_bench import serve
+
+        calls["serve"] = serve
     if set(names) - set(calls):
         from lib.gpu_benches import BENCHES as OF_TORCH
 

@@ -28,7 +28,7 @@ from edgeserve.config.profile_record import Clocks
 from edgeserve.config.profiles import LaneProfile, Profile, Timing, write_profile
 from edgeserve.device.circumstances import circumstances
 from edgeserve.device.host import busy_time, others_busy
-from edgeserve.engines.base import Engine, LaneInfo, Session, Values
+from edgeserve.engines.base import Engine, Footprint, LaneInfo, Session, Values
 from edgeserve.engines.warm import time_changes, warm_up
 from edgeserve.live.device_watch import clocks_of
 
@@ -94,13 +94,13 @@ class LaneRun:
         lanes = self._profile.circumstances["lanes"]
         if not todo:
             lanes[self._lane]["examples"] = about["examples"]
-            self._write(known, self._profile.work_bytes)
+            self._write(known, self._profile.footprint)
             return ()
         engine, rule, clock_ns = self._engine, self._rule, self._clock_ns
         self._profile.circumstances["inputs"] = described(item := engine.example())
         known = replace(known, load_ns=measure_loads(engine, clock_ns))
         self._progress("warming up", 0)
-        work_bytes = _measured_work_bytes(engine, self._info, item, todo, clock_ns)
+        footprint = _measured_footprint(engine, self._info, item, todo, clock_ns)
         session = self._session = engine.open(self._info)
         noted, before_all = _watched(cores), circumstances()
         timings = {size: timing for size, timing in known.timings.items() if size not in todo}
@@ -113,21 +113,23 @@ class LaneRun:
             timings[size] = summarise(samples)
             device = {"before": before_all, "after": circumstances()}
             lanes[self._lane] = {**about, "drift": 0.0, **noted(), "device": device}
-            self._write(_fitted(known, timings, self._clocks()), work_bytes)
+            self._write(_fitted(known, timings, self._clocks()), footprint)
         self._progress("checking", len(todo))
         lanes[self._lane].update(engine.figures(), **self._checked(item, sizes, todo[0], timings))
         rested_ns = measure_rested(session, item, min(sizes), clock_ns, rule, engine.makes_sequences)
-        self._write(replace(self._profile.lanes[self._lane], rested_ns=rested_ns), work_bytes)
+        self._write(replace(self._profile.lanes[self._lane], rested_ns=rested_ns), footprint)
         share_modes(self._path, self._lane)
         return tuple(todo)
 
-    def _write(self, measured: LaneProfile, work_bytes: int) -> None:
+    def _write(self, measured: LaneProfile, footprint: Sequence[int]) -> None:
         # Working memory belongs to the model, not to a lane: the largest that was seen counts.
+        work, shared = (max(pair) for pair in zip(self._profile.footprint[1:], footprint[1:]))
         self._profile = replace(
             self._profile,
             lanes={**self._profile.lanes, self._lane: measured},
             weights_bytes=self._weights_bytes,
-            work_bytes=max(self._profile.work_bytes, work_bytes),
+            work_bytes=work,
+            shared_bytes=shared,
         )
         write_profile(self._path, self._profile)
 
@@ -207,10 +209,10 @@ def _resident_bytes() -> int:
     return total
 
 
-def _measured_work_bytes(
+def _measured_footprint(
     engine: Engine, lane: LaneInfo, item: Values, sizes: Sequence[int], clock_ns: Callable[[], int]
-) -> int:
-    """Warm the engine up and say its working memory: what the process grows by, beyond the weights, from unloaded to
+) -> Footprint:
+    """Warm the engine up and say its memory, for work what the process grows by, beyond the weights, from unloaded to
     warm. The libraries are in memory already (the engine was loaded before), and what earlier models freed goes back
     to the system first. Where growth says nothing (the memory is a GPU's) it is the engine's own estimate."""
     engine.unload()
@@ -219,9 +221,8 @@ def _measured_work_bytes(
     footprint = engine.load()
     warm_up(engine.open(lane), item, sizes, clock_ns)
     grown_bytes = _resident_bytes() - before_bytes - footprint.weights_bytes
-    return (
-        grown_bytes if lane.device_kind == "cpu" and grown_bytes > 0 else footprint.work_bytes + footprint.shared_bytes
-    )
+    measured = lane.device_kind == "cpu" and grown_bytes > 0
+    return Footprint(footprint.weights_bytes, grown_bytes) if measured else footprint
 
 
 def _give_back() -> None:

@@ -475,7 +475,7 @@ def print_outcomes(outcomes: Sequence[ModelOutcome], out: str, device: str) -> N
             f"{outcome.model} on {outcome.lane}: {format_duration(lane.fixed_ns)} + "
             f"{format_duration(lane.per_item_ns)} * batch (off by up to {lane.fit_error_max:.0%}), loads in "
             f"{format_duration(lane.load_ns)}, {format_size(profile.weights_bytes)} of weights, "
-            f"{format_size(profile.work_bytes)} of work, {circumstances['cpu_share']:.0%} of a core, "
+            f"{format_size(sum(profile.footprint[1:]))} of work, {circumstances['cpu_share']:.0%} of a core, "
             f"{circumstances['drift']:+.1%} from beginning to end{saturation(lane.timings)}"
         )
         lines += _lines_on_changes(f"{outcome.model} on {outcome.lane}", circumstances.get("changes_ns", {}))

@@ -60,7 +60,8 @@ class LaneProfile:
 
 @dataclass(frozen=True)
 class Profile:
-    """One model on one device: a lane profile per lane, memory in bytes, and the circumstances."""
+    """One model on one device: a lane profile per lane, memory in bytes, and the circumstances. ``shared_bytes``,
+    besides: of each lane, what all its models use in turn."""
 
     model: str
     device: str
@@ -68,6 +69,12 @@ class Profile:
     weights_bytes: int = 0
     work_bytes: int = 0
     circumstances: Dict[str, Any] = field(default_factory=dict)  # identity, lanes' settings and load, date, host
+    shared_bytes: int = 0
+
+    @property
+    def footprint(self) -> Tuple[int, int, int]:
+        """The bytes of weights, of work, and of what a lane's models share."""
+        return self.weights_bytes, self.work_bytes, self.shared_bytes
 
 
 def profile_command(config: Config, model: str, force: bool = False) -> str:

@@ -112,7 +112,9 @@ SCHEMA: Dict[str, Any] = {
                 "description": "how it was measured, or where it was published; compared "
                 "when it is read (docs/guide/profiling.md)",
             },
-        }
+            "shared_bytes": {**_BYTES, "description": "besides, of each lane: what all its models use in turn"},
+        },
+        optional=["shared_bytes"],
     ),
 }
 

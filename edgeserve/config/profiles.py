@@ -65,6 +65,8 @@ SPARSE = ("prompt_token_ns", "clock_mhz", "memory_clock_mhz", "memory_share", "r
 def profile_text(profile: Profile) -> str:
     """A profile as JSON."""
     table = {"format": FORMAT, **asdict(profile)}
+    if not profile.shared_bytes:
+        del table["shared_bytes"]
     for lane in table["lanes"].values():
         for key in SPARSE:
             if not lane[key]:
@@ -96,6 +98,7 @@ def read_profile(path: str) -> Profile:
         int(table["weights_bytes"]),
         int(table["work_bytes"]),
         dict(table["circumstances"]),
+        int(table.get("shared_bytes", 0)),
     )
 
 

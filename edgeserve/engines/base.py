@@ -37,7 +37,6 @@ PREPARED: Final = "(prepared)"
 WAIT_S_MAX = 0.05
 """The longest single wait for a batch, so that a thread that waits also notices that it is to give up."""
 
-
 LAYER_RUNS = 20
 """Batches that :meth:`Engine.layer_times` takes the mean of."""
 
@@ -127,7 +126,7 @@ class Batch(NamedTuple):
     of a model that has phases. ``control`` is for models that make several steps per call; ``None`` in warm-up and
     measurements, which have no listener. ``owners[i]`` is the owner of job i, for engines that reuse one item's memory
     for another: only of the same owner, since times would tell others. Left out, as in measurements, nothing is kept
-    and nothing reused.
+    and nothing reused. ``exact``: lengths are not rounded up (``options.pad_multiple``), to see what that changes.
     """
 
     items: Sequence[Values]
@@ -137,6 +136,7 @@ class Batch(NamedTuple):
     variant: str = ""
     control: Optional[BatchControl] = None
     owners: Sequence[str] = ()
+    exact: bool = False
 
     def without(self, failed: Container[int]) -> Batch:
         """The batch of the other items, at the same size, for engines that find some items wrong before they run."""
@@ -266,7 +266,6 @@ CONTEXT_BYTES_MAX = 1 << 30
 """The most memory, gone after a load beside the model's own, that counts as the model's: the first one brings
 CUDA's context and the libraries, 300 to 900 MB (gh:wang-xinyu/tensorrtx#1145). More is other programs'."""
 
-
 CONTEXT_BYTES_MIN = 300 << 20
 """The least memory of a further process's context, by the same source, where nothing tells."""
 
@@ -298,7 +297,8 @@ class RowFacts(NamedTuple):
     ``numbers_max``: the largest whole number that may be tried as an input; more than 1 where a place beyond a table is
     an error of that item and harms nothing. ``by_chance``: whether the model draws random numbers (``None``: not
     known); of one that draws none, the same item must get the same answer at any time. ``numbers``: whole numbers that
-    the model may compare its inputs with (the end of a text, a mask).
+    the model may compare its inputs with (the end of a text, a mask). ``longer``: input -> the least shape that
+    is rounded up to other lengths than the example's.
     """
 
     checked: bool = True
@@ -308,6 +308,7 @@ class RowFacts(NamedTuple):
     numbers_max: int = 1
     by_chance: Optional[bool] = None
     numbers: Tuple[int, ...] = ()
+    longer: Mapping[str, Tuple[int, ...]] = {}
 
 
 class Pending:

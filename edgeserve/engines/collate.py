@@ -13,6 +13,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 import numpy as np
 from numpy.typing import NDArray
 
+from edgeserve.engines.rounding import Rounding, rounded
 from edgeserve.errors import EngineError, WrongInput
 from edgeserve.texts import text_array
 from edgeserve.units import counted_axes
@@ -27,16 +28,18 @@ where the caller has none for that shape."""
 class Slot(NamedTuple):
     """One batched input of a model. ``dims`` are per item (no batch axis), ``None`` = any length.
 
-    ``pad`` is the value that fills up shorter items (``None``: all items of a batch must have one shape). ``multiple``
-    rounds the common shape up per axis, so that few distinct shapes occur. ``where`` names the model in messages.
+    ``pad`` is the value that fills up shorter items (``None``: all items of a batch must have one shape). ``rounding``
+    rounds the common shape up per axis, so that few distinct shapes occur, to no more than ``most`` (``()``: no bound).
+    ``where`` names the model in messages.
     """
 
     name: str
     dtype: Any
     dims: Tuple[Optional[int], ...]
     pad: Optional[float] = None
-    multiple: Shape = ()
+    rounding: Sequence[Rounding] = ()
     where: str = "model"
+    most: Shape = ()
 
 
 def fit(slot: Slot, value: Any) -> NDArray[Any]:
@@ -121,18 +124,19 @@ def odd_shapes(slot: Slot, shapes: Sequence[Shape]) -> Dict[int, EngineError]:
     }
 
 
-def common_shape(slot: Slot, shapes: Sequence[Shape]) -> Shape:
-    """The one shape that all items get. Without ``pad`` different shapes are an :class:`EngineError`."""
+def common_shape(slot: Slot, shapes: Sequence[Shape], exact: bool = False) -> Shape:
+    """The one shape that all items get, not rounded where ``exact``. Without ``pad`` different shapes are an
+    :class:`EngineError`."""
     if slot.pad is None:
         for error in odd_shapes(slot, shapes).values():
             raise error
         return shapes[0]
     longest = [max(lengths) for lengths in zip(*shapes)] if slot.dims else []
-    multiples = slot.multiple or (1,) * len(longest)
+    roundings = (1,) * len(longest) if exact or not slot.rounding else slot.rounding
     # A fixed axis is padded up to what the model wants; the others to the longest item, rounded up.
     return tuple(
-        dim if dim is not None else -(-length // multiple) * multiple
-        for length, multiple, dim in zip(longest, multiples, slot.dims)
+        dim if dim is not None else rounded(length, to, most)
+        for length, to, dim, most in zip(longest, roundings, slot.dims, slot.most or (0,) * len(longest))
     )
 
 

@@ -29,6 +29,12 @@ def drawn_item(example: Values, manner: int, facts: RowFacts, share: float, draw
     }
 
 
+def longer_item(example: Values, facts: RowFacts, draw: Any) -> Values:
+    """An item of other lengths than the example's, which are rounded to other ones."""
+    longer = {name: np.resize(example[name], shape) for name, shape in facts.longer.items()}
+    return drawn_item({**example, **longer}, 2, facts._replace(numbers_max=1), 1.0, draw)
+
+
 def items_of_numbers(example: Values, numbers: Sequence[int]) -> List[Values]:
     """Items of the form of ``example`` whose whole numbers are these, in turns, as far as a few items have places."""
     whole = {

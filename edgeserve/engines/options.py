@@ -98,8 +98,8 @@ class Options:
     def texts_by_name(self, key: str) -> Dict[str, str]:
         return dict(self._read(key, {}, table_of(string)))
 
-    def dims_by_name(self, key: str) -> Dict[str, Tuple[int, ...]]:
-        return dict(self._read(key, {}, table_of(tuple_of(integer(1)))))
+    def lists_by_name(self, key: str, read: Reader) -> Dict[str, Tuple[Any, ...]]:
+        return dict(self._read(key, {}, table_of(tuple_of(read))))
 
     def _read(self, key: str, default: Any, read: Reader) -> Any:
         return read(self._model.options[key], self.where(key)) if key in self._model.options else default

@@ -8,8 +8,9 @@ From the configuration: ``shapes`` (per item, for the example), ``pad`` (inputs 
 ``constants = {sr = 16000}`` inputs that are the same for every item; ``state_axis`` the batch axis of states, one for
 all or ``{h = 1, c = 0}``;
 ``mask = {x = "x_mask"}`` a mask input to fill for a padded one; ``pad_multiple = {x = [1, 1, 32]}`` rounds padded
-shapes up; ``pad_batch = false`` runs the items alone instead of padding to the batch size; ``crop_outputs =
-{y = {axis = 0, like = "x", of = 2}}`` cuts output ``y`` to an item's share: as much of its axis 0 as the item fills of
+shapes up (:mod:`edgeserve.engines.rounding`); ``pad_batch = false`` runs the items alone instead of padding to the
+batch size; ``crop_outputs = {y = {axis = 0, like = "x", of = 2}}`` cuts output ``y`` to an item's share: as much of its
+axis 0 as the item fills of
 axis 2 of the padded input ``x``.
 
 ``batch_axis = false`` (where the engine takes it): the model has no batch axis, and runs one item as it is. By itself
@@ -35,9 +36,11 @@ from edgeserve.engines.collate import Room, Shape, Slot, common_shape, dims_text
 from edgeserve.engines.constants import constant_of
 from edgeserve.engines.crops import cropped, read_crops
 from edgeserve.engines.example_item import example_item
+from edgeserve.engines.misfits import misfits_of
 from edgeserve.engines.options import Options, of_name
 from edgeserve.engines.output_hints import hints_of, read_hints
 from edgeserve.engines.port import Port
+from edgeserve.engines.rounding import beyond, check_roundings, rounding
 from edgeserve.engines.states import States
 from edgeserve.errors import EngineError, StateLost, WrongInput, WrongRows, nearest, sent_instead
 from edgeserve.units import counted
@@ -79,7 +82,15 @@ class Ports:
     ``names`` are the outputs that :meth:`unpack` takes, in their order.
     """
 
-    def __init__(self, model: ModelConfig, options: Options, inputs: Sequence[Port], outputs: Sequence[Port]) -> None:
+    def __init__(
+        self,
+        model: ModelConfig,
+        options: Options,
+        inputs: Sequence[Port],
+        outputs: Sequence[Port],
+        most: Mapping[str, Shape] = {},
+    ) -> None:
+        """``most``: the longest shapes of items that the model takes, where it says so."""
         self._model = model
         self._where = f"model {model.name!r}"
         self.names = [port.name for port in outputs]
@@ -93,7 +104,7 @@ class Ports:
         inputs, outputs = self._with_batch_axis(inputs, outputs, options, state_axis)
         self._declared = list(outputs)
         by_name = {port.name: port for port in inputs}
-        multiples = options.dims_by_name("pad_multiple")
+        roundings = options.lists_by_name("pad_multiple", rounding)
         for what, names in (
             ("pad", model.pad),
             ("state", model.state),
@@ -101,7 +112,7 @@ class Ports:
             ("options.constants", constants),
             ("options.settings", self._settings),
             ("options.mask", [*self._masks, *self._masks.values()]),
-            ("options.pad_multiple", multiples),
+            ("options.pad_multiple", roundings),
             ("shapes", model.shapes),
         ):
             self._known(what, names, by_name, "input")
@@ -134,11 +145,13 @@ class Ports:
                 port.dtype,
                 port.dims[1:],
                 model.pad.get(port.name),
-                multiples.get(port.name, ()),
+                roundings.get(port.name, ()),
                 self._where,
+                most.get(port.name, ()),
             )
             for port in batched
         ]
+        check_roundings(self._where, roundings, model.pad, {slot.name: len(slot.dims) for slot in self._slots})
 
     def outputs(self) -> Dict[str, OutputType]:
         """The types of an item's outputs: the model's without the batch axis, recurrent states left out."""
@@ -154,29 +167,8 @@ class Ports:
         return found
 
     def misfits(self, declared: Mapping[str, Optional[OutputType]]) -> List[str]:
-        """The reason why no item that is as an app declares it can run: by input name, its dtype and its shape, -1 for
-        any length (``None``: no array, or not known). No sentence where it can."""
-        item = {
-            name: None
-            if kind is None
-            else np.broadcast_to(
-                np.array("", object) if kind.dtype == "text" else np.zeros((), kind.dtype),
-                [1 if length < 0 else length for length in kind.shape],
-            )
-            for name, kind in declared.items()
-        }
-        wrong = []
-        for slot in self._slots:
-            kind = declared.get(slot.name)
-            if kind is None and slot.name in declared:
-                continue
-            any_length = () if kind is None else [axis for axis, length in enumerate(kind.shape) if length < 0]
-            dims = tuple(None if axis in any_length else dim for axis, dim in enumerate(slot.dims))
-            try:
-                fit(slot._replace(dims=dims), self._value(slot.name, item))
-            except EngineError as error:
-                wrong.append(str(error))
-        return wrong
+        """The reason why no item that is as an app declares it can run (:mod:`edgeserve.engines.misfits`)."""
+        return misfits_of(self._slots, declared, self._value)
 
     def rows(self, device_kind: str) -> RowFacts:
         """The facts on rows for an engine on such a device. Inputs that are padded and have no open axis are filled up
@@ -186,7 +178,12 @@ class Ports:
             for slot in self._slots
             if slot.pad is not None and slot.dims
         }
-        facts = RowFacts(lacking=self._lacking if self._batch_axis else "", open_axes=open_axes)
+        longer = {
+            slot.name: beyond(self._example_shape(slot), slot.rounding, slot.most)
+            for slot in self._slots
+            if slot.rounding and (slot.name in self._model.shapes or None not in slot.dims)
+        }
+        facts = RowFacts(lacking=self._lacking if self._batch_axis else "", open_axes=open_axes, longer=longer)
         on_cpu = device_kind == "cpu"  # a GPU is lost to a place beyond a table
         return facts._replace(numbers_max=NUMBERS_MAX) if on_cpu else facts._replace(rounding=HALF_ROUNDING)
 
@@ -251,7 +248,7 @@ class Ports:
         for slot in self._slots:
             arrays = [fit(slot, self._value(slot.name, item)) for item in batch.items]
             own = [array.shape for array in arrays]
-            common = common_shape(slot, own)
+            common = common_shape(slot, own, batch.exact)
             feeds[slot.name] = stack(slot, arrays, common, size, room)
             shapes[slot.name] = (own, common)
         for name, port in self._mask_ports.items():

@@ -18,6 +18,7 @@ and no clock.
 
 from __future__ import annotations
 
+import logging
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
@@ -25,8 +26,10 @@ import numpy as np
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.base import Batch, Engine, Result, RowFacts, Session, Values, run_whole
 from edgeserve.engines.differences import SAME, RowBounds, RowDifference, difference
-from edgeserve.engines.drawn_items import MARKS_MAX, SPARSE, STRANGE, drawn_item, items_of_numbers
+from edgeserve.engines.drawn_items import MARKS_MAX, SPARSE, STRANGE, drawn_item, items_of_numbers, longer_item
 from edgeserve.errors import DeviceLost, EngineError, OutOfMemory, ProcessEnded, WrongRows
+
+log = logging.getLogger("edgeserve")
 
 SEED = 3
 """The seed of the drawn items: the same at every start."""
@@ -75,9 +78,9 @@ def row_check_of(model: ModelConfig, engine: Engine) -> Optional[RowCheck]:
     if not _is_asked_for(model, engine):
         return None
     facts = engine.rows()
-    is_needed = facts.checked and (model.batch[-1] > 1 or facts.by_chance is False)
+    is_needed = facts.checked and (model.batch[-1] > 1 or facts.by_chance is False or bool(facts.longer))
     drawn = len(CUTS) if model.batch[-1] > 1 else 1  # two items tell whether a model remembers
-    return RowCheck(model.batch, facts, model.batch_tolerance, drawn) if is_needed else None
+    return RowCheck(model.batch, facts, model.batch_tolerance, drawn, model.name) if is_needed else None
 
 
 class Remembers(EngineError):
@@ -99,12 +102,15 @@ class RowCheck:
     ``tolerance`` is the user's: as which share of its largest value others may change an item's outputs
     (``[model.NAME] batch_tolerance``). So many items are ``drawn``. ``mixing`` is how far they did, at most;
     ``wrong_rows`` what a drawn item alone raised, where an output has one row for some items only; ``other_rows``: a
-    batch's outputs had not a row for each."""
+    batch's outputs had not a row for each. ``name`` is the model's, for the log."""
 
-    def __init__(self, sizes: Sequence[int], facts: RowFacts, tolerance: float = 0.0, drawn: int = len(CUTS)) -> None:
+    def __init__(
+        self, sizes: Sequence[int], facts: RowFacts, tolerance: float = 0.0, drawn: int = len(CUTS), name: str = ""
+    ) -> None:
         self.mixing = 0.0
         self.wrong_rows: Optional[WrongRows] = None
         self.other_rows = False
+        self._name = name
         self._sizes = tuple(sorted(sizes))
         self._facts = facts
         self._cuts = CUTS[:drawn]
@@ -169,6 +175,8 @@ class RowCheck:
         if self._sizes[-1] > 1 and self._facts.numbers_max > 1 and not self._reason:
             strange = [drawn_item(example, STRANGE, self._facts, 1.0, draw)]
             self._strange = [*filter(self._runs, strange), *self._of_own_numbers(example)]
+        if self._facts.longer:
+            self._look_at_rounding(example, draw)
         if any(case.alone.state is not None for case in self._cases):
             self._cases[1:3] = self._with_states()
         self._put_different_ones_first()
@@ -224,9 +232,9 @@ class RowCheck:
             return False
         return True
 
-    def _alone(self, item: Values, state: Any) -> Result:
+    def _alone(self, item: Values, state: Any, exact: bool = False) -> Result:
         """The result of an item alone: in a batch of one, or where the model takes none, in the smallest batch."""
-        return self._run([item], [state], 1 if self._takes_one else self._sizes[0])[0]
+        return self._run([item], [state], 1 if self._takes_one else self._sizes[0], exact)[0]
 
     def _depends(self, error: WrongRows) -> None:
         self.wrong_rows = error
@@ -242,6 +250,30 @@ class RowCheck:
             raise
         except Exception:  # noqa: BLE001 a drawn item need not be one that the model takes
             pass
+
+    def _look_at_rounding(self, example: Values, draw: Any) -> None:
+        """Compare items with themselves where lengths are not rounded up, and take one of the next length."""
+        worst = SAME
+        for case in self._cases if self._facts.by_chance is not True else ():
+            try:
+                exact, again = self._alone(case.values, None, exact=True), self._alone(case.values, None, exact=True)
+            except DEVICE_TROUBLE:
+                raise
+            except Exception:  # noqa: BLE001 a model may take rounded lengths alone
+                return
+            found = self._from_alone(exact, case.alone)
+            if self._from_alone(exact, again).over <= 1.0:
+                worst = max(worst, found)
+        if worst.over > 1.0:
+            log.warning(
+                "model %s: options.pad_multiple changes the answer of an item alone: %s; options.mask and "
+                "options.crop_outputs keep out what fills up, where the model can",
+                self._name,
+                worst.text,
+            )
+        item = longer_item(example, self._facts, draw)
+        if self._runs(item):
+            self._cases.append(RowCase(item, None, self._alone(item, None)))
 
     def _runs(self, item: Values) -> bool:
         """True if the model runs an item of strange values alone."""
@@ -287,9 +319,9 @@ class RowCheck:
 
     # --- batches ---
 
-    def _run(self, items: Sequence[Values], states: Sequence[Any], size: int) -> List[Result]:
+    def _run(self, items: Sequence[Values], states: Sequence[Any], size: int, exact: bool = False) -> List[Result]:
         given = states if any(state is not None for state in states) else ()
-        return run_whole(self._session, Batch(items, size, given))[0]
+        return run_whole(self._session, Batch(items, size, given, exact=exact))[0]
 
     def _batch(self, places: Sequence[int], size: int) -> List[Result]:
         cases = [self._cases[place] for place in places]

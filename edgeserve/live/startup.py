@@ -85,14 +85,14 @@ def naming_file(source: str) -> Iterator[None]:
 
 
 class _Made(NamedTuple):
-    """A model on a device, whose engine is made. ``missing`` are its lanes without times, ``known_bytes`` what it is
-    known to occupy (0: not known)."""
+    """A model on a device, whose engine is made. ``missing`` are its lanes without times, ``known`` the memory
+    that it is known to occupy (0: not known)."""
 
     model: ModelConfig
     engine: Engine
     lanes: List[str]
     missing: List[str]
-    known_bytes: int
+    known: Footprint
 
 
 class Started(NamedTuple):
@@ -178,7 +178,7 @@ class Starter:
         self._profiled = {
             (profile.model, lane): timings.timings for profile in profiles for lane, timings in profile.lanes.items()
         }
-        self._bytes = {profile.model: profile.weights_bytes + profile.work_bytes for profile in profiles}
+        self._known = {profile.model: Footprint(*profile.footprint) for profile in profiles}
         self._lanes = lanes
         self._mailbox = mailbox
         self._clock_ns = clock_ns
@@ -208,18 +208,22 @@ class Starter:
         found = [self._made_for(model, device) for model in sorted(config.models.values(), key=lambda m: not m.pinned)]
         models = [item for item in found if item is not None]
         room, outside = left, set()
+        inside: Dict[str, Footprint] = {}
         for item in models:
-            if not item.missing and item.known_bytes > room:
+            needed = self._needed_bytes(item.model, device, item.known, inside)
+            if not item.missing and needed > room:
                 outside.add(item.model.name)
             else:
-                room -= item.known_bytes
+                room -= needed
+                inside[item.model.name] = item.known
         for item in sorted(models, key=lambda item: item.model.name not in outside):
-            if item.model.name in outside or (not item.missing and item.known_bytes > left):
+            needed = self._needed_bytes(item.model, device, item.known, self._there(device))
+            if item.model.name in outside or (not item.missing and needed > left):
                 self._look_at_outsider(item, device)
                 log.info(
                     "model %s (%s) is not loaded at start: device %s has %s left",
                     item.model.name,
-                    format_size(item.known_bytes),
+                    format_size(needed),
                     device,
                     format_size(room if item.model.name in outside else left),
                 )
@@ -238,7 +242,7 @@ class Starter:
         check_streams(config, model, engine)
         self._started.engines[model.name, device] = engine
         missing = [lane for lane in lanes if not self._is_timed(model, lane, model.batch)]
-        return _Made(model, engine, lanes, missing, model.memory_bytes or self._bytes.get(model.name, 0))
+        return _Made(model, engine, lanes, missing, self._known.get(model.name, Footprint(0)))
 
     def _look_at_outsider(self, item: _Made, device: str) -> None:
         """See in which batches a model may run that is loaded later only, and unload it."""
@@ -269,7 +273,8 @@ class Starter:
         sequence = engine.sequence()  # its sessions may have measured some of it
         if sequence is not None:
             self._started.sequences[model.name] = sequence
-        return self._left_beside(item, device, self._needed_bytes(model, device, footprint), left, budget)
+        needed = self._needed_bytes(model, device, footprint, self._there(device))
+        return self._left_beside(item, device, needed, left, budget)
 
     def _warm_up(self, item: _Made, lane: str, sizes: Sequence[int], seen: Dict[str, Any]) -> bool:
         """Run each batch size on a lane; what it takes counts where no profile says. ``seen`` gets the outputs. False
@@ -333,10 +338,14 @@ class Starter:
             self._lanes[lane].forget(item.engine)
         self._call(copy_lane_name(device), item.model, "unloaded", lambda _: item.engine.unload())
 
-    def _needed_bytes(self, model: ModelConfig, device: str, footprint: Footprint) -> int:
-        """The memory that a model takes beside those that are there. Of what the models of a lane share, only growth
-        counts."""
-        others = {name: self._started.footprints[name, device] for name in self._started.resident[device]}
+    def _there(self, device: str) -> Dict[str, Footprint]:
+        """The memory of the models that are loaded."""
+        return {name: self._started.footprints[name, device] for name in self._started.resident[device]}
+
+    def _needed_bytes(
+        self, model: ModelConfig, device: str, footprint: Footprint, others: Mapping[str, Footprint]
+    ) -> int:
+        """The memory that a model takes beside others: what its lanes' models share grows at most."""
         grown = shared_bytes(self._config, device, {**others, model.name: footprint})
         own = model.memory_bytes or footprint.weights_bytes + footprint.work_bytes
         return own + grown - shared_bytes(self._config, device, others)

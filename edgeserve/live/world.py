@@ -498,6 +498,7 @@ class LiveWorld:
             owners = tuple([self.values.owner_of(requests[job.request_id]) for job in action.jobs])
             control = self._batches.begin(action)
             expected_ns //= action.steps_max or 1  # it can be cut after a step: what comes could start then
+        batch = items, action.size, states, action.steps_max, action.variant, control, owners, False
         engine = self._engines[action.model, self.works.devices[action.lane]]
         now_ns = clock_ns()
         self._coalescing.launched(now_ns, expected_ns)
@@ -508,7 +509,7 @@ class LiveWorld:
                 action.start_after_ns,
                 action.start_before_ns,
                 None,
-                new_tuple(Batch, (items, action.size, states, action.steps_max, action.variant, control, owners)),
+                new_tuple(Batch, batch),
                 action,
                 engine,
                 action.expected_ns,

@@ -64,14 +64,15 @@ class _Entry:
 class ReferenceModel:
     """Rules over one run. The world calls the verbs in the order of events; ``close`` checks the end.
 
-    ``footprints`` maps (model, device) to (weights, work) bytes; a device without a budget is not checked.
+    ``footprints`` maps (model, device) to bytes: of weights, of work, and those that lanes share, which do not count
+    here; a device without a budget is not checked.
     ``sequences`` are the models whose sequences hold slots and bytes.
     """
 
     def __init__(
         self,
         config: Config,
-        footprints: Mapping[Tuple[str, str], Tuple[int, int]],
+        footprints: Mapping[Tuple[str, str], Sequence[int]],
         resident: Mapping[str, Sequence[str]],
         sequences: Optional[Mapping[str, Tuple[int, ...]]] = None,
     ) -> None:
@@ -117,7 +118,7 @@ class ReferenceModel:
 
     def used_bytes(self, device: str) -> int:
         """The bytes of a device that resident or loading models take."""
-        return sum(sum(self._footprints.get((model, device), (0, 0))) for model in sorted(self._resident[device]))
+        return sum(sum(self._footprints.get((model, device), (0, 0))[:2]) for model in sorted(self._resident[device]))
 
     def draining(self) -> None:
         """The scheduler is told to drain."""
@@ -504,7 +505,7 @@ class ReferenceModel:
             self._broken(now_ns, f"{action}: it is resident on {device} already")
         self._resident[device].add(action.model)
         budget = self._budgets[device]
-        used = sum(sum(self._footprints.get((model, device), (0, 0))) for model in self._resident[device])
+        used = sum(sum(self._footprints.get((model, device), (0, 0))[:2]) for model in self._resident[device])
         if budget and used > budget:
             self._broken(now_ns, f"{action}: {used} bytes exceed the {budget} of {device}")
 

@@ -14,7 +14,7 @@ from edgeserve.config.schema import Config
 from edgeserve.errors import ConfigError
 from edgeserve.lognormal import Lognormal
 from edgeserve.loop.drive import OnStep, drive
-from edgeserve.sched.core.build import build_scheduler, model_lanes, policy_of
+from edgeserve.sched.core.build import build_scheduler, model_lanes, policy_of, shared_bytes
 from edgeserve.sim.faults import Trouble
 from edgeserve.sim.hardware import SimHardware
 from edgeserve.sim.host import NOT_MEASURED, IdealHost, MachineHost, Measured, charged
@@ -26,7 +26,7 @@ from edgeserve.sim.world import SimWorld
 
 log = logging.getLogger("edgeserve")
 
-Footprints = Mapping[Tuple[str, str], Tuple[int, int]]
+Footprints = Mapping[Tuple[str, str], Tuple[int, int, int]]
 
 
 TOLD_RUNS = 20
@@ -51,18 +51,21 @@ def setting_of(config: Config, profiles: Sequence[Profile] = (), cold: bool = Fa
     """Footprints from the configuration, else the profiles; resident is what fits the budgets, in the order of the
     file, pinned models first. Nothing but pinned models when ``cold``."""
     profiled = {profile.model: profile for profile in profiles}
-    footprints: Dict[Tuple[str, str], Tuple[int, int]] = {}
+    footprints: Dict[Tuple[str, str], Tuple[int, int, int]] = {}
     resident: Dict[str, List[str]] = {name: [] for name in config.devices}
     used = dict.fromkeys(config.devices, 0)
     for model in sorted(config.models.values(), key=lambda item: not item.pinned):
         profile = profiled.get(model.name)
-        measured = (profile.weights_bytes, profile.work_bytes) if profile is not None else (0, 0)
+        measured = profile.footprint if profile is not None else (0, 0, 0)
         for lane in model.lanes or tuple(config.lanes):
             device = config.lanes[lane].device
             if (model.name, device) in footprints:
                 continue
-            footprints[model.name, device] = (model.memory_bytes, 0) if model.memory_bytes else measured
-            need, budget = sum(footprints[model.name, device]), config.devices[device].memory_bytes
+            footprints[model.name, device] = (model.memory_bytes, 0, 0) if model.memory_bytes else measured
+            there = {name: footprints[name, device] for name in resident[device]}
+            grown = shared_bytes(config, device, {**there, model.name: measured})
+            need = sum(footprints[model.name, device][:2]) + grown - shared_bytes(config, device, there)
+            budget = config.devices[device].memory_bytes
             if (model.pinned or not cold) and (not budget or used[device] + need <= budget):
                 used[device] += need
                 resident[device].append(model.name)

@@ -7,6 +7,7 @@ drawn weights: times do not depend on the weights' values. On the CPU the same c
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 import threading
 import time
@@ -19,6 +20,7 @@ import torch
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines import make_engine
 from edgeserve.engines.base import Batch, Engine, LaneInfo, Pending, Session, Values, run_batch
+from edgeserve.errors import EngineError
 from lib.lane_timing import Setting, close, ended, timed_ms
 
 SCRIPTS = Path(__file__).resolve().parents[1]
@@ -248,9 +250,79 @@ def predictability(setting: Setting) -> Dict[str, Any]:
     return {"rows": rows}
 
 
+# --- lanes ------------------------------------------------------------------------------------------------------------
+
+
+def lanes(setting: Setting) -> Dict[str, Any]:
+    """Single pictures every 33 ms, as of a camera, beside the largest batches without a pause: in turn on one lane, on
+    two, with priority, and each with multiprocessors of its own."""
+    ways: Dict[str, Sequence[Dict[str, int]]] = {"alone": [{}], "one lane": [{}], "two lanes": [{}, {}]}
+    ways["two lanes, one of priority 5"] = [{"priority": 5}, {}]
+    for share in (0.125, 0.25) if setting.kind == "cuda" else ():
+        own = max(1, int(share * torch.cuda.get_device_properties(setting.index).multi_processor_count))
+        ways[f"two lanes, {own} multiprocessors for pictures"] = [{"sms": own}, {"sms": own * int(1 / share - 1)}]
+    rows = []
+    for way, options in ways.items():
+        here = [setting.lane(number=number, **each) for number, each in enumerate(options)]
+        try:
+            rows.append({"way": way, **_beside_batches(setting, here, way != "alone")})
+        except EngineError as error:  # a driver, or a device, that cannot be parted
+            rows.append({"way": f"{way}: {error}", "p50_ms": None, "p99_ms": None, "batches_per_s": None})
+        close(here)
+    return {"rows": rows}
+
+
+PICTURE_S = 1 / 30
+
+
+def _beside_batches(setting: Setting, here: Sequence[LaneInfo], is_beside: bool) -> Dict[str, float]:
+    engine = engine_of(setting, here, (1, SIZES[-1]))
+    turn, over, failed = threading.Lock(), threading.Event(), []
+    done = [0]
+
+    def batches() -> None:
+        try:
+            session, batch = engine.open(here[-1]), Batch(items_of(setting, SIZES[-1]), SIZES[-1])
+            while not over.is_set():
+                with turn if len(here) == 1 else contextlib.nullcontext():
+                    run_batch(session, batch)
+                done[0] += 1
+        except EngineError as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=batches, daemon=True)
+    try:
+        session, picture, took = engine.open(here[0]), Batch(items_of(setting, 1), 1), []
+        run_batch(session, picture)
+        if is_beside:
+            thread.start()
+        begun_s = time.monotonic()
+        for number in range(max(20, setting.runs // 2)):
+            asked_s = begun_s + number * PICTURE_S
+            time.sleep(max(0.0, asked_s - time.monotonic()))
+            with turn if len(here) == 1 else contextlib.nullcontext():
+                run_batch(session, picture)
+            took.append(1e3 * (time.monotonic() - asked_s))
+        seconds = time.monotonic() - begun_s
+    finally:
+        over.set()
+        if thread.is_alive():
+            thread.join(60.0)
+        engine.unload()
+    if failed:
+        raise failed[0]
+    took.sort()
+    return {
+        "p50_ms": statistics.median(took),
+        "p99_ms": took[int(0.99 * (len(took) - 1))],
+        "batches_per_s": done[0] / seconds,
+    }
+
+
 BENCHES: Dict[str, Callable[[Setting], Dict[str, Any]]] = {
     "overhead": overhead,
     "overlap": overlap,
     "profile": profile,
     "predictability": predictability,
+    "lanes": lanes,
 }

@@ -16,11 +16,10 @@ class Setting(NamedTuple):
     side: int
     runs: int
 
-    def lane(self, depth: int = 1, number: int = 0) -> LaneInfo:
+    def lane(self, depth: int = 1, number: int = 0, priority: int = 0, sms: int = 0) -> LaneInfo:
         """A lane of its own."""
-        return LaneInfo(
-            self.kind, self.index, name=f"{self.kind}{number}", depth=depth, clock_ns=time.monotonic_ns, common={}
-        )
+        lane = LaneInfo(self.kind, self.index, name=f"{self.kind}{number}", depth=depth, clock_ns=time.monotonic_ns)
+        return lane._replace(common={}, priority=priority, sms=sms)
 
 
 def close(lanes: Sequence[LaneInfo]) -> None:

@@ -36,6 +36,7 @@ from edgeserve.engines.cuda.status import NOT_READY, OUT_OF_MEMORY, error_of
 
 POISON = 0xA5
 DEVICE_BASE = 0x7_0000_0000
+PAGE = 4096  # which page-locked memory begins with
 GAP = 1 << 16  # between allocations: an access beyond an end meets nothing
 LEGACY = 1  # the handle of the legacy default stream
 CONTEXT = 0x1000  # handles of primary contexts: this and the device's number
@@ -144,7 +145,9 @@ class CudaDouble:
         context_bytes: int = 0,
         group: int = 4,
         green_bytes: int = 0,
+        cuda: Tuple[int, int] = (13, 0),
     ) -> None:
+        self.cuda = cuda
         self.devices = devices
         self.context_bytes = context_bytes
         self.group = group  # multiprocessors that are not parted; 0: no green contexts here
@@ -242,7 +245,7 @@ class CudaDouble:
     # --- the device ---
 
     def version(self) -> Tuple[int, int]:
-        return 12, 6
+        return self.cuda
 
     def device_count(self) -> int:
         self._refuse("device_count")
@@ -341,7 +344,8 @@ class CudaDouble:
     def alloc_host(self, size: int, mapped: bool) -> int:
         self._enter("alloc_host", size, mapped)
         self._refuse_in_capture("alloc_host")
-        data = np.full(size, POISON, np.uint8)
+        whole = np.full(size + PAGE, POISON, np.uint8)
+        data = whole[-whole.ctypes.data % PAGE :][:size]
         pointer = int(data.ctypes.data)
         self._blocks[pointer] = Block("mapped" if mapped else "pinned", data, pointer)
         return pointer

@@ -148,6 +148,29 @@ def _attention() -> Any:
     return _model(nodes, [("x", FLOAT, ["B", 4, 8]), ("mask", BOOL, [4, 4])], [("y", FLOAT, ["B", 4, 8])], **weights)
 
 
+def _divisors() -> Any:
+    """Constants below float16's smallest numbers, among others; and a norm as small."""
+    nodes = [
+        helper.make_node("Div", ["x", "tiny"], ["a"]),
+        helper.make_node("ReduceL2", ["x"], ["norm"], axes=[-1]),
+        helper.make_node("Div", ["x", "norm"], ["b"]),
+        helper.make_node("Mul", ["x", "scales"], ["c"]),
+        helper.make_node("Div", ["c", "norm"], ["d"]),
+        helper.make_node("Concat", ["b", "d"], ["e"], axis=-1),
+        helper.make_node("MatMul", ["e", "w"], ["y"]),
+        helper.make_node("Add", ["x", "epsilons"], ["f"]),
+        helper.make_node("ReduceL2", ["f"], ["g"], axes=[-1]),
+        helper.make_node("Div", ["x", "g"], ["z"]),
+    ]
+    weights = {
+        "tiny": np.array([1e-8, 1, 3e-8, 2], np.float32),
+        "scales": np.array([1e-7, 1, 5e-8, 2], np.float32),
+        "epsilons": np.array([1e-9, 2e-9, 3e-9, 4e-9], np.float32),
+        "w": _drawn(8, 3),
+    }
+    return _model(nodes, [("x", FLOAT, ["B", 4])], [(name, FLOAT, ["B", None]) for name in "ayz"], **weights)
+
+
 def _image() -> Dict[str, Any]:
     return {"x": draw.uniform(0, 1, (2, 3, 8, 8)).astype(np.float32)}
 
@@ -157,6 +180,7 @@ MODELS: Dict[str, Case] = {
         _normalisation, lambda: {"x": 900 * _drawn(2, 8)}, ("Pow", "ReduceMean", "Add", "Sqrt"), ("MatMul",)
     ),
     "convolutions": Case(_convolutions, _image, (), ("Conv", "BatchNormalization", "Relu", "Resize")),
+    "divisors": Case(_divisors, lambda: {"x": 1e-8 * _drawn(2, 4)}, ("Div", "Mul", "Add"), ("MatMul",)),
     "sizes": Case(_sizes, lambda: {"x": _drawn(1, 4098)}, ("Mul",), ("Relu", "Expand")),
     "branches": Case(_branches, lambda: {"x": _drawn(2, 4), "flag": np.array(True)}, ("If",), ("Tanh", "MatMul")),
     "words": Case(_words, lambda: {"ids": draw.randint(0, 16, (2, 5))}, ("ReduceSum",), ("Gather", "Mul")),

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, Dict, List, Mapping, Sequence, Tuple, Union
 
 from edgeserve.config.loading import parse_config
+from edgeserve.config.profiles import LaneProfile, Profile, Timing
 from edgeserve.sched.core.build import build_scheduler
 from edgeserve.sched.protocol.actions import Action, EvictModel, FinishRequest, LatencyBreakdown, LoadModel, RunBatch
 from edgeserve.sched.protocol.events import (
@@ -98,6 +99,12 @@ def table(models: Mapping[str, Mapping[Any, Any]], apps: Mapping[str, Any], **se
     return made
 
 
+def rested_profile(model: str, times_ms: Mapping[int, float], rested_ms: float, lane: str = "cpu0") -> Profile:
+    """Exact times, and that of the smallest batch after a rest."""
+    rows = {size: Timing(100, *[round(ms * MS)] * 3, 0, (round(ms * MS),) * 15) for size, ms in times_ms.items()}
+    return Profile(model, "here", {lane: LaneProfile(rows, rested_ns=round(rested_ms * MS))})
+
+
 class Driver:
     """The real scheduler in a world where nothing happens by itself. ``trials``: what its policies refuse because of an
     estimate may be run as a trial; most tests are about the refusal."""
@@ -110,12 +117,13 @@ class Driver:
         resident: Mapping[str, Sequence[str]] | None = None,
         trials: bool = False,
         sequences: Mapping[str, Tuple[int, int, int]] | None = None,
+        profiles: Sequence[Profile] = (),
         **sections: Any,
     ) -> None:
         kinds = {policy: {}} if isinstance(policy, str) else policy
         sections["policy"] = {name: {"trials": trials, **options} for name, options in kinds.items()}
         self.config = parse_config(table(models, apps, **sections))
-        self.scheduler = build_scheduler(self.config, resident=resident, sequences=sequences)
+        self.scheduler = build_scheduler(self.config, profiles, resident=resident, sequences=sequences)
         self.now_ms: float = 0
         self.on_lane: Dict[int, Work] = {}  # works that wait for their answer
         self.given_ms: Dict[int, float] = {}

@@ -7,7 +7,7 @@ all slots when a context is made; freeing a slot empties its cells.
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import llama_cpp
 import numpy as np
@@ -20,7 +20,7 @@ from edgeserve.engines.lm.backend import BackendSession, ModelFacts, TokenRow
 from edgeserve.engines.lm.llama_library import LlamaTokenizer, fact, failure_text, load_file
 from edgeserve.engines.lm.llama_numbers import Numbers
 from edgeserve.engines.lm.prefixes import PREFIX_CACHE_BYTES
-from edgeserve.engines.lm.sampling import Scores
+from edgeserve.engines.lm.sampling import Scores, best_of
 from edgeserve.engines.options import Options
 from edgeserve.errors import ConfigError, EngineError, OutOfMemory, nearest
 
@@ -266,14 +266,15 @@ class LlamaSession(BackendSession):
             if row.start < self._lengths.get(row.slot, 0):
                 llama_cpp.llama_memory_seq_rm(self._memory, number_of[row.slot], row.start, -1)
             self._lengths[row.slot] = row.start + len(row.tokens)
+        best = {number_of[row.slot]: row.best for row in rows}
         given = [
             (token, row.start + place, number_of[row.slot], place + 1 == len(row.tokens))
             for row in sorted(rows, key=lambda row: number_of[row.slot])
             for place, token in enumerate(row.tokens)
         ]
-        scores: Dict[int, NDArray[Any]] = {}
+        scores: Dict[int, Scores] = {}
         for begin in range(0, len(given), self._batch_tokens):
-            scores.update(self._decode(given[begin : begin + self._batch_tokens]))
+            scores.update(self._decode(given[begin : begin + self._batch_tokens], best))
         return [scores[number_of[row.slot]] for row in rows]
 
     def _numbered(self, slots: Sequence[int]) -> Dict[int, int]:
@@ -311,9 +312,9 @@ class LlamaSession(BackendSession):
             llama_cpp.llama_batch_free(self._batch)
             llama_cpp.llama_free(context)
 
-    def _decode(self, given: Sequence[Tuple[int, int, int, bool]]) -> Dict[int, NDArray[Any]]:
-        """Run tokens with their positions and sequences; the scores behind the tokens that ask for them, by
-        sequence."""
+    def _decode(self, given: Sequence[Tuple[int, int, int, bool]], best: Mapping[int, int]) -> Dict[int, Scores]:
+        """Run tokens with their positions and sequences; by sequence the scores behind the tokens that ask for them, of
+        each as many of the ``best`` as are read."""
         batch = self._batch
         batch.n_tokens = len(given)
         for place, (token, position, number, last) in enumerate(given):
@@ -328,9 +329,11 @@ class LlamaSession(BackendSession):
             raise EngineError(
                 f"model {self._model!r}: llama.cpp failed in a step of {len(given)} tokens: {why}{failure_text()}"
             )
-        found = {}
+        found: Dict[int, Scores] = {}
         for place, (_, _, number, last) in enumerate(given):
             if last:
-                scores = llama_cpp.llama_get_logits_ith(self._context, place)
-                found[number] = np.array(np.ctypeslib.as_array(scores, shape=(self._vocabulary,)))  # it reuses them
+                logits = llama_cpp.llama_get_logits_ith(self._context, place)
+                scores: NDArray[Any] = np.ctypeslib.as_array(logits, shape=(self._vocabulary,))  # it reuses them
+                some = 0 < best[number] < self._vocabulary
+                found[number] = best_of(scores, best[number]) if some else np.array(scores)
         return found

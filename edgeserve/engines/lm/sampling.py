@@ -52,7 +52,7 @@ Scores = Union[NDArray[Any], Best]
 
 def best_of(scores: NDArray[Any], count: int) -> Best:
     """The ``count`` best, fewer than all."""
-    tokens = _best(scores, count)
+    tokens = np.array([np.argmax(scores)]) if count == 1 else _best(scores, count)
     return Best(tokens, scores[tokens])
 
 

@@ -3,7 +3,8 @@
 Each float32 tensor that depends on an input becomes float16. Inputs and outputs keep their types. What stays float32:
 
 * operators whose sums or powers pass float16's bounds, or that are exact only in float32 (:data:`KEPT`);
-* nodes with a constant that float16 cannot hold (an epsilon of 1e-12, a mask of -3e38);
+* nodes with a constant that float16 cannot hold (an epsilon of 1e-12, a mask of -3e38, divisors below 6e-5), and
+  divisions by what is computed, which may be as small;
 * sizes computed from shapes, control flow with the graphs inside it, and operators without a schema (plugins).
 
 A tensor has up to two forms: ``NAME`` is float32, ``NAME/half`` float16. A node reads the form that it computes in; the
@@ -60,6 +61,12 @@ KEPT: Mapping[str, str] = {
     **dict.fromkeys(("RandomNormalLike", "RandomUniformLike", "Bernoulli"), "an attribute says its type"),
 }
 """Operator -> why it stays float32."""
+
+ONE_BY_ONE = ("BatchNormalization", "Div", "Mul")
+"""Each number of a constant of these scales numbers by itself; in a sum only those near the largest count."""
+
+ROUNDING = 2.0**-10
+"""What float16 may change of a number, as a share of it: no number above 6e-5 changes by more."""
 
 QUANTIZING = ("QuantizeLinear", "DequantizeLinear")
 
@@ -149,6 +156,7 @@ class _Pass:
         names = [name for name in (*node.input, *node.output) if name]
         if (
             node.op_type in KEPT
+            or (node.op_type == "Div" and node.input[1] not in self._constants)
             or node.domain not in ("", "ai.onnx")
             or any(item.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS) for item in node.attribute)
             or any(name not in self._types for name in names)
@@ -166,7 +174,7 @@ class _Pass:
             if "tensor(float16)" not in allowed.get(variable, ()):
                 continue
             array = self._constants.get(name)
-            if array is not None and not _can_hold(array):
+            if array is not None and not _can_hold(array, node.op_type in ONE_BY_ONE):
                 return set()
             found.add(variable)
         if found and node.op_type == "DequantizeLinear":  # its output follows its scale
@@ -307,10 +315,14 @@ def _names_inside(node: onnx.NodeProto) -> Iterator[str]:
                 yield from _names_inside(inner)
 
 
-def _can_hold(array: NDArray[Any]) -> bool:
-    """True if float16 has a constant: no finite value beyond its bounds, and a single number does not become 0."""
+def _can_hold(array: NDArray[Any], one_by_one: bool) -> bool:
+    """True if float16 has a constant: no finite number beyond its bounds, and none that it rounds by more than
+    :data:`ROUNDING` of that number, or of the largest unless ``one_by_one``."""
     with np.errstate(over="ignore"):
         half = array.astype(np.float16)
-    if not np.array_equal(np.isfinite(array), np.isfinite(half)):
+    finite = np.isfinite(array)
+    if not np.array_equal(finite, np.isfinite(half)):
         return False
-    return array.size != 1 or bool(half.any()) or not array.any()
+    exact, rounded = np.abs(array[finite]), np.abs(half[finite].astype(np.float32))
+    allowed = exact if one_by_one else np.max(exact, initial=0.0)
+    return bool(np.all(np.abs(exact - rounded) <= ROUNDING * allowed))

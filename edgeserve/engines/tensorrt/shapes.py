@@ -133,6 +133,11 @@ def _item_shape(port: Input, inputs: Sequence[Input], request: BuildRequest, whe
     return ProfileShape(*(tuple(int(dim) for dim in row) for row in rows))
 
 
+def longest_items(profiles: Sequence[Tuple[int, Profile]]) -> Dict[str, Dims]:
+    """Input -> the longest shape of an item that every profile takes."""
+    return {name: tuple(map(min, zip(*(shapes[name].high[1:] for _, shapes in profiles)))) for name in profiles[0][1]}
+
+
 def outside(shape: Sequence[int], allowed: ProfileShape) -> bool:
     """True if an item's shape lies outside what the profiles take."""
     return len(shape) != len(allowed.low) or any(

@@ -59,7 +59,7 @@ from edgeserve.engines.tensorrt.profile_context import Loaded
 from edgeserve.engines.tensorrt.running import LaneContexts, TensorrtSession
 from edgeserve.engines.tensorrt.runtime_cache import RuntimeCache, runtime_cache
 from edgeserve.engines.tensorrt.settings import KNOWN_OPTIONS, BuildRequest, is_plan, own_sms, read_settings
-from edgeserve.engines.tensorrt.shapes import Input, Profile, ProfileShape, item_ranges
+from edgeserve.engines.tensorrt.shapes import Input, Profile, ProfileShape, item_ranges, longest_items
 from edgeserve.errors import EngineError
 from edgeserve.units import counted
 
@@ -89,8 +89,6 @@ class TensorrtEngine(Engine):
         self._contexts: Dict[int, Tuple[Any, LaneContexts]] = {}  # of each lane, by its common table
         self._opening = threading.Lock()  # lanes open on their own threads, and two captures at once gain nothing
 
-    # --- life ---
-
     def check(self) -> None:
         try:
             check_installed(self._settings.library)
@@ -115,6 +113,7 @@ class TensorrtEngine(Engine):
             raise of_model(self._name, error) from error
         before_bytes = host_bytes if device.info.integrated else device.memory().free
         try:
+            library.api.check_shares(self._settings.request.sms, device.driver.version())
             with device.current():
                 plan = self._bring_given(library, device, path) if is_plan(path) else self._bring(library, device, path)
         except BaseException as error:
@@ -363,6 +362,7 @@ class TensorrtEngine(Engine):
             options,
             [item.port() for item in tensors if item.is_input],
             [item.port() for item in tensors if not item.is_input],
+            longest_items(profiles),
         )
         settings = self._settings
         mapped = settings.mapped == "yes" or (

@@ -14,6 +14,11 @@ from typing import Any, Dict, NamedTuple, Optional, Tuple
 
 import numpy as np
 
+from edgeserve.errors import EngineError
+
+SHARES_SINCE = 13, 0
+"""CUDA's release with which plans of TensorRT 11.4, and of TensorRT for RTX, run on a part of a GPU."""
+
 
 class Name(NamedTuple):
     """A name of TensorRT's Python interface that not all versions have.
@@ -153,6 +158,16 @@ class Api:
         """Let the contexts of several lanes use one profile."""
         if self.has("PreviewFeature", "PROFILE_SHARING_0806"):
             config.set_preview_feature(self.trt.PreviewFeature.PROFILE_SHARING_0806, True)
+
+    def check_shares(self, sms: int, cuda: Tuple[int, int]) -> None:
+        """Refuse multiprocessors of a lane's own (``sms``) where the driver's CUDA is too old for the library's plans
+        there."""
+        if sms and cuda < SHARES_SINCE and self.has("IOptimizationProfile", "profile_stream"):
+            raise EngineError(
+                f"[lane.NAME] sms: plans of this TensorRT run on a share of the multiprocessors with a driver of CUDA "
+                f"{SHARES_SINCE[0]} or later, and this one is of CUDA {cuda[0]}.{cuda[1]}; leave sms out, or install a "
+                "newer driver"
+            )
 
     def limit_aux_streams(self, config: Any, count: int) -> None:
         """Streams beside the lane's that a plan may use. TensorRT chooses a number itself unless it is told."""

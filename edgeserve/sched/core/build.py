@@ -207,21 +207,21 @@ def _device(
     config: Config, name: str, profiles: Sequence[Profile], footprints: Footprints, resident: Sequence[str] | None
 ) -> Device:
     """A device with its models: bytes and load times from the engine, the profile or the configuration."""
-    here = {model: footprint for (model, device), footprint in footprints.items() if device == name}
+    by_model = {profile.model: profile for profile in profiles}
+    here: Dict[str, Sequence[int]] = {model: profile.footprint for model, profile in by_model.items()}
+    here.update({model: footprint for (model, device), footprint in footprints.items() if device == name})
+    here = {model: footprint for model, footprint in here.items() if model in config.models}
     budget = config.devices[name].memory_bytes
     budget = budget and max(1, budget - shared_bytes(config, name, here))
     device = Device(name, budget, max(0, config.devices[name].headroom_bytes))
     lanes_here = [lane.name for lane in config.lanes.values() if lane.device == name]
-    by_model = {profile.model: profile for profile in profiles}
     models = [
         model for model in config.models.values() if any(lane in lanes_here for lane in model_lanes(config, model))
     ]
     left = device.budget_bytes or 2**62
     for model in sorted(models, key=lambda item: not item.pinned):
         profile = by_model.get(model.name)
-        weights, work = footprints.get(
-            (model.name, name), (profile.weights_bytes, profile.work_bytes) if profile else (0, 0)
-        )[:2]
+        weights, work = here.get(model.name, (0, 0))[:2]
         bytes = model.memory_bytes or weights + work
         load_ns = (
             model.load_ns

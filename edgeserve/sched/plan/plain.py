@@ -47,7 +47,9 @@ class KeptBatch:
 
     def stands(self, queues: ModelQueues, latency: BatchTime, lane: Lane, at_ns: int) -> bool:
         """True if the batch made anew would be the same."""
-        if at_ns >= self.until_ns or self._versions != (queues.version, latency.version, lane.dispatch_gap.version):
+        if max(at_ns, self.at_ns) >= self.until_ns or (
+            self._versions != (queues.version, latency.version, lane.dispatch_gap.version)
+        ):
             return False
         for app, worth in self._worths:  # noqa: SIM110 a generator costs a call per app
             if alike_ns(app) != worth:
@@ -123,8 +125,7 @@ class PlainModels(Source):
     def _offer(self, queues: ModelQueues, lane: Lane, at_ns: int, board: Board) -> Candidate | None:
         """The best batch of a model."""
         latency = lane.models[queues.model]
-        if latency.rest_ns and lane.has_rested(board.now_ns):
-            at_ns += latency.rest_ns
+        at_ns = board.woken_ns(lane, latency, at_ns)
         known = self._kept.get(queues.model)
         kept = None if known is None else known.get(lane.name)
         if kept is not None and kept.stands(queues, latency, lane, at_ns):

@@ -154,7 +154,7 @@ class Unequal(PlainModels):
         ):
             return None
         latency = lane.models[alone.model]
-        at_ns = lane.available_ns(board.now_ns) if lane.works else board.now_ns
+        at_ns = lane.available_ns(board.now_ns) if lane.works else board.woken_ns(lane, latency, board.now_ns)
         if self._wide[alone.model]:
             due_ns, _, job = [queue.rows[0] for queue in alone.queues if queue.rows][0]
             law = self._law(alone.model, lane.name, board)
@@ -247,6 +247,7 @@ class Unequal(PlainModels):
         if not self._wide[queues.model]:
             return super()._offer(queues, lane, at_ns, board)
         law = self._law(queues.model, lane.name, board)
+        at_ns = board.woken_ns(lane, board.latency(queues.model, lane.name), at_ns)
         rows: List[JobRow] = []
         for queue in queues.queues:
             found = 0

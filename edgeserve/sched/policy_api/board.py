@@ -170,10 +170,12 @@ class Board:
         return earliest_ns
 
     def _starts_ns(self, lane: Lane, latency: BatchTime) -> int:
-        """When a batch would start on a lane, its waking up counted as a later start."""
-        if lane.works:
-            return lane.available_ns(self.now_ns)
-        return self.now_ns + latency.rest_ns if lane.has_rested(self.now_ns) else self.now_ns
+        """When a batch of a model would start on a lane."""
+        return lane.available_ns(self.now_ns) if lane.works else self.woken_ns(lane, latency, self.now_ns)
+
+    def woken_ns(self, lane: Lane, latency: BatchTime, at_ns: int) -> int:
+        """When a batch would start that a lane takes at ``at_ns``: what a rest costs it counts as a later start."""
+        return at_ns + latency.rest_ns if latency.rest_ns and lane.has_rested(self.now_ns) else at_ns
 
     def ends_by_lane(self, model: str) -> Dict[str, int]:
         """When a job of a model alone would end on each lane that is up, by the likely time."""

@@ -27,11 +27,13 @@ pytest.importorskip("onnx", reason="the onnx package makes the test models; pip 
 pytest.importorskip("onnxruntime", reason="pip install -e '.[onnx]'")
 
 import onnxruntime
+import trt_worlds
 from drawn_graphs import Drawn, draw_graph, drawn_items, save
 
 QUICK, WHOLE = 90, 2000
 """Graphs for each change, and each night."""
 
+HERE = LaneInfo()
 SIZES = (1, 2, 4)
 ITEMS = 9
 STEPS = 2  # of a stream
@@ -81,9 +83,8 @@ class Oracle:
         return found
 
 
-@contextlib.contextmanager
-def by_hand(graph: Drawn, folder: str) -> Iterator[Served]:
-    """With written sizes, and the keys that the graph needs."""
+def keys_of(graph: Drawn) -> Dict[str, Any]:
+    """Written sizes, and the keys that the graph needs."""
     settings: Dict[str, Any] = {"batch": (1,) if graph.fixed else SIZES, "options": {}}
     if graph.state is not None:
         settings["state"] = {graph.state[0]: graph.state[1]}
@@ -92,8 +93,30 @@ def by_hand(graph: Drawn, folder: str) -> Iterator[Served]:
         settings.update(pad={"x": 0.0}, shapes={"x": (6,)})
         settings["options"]["crop_outputs"] = {name: {"axis": 0, "like": "x", "of": 0} for name in graph.crops}
         settings["options"]["mask"] = {"x": graph.mask} if graph.mask else {}
-    with opened(graph, ModelConfig("m", "onnx", "m.onnx", **settings), folder) as served:
+    return settings
+
+
+@contextlib.contextmanager
+def by_hand(graph: Drawn, folder: str) -> Iterator[Served]:
+    """As somebody wrote it."""
+    with opened(graph, ModelConfig("m", "onnx", "m.onnx", **keys_of(graph)), folder) as served:
         yield served
+
+
+@contextlib.contextmanager
+def by_tensorrt(graph: Drawn, folder: str) -> Iterator[Served]:
+    """On the double of TensorRT."""
+    settings, lane = keys_of(graph), trt_worlds.new_lane()
+    shapes = {} if graph.state is None else {graph.state[0]: tuple(graph.state[2])}
+    settings["shapes"] = {**settings.get("shapes", {}), **shapes}
+    settings["options"].update({"plans": folder}, **({"ranges": {"x": [[1], [6], [6]]}} if graph.pads else {}))
+    with pytest.MonkeyPatch.context() as patch, trt_worlds.world(patch, "10.3") as cuda:
+        try:
+            with opened(graph, ModelConfig("m", "tensorrt", "m.onnx", **settings), folder, lane) as served:
+                yield served
+        finally:
+            trt_worlds.close(lane)
+        assert cuda.leaks() == []
 
 
 @contextlib.contextmanager
@@ -109,9 +132,9 @@ def by_init(graph: Drawn, folder: str) -> Iterator[Served]:
 
 
 @contextlib.contextmanager
-def opened(graph: Drawn, model: ModelConfig, folder: str) -> Iterator[Served]:
+def opened(graph: Drawn, model: ModelConfig, folder: str, lane: LaneInfo = HERE) -> Iterator[Served]:
     """As a start opens it: the sizes that keep items apart."""
-    engine, lane = make_engine(model, [LaneInfo()], folder), LaneInfo()
+    engine = make_engine(model, [lane], folder)
     engine.load()
     try:
         session, example = engine.open(lane), engine.example()
@@ -218,6 +241,11 @@ def test_no_answer_has_anything_of_another_item(way: Any, tmp_path: Any) -> None
     assert tally.answered > 5 * QUICK, f"{tally}: too much was refused to show anything"
     assert tally.refused < QUICK / 2, tally
     assert tally.kept >= 0.9 * tally.could, f"{tally}: models that keep items apart lost their batches"
+
+
+def test_no_answer_of_tensorrt_has_anything_of_another_item(tmp_path: Any) -> None:
+    tally = run(range(QUICK // 3), [by_tensorrt], str(tmp_path))
+    assert tally.answered > 5 * QUICK and tally.refused < QUICK / 6, tally
 
 
 @pytest.mark.nightly

@@ -8,10 +8,12 @@ from typing import Any, List
 import pytest
 
 from edgeserve.config.loading import parse_config
+from edgeserve.config.profiles import LaneProfile, Profile, Timing
 from edgeserve.engines.base import CONTEXT_BYTES_MIN, Footprint
 from edgeserve.engines.synthetic import NOMINAL_BYTES, SyntheticEngine
 from edgeserve.errors import ConfigError
 from edgeserve.live import preflight, runtime_core, startup
+from edgeserve.live import profiles as live_profiles
 from edgeserve.live.preflight import check_models
 from edgeserve.live.startup import steadied
 from edgeserve.runtime import Runtime
@@ -199,4 +201,35 @@ def test_a_model_in_a_process_of_its_own_has_its_context_of_cuda_in_its_footprin
     with Runtime(config) as runtime:
         used = runtime.stats()["devices"]["gpu"]["used_bytes"]
     assert used == (2 << 30 if tells else 2 * NOMINAL_BYTES + CONTEXT_BYTES_MIN)
-    assert "model there runs in a process of its own" in caplog.text and "run in turn" in caplog.text
+    assert "model there runs in a process of its own" in caplog.text
+    assert ("run in turn" in caplog.text) == in_turn
+
+
+class Sharing(SyntheticEngine):
+    """Uses 4 MiB that all models of its lane use in turn."""
+
+    def load(self) -> Footprint:
+        return super().load()._replace(shared_bytes=4 << 20)
+
+
+@pytest.mark.parametrize(("memory", "resident"), [("7MiB", 3), ("6MiB", 2)])
+def test_what_a_lanes_models_share_counts_once_before_they_are_loaded(monkeypatch, memory, resident):
+    """Three of 1 MiB each, and 4 MiB of their lane's."""
+    monkeypatch.setattr(startup, "make_engine", lambda model, lanes, directory: Sharing(model))
+    monkeypatch.setattr(preflight, "make_engine", lambda model, lanes, directory: Sharing(model))
+    timings = {1: Timing(10, *[1_000_000] * 3, 0, (1_000_000,) * 15)}
+    profiles = [
+        Profile(name, "x", {"gpu0": LaneProfile(timings)}, NOMINAL_BYTES, shared_bytes=4 << 20) for name in "abc"
+    ]
+    monkeypatch.setattr(live_profiles, "usable_profiles", lambda config: profiles)
+    config = parse_config(
+        {
+            "device": {"gpu": {"memory": memory}},
+            "lane": {"gpu0": {"device": "gpu"}},
+            "app": {name: {"model": name} for name in "abc"},
+            "model": {name: {"engine": "synthetic", "options": {"c0": "1ms"}} for name in "abc"},
+        }
+    )
+    with Runtime(config) as runtime:
+        told = runtime.stats()["devices"]["gpu"]
+    assert told["used_bytes"] == resident * NOMINAL_BYTES

@@ -11,6 +11,7 @@ from pathlib import Path
 import gpu_check
 import pytest
 from dev import gpu_env
+from lib.checks import Checks
 
 
 def test_without_a_gpu_it_says_what_it_would_run_and_ends_with_a_status_of_its_own(monkeypatch, capsys):
@@ -30,6 +31,16 @@ def test_a_bench_that_does_not_exist_is_refused(capsys):
     with pytest.raises(SystemExit):
         gpu_check.main(["--only", "overhed"])
     assert "--only overhed: expected of overhead" in capsys.readouterr().err
+
+
+def test_a_runtime_that_falls_behind_the_greedy_thread_or_answers_wrongly_is_told():
+    rows = [
+        {"load": "64 in turn", "ratio": 0.9, "urgent_in_time": None, "promises_kept": None},
+        {"load": "90% of its peak", "ratio": 0.97, "urgent_in_time": 0.99, "promises_kept": 0.8},
+    ]
+    checks = Checks("scripts/gpu_check.py")
+    gpu_check.check({"serve": {"rows": rows, "wrong_answers": 1}}, checks)
+    assert [row.holds for row in checks.rows] == [False] * 5
 
 
 def test_clocks_are_those_that_the_server_reads(tmp_path):

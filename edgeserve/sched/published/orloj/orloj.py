@@ -145,14 +145,16 @@ class Orloj(Policy):
     def on_finished(self, work: Work, started_ns: int, finished_ns: int, board: Board) -> None:
         model = self._models[work.model]
         sample = self._sampler.finished(work, started_ns, finished_ns, board)
-        if sample is not None:
+        if sample is not None and not work.rested:
             model.observe(sample.lane, sample.app, sample.alone_ns, board)
-        if work.probe is None:
+        if work.rested:
+            model.lost(work)
+        elif work.probe is None:
             model.ended(work, finished_ns - started_ns, board)
 
     def on_trial(self, job: Job, work: Work, took_ns: int, board: Board) -> None:
         """A job that was given up ran alone after all: as a probe of it would."""
-        if work.size == board.latency(work.model, work.lane.name).sizes[0] and not job.steps:
+        if work.size == board.latency(work.model, work.lane.name).sizes[0] and not job.steps and not work.rested:
             self._models[work.model].observe(work.lane.name, job.request.app.name, took_ns, board)
 
     def on_refused(self, work: Work, board: Board) -> None:

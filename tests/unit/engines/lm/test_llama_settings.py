@@ -6,11 +6,15 @@ import importlib
 import sys
 
 import llama_double
+import numpy as np
 import pytest
 
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines import make_engine
 from edgeserve.engines.base import Batch, LaneInfo, run_whole
+from edgeserve.engines.lm.backend import TokenRow
+from edgeserve.engines.lm.lm_options import KNOWN_OPTIONS
+from edgeserve.engines.options import Options
 from edgeserve.errors import ConfigError
 
 
@@ -51,3 +55,20 @@ def test_fewer_tokens_in_a_run_take_less_memory_and_change_no_answer(double, tmp
 def test_a_run_of_too_few_or_too_many_tokens_is_refused(double, tmp_path, ubatch):
     with pytest.raises(ConfigError, match="ubatch"):
         answer(tmp_path, ubatch=ubatch)
+
+
+def test_no_scores_are_copied_that_a_choice_does_not_read(double, tmp_path):
+    path = llama_double.write_file(tmp_path / "m.gguf")
+    model = ModelConfig("m", engine="lm", file=str(path), options={"context": 64})
+    options = Options(model, KNOWN_OPTIONS)
+    backend = importlib.import_module(llama_double.BACKEND).make(model, str(tmp_path / "m.gguf"), options, [LaneInfo()])
+    backend.load()
+    session = backend.open(LaneInfo(), 3)
+    every = session.prefill([TokenRow(slot, [72, 105], 0) for slot in range(3)])
+    some = session.prefill([TokenRow(slot, [72, 105], 0, best) for slot, best in enumerate((0, 1, 5))])
+    session.close()
+    backend.unload()
+    assert np.array_equal(some[0], every[0]) and len(every[0]) == llama_double.VOCABULARY
+    for scores, place, best in zip(some[1:], (1, 2), (1, 5)):
+        right = sorted(range(len(every[place])), key=lambda token: (-every[place][token], token))[:best]
+        assert scores.tokens.tolist() == right and scores.scores.tolist() == every[place][right].tolist()

@@ -624,3 +624,18 @@ def test_planted_wrong_stream(monkeypatch, tmp_path, handle):
         monkeypatch.setattr(context_type, "execute_async_v3", lambda self, stream: kept(self, wrong))
         with pytest.raises(Misuse, match="nothing orders them" if handle else "default stream"):
             session.launch(Batch([x(1.0)], 2))
+
+
+@pytest.mark.parametrize(("version", "refused"), [("10.3", False), ("11.4", True), ("rtx", True)])
+def test_a_driver_whose_cuda_is_too_old_for_shares_is_refused_with_a_sentence(version, refused, monkeypatch, tmp_path):
+    file = onnx_models.linear(str(tmp_path))
+    with trt_worlds.world(monkeypatch, version, cuda=(12, 8)) as cuda:
+        model = ModelConfig("m", "tensorrt", file=file, options={"plans": str(tmp_path)})
+        engine = make_engine(model, [trt_worlds.new_lane(name="gpu0", sms=4)], str(tmp_path))
+        if refused:
+            with pytest.raises(EngineError, match="model 'm'.* sms: .* driver of CUDA 13 or later, .* is of CUDA 12.8"):
+                engine.load()
+        else:
+            engine.load()
+            engine.unload()
+        assert cuda.leaks() == []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hand_world import MS, table
 
@@ -112,6 +114,10 @@ def test_memory_that_models_of_a_lane_share_is_kept_once_for_each_lane():
     said = {("m", "cpu"): (100, 20, 7), ("n", "cpu"): (100, 20, 50), ("o", "cpu"): (100, 20, 3)}
     device = build_scheduler(table, footprints=said).devices["cpu"]
     assert device.budget_bytes == 1000 - (50 + 7)
+    assert [placement.bytes for placement in device.placements.values()] == [120] * 3
+    profiles = [replace(profile(b1=1), model=name, weights_bytes=100, work_bytes=20, shared_bytes=50) for name in "mno"]
+    device = build_scheduler(table, profiles).devices["cpu"]
+    assert device.budget_bytes == 1000 - 2 * 50
     assert [placement.bytes for placement in device.placements.values()] == [120] * 3
 
 

@@ -6,9 +6,9 @@ import json
 
 import pytest
 from cores import run_interpreted
-from hand_world import Driver
+from hand_world import Driver, rested_profile
 
-from edgeserve.sched.protocol.events import RequestCancelled
+from edgeserve.sched.protocol.events import RequestArrived, RequestCancelled
 
 WORLDS = """
 import json
@@ -122,3 +122,21 @@ def test_a_batch_that_was_kept_counts_less_the_later_its_late_request_is(hard, w
     assert driver.work().model == "dear"
     driver.finish(at=175)
     assert driver.work().model == winner
+
+
+def test_a_batch_that_was_kept_for_a_start_after_a_rest_is_made_anew_without_one():
+    """At 2 s a batch would start 100 ms late: too late for the first of four, beside others. 20 ms later the lane is
+    awake."""
+    times = {1: 20, 4: 60}
+    driver = Driver(
+        {"m": times, "dear": {1: 20}, "least": {1: 20}},
+        {"a": "m", "dear": {"model": "dear", "value": 50.0}, "least": {"model": "least", "value": 0.01}},
+        policy="plan",
+        profiles=[rested_profile("m", times, 120)],
+    )
+    driver.now_ms = 2000
+    asked = (("dear", 500), ("a", 155), *[("a", 900)] * 3, ("least", 5000))
+    driver.step(*[RequestArrived(driver.request(app, slo)) for app, slo in asked])
+    assert driver.work().model == "dear"
+    driver.finish(at=2020)
+    assert (driver.work().model, len(driver.work().jobs)) == ("m", 4)

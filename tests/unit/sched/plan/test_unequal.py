@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from hand_world import Driver
+from hand_world import Driver, rested_profile
 
 from edgeserve.sched.protocol.actions import RunBatch
 from edgeserve.sched.protocol.events import RequestArrived
@@ -283,3 +283,18 @@ def test_what_a_batch_takes_longer_after_a_rest_tells_nothing_of_inputs():
         driver.pass_time(driver.now_ms + 2000)
         teach(driver, 90, 28)
     assert not is_wide(driver)
+
+
+@pytest.mark.parametrize("others", [(), ("n",)])
+@pytest.mark.parametrize("length", [None, 1.0])
+def test_after_a_rest_a_batch_is_as_full_as_its_first_deadline_allows(length, others):
+    """Waking takes 45 ms, and 80 ms are left: enough for one, too little for four. Alike and unequal inputs, compared
+    with other models and not."""
+    models = {"m": {1: 20, 4: 50}, **{name: {1: 10} for name in others}}
+    apps = {"a": "m", **{name: name for name in others}}
+    profiles = [rested_profile(name, times, 45 + times[1]) for name, times in models.items()]
+    driver = Driver(models, apps, policy="plan", profiles=profiles)
+    driver.now_ms = 2000
+    asked = [driver.request("a", slo, hints={} if length is None else {"length": length}) for slo in (80, *[500] * 3)]
+    asked += [driver.request(name, 900) for name in others]
+    assert started(driver.step(*map(RequestArrived, asked))) == [[1]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from hand_world import MS, Driver
+from hand_world import MS, Driver, rested_profile
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -184,3 +184,14 @@ def test_times_alone_that_were_measured_at_another_speed_count_at_the_present_on
     world.lane("cpu0", speed=1.0)
     world.arrive("a", slo=999)
     assert alone_ms(world) == {"a": 40.0}
+
+
+def test_a_batch_after_a_rest_teaches_nothing_of_batches():
+    world = Driver({"m": {1: 20}}, {"a": "m"}, policy="orloj", profiles=[rested_profile("m", {1: 20}, 120)])
+    learnt = []
+    for at, took in ((2000, 120), (2130, 20)):
+        world.now_ms = at
+        burst(world, ("a", 500))
+        world.finish(at=at + took)
+        learnt.append(world.scheduler.policies[0].figures()["calibration"]["stated"])
+    assert learnt == [0, 1]

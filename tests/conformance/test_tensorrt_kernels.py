@@ -1,0 +1,32 @@
+"""The ``tensorrt`` engine beside a library that launches kernels, here as numpy: what ``tests/gpu`` asks of a GPU."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("onnx", reason="names of TensorRT's types are read with it; pip install -e '.[test]'")
+
+import trt_on_cuda
+from kernel_models import WORLDS, graphs_after_another_shape, suite, wrong_answers
+from trt_on_cuda import HostGpu
+
+globals().update(suite(HostGpu))
+
+
+@pytest.fixture
+def double(monkeypatch):
+    gpu = HostGpu()
+    with trt_on_cuda.installed(monkeypatch, gpu):
+        yield gpu
+    assert gpu.driver.leaks() == []
+
+
+@pytest.mark.parametrize("name", WORLDS)
+def test_lanes_side_by_side_get_right_answers(double, name, tmp_path):
+    assert wrong_answers(str(tmp_path), name, 12) == []
+
+
+def test_graphs_are_there_again_after_another_shape(double, tmp_path):
+    seen = graphs_after_another_shape(str(tmp_path))
+    assert seen[0][0] == seen[2][0] > 0
+    assert seen[2][1] >= seen[0][1] + 30
