@@ -7,8 +7,8 @@ clients is the same for every protocol, and is here once. Pictures and sound are
 * The contract: :class:`Front` and its :class:`FrontSettings`, whose keys ``[front.NAME]`` has; :data:`Ready`. Readers
   of keys: :func:`entry` with :func:`string`, :func:`boolean`, :func:`integer`, :func:`number`, :func:`size`,
   :func:`duration`, :func:`one_of`, :func:`tuple_of`, :func:`table_of`; :func:`takes` marks one of your own.
-* Who asks, for the server's shares among clients: :func:`user_at`, :func:`user_of_address`, :func:`origin_of`, and
-  :class:`Tokens`, which :func:`read_tokens` reads.
+* Who asks, for the server's shares among clients: :func:`user_at`, :func:`user_of_address`,
+  :func:`user_of_file`, :func:`origin_of`, and :class:`Tokens`, which :func:`read_tokens` reads.
 * Bounds: :class:`Places` of requests or bytes, which one call has as :class:`Held`; :class:`Seats` of what lasts, which
   :func:`seated` takes for a block.
 * Which app takes what the front brings: :class:`ServedApp`, :func:`app_for`, :func:`of_any`, :func:`of_text`,
@@ -38,7 +38,7 @@ from edgeserve.config.readers import (
 )
 from edgeserve.config.text_files import read_text
 from edgeserve.front.contract import Front, FrontSettings, Ready
-from edgeserve.front.origins import Tokens, origin_of, read_tokens, user_at, user_of_address
+from edgeserve.front.origins import Tokens, origin_of, read_tokens, user_at, user_of_address, user_of_file
 from edgeserve.front.own_errors import ClientGone, Forbidden, NotServed, Unauthorized
 from edgeserve.front.places import Held, Places, Seats, seated
 from edgeserve.front.served_apps import (
@@ -98,4 +98,5 @@ __all__ = [
     "tuple_of",
     "user_at",
     "user_of_address",
+    "user_of_file",
 ]

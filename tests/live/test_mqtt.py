@@ -528,6 +528,7 @@ def test_the_command_ends_on_a_signal(runtime, port):
         (["--camera", "door"], "expected NAME=TOPIC"),
         (["--camera", "door=x"], "set --detect"),
         (["--camera", "door=x", "--detect", "intents"], "brings pictures"),
+        (["--camera", "door=edgeserve/+/#", "--detect", "intents"], "own topics"),
         (["--name", "a b"], "letters, digits"),
         (["--form", "yolov9"], "--form = 'yolov9'"),
         (["--labels", "no_such_file"], "cannot be read"),

@@ -12,7 +12,8 @@ from edgeserve.errors import ServerGone
 
 pytest.importorskip("aiomqtt", reason="the front needs aiomqtt: pip install '.[mqtt]'")
 
-from edgeserve.fronts.mqtt import PAYLOAD_BYTES_MAX, TOGETHER_MAX, Mqtt, MqttFront
+from edgeserve.fronts.mqtt import TOGETHER_MAX, Mqtt, MqttFront
+from edgeserve.fronts.mqtt_inbox import MESSAGES_WAITING_MAX, PAYLOAD_BYTES_MAX, WAITING_BYTES_MAX
 
 MIB = 1024**2
 
@@ -61,15 +62,16 @@ class Broker:
         except (asyncio.IncompleteReadError, ConnectionError):
             writer.close()
 
-    async def ask(self, topic, size):
+    async def ask(self, topic, size, payload=b""):
+        size = size or len(payload)
         head = len(topic).to_bytes(2, "big") + topic.encode()
         left, length = len(head) + size, b""
         while left or not length:
             left, low = divmod(left, 128)
             length += bytes([low | (128 if left else 0)])
         async with self.writing:
-            self.writer.write(b"\x30" + length + head)
-            for _ in range(size // MIB):
+            self.writer.write(b"\x30" + length + head + payload)
+            for _ in range(0 if payload else size // MIB):
                 self.writer.write(bytes(MIB))
                 await self.writer.drain()
 
@@ -123,3 +125,32 @@ def test_a_refused_question_keeps_no_payload_while_its_broker_does_not_acknowled
             await asyncio.sleep(0.01)
 
     assert live(story, acknowledges=False)[0] < 1.5 * TOGETHER_MAX * MIB
+
+
+def test_questions_without_an_answer_are_bounded_in_bytes_and_each_refusal_is_said():
+    payload = json.dumps({"text": "x" * (10 * MIB)}).encode()
+    fitting = WAITING_BYTES_MAX * 3 // 4 // len(payload)  # of one asker
+
+    async def story(broker, front):
+        for _ in range(fitting + 8):
+            await broker.ask("edgeserve/cellar/ask/a", 0, payload)
+        for _ in range(8):
+            told = await answer_of(broker)
+            assert told["code"] == "rejected" and "bytes" in told["error"]
+
+    assert live(story)[0] < WAITING_BYTES_MAX
+
+
+def test_messages_that_come_faster_than_they_are_looked_at_are_left_out_with_one_line(caplog):
+    async def story(broker, front):
+        topic = b"edgeserve/cellar/instance"
+        one = bytes([0x30, 2 + len(topic), 0, len(topic)]) + topic
+        while not front.counts["left out"]:
+            async with broker.writing:
+                broker.writer.write(one * (4 * MESSAGES_WAITING_MAX))
+                await broker.writer.drain()
+
+    live(story)
+    said = [record.getMessage() for record in caplog.records]
+    assert len([line for line in said if "left out" in line]) == 1
+    assert not [line for line in said if "Discarding" in line or "pending" in line]
