@@ -430,6 +430,7 @@ class WyomingConnection:
     def _listen(self, mode: str, asked: Dict[str, Any]) -> None:
         self._mode, self._asked = mode, asked
         self._sound, self._samples = bytearray(), 0
+        self._converter = Converter(SOUND_S_MAX)  # the last sound may have ended with half a sample
         if self._wake is not None:
             self._wake.begin(asked.get("names"))
         if self._voice is not None:
