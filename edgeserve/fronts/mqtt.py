@@ -5,7 +5,8 @@ in the pictures that cameras publish; in come questions by topic, pictures, and 
 again. With ``NAME`` of the front, all topics lie below ``edgeserve/NAME``:
 
 ``status`` (``online`` or, as the last will, ``offline``), ``ready``, ``device``, ``apps/APP``; ``ask/APP`` and
-``answer/APP``, or ``ask/APP/WHO`` and ``answer/APP/WHO``, where ``WHO`` has a share of its own;
+``answer/APP``, or ``ask/APP/WHO`` and ``answer/APP/WHO``, where ``WHO`` has a share of its own, or with ``/ID`` behind
+either, by which an asker tells several answers apart;
 ``detections/CAMERA`` and ``events/CAMERA``; ``reload`` and ``reloaded``.
 
 The broker decides who may publish and read what: this front believes it.
@@ -179,7 +180,7 @@ class MqttFront(Front):
     async def _subscribe(self, broker: aiomqtt.Client) -> None:
         options = self._options
         topics = [f"{self._base}/instance"]
-        topics += [f"{self._base}/ask/+", f"{self._base}/ask/+/+"] if options.ask else []
+        topics += [f"{self._base}/ask{depth}" for depth in ("/+", "/+/+", "/+/+/+")] if options.ask else []
         topics += [f"{self._base}/reload"] if options.may_reload else []
         topics += list(options.cameras.values())
         topics += [f"{options.discovery}/+/{options.node}/+/config"] if options.discovery else []
@@ -236,7 +237,7 @@ class MqttFront(Front):
         """The sender whose share of the bytes a message uses."""
         own, _, asked = str(topic).partition("/ask/")
         if asked and own == self._base:
-            return self._origin(asked.partition("/")[2])
+            return self._origin(_level(asked, 1))
         return next((f"camera:{camera}" for camera in self._cameras_of(topic)), "broker")
 
     def _leave_out(self) -> None:
@@ -256,12 +257,12 @@ class MqttFront(Front):
             )
 
     def _origin(self, who: str) -> str:
-        """The owner whose share a question uses. The last level of its topic is the asker's own word, unless the broker
+        """The owner whose share a question uses. This level of its topic is the asker's own word, unless the broker
         keeps it for one user: any other name gives no share of its own."""
         return f"mqtt:{who}" if who in self._options.askers else "mqtt"
 
     async def _answer(self, broker: aiomqtt.Client, asked: str, question: Arrived) -> None:
-        """Answer the question that came below ``ask/`` at ``asked``: ``APP`` or ``APP/WHO``."""
+        """Answer the question that came below ``ask/`` at ``asked``: ``APP``, ``APP/WHO`` or ``APP/WHO/ID``."""
         try:
             try:
                 answer = await self._ask(asked, question)
@@ -285,8 +286,7 @@ class MqttFront(Front):
     async def _ask(self, asked: str, question: Arrived) -> Answer:
         if question.refused is not None:
             raise question.refused
-        level, _, who = asked.partition("/")
-        origin = self._origin(who)
+        level, origin = _level(asked, 0), self._origin(_level(asked, 1))
         self._check_room(origin)
         app = next((each for each in self._options.ask if topic_part(each) == level), None)
         if app is None:
@@ -358,6 +358,11 @@ class MqttFront(Front):
             await broker.publish(f"{self._base}/device", json.dumps(device), retain=True)
         for app, row in stats.get("apps", {}).items():
             await broker.publish(f"{self._base}/apps/{topic_part(app)}", json.dumps(app_of(row)), retain=True)
+
+
+def _level(topic: str, number: int) -> str:
+    levels = topic.split("/", 3)
+    return levels[number] if number < len(levels) else ""
 
 
 def _state_of(answer: Answer) -> str:

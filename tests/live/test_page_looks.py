@@ -1,8 +1,10 @@
-"""The page, an open story and an open form, looked at by axe-core in three sizes, light and dark."""
+"""What is seen of the page: by axe-core, in three sizes, light and dark; and the pictures of it that the docs show."""
 
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,10 +17,10 @@ pytest.importorskip("uvicorn", reason="pip install -e '.[http]'")
 
 from edgeserve.fronts.http.settings import HttpConfig
 
-AXE = Path(__file__).resolve().parents[2] / "clients" / "node" / "node_modules" / "axe-core" / "axe.min.js"
+ROOT = Path(__file__).resolve().parents[2]
+AXE = ROOT / "clients" / "node" / "node_modules" / "axe-core" / "axe.min.js"
 pytestmark = [
     pytest.mark.nightly,
-    pytest.mark.skipif(not AXE.exists(), reason="axe-core is missing: run 'make clients'"),
     pytest.mark.skipif(shutil.which("chromium") is None, reason="no chromium is installed (apt-get install chromium)"),
 ]
 SIZES = {"desk": (1440, 1100), "tablet": (820, 1180), "telephone": (390, 844)}
@@ -36,6 +38,7 @@ def findings(page):
     ]
 
 
+@pytest.mark.skipif(not AXE.exists(), reason="axe-core is missing: run 'make clients'")
 def test_axe_finds_nothing_serious():
     playwright = pytest.importorskip("playwright.sync_api", reason="pip install playwright")
     with served(TABLES) as (_, client), FrontThread(client.endpoint, HttpConfig(listen="127.0.0.1:0")) as front:
@@ -60,3 +63,13 @@ def test_axe_finds_nothing_serious():
                 assert findings(page), "axe-core did not look: an image without a text is one"
                 page.close()
             browser.close()
+
+
+@pytest.mark.timeout(300)
+def test_the_pictures_that_the_docs_show_are_drawn_by_the_script(tmp_path):
+    pytest.importorskip("playwright.sync_api", reason="pip install playwright")
+    script = ROOT / "scripts" / "draw" / "page.py"
+    done = subprocess.run([sys.executable, str(script), str(tmp_path)], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    shown = {path.name for path in (ROOT / "docs" / "guide").iterdir() if path.suffix in (".png", ".svg")}
+    assert {path.name for path in tmp_path.iterdir()} == shown
