@@ -13,6 +13,7 @@ clients is the same for every protocol, and is here once. Pictures and sound are
   :func:`seated` takes for a block.
 * Which app takes what the front brings: :class:`ServedApp`, :func:`app_for`, :func:`of_any`, :func:`of_text`,
   :data:`STREAMS`; values as JSON: :func:`inputs_from_json`, :func:`as_json`, :func:`array_of`.
+* What of a text no piece had: :func:`rest_of`.
 * Names in other systems, escaped one to one: :func:`topic_part`, :func:`key_of`, :func:`label_of`.
 * Errors of fronts themselves: :class:`ClientGone`, :class:`Forbidden`, :class:`NotServed`, :class:`Unauthorized`.
 * Logs and settings: :class:`Troubles`, :func:`one_line`, :func:`host_and_port`, :func:`is_loopback`,
@@ -41,6 +42,7 @@ from edgeserve.front.contract import Front, FrontSettings, Ready
 from edgeserve.front.numbers import array_of
 from edgeserve.front.origins import Tokens, origin_of, read_tokens, user_at, user_of_address, user_of_file
 from edgeserve.front.own_errors import ClientGone, Forbidden, NotServed, Unauthorized
+from edgeserve.front.pieces import rest_of
 from edgeserve.front.places import Held, Places, Seats, seated
 from edgeserve.front.served_apps import (
     STREAMS,
@@ -91,6 +93,7 @@ __all__ = [
     "origin_of",
     "read_text",
     "read_tokens",
+    "rest_of",
     "seated",
     "size",
     "string",

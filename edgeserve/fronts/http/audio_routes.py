@@ -16,6 +16,7 @@ from starlette.routing import Route
 
 from edgeserve.answers import Answer
 from edgeserve.errors import BadInput, Failed, UnknownApp, nearest
+from edgeserve.front import rest_of
 from edgeserve.front.sound import FLOATS, RATE_HZ, BadSound, Wav, count_at_16_khz, one_channel, resampled, wav_of
 from edgeserve.fronts.http.asgi import Call, Site, to_json
 from edgeserve.fronts.http.asking import kept, send_stream
@@ -97,7 +98,7 @@ class AudioRoutes:
             async for piece in pieces:
                 is_last = isinstance(piece, Answer)
                 text = text_of(piece.outputs if is_last else piece)
-                delta = text[len(sent) :] if is_last and text.startswith(sent) else "" if is_last else text
+                delta = rest_of(text, sent) if is_last else text
                 if delta:
                     yield _event({"type": "transcript.text.delta", "delta": delta})
                 sent += delta

@@ -15,6 +15,7 @@ import numpy as np
 
 from edgeserve.answers import Answer
 from edgeserve.errors import Failed
+from edgeserve.front import rest_of
 from edgeserve.fronts.http.failures import details_of, message_of, status_of
 
 
@@ -75,7 +76,7 @@ class Completion:
         self._usages[index] = usage_of(outputs)
         choice, text, chunks = self._choices[index], text_of(outputs), []
         chances = self._chances(index, outputs, whole=True)
-        rest = text[len(choice.text) :] if text.startswith(choice.text) else ""
+        rest = rest_of(text, choice.text)
         if rest or chances or not choice.begun:
             chunks.append(self._chunk(index, {"content": rest}, chances=chances))
         calls = self._calls(outputs) if self._chat else []

@@ -13,6 +13,7 @@ from typing import Any, Collection, Dict, Iterator, List, Mapping
 
 from edgeserve.answers import Answer
 from edgeserve.errors import Failed, did_you_mean
+from edgeserve.front import rest_of
 from edgeserve.fronts.http.chat import EXTENSIONS, BadField, can_chat, can_embed
 from edgeserve.fronts.http.completion import calls_of, finish_of, objects_of, text_of, usage_of
 from edgeserve.units import NS_PER_MS
@@ -217,7 +218,7 @@ class Lines:
         """The object that ends an answer, with all of it that no piece had: the whole where there was none."""
         outputs = answer.outputs
         text = text_of(outputs)
-        rest = text[len(self._sent) :] if text.startswith(self._sent) else ""
+        rest = rest_of(text, self._sent)
         usage, reason = usage_of(outputs), finish_of(outputs)
         return {
             **self._line(rest, outputs, now_s, True),

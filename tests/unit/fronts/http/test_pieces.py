@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 
@@ -14,6 +15,7 @@ from edgeserve.answers import Answer
 from edgeserve.errors import Failed
 from edgeserve.fronts.http import chat
 from edgeserve.fronts.http.completion import Completion
+from edgeserve.fronts.http.kserve import InferRequest, OpenInference
 from edgeserve.fronts.http.ollama import Lines, chat_body
 from edgeserve.fronts.http.responses import Response, read_response
 
@@ -28,7 +30,7 @@ def answers(draw):
     """(pieces, the answer): the pieces are a part of it, from its beginning."""
     parts = draw(PARTS)
     told = draw(st.integers(0, len(parts)))
-    outputs = {"text": "".join(parts), "prompt_tokens": np.int32(3), "completion_tokens": np.int32(len(parts))}
+    outputs = {"text": "".join(parts), "prompt_tokens": np.array(3), "completion_tokens": np.array(len(parts))}
     if draw(st.booleans()):
         outputs["finish_reason"] = "length"
     pieces = [{"text": part} for part in parts[:told]]
@@ -107,7 +109,39 @@ def of_ollama(pieces, answer):
     return told(lines), told([Lines("m", chat=True).last(answer, 0.0)])
 
 
-@pytest.mark.parametrize("asked", [of_chat, of_prompts, of_responses, of_ollama])
+class Backend:
+    """A server whose one app answers so."""
+
+    def __init__(self, pieces, answer):
+        self.pieces, self.answer = pieces, answer
+
+    async def apps(self):
+        return {"m": {"pieces": True, "inputs": {}}}
+
+    async def infer(self, *asked):
+        return self.answer
+
+    async def stream(self, *asked):
+        for each in (*self.pieces, self.answer):
+            yield each
+
+
+def of_triton(pieces, answer):
+    async def asked():
+        service = OpenInference(Backend(pieces, answer))
+        request = InferRequest("m", "", "", [], {"triton_enable_empty_final_response": True}, None)
+        return [each async for each in service.stream(request)], await service.infer(request)
+
+    responses, whole = asyncio.run(asked())
+    assert [each.parameters["triton_final_response"] for each in responses] == [False] * len(pieces) + [True]
+    found, expected = (
+        "".join([output.value for each in told for output in each.outputs if output.name == "text"])
+        for told in (responses, [whole])
+    )
+    return found, expected
+
+
+@pytest.mark.parametrize("asked", [of_chat, of_prompts, of_responses, of_ollama, of_triton])
 @given(drawn=answers())
 def test_the_pieces_together_are_the_whole(asked, drawn):
     found, whole = asked(*drawn)
