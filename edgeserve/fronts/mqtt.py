@@ -44,7 +44,7 @@ from edgeserve.fronts.home_assistant import STATE_CHARS_MAX, app_of, device_of, 
 from edgeserve.fronts.image_apps import of_image
 from edgeserve.fronts.mqtt_cameras import Cameras
 from edgeserve.fronts.mqtt_inbox import (
-    MESSAGES_WAITING_MAX,
+    MESSAGES_MAX,
     Arrived,
     Inbox,
     bound_packets,
@@ -170,10 +170,9 @@ class MqttFront(Front):
             identifier=f"edgeserve-{options.name}",
             will=aiomqtt.Will(f"{self._base}/status", "offline", qos=1, retain=True),
             tls_context=ssl.create_default_context() if options.tls else None,
-            max_queued_incoming_messages=MESSAGES_WAITING_MAX,
             queue_type=cast(Any, partial(Inbox, self._sender_of, self._leave_out)),
         )
-        made.pending_calls_threshold = MESSAGES_WAITING_MAX + TOGETHER_MAX  # it would log each call beyond ten
+        made.pending_calls_threshold = MESSAGES_MAX  # it would log each call beyond ten
         bound_packets(made._client)
         return made
 
@@ -210,9 +209,7 @@ class MqttFront(Front):
         messages = cast(AsyncIterator[Arrived], broker.messages)  # as the inbox has them
         async for message in messages:
             topic = str(message.topic)
-            if len(tasks) >= MESSAGES_WAITING_MAX + TOGETHER_MAX:
-                self._leave_out()
-            elif topic.startswith(f"{self._base}/ask/") and not message.is_retained:  # a question is asked once
+            if topic.startswith(f"{self._base}/ask/") and not message.is_retained:  # a question is asked once
                 begin(self._answer(broker, topic[len(f"{self._base}/ask/") :], message))
                 continue
             elif message.refused is not None:
@@ -242,7 +239,7 @@ class MqttFront(Front):
 
     def _leave_out(self) -> None:
         self.counts["left out"] += 1
-        self._troubles.tell("left out", "messages come faster than they are looked at: some are left out")
+        self._troubles.tell("left out", "messages come faster than they are answered: some are left out")
 
     def _hear_of(self, instance: str, is_retained: bool) -> None:
         """Take the instance that has this gateway's name on the broker. A name retained at the first connection is an
@@ -264,13 +261,20 @@ class MqttFront(Front):
     async def _answer(self, broker: aiomqtt.Client, asked: str, question: Arrived) -> None:
         """Answer the question that came below ``ask/`` at ``asked``: ``APP``, ``APP/WHO`` or ``APP/WHO/ID``."""
         try:
+            told = await self._told_of(broker, asked, question)
+            await broker.publish(f"{self._base}/answer/{asked}", json.dumps(told), qos=1)
+        finally:
+            question.close()
+
+    async def _told_of(self, broker: aiomqtt.Client, asked: str, question: Arrived) -> Dict[str, Any]:
+        try:
             try:
                 answer = await self._ask(asked, question)
             finally:
-                question.close()  # a refused one is not kept until the broker has the refusal
+                question.forget()  # a refused one is not kept until the broker has the refusal
             self.counts["answers"] += 1
             await self._command(broker, answer)
-            told = {
+            return {
                 "text": _state_of(answer),
                 "outputs": as_json(answer.outputs),
                 "late": answer.late,
@@ -279,9 +283,7 @@ class MqttFront(Front):
         except EdgeServeError as error:
             self.counts[f"answers: {error.code}"] += 1
             told = {"text": "", "error": str(error), "code": error.code}
-            if isinstance(error, Refusal):
-                told["reason"] = error.reason
-        await broker.publish(f"{self._base}/answer/{asked}", json.dumps(told), qos=1)
+            return {**told, "reason": error.reason} if isinstance(error, Refusal) else told
 
     async def _ask(self, asked: str, question: Arrived) -> Answer:
         if question.refused is not None:

@@ -13,13 +13,15 @@ from edgeserve.errors import ServerGone
 pytest.importorskip("aiomqtt", reason="the front needs aiomqtt: pip install '.[mqtt]'")
 
 from edgeserve.fronts.mqtt import TOGETHER_MAX, Mqtt, MqttFront
-from edgeserve.fronts.mqtt_inbox import MESSAGES_WAITING_MAX, PAYLOAD_BYTES_MAX, WAITING_BYTES_MAX
+from edgeserve.fronts.mqtt_inbox import MESSAGES_MAX, PAYLOAD_BYTES_MAX, WAITING_BYTES_MAX
 
 MIB = 1024**2
 
 
 class Server:
-    """A server that answers no question."""
+    """A server that answers no question. ``asked``: who asked."""
+
+    asked = []
 
     async def apps(self):
         return {"a": {"inputs": {"text": {"dtype": "text", "shape": []}}, "stream": "none"}}
@@ -27,7 +29,8 @@ class Server:
     async def health(self):
         raise ServerGone("gone")
 
-    async def infer(self, app, inputs, **options):
+    async def infer(self, app, inputs, origin):
+        self.asked.append(origin)
         await asyncio.Event().wait()
 
 
@@ -83,7 +86,7 @@ def live(story, **options):
         broker, ready, stopped = Broker(**options), asyncio.Event(), asyncio.Event()
         server = await asyncio.start_server(broker.serve, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
-        front = MqttFront(Server(), Mqtt(port=port, name="cellar", ask=("a",), discovery=""))
+        front = MqttFront(Server(), Mqtt(port=port, name="cellar", ask=("a",), askers=("kitchen",), discovery=""))
         await front.look()
         serving = asyncio.ensure_future(front.serve(stopped, lambda place: ready.set()))
         await asyncio.wait_for(ready.wait(), 20)
@@ -141,16 +144,17 @@ def test_questions_without_an_answer_are_bounded_in_bytes_and_each_refusal_is_sa
     assert live(story)[0] < WAITING_BYTES_MAX
 
 
-def test_messages_that_come_faster_than_they_are_looked_at_are_left_out_with_one_line(caplog):
+def test_a_flood_of_one_asker_is_left_out_with_one_line_and_leaves_places_to_others(caplog):
     async def story(broker, front):
-        topic = b"edgeserve/cellar/instance"
-        one = bytes([0x30, 2 + len(topic), 0, len(topic)]) + topic
+        for _ in range(2 * MESSAGES_MAX):
+            await broker.ask("edgeserve/cellar/ask/a", 0, b"x")
         while not front.counts["left out"]:
-            async with broker.writing:
-                broker.writer.write(one * (4 * MESSAGES_WAITING_MAX))
-                await broker.writer.drain()
+            await asyncio.sleep(0.01)
+        await broker.ask("edgeserve/cellar/ask/a/kitchen", 0, b"x")
+        while "mqtt:kitchen" not in Server.asked:
+            await asyncio.sleep(0.01)
 
-    live(story)
+    live(story, acknowledges=False)
     said = [record.getMessage() for record in caplog.records]
     assert len([line for line in said if "left out" in line]) == 1
     assert not [line for line in said if "Discarding" in line or "pending" in line]
