@@ -198,7 +198,7 @@ OPTIONAL = {
     "rosbags": {"fronts.bag", "fronts.ros_messages"},
     "wyoming": {"fronts.voice_answers", "fronts.wyoming", "fronts.wyoming_events"},
     "zeroconf": {"fronts.mdns"},
-    "aiomqtt": {"fronts.mqtt"},
+    "aiomqtt": {"fronts.mqtt", "fronts.mqtt_cameras", "fronts.mqtt_inbox"},
     "paho": {"fronts.mqtt"},
     "prometheus_client": {"taps"},
     "opentelemetry": {"taps"},

@@ -7,12 +7,13 @@ clients is the same for every protocol, and is here once. Pictures and sound are
 * The contract: :class:`Front` and its :class:`FrontSettings`, whose keys ``[front.NAME]`` has; :data:`Ready`. Readers
   of keys: :func:`entry` with :func:`string`, :func:`boolean`, :func:`integer`, :func:`number`, :func:`size`,
   :func:`duration`, :func:`one_of`, :func:`tuple_of`, :func:`table_of`; :func:`takes` marks one of your own.
-* Who asks, for the server's shares among clients: :func:`user_at`, :func:`user_of_address`, :func:`origin_of`, and
-  :class:`Tokens`, which :func:`read_tokens` reads.
+* Who asks, for the server's shares among clients: :func:`user_at`, :func:`user_of_address`,
+  :func:`user_of_file`, :func:`origin_of`, and :class:`Tokens`, which :func:`read_tokens` reads.
 * Bounds: :class:`Places` of requests or bytes, which one call has as :class:`Held`; :class:`Seats` of what lasts, which
   :func:`seated` takes for a block.
 * Which app takes what the front brings: :class:`ServedApp`, :func:`app_for`, :func:`of_any`, :func:`of_text`,
-  :data:`STREAMS`; values as JSON: :func:`inputs_from_json`, :func:`as_json`.
+  :data:`STREAMS`; values as JSON: :func:`inputs_from_json`, :func:`as_json`, :func:`array_of`.
+* What of a text no piece had: :func:`rest_of`.
 * Names in other systems, escaped one to one: :func:`topic_part`, :func:`key_of`, :func:`label_of`.
 * Errors of fronts themselves: :class:`ClientGone`, :class:`Forbidden`, :class:`NotServed`, :class:`Unauthorized`.
 * Logs and settings: :class:`Troubles`, :func:`one_line`, :func:`host_and_port`, :func:`is_loopback`,
@@ -38,8 +39,10 @@ from edgeserve.config.readers import (
 )
 from edgeserve.config.text_files import read_text
 from edgeserve.front.contract import Front, FrontSettings, Ready
-from edgeserve.front.origins import Tokens, origin_of, read_tokens, user_at, user_of_address
+from edgeserve.front.numbers import array_of
+from edgeserve.front.origins import Tokens, origin_of, read_tokens, user_at, user_of_address, user_of_file
 from edgeserve.front.own_errors import ClientGone, Forbidden, NotServed, Unauthorized
+from edgeserve.front.pieces import rest_of
 from edgeserve.front.places import Held, Places, Seats, seated
 from edgeserve.front.served_apps import (
     STREAMS,
@@ -70,6 +73,7 @@ __all__ = [
     "Troubles",
     "Unauthorized",
     "app_for",
+    "array_of",
     "as_json",
     "boolean",
     "duration",
@@ -89,6 +93,7 @@ __all__ = [
     "origin_of",
     "read_text",
     "read_tokens",
+    "rest_of",
     "seated",
     "size",
     "string",
@@ -98,4 +103,5 @@ __all__ = [
     "tuple_of",
     "user_at",
     "user_of_address",
+    "user_of_file",
 ]

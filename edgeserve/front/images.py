@@ -33,6 +33,20 @@ DECODED_PARTS = 4
 PIXELS_MAX = 64 * 1024**2
 """The most pixels of a camera's picture: twice an 8K frame, 256 MiB while it is decoded."""
 
+ORIENTATION = 0x0112
+TURNS = {
+    1: (False, 1, 1),
+    2: (False, 1, -1),
+    3: (False, -1, -1),
+    4: (False, -1, 1),
+    5: (True, 1, 1),
+    6: (True, 1, -1),
+    7: (True, -1, -1),
+    8: (True, -1, 1),
+}
+"""EXIF's orientation of a picture -> how it is shown: rows and columns exchanged, then the steps through its rows and
+columns."""
+
 DTYPES = ("uint8", "float16", "float32", "float64")
 
 ERROR_CHARS = 200
@@ -101,10 +115,23 @@ def decode_file(name: str, data: bytes, tensor: Mapping[str, Any], bytes_max: in
 def _pixels(name: str, data: bytes, form: PictureForm, bytes_max: int) -> NDArray[Any]:
     """uint8 [height, width, 3] or [height, width]."""
     with opened(data, FORMATS, _failed(name)) as image:
-        size = _size(form, *image.size)
         _check_decoded(name, image.size, form, bytes_max)
+        if image.mode[:1] in "IF":  # Pillow would clip them to 255
+            raise BadInput(f"input {name!r}: the image has more than 8 bits a colour; send it as a .npy file")
         plain = image.convert("L" if form.grey else "RGB")
-        return np.asarray(plain if size == image.size else plain.resize(size, _pillow().Resampling.BILINEAR))
+        is_turned, rows, columns = TURNS.get(_orientation(image), TURNS[1])
+        size = _size(form, *image.size[:: -1 if is_turned else 1])[:: -1 if is_turned else 1]
+        pixels = np.asarray(plain if size == image.size else plain.resize(size, _pillow().Resampling.BILINEAR))
+        return (pixels.swapaxes(0, 1) if is_turned else pixels)[::rows, ::columns]
+
+
+def _orientation(image: Any) -> int:
+    """The way a camera was held, as a picture's EXIF says; 1 where it does not, or cannot be read."""
+    try:
+        said = image.getexif().get(ORIENTATION)
+    except Exception:  # noqa: BLE001 Pillow's readers of broken EXIF raise errors of many kinds
+        return 1
+    return said if isinstance(said, int) else 1
 
 
 def bytes_to_decode(name: str, data: bytes, tensor: Mapping[str, Any], bytes_max: int) -> int:

@@ -11,6 +11,7 @@ import numpy as np
 
 from edgeserve.config.text_files import read_text
 from edgeserve.errors import BadInput, ConfigError, UnknownApp, nearest
+from edgeserve.front.numbers import SHOWN_CHARS, array_of
 from edgeserve.texts import is_text
 
 log = logging.getLogger("edgeserve")
@@ -105,11 +106,13 @@ def inputs_from_json(app: str, declared: Mapping[str, Any], payload: bytes) -> D
         return {texts[0]: text}
     try:
         return {
-            name: np.asarray(value, declared[name]["dtype"]) if name in declared and of_any(declared[name]) else value
+            name: array_of(value, np.dtype(declared[name]["dtype"]))
+            if name in declared and of_any(declared[name])
+            else value
             for name, value in values.items()
         }
     except (ValueError, TypeError, OverflowError) as error:
-        raise BadInput(f"app {app!r}: an input is no array of its declared dtype: {error}") from None
+        raise BadInput(f"app {app!r}: an input is no array of its declared dtype: {str(error)[:SHOWN_CHARS]}") from None
 
 
 def as_json(value: Any) -> Any:

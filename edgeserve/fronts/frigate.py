@@ -25,8 +25,8 @@ import zmq
 import zmq.asyncio
 
 from edgeserve.client import AsyncClient
-from edgeserve.errors import BadInput, ConfigError, EdgeServeError
-from edgeserve.front import Front, FrontSettings, Ready, Troubles, entry, number, one_of, string
+from edgeserve.errors import BadInput, ConfigError, EdgeServeError, Rejected
+from edgeserve.front import Front, FrontSettings, Places, Ready, Troubles, entry, number, one_of, string, user_of_file
 from edgeserve.front.images import ERROR_CHARS
 from edgeserve.fronts.detections import FORMS, MODEL_TYPES, rows_of
 from edgeserve.fronts.image_apps import AppInput, the_input
@@ -39,7 +39,7 @@ TOGETHER_MAX = 64
 """Requests that are open at once; a Frigate has one per detector."""
 
 OF_ONE_MAX = 2
-"""The most of them of one socket: Frigate's asks one at a time, and gives up before it asks again."""
+"""The most of them of one connection: Frigate's asks one at a time, and gives up before it asks again."""
 
 FRAMES_MAX = 4
 """The sender's name, an empty frame, a header and an image."""
@@ -83,6 +83,7 @@ class FrigateFront(Front):
         self._score_min = settings.score
         self._input = AppInput("", "", (), "none", 0.0)
         self._troubles = Troubles("frigate")
+        self._places = Places(TOGETHER_MAX, "images without an answer", lasting=True)  # by the owner of a connection
         self.answered = 0
         self.empty = 0
         self.refused = 0
@@ -122,7 +123,7 @@ class FrigateFront(Front):
 
     async def _answer_all(self, socket: Any, stopped: asyncio.Event) -> None:
         open_now: Set[asyncio.Task[None]] = set()
-        of_one: Counter[bytes] = Counter()
+        of_one: Counter[int] = Counter()
         plain = zmq.Socket.shadow(socket.underlying)
         ending = asyncio.ensure_future(stopped.wait())
         try:
@@ -132,31 +133,41 @@ class FrigateFront(Front):
                 if not coming.done():
                     coming.cancel()
                     break
-                frames = coming.result()
-                if not frames or len(open_now) >= TOGETHER_MAX or of_one[frames[0]] >= OF_ONE_MAX:
+                frames, file = coming.result()
+                if not frames or of_one[file] >= OF_ONE_MAX:
                     self.refused += 1
                     continue  # its sender gives up after the time-out
-                task = asyncio.ensure_future(self._answer(socket, frames))
+                origin = user_of_file(file)
+                try:
+                    self._places.enter(origin)
+                except Rejected as error:
+                    self.refused += 1
+                    self._troubles.tell("full", str(error))
+                    continue
+                task = asyncio.ensure_future(self._answer(socket, frames, origin))
                 open_now.add(task)
-                of_one[frames[0]] += 1
-                task.add_done_callback(partial(self._ended, open_now, of_one, frames[0]))
+                of_one[file] += 1
+                task.add_done_callback(partial(self._ended, open_now, of_one, file, origin))
         finally:
             ending.cancel()
             for task in list(open_now):
                 task.cancel()
             await asyncio.gather(*open_now, return_exceptions=True)
 
-    def _ended(self, open_now: Set[Any], of_one: Counter[bytes], sender: bytes, task: asyncio.Task[None]) -> None:
+    def _ended(
+        self, open_now: Set[Any], of_one: Counter[int], file: int, origin: str, task: asyncio.Task[None]
+    ) -> None:
         open_now.discard(task)
-        of_one[sender] -= 1
-        if not of_one[sender]:
-            del of_one[sender]
+        self._places.leave(origin)
+        of_one[file] -= 1
+        if not of_one[file]:
+            del of_one[file]
 
-    async def _received(self, socket: Any, plain: Any) -> List[bytes]:
-        """The next message, frame by frame; nothing for one that is none of Frigate's, of which no more is copied than
-        that takes."""
+    async def _received(self, socket: Any, plain: Any) -> Tuple[List[bytes], int]:
+        """The next message, frame by frame, and the connection that it came by; no frames for one that is none of
+        Frigate's, of which no more is copied than that takes."""
         frame = await socket.recv(copy=False)
-        frames, count = [bytes(frame.buffer)], 1
+        frames, count, file = [bytes(frame.buffer)], 1, int(frame.get(zmq.SRCFD))
         while frame.more:  # a message comes whole, so that its next frame is there
             frame = plain.recv(zmq.NOBLOCK, copy=False)
             count += 1
@@ -166,11 +177,11 @@ class FrigateFront(Front):
             elif not count % FRAMES_AT_ONCE:
                 await asyncio.sleep(0)
         if len(frames) == count:
-            return frames
+            return frames, file
         self._troubles.tell("malformed", f"a message of {count} frames, or with a long header, is no request")
-        return [*frames[:2], b""] if len(frames) > 1 else []  # answered as an empty image
+        return [*frames[:2], b""] if len(frames) > 1 else [], file  # answered as an empty image
 
-    async def _answer(self, socket: Any, frames: List[bytes]) -> None:
+    async def _answer(self, socket: Any, frames: List[bytes], origin: str) -> None:
         if len(frames) < 3 or frames[1]:
             return  # no REQ socket: it waits for no answer
         about = _model_question(frames[2])
@@ -181,7 +192,7 @@ class FrigateFront(Front):
         self.answered += 1
         rows: Optional[Any] = None
         try:
-            rows = await self._rows(frames[0], frames[2:])
+            rows = await self._rows(frames[0], frames[2:], origin)
         except EdgeServeError as error:
             kind = str(error) if error.code == "bad_input" else error.code
             self._troubles.tell(kind, f"{error.code}: an image is answered as empty: {error}")
@@ -192,10 +203,10 @@ class FrigateFront(Front):
             rows = np.zeros((ROWS, 6), np.float32)
         await socket.send_multipart([frames[0], b"", rows.tobytes()])
 
-    async def _rows(self, sender: bytes, frames: List[bytes]) -> Any:
+    async def _rows(self, sender: bytes, frames: List[bytes], origin: str) -> Any:
         (shape, dtype, model_type), image = header_of(frames), frames[1]
         array = self._fitted(np.frombuffer(image, dtype).reshape(shape))
-        options: Dict[str, Any] = {"slo_ms": self._timeout_ms * MARGIN, "on_late": "drop"}
+        options: Dict[str, Any] = {"slo_ms": self._timeout_ms * MARGIN, "on_late": "drop", "origin": origin}
         if self._input.has_streams:
             options["stream"] = f"frigate-{sender.hex()}"
         answer = await self._client.infer(self._app, {self._input.name: array}, timeout_ms=self._timeout_ms, **options)

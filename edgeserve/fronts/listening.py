@@ -64,10 +64,12 @@ class WakeWords:
         self._scale = 1 / FULL_SCALE if is_unit else 1.0
         self._names: Optional[List[str]] = None
         self._looking: Optional[asyncio.Task[None]] = None
+        self._begun = 0  # how often: an answer on an earlier sound says nothing of this one
         self.begin(None)
 
     def begin(self, names: Optional[List[str]]) -> None:
         """Hear anew, for one of ``names`` (None: any)."""
+        self._begun += 1
         self._names = names or None
         self._window = np.zeros(self._app.shape[0], np.int16)
         self._unseen = self._now_ms = 0
@@ -85,12 +87,14 @@ class WakeWords:
     async def _look(self) -> None:
         while self._unseen >= self._every:
             self._unseen = 0
-            window, now_ms = self._window, self._now_ms
+            window, now_ms, begun = self._window, self._now_ms, self._begun
             values = {self._app.input: as_type(window, self._app.dtype, self._scale)}
             try:
                 answer = await self._connection.ask("wake", values)
             except EdgeServeError as error:
                 self._connection.unanswered("wake", error)
+                continue
+            if begun != self._begun:
                 continue
             word = str(answer.outputs.get("word", "")) or ""
             heard = word if self._words else self._app.name
@@ -111,6 +115,7 @@ class VoiceActivity:
         self._frames: asyncio.Queue[Tuple[NDArray[np.int16], int]] = asyncio.Queue(FRAMES_WAITING_MAX)
         self._asking: Optional[asyncio.Task[None]] = None
         self._lately: Deque[bool] = deque(maxlen=2 * RATE // self._hop)
+        self._begun = 0
         self.begin(None)
 
     @property
@@ -120,6 +125,7 @@ class VoiceActivity:
 
     def begin(self, pause_s: Optional[float]) -> None:
         """Begin anew; a pause of ``pause_s`` ends the speech."""
+        self._begun += 1
         self._rest = np.zeros(self._length - self._hop, np.int16)
         self._pause = round((pause_s or SILENCE_S["default"]) * RATE / self._hop)
         self._speaking, self._silent = False, 0
@@ -138,12 +144,14 @@ class VoiceActivity:
 
     async def _ask(self) -> None:
         while not self._frames.empty():
-            frame, now_ms = self._frames.get_nowait()
+            (frame, now_ms), begun = self._frames.get_nowait(), self._begun
             values = {self._app.input: as_type(frame, self._app.dtype, 1 / FULL_SCALE)}
             try:
                 answer = await self._connection.ask("vad", values)
             except EdgeServeError as error:
                 self._connection.unanswered("vad", error)
+                continue
+            if begun != self._begun:
                 continue
             is_voice = _score_of(answer) > VOICE_SCORE
             self._lately.append(is_voice)

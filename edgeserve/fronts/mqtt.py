@@ -5,7 +5,8 @@ in the pictures that cameras publish; in come questions by topic, pictures, and 
 again. With ``NAME`` of the front, all topics lie below ``edgeserve/NAME``:
 
 ``status`` (``online`` or, as the last will, ``offline``), ``ready``, ``device``, ``apps/APP``; ``ask/APP`` and
-``answer/APP``, or ``ask/APP/WHO`` and ``answer/APP/WHO``, where ``WHO`` has a share of its own;
+``answer/APP``, or ``ask/APP/WHO`` and ``answer/APP/WHO``, where ``WHO`` has a share of its own, or with ``/ID`` behind
+either, by which an asker tells several answers apart;
 ``detections/CAMERA`` and ``events/CAMERA``; ``reload`` and ``reloaded``.
 
 The broker decides who may publish and read what: this front believes it.
@@ -21,17 +22,17 @@ import secrets
 import socket
 import ssl
 from collections import Counter
-from typing import Any, Awaitable, Callable, Dict, List, Mapping, Optional, Set
+from functools import partial
+from typing import Any, AsyncIterator, Awaitable, Dict, List, Mapping, Optional, Set, cast
 
 import aiomqtt
 
 from edgeserve.answers import Answer
 from edgeserve.client import AsyncClient
-from edgeserve.errors import BadInput, ConfigError, EdgeServeError, Refusal, Rejected, TooLarge, UnknownApp, nearest
+from edgeserve.errors import BadInput, ConfigError, EdgeServeError, Refusal, Rejected, UnknownApp, nearest
 from edgeserve.front import (
     Front,
     Ready,
-    ServedApp,
     Troubles,
     app_for,
     as_json,
@@ -39,11 +40,17 @@ from edgeserve.front import (
     one_line,
     topic_part,
 )
-from edgeserve.front.images import decode_file
-from edgeserve.fronts.detections import rows_of
 from edgeserve.fronts.home_assistant import STATE_CHARS_MAX, app_of, device_of, entities
 from edgeserve.fronts.image_apps import of_image
-from edgeserve.fronts.mqtt_settings import ANY, Mqtt, broker_name
+from edgeserve.fronts.mqtt_cameras import Cameras
+from edgeserve.fronts.mqtt_inbox import (
+    MESSAGES_MAX,
+    Arrived,
+    Inbox,
+    bound_packets,
+    check_size,
+)
+from edgeserve.fronts.mqtt_settings import Mqtt, broker_name
 
 log = logging.getLogger("edgeserve")
 
@@ -60,18 +67,8 @@ TOGETHER_MAX = 64
 """Questions without an answer; one more is refused. One asker has three quarters at most, and a quarter while others
 have some."""
 
-MESSAGES_WAITING_MAX = 256
-"""Messages that wait to be looked at, and refusals that wait to be published; more are left out and counted."""
-
-PAYLOAD_BYTES_MAX = 16 * 1024**2
-PACKET_BYTES_MAX = PAYLOAD_BYTES_MAX + 128 * 1024
-"""The bytes kept of a packet, with its topic: MQTT's own bound is 256 MiB."""
-
-STEP_BYTES = 256 * 1024
 WORDS_MAX = 1024
 """The bytes that are read of a name."""
-
-DETECTIONS_MAX = 20
 
 
 class MqttFront(Front):
@@ -86,11 +83,8 @@ class MqttFront(Front):
         self._options = options
         self._base = options.base
         self._apps: Dict[str, Any] = {}
-        self._detector: Optional[ServedApp] = None
+        self._cameras: Optional[Cameras] = None
         self._told: Dict[str, str] = {}  # what discovery has announced: topic -> configuration
-        self._pictures: Dict[str, bytes] = {}  # the newest that waits, by camera
-        self._looking: Set[str] = set()
-        self._seen: Dict[str, Counter[str]] = {}
         self._open: Counter[str] = Counter()  # questions without an answer, by origin
         self._self = f"{socket.gethostname()} {os.getpid()} {secrets.token_hex(4)}"
         self._has_told = self._is_known = False  # the broker who this is; before this connection
@@ -99,8 +93,13 @@ class MqttFront(Front):
     @classmethod
     def check(cls, settings: Mqtt) -> None:
         """See :class:`~edgeserve.front.Front`."""
-        for camera in settings.cameras:
+        for camera, source in settings.cameras.items():
             broker_name(camera, settings.where("cameras"))
+            if any(aiomqtt.Topic(f"{settings.base}/{own}").matches(source) for own in ("status", "ask/a", "ask/a/b")):
+                raise ConfigError(
+                    f"{settings.where('cameras')} {camera} = {source!r}: it covers this front's own topics below "
+                    f"{settings.base}; expected the topic of a camera's pictures"
+                )
         if settings.cameras and not settings.detect:
             raise ConfigError(
                 f"{settings.where('cameras')}: an app looks at their pictures; set {settings.where('detect')}"
@@ -120,7 +119,8 @@ class MqttFront(Front):
                 raise UnknownApp(f"no app {app!r} is served there{nearest(app, self._apps)}")
         if self._options.detect:
             example = 'image = { dtype = "uint8", shape = [320, 320, 3] }'
-            self._detector = app_for(self._apps, self._options.detect, "pictures", of_image, example)
+            detector = app_for(self._apps, self._options.detect, "pictures", of_image, example)
+            self._cameras = Cameras(self._client, self._options, detector, self.counts, self._troubles)
 
     async def serve(self, stopped: asyncio.Event, ready: Ready) -> None:
         """Serve until ``stopped``, and at most :data:`END_S` more. A broker that is not there, or goes, is tried again;
@@ -171,15 +171,16 @@ class MqttFront(Front):
             identifier=f"edgeserve-{options.name}",
             will=aiomqtt.Will(f"{self._base}/status", "offline", qos=1, retain=True),
             tls_context=ssl.create_default_context() if options.tls else None,
-            max_queued_incoming_messages=MESSAGES_WAITING_MAX,
+            queue_type=cast(Any, partial(Inbox, self._sender_of, self._leave_out)),
         )
-        _bound_packets(made._client)
+        made.pending_calls_threshold = MESSAGES_MAX  # it would log each call beyond ten
+        bound_packets(made._client)
         return made
 
     async def _subscribe(self, broker: aiomqtt.Client) -> None:
         options = self._options
         topics = [f"{self._base}/instance"]
-        topics += [f"{self._base}/ask/+", f"{self._base}/ask/+/+"] if options.ask else []
+        topics += [f"{self._base}/ask{depth}" for depth in ("/+", "/+/+", "/+/+/+")] if options.ask else []
         topics += [f"{self._base}/reload"] if options.may_reload else []
         topics += list(options.cameras.values())
         topics += [f"{options.discovery}/+/{options.node}/+/config"] if options.discovery else []
@@ -195,7 +196,6 @@ class MqttFront(Front):
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            self._looking.clear()
             self._open.clear()
 
     # --- in -----------------------------------------------------------------------------------------------------------
@@ -207,26 +207,40 @@ class MqttFront(Front):
             task.add_done_callback(tasks.discard)
             task.add_done_callback(_read)
 
-        async for message in broker.messages:
-            topic, payload = str(message.topic), bytes(message.payload or b"")
-            if len(tasks) >= MESSAGES_WAITING_MAX + TOGETHER_MAX:
-                self.counts["left out"] += 1
-            elif topic.startswith(f"{self._base}/ask/") and not message.retain:  # a question is asked once
-                begin(self._answer(broker, topic, payload))
+        messages = cast(AsyncIterator[Arrived], broker.messages)  # as the inbox has them
+        async for message in messages:
+            topic = str(message.topic)
+            if topic.startswith(f"{self._base}/ask/") and not message.is_retained:  # a question is asked once
+                begin(self._answer(broker, topic[len(f"{self._base}/ask/") :], message))
+                continue
+            elif message.refused is not None:
+                self._leave_out()
             elif topic == f"{self._base}/instance":
-                self._hear_of(payload[:WORDS_MAX].decode("utf-8", "replace"), message.retain)
-            elif topic == f"{self._base}/reload" and not message.retain:
-                begin(self._reload(broker, payload[:WORDS_MAX].decode("utf-8", "replace")))
+                self._hear_of(message.payload[:WORDS_MAX].decode("utf-8", "replace"), message.is_retained)
+            elif topic == f"{self._base}/reload" and not message.is_retained:
+                begin(self._reload(broker, message.payload[:WORDS_MAX].decode("utf-8", "replace")))
             elif topic.startswith(f"{self._options.discovery}/") and topic.endswith("/config"):
-                if topic not in self._told and payload:  # of an earlier start
+                if topic not in self._told and message.payload:  # of an earlier start
                     await broker.publish(topic, b"", qos=1, retain=True)
             else:
-                for camera, source in self._options.cameras.items():
-                    if message.topic.matches(source):
-                        self._pictures[camera] = payload
-                        if camera not in self._looking:
-                            self._looking.add(camera)
-                            begin(self._look_at(broker, camera))
+                for camera in self._cameras_of(message.topic):
+                    if self._cameras is not None and self._cameras.take(camera, message):
+                        begin(self._cameras.look_at(broker, camera))
+            message.close()
+
+    def _cameras_of(self, topic: aiomqtt.Topic) -> List[str]:
+        return [camera for camera, source in self._options.cameras.items() if topic.matches(source)]
+
+    def _sender_of(self, topic: aiomqtt.Topic) -> str:
+        """The sender whose share of the bytes a message uses."""
+        own, _, asked = str(topic).partition("/ask/")
+        if asked and own == self._base:
+            return self._origin(_level(asked, 1))
+        return next((f"camera:{camera}" for camera in self._cameras_of(topic)), "broker")
+
+    def _leave_out(self) -> None:
+        self.counts["left out"] += 1
+        self._troubles.tell("left out", "messages come faster than they are answered: some are left out")
 
     def _hear_of(self, instance: str, is_retained: bool) -> None:
         """Take the instance that has this gateway's name on the broker. A name retained at the first connection is an
@@ -241,36 +255,27 @@ class MqttFront(Front):
             )
 
     def _origin(self, who: str) -> str:
-        """The owner whose share a question uses. The last level of its topic is the asker's own word, unless the broker
+        """The owner whose share a question uses. This level of its topic is the asker's own word, unless the broker
         keeps it for one user: any other name gives no share of its own."""
         return f"mqtt:{who}" if who in self._options.askers else "mqtt"
 
-    async def _answer(self, broker: aiomqtt.Client, topic: str, payload: bytes) -> None:
-        level, _, who = topic[len(self._base) + len("/ask/") :].partition("/")
-        place = f"{self._base}/answer/{topic[len(self._base) + len('/ask/') :]}"
-        app = next((each for each in self._options.ask if topic_part(each) == level), None)
+    async def _answer(self, broker: aiomqtt.Client, asked: str, question: Arrived) -> None:
+        """Answer the question that came below ``ask/`` at ``asked``: ``APP``, ``APP/WHO`` or ``APP/WHO/ID``."""
         try:
-            origin = self._origin(who)
+            told = await self._told_of(broker, asked, question)
+            await broker.publish(f"{self._base}/answer/{asked}", json.dumps(told), qos=1)
+        finally:
+            question.close()
+
+    async def _told_of(self, broker: aiomqtt.Client, asked: str, question: Arrived) -> Dict[str, Any]:
+        try:
             try:
-                self._check_room(origin)
-                if app is None:
-                    level, asked = level[:128], self._options.ask
-                    where = self._options.where("ask")
-                    raise UnknownApp(f"no app {level!r} is asked here{nearest(level, asked)}; {where} names them")
-                check_size("a question", payload)
-                inputs = inputs_from_json(app, self._apps[app]["inputs"], payload)
+                answer = await self._ask(asked, question)
             finally:
-                del payload  # a refused one is not kept until the broker has the refusal
-            self._open[origin] += 1
-            try:
-                options: Dict[str, Any] = {"stream": "questions"} if self._apps[app].get("needs_stream") else {}
-                answer = await self._client.infer(app, inputs, origin=origin, **options)
-            finally:
-                self._open[origin] -= 1
-                del inputs
+                question.forget()  # a refused one is not kept until the broker has the refusal
             self.counts["answers"] += 1
             await self._command(broker, answer)
-            told = {
+            return {
                 "text": _state_of(answer),
                 "outputs": as_json(answer.outputs),
                 "late": answer.late,
@@ -279,9 +284,27 @@ class MqttFront(Front):
         except EdgeServeError as error:
             self.counts[f"answers: {error.code}"] += 1
             told = {"text": "", "error": str(error), "code": error.code}
-            if isinstance(error, Refusal):
-                told["reason"] = error.reason
-        await broker.publish(place, json.dumps(told), qos=1)
+            return {**told, "reason": error.reason} if isinstance(error, Refusal) else told
+
+    async def _ask(self, asked: str, question: Arrived) -> Answer:
+        if question.refused is not None:
+            raise question.refused
+        level, origin = _level(asked, 0), self._origin(_level(asked, 1))
+        self._check_room(origin)
+        app = next((each for each in self._options.ask if topic_part(each) == level), None)
+        if app is None:
+            level, apps = level[:128], self._options.ask
+            where = self._options.where("ask")
+            raise UnknownApp(f"no app {level!r} is asked here{nearest(level, apps)}; {where} names them")
+        check_size("a question", question.payload)
+        inputs = inputs_from_json(app, self._apps[app]["inputs"], question.payload)
+        question.payload = b""
+        options: Dict[str, Any] = {"stream": "questions"} if self._apps[app].get("needs_stream") else {}
+        self._open[origin] += 1
+        try:
+            return await self._client.infer(app, inputs, origin=origin, **options)
+        finally:
+            self._open[origin] -= 1
 
     def _check_room(self, origin: str) -> None:
         """Raises :class:`Rejected` where there is no room for another question of ``origin``."""
@@ -313,55 +336,6 @@ class MqttFront(Front):
             told = {"error": str(error), "code": error.code}
         await broker.publish(f"{self._base}/reloaded", json.dumps(as_json(told)), qos=1)
 
-    # --- cameras ------------------------------------------------------------------------------------------------------
-
-    async def _look_at(self, broker: aiomqtt.Client, camera: str) -> None:
-        """The newest picture of a camera, until none waits. What came between two is never looked at."""
-        try:
-            while camera in self._pictures:
-                picture = self._pictures.pop(camera)
-                try:
-                    found = await self._detections(camera, picture)
-                except Exception as error:  # noqa: BLE001 outputs of any form come from the app: the next picture is looked at
-                    kind = error.code if isinstance(error, EdgeServeError) else type(error).__name__
-                    self.counts[f"pictures: {kind}"] += 1
-                    self._troubles.tell(kind, f"a picture of {camera} is not looked at: {kind}: {error}")
-                    continue
-                self.counts["pictures"] += 1
-                await self._show(broker, camera, found)
-        finally:
-            self._looking.discard(camera)
-
-    async def _detections(self, camera: str, picture: bytes) -> List[Dict[str, Any]]:
-        app = self._detector
-        assert app is not None, "checked with the cameras"
-        about, loop = app.inputs[app.input], asyncio.get_running_loop()
-        check_size("a picture", picture)
-        array = await loop.run_in_executor(None, decode_file, app.input, picture, about, PAYLOAD_BYTES_MAX)
-        options: Dict[str, Any] = {"stream": f"camera-{camera}"} if app.streams else {}
-        answer = await self._client.infer(app.name, {app.input: array}, origin=f"camera:{camera}", **options)
-        shape = array.shape
-        height, width = (shape[-3], shape[-2]) if shape[-1] in (1, 3) else (shape[-2], shape[-1])
-        rows = rows_of(answer.outputs, self._options.form, height, width, self._options.score_min, DETECTIONS_MAX)
-        return [self._told_of(row) for row in rows if row[1] > 0]
-
-    def _told_of(self, row: Any) -> Dict[str, Any]:
-        number, labels = int(row[0]), self._options.labels
-        label = labels[number] if number < len(labels) else str(number)
-        return {"label": label, "score": round(float(row[1]), 3), "box": [round(float(side), 4) for side in row[2:]]}
-
-    async def _show(self, broker: aiomqtt.Client, camera: str, found: List[Dict[str, Any]]) -> None:
-        labels = Counter(each["label"] for each in found)
-        labels[ANY] = len(found)
-        told = {"count": len(found), "labels": labels, "detections": found}
-        await broker.publish(f"{self._base}/detections/{camera}", json.dumps(told))
-        before, self._seen[camera] = self._seen.get(camera, Counter()), labels
-        for label in self._options.watched:
-            if labels[label] and not before[label]:
-                best = next((each for each in found if label in (ANY, each["label"])), {})
-                event = {**best, "event_type": label, "count": labels[label]}
-                await broker.publish(f"{self._base}/events/{camera}", json.dumps(event), qos=1)
-
     # --- out ----------------------------------------------------------------------------------------------------------
 
     async def _tell_often(self, broker: aiomqtt.Client) -> None:
@@ -389,26 +363,9 @@ class MqttFront(Front):
             await broker.publish(f"{self._base}/apps/{topic_part(app)}", json.dumps(app_of(row)), retain=True)
 
 
-def check_size(what: str, payload: bytes) -> None:
-    """Raise :class:`TooLarge` for a payload of which more came than is read."""
-    if len(payload) > PAYLOAD_BYTES_MAX:
-        raise TooLarge(f"{what} of more than {PAYLOAD_BYTES_MAX} bytes: no more are read")
-
-
-def _bound_packets(client: Any) -> None:
-    """Keep :data:`PACKET_BYTES_MAX` of each packet that a client of paho reads, and throw the rest away as it comes."""
-    receive: Callable[[int], bytes] = client._sock_recv
-
-    def received(count: int) -> bytes:
-        packet, data = client._in_packet, receive(min(count, STEP_BYTES))
-        over = len(packet["packet"]) + len(data) - PACKET_BYTES_MAX
-        if over <= 0:
-            return data
-        kept = max(1, len(data) - over)  # nothing would be the end of the connection
-        packet["to_process"] -= len(data) - kept
-        return data[:kept]
-
-    client._sock_recv = received
+def _level(topic: str, number: int) -> str:
+    levels = topic.split("/", 3)
+    return levels[number] if number < len(levels) else ""
 
 
 def _state_of(answer: Answer) -> str:

@@ -62,6 +62,7 @@ from edgeserve.front import (
     host_and_port,
     of_any,
     of_text,
+    rest_of,
     seated,
     user_at,
 )
@@ -404,6 +405,7 @@ class WyomingConnection:
     def _listen(self, mode: str, asked: Dict[str, Any]) -> None:
         self._mode, self._asked = mode, asked
         self._sound, self._samples = bytearray(), 0
+        self._converter = Converter(SOUND_S_MAX)  # the last sound may have ended with half a sample
         if self._wake is not None:
             self._wake.begin(asked.get("names"))
         if self._voice is not None:
@@ -467,15 +469,16 @@ class WyomingConnection:
             text = ""
             if len(sound):
                 stream = self._client.stream(app.name, values, origin=self._origin, **self._options(app))
-                came = False
+                sent = ""
                 async with stream:
                     async for piece in stream:
                         if words_of(piece, "text"):
-                            came = True
+                            sent += words_of(piece, "text")
                             await self.send(TranscriptChunk(words_of(piece, "text")))
                     text = text_of(await stream.answer())
-                if text and not came:
-                    await self.send(TranscriptChunk(text))
+                rest = rest_of(text, sent.lstrip())
+                if rest:
+                    await self.send(TranscriptChunk(rest))
             self._front.counts["transcripts"] += 1
             await self.send(Transcript(text, language=language))
             await self.send(TranscriptStop())
@@ -495,14 +498,14 @@ class WyomingConnection:
         """A sentence: an intent for Home Assistant to act on, or what was done, as text."""
         try:
             app = self._app("intent")
-            came = False
+            sent = ""
             stream = self._client.stream(app.name, {app.input: text}, origin=self._origin, **self._options(app))
             async with stream:
                 async for piece in stream:
                     if words_of(piece, "text") and not recognize:
-                        if not came:
+                        if not sent:
                             await self.send(HandledStart())
-                        came = True
+                        sent += words_of(piece, "text")
                         await self.send(HandledChunk(words_of(piece, "text")))
                 answer = await stream.answer()
             self._front.counts["sentences"] += 1
@@ -513,8 +516,11 @@ class WyomingConnection:
             elif recognize or "intent" in answer.outputs:
                 await self.send(NotRecognized(said or None))
             else:
+                rest = rest_of(said, sent.lstrip()) if sent else ""
+                if rest:
+                    await self.send(HandledChunk(rest))
                 await self.send(Handled(said))
-                if came:
+                if sent:
                     await self.send(HandledStop())
         except EdgeServeError as error:
             self._front.failed("intent", error)

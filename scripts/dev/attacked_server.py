@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Dict, Iterator
+from typing import Dict, Iterator, Mapping
 
 import psutil
 from lib.mqtt import MISSING, broker_command
@@ -22,17 +22,7 @@ from lib.server_process import READY_S, ServerProcess
 from dev.front_attackers import FUNCTIONS, TOKENS
 from dev.home_attackers import ASKERS
 
-CONFIG = """
-[server]
-endpoint = "ipc://{folder}/bus/socket"
-memory = "256MiB"
-pending_max = 256
-critical_for = ["uid:4294967294"]
-[lane.cpu0]
-[model.m]
-engine = "synthetic"
-batch = [1]
-expected = {{ 1 = "10ms" }}
+APPS = """
 [policy.edf]
 [policy.plan]
 [app.mine]
@@ -57,6 +47,37 @@ model = "m"
 policy = "edf"
 slo = "500ms"
 inputs = {{ image_sizes = {{ dtype = "float32", shape = [-1] }} }}
+[app.stream]
+model = "m"
+policy = "edf"
+slo = "500ms"
+stream = "newest_wins"
+"""
+
+
+def config_of(batches: Mapping[int, str], server: str = "") -> str:
+    """The configuration of a server with the apps that the attackers on the bus ask, and a model whose ``batches`` take
+    so long. ``server``: further lines of its table."""
+    expected = ", ".join([f'{size} = "{time}"' for size, time in batches.items()])
+    head = f"""
+[server]
+endpoint = "ipc://{{folder}}/bus/socket"
+{server}
+[lane.cpu0]
+[model.m]
+engine = "synthetic"
+batch = {list(batches)}
+expected = {{{{ {expected} }}}}
+"""
+    return head + APPS
+
+
+SERVER = """memory = "256MiB"
+pending_max = 256
+critical_for = ["uid:4294967294"]
+"""
+
+PLACES = """
 [app.x]
 model = "m"
 policy = "edf"
@@ -67,14 +88,6 @@ model = "m"
 policy = "edf"
 slo = "500ms"
 inputs = {{ image = {{ dtype = "uint8", shape = [-1, -1, 3] }} }}
-[app.stream]
-model = "m"
-policy = "edf"
-slo = "500ms"
-stream = "newest_wins"
-"""
-
-PLACES = """
 [lane.cpu1]
 [model.echo]
 engine = "python"
@@ -152,7 +165,7 @@ class Server:
         self.has_fast_broker = False
         extra = self._home()
         tokens = "".join([f"{name} {token}\n" for name, token in TOKENS.items()])
-        config = CONFIG.replace("[server]\n", f'[server]\nmetrics = "{self.metrics}"\n') + PLACES + extra
+        config = config_of({1: "10ms"}, f'metrics = "{self.metrics}"\n{SERVER}') + PLACES + extra
         for name, place in self.places.items():
             config = config.replace(name.upper(), place)
         files = {"tokens": tokens, "functions.py": FUNCTIONS}

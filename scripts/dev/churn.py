@@ -32,55 +32,21 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
 from lib.checks import Checks, arguments
 from lib.server_process import ServerProcess
 
-from dev.attacked_server import bus_folder
+from dev.attacked_server import bus_folder, config_of
 from dev.isolation import ATTACKS, attacker
 from edgeserve.client import Client
 
 SPAWN = multiprocessing.get_context("spawn")
 
-CONFIG = """
-[server]
-endpoint = "ipc://{folder}/bus/socket"
-[lane.cpu0]
-[model.m]
-engine = "synthetic"
-batch = [1, 2, 4]
-expected = {{ 1 = "10ms", 2 = "16ms", 4 = "28ms" }}
-[policy.edf]
-[policy.plan]
+CONFIG = (
+    config_of({1: "10ms", 2: "16ms", 4: "28ms"})
+    + """
 [app.one]
 model = "m"
 slo = "250ms"
 policy = "edf"
-[app.chain]
-policy = "plan"
-slo = "400ms"
-[[app.chain.node]]
-name = "first"
-model = "m"
-[[app.chain.node]]
-name = "second"
-model = "m"
-[app.stream]
-model = "m"
-policy = "edf"
-slo = "250ms"
-stream = "newest_wins"
-# What only attackers ask.
-[app.mine]
-model = "m"
-policy = "edf"
-slo = "500ms"
-[app.other]
-model = "m"
-policy = "edf"
-slo = "500ms"
-[app.shaped]
-model = "m"
-policy = "edf"
-slo = "500ms"
-inputs = {{ image_sizes = {{ dtype = "float32", shape = [-1] }} }}
 """
+)
 
 JOBS_PER_S = 4 / 0.028
 """What the lane can do: full batches."""

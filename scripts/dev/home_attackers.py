@@ -70,6 +70,11 @@ one, data = dial(), bytes(40 << 20)
 while True:
     one.publish("edgeserve/house/ask/say/attacker", data).wait_for_publish(10)
 """,
+    "sends questions of 15 MiB that can be read": """
+one, text = dial(), "x" * (15 << 20)
+while True:
+    one.publish("edgeserve/house/ask/say/attacker", text).wait_for_publish(10)
+""",
     "sends questions that cannot be read": """
 one, bodies = dial(), [b"", b"{", b"[" * 100_000, b'{"text": 1e999}', os.urandom(99), b'{"x": {}}', b"\\xff" * 99]
 while True:

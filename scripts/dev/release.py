@@ -147,6 +147,14 @@ def tag_of_head() -> str:
     return done.stdout.strip()
 
 
+def cleared(out: str) -> str:
+    """Make the folder for what is built, without what an earlier release left there: all of it will be published."""
+    os.makedirs(out, exist_ok=True)
+    for old in (*Path(out).glob(f"{NAME}-*"), *Path(out).glob("SHA256SUMS")):
+        old.unlink()
+    return out
+
+
 def publish(pythons: Mapping[str, str], version: str, out: str) -> List[str]:
     """Write the digests of what was built, and rehearse its upload; lines to print. Raises ``RuntimeError``."""
     files = sorted(path for path in Path(out).iterdir() if path.name.startswith(f"{NAME}-{version}"))
@@ -230,12 +238,11 @@ def main() -> int:
     parser.add_argument("--arch", nargs="+", default=list(MACHINES), choices=list(MACHINES), help="default: both")
     parser.add_argument("--pure", action="store_true", help="no compiled wheels")
     args = parser.parse_args()
-    out = os.path.abspath(args.out)
-    os.makedirs(out, exist_ok=True)
     found = found_pythons(args.python)
     missing = [version for version in args.python if version not in found] or (["3.8 to 3.13"] if not found else [])
     if missing:
         parser.error(f"no Python {', '.join(missing)} with venv is here; name others with --python")
+    out = cleared(os.path.abspath(args.out))
     ends = {min(found, key=minor), max(found, key=minor)}
     pythons = {version: found[version] for version in args.python or ends if version in found}
     version = version_in((ROOT / "edgeserve" / "__init__.py").read_text(encoding="utf-8"))

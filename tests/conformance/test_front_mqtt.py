@@ -17,7 +17,8 @@ pytest.importorskip("aiomqtt", reason="pip install -e '.[mqtt]'")
 
 import aiomqtt
 
-from edgeserve.fronts.mqtt import PAYLOAD_BYTES_MAX, Mqtt, MqttFront
+from edgeserve.fronts.mqtt import Mqtt, MqttFront
+from edgeserve.fronts.mqtt_inbox import PAYLOAD_BYTES_MAX
 
 
 class TestMqtt(FrontConformance):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import shutil
@@ -23,7 +24,7 @@ from edgeserve import cli
 from edgeserve.client import AsyncClient
 from edgeserve.config.loading import parse_config
 from edgeserve.errors import BadInput
-from edgeserve.fronts.frigate import Frigate, FrigateFront, header_of
+from edgeserve.fronts.frigate import TOGETHER_MAX, Frigate, FrigateFront, header_of
 from edgeserve.runtime import Runtime
 
 FUNCTIONS = """
@@ -153,15 +154,63 @@ def test_what_is_no_request_is_read_within_bounds_and_answered_as_empty(front, f
 
 
 def test_one_socket_that_does_not_wait_leaves_room_for_others(front):
-    flood = zmq.Context.instance().socket(zmq.DEALER)
-    flood.setsockopt(zmq.LINGER, 0)
-    flood.connect(front)
-    image = image_of(255)  # takes the model long
-    told = json.dumps({"shape": list(image.shape), "dtype": "uint8"}).encode()
-    for _ in range(200):
-        flood.send_multipart([b"", told, image.tobytes()])
-    assert any(Recorder(front).detect(image_of(90)).any() for _ in range(20))
-    flood.close()
+    with sockets(front, 1) as (flood,):
+        for _ in range(200):
+            flood.send_multipart(question(image_of(255)))  # takes the model long
+        assert any(Recorder(front).detect(image_of(90)).any() for _ in range(20))
+
+
+@contextlib.contextmanager
+def sockets(place, count):
+    """Sockets that do not wait for answers, each under a name of its own."""
+    made = [zmq.Context.instance().socket(zmq.DEALER) for _ in range(count)]
+    for number, each in enumerate(made):
+        each.setsockopt(zmq.LINGER, 0)
+        each.setsockopt(zmq.ROUTING_ID, f"name {number}".encode())
+        each.connect(place)
+    try:
+        yield made
+    finally:
+        for each in made:
+            each.close()
+
+
+def question(image):
+    told = {"shape": list(image.shape), "dtype": image.dtype.name}
+    return [b"", json.dumps(told).encode(), image.tobytes()]
+
+
+def test_many_names_of_one_owner_leave_a_quarter_of_the_places_to_others():
+    class Server:
+        asked = []
+
+        async def apps(self):
+            return {"a": {"inputs": {"image": {"dtype": "uint8", "shape": [4, 4, 3]}}, "stream": "none", "slo_ms": 1e3}}
+
+        async def infer(self, app, inputs, *, origin, **options):
+            self.asked.append(origin)
+            await asyncio.Event().wait()
+
+    async def run():
+        front, stopped, ready = (
+            FrigateFront(Server(), Frigate(app="a", listen="tcp://127.0.0.1:*")),
+            asyncio.Event(),
+            [],
+        )
+        await front.look()
+        serving = asyncio.ensure_future(front.serve(stopped, ready.append))
+        await asyncio.sleep(0)
+        with sockets(ready[0], TOGETHER_MAX) as made:
+            for each in made:
+                each.send_multipart(question(image_of(1, (4, 4, 3))))
+            while len(Server.asked) + front.refused < TOGETHER_MAX:
+                await asyncio.sleep(0.01)
+            stopped.set()
+            await serving
+
+    asyncio.run(asyncio.wait_for(run(), 30))
+    assert len(Server.asked) == TOGETHER_MAX * 3 // 4
+    assert set(Server.asked) == {f"uid:{os.getuid()}"}
 
 
 @pytest.mark.parametrize(

@@ -204,6 +204,7 @@ def test_an_image_as_a_body_and_in_a_form(front):
     for app, body, wanted in (
         ("colour", named + form("image", data.getvalue(), '; filename="x.png"') + b"--b--\r\n", 200),
         ("colour", named + form("image", b"no image", '; filename="x.png"') + b"--b--\r\n", 400),
+        ("colour", named + form("image", data.getvalue(), '; filename="x.png"') * 2 + b"--b--\r\n", 400),
         ("shout", form("text", b"hey") + b"--b--\r\n", 200),
         ("shout", b"--b\r\nnonsense", 400),
     ):

@@ -232,6 +232,9 @@ def test_apps_are_asked_by_topic_each_known_asker_with_a_share_of_its_own(runtim
         for name in ("hall", "kitchen2", "a"):  # names of an asker's own choice
             await home.ask(f"{ask}/{name}", '{"x": [3, 4]}', f"{answer}/{name}")
         assert set(origins[2:]) == {"mqtt"}
+        for number in (5, 7):  # one asker tells its answers apart
+            told = await home.ask(f"{ask}/kitchen/{number}", f'{{"x": [{number}, 0]}}', f"{answer}/kitchen/{number}")
+            assert told["outputs"] == {"y": [2.0 * number, 0.0]} and origins[-1] == "mqtt:kitchen"
         told = await home.ask("edgeserve/cellar/ask/detect", "{}", "edgeserve/cellar/answer/detect")
         assert told["code"] == "unknown_app" and "ask names them" in told["error"]  # it may not be asked
 
@@ -506,6 +509,7 @@ def test_the_command_ends_on_a_signal(runtime, port):
         (["--cameras", "door"], "expected NAME=VALUE"),
         (["--cameras", "door=x"], "set --detect"),
         (["--cameras", "door=x", "--detect", "intents"], "brings pictures"),
+        (["--cameras", "door=edgeserve/+/#", "--detect", "intents"], "own topics"),
         (["--name", "a b"], "letters, digits"),
         (["--form", "yolov9"], "--form = 'yolov9'"),
         (["--labels-file", "no_such_file"], "cannot be read"),

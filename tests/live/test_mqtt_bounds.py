@@ -13,13 +13,16 @@ from edgeserve.errors import ServerGone
 
 pytest.importorskip("aiomqtt", reason="the front needs aiomqtt: pip install '.[mqtt]'")
 
-from edgeserve.fronts.mqtt import PAYLOAD_BYTES_MAX, TOGETHER_MAX, Mqtt, MqttFront
+from edgeserve.fronts.mqtt import TOGETHER_MAX, Mqtt, MqttFront
+from edgeserve.fronts.mqtt_inbox import MESSAGES_MAX, PAYLOAD_BYTES_MAX, WAITING_BYTES_MAX
 
 MIB = 1024**2
 
 
 class Server:
-    """A server that answers no question."""
+    """A server that answers no question. ``asked``: who asked."""
+
+    asked = []
 
     async def apps(self):
         return {"a": {"inputs": {"text": {"dtype": "text", "shape": []}}, "stream": "none"}}
@@ -27,7 +30,8 @@ class Server:
     async def health(self):
         raise ServerGone("gone")
 
-    async def infer(self, app, inputs, **options):
+    async def infer(self, app, inputs, origin):
+        self.asked.append(origin)
         await asyncio.Event().wait()
 
 
@@ -62,15 +66,16 @@ class Broker:
         except (asyncio.IncompleteReadError, ConnectionError):
             writer.close()
 
-    async def ask(self, topic, size):
+    async def ask(self, topic, size, payload=b""):
+        size = size or len(payload)
         head = len(topic).to_bytes(2, "big") + topic.encode()
         left, length = len(head) + size, b""
         while left or not length:
             left, low = divmod(left, 128)
             length += bytes([low | (128 if left else 0)])
         async with self.writing:
-            self.writer.write(b"\x30" + length + head)
-            for _ in range(size // MIB):
+            self.writer.write(b"\x30" + length + head + payload)
+            for _ in range(0 if payload else size // MIB):
                 self.writer.write(bytes(MIB))
                 await self.writer.drain()
 
@@ -82,7 +87,7 @@ def live(story, **options):
         broker, ready, stopped = Broker(**options), asyncio.Event(), asyncio.Event()
         server = await asyncio.start_server(broker.serve, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
-        front = MqttFront(Server(), Mqtt(port=port, name="cellar", ask=("a",), discovery=""))
+        front = MqttFront(Server(), Mqtt(port=port, name="cellar", ask=("a",), askers=("kitchen",), discovery=""))
         await front.look()
         serving = asyncio.ensure_future(front.serve(stopped, lambda place: ready.set()))
         await asyncio.wait_for(ready.wait(), 20)
@@ -124,3 +129,33 @@ def test_a_refused_question_keeps_no_payload_while_its_broker_does_not_acknowled
             await asyncio.sleep(0.01)
 
     assert live(story, acknowledges=False)[0] < 1.5 * TOGETHER_MAX * MIB
+
+
+def test_questions_without_an_answer_are_bounded_in_bytes_and_each_refusal_is_said():
+    payload = json.dumps({"text": "x" * (10 * MIB)}).encode()
+    fitting = WAITING_BYTES_MAX * 3 // 4 // len(payload)  # of one asker
+
+    async def story(broker, front):
+        for _ in range(fitting + 8):
+            await broker.ask("edgeserve/cellar/ask/a", 0, payload)
+        for _ in range(8):
+            told = await answer_of(broker)
+            assert told["code"] == "rejected" and "bytes" in told["error"]
+
+    assert live(story)[0] < WAITING_BYTES_MAX
+
+
+def test_a_flood_of_one_asker_is_left_out_with_one_line_and_leaves_places_to_others(caplog):
+    async def story(broker, front):
+        for _ in range(2 * MESSAGES_MAX):
+            await broker.ask("edgeserve/cellar/ask/a", 0, b"x")
+        while not front.counts["left out"]:
+            await asyncio.sleep(0.01)
+        await broker.ask("edgeserve/cellar/ask/a/kitchen", 0, b"x")
+        while "mqtt:kitchen" not in Server.asked:
+            await asyncio.sleep(0.01)
+
+    live(story, acknowledges=False)
+    said = [record.getMessage() for record in caplog.records]
+    assert len([line for line in said if "left out" in line]) == 1
+    assert not [line for line in said if "Discarding" in line or "pending" in line]

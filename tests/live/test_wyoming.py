@@ -219,6 +219,16 @@ def test_speech_becomes_text_whatever_its_rate(runtime):
         await say(Transcribe(), start(), AudioStop())
         await hear(TranscriptStart)
         assert (await hear(Transcript)).text == ""
+        await hear(TranscriptStop)
+        for sound in (np.full(3, 8192, np.int16).tobytes()[:-1], np.full(800, 8192, np.int16).tobytes()):
+            await say(
+                Transcribe(), start(), AudioChunk(16_000, 2, 1, sound), AudioStop()
+            )  # the first ends half a sample
+            await hear(TranscriptStart)
+            await hear(TranscriptChunk)
+            last = (await hear(Transcript)).text
+            await hear(TranscriptStop)
+        assert last == "800 0.25 -"
 
     talk(runtime, ALL, conversation)
 

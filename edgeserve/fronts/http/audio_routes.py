@@ -16,12 +16,13 @@ from starlette.routing import Route
 
 from edgeserve.answers import Answer
 from edgeserve.errors import BadInput, Failed, UnknownApp, nearest
+from edgeserve.front import rest_of
 from edgeserve.front.sound import FLOATS, RATE_HZ, BadSound, Wav, count_at_16_khz, one_channel, resampled, wav_of
 from edgeserve.fronts.http.asgi import Call, Site, to_json
 from edgeserve.fronts.http.asking import kept, send_stream
 from edgeserve.fronts.http.chat import BadField
 from edgeserve.fronts.http.chat_routes import EVENT_STREAM
-from edgeserve.fronts.http.completion import error_body, objects_of
+from edgeserve.fronts.http.completion import about_answers, error_body, objects_of, text_of
 from edgeserve.fronts.http.forms import form_fields
 
 FORMATS = ("json", "text", "verbose_json", "srt", "vtt")
@@ -70,7 +71,7 @@ class AudioRoutes:
 
     async def transcribe(self, call: Call) -> None:
         """Answer with the text spoken in a file."""
-        fields = dict(await form_fields(call, await call.body()))
+        fields = await form_fields(call, await call.body())
         apps = {name: app for name, app in (await self._backend.apps()).items() if can_transcribe(app)}
         name = fields.get("model", "")
         if not isinstance(name, str) or name not in apps:
@@ -87,7 +88,7 @@ class AudioRoutes:
             )
             return
         answer = await self._backend.infer(name, asked.inputs, asked.options, call.gone, call.origin)
-        body, content = answer_body(answer.outputs, asked.form)
+        body, content = answer_body(answer, asked.form)
         await call.answer(body, 200, [(b"content-type", content)])
 
     async def _events(self, asked: Transcription, origin: str) -> AsyncGenerator[bytes, None]:
@@ -96,15 +97,20 @@ class AudioRoutes:
         try:
             async for piece in pieces:
                 is_last = isinstance(piece, Answer)
-                text = str((piece.outputs if is_last else piece).get("text", ""))
-                delta = text[len(sent) :] if is_last and text.startswith(sent) else "" if is_last else text
+                text = text_of(piece.outputs if is_last else piece)
+                delta = rest_of(text, sent) if is_last else text
                 if delta:
                     yield _event({"type": "transcript.text.delta", "delta": delta})
                 sent += delta
                 if is_last:
-                    yield _event({"type": "transcript.text.done", "text": text})
+                    yield _event({"type": "transcript.text.done", "text": text, **_about(piece)})
         finally:
             await pieces.aclose()
+
+
+def _about(answer: Answer) -> Dict[str, Any]:
+    """Whether an answer is late, or is not whole and why, where it is either."""
+    return {"edgeserve": about_answers([answer])} if answer.late or answer.reason else {}
 
 
 def _event(data: Mapping[str, Any]) -> bytes:
@@ -175,30 +181,33 @@ def _as_declared(sound: NDArray[Any], dtype: str) -> NDArray[Any]:
     return whole
 
 
-def answer_body(outputs: Mapping[str, Any], form: str) -> Tuple[Any, bytes]:
+def answer_body(answer: Answer, form: str) -> Tuple[Any, bytes]:
     """An answer in the form that was asked for, and its content type."""
-    text = str(outputs.get("text", ""))
+    outputs = answer.outputs
+    text = text_of(outputs)
     if form == "text":
         return (text + "\n").encode(), b"text/plain; charset=utf-8"
     if form == "json":
-        return to_json({"text": text}), b"application/json"
+        return to_json({"text": text, **_about(answer)}), b"application/json"
     if "segments" not in outputs:
         raise BadInput(f"response_format = {form!r}: the app answers no segments")
     try:
-        return _with_times(outputs, form)
+        return _with_times(answer, form)
     except (TypeError, ValueError, OverflowError) as error:
         raise Failed(f"the app's segments, or its duration, are no times and texts: {error}") from None
 
 
-def _with_times(outputs: Mapping[str, Any], form: str) -> Tuple[Any, bytes]:
+def _with_times(answer: Answer, form: str) -> Tuple[Any, bytes]:
+    outputs = answer.outputs
     segments = objects_of(outputs, "segments", "start", "end", "text")
     if form == "verbose_json":
         whole = {
             "task": "transcribe",
             "language": str(outputs.get("language", "")),
             "duration": float(outputs.get("duration", segments[-1]["end"] if segments else 0.0)),
-            "text": str(outputs.get("text", "")),
+            "text": text_of(outputs),
             "segments": [{"id": place, **segment} for place, segment in enumerate(segments)],
+            **_about(answer),
         }
         return to_json(whole), b"application/json"
     return subtitles(segments, form).encode(), b"text/plain; charset=utf-8"

@@ -335,7 +335,7 @@ def _extension(field: str, kinds: Tuple[type, ...], value: Any) -> Any:
 def _conversation(messages: Any, inputs: Mapping[str, Any]) -> Dict[str, Any]:
     if not isinstance(messages, list) or not messages:
         raise BadField("messages", ": expected a list of at least one message")
-    plain = [_message(f"messages[{index}]", message) for index, message in enumerate(messages)]
+    plain = _in_order([_message(f"messages[{index}]", message) for index, message in enumerate(messages)])
     if "messages" in inputs or not inputs:
         return {"messages": json.dumps(plain, ensure_ascii=False)}
     if any("tool_calls" in message for message in plain):
@@ -343,8 +343,22 @@ def _conversation(messages: Any, inputs: Mapping[str, Any]) -> Dict[str, Any]:
     return {"prompt": "\n".join([message["content"] for message in plain])}
 
 
+def _in_order(messages: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
+    """The messages, results in the order of their calls: clients send them in any order, and many a template knows no
+    ids."""
+    keys, asked, order = [], 0, {}
+    for place, message in enumerate(messages):
+        if message["role"] != "tool":
+            asked, order = place, {call["id"]: number for number, call in enumerate(message.get("tool_calls", ()))}
+            keys.append((place, -1))
+        else:
+            keys.append((asked, order.get(message.get("tool_call_id"), len(order))))
+    return [messages[place] for place in sorted(range(len(messages)), key=keys.__getitem__)]
+
+
 def _message(where: str, message: Any) -> Dict[str, Any]:
-    """Role and text of a message, and the calls of an assistant's; its name is for people."""
+    """Role and text of a message, the calls of an assistant's, and the call that a result is for; any other name is for
+    people."""
     said = message.get("role") if isinstance(message, dict) else None
     role = ROLES.get(said) if isinstance(said, str) else None
     if role is None:
@@ -366,6 +380,8 @@ def _message(where: str, message: Any) -> Dict[str, Any]:
     if not isinstance(content, str):
         raise BadField(f"{where}.content", ": expected a text")
     plain = {"role": role, "content": content}
+    if role == "tool":
+        plain.update({key: message[key] for key in ("tool_call_id", "name") if isinstance(message.get(key), str)})
     return {**plain, "tool_calls": [_call(where, call) for call in calls]} if calls else plain
 
 

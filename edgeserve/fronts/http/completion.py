@@ -15,6 +15,7 @@ import numpy as np
 
 from edgeserve.answers import Answer
 from edgeserve.errors import Failed
+from edgeserve.front import rest_of
 from edgeserve.fronts.http.failures import details_of, message_of, status_of
 
 
@@ -48,7 +49,7 @@ class Completion:
             **self._head,
             "object": "chat.completion" if self._chat else "text_completion",
             "usage": self._usage(),
-            "edgeserve": _about(answers),
+            "edgeserve": about_answers(answers),
             "choices": [self._whole(index, answer.outputs) for index, answer in enumerate(answers)],
         }
 
@@ -75,7 +76,7 @@ class Completion:
         self._usages[index] = usage_of(outputs)
         choice, text, chunks = self._choices[index], text_of(outputs), []
         chances = self._chances(index, outputs, whole=True)
-        rest = text[len(choice.text) :] if text.startswith(choice.text) else ""
+        rest = rest_of(text, choice.text)
         if rest or chances or not choice.begun:
             chunks.append(self._chunk(index, {"content": rest}, chances=chances))
         calls = self._calls(outputs) if self._chat else []
@@ -89,7 +90,7 @@ class Completion:
         """The last events of a choice, as :meth:`last`; a late answer, or one that is not whole, is marked so."""
         chunks = self.last(index, answer.outputs)
         if answer.late or answer.reason:
-            chunks[-1]["edgeserve"] = _about([answer])
+            chunks[-1]["edgeserve"] = about_answers([answer])
         return chunks
 
     def counts(self) -> Dict[str, Any]:
@@ -148,7 +149,7 @@ class Completion:
         return {**self._head, "object": self._piece_object, "choices": [shown]}
 
 
-def _about(answers: Sequence[Answer]) -> Dict[str, Any]:
+def about_answers(answers: Sequence[Answer]) -> Dict[str, Any]:
     """Facts that OpenAI's form has no field for: whether an answer is late, and why one is not whole."""
     reasons = [answer.reason for answer in answers if answer.reason]
     return {"late": any(answer.late for answer in answers), **({"reason": "; ".join(reasons)} if reasons else {})}
@@ -173,7 +174,11 @@ def _listed(entries: Sequence[Mapping[str, Any]], place: int) -> Dict[str, Any]:
 
 def calls_of(outputs: Mapping[str, Any]) -> List[Dict[str, Any]]:
     """The functions that an answer calls: ``name``, and ``arguments`` as JSON text."""
-    return objects_of(outputs, "tool_calls", "name", "arguments")
+    calls = objects_of(outputs, "tool_calls", "name", "arguments")
+    return [
+        call if isinstance(call["arguments"], str) else {**call, "arguments": json.dumps(call["arguments"])}
+        for call in calls
+    ]
 
 
 def objects_of(outputs: Mapping[str, Any], name: str, *keys: str) -> List[Dict[str, Any]]:
@@ -202,9 +207,9 @@ def text_of(outputs: Mapping[str, Any]) -> str:
 
 
 def finish_of(outputs: Mapping[str, Any]) -> str:
-    """The reason why the text ended: ``stop``, ``length``, or what the app says."""
+    """The reason why the text ended: what the app says, else ``tool_calls`` or ``stop``."""
     reason = outputs.get("finish_reason")
-    return reason if isinstance(reason, str) and reason else "stop"
+    return reason if isinstance(reason, str) and reason else "tool_calls" if calls_of(outputs) else "stop"
 
 
 def usage_of(outputs: Mapping[str, Any]) -> Dict[str, Any]:

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Tuple, Union
+from typing import Any, Dict, Union
 
 from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException
 from starlette.requests import Request
 
-from edgeserve.errors import Malformed
+from edgeserve.errors import BadInput, Malformed
 from edgeserve.fronts.http.asgi import Call
 
 FORM_PARTS_MAX = 64
 
 
-async def form_fields(call: Call, body: bytes) -> List[Tuple[str, Union[str, bytes]]]:
-    """The fields of a multipart form: texts, and files as bytes. Raises :class:`Malformed` for any other body: the
-    parser has an error of its own for most faults, and Python's for a character set that is unknown or does not fit."""
+async def form_fields(call: Call, body: bytes) -> Dict[str, Union[str, bytes]]:
+    """The fields of a multipart form: texts, and files as bytes. Raises :class:`BadInput` for a field that is there
+    twice, and :class:`Malformed` for any other body: the parser has an error of its own for most faults, and Python's
+    for a character set that is unknown or does not fit."""
 
     scope = dict(call.scope)
     scope["headers"] = [(key, _lowered(value) if key == b"content-type" else value) for key, value in scope["headers"]]
@@ -26,7 +27,11 @@ async def form_fields(call: Call, body: bytes) -> List[Tuple[str, Union[str, byt
 
     try:
         async with Request(scope, receive).form(max_files=FORM_PARTS_MAX, max_fields=FORM_PARTS_MAX) as form:
-            return [(key, value if isinstance(value, str) else await value.read()) for key, value in form.multi_items()]
+            names = [key for key, _ in form.multi_items()]
+            twice = next((key for key in form if names.count(key) > 1), None)
+            if twice is not None:
+                raise BadInput(f"the form has {twice[:80]!r} {names.count(twice)} times; send it once")
+            return {key: value if isinstance(value, str) else await value.read() for key, value in form.items()}
     except (HTTPException, MultiPartException, LookupError, ValueError) as error:
         why = getattr(error, "detail", None) or getattr(error, "message", None) or error
         raise Malformed(f"the multipart form cannot be read: {str(why)[:200]}") from None

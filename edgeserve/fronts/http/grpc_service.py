@@ -46,19 +46,11 @@ ON_ONE_STREAM_MAX = 256
 """Requests of one ``ModelStreamInfer`` call whose answers are not written; more are read when some are."""
 
 CONTENTS = {
-    "BOOL": "bool_contents",
-    "INT8": "int_contents",
-    "INT16": "int_contents",
-    "INT32": "int_contents",
-    "INT64": "int64_contents",
-    "UINT8": "uint_contents",
-    "UINT16": "uint_contents",
-    "UINT32": "uint_contents",
-    "UINT64": "uint64_contents",
-    "FP32": "fp32_contents",
-    "FP64": "fp64_contents",
-    "BYTES": "bytes_contents",
+    **dict.fromkeys(("INT8", "INT16", "INT32"), "int_contents"),
+    **dict.fromkeys(("UINT8", "UINT16", "UINT32"), "uint_contents"),
+    **{kind: f"{kind.lower()}_contents" for kind in ("BOOL", "INT64", "UINT64", "FP32", "FP64", "BYTES")},
 }
+"""Datatype -> the field of ``InferTensorContents`` that has its numbers."""
 
 QUESTIONS = {
     "ServerLive": ("live", "live"),
@@ -286,10 +278,6 @@ class InferStream:
 
 ANY_ADDRESS = ("0.0.0.0", "::", "")
 
-USERS_MAX = 1024
-USER_S = 5.0
-"""Peers whose user is remembered, and for how long: a port is another connection's some day."""
-
 
 class _Calls:
     """gRPC's side of each verb: the token, bounds on all calls, and errors as statuses."""
@@ -298,7 +286,6 @@ class _Calls:
         self._tokens = tokens
         self._config = config
         self.port = 0
-        self._users: Dict[str, Tuple[str, float]] = {}  # by peer: whose it is, and until when that is believed
         self._admission = admission
 
     def infer(self, verb: Verb) -> Any:
@@ -385,18 +372,10 @@ class _Calls:
 
     def _user(self, peer: str) -> str:
         """The owner of the connection that gRPC's name of a peer means."""
-        now_s = asyncio.get_running_loop().time()
-        user, until_s = self._users.get(peer, ("", 0.0))
-        if now_s < until_s:
-            return user
         address, port = address_of(peer), peer.rpartition(":")[2]
         host = self._config.grpc.rpartition(":")[0].strip("[]")
         own = (address, "127.0.0.1", "::1") if host in ANY_ADDRESS else (host,)
-        user = user_of_address(address, int(port) if port.isdigit() else 0, [(each, self.port) for each in own])
-        if len(self._users) >= USERS_MAX:
-            self._users.clear()
-        self._users[peer] = (user, now_s + USER_S)
-        return user
+        return user_of_address(address, int(port) if port.isdigit() else 0, [(each, self.port) for each in own])
 
 
 def address_of(peer: str) -> str:

@@ -14,7 +14,7 @@ from edgeserve import __version__
 from edgeserve.answers import Answer, TimedOut
 from edgeserve.config.gone import GONE
 from edgeserve.errors import BadInput, ServerGone, UnknownApp, nearest
-from edgeserve.front import NotServed
+from edgeserve.front import NotServed, rest_of
 from edgeserve.fronts.http.backend import Backend, Gone, check_version
 from edgeserve.fronts.http.tensors import check_shape, datatype_of, described, from_json, from_raw
 from edgeserve.priority_class import CLASSES
@@ -196,7 +196,7 @@ class OpenInference:
         try:
             async for piece in stream:
                 if not isinstance(piece, Answer):
-                    told.update(piece)
+                    told.update({name: _behind(told.get(name, ""), value) for name, value in piece.items()})
                     outputs = self._outputs(_of_those(request.wishes, piece), piece, has_batch)
                     yield InferResponse(request.model, request.id, {FINAL: False}, outputs)
                     continue
@@ -376,10 +376,19 @@ def _of_those(wishes: Optional[Sequence[OutputWish]], outputs: Mapping[str, Any]
 
 
 def _rest(outputs: Mapping[str, Any], told: Mapping[str, Any]) -> Dict[str, Any]:
-    """The rest of an answer behind its pieces; a text that they brought is empty, so that clients may append it."""
+    """The rest of an answer behind its pieces; of a text what no piece had, so that clients may append it."""
     rest = {name: value for name, value in outputs.items() if name not in told}
-    empty = {name: "" for name, value in outputs.items() if name in told and isinstance(value, str)}
-    return {**empty, **rest} if rest else {}
+    texts = {
+        name: rest_of(value, told[name]) if isinstance(told[name], str) else ""
+        for name, value in outputs.items()
+        if name in told and isinstance(value, str)
+    }
+    return {**texts, **rest} if rest or any(texts.values()) else {}
+
+
+def _behind(text: Any, piece: Any) -> Any:
+    """A text with the next piece of it; any other value is the last that came."""
+    return text + piece if isinstance(text, str) and isinstance(piece, str) else piece
 
 
 def data_type(datatype: str) -> str:

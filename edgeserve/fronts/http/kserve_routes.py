@@ -160,8 +160,8 @@ class KServeRoutes:
         tensors: List[InputTensor] = []
         parameters = in_query(call)
         fields = await form_fields(call, body)
-        call.hold_json(sum([len(value) for _, value in fields if isinstance(value, str)]), JSON_AT_ONCE_MAX)
-        for key, value in fields:
+        call.hold_json(sum([len(value) for value in fields.values() if isinstance(value, str)]), JSON_AT_ONCE_MAX)
+        for key, value in fields.items():
             if isinstance(value, bytes):
                 files[key] = value
             elif key in app["inputs"]:

@@ -12,7 +12,8 @@ import re
 from typing import Any, Collection, Dict, Iterator, List, Mapping
 
 from edgeserve.answers import Answer
-from edgeserve.errors import did_you_mean
+from edgeserve.errors import Failed, did_you_mean
+from edgeserve.front import rest_of
 from edgeserve.fronts.http.chat import EXTENSIONS, BadField, can_chat, can_embed
 from edgeserve.fronts.http.completion import calls_of, finish_of, objects_of, text_of, usage_of
 from edgeserve.units import NS_PER_MS
@@ -181,6 +182,7 @@ def _message(place: int, message: Any) -> Any:
     if message.get("images"):
         raise BadField(f"messages[{place}].images", " are not served here")
     told = {key: message.get(key) for key in ("role", "content")}
+    told["name"] = message.get("tool_name")
     calls = message.get("tool_calls")
     if not isinstance(calls, list):
         return told
@@ -204,6 +206,7 @@ class Lines:
         self._model = model
         self._chat = chat
         self._sent = ""
+        self._told = 0  # tokens whose probabilities were sent
 
     def piece(self, outputs: Mapping[str, Any], now_s: float) -> Dict[str, Any]:
         """The object of a piece."""
@@ -215,7 +218,7 @@ class Lines:
         """The object that ends an answer, with all of it that no piece had: the whole where there was none."""
         outputs = answer.outputs
         text = text_of(outputs)
-        rest = text[len(self._sent) :] if text.startswith(self._sent) else ""
+        rest = rest_of(text, self._sent)
         usage, reason = usage_of(outputs), finish_of(outputs)
         return {
             **self._line(rest, outputs, now_s, True),
@@ -249,15 +252,21 @@ class Lines:
         }
 
     def _chances(self, outputs: Mapping[str, Any], done: bool) -> Dict[str, Any]:
-        chances = [] if done and self._sent else objects_of(outputs, "logprobs", "token")
+        """The probabilities of the tokens that were not told yet: a last line's outputs have those of the pieces."""
+        chances = objects_of(outputs, "logprobs", "token")[self._told if done else 0 :]
+        self._told += len(chances)
         return {"logprobs": chances} if chances else {}
 
 
-def _object(arguments: Any) -> Any:
+def _object(arguments: str) -> Any:
+    """The arguments of a call as an object. Raises :class:`Failed`: a call without them would be another."""
     try:
-        return json.loads(arguments)
-    except (TypeError, ValueError, RecursionError):
-        return {}
+        found = json.loads(arguments or "{}")
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise Failed(f"the arguments of the app's tool_calls are no JSON object: {arguments[:80]!r}")
+    return found
 
 
 def time_of(now_s: float) -> str:

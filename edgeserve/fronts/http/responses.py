@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, Dict, List, Mapping, Tuple
 
 from edgeserve.answers import Answer
+from edgeserve.front import rest_of
 from edgeserve.fronts.http.chat import EXTENSIONS, OPENAI_RECORD, BadField, ChatRequest, read_request
 from edgeserve.fronts.http.chat import READ as OF_CONVERSATIONS
 from edgeserve.fronts.http.completion import calls_of, finish_of, text_of, usage_of
@@ -210,7 +211,7 @@ class Response:
     def last(self, answer: Answer) -> List[Dict[str, Any]]:
         """The events that end the response: what of the text no piece had, the calls, the whole."""
         text, calls = text_of(answer.outputs), self._calls(answer.outputs)
-        rest = text[len(self._text) :] if text.startswith(self._text) else ""
+        rest = rest_of(text, self._text)
         events = self._said(rest) if rest or not calls else self._begun()
         place = 0
         if self._has_message:

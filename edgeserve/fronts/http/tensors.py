@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from edgeserve import texts
 from edgeserve.errors import BadInput, Malformed, TooLarge, nearest
+from edgeserve.front import array_of
 
 DTYPES: Dict[str, np.dtype[Any]] = {
     "BOOL": np.dtype(np.bool_),
@@ -174,26 +175,7 @@ def _numbers(name: str, datatype: Any, data: Any) -> NDArray[Any]:
     """The numbers in a list, nested or flat."""
     if not isinstance(data, (list, tuple)):
         raise BadInput(f"tensor {name!r}: data is {type(data).__name__}, expected a list")
-    dtype = _dtype(name, datatype)
-    if dtype.kind in "biu":
-        return _whole(name, datatype, dtype, np.array(data, dtype=object))
-    return np.array(data, dtype=dtype)
-
-
-def _whole(name: str, datatype: str, dtype: np.dtype[Any], values: NDArray[Any]) -> NDArray[Any]:
-    """Whole numbers and booleans: nothing is rounded or wrapped around."""
-    whole = bool if dtype.kind == "b" else int
-    flat: List[Any] = values.ravel().tolist()
-    for value in flat:
-        if type(value) is not whole:
-            raise BadInput(f"tensor {name!r}: data has {_shown(value)}, expected {datatype}")
-    if dtype.kind != "b" and flat:
-        bounds = np.iinfo(dtype)
-        if min(flat) < bounds.min or max(flat) > bounds.max:
-            raise BadInput(
-                f"tensor {name!r}: data from {min(flat)} to {max(flat)}, {datatype} holds {bounds.min} to {bounds.max}"
-            )
-    return np.array(flat, dtype)
+    return array_of(data, _dtype(name, datatype), datatype)
 
 
 def too_many_texts(name: str, count: str) -> TooLarge:

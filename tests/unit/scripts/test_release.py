@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import os
 import re
 import shutil
@@ -79,3 +80,26 @@ def test_the_wheel_of_these_sources_holds_every_file_of_the_package_and_nothing_
     (wheel,) = (sources / "dist").glob("*.whl")
     assert wheel.name.endswith("-py3-none-any.whl")
     assert release.look_into_wheel(str(wheel), release.ROOT) == []
+
+
+def test_what_an_earlier_release_left_is_not_published_and_other_files_stay(tmp_path, monkeypatch):
+    for name in ("edgeserve_runtime-1.2-cp39-cp39-old.whl", "SHA256SUMS", "notes.txt"):
+        (tmp_path / name).write_text("old")
+    monkeypatch.setattr(release, "environment_of", lambda *_: "twine")
+    monkeypatch.setattr(release, "rehearse", lambda uploader, pythons, files, *_: files)
+    out = release.cleared(str(tmp_path))
+    (tmp_path / "edgeserve_runtime-1.2.tar.gz").write_text("new")
+    (said,) = release.publish({"3.13": "python"}, "1.2", out)
+    assert said.endswith("edgeserve_runtime-1.2.tar.gz")
+    assert "old" not in (tmp_path / "SHA256SUMS").read_text() and (tmp_path / "notes.txt").exists()
+
+
+def test_the_workflow_keeps_each_file_of_a_release_once():
+    text = (release.ROOT / ".github/workflows/release.yml").read_text(encoding="utf-8")
+    kept = []
+    for arch, pattern in re.findall(r"arch: (\w+)\n +keep: (\S+)", text):
+        built = ["edgeserve_runtime-1.2.tar.gz", "edgeserve_runtime-1.2-py3-none-any.whl"]
+        built += [f"edgeserve_runtime-1.2-cp313-cp313-manylinux_2_28_{arch}.whl"]
+        kept += [name for name in built if fnmatch.fnmatch(f"dist/{name}", pattern)]
+    assert len(kept) == len(set(kept)) == 2 + len(release.MACHINES)
+    assert "path: ${{ matrix.keep }}" in text

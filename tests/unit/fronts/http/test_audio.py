@@ -13,6 +13,7 @@ import pytest
 
 pytest.importorskip("starlette", reason="starlette is not installed: there is no HTTP front")
 
+from edgeserve.answers import Answer
 from edgeserve.errors import BadInput, Failed
 from edgeserve.front.sound import Converter
 from edgeserve.fronts.http.audio_routes import answer_body, bytes_to_read, can_transcribe, read_fields, sound_of
@@ -217,15 +218,15 @@ SAID = {
 
 
 def test_answers_have_the_form_that_was_asked_for():
-    assert json.loads(answer_body(SAID, "json")[0]) == {"text": "Hello. Yes."}
-    assert answer_body(SAID, "text") == (b"Hello. Yes.\n", b"text/plain; charset=utf-8")
-    whole = json.loads(answer_body(SAID, "verbose_json")[0])
+    assert json.loads(answer_body(Answer(SAID), "json")[0]) == {"text": "Hello. Yes."}
+    assert answer_body(Answer(SAID), "text") == (b"Hello. Yes.\n", b"text/plain; charset=utf-8")
+    whole = json.loads(answer_body(Answer(SAID), "verbose_json")[0])
     assert (whole["language"], whole["duration"], whole["segments"][1]["end"]) == ("en", 3661.5, 3661.46)
     srt = "1\n00:00:00,000 --> 00:00:01,500\nHello.\n\n2\n01:00:00,000 --> 01:01:01,460\nYes.\n\n"
-    assert answer_body(SAID, "srt")[0].decode() == srt
-    assert answer_body(SAID, "vtt")[0].decode().startswith("WEBVTT\n\n00:00:00.000 --> 00:00:01.500\nHello.\n")
+    assert answer_body(Answer(SAID), "srt")[0].decode() == srt
+    assert answer_body(Answer(SAID), "vtt")[0].decode().startswith("WEBVTT\n\n00:00:00.000 --> 00:00:01.500\nHello.\n")
     with pytest.raises(BadInput, match="answers no segments"):
-        answer_body({"text": "x"}, "srt")
+        answer_body(Answer({"text": "x"}), "srt")
 
 
 @pytest.mark.parametrize("form", ["srt", "vtt"])
@@ -233,10 +234,17 @@ def test_answers_have_the_form_that_was_asked_for():
 def test_segments_that_are_none_are_the_apps_failure(odd, form):
     segment = {"start": 0.0, "end": 1.0, "text": "x", **odd}
     with pytest.raises(Failed, match="segments"):
-        answer_body({"text": "x", "segments": json.dumps([segment])}, form)
+        answer_body(Answer({"text": "x", "segments": json.dumps([segment])}), form)
 
 
 @pytest.mark.parametrize("duration", ["x", np.ones(2)])
 def test_a_duration_that_is_none_is_the_apps_failure(duration):
     with pytest.raises(Failed, match="duration"):
-        answer_body({**SAID, "duration": duration}, "verbose_json")
+        answer_body(Answer({**SAID, "duration": duration}), "verbose_json")
+
+
+def test_a_transcription_that_is_not_whole_says_so_and_a_text_that_is_none_is_refused():
+    cut = Answer({"text": "Hel"}, late=True, reason="ended early")
+    assert json.loads(answer_body(cut, "json")[0])["edgeserve"] == {"late": True, "reason": "ended early"}
+    with pytest.raises(Failed, match="expected text"):
+        answer_body(Answer({"text": np.float32(3)}), "text")

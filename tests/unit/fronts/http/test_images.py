@@ -68,3 +68,31 @@ def test_image_files_are_read_and_scaled():
         images.decode_file("x", png[:40], tensor("uint8", -1, -1, 3), 1000)
     with pytest.raises(TooLarge, match="4 x 2 takes 80 bytes to decode"):
         images.decode_file("x", png, tensor("uint8", -1, -1, 3), 19)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("shape", [(-1, -1, 3), (6, 10, 3), (-1, 10), (3, 12, -1)])
+def test_a_picture_is_read_as_its_camera_was_held(orientation, shape):
+    pillow = pytest.importorskip("PIL.Image", reason="pillow is not installed: images cannot be read")
+    from PIL import ImageOps
+
+    exif, file = pillow.Exif(), io.BytesIO()
+    exif[0x0112] = orientation
+    across, down = np.meshgrid(np.arange(20), np.arange(8))
+    pillow.fromarray(np.stack([across * 12, down * 30, across + down], 2).astype(np.uint8)).save(file, "PNG", exif=exif)
+    with pillow.open(io.BytesIO(file.getvalue())) as image:
+        shown = io.BytesIO()
+        ImageOps.exif_transpose(image).save(shown, "PNG", exif=b"")
+    about = tensor("uint8", *shape)
+    found, expected = (images.decode_file("x", each.getvalue(), about, 10**6) for each in (file, shown))
+    assert found.shape == expected.shape and abs(found.astype(int) - expected).max() <= 1
+
+
+def test_broken_exif_is_passed_over_and_deep_colours_are_refused():
+    pillow = pytest.importorskip("PIL.Image", reason="pillow is not installed: images cannot be read")
+    file, deep = io.BytesIO(), io.BytesIO()
+    pillow.fromarray(PIXELS).save(file, "JPEG", exif=b"Exif\0\0MM\0*\xff\xff\xff\xff" + bytes(40))
+    assert images.decode_file("x", file.getvalue(), tensor("uint8", -1, -1, 3), 10**6).shape == PIXELS.shape
+    pillow.fromarray(np.full((4, 4), 40_000, np.uint16)).save(deep, "PNG")
+    with pytest.raises(BadInput, match="8 bits"):
+        images.decode_file("x", deep.getvalue(), tensor("uint8", -1, -1), 10**6)
