@@ -57,7 +57,6 @@ GONE = {
     "[device.NAME] clock": "the clock of the model's profile is the full speed, measure it with 'edgeserve profile'; "
     "without one it is the highest clock seen",
     "[device.NAME] contention": "it is the simulation's: [run] contention = { NAME = 1.3 } of a scenario",
-    "[device.NAME] in_turn": "works of different processes on a GPU always run in turn; leave the key out",
     "[device.NAME] load_rate": "give each model its load time, load = '120ms' of [model.NAME], or measure it with "
     "'edgeserve profile'",
     "[device.NAME] heat_hard": "the device says where it throttles; heat_soft says from where on to save",

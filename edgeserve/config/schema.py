@@ -89,6 +89,7 @@ class DeviceConfig:
     headroom_bytes: int = entry(size_or_auto, AUTO, key="headroom")  # left free for others; auto: 512 MB on a board
     heat_soft_c: float = entry(number(0.0, 150.0), 0.0, key="heat_soft")  # C: save from here on; 0 = as the device says
     power_cap_w: float = entry(number(0.0), 0.0, key="power_cap")  # watts that it should not exceed; 0 = none
+    in_turn: bool = entry(boolean, True)  # works of different processes on this GPU run one after the other
 
 
 @dataclass(frozen=True)

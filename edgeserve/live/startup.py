@@ -128,7 +128,7 @@ def make_lane(config: Config, name: str, mailbox: Mailbox, clock_ns: Callable[[]
         _pinning(config, name),
         lane_info(config, name),
         settings.hang_ns,
-        turns_on(device.index) if device.kind == "cuda" else None,
+        turns_on(device.index) if device.kind == "cuda" and device.in_turn else None,
     )
 
 
@@ -373,9 +373,12 @@ class Starter:
     def _tell_turns(self, model: ModelConfig, device: str) -> None:
         log.info(
             "model %s runs in a process of its own: on device %s that is another context of CUDA, which its memory "
-            "counts, and its steps and the batches of other processes run in turn",
+            "counts, and its steps and the batches of other processes %s",
             model.name,
             device,
+            "run in turn"
+            if self._config.devices[device].in_turn
+            else f"share the GPU as CUDA cuts the time ([device.{device}] in_turn = false)",
         )
 
     def _free_before(self, device: str, engine: Engine, lanes: Sequence[str]) -> int | None:

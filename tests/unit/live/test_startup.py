@@ -185,14 +185,15 @@ def test_the_first_model_on_a_lane_with_multiprocessors_of_its_own_has_their_con
 
 
 @pytest.mark.parametrize("tells", [True, False], ids=["NVML", "nothing tells"])
-def test_a_model_in_a_process_of_its_own_has_its_context_of_cuda_in_its_footprint(monkeypatch, caplog, tells):
+@pytest.mark.parametrize("in_turn", [True, False])
+def test_a_model_in_a_process_of_its_own_has_its_context_of_cuda_in_its_footprint(monkeypatch, caplog, tells, in_turn):
     caplog.set_level("INFO")
     free = iter([10 << 30, 9 << 30, 9 << 30, 8 << 30])  # before and after each of the two
     monkeypatch.setattr(runtime_core, "card_free_bytes", lambda index: next(free) if tells else None)
     model = {"engine": "synthetic", "expected": {"1": "1ms"}}
     config = parse_config(
         {
-            "device": {"gpu": {"kind": "cuda", "memory": "8GiB"}},
+            "device": {"gpu": {"kind": "cuda", "memory": "8GiB", "in_turn": in_turn}},
             "lane": {"gpu0": {"device": "gpu"}},
             "app": {name: {"model": name} for name in ("here", "there")},
             "model": {"here": model, "there": {**model, "options": {"process": True}}},
