@@ -165,7 +165,7 @@ def some_of(first, count):
 
 @some_of(100, 15)
 @pytest.mark.parametrize("kind", sorted(HONEST))
-def test_the_scheduler_stays_honest_whatever_a_policy_does(kind, seeds):
+def test_the_scheduler_stays_honest_under_any_policy(kind, seeds):
     for seed in seeds:
         soak(seed, policies=(kind,))
 

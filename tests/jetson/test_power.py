@@ -45,7 +45,7 @@ def test_a_mode_is_found_by_its_name(tmp_path: Path, board: Board, name: str, nu
 
 @pytest.mark.parametrize("capped", [False, True])
 @pytest.mark.parametrize(("board", "name"), [(XAVIER, "MAXN"), (ORIN, "MAXN"), (NANO, "MAXN_SUPER"), (THOR, "MAXN")])
-def test_the_mode_with_the_most_power_is_found_whatever_it_is_called(
+def test_the_mode_with_the_most_power_is_found_under_any_name(
     tmp_path: Path, board: Board, name: str, capped: bool
 ) -> None:
     laid = lay(board, tmp_path)

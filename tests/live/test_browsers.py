@@ -106,7 +106,7 @@ def test_anything_else_is_no_token(locked, shown):
     "path", ["/v1/models", "/api/tags", "/api/version", "/v2", "/v2/health/ready", "/v2/models/shout"]
 )
 @pytest.mark.parametrize(("begin", "end"), [("", "/"), ("/", ""), ("", "//"), ("//", "/")])
-def test_slashes_too_many_change_nothing_and_redirect_nobody(open_front, path, begin, end):
+def test_slashes_too_many_change_nothing_and_redirect_nowhere(open_front, path, begin, end):
     told = [open_front.ask_raw("GET", each)[:2] for each in (path, begin + path + end)]
     assert told[0] == told[1] and told[0][0] == 200
 

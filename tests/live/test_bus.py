@@ -453,7 +453,7 @@ def test_shares_go_by_whom_a_front_asks_for(server, client):
     assert len({name.partition(" #")[2] for name in names}) == 1
 
 
-def test_nobody_is_believed_to_ask_for_others_who_may_not_control_the_server():
+def test_only_a_controller_of_the_server_may_ask_for_others():
     with BusServer("tcp://127.0.0.1:*") as server, Client(server.endpoint, timeout_ms=10_000) as client:
         client.submit("echo", X, origin="token:kitchen").result(20)
         ask = server.seen(Ask)

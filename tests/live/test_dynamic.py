@@ -83,7 +83,7 @@ def test_scanned_digits_leave_early_and_photographed_ones_late(built: Dict[str, 
     assert photographed["right"] >= photographed["right_first_look"]  # looking again is not worse
 
 
-def test_only_the_looks_that_somebody_needs_are_taken(session: Any, cache: str, tmp_path: Path) -> None:
+def test_only_needed_looks_are_taken(session: Any, cache: str, tmp_path: Path) -> None:
     """Which nodes ran, by ONNX Runtime's own account: the branches are real, and decided for the batch."""
     one, two, three = one_of_each(session)
     looks = {

@@ -156,7 +156,7 @@ def test_a_wrong_token_is_refused_before_the_message_comes(verb):
         (10, 1000, 400),
     ],
 )  # 256 of them, and the answers within the client's window
-def test_a_stream_that_nobody_reads_is_not_read(size, answer, asked_max):
+def test_a_stream_without_a_reader_is_not_read(size, answer, asked_max):
     async def question(service, channel):
         call = stream(channel)
         writing, count = await write_until_stuck(call, request_of(size, "7", answer), 4000)

@@ -83,7 +83,7 @@ def test_an_image_needs_pillow_or_arrives(endpoint, tmp_path, capsys):
     assert "uint8 [2, 4, 3]  1 2 3" in capsys.readouterr().out
 
 
-def test_a_story_is_printed_and_one_that_nobody_remembers_is_status_1(tmp_path, capsys):
+def test_a_story_is_printed_and_a_forgotten_one_is_status_1(tmp_path, capsys):
     with BusServer(f"ipc://{tmp_path}/run/bus") as server:
         server.told = {"story": ["request 7 of app a: completed", "  +1ms: arrived"]}
         assert cli.main(["story", "7", "--endpoint", server.endpoint]) == 0

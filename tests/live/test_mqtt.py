@@ -410,7 +410,7 @@ def test_a_front_that_takes_anothers_name_is_said(runtime, port, caplog, monkeyp
     assert "another front has the name 'cellar'" in caplog.text and "otherhost 7" in caplog.text
 
 
-def test_a_front_that_starts_again_took_nobodys_place(runtime, port, caplog):
+def test_a_front_that_starts_again_is_no_takeover(runtime, port, caplog):
     async def run():
         for _ in range(2):
             async with fronted(runtime, port, every_s=1.0) as front, home_of(port) as home:

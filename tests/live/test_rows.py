@@ -74,7 +74,7 @@ def test_a_model_that_mixes_items_serves_one_at_a_time_and_the_log_says_why(tmp_
     assert not [record for record in caplog.records if "model apart runs" in record.getMessage()]
 
 
-def test_sizes_that_are_gone_are_used_by_nobody(tmp_path: Path) -> None:
+def test_sizes_that_are_gone_are_unused(tmp_path: Path) -> None:
     """With any known times, also without a batch of one; what is recorded says so."""
     saved(tmp_path, mixed=MIXED)
     known = tables(tmp_path, "mixed", expected={"1": "1ms", "2": "1ms", "4": "1ms"})

@@ -402,7 +402,7 @@ def test_a_token_is_good_for_its_own_process_once(tmp_path):
     offers.close()
 
 
-def test_offers_that_nobody_claims_end(tmp_path, monkeypatch):
+def test_offers_without_a_claim_end(tmp_path, monkeypatch):
     monkeypatch.setattr(segments, "LOOK_MS", 5)
     now = [0]
     with contextlib.closing(Offers(f"ipc://{tmp_path}/bus", MIB, 8 * MIB, lambda: now[0])) as offers:

@@ -203,7 +203,7 @@ def test_a_wake_word_is_heard_once_and_the_next_one_too(runtime):
     assert talk(runtime, ALL, conversation, wake_words=("house", "mouse"))["wake words"] == 2
 
 
-def test_speech_becomes_text_whatever_its_rate(runtime):
+def test_speech_of_any_rate_becomes_text(runtime):
     async def conversation(say, hear):
         await say(Transcribe(language="de"), start(), *[chunk(np.full(800, 8192))] * 4, AudioStop())
         assert (await hear(TranscriptStart)).language == "de"

@@ -75,7 +75,7 @@ def test_the_arrivals_bring_the_load(name):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_the_scheduler_is_not_told_what_nobody_declares(seed):
+def test_the_scheduler_is_told_declared_hints_alone(seed):
     told = {**told_of("workstation", seed), **told_of("home", seed)}
     assert {"length"} == told["dyna"] == told["intent"]
     assert told["dynb"] == set()

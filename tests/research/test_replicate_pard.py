@@ -99,7 +99,7 @@ def test_the_lean_world_is_the_simulator_without_its_reference_model(kind, optio
     ("kind", "rule"),
     [("pard", "pard"), ("pard+", "pard"), ("pard", "back"), ("pard", "nexus"), ("pard", "clipper++"), ("pard", "oc")],
 )
-def test_nobody_loses_a_request_at_a_load_of_six_tenths(kind, rule):
+def test_no_request_is_lost_at_a_load_of_six_tenths(kind, rule):
     table, capacity = small(kind, rule=rule)
     outcome = worlds.run_case(table, cases.poisson_ns([0.6 * capacity] * 4, seed=2))
     assert outcome.drop == 0.0 and outcome.offered > 200

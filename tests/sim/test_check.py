@@ -90,7 +90,7 @@ def test_who_stands_before_whom_is_said_by_a_run_without_it(tmp_path, capsys):
     assert any(line == f"before frames (class normal) {told}" for line in said["change"])
 
 
-def test_an_app_that_changes_nothing_or_has_another_lane_stands_before_nobody():
+def test_an_app_that_changes_nothing_or_has_another_lane_stands_before_none():
     lanes = {"one": {}, "two": {}}
     model = {"engine": "synthetic", "expected": {1: "1ms"}}
     models = {

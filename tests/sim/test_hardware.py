@@ -60,7 +60,7 @@ def test_power_and_energy_are_what_the_formula_says():
     assert device.power_w() == pytest.approx(5 + 20 * 0.8**2 * 0.625)
 
 
-def test_heat_follows_its_time_constant_whatever_the_steps():
+def test_heat_follows_its_time_constant_for_any_steps():
     for step_ns in (POLL_NS, 3 * S):
         device = hardware(
             power={"static": 0.0, "dynamic": 10.0},
@@ -234,7 +234,7 @@ def test_a_power_cap_saves_energy_per_answer_and_no_answers_are_lost():
 # --- a processor that others use --------------------------------------------------------------------------------------
 
 
-def test_cores_are_shared_by_weight_and_nobody_gets_more_than_it_wants():
+def test_cores_are_shared_by_weight_and_none_gets_more_than_it_wants():
     assert shared_cores({"a": LaneThreads(2, 2), "b": LaneThreads(1, 1)}, 4) == {"a": 2.0, "b": 1.0}
     assert shared_cores({"a": LaneThreads(4, 4), "b": LaneThreads(12, 12)}, 4) == {"a": 1.0, "b": 3.0}
     got = shared_cores({"nice": LaneThreads(4, 0.4), "hosts": LaneThreads(1, 1), "others": LaneThreads(12, 12)}, 4)

@@ -242,7 +242,7 @@ def test_where_prompts_are_read_in_turns_a_batch_that_is_stopped_ends_with_its_p
     assert run.unread == unread
 
 
-def test_a_prompt_that_nobody_waits_for_is_read_no_further():
+def test_a_cancelled_prompt_is_read_no_further():
     run = SequenceRun([9, 5], None, 0, lambda count: 10 * count, reads=[3, 2], turn_ns=4)
     run.begin()
     assert run.drop(0, 3) == 4
@@ -250,7 +250,7 @@ def test_a_prompt_that_nobody_waits_for_is_read_no_further():
     assert (run.unread, run.left, run.begin()) == ([2, 2], [1], 2 * 4 + 5 * 10)
 
 
-def test_a_sequence_that_nobody_waits_for_leaves_after_the_present_step():
+def test_a_cancelled_sequence_leaves_after_the_present_step():
     run = SequenceRun([9, 5], None, 0, lambda count: 10 * count)
     run.begin()
     assert run.drop(0, 21) == 2 * 20

@@ -123,7 +123,7 @@ def test_a_wrong_scenario_says_what_to_mend(scenario, tmp_path, capsys, change, 
     assert re.search(reason, capsys.readouterr().err)
 
 
-def test_a_scenario_in_which_nobody_asks_says_how_to_ask(tmp_path, capsys):
+def test_a_scenario_without_requests_says_how_to_ask(tmp_path, capsys):
     path = tmp_path / "edge.toml"
     path.write_text(SCENARIO.split("[run]")[0])
     assert main(["simulate", str(path)]) == 2
@@ -154,7 +154,7 @@ def test_a_run_in_which_no_request_arrived_reports_nothing(scenario, tmp_path, c
     assert "no request arrived" in capsys.readouterr().err
 
 
-def test_the_profiles_of_other_models_are_in_nobodys_way(monkeypatch):
+def test_the_profiles_of_other_models_are_passed_over(monkeypatch):
     monkeypatch.setattr("edgeserve.config.profiles.device_slug", lambda: "a-machine-without-measurements")
     scenario = parse_scenario(
         {

@@ -167,7 +167,7 @@ def test_help_and_version_import_no_verb():
         assert shown == [f"edgeserve {__version__}"] if option == "--version" else len(shown) > len(cli.VERBS)
 
 
-def test_output_that_nobody_reads_to_its_end_is_no_traceback(tmp_path):
+def test_output_with_a_closed_reader_is_no_traceback(tmp_path):
     """``edgeserve top --json | head``"""
     (tmp_path / "wordy.py").write_text(
         "def add_arguments(parser):\n    pass\n\n\ndef main(args):\n    print('word\\n' * 100_000)\n    return 0\n"

@@ -345,7 +345,7 @@ def test_a_recorded_machine_says_elsewhere_what_it_said_itself(tree, tmp_path, c
     assert [item["text"] for item in json.loads(capsys.readouterr().out)] == [finding.text for finding in said]
 
 
-def test_a_recording_is_bounded_whatever_files_hold(tmp_path):
+def test_a_recording_is_bounded_for_any_content_of_files(tmp_path):
     root = tmp_path / "root"
     plant(root, {f"sys/class/thermal/thermal_zone{zone}/type": "x" * (1 << 20) for zone in range(12)})
     taken = recording.collect(doctor.examine_tree, str(tmp_path / "board.tar.gz"), str(root))

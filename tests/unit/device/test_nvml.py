@@ -174,7 +174,7 @@ def test_the_names_that_are_used_are_the_librarys():
         assert getattr(pynvml, name) == getattr(Library, name), name
 
 
-def test_a_gpu_is_found_where_it_lies_on_the_bus_whatever_its_number_in_cuda():
+def test_a_gpu_is_found_by_its_place_on_the_bus_under_any_number_in_cuda():
     library = Library()
     source = NvmlSource(1, library, bus_id="0000:65:00.0")  # NVML's GPU 1 is another one
     assert source.read(0).gpu_load == 0.37 and "at 0000:65:00.0" in library.calls

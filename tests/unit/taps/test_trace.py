@@ -104,7 +104,7 @@ def test_a_configuration_keeps_its_order(tmp_path):
     assert list(read_recording(path).start["config"]["lane"]) == ["z", "a"]
 
 
-def test_lines_are_the_same_bytes_whatever_the_order_of_hints():
+def test_lines_are_the_same_bytes_for_any_order_of_hints():
     lines = [
         step_line(0, (RequestArrived(Request(1, "a", 0, 1, hints=hints)),), ())
         for hints in ({"x": 1, "y": 2}, {"y": 2, "x": 1})

@@ -125,7 +125,7 @@ class Misplaces(Good):
         return sorted(super().run(batch), key=lambda result: result.error is not None)
 
 
-class NamesNobody(Good):
+class NamesNoModel(Good):
     def run(self, batch):
         results = super().run(batch)
         for result in results:
@@ -478,8 +478,8 @@ def test_batch_sizes_need_not_contain_one(test):
         (Forgetful, "test_state_goes_round", False),
         (AllOrNothing, "test_a_wrong_item_fails_alone", False),
         (Misplaces, "test_a_wrong_item_fails_alone", False),
-        (NamesNobody, "test_a_wrong_item_fails_alone", False),
-        (NamesNobody, "test_wrong_inputs_are_refused_by_name", False),
+        (NamesNoModel, "test_a_wrong_item_fails_alone", False),
+        (NamesNoModel, "test_wrong_inputs_are_refused_by_name", False),
         (RaisesForNone, "test_a_batch_of_wrong_items_has_an_error_each", False),
         (CountsFailures, "test_a_wrong_item_leaves_the_state_as_it_was", True),
         (MixesThreads, "test_two_threads_at_once", False),

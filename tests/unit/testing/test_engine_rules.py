@@ -89,7 +89,7 @@ class NeverStops(Sequences):
     asked = listening(Deaf)
 
 
-class WorksForNobody(Sequences):
+class WorksForDropped(Sequences):
     class Deaf(Control):
         def dropped(self, index: int) -> bool:
             return False
@@ -165,7 +165,7 @@ class PiecesGoNowhere(Sequences):
 
 BUGS = (
     NeverStops,
-    WorksForNobody,
+    WorksForDropped,
     TellsAfterTheEnd,
     NeverTells,
     AnswersTwice,

@@ -175,7 +175,7 @@ def test_guessed_lengths_make_no_huge_input():
     assert found.candidates and all(np.prod(guess["x"]) * 4 <= GUESS_BYTES_MAX for guess in found.candidates)
 
 
-def test_a_batch_of_one_whose_outputs_lack_it_is_none_also_where_nobody_says_so(tmp_path):
+def test_a_batch_of_one_whose_outputs_lack_it_is_none_also_without_the_option(tmp_path):
     """``batch_axis = false`` by itself: the list is the item's, however long."""
     import drawn_graphs as graphs
     import onnx
