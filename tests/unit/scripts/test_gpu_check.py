@@ -40,6 +40,7 @@ RESULTS = {
             {"load": "120% of its peak", "ratio": 1.1, "urgent_in_time": 1.0, "promises_kept": 0.95},
         ],
     },
+    "sizes": {"rows": [{"engine": "onnx", "batch": 4, "steady_ms": 2.0, "changed_ms": 3.0}]},
     "lanes": {"rows": [{"way": "two lanes", "p50_ms": 3.0, "p99_ms": None, "batches_per_s": 9.0}]},
     "tensorrt": {
         "rows": [
@@ -77,7 +78,7 @@ def test_the_tests_are_counted_with_the_reasons_of_those_that_were_skipped():
 def test_short_calls_have_no_bound_and_the_others_do():
     checks = Checks("scripts/gpu_check.py")
     gpu_check.check(RESULTS, checks)
-    assert len(checks.rows) == 6 + 1 + 1 + 2 + 3
+    assert len(checks.rows) == 6 + 1 + 1 + 1 + 2 + 3
     assert all(row.holds for row in checks.rows)
     slow = {**RESULTS, "overhead": {"rows": [{"batch": 32, "bare_ms": 6.0, "engine_ms": 7.0, "overhead": 0.167}]}}
     checks = Checks("scripts/gpu_check.py")
