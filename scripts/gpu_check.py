@@ -34,6 +34,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this checkout, w
 sys.path.insert(0, str(Path(__file__).resolve().parents[0]))  # scripts/
 
 from lib.checks import Checks
+from lib.gpu_bounds import check
 from lib.gpu_tests import run_tests
 
 from edgeserve.config.machine import slug
@@ -53,19 +54,10 @@ BENCHES = {
     "profile": "the device's time of a batch by its size",
     "predictability": "one batch at a time against 2 to 16 at once (Clockwork, Figure 2)",
     "lanes": "pictures every 33 ms beside large batches: on one lane, two, with priority, with a share of the GPU each",
+    "sizes": "what a change of the batch size costs: torch, and ONNX Runtime where it is for CUDA",
     "serve": "a runtime with deadlines beside a thread that batches what waits: closed loops, loads up to 150 %",
     "tensorrt": "the tensorrt engine beside a bare loop of execute_async_v3 and trtexec, on one plan",
 }
-OVERHEAD_MAX = 0.05
-CALL_MS = 5.0
-"""The bound on the overhead is for calls of this length."""
-
-LOOP_MIN, IN_TIME_MIN, URGENT_MIN, PROMISES_MIN = 0.95, 0.98, 0.995, 0.9
-"""Of the bench ``serve``: shares of what a thread does that knows no deadline, and of the requests."""
-
-ALONE_MAX = 1.5
-"""The 99.9th percentile of one batch at a time, as a factor of the median: a desktop's other programs share the CPU
-that launches, where Clockwork's machines had none."""
 
 
 def libraries() -> Dict[str, str]:
@@ -167,53 +159,6 @@ def power_and_clocks(root: str = "/") -> Dict[str, Any]:
     return {name: getattr(state, name) for name in QUANTITIES if getattr(state, name) is not None}
 
 
-def check(results: Mapping[str, Any], checks: Checks) -> None:
-    """What the benches must show."""
-    for row in results.get("overhead", {}).get("rows", ()):
-        if row["bare_ms"] >= CALL_MS:
-            checks.at_most(
-                f"batch {row['batch']} of {row['bare_ms']:.1f} ms: overhead of the engine",
-                row["overhead"],
-                OVERHEAD_MAX,
-            )
-    if "overlap" in results:
-        checks.at_least("batches a second, two launched to one", results["overlap"]["gain"], 1.0)
-    for row in results.get("tensorrt", {}).get("rows", ()):
-        if row["bare_ms"] >= CALL_MS and (row["mapped"], row["graph"], row["lanes"], row["depth"]) == (0, 0, 1, 1):
-            precision = "fp16" if row["fp16"] else "as the file has it"
-            checks.at_most(
-                f"TensorRT, {precision}, {row['bare_ms']:.1f} ms: overhead of the engine",
-                row["ms"] / row["bare_ms"] - 1,
-                OVERHEAD_MAX,
-            )
-    check_serving(results.get("serve", {}), checks)
-    rows = results.get("profile", {}).get("rows", ())
-    if rows:
-        checks.at_most("time per item, largest batch to single", rows[-1]["per_item_ms"] / rows[0]["per_item_ms"], 1.0)
-    rows = results.get("predictability", {}).get("rows", ())
-    if rows:
-        checks.at_most("one at a time: p99.9 to median", rows[0]["p999_to_median"], ALONE_MAX)
-        checks.at_least(
-            "16 at once: p99.9 to median, to one at a time", rows[-1]["p999_to_median"] / rows[0]["p999_to_median"], 1.0
-        )
-
-
-def check_serving(result: Mapping[str, Any], checks: Checks) -> None:
-    """What the runtime must reach beside the greedy thread."""
-    if "wrong_answers" in result:
-        checks.at_most("answers of the runtime that are not the network's", result["wrong_answers"], 0)
-    for row in result.get("rows", ()):
-        load = row["load"]
-        if row["urgent_in_time"] is None:
-            checks.at_least(f"{load}: answers a second, to the thread's", row["ratio"], LOOP_MIN)
-            continue
-        bound = {"90%": IN_TIME_MIN, "120%": 1.0, "150%": 1.0}.get(load.split()[0])
-        if bound is not None:
-            checks.at_least(f"{load}: answers in time, to the thread's", row["ratio"], bound)
-        checks.at_least(f"{load}: urgent requests in time", row["urgent_in_time"], URGENT_MIN)
-        checks.at_least(f"{load}: accepted requests in time", row["promises_kept"], PROMISES_MIN)
-
-
 def page(report: Mapping[str, Any], checks: Checks) -> str:
     """The report for people."""
     lines = [
@@ -301,6 +246,10 @@ def run_benches(names: Sequence[str], kind: str, quick: bool) -> Dict[str, Any]:
         from lib.serve_bench import serve
 
         calls["serve"] = serve
+    if "sizes" in names:
+        from lib.size_bench import sizes
+
+        calls["sizes"] = sizes
     if set(names) - set(calls):
         from lib.gpu_benches import BENCHES as OF_TORCH
 

@@ -10,7 +10,13 @@ import trt_on_cuda
 from kernel_models import WORLDS, graphs_after_another_shape, suite, wrong_answers
 from trt_on_cuda import HostGpu
 
-globals().update(suite(HostGpu))
+EACH_TIME = ("TestPlain", "TestStreamsBeside", "TestLengths")
+"""The others run nightly: ``test_tensorrt.py`` has their settings on a double of TensorRT."""
+
+SUITE = suite(HostGpu)
+for name in sorted(set(SUITE) - set(EACH_TIME)):
+    SUITE[name].pytestmark = [pytest.mark.nightly]
+globals().update(SUITE)
 
 
 @pytest.fixture
