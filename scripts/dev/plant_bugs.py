@@ -54,7 +54,7 @@ BUGS: Tuple[Bug, ...] = (
         unit("core/lost_lanes")),
     Bug("lost-lane-serves-elsewhere", "resources/placement.py", "not (self.lanes and all(lane.lost for lane in self.lanes))", "True",
         unit("core/lost_lanes")),
-    Bug("join-waits-for-a-lost-lane", "core/request_manager.py", "can_go_on = job.node.optional or ", "can_go_on = ",
+    Bug("join-waits-for-a-lost-lane", "core/request_manager.py", "return job.node.optional or ", "return ",
         unit("core/lost_lanes")),
     Bug("partial-is-dropped-whole", "core/moves.py",
         "goes_on = wrote or (request.on_late == PARTIAL and joins.feeds_joins(job))", "goes_on = wrote"),
