@@ -57,7 +57,7 @@ BUGS: Tuple[Bug, ...] = (
     Bug("join-waits-for-a-lost-lane", "core/request_manager.py", "return job.node.optional or ", "return ",
         unit("core/lost_lanes")),
     Bug("partial-is-dropped-whole", "core/moves.py",
-        "goes_on = wrote or (request.on_late == PARTIAL and joins.feeds_joins(job))", "goes_on = wrote"),
+        "goes_on = wrote or (request.on_late == PARTIAL and job.node.feeds_joins)", "goes_on = wrote"),
     Bug("cancelled-request-frees-no-place", "core/ends.py", "        self._state.admission[request.app.name].leave(request)\n", ""),
     Bug("queue-time-counts-from-arrival", "core/returns.py", "queued_ns += work.launched_ns - job.ready_ns - load_ns",
         "queued_ns += work.launched_ns - request.arrival_ns - load_ns"),

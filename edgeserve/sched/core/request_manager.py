@@ -246,7 +246,7 @@ class RequestManager:
 
     def can_go_on(self, job: Job) -> bool:
         """True if its request may do without a job that never runs to its end."""
-        return job.node.optional or (job.request.on_late == PARTIAL and joins.feeds_joins(job))
+        return job.node.optional or (job.request.on_late == PARTIAL and job.node.feeds_joins)
 
     def complete(self, request: RequestRecord) -> None:
         """No job is left. Where every branch that a join could do without has failed, no last node ran: a failure."""

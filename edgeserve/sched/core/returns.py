@@ -152,7 +152,7 @@ class Returns:
         del request.jobs[job.seq]
         self._ends.drop_state(job)
         request.note(self._board.now_ns, "node", job.node.name, list(job.part) or "", "failed:", reason)
-        if can_go_on or joins.can_do_without(job):
+        if can_go_on or job.node.spared:
             request.failure = reason
             ready = joins.skip(request, job, fate)
             if self._manager.expire_on_return(request):
