@@ -57,6 +57,10 @@ def _check_requests(state: State, on_lanes: Dict[int, Job]) -> None:
             assert job.state in (READY, RUNNING), f"{job!r} is in its request's table\n{_story(request)}"
             assert (job.state == RUNNING) == (job.seq in on_lanes), f"{job!r} against the lanes\n{_story(request)}"
             assert (job.state == READY) == job.queued, f"{job!r} queued: {job.queued}\n{_story(request)}"
+            models = [model for model in job.node.models if job.may_run(model)]
+            assert job.state == RUNNING or any(state.may_run_later(model, job.lane) for model in models), (
+                f"{job!r} waits for a lane that never comes back\n{_story(request)}"
+            )
     for admission in state.admission.values():
         ids = sorted(id for theirs in admission.clients.values() for id in theirs)
         expected = sorted(id for id, request in state.requests.items() if request.app is admission.app)

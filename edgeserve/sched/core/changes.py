@@ -84,12 +84,7 @@ class Changes:
         device.limited(event.thermal, event.power)
         if device.pressure != pressure:
             change.pressure = device.pressure
-        if (
-            change.memory_free_bytes is not None
-            or change.heat is not None
-            or change.power_w is not None
-            or change.pressure is not None
-        ):
+        if any(value is not None for value in (change.memory_free_bytes, change.heat, change.power_w, change.pressure)):
             self._tell(change)
 
     def drain_requested(self, event: DrainRequested) -> None:

@@ -95,7 +95,7 @@ class Moves:
             self._manager.end_written(job, reason)
             return
         wrote = request.on_late != "drop" and has_written(request)
-        goes_on = wrote or (request.on_late == PARTIAL and joins.feeds_joins(job))
+        goes_on = wrote or (request.on_late == PARTIAL and job.node.feeds_joins)
         # While its policy still holds the job. What goes on for sure is spared that: a fan-out has many parts.
         shortfall = None if goes_on and len(request.jobs) > 1 else shortfall_of(self._state, request, job)
         if not (goes_on and self._manager.goes_on_without(job, reason)):

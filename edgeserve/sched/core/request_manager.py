@@ -240,13 +240,14 @@ class RequestManager:
     def fail(self, job: Job, reason: str) -> None:
         """A ready job can never be done: its request has what its sequence has written, goes on without it, or
         fails."""
-        request = job.request
         if keeps_written(job):
             self.end_written(job, reason)
-            return
-        can_go_on = job.node.optional or (request.on_late == PARTIAL and joins.feeds_joins(job))
-        if not (can_go_on and self.goes_on_without(job, reason)):
-            self.ends.end(request, "fail", reason)
+        elif not (self.can_go_on(job) and self.goes_on_without(job, reason)):
+            self.ends.end(job.request, "fail", reason)
+
+    def can_go_on(self, job: Job) -> bool:
+        """True if its request may do without a job that never runs to its end."""
+        return job.node.optional or (job.request.on_late == PARTIAL and job.node.feeds_joins)
 
     def complete(self, request: RequestRecord) -> None:
         """No job is left. Where every branch that a join could do without has failed, no last node ran: a failure."""

@@ -143,7 +143,7 @@ class Returns:
         if not self._manager.expire_on_return(job.request):
             self._manager.make_ready(job)
 
-    def _job_failed(self, job: Job, reason: str, fate: str = JOB_FAILED) -> None:
+    def _job_failed(self, job: Job, reason: str, fate: str = JOB_FAILED, can_go_on: bool = False) -> None:
         request = job.request
         if keeps_written(job):
             self._manager.end_written(job, reason, has_failed=True)
@@ -152,7 +152,7 @@ class Returns:
         del request.jobs[job.seq]
         self._ends.drop_state(job)
         request.note(self._board.now_ns, "node", job.node.name, list(job.part) or "", "failed:", reason)
-        if joins.can_do_without(job) or (fate == LOST and job.node.optional):
+        if can_go_on or job.node.spared:
             request.failure = reason
             ready = joins.skip(request, job, fate)
             if self._manager.expire_on_return(request):
@@ -170,7 +170,8 @@ class Returns:
                 move_job(job, "fail")
                 self._ends.drop_state(job)
             else:
-                self._job_failed(job, reason, LOST)
+                can_go_on = self._manager.can_go_on(job) if work.lane.lost else job.node.optional
+                self._job_failed(job, reason, LOST, can_go_on)
             self._after_return(job)
 
     def give_back(self, work: Work) -> None:

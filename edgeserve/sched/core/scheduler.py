@@ -8,12 +8,11 @@ tables (``state``), the lives of requests (``request_manager``), the auction, pr
 from __future__ import annotations
 
 from heapq import heappop
-from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Sequence, Tuple
 
 from edgeserve.errors import PolicyError
 from edgeserve.sched.core.auction import Auction
 from edgeserve.sched.core.changes import Changes
-from edgeserve.sched.core.cuts import Cuts
 from edgeserve.sched.core.entry import Entry
 from edgeserve.sched.core.experiments import Probes
 from edgeserve.sched.core.holds import Holds
@@ -44,6 +43,9 @@ from edgeserve.sched.resources.lanes import NO_JOBS, RUN, Lane, Work
 from edgeserve.sched.resources.model_cache import Device
 from edgeserve.sched.resources.sequences import SequenceModel
 from edgeserve.units import NS_PER_MS
+
+if TYPE_CHECKING:
+    from edgeserve.sched.core.cuts import Cuts  # imported where models make sequences
 
 PENDING_MAX = 2**31
 """The bound on pending requests where none was given."""
@@ -86,7 +88,11 @@ class Scheduler:
         self._returns = Returns(state, self._request_manager)
         self._probes = Probes(state, slack)
         self._auction = Auction(state, self._request_manager, self._returns, self._probes, self._holds)
-        self._cuts = Cuts(state, slack)
+        self._cuts: Cuts | None = None
+        if state.sequences.models:
+            from edgeserve.sched.core.cuts import Cuts
+
+            self._cuts = Cuts(state, slack)
         self._changes = changes = Changes(state, self._request_manager, self._returns, self._probes)
         state.board.connect(Moves(state, self._request_manager), self._probes)
         self._lanes = tuple(lanes)
@@ -143,7 +149,7 @@ class Scheduler:
         self._holds.wake_ns = None
         if state.ready.count or state.retained:  # there is something to run
             self._auction.run()
-        if events and state.sequences.working:
+        if self._cuts is not None and events and state.sequences.working:
             self._cuts.run()
         if state.memory.tracked:
             managed = state.memory.manage(now_ns)

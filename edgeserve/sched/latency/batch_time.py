@@ -15,12 +15,12 @@ from edgeserve.config.profile_record import QUANTILES, Clocks, Timing
 from edgeserve.sched.latency.contradiction import ServedTimes
 from edgeserve.sched.latency.declared import DeclaredShare
 from edgeserve.sched.latency.window import Window
-from edgeserve.sched.latency.work_time import WorkTime
 from edgeserve.sched.requests.work import MILLI
 from edgeserve.units import FOREVER_NS, NS_PER_MS, PPM
 
 if TYPE_CHECKING:
     from edgeserve.sched.latency.clock_speed import ClockSpeed  # imported where a profile names its clocks
+    from edgeserve.sched.latency.work_time import WorkTime  # imported where a policy asks for it
 
 LIVE = "live"
 """The basis of an estimate by batches that were served. Else it is that of the first one (``contradiction.py``)."""
@@ -265,6 +265,8 @@ class BatchTime:
         """The times of any amount of work, and the best split of n jobs into batches. From the first time that a policy
         asks, all tables are of standard work."""
         if self._work is None:
+            from edgeserve.sched.latency.work_time import WorkTime
+
             self.learns_work = True
             self._work = WorkTime()
             self._set_work(self._work)

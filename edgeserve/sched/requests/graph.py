@@ -26,14 +26,14 @@ from edgeserve.sched.requests.arrivals import AppArrivals
 class Node:
     """One model's place in an app. ``depth`` counts the scopes that are open around it.
 
-    ``plain``: it neither fans out nor routes, so its results cannot be wrong. ``follower`` is the one node that runs
-    whenever a plain node is done: its only successor, which waits for nothing else. ``is_join``: it waits for several
-    predecessors or parts; ``feeds_join``: a successor of the node does; ``optional``: all that the node leads to are
-    joins that may do without it. ``steps_key`` and ``tokens_key``: the hints that tell its steps and input tokens,
-    ``steps`` and ``tokens`` in a simple app. ``stages``: nodes on the longest path from it to an exit, itself included.
-    ``models`` are all that may run its jobs: ``model``,
-    and the variants of it that are of use; ``qualities`` is what the answer of each is worth, empty where the model has
-    no variants."""
+    ``plain``: it neither fans out nor routes, so its results cannot be wrong. ``follower`` is the one node that
+    runs whenever a plain node is done: its only successor, which waits for nothing else. ``is_join``: it waits for
+    several predecessors or parts; ``feeds_join``: a successor of the node does, ``feeds_joins``: all of them do.
+    ``spared``: these joins may do without it; ``optional``: all that the node leads to are such joins.
+    ``steps_key`` and ``tokens_key``: the hints that tell its steps and input tokens, ``steps`` and ``tokens`` in a
+    simple app. ``stages``: nodes on the longest path from it to an exit, itself included. ``models`` are all that
+    may run its jobs: ``model``, and the variants of it that are of use; ``qualities`` is what the answer of each is
+    worth, empty where the model has no variants."""
 
     def __init__(self, config: NodeConfig, index: int) -> None:
         self.name = config.name
@@ -54,8 +54,7 @@ class Node:
         self.plain = not self.fan_out and not self.route_one
         self.follower: Node | None = None
         self.is_join = False
-        self.feeds_join = False
-        self.optional = False
+        self.feeds_join = self.feeds_joins = self.spared = self.optional = False
         self.steps_key = self.name + ".steps"
         self.tokens_key = self.name + ".tokens"
         self.closers: Tuple[Node, ...] = ()  # the gather nodes that close the scope which this node opens
@@ -155,6 +154,8 @@ def _graph(config: AppConfig) -> Tuple[Node, ...]:
         )
     for node in ordered:
         node.feeds_join = any(succ.is_join for succ in node.succs)
+        node.feeds_joins = bool(node.succs) and all(succ.is_join for succ in node.succs)
+        node.spared = node.feeds_joins and all(succ.join != "all" for succ in node.succs)
         if node.plain and len(node.succs) == 1 and len(node.succs[0].preds) == 1 and not node.succs[0].gather:
             node.follower = node.succs[0]
         node.closers = (

@@ -145,24 +145,10 @@ def is_useless(request: RequestRecord, job: Job) -> bool:
     return True
 
 
-def feeds_joins(job: Job) -> bool:
-    """True if nothing but joins waits for this job, so that they could go on with what the others bring."""
-    return bool(job.node.succs) and all(len(succ.preds) > 1 or succ.gather for succ in job.node.succs)
-
-
-def can_do_without(job: Job) -> bool:
-    """True if every successor is a join that may fire with fewer predecessors, so that a failure here is no end."""
-    return _is_spared(job.node)
-
-
 def is_starved(request: RequestRecord, job: Job) -> bool:
     """True if a failed job that was skipped was the last that a join hoped for, so that the join has failed as well,
     and what follows cannot do without it."""
     return not job.node.fan_out and _starves(request, job.node, job.part)
-
-
-def _is_spared(node: Node) -> bool:
-    return bool(node.succs) and all(succ.is_join and succ.join != "all" for succ in node.succs)
 
 
 def _starves(request: RequestRecord, node: Node, part: Part) -> bool:
@@ -170,7 +156,7 @@ def _starves(request: RequestRecord, node: Node, part: Part) -> bool:
         at = part[:-1] if succ.gather else part
         row = (request.joins or {}).get((succ.index, at))
         has_failed = row is not None and row[2] and not row[1]
-        if has_failed and not _is_spared(succ):
+        if has_failed and not succ.spared:
             return True
         if (has_failed or not succ.is_join) and _starves(request, succ, at):
             return True

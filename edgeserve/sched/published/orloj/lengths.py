@@ -51,7 +51,7 @@ BIAS_LEN_MIN = 16
 
 
 class LengthWindow:
-    """The last ``length`` times alone of one class, in nanoseconds at speed 1, with the time they were seen.
+    """The last ``length`` times alone of one class, in nanoseconds at speed 1.
 
     Seeds (from a profile) go in scattered, since the oldest are forgotten first and a profile is sorted.
     """
@@ -59,26 +59,20 @@ class LengthWindow:
     __slots__ = ("samples", "seen", "_seeds")
 
     def __init__(self, length: int, seeds: Sequence[int] = ()) -> None:
-        self.samples: Deque[Tuple[int, int]] = deque(maxlen=length)
+        self.samples: Deque[int] = deque(maxlen=length)
         self.seen = 0  # samples that were measured, not seeded
         scattered = sorted(range(len(seeds)), key=lambda index: index * GOLDEN % 2**32)
-        self.samples.extend((0, int(seeds[index])) for index in scattered)
+        self.samples.extend(int(seeds[index]) for index in scattered)
         self._seeds = len(self.samples)
 
-    def add(self, now_ns: int, alone_ns: int) -> None:
+    def add(self, alone_ns: int) -> None:
         """A request of the class took so long alone. It displaces several seeds, if there are any left."""
         displaced = min(self._seeds, SEEDS_PER_SAMPLE)
         for _ in range(displaced):
             self.samples.popleft()
         self._seeds -= displaced
-        self.samples.append((now_ns, alone_ns))
+        self.samples.append(alone_ns)
         self.seen += 1
-
-    def forget(self, before_ns: int) -> None:
-        """Let go of what was measured before then; the last sample stays, since something is better than nothing."""
-        while len(self.samples) > 1 and self.samples[0][0] < before_ns:
-            self.samples.popleft()
-            self._seeds = max(0, self._seeds - 1)
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -170,12 +164,12 @@ def lengths_of(
     fixed = (
         min(
             latency.fixed_ns,
-            min((time_ns for window in windows.values() for _, time_ns in window.samples), default=latency.fixed_ns),
+            min((time_ns for window in windows.values() for time_ns in window.samples), default=latency.fixed_ns),
         )
         / speed
     )
     edges = {
-        name: _edges([time_ns / speed - fixed for _, time_ns in window.samples])
+        name: _edges([time_ns / speed - fixed for time_ns in window.samples])
         for name, window in windows.items()
         if window.samples
     }

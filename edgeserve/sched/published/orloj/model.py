@@ -49,13 +49,12 @@ class DynamicModel:
     ``queues`` are in deadline order, one per app, service class and value.
     """
 
-    def __init__(self, model: str, apps: Sequence[str], *, window_len: int, reset_ns: int, learn: bool) -> None:
+    def __init__(self, model: str, apps: Sequence[str], *, window_len: int, learn: bool) -> None:
         self.model = model
         self.queues: Dict[QueueKey, JobQueue] = {}
         self.has_steps = False  # some job has come back unfinished
         self.calibration = Calibration()
         self._window_len = window_len
-        self._reset_ns = reset_ns
         self._learn = learn
         self._shares: Dict[str, float] = {app: 1.0 / len(apps) for app in apps}
         self._arrivals = 0
@@ -120,7 +119,7 @@ class DynamicModel:
         if app not in known:
             known[app] = LengthWindow(self._window_len)
         speed = board.latency(self.model, lane).speed
-        known[app].add(board.now_ns, round(alone_ns * speed))
+        known[app].add(round(alone_ns * speed))
         self._fresh_samples += 1
 
     def started(self, work: Work, board: Board) -> None:
@@ -204,9 +203,6 @@ class DynamicModel:
 
     def _make(self, lane: str, board: Board) -> Lengths:
         windows = self._of_lane(lane, board)
-        if self._reset_ns:
-            for window in windows.values():
-                window.forget(board.now_ns - self._reset_ns)
         self._made_shares = dict(self._shares)
         latency = board.latency(self.model, lane)
         if self._learn and lane in self._bias:

@@ -44,6 +44,9 @@ from edgeserve.units import NS_PER_MS, ms_to_ns
 READINGS = ("largest", "urgent", "single")
 ESTIMATES = ("own", "common")
 
+DELAY_NS = 10_000 * NS_PER_MS
+"""Mean 1/b of the delay of what is not chosen: insensitive over five orders of magnitude."""
+
 
 class ModelJobs:
     """A table for the scheduler, per size: expected batch time and score of each class. Made off the critical path,
@@ -87,7 +90,6 @@ class OrlojOptions(PolicyOptions):
     """Options of ``orloj``; what the paper leaves open has the reading that reproduces its tables."""
 
     window: int = option(512, "times alone that are remembered per class; fewer forget sooner, more know tails better")
-    reset_ms: Number = option(0.0, "forget times alone after so many ms; 0: only by newer ones")
     learn: bool = option(True, "correct the profile's law per batch size by what batches take")
     sample: Number = option(0.1, "share of the jobs that is run again alone where lanes idle")
     budget: Number = option(0.02, "share of each lane's time for that; 0: only requests that ran alone anyway teach")
@@ -97,7 +99,6 @@ class OrlojOptions(PolicyOptions):
         "batch times with the request's own class in them, or one distribution for all (section 4.3)",
         one_of=ESTIMATES,
     )
-    delay_ms: Number = option(10_000.0, "mean 1/b of the delay of what is not chosen, ms; insensitive")
     cost_steps: Tuple[Any, ...] = option(
         (), "[[50, 0.3]]: an answer later than 50 ms after arrival costs 0.3 of a missed deadline (Appendix B)"
     )
@@ -116,7 +117,7 @@ class Orloj(Policy):
         assert isinstance(own, OrlojOptions)
         self._reading = own.reading
         self._own = own.estimate == "own"
-        self._rate = 1.0 / (own.delay_ms * NS_PER_MS)
+        self._rate = 1.0 / DELAY_NS
         self._steps = _cost_steps(name, own.cost_steps)
         self._tables: Dict[Tuple[str, str], ModelJobs] = {}
         asked_by: Dict[str, List[str]] = {}
@@ -124,7 +125,7 @@ class Orloj(Policy):
             for model in dict.fromkeys(node.model for node in app.nodes):
                 asked_by.setdefault(model, []).append(app.name)
         self._models = {
-            model: DynamicModel(model, names, window_len=own.window, reset_ns=ms_to_ns(own.reset_ms), learn=own.learn)
+            model: DynamicModel(model, names, window_len=own.window, learn=own.learn)
             for model, names in asked_by.items()
         }
         self._sampler = Sampler(name, self.apps, share=own.sample, budget=own.budget)

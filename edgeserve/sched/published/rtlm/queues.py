@@ -118,10 +118,9 @@ class ModelTasks:
 class Learnt:
     """The lengths that finished answers taught, by app and node."""
 
-    __slots__ = ("_corrects", "_default", "_lengths")
+    __slots__ = ("_default", "_lengths")
 
-    def __init__(self, corrects: bool, default_steps: float) -> None:
-        self._corrects = corrects
+    def __init__(self, default_steps: float) -> None:
         self._default = default_steps
         self._lengths: Dict[Tuple[str, str], LearnedLengths] = {}
 
@@ -134,7 +133,7 @@ class Learnt:
         key = (app, node)
         found = self._lengths.get(key)
         if found is None:
-            found = self._lengths[key] = LearnedLengths(self._corrects, self._default)
+            found = self._lengths[key] = LearnedLengths(False, self._default)
         return found
 
     def finished(self, waiting: Waiting) -> None:

@@ -97,7 +97,6 @@ class RtlmOptions(PolicyOptions):
     prefill_steps: Number = option(
         PREFILL_STEPS, "what reading a question costs where nothing was measured, in steps", low=0
     )
-    correct: bool = option(False, "correct declared lengths by those of finished answers")
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -116,7 +115,7 @@ class Rtlm(Policy):
         self._order = own.order or method[0]
         self._rule = own.consolidation or method[1]
         self._offload = own.offload or method[2]
-        self._learnt = Learnt(own.correct, own.steps)
+        self._learnt = Learnt(own.steps)
         self._prefill_milli = round(1000 * own.prefill_steps)
         self._xi_ns = round(own.xi_ms * NS_PER_MS)
         self._gathered: Dict[int, Tuple[int, Job]] = {}  # job's number -> when it becomes visible

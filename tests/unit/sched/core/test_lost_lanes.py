@@ -45,6 +45,15 @@ def test_an_answer_in_part_goes_on_without_the_lost_lane(lost_at: int) -> None:
     assert world.finish("l0", at=30) == [ended(1, "completed")]
 
 
+def test_an_answer_in_part_goes_on_without_what_ran_on_the_lost_lane() -> None:
+    world = world_of("partial")
+    world.arrive("a", at=1)
+    del world.on_lane[world.work("l1").work_id]
+    assert world.step(LOST, at=5) == []
+    assert world.finish("l0", at=11) == [ran("end", 1, lane="l0")]
+    assert world.finish("l0", at=30) == [ended(1, "completed")]
+
+
 @pytest.mark.parametrize("on_late", ["drop", "answer"])
 def test_a_whole_answer_fails_with_the_lost_lane(on_late: str) -> None:
     world = world_of(on_late)

@@ -197,13 +197,13 @@ def test_only_what_feeds_nothing_but_patient_joins_can_be_done_without():
             node("d", "a", join=1),
         ]
     )
-    assert not joins.can_do_without(walk.job("b"))  # "all" needs it
-    assert not joins.can_do_without(walk.job("a"))
-    assert not joins.can_do_without(walk.job("two"))  # an exit is the answer itself
+    assert not walk.job("b").node.spared  # "all" needs it
+    assert not walk.job("a").node.spared
+    assert not walk.job("two").node.spared  # an exit is the answer itself
     lean = Walk([node("a"), node("b", "a"), node("c", "a"), node("two", "b", "c", join=1)])
-    assert joins.can_do_without(lean.job("b"))
+    assert lean.job("b").node.spared
     fan = Walk([node("cut", fan_out=True), node("read", "cut"), node("vote", "read", gather=True, join=2)])
-    assert joins.can_do_without(fan.job("read", 0))
+    assert fan.job("read", 0).node.spared
 
 
 def test_a_job_is_useless_once_every_join_behind_it_has_fired():

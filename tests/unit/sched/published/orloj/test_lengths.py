@@ -25,7 +25,7 @@ def window(low, high, count=4001):
     """Times alone that are uniform between two values."""
     made = LengthWindow(count)
     for index in range(count):
-        made.add(0, round((low + (high - low) * index / (count - 1)) * UNIT))
+        made.add(round((low + (high - low) * index / (count - 1)) * UNIT))
     return made
 
 
