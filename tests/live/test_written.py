@@ -322,7 +322,7 @@ def in_process(model, **changes):
 
 def test_a_client_that_wants_all_or_nothing_gets_nothing_unless_something_was_sent(model):
     with in_process(model) as runtime:
-        # A step that is seen to end too late drops it as well as the end of its time does: a slow machine's clock decides.
+        # A step that is seen to end too late drops it as the end of its time does: a slow machine's clock decides.
         with pytest.raises(Dropped, match="expired|cannot_make_deadline"):
             runtime.infer("chat", {**ASK, "max_tokens": np.int32(ENDLESS)}, slo_ms=300, on_late="drop")
         stream, first = begun_answer(runtime, slo_ms=300, on_late="drop")
