@@ -15,8 +15,10 @@ import signal
 import sys
 import threading
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence
+from urllib.parse import urlsplit
 
 from edgeserve import __version__
+from edgeserve.config.addresses import is_loopback
 from edgeserve.config.loading import load_config
 from edgeserve.config.plain_text import log_to
 from edgeserve.config.schema import Config
@@ -215,7 +217,10 @@ def metrics_of(runtime: Runtime, config: Config) -> Optional[MetricsEndpoint]:
             f"[server] metrics needs the package prometheus-client ({error}): pip install 'edgeserve-runtime[metrics]'"
         ) from None
     endpoint = MetricsEndpoint(config.server.metrics, runtime.stats, __version__)
-    log.info("metrics on %s", endpoint.url)
+    reach = (
+        "" if is_loopback(urlsplit(endpoint.url).hostname or "") else ": other machines can read them, without a token"
+    )
+    log.info("metrics on %s%s", endpoint.url, reach)
     return endpoint
 
 

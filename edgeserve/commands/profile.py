@@ -303,8 +303,7 @@ def _measured_before(profile: Profile, lane: str, about: Mapping[str, Any]) -> L
 
 @contextlib.contextmanager
 def _as_on(lane: LaneConfig) -> Iterator[Pinned]:
-    """The calling thread is one such as the lane's within, and what it was before afterwards: the next lane's settings
-    may be others."""
+    """Set the calling thread up as the lane's, and back at the end: the next lane's settings may be others."""
     before = allowed_cores()
     with flushing(True):
         try:

@@ -1,4 +1,5 @@
-"""The configuration file as a JSON Schema, for editors: sections, keys, types and meanings, from :mod:`schema`.
+"""The configuration file as a JSON Schema, for editors: sections, keys, types and meanings, from :mod:`schema`;
+and a profile, from :mod:`profile_record`.
 
 An editor completes and underlines by it; the readers check the file, and check more.
 """
@@ -13,8 +14,10 @@ from dataclasses import MISSING, fields
 from typing import Any, Dict, Mapping
 
 from edgeserve.config import schema
+from edgeserve.config.profile_record import FORMAT, LaneProfile, Profile, Timing
 from edgeserve.config.readers import schema_of
 
+DRAFT = "https://json-schema.org/draft/2020-12/schema"
 ANY: Mapping[str, Any] = {}
 
 
@@ -41,11 +44,27 @@ def config_schema(fronts: Mapping[str, type] = ANY) -> Dict[str, Any]:
         },
     }
     return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$schema": DRAFT,
         "title": "EdgeServe configuration",
         "type": "object",
         "properties": sections,
         "additionalProperties": False,
+    }
+
+
+def profile_schema() -> Dict[str, Any]:
+    """The schema of a profile file (``profiles/profile.schema.json``)."""
+    lane, profile = _section(LaneProfile), _section(Profile)
+    timings = {"additionalProperties": _section(Timing), "propertyNames": {"pattern": "^[1-9][0-9]*$"}}
+    lane["properties"]["timings"].update(type="object", **timings)
+    profile["properties"]["lanes"].update(type="object", additionalProperties=lane, propertyNames={"minLength": 1})
+    profile["properties"]["format"] = {"const": FORMAT}
+    profile["required"].insert(0, "format")
+    return {
+        "$schema": DRAFT,
+        "title": "EdgeServe profile",
+        "description": "Measured times of one model on one device. Times are nanoseconds, sizes bytes.",
+        **profile,
     }
 
 
@@ -90,7 +109,7 @@ def _meanings_in(kind: type) -> Dict[str, str]:
             continue
         if number not in by_line:
             raise ValueError(
-                f"edgeserve/config/schema.py: {kind.__name__}.{match.group(1)} has no comment that says what it means"
+                f"{kind.__module__}: {kind.__name__}.{match.group(1)} has no comment that says what it means"
             )
         found[match.group(1)] = by_line[number][0].upper() + by_line[number][1:]
     return found

@@ -6,13 +6,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Mapping
 
-from edgeserve.config.schema import AppConfig, ModelConfig, TensorConfig
+from edgeserve.config.schema import WRITING_ENGINES, AppConfig, ModelConfig, TensorConfig
 
 LANGUAGE = "lm"
-
-WRITING_ENGINES = (LANGUAGE, "whisper")
-"""Engines whose answers grow step by step. Their apps have ``on_late = "partial"`` where the file says nothing: an
-answer that has begun ends at its deadline with what it has written."""
 
 QUESTIONS = ("prompt", "messages", "tokens")
 """An item has exactly one of these. An app that declares any of them has no other one by itself."""

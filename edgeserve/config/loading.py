@@ -12,11 +12,11 @@ from dataclasses import fields
 from typing import Any, Dict, List, Mapping, Tuple, Type, TypeVar
 
 from edgeserve.config.hints import check_predicted
-from edgeserve.config.language_apps import completed
 from edgeserve.config.limits import NAME_CHARS_MAX
 from edgeserve.config.readers import anything, read_table, refuse_gone, string, table_of
 from edgeserve.config.schema import (
     DEFAULT_POLICY,
+    WRITING_ENGINES,
     AppConfig,
     Config,
     DeviceConfig,
@@ -119,10 +119,11 @@ def parse_config(table: Mapping[str, Any], directory: str = ".", source: str = "
     lanes = _sections(LaneConfig, table, "lane") or {"cpu0": LaneConfig(name="cpu0", device=next(iter(devices)))}
     models = _sections(ModelConfig, table, "model")
     policies = {name: _policy(name, section) for name, section in _named(table, "policy").items()}
-    apps = {
-        name: completed(_app(name, section, directory), section, models)
-        for name, section in _named(table, "app").items()
-    }
+    apps = {name: _app(name, section, directory) for name, section in _named(table, "app").items()}
+    if any(model.engine in WRITING_ENGINES for model in models.values()):
+        from edgeserve.config.language_apps import completed
+
+        apps = {name: completed(app, table["app"][name], models) for name, app in apps.items()}
     if any(model.variants for model in models.values()):
         from edgeserve.config.variants import with_variants
 

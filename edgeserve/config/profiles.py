@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import asdict, replace
-from typing import Any, Container, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Container, Dict, List, Optional, Sequence, Tuple
 
 from edgeserve.config.machine import device_slug, slug
 from edgeserve.config.profile_record import FORMAT
@@ -17,28 +17,15 @@ from edgeserve.config.profile_record import QUANTILES as QUANTILES
 from edgeserve.config.profile_record import LaneProfile as LaneProfile
 from edgeserve.config.profile_record import Profile as Profile
 from edgeserve.config.profile_record import Timing as Timing
-from edgeserve.config.profile_schema import ProfileProblem, problems_of
+from edgeserve.config.readers import read_table
 from edgeserve.config.text_files import read_json, write_whole
-from edgeserve.errors import ProfileError
+from edgeserve.errors import ConfigError, ProfileError
 
 MODE_FOLDER = "mode-"
 """Below a device's directory: profiles of one of its power modes lie in ``mode-<name>/``, others beside them."""
 
 SCHEMA_ENDING = ".schema.json"
 """The ending of the JSON Schema file: it lies in the profiles folder and is not a profile."""
-
-
-class InvalidProfile(ProfileError):
-    """A profile file that says what cannot be. ``problems``: each has ``key``, ``value`` and ``expected``."""
-
-    def __init__(self, path: str, problems: Sequence[ProfileProblem]) -> None:
-        more = f" (and {len(problems) - 3} more)" if len(problems) > 3 else ""
-        super().__init__(
-            f"{path}: is not a profile: {'; '.join(map(str, problems[:3]))}{more}; "
-            "measure it again with 'edgeserve profile'"
-        )
-        self.path = path
-        self.problems = tuple(problems)
 
 
 def profile_path(directory: str, device: str, model: str, mode: str = "") -> str:
@@ -75,31 +62,20 @@ def profile_text(profile: Profile) -> str:
 
 
 def read_profile(path: str) -> Profile:
-    """Read one file. Raises :class:`ProfileError` naming the file and its fault; :class:`InvalidProfile`
-    where that is a value."""
+    """Read one file. Raises :class:`ProfileError` naming the file, the key and its fault."""
     try:
         table = read_json(path)
     except OSError as error:
         raise ProfileError(f"{path}: cannot be read ({error.strerror}); measure it with 'edgeserve profile'") from None
     except ValueError as error:  # no JSON, or no text
         raise ProfileError(f"{path}: is not a profile ({error}); measure it again with 'edgeserve profile'") from None
-    if isinstance(table, dict) and "format" in table and table["format"] != FORMAT:
-        raise ProfileError(
-            f"{path}: format {table['format']!r}, expected {FORMAT}; measure it again with 'edgeserve profile'"
-        )
-    problems = problems_of(table)
-    if problems:
-        raise InvalidProfile(path, problems)
-    lanes = {name: _lane(lane) for name, lane in table["lanes"].items()}
-    return Profile(
-        table["model"],
-        table["device"],
-        lanes,
-        int(table["weights_bytes"]),
-        int(table["work_bytes"]),
-        dict(table["circumstances"]),
-        int(table.get("shared_bytes", 0)),
-    )
+    format_ = table.pop("format", None) if isinstance(table, dict) else FORMAT
+    if format_ != FORMAT:
+        raise ProfileError(f"{path}: format {format_!r}, expected {FORMAT}; measure it again with 'edgeserve profile'")
+    try:
+        return read_table(Profile, table, "profile")
+    except ConfigError as error:
+        raise ProfileError(f"{path}: {error}; measure it again with 'edgeserve profile'") from None
 
 
 def read_profiles(directory: str) -> List[Profile]:
@@ -229,34 +205,3 @@ def _of_device(directory: str, device: str, mode: str) -> List[Profile]:
 
 def _of_models(profiles: Sequence[Profile], models: Optional[Container[str]]) -> List[Profile]:
     return [profile for profile in profiles if models is None or profile.model in models]
-
-
-def _lane(table: Mapping[str, Any]) -> LaneProfile:
-    timings = {}
-    for size, timing in sorted(table["timings"].items(), key=lambda item: int(item[0])):
-        timings[int(size)] = Timing(
-            int(timing["count"]),
-            int(timing["median_ns"]),
-            int(timing["p99_ns"]),
-            int(timing["mean_ns"]),
-            int(timing["sd_ns"]),
-            tuple(int(value) for value in timing["quantiles_ns"]),
-            float(timing["drift"]),
-            float(timing.get("p99_error", 1.0)),
-        )
-    alone = {
-        str(app): tuple(sorted(int(time_ns) for time_ns in times)) for app, times in table.get("alone", {}).items()
-    }
-    return LaneProfile(
-        timings,
-        int(table["fixed_ns"]),
-        int(table["per_item_ns"]),
-        float(table["fit_error_max"]),
-        int(table["load_ns"]),
-        alone,
-        int(table.get("prompt_token_ns", 0)),
-        float(table.get("clock_mhz", 0.0)),
-        float(table.get("memory_clock_mhz", 0.0)),
-        float(table.get("memory_share", 0.0)),
-        int(table.get("rested_ns", 0)),
-    )

@@ -18,7 +18,7 @@ KEYS = {"priority_class": "class"}
 """Arguments whose key in a file is a keyword of Python."""
 
 _TABLE = re.compile(
-    rf"\[\[?({'|'.join(PLURALS)}|server|monitor)(?:\.(.+?))??"
+    rf"\[\[?({'|'.join(PLURALS)}|server)(?:\.(.+?))??"
     r"(?:\.(node|inputs|predict|expected|variants|options|ensemble))?\]\]?(?= |:|\.|,|;|$)"
 )
 """A table's head as errors name it: its section, its name, and which table within it."""

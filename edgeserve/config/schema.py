@@ -45,6 +45,10 @@ ON_LATE_NAMES = ("drop", "answer", "partial")
 STREAM_NAMES = ("in_order", "newest_wins", "optional")
 WORTH_NAMES = ("request", "work")
 
+WRITING_ENGINES = ("lm", "whisper")
+"""Engines whose answers grow step by step. Their apps have ``on_late = "partial"`` where the file says nothing: an
+answer that has begun ends at its deadline with what it has written."""
+
 
 @dataclass(frozen=True)
 class ServerConfig:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import MISSING, fields, is_dataclass
 from typing import Any, Dict, List, Mapping
 
-from edgeserve.config.language_apps import WRITING_ENGINES
 from edgeserve.config.loading import parse_config
 from edgeserve.config.plain_text import toml_key, toml_value
 from edgeserve.config.python_names import importable_name
 from edgeserve.config.readers import durations_by_size, schema_of
-from edgeserve.config.schema import AppConfig, Config, ModelConfig, NodeConfig, PolicyConfig
+from edgeserve.config.schema import WRITING_ENGINES, AppConfig, Config, ModelConfig, NodeConfig, PolicyConfig
 from edgeserve.errors import ConfigError
 from edgeserve.units import NS_PER_MS, NS_PER_S, NS_PER_US
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Mapping
 
-from edgeserve.config.language_apps import WRITING_ENGINES
-from edgeserve.config.schema import AppConfig, Config, ModelConfig
+from edgeserve.config.schema import WRITING_ENGINES, AppConfig, Config, ModelConfig
 from edgeserve.errors import ConfigError, nearest
 
 VARIANTS_MAX = 9

@@ -141,8 +141,7 @@ class Credentials:
         return Credential(f"key {key}" if key else connection, has_control, has_control)
 
     def key_of(self, frame: Any) -> Tuple[str, str]:
-        """The public key of a connection, where keys are allowed at all, and ``key:NAME`` of its owner; ``""`` of any
-        other."""
+        """The public key of a connection and its owner, ``key:NAME``; ``""`` for both where clients need no keys."""
         if self._allowed is None:
             return "", ""
         key = _property(frame, "User-Id")

@@ -104,8 +104,8 @@ class Unfinished:
         self.look_at_ns = now_ns + LOOK_NS
 
     def look(self, now_ns: int, held_bytes: int, samples: Sequence[ConnectionLook]) -> List[int]:
-        """The connections that are to be ended, mostly none. Every message that was finished has been read, or some of
-        each connection's; ``held_bytes`` is the memory of the process."""
+        """Find the connections that are to be ended, mostly none. Called when every finished message has been read, or
+        some of each connection's; ``held_bytes`` is the memory of the process."""
         grown_bytes, self._held_bytes = held_bytes - self._held_bytes, held_bytes
         before, self._arrivals = self._arrivals, {}
         for sample in samples:

@@ -6,8 +6,7 @@ import os
 from typing import Any, Dict, List, Mapping
 
 from edgeserve import __version__, compiled
-from edgeserve.config.language_apps import WRITING_ENGINES
-from edgeserve.config.schema import AppConfig
+from edgeserve.config.schema import WRITING_ENGINES, AppConfig
 from edgeserve.live.errors import EarlyRefusals
 from edgeserve.live.estimates import app_fit, times_table
 from edgeserve.live.served import Served

@@ -42,8 +42,8 @@ class Responder(Protocol):
 
 
 class RequestFuture(PendingAnswer):
-    """The answer to come. ``cancel()`` takes the request out of the queue (what runs already is ignored); it is safe
-    from any thread. It leaves ``unanswered`` when it has its end."""
+    """The answer to a request that has not ended. ``cancel()``, from any thread, takes the request out of the queue;
+    the result of a batch that runs already is ignored. At its end it leaves ``unanswered``."""
 
     if TYPE_CHECKING:
 

@@ -23,8 +23,8 @@ from dataclasses import replace
 from typing import Any, Dict, List, Sequence, Tuple
 
 from edgeserve.commands.measure import fit_affine, summarise
+from edgeserve.config.json_schema import profile_schema
 from edgeserve.config.machine import slug
-from edgeserve.config.profile_schema import SCHEMA
 from edgeserve.config.profiles import QUANTILES, LaneProfile, Profile, Timing, profile_text
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def drawn() -> Dict[str, str]:
     """Path below the project -> text, of every file that is drawn."""
-    files = {"profiles/profile.schema.json": json.dumps(SCHEMA, indent=1) + "\n"}
+    files = {"profiles/profile.schema.json": json.dumps(profile_schema(), indent=1) + "\n"}
     for profile in (*clockwork(), *orloj(), *measured()):
         # One line per batch size, so that a table of a paper stays as readable as it was.
         text = re.sub(

@@ -6,12 +6,15 @@ import socket
 import threading
 import time
 import urllib.request
+from types import SimpleNamespace
 from typing import Any, Dict
 
 import pytest
 
 pytest.importorskip("prometheus_client", reason="prometheus-client is not installed: there is no endpoint")
 
+from edgeserve.config.loading import parse_config
+from edgeserve.server import metrics_of
 from edgeserve.taps import metrics_endpoint as metrics
 from edgeserve.taps.metrics_endpoint import MetricsEndpoint
 
@@ -87,3 +90,12 @@ def test_a_client_that_takes_nothing_is_ended(monkeypatch: pytest.MonkeyPatch) -
                 pass
     finally:
         endpoint.close()
+
+
+@pytest.mark.parametrize(("host", "is_told"), [("127.0.0.1", False), ("0.0.0.0", True)])
+def test_metrics_that_other_machines_can_read_are_told(caplog: Any, host: str, is_told: bool) -> None:
+    caplog.set_level("INFO", "edgeserve")
+    endpoint = metrics_of(SimpleNamespace(stats=stats), parse_config({"server": {"metrics": f"{host}:0"}}))
+    assert endpoint is not None
+    endpoint.close()
+    assert ("other machines can read them" in caplog.text) == is_told

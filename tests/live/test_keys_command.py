@@ -49,7 +49,7 @@ def test_keys_in_two_commands_and_every_command_with_them(tmp_path: Path, monkey
         assert cli.main(["top", "--count", "1", *robot]) == 0
         assert "hello" in capsys.readouterr().out
         assert cli.main(["story", "1", *operator]) == 0
-        assert cli.main(["record", "--seconds", "0.1", *operator]) == 0
+        assert cli.main(["record", "--seconds", "0.1", *operator]) in (0, 1), "1: nothing was decided meanwhile"
         assert cli.main(["reload", *operator]) == 0
         assert cli.main(["reload", *robot]) != 0, "no control key"
         capsys.readouterr()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import List
 
-from edgeserve.commands.doctor.finding import WRONG, Finding, good, wrong
-from edgeserve.config.profiles import InvalidProfile, profile_files, read_profile
+from edgeserve.commands.doctor.finding import Finding, good, wrong
+from edgeserve.config.profiles import profile_files, read_profile
 from edgeserve.errors import ProfileError
 
 MEND = "measure it again: edgeserve profile CONFIG --force"
@@ -22,8 +22,6 @@ def check_profiles(path: str) -> List[Finding]:
 def _check(path: str) -> List[Finding]:
     try:
         profile = read_profile(path)
-    except InvalidProfile as error:
-        return [Finding("profiles", WRONG, f"{path}: {problem}", MEND) for problem in error.problems]
     except ProfileError as error:
         return wrong("profiles", str(error), MEND)
     lanes = ", ".join(f"{name} {sorted(lane.timings)}" for name, lane in profile.lanes.items())
