@@ -116,22 +116,33 @@ def _pixels(name: str, data: bytes, form: PictureForm, bytes_max: int) -> NDArra
     """uint8 [height, width, 3] or [height, width]."""
     with opened(data, FORMATS, _failed(name)) as image:
         _check_decoded(name, image.size, form, bytes_max)
-        if image.mode[:1] in "IF":  # Pillow would clip them to 255
-            raise BadInput(f"input {name!r}: the image has more than 8 bits a colour; send it as a .npy file")
-        plain = image.convert("L" if form.grey else "RGB")
-        is_turned, rows, columns = TURNS.get(_orientation(image), TURNS[1])
-        size = _size(form, *image.size[:: -1 if is_turned else 1])[:: -1 if is_turned else 1]
+        plain = converted(image, "L" if form.grey else "RGB", _failed(name))
+        order = -1 if _turn_of(image)[0] else 1
+        size = _size(form, *image.size[::order])[::order]
         pixels = np.asarray(plain if size == image.size else plain.resize(size, _pillow().Resampling.BILINEAR))
-        return (pixels.swapaxes(0, 1) if is_turned else pixels)[::rows, ::columns]
+        return upright(pixels, image)
 
 
-def _orientation(image: Any) -> int:
-    """The way a camera was held, as a picture's EXIF says; 1 where it does not, or cannot be read."""
+def converted(image: Any, mode: str, failed: str) -> Any:
+    """An opened image in a mode of Pillow's with 8 bits a colour. Raises :class:`BadInput` for one of more, which
+    Pillow would clip."""
+    if image.mode[:1] in "IF":
+        raise BadInput(f"{failed}: it has more than 8 bits a colour")
+    return image.convert(mode)
+
+
+def upright(pixels: NDArray[Any], image: Any) -> NDArray[Any]:
+    """The pixels of an opened image, turned as its EXIF says that its camera was held."""
+    is_turned, rows, columns = _turn_of(image)
+    return (pixels.swapaxes(0, 1) if is_turned else pixels)[::rows, ::columns]
+
+
+def _turn_of(image: Any) -> Tuple[bool, int, int]:
+    """Of :data:`TURNS`: none where there is no EXIF, or none that can be read."""
     try:
-        said = image.getexif().get(ORIENTATION)
+        return TURNS.get(image.getexif().get(ORIENTATION, 1), TURNS[1])
     except Exception:  # noqa: BLE001 Pillow's readers of broken EXIF raise errors of many kinds
-        return 1
-    return said if isinstance(said, int) else 1
+        return TURNS[1]
 
 
 def bytes_to_decode(name: str, data: bytes, tensor: Mapping[str, Any], bytes_max: int) -> int:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from edgeserve.engines.image import ImageForm, to_rgb
 from edgeserve.errors import BadInput
-from edgeserve.front.images import check_pixels, opened
+from edgeserve.front.images import check_pixels, converted, opened, upright
 from edgeserve.fronts.detections import Box
 from edgeserve.units import NS_PER_S, ns_to_ms
 
@@ -157,7 +157,7 @@ def decompressed(message: Any) -> NDArray[np.uint8]:
     failed = f"a compressed image of format {message.format[:80]!r} cannot be read"
     with opened(bytes(message.data), COMPRESSED_FORMATS, failed) as image:
         check_pixels(*image.size)
-        return np.asarray(image.convert("RGB"))
+        return np.ascontiguousarray(upright(np.asarray(converted(image, "RGB", failed)), image))
 
 
 def points(message: Any, columns: int = -1) -> NDArray[np.float32]:

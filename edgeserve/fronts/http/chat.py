@@ -397,7 +397,9 @@ def _call(where: str, call: Any) -> Dict[str, Any]:
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
         raise BadField(f"{where}.tool_calls", ': expected objects with {"function": {"name": ..., "arguments": ...}}')
     arguments = function.get("arguments") or "{}"
-    called = {"name": function["name"], "arguments": arguments if isinstance(arguments, str) else json.dumps(arguments)}
+    if not isinstance(arguments, str):
+        arguments = json.dumps(arguments, ensure_ascii=False)
+    called = {"name": function["name"], "arguments": arguments}
     return {"id": str(call.get("id", "")), "type": "function", "function": called}
 
 

@@ -176,7 +176,9 @@ def calls_of(outputs: Mapping[str, Any]) -> List[Dict[str, Any]]:
     """The functions that an answer calls: ``name``, and ``arguments`` as JSON text."""
     calls = objects_of(outputs, "tool_calls", "name", "arguments")
     return [
-        call if isinstance(call["arguments"], str) else {**call, "arguments": json.dumps(call["arguments"])}
+        call
+        if isinstance(call["arguments"], str)
+        else {**call, "arguments": json.dumps(call["arguments"], ensure_ascii=False)}
         for call in calls
     ]
 

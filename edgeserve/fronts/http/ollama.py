@@ -181,7 +181,7 @@ def _message(place: int, message: Any) -> Any:
         return message
     if message.get("images"):
         raise BadField(f"messages[{place}].images", " are not served here")
-    told = {key: message.get(key) for key in ("role", "content")}
+    told = {key: message.get(key) for key in ("role", "content", "tool_call_id")}
     told["name"] = message.get("tool_name")
     calls = message.get("tool_calls")
     if not isinstance(calls, list):
@@ -193,7 +193,8 @@ def _call(call: Any) -> Any:
     function = call.get("function") if isinstance(call, dict) else None
     if not isinstance(function, dict):
         return call
-    return {"function": {"name": function.get("name"), "arguments": json.dumps(function.get("arguments") or {})}}
+    arguments = json.dumps(function.get("arguments") or {}, ensure_ascii=False)
+    return {"id": call.get("id", ""), "function": {"name": function.get("name"), "arguments": arguments}}
 
 
 # --- answers ----------------------------------------------------------------------------------------------------------

@@ -146,6 +146,23 @@ def test_compressed_images(ros, form):
             assert found.shape == (8, 16, 3) and np.abs(found.astype(int) - [200, 30, 30]).max() <= 4
 
 
+def test_a_compressed_image_is_turned_and_one_of_deep_colours_is_refused(ros):
+    image = pytest.importorskip("PIL.Image")
+    turned, deep, exif = io.BytesIO(), io.BytesIO(), image.Exif()
+    exif[0x0112] = 6
+    image.fromarray(np.zeros((8, 16, 3), np.uint8)).save(turned, "JPEG", exif=exif)
+    image.fromarray(np.full((8, 16), 40_000, np.uint16)).save(deep, "PNG")
+    told = [
+        ros.make(
+            ros_messages.COMPRESSED, header=ros.header(), format=name, data=np.frombuffer(file.getvalue(), np.uint8)
+        )
+        for file, name in ((turned, "jpeg"), (deep, "png"))
+    ]
+    assert ros_messages.decompressed(told[0]).shape == (16, 8, 3)
+    with pytest.raises(BadInput, match="8 bits"):
+        ros_messages.decompressed(told[1])
+
+
 def test_clouds_of_points(ros):
     kind = np.dtype({"names": ["x", "y", "z", "ring", "intensity"], "formats": ["f4", "f4", "f4", "u2", "f4"],
                      "offsets": [0, 4, 8, 12, 16], "itemsize": 24})  # fmt: skip

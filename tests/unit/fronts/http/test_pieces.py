@@ -171,7 +171,15 @@ def by_responses(calls, results):
     return read_response({"model": "m", "input": [begin, *said, *told, end]}, {"messages": TEXT})
 
 
-@pytest.mark.parametrize("asked", [by_openai, by_responses])
+def by_ollama(calls, results):
+    said = [{"id": name, "function": {"name": name, "arguments": {"x": "\u00e9"}}} for name in calls]
+    told = [{"role": "tool", "tool_call_id": name, "content": name} for name in results]
+    begin, end = {"role": "user", "content": "x"}, {"role": "user", "content": "y"}
+    messages = [begin, {"role": "assistant", "content": "", "tool_calls": said}, *told, end]
+    return chat.read_request(chat_body({"model": "m", "messages": messages}), {"messages": TEXT})
+
+
+@pytest.mark.parametrize("asked", [by_openai, by_responses, by_ollama])
 def test_results_stand_in_the_order_of_their_calls_and_name_them(asked):
     for results in itertools.permutations("abc"):
         (inputs,) = asked("abc", results).asks
