@@ -60,6 +60,7 @@ class PlainModels(Source):
     """Jobs of models whose batches take about the same time for any inputs."""
 
     kind = "plain"
+    grows = True
 
     def __init__(self, owner: Policy) -> None:
         super().__init__(owner)

@@ -77,6 +77,7 @@ class Steps(Source):
     """The answers of language models."""
 
     kind = "steps"
+    grows = True
 
     def __init__(self, owner: Policy) -> None:
         super().__init__(owner)

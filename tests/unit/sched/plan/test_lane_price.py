@@ -78,6 +78,22 @@ def test_what_clients_cancel_makes_no_others_wait():
     assert world.work().model == "see"
 
 
+def test_frames_that_gave_way_to_newer_ones_raise_the_price():
+    """A lane that ran them in time would have served both, however long the older one could have waited yet."""
+    app = {"model": "see", "slo": "9s", "stream": "newest_wins"}
+    world = Driver({"see": {1: 30}}, {"see": app}, policy="plan")
+    world.arrive("see", stream="left")
+    world.arrive("see", stream="right", at=5)
+    known, board = LanePrices(), world.scheduler.state.board
+    lane = board.lanes[0]
+    known.serves(lane.works[0], 1.0)
+    (waiting,) = world.scheduler.policies[0].queued()
+    world.arrive("see", stream="right", at=10)
+    assert world.reason(waiting.request.id) == "superseded"
+    known.gone(waiting, board)
+    assert known.of(lane) > 0.0
+
+
 @pytest.mark.parametrize("aside", [0, 2])
 def test_a_batch_that_was_chosen_from_itself_alone_teaches_nothing(aside):
     """A long work ran alone, and others like it were given up. Whether or not requests wait for another lane, a frame
