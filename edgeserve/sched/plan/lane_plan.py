@@ -201,18 +201,18 @@ class LanePlan(Policy):
             rooms = rooms.of_those_to_come()  # the waiting ones are in the schedule
         price = self._prices.of(lane) if self._prices.any else 0.0
         most: Dict[str, int] = {}  # by model: jobs that wait
-        for item in offers:
+        for item in offers if price else ():
             most[item.model] = max(len(item.jobs), most.get(item.model, 0))
         more: List[Candidate] = []
         for item in offers:
-            item.saves_ns = _saves_ns(item, most[item.model], lane, board)
+            item.saves_ns = _saves_ns(item, most[item.model], rooms.most_ns, lane, board) if price else 0
             weigh(item, rooms, gap_ns, price)
             if item.guarded and item.priority_class == "normal":
                 source = item.source
                 assert isinstance(source, Source)
                 more += source.smaller(item, lane, at_ns, board)
         for item in more:
-            item.saves_ns = _saves_ns(item, most[item.model], lane, board)
+            item.saves_ns = _saves_ns(item, most[item.model], rooms.most_ns, lane, board) if price else 0
             weigh(item, rooms, gap_ns, price)
         offers += more
         if board.passed_ns:
@@ -245,20 +245,22 @@ class LanePlan(Policy):
         return [job for source in self._sources for job in source.queued()]
 
 
-def _saves_ns(candidate: Candidate, waiting: int, lane: Lane, board: Board) -> int:
+def _saves_ns(candidate: Candidate, waiting: int, most_ns: int, lane: Lane, board: Board) -> int:
     """The lane time that one batch with what is expected while a candidate can wait, and what is ``waiting`` already,
-    would save beside two."""
+    would save beside two. Critical requests leave the lane ``most_ns`` at most, so that no larger batch will run."""
     latency, count = board.latency(candidate.model, lane.name), len(candidate.jobs)
-    room = latency.size_max - count
-    if room <= 0 or not candidate.source.grows or candidate.priority_class == "background":
+    if count >= latency.size_max or not candidate.source.grows or candidate.priority_class == "background":
         return 0
+    wait_ns, largest = candidate.slack_ns // candidate.stages, latency.size_max
+    if not candidate.is_critical:
+        wait_ns = candidate.source.wait_ns(candidate)
+        largest = max([size for size in latency.sizes if latency.slowest_ns[size] <= most_ns], default=0)
     apps = {job.request.app.name: job.request.app for job in candidate.jobs}
     rate = sum([app.recent.per_ns(board.now_ns) for app in apps.values()])
-    is_critical = candidate.is_critical  # it may rely on less of its slack, by what is not known yet
-    wait_ns = candidate.slack_ns // candidate.stages if is_critical else candidate.source.wait_ns(candidate)
-    more = min(float(room), waiting - count + rate * max(0, wait_ns))
-    then = max(1, int(more))
-    times_ns, size_for = latency.likely_ns, latency.size_for
+    more = min(float(largest - count), waiting - count + rate * max(0, wait_ns))
+    if more <= 0.0:
+        return 0
+    then, times_ns, size_for = max(1, int(more)), latency.likely_ns, latency.size_for
     saved_ns = times_ns[size_for[count]] + times_ns[size_for[then]] - times_ns[size_for[count + then]]
     return max(0, round(min(1.0, more) * saved_ns))
 

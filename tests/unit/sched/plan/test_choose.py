@@ -135,19 +135,24 @@ def test_of_two_alike_the_one_that_would_save_time_by_waiting_goes_later(priorit
     assert first_of(both, saves=5) == "full"
 
 
-@pytest.mark.parametrize(("often", "first"), [(False, "see"), (True, "map")])
-def test_a_batch_that_another_request_will_join_in_time_lets_others_go_first(often, first):
+@pytest.mark.parametrize(("after", "first"), [(4000, "see"), (40, "map")])
+def test_on_a_crowded_lane_a_batch_that_will_be_joined_in_time_lets_others_go_first(after, first):
     """Alone a frame brings more than the map does in the same time. Two frames take little longer than one."""
+    see = {"model": "see", "slo": "200ms", "value": 2, "stream": "newest_wins"}
     world = Driver(
-        {"see": {1: 20, 2: 24}, "map": {1: 20}},
-        {"see": {"model": "see", "slo": "200ms", "value": 2}, "map": {"model": "map", "slo": "200ms"}},
-        policy="plan",
+        {"see": {1: 20, 2: 24}, "map": {1: 20}}, {"see": see, "map": {"model": "map", "slo": "200ms"}}, policy="plan"
     )
-    for at in range(0, 200, 40) if often else ():
-        world.arrive("see", at=at)
-        world.finish(at=at + 20)
-    world.pass_time(200)
-    world.step(RequestArrived(world.request("see")), RequestArrived(world.request("map")))
+
+    def both() -> None:
+        world.step(RequestArrived(world.request("see", stream="left")), RequestArrived(world.request("map")))
+
+    both()
+    for at in (30, 70):  # the second one takes the place of the first: the lane has too little time
+        world.arrive("see", stream="right", at=at)
+    for at in (80, 100, 120):
+        world.finish(at=at)
+    world.pass_time(120 + after)
+    both()
     assert world.work().model == first
 
 
