@@ -135,23 +135,33 @@ def test_of_two_alike_the_one_that_would_save_time_by_waiting_goes_later(priorit
     assert first_of(both, saves=5) == "full"
 
 
-@pytest.mark.parametrize(("after", "first"), [(4000, "see"), (40, "map")])
-def test_on_a_crowded_lane_a_batch_that_will_be_joined_in_time_lets_others_go_first(after, first):
-    """Alone a frame brings more than the map does in the same time. Two frames take little longer than one."""
-    see = {"model": "see", "slo": "200ms", "value": 2, "stream": "newest_wins"}
+@pytest.mark.parametrize(
+    ("after", "loop", "first"), [(4000, "90ms", "see"), (40, "90ms", "map"), (40, "23ms", "see")], ids=str
+)
+def test_on_a_crowded_lane_a_batch_that_can_be_joined_in_time_lets_others_go_first(after, loop, first):
+    """Alone a frame brings more than the map does in the same time. Two frames take 24 ms, little longer than one:
+    longer than critical requests of 23 ms allow."""
     world = Driver(
-        {"see": {1: 20, 2: 24}, "map": {1: 20}}, {"see": see, "map": {"model": "map", "slo": "200ms"}}, policy="plan"
+        {"see": {1: 20, 2: 24}, "map": {1: 20}, "loop": {1: 1}},
+        {
+            "see": {"model": "see", "slo": "200ms", "value": 2, "stream": "newest_wins"},
+            "map": {"model": "map", "slo": "200ms"},
+            "loop": {"model": "loop", "slo": loop, "class": "critical"},
+        },
+        policy="plan",
     )
 
     def both() -> None:
         world.step(RequestArrived(world.request("see", stream="left")), RequestArrived(world.request("map")))
 
+    world.arrive("loop")
+    world.finish(at=1)
     both()
-    for at in (30, 70):  # the second one takes the place of the first: the lane has too little time
+    for at in (5, 15):  # the second one takes the place of the first: the lane has too little time
         world.arrive("see", stream="right", at=at)
-    for at in (80, 100, 120):
+    for at in (21, 41, 61):
         world.finish(at=at)
-    world.pass_time(120 + after)
+    world.pass_time(61 + after)
     both()
     assert world.work().model == first
 
