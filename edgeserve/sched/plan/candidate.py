@@ -25,9 +25,6 @@ class Kind:
 
     kind = ""
 
-    grows = False
-    """True if a batch that waits is joined by the jobs that come meanwhile, and takes less time for each then."""
-
     def wait_ns(self, candidate: Candidate) -> int:
         """The time by which the start may be put off in a schedule. Sources whose batches lose their worth little by
         little answer otherwise."""

@@ -248,12 +248,13 @@ class LanePlan(Policy):
 def _saves_ns(candidate: Candidate, waiting: int, most_ns: int, lane: Lane, board: Board) -> int:
     """The lane time that one batch with what is expected while a candidate can wait, and what is ``waiting`` already,
     would save beside two. Critical requests leave the lane ``most_ns`` at most, so that no larger batch will run."""
-    latency, count = board.latency(candidate.model, lane.name), len(candidate.jobs)
-    if count >= latency.size_max or not candidate.source.grows or candidate.priority_class == "background":
+    latency, count, source = board.latency(candidate.model, lane.name), len(candidate.jobs), candidate.source
+    assert isinstance(source, Source)
+    if count >= latency.size_max or candidate.priority_class == "background" or not source.may_grow(lane, board):
         return 0
     wait_ns, largest = candidate.slack_ns // candidate.stages, latency.size_max
     if not candidate.is_critical:
-        wait_ns = candidate.source.wait_ns(candidate)
+        wait_ns = source.wait_ns(candidate)
         largest = max([size for size in latency.sizes if latency.slowest_ns[size] <= most_ns], default=0)
     apps = {job.request.app.name: job.request.app for job in candidate.jobs}
     rate = sum([app.recent.per_ns(board.now_ns) for app in apps.values()])

@@ -60,7 +60,6 @@ class PlainModels(Source):
     """Jobs of models whose batches take about the same time for any inputs."""
 
     kind = "plain"
-    grows = True
 
     def __init__(self, owner: Policy) -> None:
         super().__init__(owner)
@@ -106,6 +105,9 @@ class PlainModels(Source):
                 if item is not None:
                     found.append(item)
         return found
+
+    def may_grow(self, lane: Lane, board: Board) -> bool:
+        return True
 
     def smaller(self, candidate: Candidate, lane: Lane, at_ns: int, board: Board) -> Sequence[Candidate]:
         found: List[Candidate] = []

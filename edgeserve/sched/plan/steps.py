@@ -77,7 +77,6 @@ class Steps(Source):
     """The answers of language models."""
 
     kind = "steps"
-    grows = True
 
     def __init__(self, owner: Policy) -> None:
         super().__init__(owner)
@@ -264,11 +263,7 @@ class Steps(Source):
         following = self._following(table, lane, free, room, board) if free > 0 else []
         if not following:
             return ()
-        if (
-            bound
-            and free < self._needed(table, places, board)
-            and all(board.makes_sequences(model) for model in lane.models)
-        ):
+        if bound and free < self._needed(table, places, board) and not self.may_grow(lane, board):
             return ()
         return following[: self._in_time(table, bound, following, lane, at_ns, board)]
 
@@ -394,6 +389,10 @@ class Steps(Source):
         )
         turn.press = -math.log(max(URGENCY_MIN, urgency))
         return turn
+
+    def may_grow(self, lane: Lane, board: Board) -> bool:
+        """True unless the lane is one of language models alone: there :data:`FREE_SHARE` says who waits."""
+        return not all(board.makes_sequences(model) for model in lane.models)
 
     def wait_ns(self, candidate: Candidate) -> int:
         """The time until 2 % of the answers' worth per step is lost."""
