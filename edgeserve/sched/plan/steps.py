@@ -399,6 +399,8 @@ class Steps(Source):
         answers = candidate.detail
         if candidate.is_critical or not isinstance(answers, Answers):
             return super().wait_ns(candidate)
+        if answers.waits_ns >= 0:
+            return answers.waits_ns
         at_ns = answers.starts_ns
         rates = [worth / answer.remaining() for answer, worth in zip(answers.answers, answers.weights)]
         per_step = Answers(answers.answers, rates, at_ns, answers.before_ns, answers.step_ns)
@@ -419,6 +421,7 @@ class Steps(Source):
             else:
                 high_ns = middle_ns
         self._until_ns[candidate.model] = at_ns + low_ns
+        answers.waits_ns = low_ns
         return low_ns
 
     def bid(self, candidate: Candidate, others: Sequence[Candidate], lane: Lane, board: Board) -> Bid:
