@@ -263,7 +263,7 @@ class Steps(Source):
         following = self._following(table, lane, free, room, board) if free > 0 else []
         if not following:
             return ()
-        if bound and free < self._needed(table, places, board) and not self.may_grow(lane, board):
+        if bound and free < self._needed(table, places, board) and not self.may_grow(table.model, lane, board):
             return ()
         return following[: self._in_time(table, bound, following, lane, at_ns, board)]
 
@@ -390,7 +390,7 @@ class Steps(Source):
         turn.press = -math.log(max(URGENCY_MIN, urgency))
         return turn
 
-    def may_grow(self, lane: Lane, board: Board) -> bool:
+    def may_grow(self, model: str, lane: Lane, board: Board) -> bool:
         """True unless the lane is one of language models alone: there :data:`FREE_SHARE` says who waits."""
         return not all(board.makes_sequences(model) for model in lane.models)
 
