@@ -171,6 +171,7 @@ def test_below_the_price_a_batch_waits_to_be_fuller_even_beyond_its_slack_where_
     assert first_of([partial, full], price=0.7) == "partial"
     assert first_of([partial, full], price=0.7, saves=5) == "full"
     assert first_of([partial, full], price=0.5, saves=5) == "partial", "as it is, it brings more than the price"
+    assert first_of([partial, made("least", 40, 4, 1000)], price=0.7, saves=5) == "partial", "the other brings less"
     assert first_of([partial], price=0.7, saves=5) == "partial", "nothing else waits"
     late = Rooms([20 * NS_PER_MS], [], [])
     assert first_of([partial, full], late, price=0.7, saves=5) == "partial", "the other would make a loop late"
