@@ -178,10 +178,9 @@ def kept_of(answers: Sequence[AnswerProgress], from_ns: int, step_ns: int) -> Li
 
 class Answers:
     """Answers that share a batch, weighted, as a function of when the batch starts, at ``starts_ns`` as things are:
-    ``before_ns`` pass before its first step, of which each takes ``step_ns``. ``waits_ns``: how long they can wait, -1
-    before that was asked."""
+    ``before_ns`` pass before its first step, of which each takes ``step_ns``."""
 
-    __slots__ = ("answers", "weights", "starts_ns", "before_ns", "step_ns", "waits_ns")
+    __slots__ = ("answers", "weights", "starts_ns", "before_ns", "step_ns")
 
     def __init__(
         self, answers: Sequence[AnswerProgress], weights: Sequence[float], starts_ns: int, before_ns: int, step_ns: int
@@ -191,7 +190,6 @@ class Answers:
         self.starts_ns = starts_ns
         self.before_ns = before_ns
         self.step_ns = step_ns
-        self.waits_ns = -1
 
     def value(self, start_ns: int) -> float:
         """The weights that are expected in time if the batch starts at ``start_ns``."""

@@ -106,7 +106,7 @@ class PlainModels(Source):
                     found.append(item)
         return found
 
-    def may_grow(self, model: str, lane: Lane, board: Board) -> bool:
+    def may_grow(self, model: str) -> bool:
         return True
 
     def smaller(self, candidate: Candidate, lane: Lane, at_ns: int, board: Board) -> Sequence[Candidate]:

@@ -78,8 +78,8 @@ class Source(Kind):
         """Smaller batches in place of one that would make critical requests late. Changes nothing."""
         return NONE
 
-    def may_grow(self, model: str, lane: Lane, board: Board) -> bool:
-        """True if jobs that come while a batch waits on a lane join it, and each takes less time then. Changes
+    def may_grow(self, model: str) -> bool:
+        """True if jobs that come while a batch of a model waits join it, and each takes less time then. Changes
         nothing."""
         return False
 

@@ -263,7 +263,11 @@ class Steps(Source):
         following = self._following(table, lane, free, room, board) if free > 0 else []
         if not following:
             return ()
-        if bound and free < self._needed(table, places, board) and not self.may_grow(table.model, lane, board):
+        if (
+            bound
+            and free < self._needed(table, places, board)
+            and all(board.makes_sequences(model) for model in lane.models)
+        ):
             return ()
         return following[: self._in_time(table, bound, following, lane, at_ns, board)]
 
@@ -390,17 +394,11 @@ class Steps(Source):
         turn.press = -math.log(max(URGENCY_MIN, urgency))
         return turn
 
-    def may_grow(self, model: str, lane: Lane, board: Board) -> bool:
-        """True unless the lane is one of language models alone: there :data:`FREE_SHARE` says who waits."""
-        return not all(board.makes_sequences(model) for model in lane.models)
-
     def wait_ns(self, candidate: Candidate) -> int:
         """The time until 2 % of the answers' worth per step is lost."""
         answers = candidate.detail
         if candidate.is_critical or not isinstance(answers, Answers):
             return super().wait_ns(candidate)
-        if answers.waits_ns >= 0:
-            return answers.waits_ns
         at_ns = answers.starts_ns
         rates = [worth / answer.remaining() for answer, worth in zip(answers.answers, answers.weights)]
         per_step = Answers(answers.answers, rates, at_ns, answers.before_ns, answers.step_ns)
@@ -421,7 +419,6 @@ class Steps(Source):
             else:
                 high_ns = middle_ns
         self._until_ns[candidate.model] = at_ns + low_ns
-        answers.waits_ns = low_ns
         return low_ns
 
     def bid(self, candidate: Candidate, others: Sequence[Candidate], lane: Lane, board: Board) -> Bid:

@@ -164,7 +164,7 @@ class Unequal(PlainModels):
         size = latency.size_for[len(jobs)]
         return bid_for(jobs, size, latency.likely_ns[size], board) if jobs else None
 
-    def may_grow(self, model: str, lane: Lane, board: Board) -> bool:
+    def may_grow(self, model: str) -> bool:
         """True of inputs that take alike: in a batch with a longer one the others take longer, too."""
         return not self._wide[model]
 
