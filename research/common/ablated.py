@@ -21,7 +21,18 @@ from edgeserve.sched.latency.declared import DeclaredShare
 from edgeserve.sched.latency.lane_gaps import DispatchGap
 from edgeserve.sched.latency.path_cost import AppCosts
 from edgeserve.sched.latency.window import Window
-from edgeserve.sched.plan import candidate, choose, lane_plan, law, members, plain, side_lanes, steps, unequal
+from edgeserve.sched.plan import (
+    candidate,
+    choose,
+    lane_plan,
+    lane_price,
+    law,
+    members,
+    plain,
+    side_lanes,
+    steps,
+    unequal,
+)
 from edgeserve.sched.plan.answers import AnswerProgress
 from edgeserve.sched.plan.candidate import Candidate
 from edgeserve.sched.plan.companies import Companies
@@ -242,6 +253,10 @@ MECHANISMS: Tuple[Mechanism, ...] = (
         "plan/lane_price.py",
         (Part(LanePrices, "of", says(0.0)),),
     ),
+    Mechanism(
+        "plan: frames that gave way in the price", "plan/lane_price.py", (Part(lane_price, "_gives_way", says(False)),)
+    ),
+    Mechanism("plan: batches wait to be fuller", "plan/lane_plan.py", (Part(lane_plan, "_saves_ns", says(0)),)),
     Mechanism(
         "plan: critical requests guarded by count",
         "plan/choose.py",

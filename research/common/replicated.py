@@ -38,7 +38,7 @@ _TAIL = (
 )
 _EDF = (
     "the baseline is edf, whose batches grow from 7.3 to 9.6 answers and its mean from 0.85 to 2.16 s as predictions "
-    "get better; plan has 0.73 to 0.76 s with any; the cause is not known"
+    "get better: it keeps a batch for as many steps as the longest is expected to have, and lets none of its own join"
 )
 _CLIPPER = (
     "the paper says substantially lower and gives no number (read as at most four fifths); here the times of batches "

@@ -42,7 +42,8 @@ class Candidate:
     ``k_ns`` the time in which urgency rises by the factor e. ``press`` is how far from urgent it is, in units of K.
     ``value`` is set by the choice: worth per time less what critical requests lose by it (``guarded``: they lose some)
     and less the lane's price. ``trust`` is the share of its slack for which it may wait in a schedule. A critical
-    batch has that many ``stages`` left, this one included: the most of any of its jobs.
+    batch has that many ``stages`` left, this one included: the most of any of its jobs. ``saves_ns`` is the lane time
+    that a fuller batch would save if this one waited for what is expected; ``is_early``: it had better wait.
     """
 
     __slots__ = (
@@ -63,6 +64,8 @@ class Candidate:
         "detail",
         "trust",
         "stages",
+        "saves_ns",
+        "is_early",
     )
 
     def __init__(
@@ -95,6 +98,8 @@ class Candidate:
         self.guarded = False
         self.trust = 1.0
         self.stages = stages_left(jobs) if self.is_critical else 1
+        self.saves_ns = 0
+        self.is_early = False
         self.detail = detail  # what the source needs to make the bid
 
     def wait(self, more_ns: int) -> None:

@@ -35,11 +35,13 @@ PATIENT: Final = 16
 
 
 def weigh(candidate: Candidate, rooms: Rooms, gap_ns: int, price: float = 0.0) -> None:
-    """Set the worth per time of a candidate, less the loss of critical requests, and less the ``price`` that others pay
-    for the time: at least :data:`SPARED` of the rest."""
-    candidate.guarded = False
+    """Set the worth per time of a candidate, which takes what a fuller batch would save besides, less the loss of
+    critical requests, and less the ``price`` that others pay for the time: at least :data:`SPARED` of the rest. One
+    that brings less than the price, and would save time by waiting, is early: it lets what brings more go first."""
+    candidate.guarded = candidate.is_early = False
+    takes_ns = candidate.takes_ns + candidate.saves_ns
     if candidate.is_critical:
-        candidate.value = candidate.gain / candidate.takes_ns
+        candidate.value = candidate.gain / takes_ns
         waits = 1.0 - (1.0 - CRITICAL_WAIT) * min(1.0, rooms.over)
         candidate.trust = waits / candidate.stages
         return
@@ -49,14 +51,17 @@ def weigh(candidate: Candidate, rooms: Rooms, gap_ns: int, price: float = 0.0) -
         guard = GUARD_MAX + (GUARD_MIN - GUARD_MAX) * math.exp(-candidate.press)
         gain -= guard * late * gain / max(1, len(candidate.jobs))
         candidate.guarded = True
-    value = gain / candidate.takes_ns
+    value = gain / takes_ns
     candidate.value = max(value - price, SPARED * value) if value > 0.0 else value
+    candidate.is_early = candidate.saves_ns > 0 and candidate.gain < price * takes_ns
 
 
 def choose(candidates: Sequence[Candidate], gap_ns: int) -> Candidate | None:
     """The candidate that starts; None where each of them had better wait. All are weighed."""
     foreground = [item for item in candidates if item.priority_class not in YIELDING]
     able = [item for item in foreground if item.value > 0.0 or item.is_critical or not item.guarded]
+    best = max([item.value for item in able if not item.is_early], default=0.0)
+    able = [item for item in able if not item.is_early or item.value > best]
     if able:
         return able[0] if len(able) == 1 else _first(able, gap_ns)
     if foreground:

@@ -201,20 +201,26 @@ class LanePlan(Policy):
         if rooms.opened and any(item.is_critical for item in offers):
             rooms = rooms.of_those_to_come()  # the waiting ones are in the schedule
         price = self._prices.of(lane) if self._prices.any else 0.0
+        most: Dict[str, int] = {}  # by model: jobs that wait
+        for item in offers if price else ():
+            most[item.model] = max(len(item.jobs), most.get(item.model, 0))
         more: List[Candidate] = []
         for item in offers:
+            item.saves_ns = _saves_ns(item, most[item.model], rooms.most_ns, lane, board) if price else 0
             weigh(item, rooms, gap_ns, price)
             if item.guarded and item.priority_class in ORDINARY:
                 source = item.source
                 assert isinstance(source, Source)
                 more += source.smaller(item, lane, at_ns, board)
         for item in more:
+            item.saves_ns = _saves_ns(item, most[item.model], rooms.most_ns, lane, board) if price else 0
             weigh(item, rooms, gap_ns, price)
         offers += more
         if board.passed_ns:
             for item in offers:
                 if item.priority_class in ORDINARY and _passed_over(item, board):
                     item.value *= PASSED_FACTOR
+                    item.is_early = False
         return choose(offers, gap_ns)
 
     def next_wakeup_ns(self, board: Board) -> int | None:
@@ -238,6 +244,27 @@ class LanePlan(Policy):
 
     def queued(self) -> List[Job]:
         return [job for source in self._sources for job in source.queued()]
+
+
+def _saves_ns(candidate: Candidate, waiting: int, most_ns: int, lane: Lane, board: Board) -> int:
+    """The lane time that one batch with what is expected while a candidate can wait, and what is ``waiting`` already,
+    would save beside two. Critical requests leave the lane ``most_ns`` at most, so that no larger batch will run."""
+    latency, count, source = board.latency(candidate.model, lane.name), len(candidate.jobs), candidate.source
+    assert isinstance(source, Source)
+    if count >= latency.size_max or candidate.priority_class == "background" or not source.may_grow(candidate.model):
+        return 0
+    wait_ns, largest = candidate.slack_ns // candidate.stages, latency.size_max
+    if not candidate.is_critical:
+        wait_ns = source.wait_ns(candidate)
+        largest = max([size for size in latency.sizes if latency.slowest_ns[size] <= most_ns], default=0)
+    apps = {job.request.app.name: job.request.app for job in candidate.jobs}
+    rate = sum([app.recent.per_ns(board.now_ns) for app in apps.values()])
+    more = min(float(largest - count), waiting - count + rate * max(0, wait_ns))
+    if more <= 0.0:
+        return 0
+    then, times_ns, size_for = max(1, int(more)), latency.likely_ns, latency.size_for
+    saved_ns = times_ns[size_for[count]] + times_ns[size_for[then]] - times_ns[size_for[count + then]]
+    return max(0, round(min(1.0, more) * saved_ns))
 
 
 def _passed_over(candidate: Candidate, board: Board) -> bool:

@@ -11,7 +11,7 @@ from typing import Dict, Final, Tuple
 
 from edgeserve.priority_class import ORDINARY, YIELDING
 from edgeserve.sched.policy_api.board import Board
-from edgeserve.sched.requests.states import DROPPED, Job
+from edgeserve.sched.requests.states import DROPPED, Job, RequestRecord
 from edgeserve.sched.requests.worth import each_ns
 from edgeserve.sched.resources.lanes import Lane, Work
 from edgeserve.units import NS_PER_S
@@ -57,11 +57,11 @@ class LanePrices:
             self._price[lane] = price * max(0.0, 1.0 - FALLS * work.expected_ns / MEMORY_NS)
 
     def gone(self, job: Job, board: Board) -> None:
-        """A job has left its queue. Of one that was given up for its deadline the time that it lacked counts, in equal
-        parts on the lanes that could have run it."""
+        """A job has left its queue. Of one that was given up for its deadline, or for the next frame of its stream, the
+        time that it lacked counts, in equal parts on the lanes that could have run it."""
         request = job.request
         is_late = 2 * (request.deadline_ns - board.now_ns) < request.deadline_ns - request.arrival_ns
-        if request.state != DROPPED or not is_late or request.priority_class not in ORDINARY:
+        if request.state != DROPPED or request.priority_class not in ORDINARY or not (is_late or _gives_way(request)):
             return
         places = [
             (lane.name, model)
@@ -75,3 +75,8 @@ class LanePrices:
             if brings > price:
                 self.any = True
                 self._price[place[0]] = price + (brings - price) * min(1.0, lacked_ns / MEMORY_NS)
+
+
+def _gives_way(request: RequestRecord) -> bool:
+    """True if a request is a frame that waits no longer than for the next one of its stream."""
+    return request.app.stream == "newest_wins"

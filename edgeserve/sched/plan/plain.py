@@ -108,6 +108,9 @@ class PlainModels(Source):
                     found.append(item)
         return found
 
+    def may_grow(self, model: str) -> bool:
+        return True
+
     def smaller(self, candidate: Candidate, lane: Lane, at_ns: int, board: Board) -> Sequence[Candidate]:
         found: List[Candidate] = []
         queues = self._models[candidate.model]

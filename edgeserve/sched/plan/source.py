@@ -79,6 +79,11 @@ class Source(Kind):
         """Smaller batches in place of one that would make critical requests late. Changes nothing."""
         return NONE
 
+    def may_grow(self, model: str) -> bool:
+        """True if jobs that come while a batch of a model waits join it, and each takes less time then. Changes
+        nothing."""
+        return False
+
     def bid(self, candidate: Candidate, others: Sequence[Candidate], lane: Lane, board: Board) -> Bid:
         """The bid that starts a candidate. ``others`` are the ones that it was chosen from."""
         return bid_for(candidate.jobs, candidate.size, candidate.takes_ns, board)

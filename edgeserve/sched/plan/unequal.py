@@ -166,6 +166,10 @@ class Unequal(PlainModels):
         size = latency.size_for[len(jobs)]
         return bid_for(jobs, size, latency.likely_ns[size], board) if jobs else None
 
+    def may_grow(self, model: str) -> bool:
+        """True of inputs that take alike: in a batch with a longer one the others take longer, too."""
+        return not self._wide[model]
+
     def smaller(self, candidate: Candidate, lane: Lane, at_ns: int, board: Board) -> Sequence[Candidate]:
         if not self._wide[candidate.model]:
             return super().smaller(candidate, lane, at_ns, board)

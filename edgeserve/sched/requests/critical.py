@@ -91,10 +91,11 @@ class Rooms:
     In nanoseconds: ``opened`` has the room of each open request that the lane could still serve in time, in rising
     order; ``expected`` that of the next request of each source with a period, and the period; ``irregular`` the slack
     of the requests of each other source, and how many of them come per nanosecond. ``over``: late ones that are
-    remembered; each counts as one more of every request that would be late.
+    remembered; each counts as one more of every request that would be late. ``most_ns``: the longest that a lane may
+    ever be kept, right after a request of each source.
     """
 
-    __slots__ = ("opened", "expected", "irregular", "over")
+    __slots__ = ("opened", "expected", "irregular", "over", "most_ns")
 
     def __init__(
         self,
@@ -102,15 +103,17 @@ class Rooms:
         expected: List[Tuple[int, int]],
         irregular: List[Tuple[int, float]],
         over: float = 0.0,
+        most_ns: int = FOREVER_NS,
     ) -> None:
         self.opened = opened
         self.expected = expected
         self.irregular = irregular
         self.over = over
+        self.most_ns = most_ns
 
     def of_those_to_come(self) -> Rooms:
         """The same without the requests that are open."""
-        return Rooms([], self.expected, self.irregular, self.over)
+        return Rooms([], self.expected, self.irregular, self.over, self.most_ns)
 
     def late_behind(self, keeps_ns: int) -> float:
         """The number of critical requests, open or expected, that are late behind work that keeps the lane for so long,
@@ -167,7 +170,7 @@ class CriticalArrivals:
         opened: List[int] = []
         expected: List[Tuple[int, int]] = []
         irregular: List[Tuple[int, float]] = []
-        busy_ns = 0
+        busy_ns, most_ns = 0, FOREVER_NS
         for app in apps:
             margin = MARGIN * self._over.get(app.name, 0.0)
             for source in self._sources_of(app, now_ns):
@@ -181,14 +184,16 @@ class CriticalArrivals:
                             busy_ns += alone_ns
                 if next_ns > source.last_ns:
                     expected.append((max(0, next_ns - now_ns) + slack_ns - margin_ns, source.period_ns))
+                    most_ns = min(most_ns, slack_ns - margin_ns + source.period_ns)
                 else:
+                    most_ns = min(most_ns, slack_ns - margin_ns)
                     irregular.append((slack_ns - margin_ns, source.per_ns(now_ns)))
         if not (opened or expected or irregular):
             return NO_ROOMS
         opened.sort()
         expected = [(max(0, room_ns - busy_ns // 2), period_ns) for room_ns, period_ns in expected]
         over = max([self._over[app.name] for app in apps if app.name in self._over], default=0.0)
-        return Rooms(opened, expected, irregular, over)
+        return Rooms(opened, expected, irregular, over, most_ns)
 
     def room_ns(self, apps: Sequence[App], now_ns: int) -> Tuple[int, int | None]:
         """The time that a work that starts now may take, so that no critical request of these apps is late behind it,

@@ -7,10 +7,11 @@ import random
 from typing import List
 
 import pytest
-from hand_world import app_of, job
+from hand_world import Driver, app_of, job
 
 from edgeserve.sched.plan.candidate import Candidate, Kind
 from edgeserve.sched.plan.choose import choose, weigh
+from edgeserve.sched.protocol.events import RequestArrived
 from edgeserve.sched.requests.critical import NO_ROOMS, Rooms
 from edgeserve.units import NS_PER_MS
 
@@ -43,10 +44,14 @@ def made(
     )
 
 
-def first_of(candidates: List[Candidate], rooms: Rooms = NO_ROOMS, gap: float = 0.0) -> str:
+def first_of(
+    candidates: List[Candidate], rooms: Rooms = NO_ROOMS, gap: float = 0.0, price: float = 0.0, saves: float = 0.0
+) -> str:
+    """The model of the one that goes first; the first candidate would save so many milliseconds by waiting."""
     gap_ns = round(gap * NS_PER_MS)
     for item in candidates:
-        weigh(item, rooms, gap_ns)
+        item.saves_ns = round(saves * NS_PER_MS) if item is candidates[0] else 0
+        weigh(item, rooms, gap_ns, price)
     found = choose(candidates, gap_ns)
     return "" if found is None else found.model
 
@@ -121,6 +126,55 @@ def test_background_work_goes_where_nothing_else_is_there():
     assert first_of([idle, made("a", 10, 1, 500)]) == "a"
     assert first_of([idle]) == "index"
     assert first_of([]) == ""
+
+
+@pytest.mark.parametrize("priority_class", ["normal", "critical"])
+def test_of_two_alike_the_one_that_would_save_time_by_waiting_goes_later(priority_class):
+    both = [made("partial", 10, 10, 30, priority_class), made("full", 10, 10, 30, priority_class)]
+    assert first_of(both) == "partial"
+    assert first_of(both, saves=5) == "full"
+
+
+@pytest.mark.parametrize(
+    ("after", "loop", "first"), [(4000, "90ms", "see"), (40, "90ms", "map"), (40, "23ms", "see")], ids=str
+)
+def test_on_a_crowded_lane_a_batch_that_can_be_joined_in_time_lets_others_go_first(after, loop, first):
+    """Alone a frame brings more than the map does in the same time. Two frames take 24 ms, little longer than one:
+    longer than critical requests of 23 ms allow."""
+    world = Driver(
+        {"see": {1: 20, 2: 24}, "map": {1: 20}, "loop": {1: 1}},
+        {
+            "see": {"model": "see", "slo": "200ms", "value": 2, "stream": "newest_wins"},
+            "map": {"model": "map", "slo": "200ms"},
+            "loop": {"model": "loop", "slo": loop, "class": "critical"},
+        },
+        policy="plan",
+    )
+
+    def both() -> None:
+        world.step(RequestArrived(world.request("see", stream="left")), RequestArrived(world.request("map")))
+
+    world.arrive("loop")
+    world.finish(at=1)
+    both()
+    for at in (5, 15):  # the second one takes the place of the first: the lane has too little time
+        world.arrive("see", stream="right", at=at)
+    for at in (21, 41, 61):
+        world.finish(at=at)
+    world.pass_time(61 + after)
+    both()
+    assert world.work().model == first
+
+
+def test_below_the_price_a_batch_waits_to_be_fuller_even_beyond_its_slack_where_others_can_go():
+    partial, full = made("partial", 10, 8, 5), made("full", 40, 40, 1000)
+    assert first_of([partial, full], price=0.7) == "partial"
+    assert first_of([partial, full], price=0.7, saves=5) == "full"
+    assert first_of([partial, full], price=0.5, saves=5) == "partial", "as it is, it brings more than the price"
+    assert first_of([partial, made("least", 40, 4, 1000)], price=0.7, saves=5) == "partial", "the other brings less"
+    assert first_of([partial], price=0.7, saves=5) == "partial", "nothing else waits"
+    late = Rooms([20 * NS_PER_MS], [], [])
+    assert first_of([partial, full], late, price=0.7, saves=5) == "partial", "the other would make a loop late"
 
 
 def test_a_patient_batch_waits_for_those_of_near_deadlines():

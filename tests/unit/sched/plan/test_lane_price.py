@@ -31,10 +31,10 @@ def robots(seed, load, seconds):
 
 @pytest.mark.worlds
 @pytest.mark.parametrize("seed", [11, 12])  # seeds to develop on
-def test_a_robots_map_is_in_time_more_often_and_its_camera_is_not_given_up(seed):
+def test_what_a_robot_can_put_off_is_in_time_more_often_and_its_camera_is_not_given_up(seed):
     (value, priced, _), (without, unpriced, _) = robots(seed, 1.0, 15.0)
     print(priced, unpriced)
-    assert priced["map"] > unpriced["map"] + 3
+    assert priced["map"] + priced["chat"] > unpriced["map"] + unpriced["chat"] + 3
     assert priced["camera"] > 0.8 * unpriced["camera"]
     assert value > without
 
@@ -76,6 +76,22 @@ def test_what_clients_cancel_makes_no_others_wait():
     world.arrive("map", at=259)
     world.finish("l", at=260)
     assert world.work().model == "see"
+
+
+def test_frames_that_gave_way_to_newer_ones_raise_the_price():
+    """A lane that ran them in time would have served both, however long the older one could have waited yet."""
+    app = {"model": "see", "slo": "9s", "stream": "newest_wins"}
+    world = Driver({"see": {1: 30}}, {"see": app}, policy="plan")
+    world.arrive("see", stream="left")
+    world.arrive("see", stream="right", at=5)
+    known, board = LanePrices(), world.scheduler.state.board
+    lane = board.lanes[0]
+    known.serves(lane.works[0], 1.0)
+    (waiting,) = world.scheduler.policies[0].queued()
+    world.arrive("see", stream="right", at=10)
+    assert world.reason(waiting.request.id) == "superseded"
+    known.gone(waiting, board)
+    assert known.of(lane) > 0.0
 
 
 @pytest.mark.parametrize("aside", [0, 2])

@@ -133,6 +133,7 @@ def test_rooms_count_open_requests_and_the_next_of_each_period():
     ((room_ns, period_ns),) = rooms.expected
     assert 90 * MS < room_ns <= (95 + SLACK) * MS and period_ns == 100 * MS
     assert [rooms.late_behind(ms * MS) for ms in (5, 11, 12, 150, 250)] == [0, 0, 1, 2, 3]
+    assert rooms.most_ns == (100 + SLACK) * MS
 
 
 def test_rooms_say_how_many_requests_without_a_period_may_be_late():
@@ -142,6 +143,7 @@ def test_rooms_say_how_many_requests_without_a_period_may_be_late():
     assert (rooms.opened, rooms.expected) == ([], [])
     assert rooms.late_behind(SLACK * MS) == 0
     assert rooms.late_behind((SLACK + 225) * MS) == pytest.approx(1)  # one in 225 ms
+    assert rooms.most_ns == SLACK * MS
 
 
 def test_rooms_forget_sources_and_requests_that_have_ended():
