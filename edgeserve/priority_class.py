@@ -1,4 +1,4 @@
-"""The classes of urgency. What a class means is said here alone: other code asks for its place, never for its name."""
+"""The classes of urgency. A class has its meaning here alone: other code asks for its place, never for its name."""
 
 from __future__ import annotations
 

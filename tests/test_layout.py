@@ -37,6 +37,7 @@ LOOSE = {
     "lognormal",
     "owners",
     "policy",
+    "priority_class",
     "python_file",
     "request",
     "request_options",
@@ -55,6 +56,7 @@ GROUND = {
     "request",
     "request_options",
     "owners",
+    "priority_class",
     "config",
     "child",
     "compiled",
@@ -74,7 +76,8 @@ ROOMS = {
     "request": set(),
     "request_options": set(),
     "owners": set(),
-    "config": set(),
+    "priority_class": set(),
+    "config": {"priority_class"},
     "child": {"interpreter"},
     "compiled": set(),
     "lognormal": set(),
@@ -127,7 +130,7 @@ ROOMS = {
 
 # What a front imports, as a stranger's does; and the exceptions, with what each is for.
 FRONTS = ("fronts",)
-FRONT_MAY = ("", "front", "client", "answers", "answer_streams", "errors", "units", "waits")
+FRONT_MAY = ("", "front", "client", "answers", "answer_streams", "errors", "priority_class", "units", "waits")
 FRONT_EXCEPTIONS = {
     "fronts.http.backend": {"request_options"},  # the form of a traceparent
     "fronts.http.health_routes": {"taps.metrics_endpoint"},  # /metrics

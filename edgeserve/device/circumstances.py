@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Dict, List, Optional
+from typing import TYPE_CHECKING, Any, Dict, List, Optional
 
 from edgeserve.config.profile_record import Clocks
 from edgeserve.config.schema import DeviceConfig
 from edgeserve.device.files import listing, read_text
 from edgeserve.device.power_mode import current_mode
-from edgeserve.device.sources import sources_for
-from edgeserve.device.state import DeviceState, merged
+
+if TYPE_CHECKING:
+    from edgeserve.device.state import DeviceState
 
 NOTED = (
     "gpu_clock_hz",
@@ -48,6 +49,9 @@ def clocks_locked(root: str = "/", gpu: Optional[bool] = None) -> Optional[bool]
 def device_state(root: str = "/", gpu: int = 0, bus_id: str = "") -> DeviceState:
     """Every source of the device, read once; no program is started for it. ``gpu`` and ``bus_id``: see
     :func:`~edgeserve.device.sources.sources_for`."""
+    from edgeserve.device.sources import sources_for  # the power mode needs none of it
+    from edgeserve.device.state import merged
+
     sources = sources_for(root=root, gpu=gpu, tegrastats="never", bus_id=bus_id)
     try:
         return merged([source.read(0) for source in sources])

@@ -11,31 +11,7 @@ from collections import deque
 from typing import Deque, Dict, Hashable, List, Optional
 
 from edgeserve.engines.base import WAIT_S_MAX
-
-NAME = "turns"
-"""The key of a GPU's turns in ``LaneInfo.common``."""
-
-
-class Hold:
-    """A work's share of its side's turn."""
-
-    __slots__ = ("side", "owner", "_turns")
-
-    def __init__(self, side: Hashable, owner: str, turns: Optional[Turns]) -> None:
-        self.side = side
-        self.owner = owner
-        self._turns = turns
-
-    def leave(self) -> None:
-        """The work is over. Idempotent, on any thread."""
-        turns, self._turns = self._turns, None
-        if turns is not None:
-            turns.left(self)
-
-
-def no_hold(side: Hashable) -> Hold:
-    """The hold of a work that needs no turn."""
-    return Hold(side, "", None)
+from edgeserve.engines.hold import Hold
 
 
 class Turns:
@@ -54,7 +30,7 @@ class Turns:
             try:
                 if not self._changed.wait_for(lambda: self._waiting[0] is ticket and self._is_free_for(side), wait_s):
                     return None
-                hold = Hold(side, owner, self)
+                hold = Hold(side, owner, self.left)
                 self._holds.append(hold)
                 return hold
             finally:

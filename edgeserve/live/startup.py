@@ -33,8 +33,6 @@ from edgeserve.config.schema import AppConfig, Config, ModelConfig
 from edgeserve.engines import check_streams, lane_info, make_engine
 from edgeserve.engines.base import CONTEXT_BYTES_MAX, CONTEXT_BYTES_MIN, Engine, Footprint, OutputType, SequenceInfo
 from edgeserve.engines.denormals import flush_to_zero
-from edgeserve.engines.niceness import yield_to_others
-from edgeserve.engines.turns import turns_on
 from edgeserve.engines.warm import dear_changes, time_changes, warm_up
 from edgeserve.errors import ConfigError, EngineError, ExampleUnknown, ProfileError
 from edgeserve.live.loop_io import Mailbox
@@ -121,6 +119,11 @@ def make_lane(config: Config, name: str, mailbox: Mailbox, clock_ns: Callable[[]
     """One lane of the configuration, not started."""
     settings = config.lanes[name]
     device = config.devices[settings.device]
+    turns = None
+    if device.kind == "cuda" and device.in_turn:
+        from edgeserve.engines.turns import turns_on
+
+        turns = turns_on(device.index)
     return LaneThread(
         name,
         mailbox.post,
@@ -128,7 +131,7 @@ def make_lane(config: Config, name: str, mailbox: Mailbox, clock_ns: Callable[[]
         _pinning(config, name),
         lane_info(config, name),
         settings.hang_ns,
-        turns_on(device.index) if device.kind == "cuda" and device.in_turn else None,
+        turns,
     )
 
 
@@ -141,9 +144,12 @@ def _pinning(config: Config, lane: str) -> Callable[[], None]:
         pinned = pin_thread(cores)
         if cores and not pinned.done and not was_told:
             log.warning("lane %s is not pinned: %s", lane, pinned.why)
-        why_not = yield_to_others(nice)
-        if why_not:
-            log.warning("lane %s does not yield to others: %s", lane, why_not)
+        if nice:
+            from edgeserve.engines.niceness import yield_to_others
+
+            why_not = yield_to_others(nice)
+            if why_not:
+                log.warning("lane %s does not yield to others: %s", lane, why_not)
         why_not = flush_to_zero()
         if why_not:
             log.info("lane %s: %s", lane, why_not)

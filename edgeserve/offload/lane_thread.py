@@ -10,13 +10,16 @@ from __future__ import annotations
 import queue
 import threading
 from collections import deque
-from typing import Any, Callable, Deque, Dict, Optional, Tuple, Union
+from typing import TYPE_CHECKING, Any, Callable, Deque, Dict, Optional, Tuple, Union
 
 from edgeserve.engines.base import WAIT_S_MAX, Engine, LaneInfo, Pending, Session
-from edgeserve.engines.turns import NAME as TURNS
-from edgeserve.engines.turns import Hold, Turns, no_hold
+from edgeserve.engines.hold import NAME as TURNS
+from edgeserve.engines.hold import Hold
 from edgeserve.errors import DeviceLost, EngineError
 from edgeserve.units import NS_PER_MS, NS_PER_S, NS_PER_US
+
+if TYPE_CHECKING:
+    from edgeserve.engines.turns import Turns
 
 HANG_NS = 30_000 * NS_PER_MS
 """The time beyond the expected one after which a lane aborts a batch, unless the lane sets its own."""
@@ -292,7 +295,7 @@ class LaneThread:
         side = side_of(work.engine)
         gated = self._turns is not None and work.engine is not None and not work.engine.takes_turns
         if not gated or self._turns is None or self._why_not(work, self._clock_ns()):
-            return no_hold(side)
+            return Hold(side)  # it needs no turn
         return self._turns.enter(side, self.name, 0.0 if self._flight else WAIT_S_MAX)
 
     def _await_oldest(self, wait_ns: int) -> None:

@@ -367,7 +367,7 @@ BUGS: Tuple[Bug, ...] = (
     Bug("trials-of-those-who-waited-too-long", "core/experiments.py", "> allowed_ns // WAITED_SHARE", "> 2**62",
         unit("core/trials")),
     Bug("trials-block-critical-requests", "core/auction.py",
-        'return trial.priority_class == "critical" or self._fits(trial, trial.size, lane)', "return True", unit("core/trials")),
+        'return trial.priority_class in RESERVED or self._fits(trial, trial.size, lane)', "return True", unit("core/trials")),
     Bug("background-is-not-cut", "core/auction.py", "if size < bid.size and self._fits(bid, size, lane):", "if False:",
         unit("core/auction")),
     Bug("background-forgets-who-waits", "requests/critical.py",

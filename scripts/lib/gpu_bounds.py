@@ -1,4 +1,4 @@
-"""What the benches of ``gpu_check.py`` must show."""
+"""The bounds of the benches of ``gpu_check.py``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CALL_MS = 5.0
 """The bound on the overhead is for calls of this length."""
 
 LOOP_MIN, IN_TIME_MIN, URGENT_MIN, PROMISES_MIN = 0.95, 0.98, 0.995, 0.9
-"""Of the bench ``serve``: shares of what a thread does that knows no deadline, and of the requests."""
+"""The bench ``serve``: least shares of a thread's work that knows no deadline, and of the requests."""
 
 ALONE_MAX = 1.5
 """The 99.9th percentile of one batch at a time, as a factor of the median: a desktop's other programs share the CPU
@@ -20,7 +20,7 @@ that launches, where Clockwork's machines had none."""
 
 
 def check(results: Mapping[str, Any], checks: Checks) -> None:
-    """What the benches must show."""
+    """Hold the benches' figures against their bounds."""
     for row in results.get("overhead", {}).get("rows", ()):
         if row["bare_ms"] >= CALL_MS:
             checks.at_most(
@@ -54,7 +54,7 @@ def check(results: Mapping[str, Any], checks: Checks) -> None:
 
 
 def check_serving(result: Mapping[str, Any], checks: Checks) -> None:
-    """What the runtime must reach beside the greedy thread."""
+    """Hold the runtime's figures against the greedy thread's."""
     if "wrong_answers" in result:
         checks.at_most("answers of the runtime that are not the network's", result["wrong_answers"], 0)
     for row in result.get("rows", ()):

@@ -1,4 +1,4 @@
-"""The first claim on a GPU: a runtime with deadlines beside a thread that runs whatever waits in one batch, on the same
+"""The first claim on a GPU: a runtime with deadlines beside a thread that runs all that waits in one batch, on the same
 network and device. Closed loops, and loads around what the thread does at most, with a fifth of urgent requests."""
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ def _arrivals(per_s: float, seconds: float) -> List[Tuple[float, bool]]:
 
 
 def _open(ask: Ask, images: List[Any], arrivals: List[Tuple[float, bool]]) -> List[Ended]:
-    """Requests at these times, whatever waits."""
+    """Send requests at these times, answered or not."""
     found: List[Ended] = []
     begun_s = time.monotonic()
     waiting = []

@@ -1,4 +1,4 @@
-"""What a change of the batch size costs, as a server makes them: a library may search for kernels anew, or plan."""
+"""The cost of a change of the batch size, as a server makes them: a library may search for kernels anew, or plan."""
 
 from __future__ import annotations
 

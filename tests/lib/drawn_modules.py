@@ -42,7 +42,7 @@ ENDS: Dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 class Drawn(torch.nn.Module):
-    """Of inputs of four numbers."""
+    """A drawn network of inputs of four numbers."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class Drawn(torch.nn.Module):
 
     @property
     def names(self) -> Any:
-        """Of the outputs, in their order."""
+        """The names of the outputs, in their order."""
         return [f"y{place}" for place in range(len(self.chains))]
 
     def forward(self, x: torch.Tensor) -> Any:

@@ -1,4 +1,4 @@
-"""What a GPU and its double are asked through ``trt_on_cuda.py``: the contract of engines in several settings, right
+"""Questions to a GPU and its double through ``trt_on_cuda.py``: the contract of engines in several settings, right
 answers while lanes work side by side, CUDA graphs before and after another shape."""
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ WORLDS: Dict[str, Tuple[Tuple[Any, ...], Dict[str, Any]]] = {
 
 
 def wrong_answers(directory: str, name: str, batches: int, lanes: int = 3, **about: Any) -> List[str]:
-    """What is wrong with the answers of lanes that work side by side, two batches in flight on each."""
+    """The faults in the answers of lanes that work side by side, two batches in flight on each."""
     (kind, names, *rest), settings = WORLDS[name]
     engine = engine_of(directory, plan(kind, names, *rest, **about), lanes, batch=SIZES, **settings)
     engine.load()

@@ -52,7 +52,7 @@ class Launch(NamedTuple):
 
 
 class Gpu(Protocol):
-    """Where kernels run. ``driver`` is EdgeServe's, or its double."""
+    """The place where kernels run. ``driver`` is EdgeServe's, or its double."""
 
     driver: Any
 
@@ -377,7 +377,7 @@ class Runtime:
 
 
 class IBuilderConfig:
-    """What the engine looks for in a library that builds; this one does not."""
+    """The attributes that the engine looks for in a library that builds; this one does not."""
 
     builder_optimization_level = 3
     max_aux_streams = progress_monitor = None

@@ -1,4 +1,4 @@
-"""What is seen of the page: by axe-core, in three sizes, light and dark; and the pictures of it that the docs show."""
+"""The look of the page: by axe-core, in three sizes, light and dark; and the pictures of it that the docs show."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a class means stands in one table: a further class needs no other place."""
+"""The meaning of a class stands in one table: a further class needs no other place."""
 
 from __future__ import annotations
 

@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines import make_engine
 from edgeserve.engines.base import LaneInfo
+from edgeserve.engines.hold import NAME as TURNS
+from edgeserve.engines.hold import Hold
 from edgeserve.engines.lm.backend import BackendSession, EncoderPrompt, LmBackend, ModelFacts, Tokenizer, TokenRow
 from edgeserve.engines.lm.sampling import Best, Scores, best_of
-from edgeserve.engines.turns import NAME as TURNS
-from edgeserve.engines.turns import Turns, no_hold
+from edgeserve.engines.turns import Turns
 from edgeserve.errors import EngineError
 
 HOST, TRIAL = "edgeserve.engines.lm.remote:BackendHost", "edgeserve.engines.lm.remote:TrialHost"
@@ -120,7 +121,7 @@ class RemoteSession(BackendSession):
 
     def _run(self, verb: str, rows: Sequence[Any]) -> List[Scores]:
         orders = [self._orders.popleft() for _ in range(len(self._orders))]
-        hold = no_hold(0) if self._turns is None else self._turns.wait(id(self._process), self._lane)
+        hold = Hold(0) if self._turns is None else self._turns.wait(id(self._process), self._lane)
         try:
             found: List[Any] = self._process.call(verb, (orders, list(rows)), self._starts)
         finally:

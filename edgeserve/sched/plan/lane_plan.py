@@ -251,7 +251,7 @@ def _saves_ns(candidate: Candidate, waiting: int, most_ns: int, lane: Lane, boar
     would save beside two. Critical requests leave the lane ``most_ns`` at most, so that no larger batch will run."""
     latency, count, source = board.latency(candidate.model, lane.name), len(candidate.jobs), candidate.source
     assert isinstance(source, Source)
-    if count >= latency.size_max or candidate.priority_class == "background" or not source.may_grow(candidate.model):
+    if count >= latency.size_max or candidate.priority_class in YIELDING or not source.may_grow(candidate.model):
         return 0
     wait_ns, largest = candidate.slack_ns // candidate.stages, latency.size_max
     if not candidate.is_critical:

@@ -571,7 +571,7 @@ def test_the_command_says_of_every_file_whether_it_is_a_profile(tmp_path, capsys
     assert main(["doctor", str(tmp_path)]) == 1
     said = capsys.readouterr().out
     assert "good.json: good on here: cpu0 [1]" in said and "2 wrong" in said and "x.schema.json" not in said
-    assert "bad.json: lanes.cpu0.timings.1.median_ns is -5, expected a whole number from 0" in said
+    assert "profile lanes.cpu0 timings.1 median_ns = -5: expected a whole number from 0" in said
     assert main(["doctor", str(tmp_path / "absent.json")]) == 1
     assert main(["profile"]) == 2
 

@@ -98,7 +98,7 @@ def keys_of(graph: Drawn) -> Dict[str, Any]:
 
 @contextlib.contextmanager
 def by_hand(graph: Drawn, folder: str) -> Iterator[Served]:
-    """As somebody wrote it."""
+    """The graph with written settings."""
     with opened(graph, ModelConfig("m", "onnx", "m.onnx", **keys_of(graph)), folder) as served:
         yield served
 

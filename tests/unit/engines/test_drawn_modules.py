@@ -51,7 +51,7 @@ def opened(seed, names, folder):
 
 
 def run(folder):
-    """How many items were answered, how many modules were refused, and how many kept all sizes. Fails at the first
+    """The numbers of answered items, of refused modules, and of modules that kept all sizes. Fails at the first
     wrong answer."""
     answered = refused = whole = 0
     for seed in range(SEEDS):

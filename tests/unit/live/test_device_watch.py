@@ -9,7 +9,7 @@ import pytest
 from cuda_double import CudaDouble
 
 from edgeserve.config.loading import parse_config
-from edgeserve.device import circumstances
+from edgeserve.device import sources
 from edgeserve.device.boards import KINDS, Machine
 from edgeserve.device.source import FAST_NS
 from edgeserve.device.state import DeviceState
@@ -157,6 +157,6 @@ def test_a_profile_reads_the_clocks_of_the_gpu_that_it_measures(monkeypatch):
     asked = []
     monkeypatch.setattr(device_watch, "detect_board", lambda: Machine(KINDS["desktop-gpu"]))
     monkeypatch.setattr(device_watch, "bus_id_of", lambda index: f"bus {index}")
-    monkeypatch.setattr(circumstances, "sources_for", lambda **more: asked.append(more) or [])
+    monkeypatch.setattr(sources, "sources_for", lambda **more: asked.append(more) or [])
     assert device_watch.clocks_of(1) == (0.0, 0.0)
     assert [(more["gpu"], more["bus_id"]) for more in asked] == [(1, "bus 1")]

@@ -11,9 +11,10 @@ import pytest
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines import make_engine
 from edgeserve.engines.base import Batch, LaneInfo
+from edgeserve.engines.hold import NAME
 from edgeserve.engines.lm.remote import RemoteSession
 from edgeserve.engines.lm.sampling import Best
-from edgeserve.engines.turns import NAME, Turns
+from edgeserve.engines.turns import Turns
 from edgeserve.errors import EngineError, ProcessEnded
 
 LANE = LaneInfo(name="cpu0", models=1, apps=2)
