@@ -138,6 +138,7 @@ class Bus:
         ask_type: Callable[[], Ask] = Ask,
         context: zmq.Context[Any] | None = None,
     ) -> None:
+        transports = {split_endpoint(endpoint)[0] for endpoint in endpoints}  # raises before anything is open
         self._clock_ns = clock_ns
         self._ask_type = ask_type
         self._message_bytes_max = bounds.message_bytes_max
@@ -165,8 +166,11 @@ class Bus:
         # The method without the wrapper around it, which is for options that are not used here: 15 % of an answer.
         self._send_frame = partial(zmq.backend.Socket.send, self.socket)
         bounds = bounds._replace(pending_bytes_max=max(bounds.pending_bytes_max, bounds.message_bytes_max))
-        transports = {split_endpoint(endpoint)[0] for endpoint in endpoints}
-        self._hold_to(bounds, keys, transports)
+        try:
+            self._hold_to(bounds, keys, transports)
+        except BaseException:
+            self._close_sockets(0)
+            raise
         try:
             self._set_up()
             self._gate = self._open_gate(transports, bool(keys.secret_key_file))
@@ -681,7 +685,11 @@ class Bus:
             self._offers.close()
         for path, inode in self._paths.items():
             remove_socket(path, inode)
-        self.socket.close(CLOSE_LINGER_MS)
+        self._close_sockets(CLOSE_LINGER_MS)
+
+    def _close_sockets(self, linger_ms: int) -> None:
+        """A context that the collection of garbage ends waits for its open sockets for ever."""
+        self.socket.close(linger_ms)
         if self._gate is not None:
             self._gate.stop()
         if self._authenticator is not None:

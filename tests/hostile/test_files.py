@@ -182,7 +182,7 @@ def test_a_bad_profile_is_left_out_with_a_warning(
     caplog.set_level(logging.WARNING, "edgeserve")
     assert live_profiles.usable_profiles(config_of(tmp_path)) == []
     assert caplog.text.count("The server starts without this file") == 2
-    assert "median_ns is -5, expected a whole number from 0" in caplog.text
+    assert "median_ns = -5: expected a whole number from 0" in caplog.text
 
 
 # --- paths ------------------------------------------------------------------------------------------------------------

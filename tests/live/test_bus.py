@@ -430,7 +430,7 @@ def test_tcp_beyond_loopback_with_keys(tmp_path):
 def test_a_message_after_a_failed_handshake_loses_the_link_and_raises_nothing(tmp_path, context):
     """libzmq has no queue for it then: the client counted as closed, without the reason."""
     _, secret = zmq.auth.create_certificates(str(tmp_path), "server")
-    with BusServer("tcp://0.0.0.0:*", curve_secret_key_file=secret) as server:
+    with BusServer("tcp://0.0.0.0:*", secret_key_file=secret) as server:
         endpoint = server.endpoint.replace("0.0.0.0", "127.0.0.1")
         link = Link(endpoint, context, time.monotonic_ns, connect_ns=10**10, silence_ns=10**10)
         wait_until(lambda: not link.socket.poll(0, zmq.POLLOUT))

@@ -150,6 +150,7 @@ def test_smollm2_knows_the_capital_of_france(tmp_path):
 
 
 def test_each_client_goes_on_from_its_own_prompts(tmp_path):
+    pytest.importorskip("onnxruntime", "1.20", reason="older versions cannot read a prompt in parts")
     lm_models.tiny(str(tmp_path))
     asked = {"prompt": "The rules of the house are these: none.", "max_tokens": 4}
     path = tmp_path / "edge.toml"
