@@ -60,8 +60,10 @@ def choose(candidates: Sequence[Candidate], gap_ns: int) -> Candidate | None:
     """The candidate that starts; None where each of them had better wait. All are weighed."""
     foreground = [item for item in candidates if item.priority_class not in YIELDING]
     able = [item for item in foreground if item.value > 0.0 or item.is_critical or not item.guarded]
-    best = max([item.value for item in able if not item.is_early], default=0.0)
-    able = [item for item in able if not item.is_early or item.value > best]
+    others = [item.value for item in able if not item.is_early]
+    if others:  # what is early waits for others only
+        best = max(others)
+        able = [item for item in able if not item.is_early or item.value > best]
     if able:
         return able[0] if len(able) == 1 else _first(able, gap_ns)
     if foreground:

@@ -42,8 +42,8 @@ class Board:
     any was in this step. ``wakes_late_ns``: how long after the time that it was asked for a step has come of late, at
     most. ``budget``: what policies may still compute in this step.
 
-    ``state`` is :class:`~edgeserve.sched.core.state.State`. ``core/request_manager.py`` and ``core/experiments.py``
-    carry out the moves.
+    ``state`` is :class:`~edgeserve.sched.core.state.State`. ``core/moves.py`` and ``core/experiments.py`` carry out
+    the moves.
     """
 
     def __init__(self, state: Any) -> None:

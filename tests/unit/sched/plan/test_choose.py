@@ -177,6 +177,15 @@ def test_below_the_price_a_batch_waits_to_be_fuller_even_beyond_its_slack_where_
     assert first_of([partial, full], late, price=0.7, saves=5) == "partial", "the other would make a loop late"
 
 
+@pytest.mark.parametrize("gain", [0, 1, 100])
+def test_a_batch_waits_to_be_fuller_for_others_alone(gain):
+    """The price falls only while something runs: what waited for a better price would wait for ever."""
+    for slack in (-5, 0, 50, 10**6):
+        assert first_of([made("partial", 10, gain, slack)], price=1.0, saves=5) == "partial"
+        late = Rooms([], [], [(10**12, 0.0)])
+        assert first_of([made("partial", 10, gain, slack)], late, price=1.0, saves=5) == "partial"
+
+
 def test_a_patient_batch_waits_for_those_of_near_deadlines():
     patient = made("patient", 10, 100, 50_000, slo=100_000)
     assert first_of([patient, made("near", 10, 10, 20)]) == "near"
