@@ -35,7 +35,17 @@ def test_a_policy_needs_no_engine_no_socket_and_no_world() -> None:
     done = subprocess.run([sys.executable, "-c", code], cwd=str(ROOT), check=True, stdout=subprocess.PIPE, text=True)
     found = done.stdout.split()
     rooms = {name.split(".")[1] for name in found if name.startswith("edgeserve.")}
-    assert rooms <= {"policy", "sched", "config", "units", "errors", "compiled", "lognormal", "owners", "priority_class"}
+    assert rooms <= {
+        "policy",
+        "sched",
+        "config",
+        "units",
+        "errors",
+        "compiled",
+        "lognormal",
+        "owners",
+        "priority_class",
+    }
     assert not {"zmq", "msgpack", "psutil", "onnxruntime", "torch"} & set(found)
 
 
