@@ -6,6 +6,7 @@ import argparse
 import sys
 from typing import Any, Mapping, Sequence
 
+from edgeserve.config.gone import GONE
 from edgeserve.errors import nearest
 
 
@@ -34,5 +35,7 @@ class Parser(argparse.ArgumentParser):
             if word == "--":
                 return
             if option.startswith("--") and " " not in option and option not in self._option_string_actions:
+                if f"{self.prog} {option}" in GONE:
+                    self.error(f"{option}: there is no such option any more; {GONE[f'{self.prog} {option}']}")
                 known = [name for name in self._option_string_actions if name.startswith("--")]
                 self.error(f"{option}: there is no such option{nearest(option, known)}")

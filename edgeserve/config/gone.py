@@ -72,12 +72,27 @@ GONE = {
     "power_cap; leave the section out",
     "[front.NAME] labels": "labels_file names a file of them, one a line",
     "[front.NAME] grpc_bytes_max": "bytes over HTTP and gRPC are counted together: [front.http] bodies_max",
+    "edgeserve front http --with-stdin": "a front ends with the signal of its service manager",
+    "edgeserve front http --verbose": "the log has one level; leave the option out",
+    "edgeserve front mqtt --broker": "--host and --port name the broker, --tls encrypts",
+    "edgeserve front mqtt --asker": "it is --askers WHO, again for more",
+    "edgeserve front mqtt --camera": "it is --cameras NAME=TOPIC, again for more",
+    "edgeserve front mqtt --every": "it is --every-s SECONDS",
+    "edgeserve front mqtt --labels": "it is --labels-file FILE",
+    "edgeserve front mqtt --score": "it is --score-min SHARE",
+    "edgeserve front camera --labels": "it is --labels-file FILE",
+    "edgeserve front wyoming --language": "it is --languages CODE, again for more",
+    "edgeserve front wyoming --wake-word": "it is --wake-words WORD, again for more",
+    **{
+        f"edgeserve front wyoming --{role}": f"--apps {role}=APP takes its place"
+        for role in ("wake", "vad", "asr", "intent", "tts")
+    },
     "shared_memory_region": BUS_SHARES,
     "onnx-encoder": "the back end torch serves the folders that transformers saved, file = 'FOLDER/config.json'; "
     "other graphs need an engine of your own (docs/guide/encoder-decoder.md)",
 }
-"""Old name -> what to use instead. A command stands behind ``edgeserve``, a key behind its section, as in
-``"[app.NAME] key"``, a section as ``"[section]"``, and the value of an option by itself."""
+"""Old name -> what to use instead. A command stands behind ``edgeserve``, an option behind its command, a key behind
+section, as in ``"[app.NAME] key"``, a section as ``"[section]"``, and the value of an option by itself."""
 
 
 def refuse_gone(where: str, table: Mapping[str, Any]) -> None:

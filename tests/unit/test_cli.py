@@ -54,14 +54,29 @@ def test_an_error_of_ours_is_one_line_and_status_2(verb, capsys):
     assert (out.out, out.err) == ("", "edgeserve: edge.toml: [app.a] has no key 'x'\n")
 
 
-@pytest.mark.parametrize("name", [name for name in GONE if name.startswith("edgeserve ")])
+@pytest.mark.parametrize("name", [name for name in GONE if name.startswith("edgeserve ") and " --" not in name])
 def test_a_command_that_went_says_what_to_use_instead(name, capsys):
     assert cli.main([*name.split()[1:], "edge.toml", "--fast"]) == 2
     out = capsys.readouterr()
     assert (out.out, out.err.count("\n")) == ("", 1)
     assert f"edgeserve: {name.split()[1]}: " in out.err and GONE[name] in out.err
     named = re.findall(r"'edgeserve (\w+)", GONE[name])
-    assert set(named) <= set(cli.VERBS) and not set(named) & {gone.split()[1] for gone in GONE if " " in gone}
+    assert set(named) <= set(cli.VERBS) and not set(named) & {
+        gone.split()[1] for gone in GONE if " --" not in gone and " " in gone
+    }
+
+
+@pytest.mark.parametrize("name", [name for name in GONE if " --" in name])
+def test_an_option_that_went_says_what_to_use_instead(name, capsys):
+    *words, option = name.split()[1:]
+    with pytest.raises(SystemExit) as ended:
+        cli.main([*words, f"{option}=x"])
+    assert ended.value.code == 2
+    assert f"{option}: there is no such option any more; {GONE[name]}" in capsys.readouterr().err
+    for new in re.findall(r"--[a-z-]+", GONE[name]):
+        with pytest.raises(SystemExit):
+            cli.main([*words, "--help"])
+        assert new in capsys.readouterr().out
 
 
 def test_a_bug_is_not_hidden(verb):
