@@ -92,7 +92,7 @@ GONE = {
     "other graphs need an engine of your own (docs/guide/encoder-decoder.md)",
 }
 """Old name -> what to use instead. A command stands behind ``edgeserve``, an option behind its command, a key behind
-section, as in ``"[app.NAME] key"``, a section as ``"[section]"``, and the value of an option by itself."""
+its section, as in ``"[app.NAME] key"``, a section as ``"[section]"``, and the value of an option by itself."""
 
 
 def refuse_gone(where: str, table: Mapping[str, Any]) -> None:
