@@ -58,7 +58,7 @@ def _check_requests(state: State, on_lanes: Dict[int, Job]) -> None:
             assert (job.state == RUNNING) == (job.seq in on_lanes), f"{job!r} against the lanes\n{_story(request)}"
             assert (job.state == READY) == job.queued, f"{job!r} queued: {job.queued}\n{_story(request)}"
             models = [model for model in job.node.models if job.may_run(model)]
-            assert job.state == RUNNING or any(state.may_run_later(model, job.lane) for model in models), (
+            assert job.state == RUNNING or not all(state.board.is_lost(model, job.lane) for model in models), (
                 f"{job!r} waits for a lane that never comes back\n{_story(request)}"
             )
     for admission in state.admission.values():

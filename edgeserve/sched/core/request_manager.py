@@ -229,7 +229,7 @@ class RequestManager:
         if any(state.can_run(other, job.lane) for other in models):
             return False
         ends_anyhow = job.request.on_late == "answer" or state.draining
-        if not ends_anyhow and any(state.may_run_later(other, job.lane) for other in models):
+        if not ends_anyhow and not all(state.board.is_lost(other, job.lane) for other in models):
             return False
         reason = f"no lane can run model {model!r} now"
         if job.lane:

@@ -115,12 +115,5 @@ class State:
                 return True
         return False
 
-    def may_run_later(self, model: str, only: str = "") -> bool:
-        """True if some lane, or this one alone, that can run a model may come back."""
-        return any(
-            not lane.lost and (not self.copy_lanes[lane.device].lost or self.devices[lane.device].is_resident(model))
-            for lane in self._places(model, only)
-        )
-
     def _places(self, model: str, only: str) -> Sequence[Lane]:
         return (self.lanes[only],) if only else self.lanes_of[model]

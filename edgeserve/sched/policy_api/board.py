@@ -85,9 +85,14 @@ class Board:
         """The lanes that may run a model."""
         return self._lanes_of[model]
 
-    def is_lost(self, model: str) -> bool:
-        """True if no lane that may run a model ever comes back."""
-        return all(lane.lost for lane in self._lanes_of[model])
+    def is_lost(self, model: str, only: str = "") -> bool:
+        """True if no lane that may run a model, or not this one, comes back: it is lost for good, or the model is not on
+        its device and the copy lane is lost."""
+        return all(
+            lane.lost or (self._copy_lanes[lane.device].lost and not self._devices[lane.device].is_resident(model))
+            for lane in self._lanes_of[model]
+            if lane.name == (only or lane.name)
+        )
 
     def places_of(self, model: str) -> Sequence[Tuple[Lane, BatchTime, Placement]]:
         """The same lanes with how long the model takes there, and its place in the memory of the lane's device."""

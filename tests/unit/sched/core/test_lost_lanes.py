@@ -97,6 +97,34 @@ def test_what_only_a_lost_copy_lane_could_load_fails(on_late: str) -> None:
     assert world.arrive("a", at=1) == [ended(1, "failed")]
 
 
+@pytest.mark.parametrize("policy", ["fifo", "edf", "plan"])
+@pytest.mark.parametrize("on_late", ["drop", "answer", "partial"])
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_branch_that_a_lost_copy_lane_would_load_is_left_out(policy: str, on_late: str, shared: bool) -> None:
+    """Also where the branches share a lane besides, so that they are planned together."""
+    nodes = [{"after": [], **node} for node in NODES]
+    nodes[-1]["join"] = 1
+    models = {
+        "m": {1: 10, "lanes": ["l0"], "memory": "10MB"},
+        "n": {1: 10, "lanes": ["l1"], "memory": "10MB", "load": "2ms"},
+        "end": {1: 10, "lanes": ["l0"] if shared else ["l2"], "memory": "10MB"},
+    }
+    world = Driver(
+        models,
+        {"a": {"node": nodes, "slo": "5s", "on_late": on_late}},
+        policy=policy,
+        device={name: {"memory": "100MB"} for name in ("d0", "d1")},
+        lane={"l0": {"device": "d0"}, "l1": {"device": "d1"}, "l2": {"device": "d0"}},
+        resident={"d0": ["m", "end"], "d1": []},
+    )
+    world.step(LaneChanged("copy:d1", up=False, lost=True), at=0)
+    world.arrive("a", at=1)
+    world.finish("l0", at=11)
+    world.finish("l0" if shared else "l2", at=30)
+    assert world.outcome(1) == "completed", world.scheduler.story(1)
+    world.over()
+
+
 def drawn(draw: random.Random) -> Dict[str, Any]:
     """Branches of one or two nodes, each branch on a lane of its own, and a join that needs some of them."""
     count = draw.randrange(2, 5)
