@@ -103,6 +103,7 @@ class SimLane:
         "packed_ns",
         "due_ns",
         "epoch",
+        "losses",
         "up",
         "speed",
         "hangs",
@@ -125,6 +126,7 @@ class SimLane:
         self.packed_ns = 0  # when the thread has packed the latest
         self.due_ns = 0  # when what was launched is expected to be over
         self.epoch = 0  # an end that was foretold in an earlier one does not come
+        self.losses = 0  # times that it was lost
         self.up = True
         self.speed = 1.0
         self.hangs = 0.0  # the next work hangs, so much longer (0 = it does not)

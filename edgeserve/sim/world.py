@@ -324,7 +324,10 @@ class SimWorld:
             if isinstance(action, RunBatch) and action.probe:
                 self.jobs.probed[action.work_id] = self.jobs.retained.pop(action.jobs[0])
             self._host.give(action, self._acts_ns, self._until_another_ns(action))
-            self._when_acted(self._deliver, action)
+            lane = self.lanes[action.lane]
+            untold = [event for event in self._events if isinstance(event, LaneChanged) and event.lane == lane.name]
+            known = lane.losses - sum(event.up is False for event in untold)
+            self._when_acted(self._deliver, (action, lane, known))
 
     def _until_another_ns(self, action: Any) -> int:
         """The expected time of a batch after which another could start on its lane."""
@@ -470,9 +473,11 @@ class SimWorld:
 
     # --- lanes ----------------------------------------------------------------------------------------------------
 
-    def _deliver(self, action: Any) -> None:
-        lane = self.lanes[action.lane]
-        if not lane.up:
+    def _deliver(self, given: Tuple[Any, SimLane, int]) -> None:
+        """A work comes to its lane, which has been lost so many times as far as the scheduler knew. What was meant for
+        the lane before a loss is lost too, also if it is back by now."""
+        action, lane, known = given
+        if not lane.up or lane.losses != known:
             self._refuse(action, f"lane {lane.name} is down")
             return
         if not lane.inbox and not lane.launched_count:
@@ -809,6 +814,7 @@ class SimWorld:
         if not lane.up:
             return
         lane.up = False
+        lane.losses += 1
         lane.epoch += 1
         self._emit(LaneChanged(lane.name, False, lane.speed, "lost", lost=is_gone))
         running, told = lane.running, set()
