@@ -103,6 +103,15 @@ def test_a_connection_keeps_its_place_while_it_is_served(server: BusServer) -> N
                 one.close()
 
 
+@pytest.mark.parametrize(("path", "status"), [("/v2/models/nope", 404), ("/v1/models", 200), ("/", 200)])
+def test_an_upgrade_is_no_way_around_the_routes(server: BusServer, path: str, status: int, capfd: Any) -> None:
+    upgrade = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: " + "a" * 22
+    with front_of(server) as front, dial(front, f"GET {path} HTTP/1.1\r\nHost: localhost\r\n".encode()) as one:
+        one.sendall(upgrade.encode() + b"==\r\n\r\n")
+        assert one.recv(1 << 16).startswith(f"HTTP/1.1 {status}".encode())
+    assert capfd.readouterr().err == "", "a stranger writes into the log"
+
+
 def call(bounds: Bounds, parts: Any = ()) -> Call:
     left = list(parts)
 

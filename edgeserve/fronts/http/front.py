@@ -141,12 +141,13 @@ class HttpFront(Front):
         settings = uvicorn.Config(
             self.app(),
             lifespan="off",
-            log_level="warning",
+            log_level="error",  # its warnings are of what strangers send: a line each
             access_log=False,
             server_header=False,
             date_header=False,
             proxy_headers=False,
             http=protocol_of(HttpConnections(config.connections_max)),
+            ws="none",  # else an upgrade leaves these connections and their bounds
             timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=int(ns_to_s(config.drain_ns)) + 1,
         )

@@ -111,7 +111,8 @@ def generate_body(body: Mapping[str, Any]) -> Dict[str, Any]:
     if body.get("raw") is True:
         if not isinstance(body.get("prompt"), str):
             raise BadField("prompt", ": expected a text")
-        return {**_common({**body, "raw": False}, {"prompt"}), "prompt": body.get("prompt")}
+        asked = {field: value for field, value in body.items() if (field, value) not in (("raw", True), ("system", ""))}
+        return {**_common(asked, {"prompt"}), "prompt": body.get("prompt")}
     system = body.get("system")
     messages = [{"role": "system", "content": system}] if system else []
     messages.append({"role": "user", "content": body.get("prompt")})
@@ -128,6 +129,8 @@ def passed_over(body: Mapping[str, Any]) -> List[str]:
 def embed_body(body: Mapping[str, Any], key: str) -> Dict[str, Any]:
     """The body of ``/api/embed`` (``key`` is ``input``) or ``/api/embeddings`` (``prompt``), as ``/v1/embeddings``
     has it."""
+    if key == "prompt" and not isinstance(body.get(key), str):
+        raise BadField(key, ": expected a text")
     common = _common({**body, "stream": False, "options": {}}, {key})
     return {**{name: value for name, value in common.items() if name != "stream"}, "input": body.get(key)}
 
@@ -176,7 +179,7 @@ def _options(options: Any) -> Dict[str, Any]:
 
 
 def _message(place: int, message: Any) -> Any:
-    """A message as OpenAI has it: the arguments of its calls are JSON text there. Faults are found later."""
+    """A message as OpenAI has it. Faults are found later."""
     if not isinstance(message, dict):
         return message
     if message.get("images"):
@@ -193,8 +196,8 @@ def _call(call: Any) -> Any:
     function = call.get("function") if isinstance(call, dict) else None
     if not isinstance(function, dict):
         return call
-    arguments = json.dumps(function.get("arguments") or {}, ensure_ascii=False)
-    return {"id": call.get("id", ""), "function": {"name": function.get("name"), "arguments": arguments}}
+    told = {"name": function.get("name"), "arguments": function.get("arguments")}
+    return {"id": call.get("id", ""), "function": told}
 
 
 # --- answers ----------------------------------------------------------------------------------------------------------

@@ -50,3 +50,8 @@ def test_a_text_for_a_vector_of_ollama(key):
     with pytest.raises(BadField) as caught, own_fields(input=key):
         read_texts(embed_body({"model": "m", key: 5}, key), {"text": {"dtype": "text"}})
     assert caught.value.param == key and str(caught.value).startswith(key)
+
+
+def test_the_older_route_of_ollama_has_one_text():
+    with pytest.raises(BadField, match="prompt: expected a text"):
+        embed_body({"model": "m", "prompt": ["a", "b"]}, "prompt")
