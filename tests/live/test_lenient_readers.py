@@ -81,6 +81,20 @@ def test_another_form_means_the_same(front, path, body, headers):
     assert status == 200, answer
 
 
+def test_a_name_of_a_request_that_is_null_is_none(front):
+    for name, told in ((None, None), ("", None), ("7", "7"), (7, "7")):
+        assert front.ask("POST", INFER, {"inputs": [ITEM], "id": name})[1].get("id") == told
+
+
+@pytest.mark.parametrize(
+    ("wish", "is_binary"), [("true", True), ("1", True), ("false", False), ("0", False), ("", False)]
+)
+def test_binary_answers_are_asked_for_in_the_address_too(front, wish, is_binary):
+    query = f"?binary_data_output={wish}" if wish else ""
+    _, _, headers = front.ask_raw("POST", INFER + query, JSON)
+    assert ("inference-header-content-length" in headers) is is_binary
+
+
 def test_a_compressed_body_is_read_to_its_end(front):
     """Nothing compressed is nothing; what follows the end is no part that is left out in silence."""
     coded = {"Content-Encoding": "gzip"}

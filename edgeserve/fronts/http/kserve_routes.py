@@ -103,10 +103,8 @@ class KServeRoutes:
         """A request in JSON, with or without binary tensors, or files."""
         content = call.header(b"content-type").lower()
         if content.startswith("multipart/form-data"):
-            header: Mapping[str, Any] = {}
             request = await self._of_form(call)
         elif content.startswith("image/"):
-            header = {}
             request = await self._of_image(call)
         else:
             body, length = await call.body(), call.header(HEADER_LENGTH)
@@ -115,7 +113,7 @@ class KServeRoutes:
             header, inputs = await self._done(read_body, body, length, is_large=json_bytes >= LARGE_BYTES)
             request = self._of_json(call, header, inputs)
         response = await self._service.infer(request, call.gone, call.origin)
-        binary = binary_wishes(response, header)
+        binary = binary_wishes(response, request.parameters, request.wishes)
         count = sum([np.size(output.value) for output in response.outputs if output.name not in binary])
         data, json_length = await self._done(written, response, binary, is_large=count >= LARGE_COUNT)
         if json_length is None:
@@ -139,7 +137,7 @@ class KServeRoutes:
         return InferRequest(
             call.path("name"),
             call.path("version"),
-            str(header.get("id", "")),
+            "" if header.get("id") is None else str(header["id"]),
             inputs,
             parameters,
             wishes,
