@@ -312,6 +312,8 @@ BROKEN = {
     "another boundary": ("multipart/form-data; boundary=other", FIELD + END),
     "no end": (MULTIPART, FIELD[:-4]),
     "nothing": (MULTIPART, b""),
+    "lists within lists": (MULTIPART, FIELD.replace(b"1", b"[" * 100_000) + END),
+    "no number of JSON": (MULTIPART, FIELD.replace(b"1", b"[NaN]") + END),
 }
 
 
@@ -323,3 +325,12 @@ def test_a_form_that_is_none_is_its_clients_fault(server: BusServer, path: str, 
             status, told, _ = front.ask_raw("POST", path, body, {"Content-Type": kind})
             assert status < 500, (why, status, told)
     assert not [record for record in caplog.records if record.exc_info], "no client writes a traceback into the log"
+
+
+def test_a_form_that_is_cut_off_is_answered_nowhere(server: BusServer) -> None:
+    pytest.importorskip("python_multipart", reason="python-multipart is not installed: forms cannot be read")
+    body = FIELD.replace(b"1", b"[1]") + FIELD.replace(b'"x"', b'"slo_ms"').replace(b"1", b"5000") + END
+    with front_of(server) as front:
+        for end in range(len(body)):
+            status, told, _ = front.ask_raw("POST", INFER, body[:end], {"Content-Type": MULTIPART})
+            assert status == (200 if end >= len(body) - 2 else 400), (end, status, told)

@@ -137,6 +137,8 @@ def read_fields(name: str, fields: Mapping[str, Any], inputs: Mapping[str, Any])
             raise BadField("language", f": app {name!r} declares no input 'language'")
         asked["language"] = fields["language"]
     options: Dict[str, Any] = {}
+    if "deadline_ms" in fields and "slo_ms" in fields:
+        raise BadField("deadline_ms", " says again what slo_ms says; send one of them")
     for field in ("deadline_ms", "slo_ms"):
         if field in fields:
             try:

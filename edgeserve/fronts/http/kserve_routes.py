@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Callable, Dict, List, Mapping, TypeVar
 from urllib.parse import parse_qsl
@@ -12,9 +11,9 @@ import numpy as np
 from starlette.routing import Route
 
 from edgeserve.config.gone import GONE
-from edgeserve.errors import BadInput
+from edgeserve.errors import BadInput, Malformed
 from edgeserve.front import NotServed, images
-from edgeserve.fronts.http.asgi import JSON, JSON_AT_ONCE_MAX, Call, Endpoint, Handler, Site, whole_of
+from edgeserve.fronts.http.asgi import JSON, JSON_AT_ONCE_MAX, Call, Endpoint, Handler, Site, parse_json, whole_of
 from edgeserve.fronts.http.forms import form_fields
 from edgeserve.fronts.http.kserve import (
     HINT,
@@ -239,8 +238,8 @@ def _of_field(key: str, text: str, tensor: Mapping[str, Any]) -> InputTensor:
     if datatype == "BYTES" and not tensor["shape"]:
         return InputTensor(key, datatype, [1], {}, None, [text])
     try:
-        data = json.loads(text)
-    except ValueError:
+        data = parse_json(text.encode())
+    except Malformed:
         raise BadInput(
             f"input {key!r} = {text[:40]!r}: expected {tensor['dtype']} {tensor['shape']} as JSON, or a "
             f"file (-F {key}=@FILE)"

@@ -10,6 +10,7 @@ import pytest
 from edgeserve.answers import Answer
 from edgeserve.errors import BadInput, Failed
 from edgeserve.fronts.http import chat, completion
+from edgeserve.fronts.http.chat_routes import vector_of
 
 HELLO = [{"role": "user", "content": "hello"}]
 TEXT = {"dtype": "text", "shape": []}
@@ -331,6 +332,16 @@ def test_which_apps_embed_and_what_their_vectors_are_asked_with():
         {"model": "m", "input": ["a", "b"], "encoding_format": "base64"}, app["inputs"]
     )
     assert request.asks == [{"text": "a"}, {"text": "b"}] and as_base64
+
+
+@pytest.mark.parametrize("shape", [(2,), (1, 2), (2, 1), (2, 2), (0,), (3, 1, 2)])
+def test_a_vector_has_one_axis(shape):
+    answer = Answer({"embedding": np.ones(shape)})
+    if np.prod(shape) == 2:
+        assert vector_of(answer).shape == (2,)
+        return
+    with pytest.raises(Failed, match="one axis of numbers"):
+        vector_of(answer)
 
 
 @pytest.mark.parametrize("odd", [{"token": 5}, {"top_logprobs": None}, {"top_logprobs": [{}]}])
