@@ -94,7 +94,10 @@ def app_for(
 def inputs_from_json(app: str, declared: Mapping[str, Any], payload: bytes) -> Dict[str, Any]:
     """Inputs from a JSON object, arrays as the app declares them; anything else is the text of the app's one input of
     text. Raises :class:`BadInput`."""
-    text = payload.decode("utf-8", "replace")
+    try:
+        text = payload.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise BadInput(f"app {app!r}: the question is no UTF-8 ({error.reason}); send text, or JSON") from None
     try:
         values = json.loads(text)
     except (ValueError, RecursionError):

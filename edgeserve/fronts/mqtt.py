@@ -327,7 +327,8 @@ class MqttFront(Front):
         if not allowed or topic.startswith(f"{self._base}/"):
             raise BadInput(f"the answer's topic {topic[:128]!r} is none that {self._options.where('publish')} allows")
         self.counts["commands"] += 1
-        await broker.publish(topic, str(payload), qos=1)
+        told = payload if isinstance(payload, str) else json.dumps(as_json(payload))
+        await broker.publish(topic, told, qos=1)
 
     async def _reload(self, broker: aiomqtt.Client, model: str) -> None:
         try:

@@ -70,7 +70,7 @@ from edgeserve.front.sound import Converter
 from edgeserve.fronts.listening import FULL_SCALE, RATE, SILENCE_S, VoiceActivity, WakeWords, as_type
 from edgeserve.fronts.mdns import announced
 from edgeserve.fronts.voice_answers import entities_of, rate_of, sound_of, text_of, words_of
-from edgeserve.fronts.wyoming_events import ODD, OddEvent, Sentences, read_event
+from edgeserve.fronts.wyoming_events import ODD, OddEvent, Sentences, read_event, text_in
 from edgeserve.fronts.wyoming_settings import EXAMPLE, Voice
 
 log = logging.getLogger("edgeserve")
@@ -373,7 +373,7 @@ class WyomingConnection:
         elif AudioStop.is_type(kind):
             await self._sound_ended()
         elif Recognize.is_type(kind) or Transcript.is_type(kind):
-            await self._next(self._answer_text(str(event.data["text"]), Recognize.is_type(kind)))
+            await self._next(self._answer_text(text_in(event.data, "text"), Recognize.is_type(kind)))
         else:
             await self._take_text(event)
 

@@ -439,6 +439,8 @@ def test_what_has_no_known_end_ends_its_connection_alone(runtime, raw):
         b'{"type": "detect", "data_length": 2}\n[]',
         b'{"type": "detect", "data_length": 3}\n{x}',
         b'{"type": "transcript"}\n',
+        b'{"type": "transcript", "data": {"text": null}}\n',
+        b'{"type": "recognize", "data": {"text": 5}}\n',
         b'{"type": "audio-chunk"}\n',
         b'{"type": "audio-chunk", "data": {"rate": 0, "width": 2, "channels": 1}, "payload_length": 2}\nxx',
         chunk_of('"rate": 1, "width": 2, "channels": 1', 40_000),  # 40 kB that become 640 MB
