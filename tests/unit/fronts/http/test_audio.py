@@ -243,10 +243,13 @@ def test_answers_have_the_form_that_was_asked_for():
     assert answer_body(Answer(SAID), "vtt")[0].decode().startswith("WEBVTT\n\n00:00:00.000 --> 00:00:01.500\nHello.\n")
     with pytest.raises(BadInput, match="answers no segments"):
         answer_body(Answer({"text": "x"}), "srt")
+    lines = json.dumps([{"start": 0, "end": 1, "text": "one\n\n2\r\n00:00 --> 00:01\n"}])
+    told = answer_body(Answer({"text": "x", "segments": lines}), "srt")[0].decode()
+    assert told == "1\n00:00:00,000 --> 00:00:01,000\none\n2\n00:00 -> 00:01\n\n", "one segment stays one"
 
 
 @pytest.mark.parametrize("form", ["srt", "vtt"])
-@pytest.mark.parametrize("odd", [{"start": None}, {"start": "a"}, {"end": float("inf")}, {"text": 5}])
+@pytest.mark.parametrize("odd", [{"start": None}, {"start": "a"}, {"end": float("inf")}, {"start": -1}, {"text": 5}])
 def test_segments_that_are_none_are_the_apps_failure(odd, form):
     segment = {"start": 0.0, "end": 1.0, "text": "x", **odd}
     with pytest.raises(Failed, match="segments"):

@@ -320,7 +320,7 @@ def test_probabilities_come_once_whether_in_pieces_or_at_the_end():
         found = [chunk["choices"][0]["logprobs"] for chunk in chunks]
         content = [each["content"][0]["token"] if is_chat else each["tokens"][0] for each in found if each]
         assert content == ["a", "b", "c"] and found[-1] is None
-        assert is_chat or [each["text_offset"] for each in found if each] == [[0], [1], [1]]
+        assert is_chat or [each["text_offset"] for each in found if each] == [[0], [1], [2]]
 
 
 def test_which_apps_embed_and_what_their_vectors_are_asked_with():
