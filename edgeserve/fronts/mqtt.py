@@ -180,7 +180,7 @@ class MqttFront(Front):
     async def _subscribe(self, broker: aiomqtt.Client) -> None:
         options = self._options
         topics = [f"{self._base}/instance"]
-        topics += [f"{self._base}/ask{depth}" for depth in ("/+", "/+/+", "/+/+/+")] if options.ask else []
+        topics += [f"{self._base}/ask/#"] if options.ask else []
         topics += [f"{self._base}/reload"] if options.may_reload else []
         topics += list(options.cameras.values())
         topics += [f"{options.discovery}/+/{options.node}/+/config"] if options.discovery else []

@@ -238,6 +238,8 @@ def test_apps_are_asked_by_topic_each_known_asker_with_a_share_of_its_own(runtim
         for number in (5, 7):  # one asker tells its answers apart
             told = await home.ask(f"{ask}/kitchen/{number}", f'{{"x": [{number}, 0]}}', f"{answer}/kitchen/{number}")
             assert told["outputs"] == {"y": [2.0 * number, 0.0]} and origins[-1] == "mqtt:kitchen"
+        told = await home.ask(f"{ask}/kitchen/a/b/c", '{"x": [9, 0]}', f"{answer}/kitchen/a/b/c")  # an id of levels
+        assert told["outputs"] == {"y": [18.0, 0.0]}
         told = await home.ask("edgeserve/cellar/ask/detect", "{}", "edgeserve/cellar/answer/detect")
         assert told["code"] == "unknown_app" and "ask names them" in told["error"]  # it may not be asked
 
