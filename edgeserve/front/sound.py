@@ -178,7 +178,7 @@ class Converter:
             check_form(*form)
             self._form, self._half, self._last, self._at = form, b"", np.zeros(0), 0.0
             self._taps = _low_pass(rate)
-            self._tail = np.zeros(len(self._taps) // 2)
+            self._tail = np.zeros(0)
         if len(data) > self._seconds_max * rate * width * channels:
             raise BadSound(f"a chunk of {len(data)} bytes, which is more than {self._seconds_max:g} s of sound")
         data = self._half + data
@@ -186,7 +186,10 @@ class Converter:
         data, self._half = data[:whole], data[whole:]
         if form == (RATE_HZ, 2, 1):
             return np.frombuffer(data, np.int16)
-        new = np.concatenate([self._tail, one_channel(data, width, channels) * 32768.0])
+        new = one_channel(data, width, channels) * 32768.0
+        if not len(self._tail):  # before its begin the sound was as it begins
+            self._tail = np.repeat(new[:1], len(self._taps) // 2)
+        new = np.concatenate([self._tail, new])
         if len(new) < len(self._taps):
             self._tail = new
             return np.zeros(0, np.int16)

@@ -363,9 +363,14 @@ class WyomingConnection:
         elif Ping.is_type(kind):
             await self.send(Pong(Ping.from_event(event).text))
         elif Detect.is_type(kind):
-            self._listen("wake", {"names": Detect.from_event(event).names})
+            names = Detect.from_event(event).names
+            if not isinstance(names or [], list):
+                raise TypeError(f"names is {str(names)[:40]}, expected a list of texts")
+            self._listen("wake", {"names": names})
         elif Transcribe.is_type(kind):
             asked = Transcribe.from_event(event)
+            if asked.language is not None:
+                text_in(event.data, "language")
             sensitivity = str(getattr(asked.vad_sensitivity, "value", asked.vad_sensitivity))
             self._listen("asr", {"language": asked.language, "pause_s": SILENCE_S.get(sensitivity)})
         elif AudioStart.is_type(kind):
