@@ -451,7 +451,8 @@ def _tools(name: str, value: Any) -> List[Any]:
         raise BadField(name, f" = {_brief(value)}: expected a list of functions")
     for place, tool in enumerate(value):
         function = tool.get("function") if isinstance(tool, dict) else None
-        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        is_function = isinstance(function, dict) and isinstance(function.get("name"), str)
+        if not is_function or tool.get("type") not in (None, "function"):
             raise BadField(f"{name}[{place}]", ": expected an object of type function with a function with a name")
     return value
 

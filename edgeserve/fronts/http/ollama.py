@@ -114,7 +114,7 @@ def generate_body(body: Mapping[str, Any]) -> Dict[str, Any]:
         asked = {field: value for field, value in body.items() if (field, value) not in (("raw", True), ("system", ""))}
         return {**_common(asked, {"prompt"}), "prompt": body.get("prompt")}
     system = body.get("system")
-    messages = [{"role": "system", "content": system}] if system else []
+    messages = [] if system in (None, "") else [{"role": "system", "content": system}]
     messages.append({"role": "user", "content": body.get("prompt")})
     return {**_common(body, {"prompt", "system"}), "messages": messages}
 
@@ -166,7 +166,7 @@ def _options(options: Any) -> Dict[str, Any]:
     for key, value in (options or {}).items():
         if key in OPTIONS:
             made[OPTIONS[key]] = value
-            if key == "num_predict" and isinstance(value, int) and value <= 0:
+            if key == "num_predict" and type(value) is int and value <= 0:
                 del made["max_tokens"]  # as many as the model's configuration allows
         elif key in NEUTRAL:
             if value is not None and value != NEUTRAL[key]:
@@ -187,9 +187,7 @@ def _message(place: int, message: Any) -> Any:
     told = {key: message.get(key) for key in ("role", "content", "tool_call_id")}
     told["name"] = message.get("tool_name")
     calls = message.get("tool_calls")
-    if not isinstance(calls, list):
-        return told
-    return {**told, "tool_calls": [_call(call) for call in calls]} if calls else told
+    return {**told, "tool_calls": [_call(call) for call in calls] if isinstance(calls, list) else calls}
 
 
 def _call(call: Any) -> Any:

@@ -132,6 +132,7 @@ def test_extensions_are_options_of_the_request(deadline):
         ({"tools": [TOOL, 5]}, "tools[1]", "function with a name"),
         ({"tools": [{"type": "function"}]}, "tools[0]", "function with a name"),
         ({"tools": [{"type": "custom", "custom": {"name": "f"}}]}, "tools[0]", "function with a name"),
+        ({"tools": [{**TOOL, "type": "custom"}]}, "tools[0]", "function with a name"),
         ({"tools": {}}, "tools", "a list of functions"),
         ({"tool_choice": "required"}, "tool_choice", "declares no input"),
         ({"tool_choice": 3}, "tool_choice", "an object with a type"),

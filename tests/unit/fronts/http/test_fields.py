@@ -27,6 +27,9 @@ TALK = [{"role": "user", "content": "hi"}]
         ({"options": {"tfs_z": 0.5}}, "options.tfs_z"),
         ({"messages": [{**TALK[0], "images": ["aGk="]}]}, "messages[0]"),
         ({"streams": True}, "streams"),
+        ({"messages": [{"role": "assistant", "tool_calls": {"function": {"name": "f"}}}]}, "messages[0].tool_calls"),
+        ({"messages": "hi"}, "messages"),
+        ({"options": {"num_predict": False}}, "options.num_predict"),
     ],
 )
 def test_a_chat_of_ollama(fields, param):
