@@ -108,9 +108,9 @@ def chat_body(body: Mapping[str, Any]) -> Dict[str, Any]:
 
 def generate_body(body: Mapping[str, Any]) -> Dict[str, Any]:
     """The body of ``/api/generate``: as ``/v1/completions`` has it where ``raw`` is true, else as a conversation."""
+    if not isinstance(body.get("prompt"), str):
+        raise BadField("prompt", ": expected a text")
     if body.get("raw") is True:
-        if not isinstance(body.get("prompt"), str):
-            raise BadField("prompt", ": expected a text")
         asked = {field: value for field, value in body.items() if (field, value) not in (("raw", True), ("system", ""))}
         return {**_common(asked, {"prompt"}), "prompt": body.get("prompt")}
     system = body.get("system")
