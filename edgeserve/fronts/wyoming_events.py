@@ -80,8 +80,10 @@ async def read_event(reader: asyncio.StreamReader, hold: Callable[[int], None] =
         raise ValueError(f"the {sum(counts)} bytes of an event did not come within {PARTS_S:g} s") from None
     data = head.get("data") or {}
     try:
-        more = json.loads(parts[0]) if parts[0] else {}
-        return Event(type=text_in(head, "type"), data={**data, **more}, payload=parts[1] or None)
+        data = {**data, **(json.loads(parts[0]) if parts[0] else {})}
+        if b"\\u" in line + parts[0]:
+            json.dumps(data, ensure_ascii=False).encode()  # raises for half of a character
+        return Event(type=text_in(head, "type"), data=data, payload=parts[1] or None)
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise OddEvent(f"{type(error).__name__}: {error}") from None
 
