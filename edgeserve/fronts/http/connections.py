@@ -59,6 +59,19 @@ class HttpConnections:
             self._idle[protocol] = None
 
 
+class _Endless:
+    """The length of a body that ends with its connection: HTTP 1.0 has no chunks."""
+
+    def __lt__(self, other: object) -> bool:
+        return False
+
+    def __ne__(self, other: object) -> bool:
+        return False
+
+    def __sub__(self, other: object) -> _Endless:
+        return self
+
+
 def protocol_of(connections: HttpConnections) -> Any:
     """uvicorn's protocol of a connection, within the bounds of ``connections``."""
 
@@ -94,6 +107,12 @@ def protocol_of(connections: HttpConnections) -> Any:
                 connections.busy(self)
             elif self.waits is None:  # a part of a head
                 self.waits = self.loop.call_later(HEAD_S, self.transport.abort)
+
+        def on_headers_complete(self) -> None:
+            """See httptools; h11 knows by itself what HTTP 1.0 has not."""
+            super().on_headers_complete()
+            if self.cycle is not None and self.cycle.scope["http_version"] == "1.0":
+                self.cycle.chunked_encoding, self.cycle.expected_content_length = False, _Endless()
 
         def on_response_complete(self) -> None:
             """See uvicorn."""
