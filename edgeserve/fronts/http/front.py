@@ -118,13 +118,14 @@ class HttpFront(Front):
         host = None if self._tokens else host_and_port(config.where("listen"), config.listen, EXAMPLE)[0]
         site = Site(self._backend, Bounds(config, self._admission.bodies, host), self._tokens)
         kserve = KServeRoutes(self._service, site)
+        self._page = PageRoutes(site)
         routes = [
             *kserve.routes(),
             *AudioRoutes(site).routes(),
             *ChatRoutes(site, self.clock_s).routes(),
             *OllamaRoutes(site, self.clock_s).routes(),
             *HealthRoutes(site).routes(),
-            *PageRoutes(site).routes(),
+            *self._page.routes(),
         ]
         router = Starlette(routes=routes)
         router.router.redirect_slashes = False  # the way back is the proxy's, where there is one
@@ -176,6 +177,7 @@ class HttpFront(Front):
     async def _end(self, stopped: asyncio.Event, server: Any) -> None:
         await stopped.wait()
         server.should_exit = True
+        self._page.end()
         await asyncio.sleep(ns_to_s(self.config.drain_ns))
         self._backend.end_early()
 
