@@ -89,6 +89,15 @@ def test_a_connection_that_says_nothing_or_half_a_head_ends(server: BusServer, m
             assert b"HTTP" not in read(one)
 
 
+def test_a_client_that_never_sends_its_body_ends_with_the_front(server: BusServer, capfd: Any) -> None:
+    head = f"POST {INFER} HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: 100\r\n\r\n"
+    with front_of(server, drain_ns=10**8) as front:
+        one = dial(front, head.encode())
+        assert one.recv(1 << 16).startswith(b"HTTP/1.1 100")
+    assert read(one) == b"" and capfd.readouterr().err == ""
+    one.close()
+
+
 def test_a_connection_keeps_its_place_while_it_is_served(server: BusServer) -> None:
     with front_of(server, connections_max=2) as front:
         body = b'{"inputs": [{"name": "x", "datatype": "FP32", "shape": [1], "data": [1]}]}'

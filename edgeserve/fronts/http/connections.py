@@ -48,6 +48,11 @@ class HttpConnections:
         self._open.discard(protocol)
         self.busy(protocol)
 
+    def end(self) -> None:
+        """End them all: the front stops, and these clients neither sent nor read what they should."""
+        for protocol in list(self._open):
+            protocol.transport.abort()
+
     def busy(self, protocol: Any) -> None:
         """It serves a request."""
         self._silent.pop(protocol, None)
