@@ -180,7 +180,11 @@ def vector_of(answer: Answer) -> Any:
     vector = np.asarray(answer["embedding"])
     if vector.dtype.kind not in "fiu" or not vector.size or vector.size != max(vector.shape, default=1):
         raise Failed(f"the app's output 'embedding' is {vector.dtype} of {vector.shape}; expected one axis of numbers")
-    return vector.astype(np.float32).reshape(-1)
+    with np.errstate(over="ignore"):
+        found = vector.astype(np.float32).reshape(-1)
+    if not np.isfinite(found).all():  # of which base64 would say nothing
+        raise Failed("the app's output 'embedding' holds an infinity or NaN")
+    return found
 
 
 def _base64(vector: Any) -> str:

@@ -345,6 +345,12 @@ def test_a_vector_has_one_axis(shape):
         vector_of(answer)
 
 
+@pytest.mark.parametrize("odd", [np.nan, np.inf, 1e300])
+def test_a_vector_that_is_no_numbers_is_the_apps_failure(odd):
+    with pytest.raises(Failed, match="infinity or NaN"):
+        vector_of(Answer({"embedding": np.array([1.0, odd])}))
+
+
 @pytest.mark.parametrize("odd", [{"token": 5}, {"top_logprobs": None}, {"top_logprobs": [{}]}])
 def test_probabilities_that_are_none_are_the_apps_failure(odd):
     entry = {"token": "a", "logprob": -1.0, "top_logprobs": [], **odd}
