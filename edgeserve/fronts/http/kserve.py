@@ -140,7 +140,10 @@ def _option(name: str, value: Any) -> Any:
     if name in ("value", "quality_min"):
         return name, _number(name, value)
     if name == "sequence_id":
-        return ("stream", str(value)) if value not in (0, "") else None
+        whole = int(value) if isinstance(value, float) and value.is_integer() else value
+        if isinstance(whole, bool) or not isinstance(whole, (int, str)):
+            raise BadInput(f"parameter {name!r} = {str(value)[:40]!r}: expected a whole number or a string")
+        return ("stream", str(whole)) if whole not in (0, "") else None
     if name in ("reset", "sequence_start"):  # False asks for nothing: Triton's clients always send it
         return ("reset", True) if boolean_of(name, value) else None
     if name in (EMPTY_FINAL, "sequence_end", "binary_data_output"):

@@ -28,6 +28,7 @@ from edgeserve.fronts.http import kserve, kserve_json
         ({"class": "critical"}, {"priority_class": "critical"}),
         ({"sequence_id": 7, "sequence_start": False, "sequence_end": True}, {"stream": "7"}),
         ({"sequence_id": 7, "sequence_start": True, "sequence_end": False}, {"stream": "7", "reset": True}),
+        ({"sequence_id": 7.0}, {"stream": "7"}),
         ({"stream": "a", "reset": "true"}, {"stream": "a", "reset": True}),
         ({"stream": "a", "reset": "0"}, {"stream": "a"}),
         ({"stream": "cam"}, {"stream": "cam"}),
@@ -59,6 +60,9 @@ def test_parameters_are_options(parameters, options):
         ({"binary_data_output": "yes"}, "expected true or false"),
         ({"priority": -1}, "whole number from 0"),
         ({"priority": 1.5}, "whole number from 0"),
+        ({"sequence_id": True}, "a whole number or a string"),
+        ({"sequence_id": 1.5}, "a whole number or a string"),
+        ({"sequence_id": [1]}, "a whole number or a string"),
     ],
 )
 def test_parameters_that_mean_nothing_are_refused(parameters, says):
