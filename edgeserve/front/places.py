@@ -131,6 +131,11 @@ class Seats:
         if not own:
             self._of.pop(origin, None)
 
+    def end(self) -> None:
+        """End what lasts, all of it."""
+        while self._of:
+            self._end_oldest(next(iter(self._of)))
+
     def _end_oldest(self, origin: str) -> None:
         seat, end = next(iter(self._of[origin].items()))
         self.leave(origin, seat)

@@ -92,9 +92,12 @@ def app_for(
 
 
 def inputs_from_json(app: str, declared: Mapping[str, Any], payload: bytes) -> Dict[str, Any]:
-    """Inputs from a JSON object, arrays as the app declares them; anything else is the text of the app's one input of
-    text. Raises :class:`BadInput`."""
-    text = payload.decode("utf-8", "replace")
+    """Inputs from a JSON object, arrays as the app declares them, without optional ones that are null; anything else is
+    the text of the app's one input of text. Raises :class:`BadInput`."""
+    try:
+        text = payload.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise BadInput(f"app {app!r}: the question is no UTF-8 ({error.reason}); send text, or JSON") from None
     try:
         values = json.loads(text)
     except (ValueError, RecursionError):
@@ -110,6 +113,7 @@ def inputs_from_json(app: str, declared: Mapping[str, Any], payload: bytes) -> D
             if name in declared and of_any(declared[name])
             else value
             for name, value in values.items()
+            if value is not None or not declared.get(name, {}).get("optional")
         }
     except (ValueError, TypeError, OverflowError) as error:
         raise BadInput(f"app {app!r}: an input is no array of its declared dtype: {str(error)[:SHOWN_CHARS]}") from None

@@ -6,6 +6,7 @@ Pure functions but for :class:`Converter`, which keeps where one sound stands be
 
 from __future__ import annotations
 
+import math
 import struct
 from typing import Any, NamedTuple, Optional, Tuple
 
@@ -17,6 +18,9 @@ RATE_HZ_MIN, RATE_HZ_MAX = 4_000, 384_000
 """Below it there is no speech, and each sample would become more than four; above it nothing records."""
 
 CHANNELS_MAX = 64
+
+LOBES = 4
+"""Samples at 16 kHz on each side of one that its filter reaches: a quarter of a millisecond."""
 
 WHOLE, FLOATS = 1, 3
 """Codings of samples, by WAV's numbers: whole numbers (PCM) and floats."""
@@ -79,10 +83,11 @@ class Wav(NamedTuple):
 
 def wav_of(file: bytes) -> Wav:
     """A WAV file, read by its chunks. Of the length of its sound nothing is believed: a stream says 0 or the largest
-    number there. Raises :class:`BadSound`."""
+    number there. A file of the length that its head tells is no stream. Raises :class:`BadSound`."""
     if len(file) < 12 or file[:4] != b"RIFF" or file[8:12] != b"WAVE":
         raise BadSound("no head of RIFF and WAVE")
     form: Optional[Tuple[int, ...]] = None
+    is_whole = int.from_bytes(file[4:8], "little") == len(file) - 8
     at = 12
     for _ in range(CHUNKS_MAX):
         name, size = file[at : at + 4], int.from_bytes(file[at + 4 : at + 8], "little")
@@ -94,7 +99,9 @@ def wav_of(file: bytes) -> Wav:
                 raise BadSound("samples before their form (the chunk 'fmt ')")
             coding, rate, width, channels = form
             check_form(rate, width, channels, coding)
-            return Wav(rate, width, channels, coding, memoryview(file)[at : at + size if size else len(file)])
+            return Wav(
+                rate, width, channels, coding, memoryview(file)[at : at + size if size or is_whole else len(file)]
+            )
         if name == b"fmt ":
             form = _form_of(file[at : at + min(size, 40)])
         at += size + size % 2
@@ -142,14 +149,25 @@ def resampled(sound: NDArray[Any], rate: int) -> NDArray[Any]:
     return found
 
 
+def _low_pass(rate: int) -> NDArray[np.float64]:
+    """The weights of samples at ``rate`` that leave what 16 kHz can hold: a sinc function within a Hann window."""
+    step = rate / RATE_HZ
+    half = math.ceil(LOBES * step) if step > 1 else 0
+    weights = np.sinc(np.arange(-half, half + 1) / step) * np.hanning(2 * half + 3)[1:-1]
+    taps: NDArray[np.float64] = weights / weights.sum()
+    return taps
+
+
 class Converter:
-    """Chunks of one sound as 16-bit integers at 16 kHz, one channel. Between two samples the sound is a straight line.
-    ``seconds_max``: of one chunk."""
+    """Chunks of one sound as 16-bit integers at 16 kHz, one channel. Between two samples the sound is a straight line,
+    without the frequencies that 16 kHz cannot hold. ``seconds_max``: of one chunk."""
 
     def __init__(self, seconds_max: float) -> None:
         self._seconds_max = seconds_max
         self._form: Optional[Tuple[int, int, int]] = None
         self._half = b""  # of a frame, of which the rest is in the next chunk
+        self._taps = np.ones(1)  # what low-pass filters the sound
+        self._tail = np.zeros(0)  # the samples that the filter still needs
         self._last = np.zeros(0)  # the last sample of the chunk before
         self._at = 0.0  # where the next sample lies, counted from that one
 
@@ -159,6 +177,8 @@ class Converter:
         if form != self._form:
             check_form(*form)
             self._form, self._half, self._last, self._at = form, b"", np.zeros(0), 0.0
+            self._taps = _low_pass(rate)
+            self._tail = np.zeros(0)
         if len(data) > self._seconds_max * rate * width * channels:
             raise BadSound(f"a chunk of {len(data)} bytes, which is more than {self._seconds_max:g} s of sound")
         data = self._half + data
@@ -166,9 +186,15 @@ class Converter:
         data, self._half = data[:whole], data[whole:]
         if form == (RATE_HZ, 2, 1):
             return np.frombuffer(data, np.int16)
-        sound = np.concatenate([self._last, one_channel(data, width, channels) * 32768.0])
-        if not len(sound):
+        new = one_channel(data, width, channels) * 32768.0
+        if not len(self._tail):  # before its begin the sound was as it begins
+            self._tail = np.repeat(new[:1], len(self._taps) // 2)
+        new = np.concatenate([self._tail, new])
+        if len(new) < len(self._taps):
+            self._tail = new
             return np.zeros(0, np.int16)
+        self._tail = new[len(new) - len(self._taps) + 1 :]
+        sound = np.concatenate([self._last, np.convolve(new, self._taps, "valid")])
         step, end = rate / RATE_HZ, len(sound) - 1
         count = int((end - self._at) // step) + 1 if self._at <= end else 0
         places = self._at + step * np.arange(count)

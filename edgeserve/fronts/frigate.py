@@ -266,4 +266,4 @@ def header_of(frames: List[bytes]) -> Header:
         raise BadInput(f"an image of {dtype} and shape {shape}; expected two to four axes of numbers")
     if math.prod(shape) * dtype.itemsize != len(frames[1]):
         raise BadInput(f"an image of {len(frames[1])} bytes; its header says {shape} of {dtype.name}")
-    return shape, dtype.name, str(header.get("model_type", ""))
+    return shape, dtype.str, str(header.get("model_type", ""))

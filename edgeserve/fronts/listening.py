@@ -96,7 +96,8 @@ class WakeWords:
                 continue
             if begun != self._begun:
                 continue
-            word = str(answer.outputs.get("word", "")) or ""
+            told = answer.outputs.get("word")
+            word = told if isinstance(told, str) else ""
             heard = word if self._words else self._app.name
             if word and (not self._words or word in self._words) and (self._names is None or heard in self._names):
                 self.begin(self._names)  # the same word is heard once

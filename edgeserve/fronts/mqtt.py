@@ -180,7 +180,7 @@ class MqttFront(Front):
     async def _subscribe(self, broker: aiomqtt.Client) -> None:
         options = self._options
         topics = [f"{self._base}/instance"]
-        topics += [f"{self._base}/ask{depth}" for depth in ("/+", "/+/+", "/+/+/+")] if options.ask else []
+        topics += [f"{self._base}/ask/#"] if options.ask else []
         topics += [f"{self._base}/reload"] if options.may_reload else []
         topics += list(options.cameras.values())
         topics += [f"{options.discovery}/+/{options.node}/+/config"] if options.discovery else []
@@ -327,7 +327,8 @@ class MqttFront(Front):
         if not allowed or topic.startswith(f"{self._base}/"):
             raise BadInput(f"the answer's topic {topic[:128]!r} is none that {self._options.where('publish')} allows")
         self.counts["commands"] += 1
-        await broker.publish(topic, str(payload), qos=1)
+        told = payload if isinstance(payload, str) else json.dumps(as_json(payload))
+        await broker.publish(topic, told, qos=1)
 
     async def _reload(self, broker: aiomqtt.Client, model: str) -> None:
         try:

@@ -8,6 +8,7 @@ message of a name such as ``"std_msgs/msg/Header"`` from its fields: the classes
 
 from __future__ import annotations
 
+import json
 from typing import Any, Callable, Dict, Sequence, Tuple
 
 import numpy as np
@@ -184,6 +185,8 @@ def points(message: Any, columns: int = -1) -> NDArray[np.float32]:
             }
         )
         line = message.row_step or message.width * message.point_step
+        if line < message.width * message.point_step:
+            raise ValueError(f"rows of {line} bytes, a point has {message.point_step}")
         data = np.frombuffer(message.data, np.uint8)[: message.height * line].reshape(message.height, line)
         whole = np.ascontiguousarray(data[:, : message.width * message.point_step]).view(point).reshape(-1)
     except (ValueError, KeyError) as error:
@@ -244,11 +247,12 @@ def fields_of(kind: Any) -> Sequence[str]:
 
 
 def output_message(types: Types, value: Any) -> Tuple[str, Any]:
-    """An output that is no detections, as a message's type and the message: ``std_msgs/String`` of a text, else
-    ``std_msgs/Float32MultiArray`` or one of its kind."""
+    """An output that is no detections, as a message's type and the message: ``std_msgs/String`` of a text, or of a JSON
+    list of texts, else ``std_msgs/Float32MultiArray`` or one of its kind."""
     array = np.asarray(value)
-    if array.dtype.kind in "US":
-        return "std_msgs/msg/String", types("std_msgs/msg/String")(data=str(value))
+    if array.dtype.kind in "USO":
+        text = value if isinstance(value, str) else json.dumps(array.tolist(), ensure_ascii=False)
+        return "std_msgs/msg/String", types("std_msgs/msg/String")(data=text)
     if array.dtype.kind == "b":
         array = array.astype(np.uint8)
     name = "UInt" if array.dtype.kind == "u" else "Int" if array.dtype.kind == "i" else "Float"

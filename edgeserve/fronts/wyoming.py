@@ -70,7 +70,7 @@ from edgeserve.front.sound import Converter
 from edgeserve.fronts.listening import FULL_SCALE, RATE, SILENCE_S, VoiceActivity, WakeWords, as_type
 from edgeserve.fronts.mdns import announced
 from edgeserve.fronts.voice_answers import entities_of, rate_of, sound_of, text_of, words_of
-from edgeserve.fronts.wyoming_events import ODD, OddEvent, Sentences, read_event
+from edgeserve.fronts.wyoming_events import ODD, OddEvent, Sentences, read_event, text_in
 from edgeserve.fronts.wyoming_settings import EXAMPLE, Voice
 
 log = logging.getLogger("edgeserve")
@@ -363,9 +363,14 @@ class WyomingConnection:
         elif Ping.is_type(kind):
             await self.send(Pong(Ping.from_event(event).text))
         elif Detect.is_type(kind):
-            self._listen("wake", {"names": Detect.from_event(event).names})
+            names = Detect.from_event(event).names
+            if not isinstance(names or [], list):
+                raise TypeError(f"names is {str(names)[:40]}, expected a list of texts")
+            self._listen("wake", {"names": names})
         elif Transcribe.is_type(kind):
             asked = Transcribe.from_event(event)
+            if asked.language is not None:
+                text_in(event.data, "language")
             sensitivity = str(getattr(asked.vad_sensitivity, "value", asked.vad_sensitivity))
             self._listen("asr", {"language": asked.language, "pause_s": SILENCE_S.get(sensitivity)})
         elif AudioStart.is_type(kind):
@@ -373,7 +378,7 @@ class WyomingConnection:
         elif AudioStop.is_type(kind):
             await self._sound_ended()
         elif Recognize.is_type(kind) or Transcript.is_type(kind):
-            await self._next(self._answer_text(str(event.data["text"]), Recognize.is_type(kind)))
+            await self._next(self._answer_text(text_in(event.data, "text"), Recognize.is_type(kind)))
         else:
             await self._take_text(event)
 

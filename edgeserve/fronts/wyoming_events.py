@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from typing import Any, Callable, List, Optional, Sequence
+from typing import Any, Callable, List, Mapping, Optional, Sequence
 
 from wyoming.event import Event
 
@@ -80,8 +80,10 @@ async def read_event(reader: asyncio.StreamReader, hold: Callable[[int], None] =
         raise ValueError(f"the {sum(counts)} bytes of an event did not come within {PARTS_S:g} s") from None
     data = head.get("data") or {}
     try:
-        more = json.loads(parts[0]) if parts[0] else {}
-        return Event(type=_text(head["type"]), data={**data, **more}, payload=parts[1] or None)
+        data = {**data, **(json.loads(parts[0]) if parts[0] else {})}
+        if b"\\u" in line + parts[0]:
+            json.dumps(data, ensure_ascii=False).encode()  # raises for half of a character
+        return Event(type=text_in(head, "type"), data=data, payload=parts[1] or None)
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise OddEvent(f"{type(error).__name__}: {error}") from None
 
@@ -96,7 +98,9 @@ def _count(count: Any) -> int:
     return count or 0
 
 
-def _text(value: Any) -> str:
+def text_in(table: Mapping[str, Any], key: str) -> str:
+    """A text there. Raises ``TypeError`` for another value, and ``KeyError`` for none."""
+    value = table[key]
     if not isinstance(value, str):
-        raise TypeError(f"type is {str(value)[:40]}, expected a text")
+        raise TypeError(f"{key} is {str(value)[:40]}, expected a text")
     return value

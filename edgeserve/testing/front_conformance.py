@@ -46,7 +46,10 @@ KIND_OF_CODE = {
 }
 """Code of an error of :mod:`edgeserve.errors` -> what a driver tells."""
 
-NAMES = ("a/b", "a+b", "a#b", "a.b", "a_b", "a b", "x:latest", "Qwen/Qwen3", "%2F", "100%", "名前", "🙂")
+NAMES = (
+    *("a/b", "a+b", "a#b", "a.b", "a_b", "a b", "x:latest", "Qwen/Qwen3", "%2F", "100%", "名前", "🙂"),
+    *("ready", "x/infer", "v/versions/1", "$SYS", "{{ a }}", "a?b=c", " a"),  # words of protocols
+)
 
 ODD: Mapping[str, Any] = {
     "no number": np.full(4, np.nan),
@@ -61,6 +64,11 @@ ODD: Mapping[str, Any] = {
     "control characters": "\x1b[2J\r\n\u202e\x00",
     "texts": np.array(["a", "b"], object),
     "many axes": np.zeros((1, 1, 1, 1, 1, 2), np.int64),
+    "half of a character": "\ud800",
+    "the largest numbers": np.full((9, 40), 2**64 - 1, np.uint64),
+    "booleans": np.ones((9, 40), np.bool_),
+    "an empty text": "",
+    "a large number of Python": 10**400,
 }
 """Outputs that an app answers in place of those that the front expects."""
 

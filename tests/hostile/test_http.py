@@ -89,6 +89,15 @@ def test_a_connection_that_says_nothing_or_half_a_head_ends(server: BusServer, m
             assert b"HTTP" not in read(one)
 
 
+def test_a_client_that_never_sends_its_body_ends_with_the_front(server: BusServer, capfd: Any) -> None:
+    head = f"POST {INFER} HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: 100\r\n\r\n"
+    with front_of(server, drain_ns=10**8) as front:
+        one = dial(front, head.encode())
+        assert one.recv(1 << 16).startswith(b"HTTP/1.1 100")
+    assert read(one) == b"" and capfd.readouterr().err == ""
+    one.close()
+
+
 def test_a_connection_keeps_its_place_while_it_is_served(server: BusServer) -> None:
     with front_of(server, connections_max=2) as front:
         body = b'{"inputs": [{"name": "x", "datatype": "FP32", "shape": [1], "data": [1]}]}'
@@ -101,6 +110,15 @@ def test_a_connection_keeps_its_place_while_it_is_served(server: BusServer) -> N
             assert served.recv(12) == b"HTTP/1.1 200"
             for one in idle:
                 one.close()
+
+
+@pytest.mark.parametrize(("path", "status"), [("/v2/models/nope", 404), ("/v1/models", 200), ("/", 200)])
+def test_an_upgrade_is_no_way_around_the_routes(server: BusServer, path: str, status: int, capfd: Any) -> None:
+    upgrade = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: " + "a" * 22
+    with front_of(server) as front, dial(front, f"GET {path} HTTP/1.1\r\nHost: localhost\r\n".encode()) as one:
+        one.sendall(upgrade.encode() + b"==\r\n\r\n")
+        assert one.recv(1 << 16).startswith(f"HTTP/1.1 {status}".encode())
+    assert capfd.readouterr().err == "", "a stranger writes into the log"
 
 
 def call(bounds: Bounds, parts: Any = ()) -> Call:
@@ -303,6 +321,8 @@ BROKEN = {
     "another boundary": ("multipart/form-data; boundary=other", FIELD + END),
     "no end": (MULTIPART, FIELD[:-4]),
     "nothing": (MULTIPART, b""),
+    "lists within lists": (MULTIPART, FIELD.replace(b"1", b"[" * 100_000) + END),
+    "no number of JSON": (MULTIPART, FIELD.replace(b"1", b"[NaN]") + END),
 }
 
 
@@ -314,3 +334,12 @@ def test_a_form_that_is_none_is_its_clients_fault(server: BusServer, path: str, 
             status, told, _ = front.ask_raw("POST", path, body, {"Content-Type": kind})
             assert status < 500, (why, status, told)
     assert not [record for record in caplog.records if record.exc_info], "no client writes a traceback into the log"
+
+
+def test_a_form_that_is_cut_off_is_answered_nowhere(server: BusServer) -> None:
+    pytest.importorskip("python_multipart", reason="python-multipart is not installed: forms cannot be read")
+    body = FIELD.replace(b"1", b"[1]") + FIELD.replace(b'"x"', b'"slo_ms"').replace(b"1", b"5000") + END
+    with front_of(server) as front:
+        for end in range(len(body)):
+            status, told, _ = front.ask_raw("POST", INFER, body[:end], {"Content-Type": MULTIPART})
+            assert status == (200 if end >= len(body) - 2 else 400), (end, status, told)

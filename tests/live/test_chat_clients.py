@@ -206,7 +206,9 @@ def test_ollama_chats_as_openais_protocol_does(ollama, front):
     pieces = list(ollama.chat("tiny", HELLO, options=options, stream=True))
     assert "".join(piece.message.content for piece in pieces) == whole.message.content and len(pieces) > 2
     assert [piece.done for piece in pieces] == [False] * (len(pieces) - 1) + [True] and pieces[-1].eval_count == 7
-    assert ollama.chat("tiny", []).done_reason == "load"
+    assert ollama.chat("tiny", []).done_reason == ollama.generate("tiny", "").done_reason == "load"
+    for path, odd in (("chat", {"messages": {}}), ("generate", {"prompt": []}), ("generate", {"prompt": False})):
+        assert front.ask("POST", f"/api/{path}", {"model": "tiny", **odd})[0] == 400, odd
 
 
 def test_ollama_generates_and_goes_on_with_raw_prompts(ollama, front):

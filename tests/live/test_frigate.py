@@ -228,6 +228,13 @@ def test_a_header_that_is_none_is_refused(frames):
         header_of(frames)
 
 
+@pytest.mark.parametrize("order", "<>")
+def test_the_order_of_an_images_bytes_is_as_its_header_says(order):
+    image = np.array([[1, 256]], order + "u2")
+    shape, dtype, _ = header_of([json.dumps({"shape": [1, 2], "dtype": image.dtype.str}).encode(), image.tobytes()])
+    assert (np.frombuffer(image.tobytes(), dtype).reshape(shape) == image).all()
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

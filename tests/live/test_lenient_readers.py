@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import socket
 import tempfile
 import wave
 from pathlib import Path
@@ -79,6 +80,34 @@ def form(**fields):
 def test_another_form_means_the_same(front, path, body, headers):
     status, answer = front.ask("POST", path, body, headers)
     assert status == 200, answer
+
+
+def test_a_name_of_a_request_that_is_null_is_none(front):
+    for name, told in ((None, None), ("", None), ("7", "7"), (7, "7")):
+        assert front.ask("POST", INFER, {"inputs": [ITEM], "id": name})[1].get("id") == told
+
+
+@pytest.mark.parametrize(
+    ("wish", "is_binary"), [("true", True), ("1", True), ("false", False), ("0", False), ("", False)]
+)
+def test_binary_answers_are_asked_for_in_the_address_too(front, wish, is_binary):
+    query = f"?binary_data_output={wish}" if wish else ""
+    _, _, headers = front.ask_raw("POST", INFER + query, JSON)
+    assert ("inference-header-content-length" in headers) is is_binary
+
+
+@pytest.mark.parametrize("stream", ["true", "false"])
+@pytest.mark.parametrize("version", ["1.0", "1.1"])
+def test_an_older_client_gets_no_chunks(front, version, stream):
+    body = form(file=sound(), model="hear", stream=stream)
+    head = f"POST {HEAR} HTTP/{version}\r\nHost: localhost\r\nContent-Type: multipart/form-data; boundary=b\r\n"
+    with socket.create_connection(front.http.split(":"), 20) as asked:
+        asked.sendall(f"{head}Connection: close\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
+        headers, _, told = asked.makefile("rb").read().partition(b"\r\n\r\n")
+    assert headers.startswith(b"HTTP/1.1 200") and b"connection: close" in headers
+    is_chunked = version == "1.1" and stream == "true"
+    assert (b"transfer-encoding" in headers) is told.endswith(b"0\r\n\r\n") is is_chunked
+    assert is_chunked or told.startswith(b"data: {" if stream == "true" else b"{")
 
 
 def test_a_compressed_body_is_read_to_its_end(front):

@@ -40,7 +40,9 @@ def double(inputs):
 def intents(inputs):
     words = inputs["said"].split()
     if words[0] != "turn": return {"text": "what?"}
-    return {"text": "done", "topic": f"lights/{words[-1]}/set", "payload": words[1].upper()}
+    payloads = {"half": np.float32(0.5), "many": np.arange(3), "true": np.True_}
+    payload = payloads.get(words[1], words[1].upper())
+    return {"text": "done", "topic": f"lights/{words[-1]}/set", "payload": payload}
 def detect(inputs):
     image = inputs["image"]
     rows = np.zeros((40, 9), np.float32)
@@ -224,6 +226,7 @@ def test_apps_are_asked_by_topic_each_known_asker_with_a_share_of_its_own(runtim
             ('{"x": ["a", "b"]}', "bad_input"),
             ("{", "bad_input"),
             ("[" * 100_000, "bad_input"),
+            (b'{"x": [1, 2], "y": "\xff"}', "bad_input"),
             ('{"x": [-1, 2]}', "failed"),
         ):
             told = await home.ask(ask, wrong, answer)
@@ -235,6 +238,8 @@ def test_apps_are_asked_by_topic_each_known_asker_with_a_share_of_its_own(runtim
         for number in (5, 7):  # one asker tells its answers apart
             told = await home.ask(f"{ask}/kitchen/{number}", f'{{"x": [{number}, 0]}}', f"{answer}/kitchen/{number}")
             assert told["outputs"] == {"y": [2.0 * number, 0.0]} and origins[-1] == "mqtt:kitchen"
+        told = await home.ask(f"{ask}/kitchen/a/b/c", '{"x": [9, 0]}', f"{answer}/kitchen/a/b/c")  # an id of levels
+        assert told["outputs"] == {"y": [18.0, 0.0]}
         told = await home.ask("edgeserve/cellar/ask/detect", "{}", "edgeserve/cellar/answer/detect")
         assert told["code"] == "unknown_app" and "ask names them" in told["error"]  # it may not be asked
 
@@ -249,6 +254,13 @@ def test_a_light_is_switched_by_a_sentence(runtime, port):
         assert (await home.ask("edgeserve/cellar/ask/intents", "hm", answer))["text"] == "what?"
         told = await home.ask("edgeserve/cellar/ask/intents", "turn on #", answer)  # no topic
         assert "none that publish allows" in told["error"]
+        told = await home.ask("edgeserve/cellar/ask/intents", b"turn on \xff", answer)  # no text
+        assert told["code"] == "bad_input" and "UTF-8" in told["error"]
+        for word, payload in (("half", "0.5"), ("many", "[0, 1, 2]"), ("true", "true")):
+            home.heard.pop("lights/hall/set", None)
+            told = await home.ask("edgeserve/cellar/ask/intents", f"turn {word} hall", answer)
+            assert told["text"] == "done", told
+            assert await home.until("lights/hall/set") == payload
 
     live(runtime, port, story, **ASK)
 

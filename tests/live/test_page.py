@@ -133,6 +133,17 @@ def test_viewers_share_what_they_see_and_the_server_rests_without_them(front, se
     assert front.ask("GET", "/page/apps")[1]["echo"]["inputs"]["said"]["dtype"] == "text"
 
 
+def test_a_viewer_does_not_keep_the_front_from_ending(server, capfd):
+    with FrontThread(server.endpoint, HttpConfig(**LOCAL)) as front:
+        assert front.ask_raw("HEAD", "/page/stream")[:2] == (200, b"")
+        viewer = Viewer(front)
+        next(viewer.events())
+        begin_s = time.monotonic()
+    assert time.monotonic() - begin_s < 2.0 and capfd.readouterr().err == ""
+    list(viewer.events())  # it ends as a stream does
+    viewer.close()
+
+
 def test_a_busy_server_is_sampled(front, server, monkeypatch):
     monkeypatch.setattr(page_routes, "STEPS_S", 0.05)
     monkeypatch.setattr(page_routes, "STEPS_BYTES_PER_S", 1000)

@@ -137,6 +137,8 @@ def read_fields(name: str, fields: Mapping[str, Any], inputs: Mapping[str, Any])
             raise BadField("language", f": app {name!r} declares no input 'language'")
         asked["language"] = fields["language"]
     options: Dict[str, Any] = {}
+    if "deadline_ms" in fields and "slo_ms" in fields:
+        raise BadField("deadline_ms", " says again what slo_ms says; send one of them")
     for field in ("deadline_ms", "slo_ms"):
         if field in fields:
             try:
@@ -193,7 +195,7 @@ def answer_body(answer: Answer, form: str) -> Tuple[Any, bytes]:
         raise BadInput(f"response_format = {form!r}: the app answers no segments")
     try:
         return _with_times(answer, form)
-    except (TypeError, ValueError, OverflowError) as error:
+    except (TypeError, ValueError, OverflowError, AttributeError) as error:
         raise Failed(f"the app's segments, or its duration, are no times and texts: {error}") from None
 
 
@@ -219,11 +221,16 @@ def subtitles(segments: List[Dict[str, Any]], form: str) -> str:
     lines = [] if form == "srt" else ["WEBVTT", ""]
     for place, segment in enumerate(segments):
         times = [_clock(segment[key], mark) for key in ("start", "end")]
-        lines += [*([str(place + 1)] if form == "srt" else []), " --> ".join(times), segment["text"], ""]
+        text = "\n".join(
+            [line for line in segment["text"].splitlines() if line.strip()]
+        )  # an empty line ends a segment
+        lines += [*([str(place + 1)] if form == "srt" else []), " --> ".join(times), text.replace("-->", "->"), ""]
     return "\n".join(lines) + "\n"
 
 
 def _clock(seconds: float, mark: str) -> str:
     milliseconds = round(seconds * 1000)
+    if milliseconds < 0:
+        raise ValueError(f"{seconds} s")
     minutes, rest = divmod(milliseconds, 60_000)
     return f"{minutes // 60:02}:{minutes % 60:02}:{rest // 1000:02}{mark}{rest % 1000:03}"

@@ -250,6 +250,8 @@ def _given(body: Any, read: Set[str]) -> Dict[str, Any]:
 
 
 def _options(given: Mapping[str, Any]) -> Dict[str, Any]:
+    if "deadline_ms" in given and "slo_ms" in given:
+        raise BadField("deadline_ms", " says again what slo_ms says; send one of them")
     return {
         argument: _extension(field, kinds, given[field])
         for field, (argument, kinds) in EXTENSIONS.items()
@@ -264,6 +266,11 @@ def _request(given: Mapping[str, Any], inputs: Mapping[str, Any], asked: List[Di
         raise BadField("stream", f" = {_brief(stream)}: expected true or false")
     if not isinstance(with_usage, dict):
         raise BadField("stream_options", f" = {_brief(with_usage)}: expected an object")
+    usage = with_usage.get("include_usage") or False
+    if not isinstance(usage, bool):
+        raise BadField("stream_options.include_usage", f" = {_brief(usage)}: expected true or false")
+    if given.get("tool_choice") == "none" and inputs and "tool_choice" not in inputs:
+        given = {field: value for field, value in given.items() if field != "tools"}  # none may be called
     values: Dict[str, Any] = {}
     for name, dtype in NUMBERS.items():
         if name in given and _taken(name, given[name], inputs):
@@ -278,7 +285,7 @@ def _request(given: Mapping[str, Any], inputs: Mapping[str, Any], asked: List[Di
     if n * len(asked) > CHOICES_MAX:
         raise BadField("n", f" = {n}: {n * len(asked)} answers of one request; expected at most {CHOICES_MAX}")
     asks = [{**each, **values, **_own_seed(values, place)} for each in asked for place in range(n)]
-    return ChatRequest(given["model"], asks, _options(given), stream, bool(with_usage.get("include_usage")), n)
+    return ChatRequest(given["model"], asks, _options(given), stream, usage, n)
 
 
 def _own_seed(values: Mapping[str, Any], place: int) -> Dict[str, Any]:
@@ -363,7 +370,7 @@ def _message(where: str, message: Any) -> Dict[str, Any]:
     role = ROLES.get(said) if isinstance(said, str) else None
     if role is None:
         raise BadField(where, f": expected an object whose role is one of {', '.join(ROLES)}")
-    for field in ("function_call", "audio"):
+    for field in ("function_call", "audio", "images"):
         if message.get(field):
             raise BadField(f"{where}.{field}", " is not served here; write it into the message's content")
     calls = message.get("tool_calls") or []
@@ -400,7 +407,7 @@ def _call(where: str, call: Any) -> Dict[str, Any]:
     if not isinstance(arguments, str):
         arguments = json.dumps(arguments, ensure_ascii=False)
     called = {"name": function["name"], "arguments": arguments}
-    return {"id": str(call.get("id", "")), "type": "function", "function": called}
+    return {"id": str(call.get("id") or ""), "type": "function", "function": called}
 
 
 def _number(name: str, value: Any) -> float:
@@ -442,6 +449,11 @@ def _object(name: str, value: Any) -> Dict[str, Any]:
 def _tools(name: str, value: Any) -> List[Any]:
     if not isinstance(value, list):
         raise BadField(name, f" = {_brief(value)}: expected a list of functions")
+    for place, tool in enumerate(value):
+        function = tool.get("function") if isinstance(tool, dict) else None
+        is_function = isinstance(function, dict) and isinstance(function.get("name"), str)
+        if not is_function or tool.get("type") not in (None, "function"):
+            raise BadField(f"{name}[{place}]", ": expected an object of type function with a function with a name")
     return value
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from starlette.routing import Route
 
 from edgeserve.answers import Answer
-from edgeserve.errors import BadInput, EdgeServeError, Malformed, UnknownApp, nearest
+from edgeserve.errors import BadInput, Failed, Malformed, UnknownApp, nearest
 from edgeserve.front import NotServed
 from edgeserve.fronts.http.asgi import Call, Site, to_json
 from edgeserve.fronts.http.asking import answers_to, pieces_of, send_stream, texts_to
@@ -176,11 +176,15 @@ def app_of(
 
 
 def vector_of(answer: Answer) -> Any:
-    """The embedding as float32, one axis. Raises :class:`EdgeServeError` where the app answers none."""
+    """The embedding as float32, one axis. Raises :class:`Failed` where the app answers none, or several."""
     vector = np.asarray(answer["embedding"])
-    if vector.dtype.kind not in "fiu" or not vector.size:
-        raise EdgeServeError(f"the app's output 'embedding' is {vector.dtype} of {vector.shape}; expected numbers")
-    return vector.astype(np.float32).reshape(-1)
+    if vector.dtype.kind not in "fiu" or not vector.size or vector.size != max(vector.shape, default=1):
+        raise Failed(f"the app's output 'embedding' is {vector.dtype} of {vector.shape}; expected one axis of numbers")
+    with np.errstate(over="ignore"):
+        found = vector.astype(np.float32).reshape(-1)
+    if not np.isfinite(found).all():  # of which base64 would say nothing
+        raise Failed("the app's output 'embedding' holds an infinity or NaN")
+    return found
 
 
 def _base64(vector: Any) -> str:

@@ -22,11 +22,12 @@ from edgeserve.fronts.http.failures import details_of, message_of, status_of
 class _Choice:
     """The part of one choice that was sent."""
 
-    __slots__ = ("text", "chances", "begun")
+    __slots__ = ("text", "chances", "place", "begun")
 
     def __init__(self) -> None:
         self.text = ""
         self.chances = 0  # tokens whose probabilities were sent
+        self.place = 0  # where the next of them begins: its text may come in a later piece
         self.begun = False
 
 
@@ -131,7 +132,11 @@ class Completion:
         choice.chances += len(entries)
         if not entries:
             return None
-        return {"content": entries, "refusal": None} if self._chat else _listed(entries, len(choice.text))
+        if self._chat:
+            return {"content": entries, "refusal": None}
+        listed = _listed(entries, choice.place)
+        choice.place += sum([len(token) for token in listed["tokens"]])
+        return listed
 
     def _chunk(
         self,
@@ -156,7 +161,7 @@ def about_answers(answers: Sequence[Answer]) -> Dict[str, Any]:
 
 
 def _listed(entries: Sequence[Mapping[str, Any]], place: int) -> Dict[str, Any]:
-    """Probabilities in the older form of ``/v1/completions``; so many characters were sent before."""
+    """Probabilities in the older form of ``/v1/completions``; so many characters are in the tokens before."""
     offsets = []
     try:
         for entry in entries:

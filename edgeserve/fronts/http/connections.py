@@ -48,6 +48,11 @@ class HttpConnections:
         self._open.discard(protocol)
         self.busy(protocol)
 
+    def end(self) -> None:
+        """End them all: the front stops, and these clients neither sent nor read what they should."""
+        for protocol in list(self._open):
+            protocol.transport.abort()
+
     def busy(self, protocol: Any) -> None:
         """It serves a request."""
         self._silent.pop(protocol, None)
@@ -57,6 +62,19 @@ class HttpConnections:
         """It serves none any more."""
         if protocol in self._open:
             self._idle[protocol] = None
+
+
+class _Endless:
+    """The length of a body that ends with its connection: HTTP 1.0 has no chunks."""
+
+    def __lt__(self, other: object) -> bool:
+        return False
+
+    def __ne__(self, other: object) -> bool:
+        return False
+
+    def __sub__(self, other: object) -> _Endless:
+        return self
 
 
 def protocol_of(connections: HttpConnections) -> Any:
@@ -94,6 +112,12 @@ def protocol_of(connections: HttpConnections) -> Any:
                 connections.busy(self)
             elif self.waits is None:  # a part of a head
                 self.waits = self.loop.call_later(HEAD_S, self.transport.abort)
+
+        def on_headers_complete(self) -> None:
+            """See httptools; h11 knows by itself what HTTP 1.0 has not."""
+            super().on_headers_complete()
+            if self.cycle is not None and self.cycle.scope["http_version"] == "1.0":
+                self.cycle.chunked_encoding, self.cycle.expected_content_length = False, _Endless()
 
         def on_response_complete(self) -> None:
             """See uvicorn."""

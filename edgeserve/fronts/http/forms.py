@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Dict, Union
 
 from starlette.exceptions import HTTPException
-from starlette.formparsers import MultiPartException
+from starlette.formparsers import MultiPartException, parse_options_header  # type: ignore[attr-defined]
 from starlette.requests import Request
 
 from edgeserve.errors import BadInput, Malformed
@@ -31,10 +31,18 @@ async def form_fields(call: Call, body: bytes) -> Dict[str, Union[str, bytes]]:
             twice = next((key for key in form if names.count(key) > 1), None)
             if twice is not None:
                 raise BadInput(f"the form has {twice[:80]!r} {names.count(twice)} times; send it once")
+            _check_end(call.header(b"content-type"), body)
             return {key: value if isinstance(value, str) else await value.read() for key, value in form.items()}
     except (HTTPException, MultiPartException, LookupError, ValueError) as error:
         why = getattr(error, "detail", None) or getattr(error, "message", None) or error
         raise Malformed(f"the multipart form cannot be read: {str(why)[:200]}") from None
+
+
+def _check_end(content: str, body: bytes) -> None:
+    """Raises ``ValueError`` for a multipart form that is cut off: its parser leaves the last part out."""
+    _, parameters = parse_options_header(content)
+    if b"boundary" in parameters and b"--" + parameters[b"boundary"] + b"--" not in body:
+        raise ValueError("its end, the last boundary, is missing")
 
 
 def _lowered(value: bytes) -> bytes:

@@ -30,6 +30,10 @@ EXAMPLE = "127.0.0.1:8000"
 KEEP_ALIVE_S = 75
 BACKLOG = 1024
 
+LAST_WRITTEN_S = 0.4
+"""Seconds that the last answers have to be written, before uvicorn cancels their tasks: it does so up to a second after
+the drain."""
+
 SWITCH_S = 0.0005
 """The time for which one thread may keep the others waiting: the event loop and the bus's thread hand each request over
 twice."""
@@ -118,13 +122,14 @@ class HttpFront(Front):
         host = None if self._tokens else host_and_port(config.where("listen"), config.listen, EXAMPLE)[0]
         site = Site(self._backend, Bounds(config, self._admission.bodies, host), self._tokens)
         kserve = KServeRoutes(self._service, site)
+        self._page = PageRoutes(site)
         routes = [
             *kserve.routes(),
             *AudioRoutes(site).routes(),
             *ChatRoutes(site, self.clock_s).routes(),
             *OllamaRoutes(site, self.clock_s).routes(),
             *HealthRoutes(site).routes(),
-            *PageRoutes(site).routes(),
+            *self._page.routes(),
         ]
         router = Starlette(routes=routes)
         router.router.redirect_slashes = False  # the way back is the proxy's, where there is one
@@ -138,15 +143,17 @@ class HttpFront(Front):
 
         config = self.config
         listener = bind(config.where("listen"), config.listen)
+        connections = HttpConnections(config.connections_max)
         settings = uvicorn.Config(
             self.app(),
             lifespan="off",
-            log_level="warning",
+            log_level="error",  # its warnings are of what strangers send: a line each
             access_log=False,
             server_header=False,
             date_header=False,
             proxy_headers=False,
-            http=protocol_of(HttpConnections(config.connections_max)),
+            http=protocol_of(connections),
+            ws="none",  # else an upgrade leaves these connections and their bounds
             timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=int(ns_to_s(config.drain_ns)) + 1,
         )
@@ -156,7 +163,7 @@ class HttpFront(Front):
         grpc_server = None
         try:
             grpc_server, places = await self._start_grpc()
-            ending = asyncio.ensure_future(self._end(stopped, server))
+            ending = asyncio.ensure_future(self._end(stopped, server, connections))
             ready(f"http://{place_of(listener)}", *places)
             looking = asyncio.ensure_future(self._warn_without_server())
             try:
@@ -172,11 +179,14 @@ class HttpFront(Front):
                 await grpc_server.stop(drain_s + 1)
                 ending_calls.cancel()
 
-    async def _end(self, stopped: asyncio.Event, server: Any) -> None:
+    async def _end(self, stopped: asyncio.Event, server: Any, connections: Any) -> None:
         await stopped.wait()
         server.should_exit = True
+        self._page.end()
         await asyncio.sleep(ns_to_s(self.config.drain_ns))
         self._backend.end_early()
+        await asyncio.sleep(LAST_WRITTEN_S)
+        connections.end()
 
     async def _warn_without_server(self) -> None:
         """Requests are answered with an error until a server is there, which the log should have first."""

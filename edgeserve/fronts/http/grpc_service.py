@@ -111,6 +111,9 @@ def read_request(message: Any) -> InferRequest:
     raw = list(message.raw_input_contents)
     if len(raw) > len(message.inputs):
         raise BadInput(f"raw_input_contents has {len(raw)} entries, and there are {len(message.inputs)} inputs")
+    for tensor in message.inputs[: len(raw)]:
+        if tensor.contents.ListFields():
+            raise BadInput(f"input {tensor.name!r} has both contents and raw_input_contents; send one of them")
     inputs = [
         InputTensor(
             tensor.name,
@@ -133,6 +136,9 @@ def _contents(tensor: Any) -> Sequence[Any]:
         raise BadInput(
             f"input {tensor.name!r}: datatype {tensor.datatype!r} has no field in contents; send raw_input_contents"
         )
+    other = next((each.name for each, _ in tensor.contents.ListFields() if each.name != field), None)
+    if other is not None:
+        raise BadInput(f"input {tensor.name!r} has numbers in {other}; those of {tensor.datatype} belong in {field}")
     contents = getattr(tensor.contents, field)
     if field != "bytes_contents":
         return list(contents)

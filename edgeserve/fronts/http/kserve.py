@@ -132,17 +132,22 @@ def _option(name: str, value: Any) -> Any:
         return ("slo_ms", _number(name, value) / 1000) if _number(name, value) else None
     if name == "priority":
         level = _number(name, value)
+        if level < 0 or level % 1:
+            raise BadInput(f"parameter {name!r} = {str(value)[:40]!r}: expected a whole number from 0")
         # Triton's 1 is the highest, 0 the app's own; numbers beyond the classes are the last one.
         place = int(level) if 1 <= level <= len(CLASSES) else len(CLASSES)
         return ("priority_class", CLASSES[place - 1]) if level else None
     if name in ("value", "quality_min"):
         return name, _number(name, value)
     if name == "sequence_id":
-        return ("stream", str(value)) if value not in (0, "") else None
+        whole = int(value) if isinstance(value, float) and value.is_integer() else value
+        if isinstance(whole, bool) or not isinstance(whole, (int, str)):
+            raise BadInput(f"parameter {name!r} = {str(value)[:40]!r}: expected a whole number or a string")
+        return ("stream", str(whole)) if whole not in (0, "") else None
     if name in ("reset", "sequence_start"):  # False asks for nothing: Triton's clients always send it
-        return ("reset", True) if _boolean(name, value) else None
-    if name == EMPTY_FINAL:
-        _boolean(name, value)
+        return ("reset", True) if boolean_of(name, value) else None
+    if name in (EMPTY_FINAL, "sequence_end", "binary_data_output"):
+        boolean_of(name, value)
     if name in ("class", "stream", "on_late"):
         if not isinstance(value, str):
             raise BadInput(f"parameter {name!r} = {value!r}: expected a string")
@@ -150,7 +155,8 @@ def _option(name: str, value: Any) -> Any:
     return None  # a sequence that ends is forgotten when it is silent; binary_data_output is for the transport
 
 
-def _boolean(name: str, value: Any) -> bool:
+def boolean_of(name: str, value: Any) -> bool:
+    """A parameter that is true or false. Raises :class:`BadInput`."""
     said = str(value).lower()
     if not isinstance(value, (bool, str)) or said not in ("true", "false", "1", "0"):
         raise BadInput(f"parameter {name!r} = {str(value)[:40]!r}: expected true or false")
@@ -203,7 +209,7 @@ class OpenInference:
                 self._outputs(request.wishes, {**told, **piece.outputs}, has_batch)  # raises for a wish for nothing
                 rest = _rest(piece.outputs, told)
                 outputs = self._outputs(_of_those(request.wishes, rest) if told else request.wishes, rest, has_batch)
-                if outputs or _boolean(EMPTY_FINAL, request.parameters.get(EMPTY_FINAL, False)):
+                if outputs or boolean_of(EMPTY_FINAL, request.parameters.get(EMPTY_FINAL, False)):
                     parameters = {**how_it_went(piece), FINAL: True}
                     yield InferResponse(request.model, request.id, parameters, outputs)
         finally:

@@ -10,7 +10,7 @@ from msgspec.json import Decoder, encode
 
 from edgeserve.errors import Failed, Malformed, TooLarge
 from edgeserve.fronts.http.asgi import whole_of
-from edgeserve.fronts.http.kserve import VERSION, InferResponse, InputTensor
+from edgeserve.fronts.http.kserve import VERSION, InferResponse, InputTensor, OutputWish, boolean_of
 from edgeserve.fronts.http.tensors import check_shape, from_json, to_raw
 from edgeserve.fronts.http.tensors import to_json as listed
 
@@ -77,6 +77,8 @@ def read_inputs(inputs: Any, binary: memoryview) -> List[InputTensor]:
         size, data = parameters.get("binary_data_size"), item.get("data")
         raw: Any = None
         if size is not None:
+            if data is not None:
+                raise Malformed(f"input {name!r} has both data and binary_data_size; send one of them")
             if type(size) is not int or not 0 <= size <= len(binary) - at:
                 raise Malformed(
                     f"input {name!r}: binary_data_size = {str(size)[:40]}, {len(binary) - at} bytes are "
@@ -91,11 +93,16 @@ def read_inputs(inputs: Any, binary: memoryview) -> List[InputTensor]:
     return tensors
 
 
-def binary_wishes(response: InferResponse, header: Mapping[str, Any]) -> List[str]:
-    """The outputs that a request wants as binary tensors."""
-    every = bool(table_of(header, "parameters").get("binary_data_output", False))
-    wishes = header.get("outputs") or ()
-    binary = {item["name"]: table_of(item, "parameters").get("binary_data", every) for item in wishes}
+def binary_wishes(
+    response: InferResponse, parameters: Mapping[str, Any], wishes: Optional[Sequence[OutputWish]]
+) -> List[str]:
+    """The outputs that a request wants as binary tensors, by its parameters and its wishes."""
+
+    def wanted(key: str, parameters: Mapping[str, Any], usual: bool) -> bool:
+        return usual if parameters.get(key) is None else boolean_of(key, parameters[key])
+
+    every = wanted("binary_data_output", parameters, False)
+    binary = {wish.name: wanted("binary_data", wish.parameters, every) for wish in wishes or ()}
     return [output.name for output in response.outputs if binary.get(output.name, every)]
 
 

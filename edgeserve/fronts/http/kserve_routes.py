@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Callable, Dict, List, Mapping, TypeVar
 from urllib.parse import parse_qsl
@@ -12,9 +11,9 @@ import numpy as np
 from starlette.routing import Route
 
 from edgeserve.config.gone import GONE
-from edgeserve.errors import BadInput
+from edgeserve.errors import BadInput, Malformed
 from edgeserve.front import NotServed, images
-from edgeserve.fronts.http.asgi import JSON, JSON_AT_ONCE_MAX, Call, Endpoint, Handler, Site, whole_of
+from edgeserve.fronts.http.asgi import JSON, JSON_AT_ONCE_MAX, Call, Endpoint, Handler, Site, parse_json, whole_of
 from edgeserve.fronts.http.forms import form_fields
 from edgeserve.fronts.http.kserve import (
     HINT,
@@ -103,10 +102,8 @@ class KServeRoutes:
         """A request in JSON, with or without binary tensors, or files."""
         content = call.header(b"content-type").lower()
         if content.startswith("multipart/form-data"):
-            header: Mapping[str, Any] = {}
             request = await self._of_form(call)
         elif content.startswith("image/"):
-            header = {}
             request = await self._of_image(call)
         else:
             body, length = await call.body(), call.header(HEADER_LENGTH)
@@ -115,7 +112,7 @@ class KServeRoutes:
             header, inputs = await self._done(read_body, body, length, is_large=json_bytes >= LARGE_BYTES)
             request = self._of_json(call, header, inputs)
         response = await self._service.infer(request, call.gone, call.origin)
-        binary = binary_wishes(response, header)
+        binary = binary_wishes(response, request.parameters, request.wishes)
         count = sum([np.size(output.value) for output in response.outputs if output.name not in binary])
         data, json_length = await self._done(written, response, binary, is_large=count >= LARGE_COUNT)
         if json_length is None:
@@ -139,7 +136,7 @@ class KServeRoutes:
         return InferRequest(
             call.path("name"),
             call.path("version"),
-            str(header.get("id", "")),
+            "" if header.get("id") is None else str(header["id"]),
             inputs,
             parameters,
             wishes,
@@ -241,8 +238,8 @@ def _of_field(key: str, text: str, tensor: Mapping[str, Any]) -> InputTensor:
     if datatype == "BYTES" and not tensor["shape"]:
         return InputTensor(key, datatype, [1], {}, None, [text])
     try:
-        data = json.loads(text)
-    except ValueError:
+        data = parse_json(text.encode())
+    except Malformed:
         raise BadInput(
             f"input {key!r} = {text[:40]!r}: expected {tensor['dtype']} {tensor['shape']} as JSON, or a "
             f"file (-F {key}=@FILE)"

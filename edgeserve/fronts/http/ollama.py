@@ -108,12 +108,13 @@ def chat_body(body: Mapping[str, Any]) -> Dict[str, Any]:
 
 def generate_body(body: Mapping[str, Any]) -> Dict[str, Any]:
     """The body of ``/api/generate``: as ``/v1/completions`` has it where ``raw`` is true, else as a conversation."""
+    if not isinstance(body.get("prompt"), str):
+        raise BadField("prompt", ": expected a text")
     if body.get("raw") is True:
-        if not isinstance(body.get("prompt"), str):
-            raise BadField("prompt", ": expected a text")
-        return {**_common({**body, "raw": False}, {"prompt"}), "prompt": body.get("prompt")}
+        asked = {field: value for field, value in body.items() if (field, value) not in (("raw", True), ("system", ""))}
+        return {**_common(asked, {"prompt"}), "prompt": body.get("prompt")}
     system = body.get("system")
-    messages = [{"role": "system", "content": system}] if system else []
+    messages = [] if system in (None, "") else [{"role": "system", "content": system}]
     messages.append({"role": "user", "content": body.get("prompt")})
     return {**_common(body, {"prompt", "system"}), "messages": messages}
 
@@ -128,6 +129,8 @@ def passed_over(body: Mapping[str, Any]) -> List[str]:
 def embed_body(body: Mapping[str, Any], key: str) -> Dict[str, Any]:
     """The body of ``/api/embed`` (``key`` is ``input``) or ``/api/embeddings`` (``prompt``), as ``/v1/embeddings``
     has it."""
+    if key == "prompt" and not isinstance(body.get(key), str):
+        raise BadField(key, ": expected a text")
     common = _common({**body, "stream": False, "options": {}}, {key})
     return {**{name: value for name, value in common.items() if name != "stream"}, "input": body.get(key)}
 
@@ -163,7 +166,7 @@ def _options(options: Any) -> Dict[str, Any]:
     for key, value in (options or {}).items():
         if key in OPTIONS:
             made[OPTIONS[key]] = value
-            if key == "num_predict" and isinstance(value, int) and value <= 0:
+            if key == "num_predict" and type(value) is int and value <= 0:
                 del made["max_tokens"]  # as many as the model's configuration allows
         elif key in NEUTRAL:
             if value is not None and value != NEUTRAL[key]:
@@ -176,7 +179,7 @@ def _options(options: Any) -> Dict[str, Any]:
 
 
 def _message(place: int, message: Any) -> Any:
-    """A message as OpenAI has it: the arguments of its calls are JSON text there. Faults are found later."""
+    """A message as OpenAI has it. Faults are found later."""
     if not isinstance(message, dict):
         return message
     if message.get("images"):
@@ -184,17 +187,15 @@ def _message(place: int, message: Any) -> Any:
     told = {key: message.get(key) for key in ("role", "content", "tool_call_id")}
     told["name"] = message.get("tool_name")
     calls = message.get("tool_calls")
-    if not isinstance(calls, list):
-        return told
-    return {**told, "tool_calls": [_call(call) for call in calls]} if calls else told
+    return {**told, "tool_calls": [_call(call) for call in calls] if isinstance(calls, list) else calls}
 
 
 def _call(call: Any) -> Any:
     function = call.get("function") if isinstance(call, dict) else None
     if not isinstance(function, dict):
         return call
-    arguments = json.dumps(function.get("arguments") or {}, ensure_ascii=False)
-    return {"id": call.get("id", ""), "function": {"name": function.get("name"), "arguments": arguments}}
+    told = {"name": function.get("name"), "arguments": function.get("arguments")}
+    return {"id": call.get("id", ""), "function": told}
 
 
 # --- answers ----------------------------------------------------------------------------------------------------------

@@ -103,7 +103,7 @@ class OllamaRoutes:
         name, app = await self._named(body.get("model"), can_chat)
         self._note(body)
         lines = Lines(body["model"], chat=True)
-        if not body.get("messages"):
+        if body.get("messages", []) == []:
             await call.answer(lines.loaded(self._clock_s()))
             return
         with own_fields():
@@ -116,7 +116,7 @@ class OllamaRoutes:
         name, app = await self._named(body.get("model"), can_chat)
         self._note(body)
         lines = Lines(body["model"], chat=False)
-        if not body.get("prompt"):
+        if body.get("prompt", "") == "":
             await call.answer(lines.loaded(self._clock_s()))
             return
         with own_fields(messages="prompt"):

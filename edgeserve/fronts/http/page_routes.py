@@ -94,6 +94,10 @@ class PageRoutes:
             self._site.route("/page/story/{id}", self.story, "GET"),
         ]
 
+    def end(self) -> None:
+        """End the viewers' streams: the front stops."""
+        self._seats.end()
+
     def _why_hidden(self) -> str:
         """The reason why no single requests are shown, or ``""``."""
         return HIDDEN if len(self._site.tokens) > 1 else ""
@@ -122,10 +126,14 @@ class PageRoutes:
 
     async def stream(self, call: Call) -> None:
         """Server-sent events until the viewer goes, or another takes its place."""
+        headers = [*EVENT_STREAM, *HEADERS[1:2]]
+        if call.scope["method"] == "HEAD":
+            await call.start(200, headers)
+            return await call.write(b"")
         pieces = self._view.pieces()
         try:
             async with call.until_gone(), seated(self._seats, call.origin):
-                await call.start(200, [*EVENT_STREAM, *HEADERS[1:2]])
+                await call.start(200, headers)
                 async for piece in pieces:
                     call.check_token()
                     await call.write(piece, more=True)

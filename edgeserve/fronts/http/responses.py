@@ -103,7 +103,7 @@ def _messages(instructions: Any, given: Any) -> Tuple[List[Any], List[str]]:
             found.append({"role": item.get("role"), "content": item.get("content")})
         elif kind == "function_call":
             function = {"name": item.get("name"), "arguments": item.get("arguments")}
-            call = {"id": str(item.get("call_id", "")), "type": "function", "function": function}
+            call = {"id": str(item.get("call_id") or ""), "type": "function", "function": function}
             if not (found and found[-1]["role"] == "assistant"):
                 found.append({"role": "assistant", "content": None})
             found[-1].setdefault("tool_calls", []).append(call)
@@ -141,8 +141,8 @@ def _choice(choice: Mapping[str, Any]) -> Dict[str, Any]:
 
 
 def _of_text(text: Any) -> Dict[str, Any]:
-    if not isinstance(text, dict):
-        raise BadField("text", ": expected an object")
+    if not isinstance(text, dict) or not text.keys() <= {"format", "verbosity"}:
+        raise BadField("text", ": expected an object with format or verbosity")
     form = text.get("format")
     found = {"verbosity": text["verbosity"]} if text.get("verbosity") is not None else {}
     if form is None:

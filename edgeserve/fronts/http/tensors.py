@@ -126,7 +126,7 @@ def from_json(name: str, datatype: Any, shape: Tuple[int, ...], data: Any) -> An
             depth = len(text) - len(text.lstrip(b"["))
             if depth > RANK_MAX:
                 raise ValueError(f"lists within {depth - 1} lists, expected at most {RANK_MAX - 1}")
-            return _of_pieces(name, datatype, text, depth).reshape(shape)
+            return _as_shaped(_of_pieces(name, datatype, text, depth), shape)
         return _of_list(name, datatype, shape, _ANYTHING.decode(text) if text else data)
     except (DecodeError, RecursionError) as error:
         raise Malformed(f"tensor {name!r}: data is not JSON: {error}") from None
@@ -163,12 +163,20 @@ def _of_list(name: str, datatype: Any, shape: Tuple[int, ...], data: Any) -> Any
     """A list as an array, or a text."""
     if datatype == TEXT and isinstance(data, (list, tuple)):
         try:
-            return shaped_texts(name, shape, texts.text_array(data).ravel().tolist())
+            return shaped_texts(name, shape, _as_shaped(texts.text_array(data), shape).ravel().tolist())
         except ValueError as error:
             raise BadInput(
                 f"tensor {name!r}: BYTES in JSON are strings, and {error}; send binary data otherwise"
             ) from None
-    return _numbers(name, datatype, data).reshape(shape)
+    return _as_shaped(_numbers(name, datatype, data), shape)
+
+
+def _as_shaped(found: NDArray[Any], shape: Tuple[int, ...]) -> NDArray[Any]:
+    """The elements in their shape. Raises ``ValueError`` where the lists that held them have another, of as many
+    axes."""
+    if found.ndim > 1 and found.ndim == len(shape) and found.shape != shape:
+        raise ValueError(f"lists of shape {list(found.shape)}")
+    return found.reshape(shape)
 
 
 def _numbers(name: str, datatype: Any, data: Any) -> NDArray[Any]:

@@ -51,3 +51,9 @@ def test_each_number_arrives_as_it_is_or_is_refused(read, datatype, values):
             assert math.isfinite(got) and got == float(np.array(value, np.float64).astype(dtype))
         else:
             assert got == value and (dtype.kind == "b") == isinstance(value, bool)
+
+
+def test_an_optional_input_that_is_null_is_left_out():
+    declared = {"x": {"dtype": "float32", "shape": [1]}, "k": {"dtype": "any", "shape": [], "optional": True}}
+    assert list(inputs_from_json("app", declared, b'{"x": [1], "k": null}')) == ["x"]
+    assert inputs_from_json("app", declared, b'{"x": [1], "k": 0}')["k"] == 0

@@ -52,6 +52,22 @@ async def voice(sink):
     return hear, lambda: voices.begin(None)
 
 
+@pytest.mark.parametrize("word", [np.int64(0), np.float32("nan"), np.zeros(0), np.array(["app"], object), False, ""])
+def test_a_word_that_is_no_text_was_not_heard(word):
+    async def run():
+        sink = Sink()
+        hear, _ = await wake(sink)
+        hear(32)
+        while not sink.asked:
+            await asyncio.sleep(0)
+        sink.asked[0].set_result(Answer({"word": word}))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert not sink.heard
+
+    asyncio.run(asyncio.wait_for(run(), 20))
+
+
 @pytest.mark.parametrize("made", [wake, voice])
 @pytest.mark.parametrize("begins_anew", [False, True])
 def test_an_answer_on_an_earlier_sound_is_passed_over(made, begins_anew):

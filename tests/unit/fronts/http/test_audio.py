@@ -99,6 +99,16 @@ def test_a_tone_in_chunks_is_the_same_tone_at_16_khz(rate, dtype):
     np.testing.assert_allclose(sound, tone(16_000, 200.0, 1.0)[: len(sound)], atol=0.02)
 
 
+@pytest.mark.parametrize("rate", [32_000, 44_100, 48_000, 96_000])
+@pytest.mark.parametrize("cut", [7, 333, 10**6])
+def test_what_16_khz_cannot_hold_is_left_out_of_chunks(rate, cut):
+    given = np.round(tone(rate, 12_000.0, min(0.5, 0.005 * cut)) * 32767).astype("<i2")
+    converter = Converter(60)
+    parts = [converter.convert(given[at : at + cut].tobytes(), rate, 2, 1) for at in range(0, len(given), cut)]
+    sound = np.concatenate(parts)[8:]  # behind the edge where it begins
+    assert len(sound) > 400 and np.abs(sound).max() < 0.02 * 32768
+
+
 def test_channels_of_chunks_are_mixed():
     both = np.array([[16384, 0], [0, -8192]], "<i2")
     assert Converter(60).convert(both.tobytes(), 16_000, 2, 2).tolist() == [8192, -4096]
@@ -136,8 +146,12 @@ def test_files_are_read_by_their_chunks(coding, bits, extensible, size):
 
 
 def test_what_follows_the_samples_is_no_sound():
-    file = riff(as_samples(tone(16_000), 1, 16), after=b"LIST\x04\x00\x00\x00abcd")
+    after = b"LIST\x04\x00\x00\x00abcd"
+    file = riff(as_samples(tone(16_000), 1, 16), after=after)
     assert len(sound_of(file)) == 8_000
+    empty = riff(b"", after=after)
+    with pytest.raises(BadInput, match="no samples"):
+        sound_of(empty[:4] + struct.pack("<I", len(empty) - 8) + empty[8:])
 
 
 @pytest.mark.parametrize(
@@ -197,6 +211,8 @@ def test_fields_are_served_or_refused_by_name():
         with pytest.raises(BadInput, match=field.replace("[", r"\[")) as caught:
             read_fields("hear", {"file": file, field: value}, DECLARED)
         assert caught.value.param == field
+    with pytest.raises(BadInput, match="deadline_ms says again"):
+        read_fields("hear", {"file": file, "slo_ms": "500", "deadline_ms": "5"}, DECLARED)
     with pytest.raises(BadInput, match="declares no input 'language'"):
         read_fields("hear", {"file": file, "language": "en"}, {"audio": DECLARED["audio"]})
 
@@ -227,10 +243,13 @@ def test_answers_have_the_form_that_was_asked_for():
     assert answer_body(Answer(SAID), "vtt")[0].decode().startswith("WEBVTT\n\n00:00:00.000 --> 00:00:01.500\nHello.\n")
     with pytest.raises(BadInput, match="answers no segments"):
         answer_body(Answer({"text": "x"}), "srt")
+    lines = json.dumps([{"start": 0, "end": 1, "text": "one\n\n2\r\n00:00 --> 00:01\n"}])
+    told = answer_body(Answer({"text": "x", "segments": lines}), "srt")[0].decode()
+    assert told == "1\n00:00:00,000 --> 00:00:01,000\none\n2\n00:00 -> 00:01\n\n", "one segment stays one"
 
 
 @pytest.mark.parametrize("form", ["srt", "vtt"])
-@pytest.mark.parametrize("odd", [{"start": None}, {"start": "a"}, {"end": float("inf")}, {"text": 5}])
+@pytest.mark.parametrize("odd", [{"start": None}, {"start": "a"}, {"end": float("inf")}, {"start": -1}, {"text": 5}])
 def test_segments_that_are_none_are_the_apps_failure(odd, form):
     segment = {"start": 0.0, "end": 1.0, "text": "x", **odd}
     with pytest.raises(Failed, match="segments"):

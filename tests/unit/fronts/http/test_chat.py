@@ -10,10 +10,12 @@ import pytest
 from edgeserve.answers import Answer
 from edgeserve.errors import BadInput, Failed
 from edgeserve.fronts.http import chat, completion
+from edgeserve.fronts.http.chat_routes import vector_of
 
 HELLO = [{"role": "user", "content": "hello"}]
 TEXT = {"dtype": "text", "shape": []}
 ANY = {"dtype": "any", "shape": []}
+TOOL = {"type": "function", "function": {"name": "f"}}
 
 
 def body(**fields):
@@ -121,11 +123,16 @@ def test_extensions_are_options_of_the_request(deadline):
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content", "type text"),
         ({"messages": [{"role": "assistant", "tool_calls": [{}]}]}, "messages[0].tool_calls", "expected objects"),
         ({"messages": [{"role": "user", "content": "x", "tool_calls": [1]}]}, "messages[0].tool_calls", "assistant"),
+        ({"messages": [{"role": "user", "content": "x", "images": ["aGk="]}]}, "messages[0].images", "not served"),
         ({"n": 17}, "n", "at most 16"),
         ({"n": True}, "n", "= true"),
         ({"echo": True}, "echo", "= true is not served here; leave it out, or send false"),
         ({"prompt": "x"}, "prompt", "no such field"),
-        ({"tools": [{}]}, "tools", "declares no input"),
+        ({"tools": [TOOL]}, "tools", "declares no input"),
+        ({"tools": [TOOL, 5]}, "tools[1]", "function with a name"),
+        ({"tools": [{"type": "function"}]}, "tools[0]", "function with a name"),
+        ({"tools": [{"type": "custom", "custom": {"name": "f"}}]}, "tools[0]", "function with a name"),
+        ({"tools": [{**TOOL, "type": "custom"}]}, "tools[0]", "function with a name"),
         ({"tools": {}}, "tools", "a list of functions"),
         ({"tool_choice": "required"}, "tool_choice", "declares no input"),
         ({"tool_choice": 3}, "tool_choice", "an object with a type"),
@@ -142,6 +149,7 @@ def test_extensions_are_options_of_the_request(deadline):
         ({"stop": [1]}, "stop", "list of texts"),
         ({"stream": "yes"}, "stream", "true or false"),
         ({"stream_options": 3}, "stream_options", "an object"),
+        ({"stream_options": {"include_usage": "false"}}, "stream_options.include_usage", "true or false"),
         ({"stop": "x"}, "stop", "declares no input"),
         ({"seed": 1}, "seed", "declare seed = { dtype"),
         ({"temperature": 0}, "temperature", "declares no input"),
@@ -152,6 +160,7 @@ def test_extensions_are_options_of_the_request(deadline):
         ({"deadline_ms": "soon"}, "deadline_ms", "expected a number"),
         ({"slo_ms": "soon"}, "slo_ms", "expected a number"),
         ({"deadline_ms": True}, "deadline_ms", "expected a number"),
+        ({"slo_ms": 500, "deadline_ms": 5}, "deadline_ms", "slo_ms"),
         ({"value": "much"}, "value", "expected a number"),
         ({"class": 3}, "class", "expected a text"),
         ({"top_p": float("nan")}, "top_p", "expected a number"),
@@ -174,6 +183,19 @@ def test_what_cannot_be_served_is_refused_by_its_name(fields, param, says):
 def test_a_number_that_the_apps_type_cannot_hold_is_refused():
     with pytest.raises(BadInput, match="takes it as int32"):
         chat.read_request(body(seed=2**31), {"messages": TEXT, "seed": {"dtype": "int32", "shape": []}})
+
+
+@pytest.mark.parametrize("choice", [{}, {"tool_choice": ANY}])
+def test_a_function_that_may_not_be_called_is_never_offered_without_saying_so(choice):
+    asked = body(tools=[TOOL], tool_choice="none")
+    (ask,) = chat.read_request(asked, {"messages": TEXT, "tools": ANY, **choice}).asks
+    assert ("tools" in ask) is ("tool_choice" in ask) is bool(choice)
+
+
+def test_calls_without_an_id_have_none():
+    calls = [{"id": None, "function": {"name": "f", "arguments": "{}"}}]
+    told = chat.read_request(body(messages=[{"role": "assistant", "tool_calls": calls}]), {}).asks[0]["messages"]
+    assert json.loads(told)[0]["tool_calls"][0]["id"] == ""
 
 
 def deltas(chunks):
@@ -299,7 +321,7 @@ def test_probabilities_come_once_whether_in_pieces_or_at_the_end():
         found = [chunk["choices"][0]["logprobs"] for chunk in chunks]
         content = [each["content"][0]["token"] if is_chat else each["tokens"][0] for each in found if each]
         assert content == ["a", "b", "c"] and found[-1] is None
-        assert is_chat or [each["text_offset"] for each in found if each] == [[0], [1], [1]]
+        assert is_chat or [each["text_offset"] for each in found if each] == [[0], [1], [2]]
 
 
 def test_which_apps_embed_and_what_their_vectors_are_asked_with():
@@ -311,6 +333,22 @@ def test_which_apps_embed_and_what_their_vectors_are_asked_with():
         {"model": "m", "input": ["a", "b"], "encoding_format": "base64"}, app["inputs"]
     )
     assert request.asks == [{"text": "a"}, {"text": "b"}] and as_base64
+
+
+@pytest.mark.parametrize("shape", [(2,), (1, 2), (2, 1), (2, 2), (0,), (3, 1, 2)])
+def test_a_vector_has_one_axis(shape):
+    answer = Answer({"embedding": np.ones(shape)})
+    if np.prod(shape) == 2:
+        assert vector_of(answer).shape == (2,)
+        return
+    with pytest.raises(Failed, match="one axis of numbers"):
+        vector_of(answer)
+
+
+@pytest.mark.parametrize("odd", [np.nan, np.inf, 1e300])
+def test_a_vector_that_is_no_numbers_is_the_apps_failure(odd):
+    with pytest.raises(Failed, match="infinity or NaN"):
+        vector_of(Answer({"embedding": np.array([1.0, odd])}))
 
 
 @pytest.mark.parametrize("odd", [{"token": 5}, {"top_logprobs": None}, {"top_logprobs": [{}]}])

@@ -27,6 +27,9 @@ TALK = [{"role": "user", "content": "hi"}]
         ({"options": {"tfs_z": 0.5}}, "options.tfs_z"),
         ({"messages": [{**TALK[0], "images": ["aGk="]}]}, "messages[0]"),
         ({"streams": True}, "streams"),
+        ({"messages": [{"role": "assistant", "tool_calls": {"function": {"name": "f"}}}]}, "messages[0].tool_calls"),
+        ({"messages": "hi"}, "messages"),
+        ({"options": {"num_predict": False}}, "options.num_predict"),
     ],
 )
 def test_a_chat_of_ollama(fields, param):
@@ -50,3 +53,8 @@ def test_a_text_for_a_vector_of_ollama(key):
     with pytest.raises(BadField) as caught, own_fields(input=key):
         read_texts(embed_body({"model": "m", key: 5}, key), {"text": {"dtype": "text"}})
     assert caught.value.param == key and str(caught.value).startswith(key)
+
+
+def test_the_older_route_of_ollama_has_one_text():
+    with pytest.raises(BadField, match="prompt: expected a text"):
+        embed_body({"model": "m", "prompt": ["a", "b"]}, "prompt")

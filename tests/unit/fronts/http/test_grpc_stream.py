@@ -63,6 +63,23 @@ def test_a_request_whose_answer_comes_in_pieces_leaves_its_room_with_the_first()
     asyncio.run(run())
 
 
+@pytest.mark.parametrize(
+    ("raw", "contents", "says"),
+    [
+        (b"1234", {"fp32_contents": [5.0]}, "both"),
+        (b"", {"fp64_contents": [5.0]}, "fp32_contents"),
+        (b"", {"fp32_contents": [5.0], "int_contents": [6]}, "fp32_contents"),
+    ],
+)
+def test_a_tensor_is_told_once_and_in_the_field_of_its_type(raw, contents, says):
+    made = KINDS["ModelInferRequest"](model_name="m")
+    made.inputs.add(name="x", datatype="FP32", shape=[1], contents=contents)
+    if raw:
+        made.raw_input_contents.append(raw)
+    with pytest.raises(BadInput, match=says):
+        read_infer(made.SerializeToString())
+
+
 def test_texts_in_a_message_are_counted_before_they_are_made():
     made = KINDS["ModelInferRequest"](model_name="m")
     made.inputs.add(name="x", datatype="BYTES", shape=[ELEMENTS_MAX + 1])

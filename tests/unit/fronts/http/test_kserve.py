@@ -24,9 +24,11 @@ from edgeserve.fronts.http import kserve, kserve_json
         ({"priority": 1}, {"priority_class": "critical"}),
         ({"priority": 2}, {"priority_class": "normal"}),
         ({"priority": 9}, {"priority_class": "background"}),
+        ({"priority": "2"}, {"priority_class": "normal"}),
         ({"class": "critical"}, {"priority_class": "critical"}),
         ({"sequence_id": 7, "sequence_start": False, "sequence_end": True}, {"stream": "7"}),
         ({"sequence_id": 7, "sequence_start": True, "sequence_end": False}, {"stream": "7", "reset": True}),
+        ({"sequence_id": 7.0}, {"stream": "7"}),
         ({"stream": "a", "reset": "true"}, {"stream": "a", "reset": True}),
         ({"stream": "a", "reset": "0"}, {"stream": "a"}),
         ({"stream": "cam"}, {"stream": "cam"}),
@@ -54,6 +56,13 @@ def test_parameters_are_options(parameters, options):
         ({"stream": "a", "sequence_id": 3}, "says again"),
         ({"stream": "a", "reset": 2}, "expected true or false"),
         ({"sequence_start": "yes"}, "expected true or false"),
+        ({"sequence_end": "yes"}, "expected true or false"),
+        ({"binary_data_output": "yes"}, "expected true or false"),
+        ({"priority": -1}, "whole number from 0"),
+        ({"priority": 1.5}, "whole number from 0"),
+        ({"sequence_id": True}, "a whole number or a string"),
+        ({"sequence_id": 1.5}, "a whole number or a string"),
+        ({"sequence_id": [1]}, "a whole number or a string"),
     ],
 )
 def test_parameters_that_mean_nothing_are_refused(parameters, says):
@@ -148,6 +157,7 @@ def test_binary_inputs_get_their_parts_in_order():
         ([{"name": "a", "parameters": {"binary_data_size": 2}}], b"1"),
         ([{"name": "a", "parameters": {"binary_data_size": -1}}], b""),
         ([{"name": "a", "parameters": {"binary_data_size": "1"}}], b"1"),
+        ([{"name": "a", "data": [5], "parameters": {"binary_data_size": 1}}], b"1"),
     ],
 )
 def test_inputs_that_are_none_are_malformed(inputs, binary):
@@ -156,7 +166,8 @@ def test_inputs_that_are_none_are_malformed(inputs, binary):
 
 
 def written(answer, header):
-    return kserve_json.written(answer, kserve_json.binary_wishes(answer, header))
+    wishes = [kserve.OutputWish(each["name"], each.get("parameters", {})) for each in header.get("outputs", ())]
+    return kserve_json.written(answer, kserve_json.binary_wishes(answer, header.get("parameters", {}), wishes))
 
 
 def response(**outputs):
@@ -182,6 +193,8 @@ def test_answers_are_json_or_binary_as_asked():
         },
     )
     assert data[length:] == b"\2\0\0\0hi" and b'"data":[1.0,2.0]' in data
+    assert written(answer, {"parameters": {"binary_data_output": "false"}})[1] is None
+    assert written(answer, {"outputs": [{"name": "y", "parameters": {"binary_data": "0"}}]})[1] is None
 
 
 def test_what_json_has_no_word_for_is_said():

@@ -7,8 +7,8 @@ import json
 
 import pytest
 
-from edgeserve.fronts.http.chat import BadField
-from edgeserve.fronts.http.ollama import generate_body
+from edgeserve.fronts.http.chat import BadField, read_request
+from edgeserve.fronts.http.ollama import chat_body, generate_body
 from edgeserve.fronts.http.responses import read_response
 
 INPUTS = {"messages": {"dtype": "text", "shape": []}}
@@ -30,6 +30,7 @@ INPUTS = {"messages": {"dtype": "text", "shape": []}}
         ({"conversation": "c"}, "conversation"),
         ({"background": True}, "background"),
         ({"tools": [{"type": "web_search"}]}, "tools[0]"),
+        ({"text": {"form": {"type": "json_object"}}}, "text"),
         ({"reasoning": {"effort": "high"}}, "reasoning"),
         ({"input": [{"type": "item_reference", "id": "a"}]}, "input[0]"),
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0]"),
@@ -49,6 +50,22 @@ def test_calls_that_follow_each_other_are_of_one_message():
     told = read_response({"model": "m", "input": [call, {**call, "call_id": "b"}]}, INPUTS)
     (message,) = json.loads(told.asks[0]["messages"])
     assert [each["id"] for each in message["tool_calls"]] == ["a", "b"]
+    told = read_response({"model": "m", "input": [{**call, "call_id": None}]}, INPUTS)
+    assert json.loads(told.asks[0]["messages"])[0]["tool_calls"][0]["id"] == ""
+
+
+def test_a_raw_prompt_of_ollama_may_have_an_empty_system():
+    assert generate_body({"model": "m", "raw": True, "prompt": "a", "system": ""})["prompt"] == "a"
+    with pytest.raises(BadField, match="system"):
+        generate_body({"model": "m", "raw": True, "prompt": "a", "system": "be brief"})
+
+
+@pytest.mark.parametrize("arguments", [{"a": 1}, '{"a": 1}', None, ""])
+def test_arguments_of_a_call_are_an_object_or_its_text(arguments):
+    calls = [{"function": {"name": "f", "arguments": arguments}}]
+    asked = chat_body({"model": "m", "messages": [{"role": "assistant", "content": "", "tool_calls": calls}]})
+    (message,) = json.loads(read_request(asked, INPUTS).asks[0]["messages"])
+    assert json.loads(message["tool_calls"][0]["function"]["arguments"]) == ({"a": 1} if arguments else {})
 
 
 @pytest.mark.parametrize("prompt", [["a", "b"], [1, 2], 5])
