@@ -8,6 +8,7 @@ nothing. ``edgeserve/testing/engine_conformance.py`` holds every engine to this 
 
 from __future__ import annotations
 
+import copy
 from typing import (
     Any,
     Callable,
@@ -25,6 +26,7 @@ from typing import (
     Tuple,
 )
 
+from edgeserve.engines.own_values import lent, owned
 from edgeserve.errors import DeviceLost, EngineError, ProcessEnded, StateLost, WrongRows, told
 from edgeserve.units import counted
 
@@ -376,13 +378,29 @@ class Session:
 
 
 class BlockingSession(Session):
-    """The session of an engine that implements ``run``: a batch is over when ``launch`` returns."""
+    """The session of an engine that implements ``run``: a batch is over when ``launch`` returns. Unless the engine
+    ``keeps_apart`` its values, it gets arrays that cannot be written, and what it may still write to is copied."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, keeps_apart: bool = False) -> None:
         self._engine = engine
+        self._keeps_apart = keeps_apart
 
     def launch(self, batch: Batch) -> Pending:
-        return Finished(self._engine.run(batch))
+        if self._keeps_apart:
+            return Finished(self._engine.run(batch))
+        items = [lent(item) for item in batch.items]
+        results = self._engine.run(batch._replace(items=items))
+        if isinstance(results, (list, tuple)) and len(results) == len(items):
+            results = [_apart(*found) for found in zip(results, items, batch.items)]
+        return Finished(results)
+
+
+def _apart(result: Result, item: Values, given: Values) -> Result:
+    """A result with values of its own; one of a wrong form as it is, which is told later."""
+    if not isinstance(result, Result) or not isinstance(result.outputs, dict) or not (result.outputs or result.parts):
+        return result
+    kept: Result = owned(copy.copy(result), item, given)
+    return kept
 
 
 class Engine:
