@@ -328,9 +328,9 @@ class Runtime:
                 self._validators, self._config = dict(core.validators), core.config
             done.put(error)
 
-        core.mailbox.post(CallAsked(lambda: core.hold(prepared, told)))
         drain_s = ns_to_s(self._config.server.drain_ns)
         try:
+            core.mailbox.post(CallAsked(lambda: core.hold(prepared, told)))
             error = done.get(timeout=drain_s)
         except BaseException as waited:  # Ctrl-C, too
             if self._ask(lambda core: core.call_off()):
