@@ -33,7 +33,7 @@ from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.axis_names import batch_elsewhere, length_of_another, name_of_another
 from edgeserve.engines.base import Batch, OutputType, Result, RowFacts, Values, own_failure, with_failures
 from edgeserve.engines.collate import Room, Shape, Slot, common_shape, dims_text, fit, mask, odd_shapes, stack
-from edgeserve.engines.constants import constant_of
+from edgeserve.engines.constants import cast_exactly, constant_of
 from edgeserve.engines.crops import cropped, read_crops
 from edgeserve.engines.example_item import example_item
 from edgeserve.engines.misfits import misfits_of
@@ -151,6 +151,8 @@ class Ports:
             )
             for port in batched
         ]
+        for slot in self._slots:
+            self._check_pad(slot)
         check_roundings(self._where, roundings, model.pad, {slot.name: len(slot.dims) for slot in self._slots})
 
     def outputs(self) -> Dict[str, OutputType]:
@@ -397,6 +399,17 @@ class Ports:
                 )
             inputs = [port.batch_of_one() if port.name in self._settings else port for port in inputs]
         return inputs, outputs
+
+    def _check_pad(self, slot: Slot) -> None:
+        """Raise for a pad value that the input's type does not have; texts are padded with empty ones."""
+        try:
+            if slot.pad is not None and np.dtype(slot.dtype).kind != "O":
+                cast_exactly(slot.pad, np.dtype(slot.dtype))
+        except (ValueError, OverflowError) as error:
+            raise EngineError(
+                f"{self._where}: [model.{self._model.name}] pad.{slot.name} = {slot.pad!r}: expected a number that "
+                f"{slot.dtype} has; {error}"
+            ) from None
 
     def _known(self, what: str, names: Any, known: Any, side: str) -> None:
         for name in names:

@@ -120,3 +120,21 @@ def test_an_input_that_tells_a_length_is_as_long_as_the_example():
     inputs = [Port("ids", I64, (None, None)), Port("ids_lengths", I64, (None,)), Port("sid", I64, (None,))]
     example = Ports(model, Options(model, ()), inputs, Y).example()
     assert {name: int(np.max(value)) for name, value in example.items()} == {"ids": 0, "ids_lengths": 40, "sid": 0}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "pad"),
+    [(U8, -1), (U8, 300), (U8, 0.5), (I64, 0.5), (I64, float("inf")), (F16, 1e9), (BOOL, 2), (np.dtype("u4"), -1.0)],
+)
+def test_a_pad_value_that_the_type_does_not_have_is_refused(dtype, pad):
+    model = ModelConfig(name="m", engine="onnx", batch=(1,), pad={"x": pad})
+    with pytest.raises(EngineError, match=r"\[model.m\] pad.x = .*: expected a number that .* has; "):
+        Ports(model, Options(model, ()), [Port("x", dtype, (None, None))], Y)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "pad"), [(U8, 255.0), (I64, -1.0), (F16, 0.1), (F32, float("-inf")), (BOOL, 1.0), (TEXT, 0.0)]
+)
+def test_a_pad_value_that_the_type_has_is_taken(dtype, pad):
+    model = ModelConfig(name="m", engine="onnx", batch=(1,), pad={"x": pad})
+    assert Ports(model, Options(model, ()), [Port("x", dtype, (None, None))], Y)
