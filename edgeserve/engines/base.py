@@ -9,6 +9,7 @@ nothing. ``edgeserve/testing/engine_conformance.py`` holds every engine to this 
 from __future__ import annotations
 
 import copy
+import threading
 from typing import (
     Any,
     Callable,
@@ -536,11 +537,16 @@ class Engine:
         raise NotImplementedError
 
 
+def is_interrupt(error: BaseException) -> bool:
+    """True if Ctrl-C may have raised it, which comes to the main thread alone: a lane's code raises its own."""
+    return isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread()
+
+
 def own_failure(name: str, error: BaseException) -> EngineError:
     """The error of one item of model ``name``, for any error raised while that item alone was processed: its inputs
     were read, its state, its result made. The others of its batch belong to other clients and run on. An error of a
-    lost device or process is raised again: it is no item's."""
-    if isinstance(error, (DeviceLost, ProcessEnded, KeyboardInterrupt, GeneratorExit)):
+    lost device or process is raised again, and Ctrl-C: they are no item's."""
+    if isinstance(error, (DeviceLost, ProcessEnded)) or is_interrupt(error):
         raise error
     if isinstance(error, EngineError):
         return error

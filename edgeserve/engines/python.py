@@ -35,6 +35,7 @@ from edgeserve.engines.base import (
     RowFacts,
     Session,
     Values,
+    is_interrupt,
     own_failure,
 )
 from edgeserve.engines.options import Options
@@ -162,9 +163,9 @@ class PythonEngine(Engine):
             own_item = item.copy()  # the function may change it
             try:
                 value = function(own_item, state) if self._stateful else function(own_item)
-            except (KeyboardInterrupt, GeneratorExit):
-                raise
-            except BaseException as error:  # noqa: BLE001 a user's function may raise anything: it fails this item
+            except BaseException as error:
+                if is_interrupt(error):
+                    raise
                 value = error
             if isinstance(value, (KeyError, ValueError)):
                 value = _explained(value, given)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -200,3 +201,29 @@ def test_a_state_that_a_failed_call_changed_in_place_is_as_it_was(batched):
             answers.append(result.outputs)
     assert [answer["seen"] for answer in answers] == [[[1]], [[1, 2]]]
     assert [answer["sum"][0] for answer in answers] == [1, 3]
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, GeneratorExit, SystemExit, StopIteration, BaseException])
+def test_whatever_a_function_raises_on_a_lane_fails_its_item_alone(kind):
+    def function(item):
+        if item["n"] == 1:
+            raise kind
+        return {"n": item["n"]}
+
+    engine = PythonEngine(ModelConfig(name="m", engine="python", given=function), ".")
+    engine.load()
+    with ThreadPoolExecutor(1) as lane:
+        results = lane.submit(engine.run, Batch([{"n": number} for number in range(3)], 4)).result()
+    assert [result.outputs for result in results] == [{"n": 0}, {}, {"n": 2}]
+    assert f"raised {kind.__name__} on item 1" in str(results[1].error)
+
+
+def test_ctrl_c_in_a_function_on_the_main_thread_is_raised():
+    engine = PythonEngine(ModelConfig(name="m", engine="python", given=_interrupted), ".")
+    engine.load()
+    with pytest.raises(KeyboardInterrupt):
+        engine.run(Batch([{}], 1))
+
+
+def _interrupted(item):
+    raise KeyboardInterrupt
