@@ -162,14 +162,14 @@ class _ControlOfSome(BatchControl):
         self._places = places
 
     def emit(self, index: int, result: Result) -> None:
-        self._whole.emit(self._places[index], result)
+        self._whole.emit(self._places[index] if index >= 0 else index, result)
 
     @property
     def stop(self) -> bool:
         return self._whole.stop
 
     def dropped(self, index: int) -> bool:
-        return self._whole.dropped(self._places[index])
+        return self._whole.dropped(self._places[index] if index >= 0 else index)
 
 
 class Result:
