@@ -110,13 +110,13 @@ class CallAsked:
     def __init__(self, call: Callable[[], Any]) -> None:
         self._call = call
         self._value: Any = None
-        self._error: Optional[Exception] = None
+        self._error: Optional[BaseException] = None
         self._done = threading.Event()
 
     def run(self) -> None:
         try:
             self._value = self._call()
-        except Exception as error:  # noqa: BLE001 it belongs to the asking thread, not to the loop
+        except BaseException as error:  # noqa: BLE001 it belongs to the asking thread, not to the loop
             self._error = error
         self._done.set()
 

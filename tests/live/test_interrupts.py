@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from contextlib import nullcontext
 
 import pytest
 
 from edgeserve import App, Model, Runtime
 from edgeserve.app import configuration
+from edgeserve.client import Client
 from edgeserve.engine import Engine, Footprint, Result
 from edgeserve.errors import EdgeServeError, EngineError, RequestError
 
@@ -150,3 +152,29 @@ def test_a_runtime_that_could_not_start_says_so(question):
         return
     with pytest.raises(EdgeServeError, match="start|stopped"):
         getattr(runtime, question)(*arguments)
+
+
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, GeneratorExit, ValueError])
+@pytest.mark.parametrize("over_the_bus", [False, True])
+def test_what_a_callback_raises_ends_nothing(kind, over_the_bus, tmp_path, caplog):
+    go = threading.Event()
+
+    def raising(_):
+        raise kind("from a callback")
+
+    def function(item):
+        assert go.wait(WAIT_S)
+        return item
+
+    server = {"endpoint": f"ipc://{tmp_path}/bus"} if over_the_bus else None
+    with Runtime(
+        models={"m": Model(function)}, apps={"a": App("m", slo="20s")}, server=server, serve=over_the_bus
+    ) as runtime, Client(runtime.endpoints[0]) if over_the_bus else nullcontext(runtime) as asked:
+        told = threading.Event()
+        future = asked.submit("a", {"x": 1})
+        future.add_done_callback(raising)
+        future.add_done_callback(lambda _: told.set())
+        go.set()
+        assert future.result(WAIT_S)["x"] == 1
+        assert told.wait(WAIT_S)
+        assert asked.infer("a", {"x": 2}, timeout_ms=1000 * WAIT_S)["x"] == 2
