@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import threading
+from numbers import Integral
 from typing import (
     Any,
     Callable,
@@ -28,7 +29,7 @@ from typing import (
 )
 
 from edgeserve.engines.own_values import lent, owned
-from edgeserve.errors import DeviceLost, EngineError, ProcessEnded, StateLost, WrongRows, told
+from edgeserve.errors import DeviceLost, EdgeServeError, EngineError, ProcessEnded, StateLost, WrongRows, told
 from edgeserve.units import counted
 
 Values = Dict[str, Any]
@@ -540,6 +541,29 @@ class Engine:
 def is_interrupt(error: BaseException) -> bool:
     """True if Ctrl-C may have raised it, which comes to the main thread alone: a lane's code raises its own."""
     return isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread()
+
+
+def fact_of(engine: Engine, model: str, question: str, expected: Tuple[type, ...], *arguments: Any) -> Any:
+    """An engine's answer to a question of its contract. Engines are users' code: :class:`~edgeserve.errors.EngineError`
+    where it raises anything else, or returns what is none of ``expected``."""
+    try:
+        fact = getattr(engine, question)(*arguments)
+    except EdgeServeError:
+        raise
+    except BaseException as error:
+        if is_interrupt(error):
+            raise
+        raise EngineError(f"model {model!r}: {question}() of its engine raised {told(error)}") from error
+    return checked_fact(model, question, fact, expected)
+
+
+def checked_fact(model: str, question: str, fact: Any, expected: Tuple[type, ...]) -> Any:
+    """The answer of an engine, see :func:`fact_of`."""
+    sizes = fact if isinstance(fact, Footprint) else ()
+    if not isinstance(fact, expected) or not all(isinstance(size, Integral) and size >= 0 for size in sizes):
+        names = " or ".join("None" if kind is type(None) else kind.__name__ for kind in expected)
+        raise EngineError(f"model {model!r}: {question}() of its engine returned {fact!r}; expected {names}")
+    return fact
 
 
 def own_failure(name: str, error: BaseException) -> EngineError:
