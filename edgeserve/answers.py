@@ -181,6 +181,10 @@ LAST_S = 0.1
 """Seconds that an ended wait still allows for the partial answer, or for the reply that there is none."""
 
 
+WAIT_MS_MAX = 1e12
+"""30 years: longer waits are more than the system's clocks count."""
+
+
 def end_early(pending: Future[Any]) -> None:
     """Request the partial answer; cancel a request whose answer can only be whole."""
     if isinstance(pending, PendingAnswer):
@@ -191,7 +195,7 @@ def end_early(pending: Future[Any]) -> None:
 
 def seconds(timeout_ms: Optional[float]) -> Optional[float]:
     """A time limit in seconds, as the standard library counts."""
-    return None if timeout_ms is None else timeout_ms / 1000
+    return None if timeout_ms is None else min(timeout_ms, WAIT_MS_MAX) / 1000
 
 
 def timed_out(what: str, timeout_ms: Optional[float], pending: Future[Any]) -> TimedOut:

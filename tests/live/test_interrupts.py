@@ -13,7 +13,7 @@ from edgeserve import App, Model, Runtime
 from edgeserve.app import configuration
 from edgeserve.client import Client
 from edgeserve.engine import Engine, Footprint, Result
-from edgeserve.errors import EdgeServeError, EngineError, RequestError
+from edgeserve.errors import BadInput, EdgeServeError, EngineError, RequestError
 
 WAIT_S = 20
 
@@ -178,3 +178,26 @@ def test_what_a_callback_raises_ends_nothing(kind, over_the_bus, tmp_path, caplo
         assert future.result(WAIT_S)["x"] == 1
         assert told.wait(WAIT_S)
         assert asked.infer("a", {"x": 2}, timeout_ms=1000 * WAIT_S)["x"] == 2
+
+
+class _Lying:
+    __cuda_array_interface__: dict = {}
+
+
+class _Raising:
+    def __getattr__(self, name):
+        raise RuntimeError(f"no {name}")
+
+
+@pytest.mark.parametrize("kind", [_Lying, _Raising])
+def test_a_value_that_does_not_say_what_it_is_is_bad_input(kind):
+    with Runtime(models={"m": Model(lambda item: item)}, apps={"a": App("m", slo="20s")}) as runtime:
+        with pytest.raises(BadInput, match="input 'x': its .* does not say where it lies"):
+            runtime.infer("a", {"x": kind()})
+
+
+@pytest.mark.parametrize("timeout_ms", [float("inf"), 1e30, 10**400])
+def test_a_wait_may_be_without_end(timeout_ms):
+    with Runtime(models={"m": Model(lambda item: item)}, apps={"a": App("m", slo="20s")}) as runtime:
+        assert runtime.infer("a", {"x": 1}, timeout_ms=timeout_ms)["x"] == 1
+        assert runtime.stream("a", {"x": 1}, timeout_ms=timeout_ms).answer()["x"] == 1
