@@ -6,13 +6,17 @@ did not complete raises one of the errors of :mod:`edgeserve.errors` instead.
 
 from __future__ import annotations
 
+import logging
 from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as FutureTimeout
-from typing import TYPE_CHECKING, Any, Dict, Generator, Iterator, Mapping, Optional, Protocol, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Callable, Dict, Generator, Iterator, Mapping, Optional, Protocol, Sequence
 
 from edgeserve.errors import Cancelled, RequestError, UnknownOutput, did_you_mean
 from edgeserve.errors import TimedOut as TimedOut  # where it was first
 from edgeserve.interpreter import check_may_wait, may_wait
+
+log = logging.getLogger("edgeserve")
 
 BREAKDOWN_KEYS = ("queue", "load", "batch", "execute", "other")
 """The keys of an answer's breakdown of its time: waiting in the queue, waiting for its model to be loaded, launched but
@@ -137,6 +141,11 @@ class PendingAnswer(_AnyFuture):
         self._check_may_wait()
         return super().exception(timeout)
 
+    def add_done_callback(self, fn: Callable[[Future[Any]], Any]) -> None:
+        """See :class:`concurrent.futures.Future`. On the thread that gives the answers a callback may raise anything:
+        it is logged."""
+        super().add_done_callback(partial(_called_back, fn))
+
     def __await__(self) -> Generator[Any, None, Any]:
         import asyncio  # 3 MB that a program of threads does without
 
@@ -155,10 +164,25 @@ class PendingAnswer(_AnyFuture):
             check_may_wait("the result of a request")
 
 
+def _called_back(fn: Callable[[Future[Any]], Any], future: Future[Any]) -> None:
+    try:
+        fn(future)
+    except Exception:
+        raise  # the library logs it
+    except BaseException as error:
+        if may_wait():
+            raise
+        log.exception("a callback of request %s raised %s", getattr(future, "id", ""), type(error).__name__)
+
+
 PIECES = "an answer in pieces"
 BY_CALLER = "the request was cancelled by its caller"
 LAST_S = 0.1
 """Seconds that an ended wait still allows for the partial answer, or for the reply that there is none."""
+
+
+WAIT_MS_MAX = 1e12
+"""30 years: longer waits are more than the system's clocks count."""
 
 
 def end_early(pending: Future[Any]) -> None:
@@ -171,7 +195,7 @@ def end_early(pending: Future[Any]) -> None:
 
 def seconds(timeout_ms: Optional[float]) -> Optional[float]:
     """A time limit in seconds, as the standard library counts."""
-    return None if timeout_ms is None else timeout_ms / 1000
+    return None if timeout_ms is None else min(timeout_ms, WAIT_MS_MAX) / 1000
 
 
 def timed_out(what: str, timeout_ms: Optional[float], pending: Future[Any]) -> TimedOut:

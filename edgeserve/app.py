@@ -57,7 +57,12 @@ class Model:
             raise ConfigError(
                 f"Model({what!r}): expected a function, the path of a model's file, an engine's class or an engine"
             )
-        self.table.update(_plain(keys))
+        said = _plain(keys)
+        own = {"function": what, **self.table} if self.table.get("engine") == "python" else self.table
+        for key in own:
+            if key in said and said[key] != own[key]:
+                raise ConfigError(f"Model({what!r}, {key}={keys[key]!r}) says {key} twice; leave one of the two out")
+        self.table.update(said)
 
 
 class Node:
@@ -78,6 +83,11 @@ class App:
 
     def __init__(self, *nodes: Union[str, Node], **keys: Any) -> None:
         self.table: Dict[str, Any] = {KEYS.get(key, key): value for key, value in _plain(keys).items()}
+        for key in ("model", "node") if nodes else ():
+            if key in keys:
+                raise ConfigError(
+                    f"App({nodes[0]!r}, {key}={keys[key]!r}) says its nodes twice; leave one of the two out"
+                )
         if len(nodes) == 1 and isinstance(nodes[0], str):
             self.table["model"] = nodes[0]
         elif nodes:

@@ -133,7 +133,11 @@ class Runtime:
         # A daemon: a program that forgets stop() still ends.
         self._thread = threading.Thread(target=self._live, name="edgeserve-loop", daemon=True)
         self._thread.start()
-        self._ready.wait()
+        try:
+            self._ready.wait()
+        except BaseException:  # Ctrl-C: without a caller it would load, and serve, for ever
+            self.ask_to_stop(drain=False)
+            raise
         if self._error is not None and not self._is_logged:
             self._thread.join()
             self._raise_error()
@@ -168,7 +172,8 @@ class Runtime:
         """Until the loop has ended; ``False`` when it still runs after ``timeout_s``."""
         self.check_process()
         check_may_wait("wait()")
-        assert self._thread is not None, "wait() is for a started runtime"
+        if self._thread is None:
+            raise EdgeServeError("the runtime is not started; call start() first")
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
@@ -201,7 +206,9 @@ class Runtime:
     def endpoints(self) -> List[str]:
         """The address of the bus; empty when embedded."""
         self.check_process()
-        return self._core.endpoints() if self._core is not None and self._ready.is_set() else []
+        return (
+            self._core.endpoints() if self._core is not None and self._ready.is_set() and self._core.has_served else []
+        )
 
     def on_loop(self, call: Callable[[RuntimeCore], None]) -> None:
         """Have the loop's thread call ``call`` when it gets to it, without waiting; never once the loop has ended."""
@@ -315,22 +322,29 @@ class Runtime:
 
     def _change(self, core: RuntimeCore, prepared: Any) -> None:
         done: queue.Queue[Optional[BaseException]] = queue.Queue()
-        core.mailbox.post(CallAsked(lambda: core.hold(prepared, done.put)))
+
+        def told(error: Optional[BaseException]) -> None:
+            if error is None:
+                self._validators, self._config = dict(core.validators), core.config
+            done.put(error)
+
         drain_s = ns_to_s(self._config.server.drain_ns)
         try:
+            core.mailbox.post(CallAsked(lambda: core.hold(prepared, told)))
             error = done.get(timeout=drain_s)
-        except queue.Empty:
+        except BaseException as waited:  # Ctrl-C, too
             if self._ask(lambda core: core.call_off()):
                 core.discard(prepared.started)
-                raise EdgeServeError(
-                    f"the configuration has not changed: accepted requests had not ended after "
-                    f"{drain_s:g} s, [server] drain; try again when fewer are open"
-                ) from None
+                if isinstance(waited, queue.Empty):
+                    raise EdgeServeError(
+                        f"the configuration has not changed: accepted requests had not ended after "
+                        f"{drain_s:g} s, [server] drain; try again when fewer are open"
+                    ) from None
+                raise
             error = done.get(timeout=CALL_S_MAX)  # it took over at the last moment
         if error is not None:
             core.discard(prepared.started)
             raise error
-        self._validators, self._config = dict(core.validators), core.config
 
     # --- questions ----------------------------------------------------------------------------------------------------
 
@@ -381,6 +395,8 @@ class Runtime:
         core = self._core
         if core is None or not self._ready.is_set():
             raise EdgeServeError("the runtime is not started; call start() first")
+        if not core.has_served:
+            raise EdgeServeError("the runtime could not start, as start() said; make a new one")
         if self._closed or self._thread is threading.current_thread():
             return question(core)
         learn_to_answer()

@@ -33,6 +33,8 @@ _READ_AS: Final = (
 """Unit, its length, and from which duration on it is read: "90s" says more than "1.5min"."""
 
 _SIZE_BYTES: Final = {"b": 1, "kb": 1000, "mb": 1000**2, "gb": 1000**3, "kib": 1024, "mib": 1024**2, "gib": 1024**3}
+QUANTITY_MAX: Final = 2**63
+"""Nanoseconds or bytes that no quantity has: 292 years, 8 EiB."""
 _QUANTITY: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-zµ]+)\s*\Z", re.IGNORECASE)
 
 
@@ -101,4 +103,9 @@ def _quantity(text: str, units: dict[str, int], expected: str) -> int:
     match = _QUANTITY.match(text) if isinstance(text, str) else None
     if match is None or match.group(2).lower() not in units:
         raise ValueError(f"{text!r}: expected {expected}")
-    return round(float(match.group(1)) * units[match.group(2).lower()])
+    found = float(match.group(1)) * units[match.group(2).lower()]
+    if found >= QUANTITY_MAX:
+        raise ValueError(
+            f"{text if len(text) < 40 else text[:37] + '...'!r}: expected {expected}, of a size that exists"
+        )
+    return round(found)

@@ -235,8 +235,10 @@ def read_asked(words: Sequence[str], apps: Sequence[str]) -> Dict[Tuple[str, str
     asked: Dict[Tuple[str, str], float] = {}
     for word in words:
         name, mark, rate = word.rpartition("=")
-        app, _, client = name.partition("@")
+        app, _, client = (name, "", "") if name in apps else name.partition("@")
         for found, value in read_rates([f"{app}{mark}{rate}"], apps, optional_app=False).items():
+            if (found, client) in asked:
+                raise ConfigError(f"--rate {word!r}: another --rate says the same of {name or found}; leave one out")
             asked[found, client] = value
     return asked
 

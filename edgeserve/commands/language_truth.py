@@ -59,6 +59,8 @@ def read_lengths(words: Sequence[str], apps: Collection[str]) -> Dict[str, Token
             )
         if app not in apps:
             raise ConfigError(f"--tokens {word!r}: there is no app {app!r}{nearest(app, apps)}")
+        if app in found:
+            raise ConfigError(f"--tokens {word!r}: another --tokens says the same of {app}; leave one out")
         found[app] = lengths
     return found
 

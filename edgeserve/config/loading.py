@@ -28,7 +28,7 @@ from edgeserve.config.schema import (
     TensorConfig,
 )
 from edgeserve.errors import ConfigError, nearest
-from edgeserve.units import counted_axes
+from edgeserve.units import counted_axes, format_size
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -36,6 +36,9 @@ else:
     import tomli as tomllib
 
 T = TypeVar("T")
+
+FILE_BYTES_MAX = 4 << 20
+"""The bytes of a configuration: some 50,000 lines."""
 
 
 def config_of(source: object) -> Config:
@@ -76,7 +79,10 @@ def read_toml_text(path: str) -> str:
 
     try:
         with open(path, "rb") as file:
-            return decoded(file.read())
+            content = file.read(FILE_BYTES_MAX + 1)
+        if len(content) > FILE_BYTES_MAX:
+            raise ConfigError(f"{path}: has more than {format_size(FILE_BYTES_MAX)}; give the path of a TOML file")
+        return decoded(content)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror}); give the path of a TOML file") from None
     except ValueError as error:
@@ -264,6 +270,8 @@ def check_config(config: Config) -> None:
         check_variants(config)
     for app in config.apps.values():
         check_app_name(app.name)
+        if app.slo_ns <= 0:
+            raise ConfigError(f"[app.{app.name}] slo = '0s': expected more, since every request would be too late")
         if app.policy:
             how = f"; a policy that an app names has a table: [policy.{app.policy}] kind = '...'"
             _refers(app.policy, config.policies, f"[app.{app.name}] policy", how)

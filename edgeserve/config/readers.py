@@ -9,6 +9,7 @@ import re
 from dataclasses import MISSING, field, fields
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Type, TypeVar, Union
 
+from edgeserve.config.limits import NUMBER_MAX
 from edgeserve.errors import ConfigError, nearest
 from edgeserve.units import format_size, parse_duration_ns, parse_size_bytes
 
@@ -72,21 +73,33 @@ def integer(low: int, high: int = 2**31) -> Reader:
     return read
 
 
-def number(low: float, high: float = float("inf")) -> Reader:
+def number(low: float, high: float = NUMBER_MAX) -> Reader:
     """A reader of numbers from ``low`` to ``high``."""
 
     @takes(type="number", **_bounds(low, high))
     def read(value: Any, where: str) -> float:
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
-            raise ConfigError(f"{where} = {value!r}: expected a number from {low} to {high}")
-        return float(value)
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        try:
+            if is_number and low <= value <= high:
+                return float(value)
+        except OverflowError:  # a whole number that no float holds
+            pass
+        raise ConfigError(f"{where} = {_shown(value)}: expected a number from {low} to {high}")
 
     return read
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def _bounds(low: float, high: float) -> Dict[str, float]:
     bounds = {"minimum": low, "maximum": high}
     return {name: bound for name, bound in bounds.items() if abs(bound) != float("inf")}
+
+
+any_number = number(float("-inf"), float("inf"))
 
 
 @takes(type="string")

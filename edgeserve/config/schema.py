@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Dict, Optional, Tuple, Union
 
 from edgeserve.config.readers import (
     AUTO,
+    any_number,
     anything,
     boolean,
     duration,
@@ -126,7 +127,7 @@ class ModelConfig:
     memory_bytes: int = entry(size, 0, key="memory")  # what it occupies; 0 = as the profile or the engine says
     pinned: bool = entry(boolean, False)  # never evicted
     shapes: Dict[str, Tuple[int, ...]] = entry(table_of(tuple_of(integer(0))), factory=dict)  # per item, for warm-up
-    pad: Dict[str, float] = entry(table_of(number(float("-inf"))), factory=dict)  # inputs padded to a common shape
+    pad: Dict[str, float] = entry(table_of(any_number), factory=dict)  # inputs padded to a common shape
     state: Dict[str, str] = entry(table_of(string), factory=dict)  # state input -> the output that replaces it
     slots: int = entry(integer(0), 0)  # sequences of a lane at once; 0 = as the engine says
     state_memory_bytes: int = entry(size, 0, key="state_memory")  # bound of all sequences' states on a device; 0 = none

@@ -91,8 +91,6 @@ def _made(model: ModelConfig, lanes: Sequence[LaneInfo], directory: str) -> Engi
     process = importlib.import_module(PROCESS_MODULE)
     timeout_ns = own.duration_ns("process_timeout", process.TIMEOUT_NS)
     restarts_max = own.integer("process_restarts_max", process.RESTARTS_MAX, 0, 1000)
-    if inner.given is not None:
-        inner = _by_name(inner)
     if engine.makes_sequences:
         if not engine.use_processes(process.starter(timeout_ns, restarts_max), wanted) and wanted:
             raise ConfigError(
@@ -100,6 +98,8 @@ def _made(model: ModelConfig, lanes: Sequence[LaneInfo], directory: str) -> Engi
                 "tells between two steps does not cross processes. Take options.process away"
             )
         return engine
+    if inner.given is not None:
+        inner = _by_name(inner)
     remote: Engine = process.make(inner, lanes, directory, timeout_ns, restarts_max)
     remote.variants = engine.variants
     remote.output_names = engine.output_names  # type: ignore[method-assign]  # what is known before load, on this side

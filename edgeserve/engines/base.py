@@ -8,6 +8,9 @@ nothing. ``edgeserve/testing/engine_conformance.py`` holds every engine to this 
 
 from __future__ import annotations
 
+import copy
+import threading
+from numbers import Integral
 from typing import (
     Any,
     Callable,
@@ -25,7 +28,8 @@ from typing import (
     Tuple,
 )
 
-from edgeserve.errors import DeviceLost, EngineError, ProcessEnded, StateLost, WrongRows, told
+from edgeserve.engines.own_values import lent, owned
+from edgeserve.errors import DeviceLost, EdgeServeError, EngineError, ProcessEnded, StateLost, WrongRows, told
 from edgeserve.units import counted
 
 Values = Dict[str, Any]
@@ -159,14 +163,14 @@ class _ControlOfSome(BatchControl):
         self._places = places
 
     def emit(self, index: int, result: Result) -> None:
-        self._whole.emit(self._places[index], result)
+        self._whole.emit(self._places[index] if index >= 0 else index, result)
 
     @property
     def stop(self) -> bool:
         return self._whole.stop
 
     def dropped(self, index: int) -> bool:
-        return self._whole.dropped(self._places[index])
+        return self._whole.dropped(self._places[index] if index >= 0 else index)
 
 
 class Result:
@@ -376,13 +380,29 @@ class Session:
 
 
 class BlockingSession(Session):
-    """The session of an engine that implements ``run``: a batch is over when ``launch`` returns."""
+    """The session of an engine that implements ``run``: a batch is over when ``launch`` returns. Unless the engine
+    ``keeps_apart`` its values, it gets arrays that cannot be written, and what it may still write to is copied."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, keeps_apart: bool = False) -> None:
         self._engine = engine
+        self._keeps_apart = keeps_apart
 
     def launch(self, batch: Batch) -> Pending:
-        return Finished(self._engine.run(batch))
+        if self._keeps_apart:
+            return Finished(self._engine.run(batch))
+        items = [lent(item) for item in batch.items]
+        results = self._engine.run(batch._replace(items=items))
+        if isinstance(results, (list, tuple)) and len(results) == len(items):
+            results = [_apart(*found) for found in zip(results, items, batch.items)]
+        return Finished(results)
+
+
+def _apart(result: Result, item: Values, given: Values) -> Result:
+    """A result with values of its own; one of a wrong form as it is, which is told later."""
+    if not isinstance(result, Result) or not isinstance(result.outputs, dict) or not (result.outputs or result.parts):
+        return result
+    kept: Result = owned(copy.copy(result), item, given)
+    return kept
 
 
 class Engine:
@@ -518,11 +538,39 @@ class Engine:
         raise NotImplementedError
 
 
+def is_interrupt(error: BaseException) -> bool:
+    """True if Ctrl-C may have raised it, which comes to the main thread alone: a lane's code raises its own."""
+    return isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread()
+
+
+def fact_of(engine: Engine, model: str, question: str, expected: Tuple[type, ...], *arguments: Any) -> Any:
+    """An engine's answer to a question of its contract. Engines are users' code: :class:`~edgeserve.errors.EngineError`
+    where it raises anything else, or returns what is none of ``expected``."""
+    try:
+        fact = getattr(engine, question)(*arguments)
+    except EdgeServeError:
+        raise
+    except BaseException as error:
+        if is_interrupt(error):
+            raise
+        raise EngineError(f"model {model!r}: {question}() of its engine raised {told(error)}") from error
+    return checked_fact(model, question, fact, expected)
+
+
+def checked_fact(model: str, question: str, fact: Any, expected: Tuple[type, ...]) -> Any:
+    """The answer of an engine, see :func:`fact_of`."""
+    sizes = fact if isinstance(fact, Footprint) else ()
+    if not isinstance(fact, expected) or not all(isinstance(size, Integral) and size >= 0 for size in sizes):
+        names = " or ".join("None" if kind is type(None) else kind.__name__ for kind in expected)
+        raise EngineError(f"model {model!r}: {question}() of its engine returned {fact!r}; expected {names}")
+    return fact
+
+
 def own_failure(name: str, error: BaseException) -> EngineError:
     """The error of one item of model ``name``, for any error raised while that item alone was processed: its inputs
     were read, its state, its result made. The others of its batch belong to other clients and run on. An error of a
-    lost device or process is raised again: it is no item's."""
-    if isinstance(error, (DeviceLost, ProcessEnded, KeyboardInterrupt, GeneratorExit)):
+    lost device or process is raised again, and Ctrl-C: they are no item's."""
+    if isinstance(error, (DeviceLost, ProcessEnded)) or is_interrupt(error):
         raise error
     if isinstance(error, EngineError):
         return error

@@ -20,6 +20,9 @@ from edgeserve.units import counted_axes
 
 Shape = Tuple[int, ...]
 
+MASKED = "is a masked array, whose masked values would count; send numbers in their place: x.filled(0)"
+"""The end of the refusal of such a value."""
+
 Room = Callable[[str, Shape, Any], Optional[NDArray[Any]]]
 """``room(name, shape, dtype)``: an array of that type to pack an input into, such as page-locked memory, or ``None``
 where the caller has none for that shape."""
@@ -46,6 +49,8 @@ def fit(slot: Slot, value: Any) -> NDArray[Any]:
     """``value`` as an array that the slot accepts. Widening within a kind (int32 to int64, float16 to float32) is
     done; every other difference is an :class:`WrongInput`: a silent cast hides a missing normalisation."""
     array = value if isinstance(value, np.ndarray) else None
+    if isinstance(array, np.ma.MaskedArray) and np.any(array.mask):
+        raise WrongInput(f"{slot.where}: input {slot.name!r} {MASKED}")
     if array is None or array.dtype.kind in "OUS":
         array = _as_texts(slot, value) if np.dtype(slot.dtype).kind == "O" else _as_array(slot, value)
     if array.dtype == slot.dtype and array.shape == slot.dims:

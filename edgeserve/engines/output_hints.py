@@ -48,9 +48,12 @@ def hints_of(where: str, hints: Sequence[HintOf], outputs: Values) -> Dict[str, 
                     f"'{output}:argmax' or '{output}:margin'"
                 )
             found[hint] = float(values[0])
-        elif read == "argmax":
+            continue
+        if not values.size:
+            raise EngineError(f"{where}: options.hints.{hint} = '{output}:{read}': the output is empty")
+        if read == "argmax":
             found[hint] = float(values.argmax())
         else:
-            two = np.partition(values, -2)[-2:] if values.size > 1 else np.array([0.0, values[0]])
-            found[hint] = float(two[1] - two[0])
+            two = np.partition(values, -2)[-2:] if values.size > 1 else [0.0, values[0]]
+            found[hint] = float(two[1]) - float(two[0])
     return found

@@ -8,13 +8,15 @@ before what it returned was read: that is copied.
 
 from __future__ import annotations
 
+import collections
+import copy
 import sys
-from typing import Any, Dict, Set, Tuple
+from typing import Any, Callable, Dict, Set, Tuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeserve.engines.base import Result, Values
+Values = Dict[str, Any]
 
 COPIED_BYTES_MAX = 1 << 14
 """Copying an array of as many took 1 us on an AMD EPYC, of twice as many 26 us."""
@@ -22,39 +24,21 @@ COPIED_BYTES_MAX = 1 << 14
 DEPTH_MAX = 8
 """The depth of containers in containers to which they are made the function's own."""
 
-_CONTAINERS = (list, dict, set, bytearray)
-_NESTED = {list, tuple, dict}
+_CONTAINERS = (list, tuple, dict, set, collections.deque, bytearray, memoryview)
 
 
 def lent(item: Values) -> Values:
     """An item as a function gets it: writing to its arrays raises ``ValueError``, its lists and dicts are its own."""
-    return {name: _lent(value, DEPTH_MAX) for name, value in item.items()}
+    return {name: _remade(value, _read_only) for name, value in item.items()}
 
 
-def _lent(value: Any, depth: int) -> Any:
-    if isinstance(value, np.ndarray):
-        if not value.flags.writeable:
-            return value
-        view = value.view()
-        view.flags.writeable = False
-        return view
-    kind = type(value)
-    if kind not in _NESTED:
-        return value.copy() if kind in _CONTAINERS else value
-    inner = value.values() if kind is dict else value
-    if not depth or not any(_is_shared(one) for one in set(map(type, inner))):
-        return value if kind is tuple else value.copy()
-    if kind is dict:
-        return {name: _lent(one, depth - 1) for name, one in value.items()}
-    return kind([_lent(one, depth - 1) for one in value])
+def private(state: Any) -> Any:
+    """A state as a function gets it: its arrays, lists and dicts are copies, so that a call that fails has changed
+    none. Objects of other classes are the same."""
+    return _remade(state, _copied)
 
 
-def _is_shared(kind: type) -> bool:
-    """True for types whose values could be written to."""
-    return kind in _CONTAINERS or kind is tuple or issubclass(kind, np.ndarray)
-
-
-def owned(result: Result, lent_item: Values, given: Values) -> Result:
+def owned(result: Any, lent_item: Values, given: Values) -> Any:
     """The result with values of its own: what the function could still write to is copied. An array of ``lent_item``,
     as :func:`lent` made it, that it returns is the one of ``given`` for which it stands."""
     arrays = {name: value for name, value in lent_item.items() if isinstance(value, np.ndarray)}
@@ -67,20 +51,69 @@ def owned(result: Result, lent_item: Values, given: Values) -> Result:
 
 
 def _owned(values: Values, inputs: Dict[int, Any], bases: Set[int]) -> Values:
+    def kept(array: NDArray[Any]) -> NDArray[Any]:
+        if id(array) in inputs:
+            given: NDArray[Any] = inputs[id(array)]
+            return given
+        return array if id(array.base) in bases or id(array.base) in inputs else _copied(array)
+
     return {
-        name: inputs[id(value)] if id(value) in inputs else _kept(value, inputs, bases)
+        name: value if type(value) is np.ndarray and _is_alone(value) else _remade(value, kept)
         for name, value in values.items()
     }
 
 
-def _kept(value: Any, inputs: Dict[int, Any], bases: Set[int]) -> Any:
-    kind = type(value)
-    if kind is np.ndarray:
-        is_others = (value.nbytes <= COPIED_BYTES_MAX or _is_held(value)) and (
-            id(value.base) not in bases and id(value.base) not in inputs
-        )
-        return value.copy() if is_others else value
-    return value.copy() if kind in _CONTAINERS else value
+def _remade(value: Any, of_array: Callable[[NDArray[Any]], NDArray[Any]], depth: int = DEPTH_MAX) -> Any:
+    """A value whose containers are new, with its arrays as ``of_array`` has them."""
+    if isinstance(value, np.ndarray):
+        return of_array(value)
+    if not isinstance(value, _CONTAINERS):
+        return value
+    if isinstance(value, memoryview):
+        return value if value.readonly and isinstance(value.obj, bytes) else memoryview(value.tobytes())
+    inner = value.values() if isinstance(value, dict) else value
+    is_deep = depth > 0 and any(issubclass(kind, _SHARED) for kind in set(map(type, inner)))
+    if isinstance(value, tuple):
+        if not is_deep:
+            return value
+        parts = [_remade(one, of_array, depth - 1) for one in value]
+        return value._make(parts) if hasattr(value, "_make") else type(value)(parts)
+    made: Any = copy.copy(value)
+    if is_deep and not isinstance(value, set):
+        for place in list(made) if isinstance(made, dict) else range(len(made)):
+            made[place] = _remade(made[place], of_array, depth - 1)
+    return made
+
+
+_SHARED = (*_CONTAINERS, np.ndarray)
+"""Types whose values could be written to."""
+
+
+def _read_only(array: NDArray[Any]) -> NDArray[Any]:
+    if not array.flags.writeable:
+        return array
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+def _copied(array: NDArray[Any]) -> NDArray[Any]:
+    base: Any = array.base
+    if isinstance(base, bytes):
+        return array
+    made = array.copy()
+    if made.dtype == object and any(issubclass(kind, _SHARED) for kind in set(map(type, made.flat))):
+        for place, one in enumerate(made.flat):
+            made.flat[place] = _remade(one, _copied)
+    return made
+
+
+def _is_alone(array: NDArray[Any]) -> bool:
+    """True for a large array of numbers in memory of numpy's own, to which nothing but the returned dict refers."""
+    found = _references(array)  # before a local name refers to it, too
+    owner = array if array.base is None else array.base
+    is_own = type(owner) is np.ndarray and owner.flags.owndata and not array.dtype.hasobject
+    return is_own and array.nbytes > COPIED_BYTES_MAX and found[0] <= _ALONE[0] and found[1] <= _ALONE[1]
 
 
 def _references(array: NDArray[Any]) -> Tuple[int, int]:
@@ -89,20 +122,10 @@ def _references(array: NDArray[Any]) -> Tuple[int, int]:
     return sys.getrefcount(array), 0 if base is None else sys.getrefcount(base)
 
 
-def _is_held(array: NDArray[Any]) -> bool:
-    """True if something besides the returned dict refers to an array, or to what it is a view of."""
-    found = _references(array)
-    return found[0] > _ALONE[0] or found[1] > _ALONE[1]
-
-
 def _counted(array: NDArray[Any]) -> Tuple[int, int]:
-    return _counted_as_held(array)
-
-
-def _counted_as_held(array: NDArray[Any]) -> Tuple[int, int]:
     return _references(array)
 
 
 _ALONE = next(iter({name: _counted(value) for name, value in {"x": np.zeros(2)[:1]}.items()}.values()))
-"""References to an array and its base that only a dict holds, counted on the way by which :func:`_kept` counts them:
-the interpreter's own differ between versions."""
+"""References to an array and its base that only a dict holds, counted on the way by which :func:`_is_alone` counts
+them: the interpreter's own differ between versions."""

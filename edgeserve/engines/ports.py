@@ -33,7 +33,7 @@ from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.axis_names import batch_elsewhere, length_of_another, name_of_another
 from edgeserve.engines.base import Batch, OutputType, Result, RowFacts, Values, own_failure, with_failures
 from edgeserve.engines.collate import Room, Shape, Slot, common_shape, dims_text, fit, mask, odd_shapes, stack
-from edgeserve.engines.constants import constant_of
+from edgeserve.engines.constants import cast_exactly, constant_of
 from edgeserve.engines.crops import cropped, read_crops
 from edgeserve.engines.example_item import example_item
 from edgeserve.engines.misfits import misfits_of
@@ -151,6 +151,8 @@ class Ports:
             )
             for port in batched
         ]
+        for slot in self._slots:
+            self._check_pad(slot)
         check_roundings(self._where, roundings, model.pad, {slot.name: len(slot.dims) for slot in self._slots})
 
     def outputs(self) -> Dict[str, OutputType]:
@@ -274,28 +276,39 @@ class Ports:
         if not self._batch_axis:
             arrays = [np.expand_dims(array, 0) for array in arrays]
         by_name = dict(zip(self.names, arrays))
-        results = []
+        results: List[Result] = []
+        failed: Dict[int, EngineError] = {}
         state_outputs = set(self._states.values())
         for name, array in by_name.items():
             self._check_rows(name, np.shape(array), self._kept.output_axes.get(name, 0), packed)
         kept = [(name, array) for name, array in by_name.items() if name not in state_outputs]
         for index in range(packed.rows):
-            outputs = {name: array[index] for name, array in kept}
-            for name, cuts in self._crops.items():
-                outputs[name] = cropped(self._where, cuts, name, outputs[name], index, packed.shapes)
-            hints = hints_of(self._where, self._hints, outputs) if self._hints else None
-            if not self._states:
-                results.append(Result(outputs, hints=hints))
-                continue
             try:
-                state = self._kept.new(by_name, index)
-            except StateLost as error:
-                results.append(Result(outputs, error=error))
-                continue
-            results.append(
-                Result(outputs, hints=hints, state=state, state_bytes=sum(int(part.nbytes) for part in state.values()))
-            )
-        return results
+                results.append(self._result(index, kept, by_name, packed))
+            except BaseException as error:  # noqa: BLE001 its outputs lack what is read of them
+                failed[index] = own_failure(self._model.name, error)
+        if not results:
+            raise failed[0]
+        return with_failures(results, failed)
+
+    def _result(
+        self,
+        index: int,
+        kept: Sequence[Tuple[str, NDArray[Any]]],
+        by_name: Mapping[str, NDArray[Any]],
+        packed: PackedBatch,
+    ) -> Result:
+        outputs = {name: array[index] for name, array in kept}
+        for name, cuts in self._crops.items():
+            outputs[name] = cropped(self._where, cuts, name, outputs[name], index, packed.shapes)
+        hints = hints_of(self._where, self._hints, outputs) if self._hints else None
+        if not self._states:
+            return Result(outputs, hints=hints)
+        try:
+            state = self._kept.new(by_name, index)
+        except StateLost as error:
+            return Result(outputs, error=error)
+        return Result(outputs, hints=hints, state=state, state_bytes=sum(int(part.nbytes) for part in state.values()))
 
     def _check_rows(self, name: str, shape: Shape, axis: int, packed: PackedBatch) -> None:
         """More rows than were fed are as wrong as fewer: which of them are whose is not known then."""
@@ -397,6 +410,17 @@ class Ports:
                 )
             inputs = [port.batch_of_one() if port.name in self._settings else port for port in inputs]
         return inputs, outputs
+
+    def _check_pad(self, slot: Slot) -> None:
+        """Raise for a pad value that the input's type does not have; texts are padded with empty ones."""
+        try:
+            if slot.pad is not None and np.dtype(slot.dtype).kind != "O":
+                cast_exactly(slot.pad, np.dtype(slot.dtype))
+        except (ValueError, OverflowError) as error:
+            raise EngineError(
+                f"{self._where}: [model.{self._model.name}] pad.{slot.name} = {slot.pad!r}: expected a number that "
+                f"{slot.dtype} has; {error}"
+            ) from None
 
     def _known(self, what: str, names: Any, known: Any, side: str) -> None:
         for name in names:

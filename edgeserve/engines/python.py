@@ -25,9 +25,21 @@ from typing import Any, Callable, FrozenSet, List, Mapping, NamedTuple, Optional
 import numpy as np
 
 from edgeserve.config.schema import ModelConfig
-from edgeserve.engines.base import Batch, Engine, Footprint, LaneInfo, Result, RowFacts, Values, own_failure
+from edgeserve.engines.base import (
+    Batch,
+    BlockingSession,
+    Engine,
+    Footprint,
+    LaneInfo,
+    Result,
+    RowFacts,
+    Session,
+    Values,
+    is_interrupt,
+    own_failure,
+)
 from edgeserve.engines.options import Options
-from edgeserve.engines.own_values import lent, owned
+from edgeserve.engines.own_values import lent, owned, private
 from edgeserve.errors import ConfigError, EngineError, ExampleUnknown, told
 
 KNOWN_OPTIONS = ("batched", "stateful", "example")
@@ -118,11 +130,16 @@ class PythonEngine(Engine):
             f"give [model.{self._name}] options.example = 'module:function' that returns one item"
         )
 
+    def open(self, lane: LaneInfo) -> Session:
+        if self._function is None:
+            raise EngineError(f"model {self._name!r} is not loaded; call load() before open()")
+        return BlockingSession(self, keeps_apart=True)
+
     def run(self, batch: Batch) -> List[Result]:
         function = self._function
         if function is None:
             raise EngineError(f"model {self._name!r} is not loaded; call load() before run()")
-        states = list(batch.states) or [None] * len(batch.items)
+        states = list(map(private, batch.states)) or [None] * len(batch.items)
         if self._batched:
             items = [lent(item) for item in batch.items]
             own = [item.copy() for item in items]  # the function may change its dicts
@@ -137,7 +154,7 @@ class PythonEngine(Engine):
                     f"{len(batch.items)}; expected a list with one entry per item (options.batched)"
                 )
             return [
-                owned(self._settled(value, index), item, given)
+                self._settled(value, index, item, given)
                 for index, (value, item, given) in enumerate(zip(returned, items, batch.items))
             ]
         results = []
@@ -146,13 +163,13 @@ class PythonEngine(Engine):
             own_item = item.copy()  # the function may change it
             try:
                 value = function(own_item, state) if self._stateful else function(own_item)
-            except (KeyboardInterrupt, GeneratorExit):
-                raise
-            except BaseException as error:  # noqa: BLE001 a user's function may raise anything: it fails this item
+            except BaseException as error:
+                if is_interrupt(error):
+                    raise
                 value = error
             if isinstance(value, (KeyError, ValueError)):
                 value = _explained(value, given)
-            results.append(owned(self._settled(value, index), item, given))
+            results.append(self._settled(value, index, item, given))
         return results
 
     def _call(self, function: Function, arguments: Sequence[Any]) -> Any:
@@ -162,10 +179,11 @@ class PythonEngine(Engine):
             said = _explained(error, {}) if isinstance(error, ValueError) else error
             raise EngineError(f"model {self._name!r}: {self._spec} raised {told(said)} ({_place(error)})") from error
 
-    def _settled(self, returned: Any, index: int) -> Result:
+    def _settled(self, returned: Any, index: int, item: Values, given: Values) -> Result:
         """The result of one item, whose failure is its own."""
         try:
-            return self._result(returned, index)
+            result: Result = owned(self._result(returned, index), item, given)
+            return result
         except BaseException as error:  # noqa: BLE001 what it returned may be anything, too
             return Result({}, error=own_failure(self._name, error))
 

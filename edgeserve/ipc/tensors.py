@@ -153,6 +153,8 @@ def encode_values(
 
 
 def _as_array(value: Any, name: str, what: str) -> NDArray[Any]:
+    if isinstance(value, np.ma.MaskedArray) and np.any(value.mask):
+        raise TypeError(f"{what} {name!r} is a masked array, and masks do not travel; send numbers: x.filled(0)")
     if isinstance(value, (np.ndarray, *NUMBERS)):
         return np.asarray(value)
     if hasattr(value, "__array__") or hasattr(value, "__array_interface__"):

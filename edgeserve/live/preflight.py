@@ -7,12 +7,13 @@ A :class:`Problem` that ``stops`` would stop the server; the others are said and
 from __future__ import annotations
 
 import inspect
+from collections import abc
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple, Type
 
 from edgeserve.config.profile_record import Profile
 from edgeserve.config.schema import Config, ModelConfig
 from edgeserve.engines import check_streams, lane_info, make_engine
-from edgeserve.engines.base import Engine
+from edgeserve.engines.base import Engine, fact_of
 from edgeserve.errors import ConfigError, EdgeServeError, EngineError
 from edgeserve.live.estimates import AppFit, app_fit, too_slow
 from edgeserve.live.value_flow import AppPlan, name_clashes
@@ -122,7 +123,7 @@ def _check_model(config: Config, model: ModelConfig, engines: Dict[Tuple[str, st
         model_path(model, config.directory)
     for (name, _), engine in engines.items():
         if name == model.name:
-            engine.check()
+            fact_of(engine, name, "check", (object,))
     for key, spec in (("function", model.function), ("options.example", model.options.get("example", ""))):
         if isinstance(spec, str) and spec and not (key == "function" and model.given is not None):
             _imported(spec, config.directory, f"[model.{model.name}] {key}")
@@ -163,7 +164,9 @@ def check_apps(config: Config, profiles: Sequence[Profile] = ()) -> List[Problem
 def check_value_names(config: Config, engines: Mapping[Tuple[str, str], Engine]) -> List[Problem]:
     """Do the names of ``inputs`` and ``outputs`` exist, and does every value keep its own, by what functions and model
     files tell before they are loaded?"""
-    returned = {model: engine.output_names() for (model, _), engine in engines.items()}
+    returned = {
+        model: fact_of(engine, model, "output_names", (abc.Collection,)) for (model, _), engine in engines.items()
+    }
     found = []
     for app in config.apps.values():
         try:

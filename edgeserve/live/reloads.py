@@ -17,7 +17,7 @@ from edgeserve.engines import lane_info, make_engine
 from edgeserve.engines.base import Engine
 from edgeserve.errors import EngineError
 from edgeserve.live.errors import EngineFailures
-from edgeserve.live.warming import Warmed, Warming
+from edgeserve.live.warming import ReloadTag, Warmed, Warming
 from edgeserve.offload.lane_thread import LaneThread, LaneWork, WorkDone
 from edgeserve.sched.core.build import copy_lane_name, model_lanes
 from edgeserve.sched.protocol.actions import START_ANY_TIME_NS
@@ -31,7 +31,7 @@ Told = Callable[[str], None]
 """Is told why a reload failed, ``""`` when it did not."""
 
 
-class Reload:
+class Reload(ReloadTag):
     """Tag of a reload's works: one model on one device. ``resident``: the new engine is loaded, too. ``stuck``: a call
     hangs inside the old engine. ``dropped``: the scheduler gave the model up meanwhile."""
 
@@ -49,7 +49,7 @@ class Reload:
         self.engine: Optional[Engine] = None
 
 
-class _Retired:
+class _Retired(ReloadTag):
     """Tag of the works that let go of an old engine; ``left`` lanes have still to."""
 
     __slots__ = ("engine", "device", "left", "stuck")
@@ -64,8 +64,6 @@ class _Retired:
 class Reloads:
     """The reloads that have not ended. ``usable(device, model)`` are the names of the lanes that could run it now,
     ``sizes_of(model)`` the batch sizes that it runs in."""
-
-    TAGS = (Reload, _Retired)
 
     def __init__(
         self,

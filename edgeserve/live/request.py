@@ -31,7 +31,16 @@ from edgeserve.config.hints import hint_bounds, read_hints
 from edgeserve.config.limits import HINTS_MAX, INPUTS_MAX, NAME_CHARS_MAX, NUMBER_MAX, SLO_MS_MAX
 from edgeserve.config.schema import AppConfig, Config, ModelConfig
 from edgeserve.engines.base import Values
-from edgeserve.errors import BadInput, ConfigError, DeadlineExpired, UnknownApp, sent_instead, with_nearest
+from edgeserve.errors import (
+    BadInput,
+    ConfigError,
+    DeadlineExpired,
+    RequestError,
+    UnknownApp,
+    sent_instead,
+    told,
+    with_nearest,
+)
 from edgeserve.live.hints import A_NUMBER, is_name, number_of, show
 from edgeserve.live.plug_ins import HintSource, plug_in
 from edgeserve.live.responders import Responder
@@ -140,7 +149,15 @@ def request_of_call(
         if type(given) not in HOST_TYPES:
             from edgeserve.engines.device_arrays import on_device  # once some caller has such a value
 
-            request.inputs[name] = on_device(given) or given
+            try:
+                request.inputs[name] = on_device(given) or given
+            except RequestError:
+                raise
+            except Exception as error:  # the value's own code
+                raise BadInput(
+                    f"app {show(app)}: input {show(name)}: its {type(given).__name__} does not say where it lies "
+                    f"({told(error)}), expected an array, a text or a number"
+                ) from error
     request.slo_ms, request.sent_ns, request.priority_class, request.value = slo_ms, None, priority_class, value
     request.stream, request.on_late, request.hints, request.client = stream, on_late, hints, ""
     request.origin = ""

@@ -9,8 +9,11 @@ from __future__ import annotations
 import collections
 from typing import Any, Callable, Deque, Dict, List, Optional, Sequence, Set, Tuple, Union
 
+import numpy as np
+
 from edgeserve.engines.base import ANSWERED, BatchControl, Result
 from edgeserve.errors import EngineError
+from edgeserve.live.hints import show
 from edgeserve.live.loop_io import clock_ns
 from edgeserve.live.request import LiveRequest
 from edgeserve.live.values import RequestValues, are_values, item_error
@@ -55,6 +58,9 @@ class RunningBatch(BatchControl):
     # --- the engine's side --------------------------------------------------------------------------------------------
 
     def emit(self, index: int, result: Result) -> None:
+        index = self._place(index)
+        if not isinstance(result, Result):
+            raise EngineError(f"model {self.action.model!r} emitted {show(result)}; expected a Result")
         if result.done is False and result.error is None:
             is_news = index not in self.states and hasattr(result.state, "written")
             if result.state is not None:
@@ -66,12 +72,22 @@ class RunningBatch(BatchControl):
             self._told = True
             self._post(self)
 
+    def _place(self, index: Any) -> int:
+        """An item's place, which code of an engine says: another would end the loop, or answer another's request."""
+        count = len(self.action.jobs)
+        if not isinstance(index, (int, np.integer)) or not 0 <= index < count:
+            raise EngineError(
+                f"model {self.action.model!r} speaks of item {show(index)} of a batch of {count}; expected its place, "
+                f"from 0 to {count - 1}"
+            )
+        return int(index)
+
     @property
     def stop(self) -> bool:
         return self._stop
 
     def dropped(self, index: int) -> bool:
-        return bool(self._dropped[index])
+        return bool(self._dropped[self._place(index)])
 
     # --- the loop's side ----------------------------------------------------------------------------------------------
 
@@ -155,6 +171,7 @@ class RunningBatches:
         if batch is None:
             return None
         self.look(batch, events)
+        batch.closed = True  # what its engine still tells is too late
         begun = [
             job
             for index, (job, result) in enumerate(zip(batch.action.jobs, results))

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, 
 from edgeserve.config.profile_record import Profile
 from edgeserve.config.schema import Config
 from edgeserve.engines.base import Engine
-from edgeserve.errors import RequestError
+from edgeserve.errors import EdgeServeError, RequestError
 from edgeserve.interpreter import forked, stays_with_parent
 from edgeserve.live.errors import EarlyRefusals, error_for
 from edgeserve.live.estimates import log_fits
@@ -255,6 +255,11 @@ class RuntimeCore:
         return self.serving.started.measured
 
     @property
+    def has_served(self) -> bool:
+        """True from when its models are loaded, to the end and after it."""
+        return self._served is not None
+
+    @property
     def serving(self) -> Served:
         """The present runtime."""
         assert self._served is not None, "asked when it has started"
@@ -278,6 +283,9 @@ class RuntimeCore:
     def close(self, error: RequestError) -> None:
         """Notify all waiting callers, then release everything. Never raises: it runs on the way out."""
         world: Optional[LiveWorld] = getattr(self, "world", None)
+        if self._prepared is not None and self._told is not None:
+            self._prepared = None
+            self._told(EdgeServeError("the configuration has not changed: the runtime has stopped"))
         if world is not None:
             world.predictions.close()
             world.preparations.close()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import statistics
+from collections import abc
 from functools import partial
 from typing import (
     TYPE_CHECKING,
@@ -31,7 +32,17 @@ from edgeserve.config.profile_record import Profile
 from edgeserve.config.python_names import GIVEN_IN_PYTHON, in_python
 from edgeserve.config.schema import AppConfig, Config, ModelConfig
 from edgeserve.engines import check_streams, lane_info, make_engine
-from edgeserve.engines.base import CONTEXT_BYTES_MAX, CONTEXT_BYTES_MIN, Engine, Footprint, OutputType, SequenceInfo
+from edgeserve.engines.base import (
+    CONTEXT_BYTES_MAX,
+    CONTEXT_BYTES_MIN,
+    Engine,
+    Footprint,
+    OutputType,
+    RowFacts,
+    SequenceInfo,
+    checked_fact,
+    fact_of,
+)
 from edgeserve.engines.denormals import flush_to_zero
 from edgeserve.engines.warm import dear_changes, time_changes, warm_up
 from edgeserve.errors import ConfigError, EngineError, ExampleUnknown, ProfileError
@@ -265,7 +276,13 @@ class Starter:
         """Load one model and warm it on its lanes; returns the memory that is left then."""
         model, engine, lanes = item.model, item.engine, item.lanes
         free_before = self._free_before(device, engine, lanes)
-        loaded: Footprint = self._call(copy_lane_name(device), model, "loaded", lambda _: engine.load(), engine)
+        loaded: Footprint = self._call(
+            copy_lane_name(device),
+            model,
+            "loaded",
+            lambda _: checked_fact(model.name, "load", engine.load(), (Footprint,)),
+            engine,
+        )
         check_inputs(self._config, model, engine)
         sizes = self._checked_sizes(model, lanes[0], engine)
         seen: Dict[str, Any] = {}
@@ -274,9 +291,12 @@ class Starter:
             self._tell_changes(model, lanes[0], engine, sizes)
         footprint = self._whole_footprint(item, device, loaded, free_before)
         self._started.footprints[model.name, device] = footprint
-        self._started.outputs[model.name] = {**output_types(seen), **engine.outputs()}
-        self._started.names[model.name] = frozenset({*seen, *engine.outputs()})
-        sequence = engine.sequence()  # its sessions may have measured some of it
+        outputs = fact_of(engine, model.name, "outputs", (abc.Mapping,))
+        self._started.outputs[model.name] = {**output_types(seen), **outputs}
+        self._started.names[model.name] = frozenset({*seen, *outputs})
+        sequence = fact_of(
+            engine, model.name, "sequence", (SequenceInfo, type(None))
+        )  # its sessions may have measured some of it
         if sequence is not None:
             self._started.sequences[model.name] = sequence
         needed = self._needed_bytes(model, device, footprint, self._there(device))
@@ -407,7 +427,7 @@ class Starter:
 
     def _checked_sizes(self, model: ModelConfig, lane: str, engine: Engine) -> Tuple[int, ...]:
         """The batch sizes in which the model keeps the items of several clients apart. The log says why others end."""
-        if not engine.rows().checked:
+        if not fact_of(engine, model.name, "rows", (RowFacts,)).checked:
             return model.batch
         from edgeserve.engines.row_check import row_check_of
 
@@ -474,7 +494,7 @@ class Starter:
             if self._mailbox.going_to_sleep():
                 readable_files((self._mailbox.fileno(),), LOOK_NS)  # calling the start off posts mail, too
             self._mailbox.awake()
-            told, said = said, engine.progress() if engine is not None else ""
+            told, said = said, "" if engine is None else fact_of(engine, model.name, "progress", (str,))
             if said != told:
                 self._tell(f"model {model.name}: {said}")
 
@@ -494,7 +514,7 @@ def check_inputs(config: Config, model: ModelConfig, engine: Engine) -> None:
             name: OutputType(tensor.dtype, tensor.shape) if tensor.dtype not in ("bytes", "any") else None
             for name, tensor in app.inputs.items()
         }
-        wrong = engine.misfits(declared)
+        wrong = fact_of(engine, model.name, "misfits", (list, tuple), declared)
         if wrong:
             raise ConfigError(
                 f"[app.{app.name}.inputs] declares what {_called(model, app)} does not take: {'; '.join(wrong)}. "

@@ -19,6 +19,12 @@ if TYPE_CHECKING:
     from edgeserve.engines.row_check import RowCheck
 
 
+class ReloadTag:
+    """The tag of a work of a reload (:mod:`edgeserve.live.reloads`, which few servers load)."""
+
+    __slots__ = ()
+
+
 class WarmStep:
     """Tag of one step on one lane; ``sizes`` are left after it. ``unchecked``: the model, whose sizes are looked at."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from typing import (
+    TYPE_CHECKING,
     Any,
     Callable,
     Dict,
@@ -35,13 +36,11 @@ from edgeserve.live.lifecycle import Lifecycle
 from edgeserve.live.loop_io import LoopIO, Mailbox, clock_ns
 from edgeserve.live.prediction_worker import Prediction, PredictionWorker
 from edgeserve.live.preparation import Preparation, PreparationWorker, preparers
-from edgeserve.live.reloads import Reload, Reloads
 from edgeserve.live.request import LiveRequest
-from edgeserve.live.retained_inputs import RetainedInputs
 from edgeserve.live.running_batches import RunningBatch, RunningBatches
 from edgeserve.live.stats import AppCounts
 from edgeserve.live.values import RequestValues, item_error, wrong_form
-from edgeserve.live.warming import Warmed, Warming, WarmStep
+from edgeserve.live.warming import ReloadTag, Warmed, Warming, WarmStep
 from edgeserve.loop.coalescing import ReceiveCoalescing, lane_threads
 from edgeserve.offload.lane_thread import LaneDown, LaneThread, LaneWork, WorkDone, WorkNotStarted
 from edgeserve.offload.pin import allowed_cores
@@ -68,6 +67,10 @@ from edgeserve.sched.protocol.events import (
     WorkRefused,
 )
 from edgeserve.sched.requests.states import new_tuple
+
+if TYPE_CHECKING:
+    from edgeserve.live.reloads import Reloads
+    from edgeserve.live.retained_inputs import RetainedInputs
 
 log = logging.getLogger("edgeserve")
 
@@ -110,13 +113,13 @@ class CallAsked:
     def __init__(self, call: Callable[[], Any]) -> None:
         self._call = call
         self._value: Any = None
-        self._error: Optional[Exception] = None
+        self._error: Optional[BaseException] = None
         self._done = threading.Event()
 
     def run(self) -> None:
         try:
             self._value = self._call()
-        except Exception as error:  # noqa: BLE001 it belongs to the asking thread, not to the loop
+        except BaseException as error:  # noqa: BLE001 it belongs to the asking thread, not to the loop
             self._error = error
         self._done.set()
 
@@ -152,7 +155,7 @@ class LiveWorld:
         self.config = config
         self._sizes = dict(sizes or {})
         self.values = RequestValues()
-        self.retained = RetainedInputs(self.values)
+        self._retained: Optional[RetainedInputs] = None
         self.app_counts = {name: AppCounts() for name in config.apps}
         self.works = LaneWorks(config, lanes, make_lane)
         self.started_ns = clock_ns()
@@ -176,7 +179,7 @@ class LiveWorld:
             preparers(config.apps, engines),
             self._sequences,
         )
-        self.reloads = Reloads(config, lanes, engines, self._warming, self._failures, self._usable_lanes, self.sizes_of)
+        self._reloads: Optional[Reloads] = None
         self.contradictions: Optional[ContradictionLog] = None
         self.history: Any = None  # records what the models of ensembles say (``plug_ins.py``)
         self.on_device_lost: Optional[Callable[[LostDevice], None]] = None  # told once per device
@@ -193,7 +196,7 @@ class LiveWorld:
             CutBatch: self._batches.cut,
             ReleaseState: self._release_state,
             RetainInputs: self._retain,
-            ReleaseInputs: self.retained.release,
+            ReleaseInputs: lambda action: self.retained.release(action),
         }
         self.io = LoopIO(
             mailbox,
@@ -229,9 +232,30 @@ class LiveWorld:
         return (
             self.lifecycle.open_count == 0
             and not self.endings.waiting
-            and not self.reloads.open_count
+            and (self._reloads is None or not self._reloads.open_count)
             and not any(counts.in_flight for counts in self.works.counts.values())
         )
+
+    @property
+    def retained(self) -> RetainedInputs:
+        """Inputs for probes, from the first that is kept on."""
+        if self._retained is None:
+            from edgeserve.live.retained_inputs import RetainedInputs
+
+            self._retained = RetainedInputs(self.values)
+        return self._retained
+
+    @property
+    def reloads(self) -> Reloads:
+        """New engines in place of old ones, from the first on."""
+        if self._reloads is None:
+            from edgeserve.live.reloads import Reloads
+
+            engines: Any = self._engines
+            self._reloads = Reloads(
+                self.config, self.works.lanes, engines, self._warming, self._failures, self._usable_lanes, self.sizes_of
+            )
+        return self._reloads
 
     @property
     def engines(self) -> Mapping[Tuple[str, str], Engine]:
@@ -359,7 +383,7 @@ class LiveWorld:
         if type(action) is WarmStep:
             self._warmed(self._warming.stepped(mail), events)
             return True
-        if type(action) in Reloads.TAGS:
+        if isinstance(action, ReloadTag):
             self.reloads.answered(mail)
             return True
         return False
@@ -418,7 +442,7 @@ class LiveWorld:
         """Tell the scheduler of a load that is over, with all its warm-ups; a reload goes on instead."""
         if load is None:
             return
-        if type(load.mail.work.tag) is Reload:
+        if isinstance(load.mail.work.tag, ReloadTag):
             self.reloads.warmed(load)
             return
         action: LoadModel = load.mail.work.tag
@@ -532,7 +556,8 @@ class LiveWorld:
         """The engine of a model that is about to be unloaded; its lanes have no session of it any more."""
         device = self.works.devices[action.lane]
         engine = self._engines[action.model, device]
-        self.reloads.dropped((action.model, device))
+        if self._reloads is not None:
+            self._reloads.dropped((action.model, device))
         for name in self.works.of_model(action.model, device):
             self.works.lanes[name].forget(engine)
         return engine

@@ -121,6 +121,25 @@ class _Launched:
             self.error = error
             return True
 
+    def abort(self) -> str:
+        """End it now, where its engine can; the text of what the engine raised instead, or ``""``."""
+        try:
+            self.pending.abort()
+        except BaseException as error:  # noqa: BLE001 a device that is lost may fail in any way, an engine's code too
+            return f" (its batch could not be aborted: {error})"
+        return ""
+
+
+def _checked(times: Any) -> Optional[Tuple[int, int]]:
+    """The times that an engine's :meth:`Pending.times` returned."""
+    if times is None:
+        return None
+    try:
+        started_ns, finished_ns = times
+        return int(started_ns), int(finished_ns)
+    except (TypeError, ValueError, OverflowError):
+        raise EngineError(f"times() returned {times!r}; expected two numbers of nanoseconds, or None") from None
+
 
 def _to_nobody(mail: LaneMail) -> None:
     """Drop the mail of an abandoned lane."""
@@ -306,7 +325,7 @@ class LaneThread:
             return
         if self._given_up.is_set():
             for launched in flight:
-                launched.pending.abort()
+                launched.abort()
             while flight:
                 launched = flight.popleft()
                 launched.hold.leave()
@@ -319,7 +338,7 @@ class LaneThread:
                 )
         elif not oldest.abort_tried and self._clock_ns() > oldest.due_ns + self._hang_ns:
             oldest.abort_tried = True
-            oldest.pending.abort()
+            oldest.abort()
 
     def _start(self, work: LaneWork, now_ns: int, hold: Hold) -> None:
         """Start a work whose turn it is, or refuse it."""
@@ -376,7 +395,7 @@ class LaneThread:
         times: Optional[Tuple[int, int]] = None
         try:
             if raised is None:
-                times = launched.pending.times()
+                times = _checked(launched.pending.times())
                 value = launched.pending.result()
         except BaseException as error:  # noqa: BLE001 the lane's boundary: any error of an engine becomes mail
             raised = error
@@ -405,12 +424,7 @@ class LaneThread:
         while self._flight:
             launched = self._flight.popleft()
             launched.hold.leave()
-            try:
-                launched.pending.abort()
-            except Exception as error:  # noqa: BLE001 a device that is lost may fail in any way
-                reason = f"lane {self.name} is down: {self._down_reason} (its batch could not be aborted: {error})"
-            else:
-                reason = f"lane {self.name} is down: {self._down_reason}"
+            reason = f"lane {self.name} is down: {self._down_reason}{launched.abort()}"
             self._post(WorkNotStarted(launched.work, reason))
 
     def _go_down(self, reason: str, lost: bool = False) -> None:

@@ -13,9 +13,11 @@ import numpy as np
 import pytest
 from serving import wait_until
 
+from edgeserve import App, Model
 from edgeserve.answers import PIECES_UNREAD_MAX, Answer
 from edgeserve.client import AsyncClient, Client
 from edgeserve.config.loading import parse_config
+from edgeserve.engine import Engine, Footprint, Result, SequenceInfo
 from edgeserve.errors import BadInput, Cancelled, Failed
 from edgeserve.runtime import Runtime
 from edgeserve.sched.protocol.actions import CutBatch
@@ -221,3 +223,55 @@ def test_pieces_for_asyncio(server: Runtime) -> None:
 
     seen, answer = asyncio.run(read())
     assert seen == list(range(1, 10)) and answer["steps"] == 9
+
+
+class Telling(Engine):
+    """A model of sequences that tells ``emits`` of each item, with the batch's control, before it returns."""
+
+    makes_sequences = True
+
+    def __init__(self, emits):
+        self._emits = emits
+
+    def load(self):
+        return Footprint(1)
+
+    def unload(self):
+        pass
+
+    def example(self):
+        return {"x": 0}
+
+    def sequence(self):
+        return SequenceInfo(100, 10, 4)
+
+    def run(self, batch):
+        for index in range(len(batch.items)) if batch.control is not None else ():
+            self._emits(batch.control, index)
+        return [Result({"y": item["x"]}) for item in batch.items]
+
+
+def served_by(emits):
+    return Runtime(models={"m": Model(Telling(emits), batch=[1, 2])}, apps={"a": App("m", slo="20s")})
+
+
+@pytest.mark.parametrize("index", [99, -1, "0", None, 1.0])
+@pytest.mark.parametrize("done", [False, True])
+def test_an_engine_that_tells_of_no_item_fails_its_batch_alone(index: Any, done: bool) -> None:
+    with served_by(lambda control, _: control.emit(index, Result({"y": -1}, done=done))) as runtime:
+        for _ in range(2):
+            with pytest.raises(Failed, match="model 'm' speaks of item .* expected its place, from 0 to 0"):
+                runtime.stream("a", {"x": 1}).answer()
+        runtime.check()
+
+
+def test_what_an_engine_tells_of_a_batch_that_is_over_changes_nothing() -> None:
+    kept = []
+    with served_by(lambda control, index: kept.append((control, index))) as runtime:
+        for number in range(5):
+            assert runtime.stream("a", {"x": number}).answer()["y"] == number
+            for control, index in kept:
+                control.emit(index, Result({"y": -1}, done=False))
+                control.emit(index, Result({"y": -1}))
+        assert runtime.stats()["open"] == 0
+        runtime.check()

@@ -388,3 +388,33 @@ def test_the_asyncio_runtime_has_all_that_the_runtime_has() -> None:
             assert inspect.signature(member).parameters.keys() == inspect.signature(twin[name]).parameters.keys(), name
     made = (inspect.signature(kind.__init__).parameters.keys() for kind in (edgeserve.Runtime, edgeserve.AsyncRuntime))
     assert len(set(map(tuple, made))) == 1
+
+
+# --- said twice -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("what", "keys"),
+    [
+        (double, {"function": "other:function"}),
+        (lambda inputs: inputs, {"function": "other:function"}),
+        (double, {"engine": "onnx"}),
+        ("here:function", {"function": "other:function"}),
+        ("model.onnx", {"file": "other.onnx"}),
+        (Doubler, {"engine": "onnx"}),
+    ],
+)
+def test_a_model_that_says_two_things_is_refused(what: Any, keys: Dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=f"says {next(iter(keys))} twice; leave one of the two out"):
+        Model(what, **keys)
+
+
+def test_a_model_may_say_the_same_twice() -> None:
+    assert Model("model.bin", engine="onnx", file="model.bin").table["file"] == "model.bin"
+    assert Model(Doubler, file="weights.bin", function="loader:read").table["function"] == "loader:read"
+
+
+@pytest.mark.parametrize("keys", [{"model": "b"}, {"node": [{"name": "b"}]}])
+def test_an_app_that_says_two_things_is_refused(keys: Dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="says its nodes twice; leave one of the two out"):
+        App("a", **keys)

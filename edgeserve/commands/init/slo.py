@@ -86,6 +86,7 @@ def read_rates(words: Sequence[str], apps: Sequence[str], optional_app: bool = T
     """``--rate APP=30`` per app; ``--rate 30`` is that of every app, where ``optional_app`` allows it or there is only
     one."""
     rates: Dict[str, float] = {}
+    said = [word.rpartition("=")[0] for word in words]
     for word in words:
         app, mark, text = word.rpartition("=")
         try:
@@ -94,13 +95,15 @@ def read_rates(words: Sequence[str], apps: Sequence[str], optional_app: bool = T
             rate = 0.0
         if not 0 < rate < 1e6:
             raise ConfigError(
-                f"--rate {word!r}: expected requests per second above 0, such as --rate 30 or --rate "
+                f"--rate {word!r}: expected requests per second above 0 and below 1e6, such as --rate 30 or --rate "
                 f"{apps[0] if apps else 'APP'}=30"
             )
         if not mark and not optional_app and len(apps) > 1:
             raise ConfigError(
                 f"--rate {word!r}: say of which app it is, such as --rate {apps[0]}={text} (apps: {', '.join(apps)})"
             )
+        if said.count(app) > 1:
+            raise ConfigError(f"--rate {word!r}: another --rate says the same of {app or 'all apps'}; leave one out")
         if mark and app not in apps:
             raise ConfigError(f"--rate {word!r}: there is no app {app!r}{nearest(app, apps)}")
         for name in [app] if mark else apps:

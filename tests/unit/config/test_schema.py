@@ -113,6 +113,15 @@ def test_a_section_that_went_says_what_to_use_instead(name):
     assert str(error.value) == f"{name}: there is no such section any more; {GONE[name]}"
 
 
+def test_a_file_that_is_no_configuration_by_its_size_is_not_read(tmp_path):
+    path = tmp_path / "edge.toml"
+    with open(path, "wb") as file:
+        file.truncate(5 << 20)
+    for place in (str(path), "/dev/zero"):
+        with pytest.raises(ConfigError, match=f"{place}: has more than 4MiB"):
+            load_config(place)
+
+
 WRONG = [
     ({"modle": {}}, ["[modle] is no section", "did you mean 'model'?"]),
     ({"server": {"drian": "1s"}}, ["[server] has no key 'drian'", "did you mean 'drain'?"]),
@@ -157,6 +166,17 @@ WRONG = [
         ["[lane.gpu0] lacks device = '...'; the file has 'gpu' (left out means 'cpu', which it does not have)"],
     ),
     ({"app": {"a": {"model": "m", "class": "urgent"}}}, ["[app.a] class = 'urgent'", "'critical', 'normal'"]),
+    ({"app": {"a": {"model": "m", "slo": "0s"}}}, ["[app.a] slo = '0s'", "too late"]),
+    (
+        {"app": {"a": {"model": "m", "slo": "9" * 400 + "s"}}},
+        ["[app.a] slo = '999", "a duration with a unit", "exists"],
+    ),
+    ({"app": {"a": {"model": "m", "slo": "9" * 30 + "s"}}}, ["[app.a] slo = '999", "of a size that exists"]),
+    ({"model": {"m": {"engine": "x", "memory": "9" * 400 + "GB"}}}, ["memory = '999", "a size with a unit", "exists"]),
+    ({"app": {"a": {"model": "m", "value": float("inf")}}}, ["[app.a] value = inf", "expected a number from 0.0"]),
+    ({"app": {"a": {"model": "m", "value": float("nan")}}}, ["[app.a] value = nan", "expected a number from 0.0"]),
+    ({"app": {"a": {"model": "m", "weights": {"x": float("inf")}}}}, ["[app.a] weights.x = inf", "a number"]),
+    ({"model": {"m": {"engine": "x", "pad": {"x": 10**400}}}}, ["[model.m] pad.x = 1000", "expected a number"]),
     ({"app": {"a": {"model": "m", "weights": {"x": 0}}}}, ["[app.a] weights.x = 0", "0.001"]),
     ({"app": {"a": {"model": "m", "polcy": "edf"}}}, ["[app.a] has no key 'polcy'", "did you mean 'policy'?"]),
     (

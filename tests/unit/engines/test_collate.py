@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgeserve.engines.collate import Slot, common_shape, crop, fit, mask, odd_shapes, stack
-from edgeserve.errors import EngineError
+from edgeserve.errors import EngineError, WrongInput
 
 LENGTHS = st.lists(st.integers(1, 9), min_size=1, max_size=5)
 
@@ -89,6 +89,12 @@ def test_fit_widens_within_a_kind_only():
     ):
         with pytest.raises(EngineError, match="model 'm': input 'x' is .*; expected .*nothing is cast silently"):
             fit(slot(dtype=wanted), np.ones(3, given_dtype))
+
+
+def test_masked_values_do_not_count_as_numbers():
+    with pytest.raises(WrongInput, match=r"input 'x' is a masked array, .*x.filled\(0\)"):
+        fit(slot(), np.ma.masked_array(np.ones(3, np.float32), mask=[0, 1, 0]))
+    assert fit(slot(), np.ma.masked_array(np.ones(3, np.float32))).tolist() == [1, 1, 1]
 
 
 def test_fit_checks_rank_and_fixed_axes():

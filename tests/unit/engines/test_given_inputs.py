@@ -8,6 +8,7 @@ import pytest
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.base import Batch
 from edgeserve.engines.options import Options
+from edgeserve.engines.output_hints import hints_of, read_hints
 from edgeserve.engines.port import Port
 from edgeserve.engines.ports import Ports
 from edgeserve.errors import EngineError
@@ -120,3 +121,53 @@ def test_an_input_that_tells_a_length_is_as_long_as_the_example():
     inputs = [Port("ids", I64, (None, None)), Port("ids_lengths", I64, (None,)), Port("sid", I64, (None,))]
     example = Ports(model, Options(model, ()), inputs, Y).example()
     assert {name: int(np.max(value)) for name, value in example.items()} == {"ids": 0, "ids_lengths": 40, "sid": 0}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "pad"),
+    [(U8, -1), (U8, 300), (U8, 0.5), (I64, 0.5), (I64, float("inf")), (F16, 1e9), (BOOL, 2), (np.dtype("u4"), -1.0)],
+)
+def test_a_pad_value_that_the_type_does_not_have_is_refused(dtype, pad):
+    model = ModelConfig(name="m", engine="onnx", batch=(1,), pad={"x": pad})
+    with pytest.raises(EngineError, match=r"\[model.m\] pad.x = .*: expected a number that .* has; "):
+        Ports(model, Options(model, ()), [Port("x", dtype, (None, None))], Y)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "pad"), [(U8, 255.0), (I64, -1.0), (F16, 0.1), (F32, float("-inf")), (BOOL, 1.0), (TEXT, 0.0)]
+)
+def test_a_pad_value_that_the_type_has_is_taken(dtype, pad):
+    model = ModelConfig(name="m", engine="onnx", batch=(1,), pad={"x": pad})
+    assert Ports(model, Options(model, ()), [Port("x", dtype, (None, None))], Y)
+
+
+def test_outputs_of_which_a_hint_cannot_be_read_fail_their_item_alone():
+    model = ModelConfig(
+        name="m",
+        engine="onnx",
+        batch=(2,),
+        pad={"x": 0.0},
+        options={"hints": {"a.label": "y:argmax"}, "crop_outputs": {"y": {"axis": 0, "like": "x", "of": 0}}},
+    )
+    found = Ports(
+        model, Options(model, tuple(model.options)), [Port("x", F32, (None, None))], [Port("y", F32, (None, None))]
+    )
+    packed = found.pack(Batch([{"x": np.zeros(0, np.float32)}, {"x": np.arange(3, dtype=np.float32)}], 2))
+    empty, fine = found.unpack([packed.feeds["x"]], packed)
+    assert "options.hints.a.label = 'y:argmax': the output is empty" in str(empty.error)
+    assert fine.error is None and fine.hints == {"a.label": 2}
+
+
+@pytest.mark.parametrize(
+    ("values", "margin"),
+    [
+        (np.array([-128, 127], np.int8), 255),
+        (np.array([3, 250], np.uint8), 247),
+        (np.array([True, False]), 1),
+        (np.array([7], np.int8), 7),
+        (np.array([-60000, 60000], np.float16), 120000),
+    ],
+)
+def test_a_margin_is_not_bound_by_its_outputs_type(values, margin):
+    (hint,) = read_hints("model 'm'", {"h": "y:margin"})
+    assert hints_of("model 'm'", [hint], {"y": values})["h"] == pytest.approx(margin, rel=1e-3)

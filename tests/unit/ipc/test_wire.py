@@ -80,6 +80,15 @@ def test_a_list_of_numbers_is_an_array_in_an_answer(value):
         wire.encode_request(1, "a", {"x": value})
 
 
+def test_masked_numbers_do_not_travel_as_if_they_were_none():
+    value = np.ma.masked_array(np.ones(3), mask=[0, 1, 0])
+    with pytest.raises(BadInput, match=r"'x' is a masked array, .*x.filled\(0\)"):
+        wire.encode_request(1, "a", {"x": value})
+    with pytest.raises(Failed, match="'y' is a masked array"):
+        wire.encode_answer(1, {"y": value}, BYTES_MAX)
+    assert decode(wire.encode_request(1, "a", {"x": np.ma.masked_array(np.ones(3))})).inputs["x"].tolist() == [1, 1, 1]
+
+
 def test_large_arrays_are_not_copied_either_way():
     value = np.zeros(LARGE_BYTES, np.uint8)
     frames = wire.encode_request(1, "a", {"x": value})

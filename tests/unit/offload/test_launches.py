@@ -298,6 +298,43 @@ def test_a_hanging_batch_is_aborted_where_the_engine_can_and_the_lane_goes_on(ri
     assert ended(here.post.take(2)[1])[0] == 2
 
 
+@pytest.mark.parametrize("times", ["later", 7, (1,), (1, 2, 3), ("a", "b"), (float("nan"), 1.0), (0.0, float("inf"))])
+def test_times_that_are_none_fail_their_batch_and_the_lane_goes_on(rig: Any, times: Any) -> None:
+    lane = rig()
+    lane.give(1)
+    (first,) = lane.device.launched(1)
+    first.end(span=times)
+    (told,) = lane.post.take(1)
+    assert isinstance(told.error, EngineError) and "times() returned" in str(told.error)
+    lane.give(2)
+    lane.device.launched(2)[1].end()
+    assert ended(lane.post.take(2)[1])[0] == 2
+
+
+def _raises(self: Kernel) -> bool:
+    self.aborts += 1
+    raise SystemExit("no abort")
+
+
+def test_an_abort_that_raises_does_not_end_the_lane(rig: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr(Kernel, "abort", _raises)
+    lane = rig(hang_ns=1000)
+    lane.give(1)
+    (hangs,) = lane.device.launched(1)
+    lane.clock.now_ns = 10_000
+    while not hangs.aborts:
+        lane.settled()
+    hangs.end()
+    assert ended(lane.post.take(1)[0])[0] == 1
+    lane.give(2)
+    lane.device.launched(2)
+    lane.lane.stop()
+    lane.lane.give_up()
+    given_up = lane.post.take(2)[1]
+    assert "was given up" in str(given_up.error)
+    assert lane.lane.join(5)
+
+
 def test_a_batch_that_cannot_be_aborted_is_asked_once_and_awaited(rig: Any) -> None:
     here = rig(hang_ns=1000)
     here.give(1, expected_ns=500)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from edgeserve import cli
+from edgeserve.commands.check import read_asked
 from edgeserve.commands.init import model_files, read_shapes, trial
 from edgeserve.commands.init.roles import GUESS_BYTES_MAX, NoBatchAxis, model_names, roles_of
 from edgeserve.commands.init.slo import choose_slo, read_rates, round_up
@@ -583,8 +584,21 @@ def test_rates_name_apps_that_are_there():
     assert read_rates(["30"], ["a", "b"]) == {"a": 30.0, "b": 30.0}
     with pytest.raises(ConfigError, match="there is no app 'aa'; did you mean 'aab'"):
         read_rates(["aa=3"], ["aab"])
-    with pytest.raises(ConfigError, match="requests per second above 0"):
-        read_rates(["a=-1"], ["a"])
+    for wrong in ("a=-1", "a=1e6", "a=nan"):
+        with pytest.raises(ConfigError, match="requests per second above 0 and below 1e6"):
+            read_rates([wrong], ["a"])
+    assert read_rates(["30", "a=5"], ["a", "b"]) == {"a": 5.0, "b": 30.0}
+
+
+@pytest.mark.parametrize("words", [["a=1", "a=2"], ["1", "2"], ["a@x=1", "a@x=2"]])
+def test_a_rate_is_said_once(words):
+    read = read_asked if "@" in words[0] else read_rates
+    with pytest.raises(ConfigError, match="another --rate says the same of .*; leave one out"):
+        read(words, ["a"])
+
+
+def test_an_app_may_have_a_clients_mark_in_its_name():
+    assert read_asked(["a@b=1", "a@c=2", "a=3"], ["a@b", "a"]) == {("a@b", ""): 1.0, ("a", "c"): 2.0, ("a", ""): 3.0}
 
 
 class Lengths:
