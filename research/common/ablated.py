@@ -24,6 +24,7 @@ from edgeserve.sched.latency.window import Window
 from edgeserve.sched.plan import (
     candidate,
     choose,
+    companies,
     lane_plan,
     lane_price,
     law,
@@ -298,6 +299,11 @@ MECHANISMS: Tuple[Mechanism, ...] = (
         (Part(law, "declared", says(None)), Part(unequal, "declared", says(None))),
     ),
     # --- plan: companies
+    Mechanism(
+        "plan: the tightest critical requests first",
+        "plan/companies.py",
+        (Part(companies, "_tightest_first", says([])),),
+    ),
     Mechanism("plan: companies", "plan/companies.py", (Part(lane_plan, "kind_of", without_companies),)),
     Mechanism(
         "plan: answers of a company's early batches",

@@ -12,7 +12,7 @@ from bisect import bisect_left, insort
 from typing import Dict, Final, List, Sequence, Set, Tuple
 
 from edgeserve.compiled import mypyc_attr
-from edgeserve.priority_class import CLASSES, YIELDING
+from edgeserve.priority_class import CLASSES, RESERVED, YIELDING
 from edgeserve.sched.plan.candidate import K_SHARE, Candidate, worth_of
 from edgeserve.sched.plan.company import Company, CompanyChoice, Flight, Standing, free_ns
 from edgeserve.sched.plan.paths import NOT_RUNNING, LaneSchedule, Paths, Schedule, Stage, StageJobs, StageRoute
@@ -543,18 +543,19 @@ class Companies(Source):
         time of the ones that can be in time, the tightest that make it."""
         each = members[0].left()
         best = self._best_counts(choice, each, len(members))
-        high = best[len(members)]
+        low, high = 0, best[len(members)]
         found = choice.tightest(members, each, high)
-        if found:
-            return found
-        low = 0
-        while high - low > 1:  # more are never answered earlier
+        while not found and high - low > 1:  # more are never answered earlier
             middle = (low + high) // 2
             if choice.tightest(members, each, middle):
                 low = middle
             else:
                 high = middle
-        return choice.tightest(members, each, best[low]) if low else []
+        if low:
+            found = choice.tightest(members, each, best[low])
+        if found and found[0] is not members[0] and members[0].request.priority_class in RESERVED:
+            return _tightest_first(members, len(found), choice, board) or found
+        return found
 
     def _best_counts(self, choice: CompanyChoice, each: Left, count: int) -> List[int]:
         """The best number to go, by number of requests that wait with ``each`` left: kept until a time of their path
@@ -651,6 +652,23 @@ class Companies(Source):
             return None
         ends_ns, home, alone_ns = best
         return ExpectedEnd(home, max(0, ends_ns - board.now_ns - alone_ns), alone_ns, ends_ns)
+
+
+def _tightest_first(members: List[Member], count: int, choice: CompanyChoice, board: Board) -> List[Member]:
+    """The largest company in which the tightest critical request is in time, where one of ``count`` would leave it out:
+    none if the lane could not keep up with what comes, in companies of that number."""
+    each, low, high = members[0].left(), 0, count
+    while high - low > 1:
+        middle = (low + high) // 2
+        if choice.tightest(members, each, middle)[:1] == members[:1]:
+            low = middle
+        else:
+            high = middle
+    apps = {member.request.app.name: member.request.app for member in members}
+    comes = sum([app.recent.per_ns(board.now_ns) for app in apps.values()])
+    if not low or comes * choice.route.cost_ns(choice.pipeline.times(low, each), NO_STEPS) > low:
+        return []
+    return choice.tightest(members, each, low)
 
 
 def _by_due(member: Member) -> Tuple[int, int]:

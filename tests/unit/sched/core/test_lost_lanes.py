@@ -196,5 +196,7 @@ def test_every_request_has_its_end_while_lanes_are_lost(kinds: str, first: int, 
     for seed in range(first, first + 6):
         policies = {"policies": ENSEMBLES} if kinds == "ensembles" else {}
         scenario, drain = draw_scenario(seed, language=kinds == "language", **policies)
-        faults = dataclasses.replace(scenario.faults, lane_loss_every_ns=90_000_000, lane_loss_ns=loss_ms * 1_000_000, gone=0.2)
+        faults = dataclasses.replace(
+            scenario.faults, lane_loss_every_ns=90_000_000, lane_loss_ns=loss_ms * 1_000_000, gone=0.2
+        )
         hold(dataclasses.replace(scenario, faults=faults), seed, drain)

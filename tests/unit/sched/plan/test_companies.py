@@ -82,6 +82,18 @@ def test_a_company_waits_for_its_own_at_every_stage():
     assert device.ends == {1: ("dropped", 8.0), 2: ("completed", 14.0), 3: ("completed", 14.0)}
 
 
+def test_a_fuller_company_leaves_out_no_tighter_critical_request_where_the_lane_keeps_up():
+    device = Device(planned(chain()))
+    for number in range(10, 20):  # one in 100 ms is known to come
+        device.now_ns = 100 * (number - 10) * MS
+        device.ask(ask(number, 9_000, priority_class="critical"))
+        device.advance()
+    start_ms = device.now_ns // MS
+    device.ask(*[ask(number, start_ms + due, priority_class="critical") for number, due in ((1, 11), (2, 60), (3, 60))])
+    device.advance()
+    assert [device.ends[number][0] for number in (1, 2, 3)] == ["completed"] * 3
+
+
 def test_those_that_come_catch_up_where_that_saves_time_and_makes_none_late():
     device = Device(planned(chain()))
     busy(device)
