@@ -6,7 +6,7 @@ The server runs as a process of its own (``edgeserve serve``). A steady client a
 the rest comes from clients that connect, ask a few things and vanish: most close their socket in the midst of it, some
 are processes that are killed. Beside them every attacker of ``isolation.py`` has its turn in each tenth of the run, and
 the end of a tenth has none. Memory, open files and threads of the server are looked at every second, and so is its log.
-The time without attackers in the sixth tenth is compared with that in the last: memory rises until each attacker has had
+The time without attackers in the sixth tenth is compared with that in the last: memory rises until each attacker had
 a turn or two (60 to 66 MB in an hour's first 20 minutes) and must then stay. At the end the server's ledger must
 balance and the server must end by itself.
 """
