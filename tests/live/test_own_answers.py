@@ -124,6 +124,8 @@ def test_over_mqtt(endpoint):
             for number, values in enumerate(questions(seed)):
                 await client.publish(f"edgeserve/own/ask/double/{seed}/{number}", json.dumps({"x": values}), qos=1)
             async for answer in client.messages:
+                if answer.retain:  # amqtt 0.12 sends a newcomer what it keeps for others
+                    continue
                 told = json.loads(answer.payload)
                 number = int(str(answer.topic).rpartition("/")[2])
                 if "outputs" in told:
