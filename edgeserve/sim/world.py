@@ -474,8 +474,8 @@ class SimWorld:
     # --- lanes ----------------------------------------------------------------------------------------------------
 
     def _deliver(self, given: Tuple[Any, SimLane, int]) -> None:
-        """A work comes to its lane, which has been lost so many times as far as the scheduler knew. What was meant for
-        the lane before a loss is lost too, also if it is back by now."""
+        """Hand a work to its lane, or refuse it: the lane is down, or was lost since the scheduler knew of so many
+        losses."""
         action, lane, known = given
         if not lane.up or lane.losses != known:
             self._refuse(action, f"lane {lane.name} is down")

@@ -81,6 +81,17 @@ def long_beside_short(draft: Draft) -> None:
     draft.app("big", draft.item_ms("big"), draw.uniform(800.0, 2000.0), 1.0 - need_ms / 5.0, model="big")
 
 
+def critical_alone(draft: Draft) -> None:
+    """A critical pipeline has the lane to itself."""
+    draw = draft.draw
+    for name in ("pipe0", "pipe1"):
+        draft.model(name, 2.0 * draw.uniform(0.4, 0.6), (1, 2, 4, 8, 16))
+    nodes = [{"name": "pipe0", "after": []}, {"name": "pipe1", "after": ["pipe0"]}]
+    need_ms = draft.item_ms("pipe0") + draft.item_ms("pipe1")
+    draft.app("pipe", need_ms, draw.choice((40.0, 100.0)), 1.0, node=nodes, **{"class": "critical"})
+    draft.arrivals["pipe"] = {"kind": "poisson"}
+
+
 def mixed_slo_critical(draft: Draft) -> None:
     """The loop takes a tenth of the load."""
     draw = draft.draw
@@ -112,6 +123,7 @@ def rare_models(draft: Draft) -> None:
 
 WORLDS: Mapping[str, Callable[[Draft], None]] = {
     "cameras": cameras,
+    "critical_alone": critical_alone,
     "dynamic_told": dynamic_told,
     "dynamic_untold": dynamic_untold,
     "eight_values": eight_values,

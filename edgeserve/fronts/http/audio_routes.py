@@ -221,9 +221,7 @@ def subtitles(segments: List[Dict[str, Any]], form: str) -> str:
     lines = [] if form == "srt" else ["WEBVTT", ""]
     for place, segment in enumerate(segments):
         times = [_clock(segment[key], mark) for key in ("start", "end")]
-        text = "\n".join(
-            [line for line in segment["text"].splitlines() if line.strip()]
-        )  # an empty line ends a segment
+        text = "\n".join([line for line in segment["text"].splitlines() if line.strip()])  # an empty one ends a segment
         lines += [*([str(place + 1)] if form == "srt" else []), " --> ".join(times), text.replace("-->", "->"), ""]
     return "\n".join(lines) + "\n"
 

@@ -655,8 +655,8 @@ class Companies(Source):
 
 
 def _tightest_first(members: List[Member], count: int, choice: CompanyChoice, board: Board) -> List[Member]:
-    """The largest company in which the tightest critical request is in time, where one of ``count`` would leave it out:
-    none if the lane could not keep up with what comes, in companies of that number."""
+    """The members of the largest company in which the tightest critical request is in time; one of ``count`` would
+    leave it out. Empty if the lane could not keep up with the arrivals of their apps in companies of that size."""
     each, low, high = members[0].left(), 0, count
     while high - low > 1:
         middle = (low + high) // 2

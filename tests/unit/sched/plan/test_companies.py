@@ -94,6 +94,16 @@ def test_a_fuller_company_leaves_out_no_tighter_critical_request_where_the_lane_
     assert [device.ends[number][0] for number in (1, 2, 3)] == ["completed"] * 3
 
 
+def test_where_the_lane_cannot_keep_up_the_fuller_company_of_critical_requests_goes():
+    device = Device(planned(chain()))
+    for number in range(10, 16):  # one a millisecond, and each takes ten alone
+        device.now_ns = (number - 10) * MS
+        device.ask(ask(number, 1_000, priority_class="critical"))
+    device.ask(*[ask(number, due, priority_class="critical") for number, due in ((1, 22), (2, 60), (3, 60))])
+    device.advance()
+    assert [device.ends[number][0] for number in (1, 2, 3)] == ["dropped", "completed", "completed"]
+
+
 def test_those_that_come_catch_up_where_that_saves_time_and_makes_none_late():
     device = Device(planned(chain()))
     busy(device)
