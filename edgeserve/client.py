@@ -250,7 +250,7 @@ class Client:
     def _question(self, kind: str, **words: Any) -> PendingReply:
         """Send a question about the server."""
         key = next(self._keys)
-        return self._post(key, [wire.encode_plain(kind, key, **words)])
+        return self._post(key, [wire.encode_question(kind, key, words)])
 
     def apps(self) -> Dict[str, Any]:
         """The apps that are served, with their inputs and deadlines."""

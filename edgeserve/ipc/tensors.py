@@ -17,6 +17,7 @@ from edgeserve.errors import BadInput, Malformed, TooLarge, with_nearest
 
 TENSORS_MAX = 64
 TEXTS_MAX = 64
+TEXT_ITEMS_MAX = 65_536  # strings in one list output: pages of recognised lines
 RANK_MAX = 8
 LARGE_BYTES = 64 * 1024
 """The least bytes of a buffer that travels without a copy in Python. Below, a copy costs less than the bookkeeping of
@@ -116,14 +117,22 @@ def encode_values(
     table: List[Any] = []
     total = 0
     for name, value in values.items():
+        if type(name) is not str or not 0 < len(name) <= NAME_CHARS_MAX:
+            raise TypeError(f"{what} name {show(name)}: expected 1 to {NAME_CHARS_MAX} characters")
         if type(value) is not np.ndarray:
             if type(value) is str or (lists and type(value) in (list, tuple)):
                 if type(value) is str or all(type(item) is str for item in value):
+                    if type(value) is not str and len(value) > TEXT_ITEMS_MAX:
+                        raise TypeError(
+                            f"{what} {name!r} has {len(value)} texts, at most {TEXT_ITEMS_MAX} are in a list"
+                        )
                     fields.setdefault("texts", {})[name] = value
                     continue
                 if all(isinstance(item, NUMBERS) for item in value):
                     value = np.asarray(value)
             value = _as_array(value, name, what)
+        if value.ndim > RANK_MAX:
+            raise TypeError(f"{what} {name!r} has {value.ndim} dimensions, at most {RANK_MAX} travel")
         code = DTYPE_NAMES.get(value.dtype)
         if code is None and value.dtype.kind in "OU":
             data = _as_texts(value, name, what)
@@ -138,6 +147,8 @@ def encode_values(
         if code is None:
             value, code = _as_little(value, name, what)
         size = value.nbytes
+        if code == "bool" and size and value.view(np.uint8).max() > 1:
+            value = value.view(np.uint8) != 0
         total += size
         offset = None if places is None or size < LARGE_BYTES else places.put(value)
         if offset is None:
@@ -147,8 +158,9 @@ def encode_values(
             table.append((name, code, value.shape, offset, size))
     if table:
         fields["tensors"] = table
-        if len(table) > TENSORS_MAX:
-            raise ValueError(f"{len(table)} {what} tensors, at most {TENSORS_MAX} travel in one message")
+    for kind, most in (("tensors", TENSORS_MAX), ("texts", TEXTS_MAX)):
+        if len(fields.get(kind, ())) > most:
+            raise ValueError(f"{len(fields[kind])} {what} {kind}, at most {most} travel in one message")
     return total
 
 

@@ -31,6 +31,7 @@ from edgeserve.errors import (
     with_nearest,
 )
 from edgeserve.ipc.tensors import (
+    TEXT_ITEMS_MAX,
     TEXTS_MAX,
     Buffer,
     Place,
@@ -47,7 +48,6 @@ VERSION = 1
 """First byte of every header. A server answers another version with the error ``wrong_version``."""
 
 HEADER_BYTES_MAX = 1024**2  # a prompt travels in the header: a megabyte is about 250,000 tokens of text
-TEXT_ITEMS_MAX = 65_536  # strings in one list output: pages of recognised lines
 ID_BYTES_MAX = 64
 
 INFER_BYTES_MAX = 4096
@@ -238,6 +238,8 @@ def encode_request(
             f"texts and names take {len(header)} bytes, at most {HEADER_BYTES_MAX} fit; "
             "send long data as a uint8 tensor"
         )
+    if read_infer(header) is None:
+        unpack_header(header)  # the server could not say whose mistake it is: all requests of the client would fail
     return frames
 
 
@@ -425,15 +427,24 @@ def encode_answer(
             answer.variant = variant
         if quality is not None:
             answer.quality = quality
-        frames[0] = header = _VERSION_BYTE + _pack(answer)
+        frames[0] = _VERSION_BYTE + _pack(answer)
     except (TypeError, ValueError, OverflowError) as error:
         raise Failed(f"the answer cannot be sent: {error}") from None
-    if total + len(header) > message_bytes_max:
-        raise Failed(
-            f"the answer takes {total + len(header)} bytes, at most {message_bytes_max} are allowed; "
-            "raise [server] memory"
-        )
+    _check_bytes("the answer", len(frames[0]), total, message_bytes_max)
     return frames
+
+
+def _check_bytes(what: str, header_bytes: int, total: int, message_bytes_max: int) -> None:
+    """Raise :class:`Failed` for a reply that its client would refuse, and its connection with it."""
+    if header_bytes > HEADER_BYTES_MAX:
+        raise Failed(
+            f"texts and names of {what} take {header_bytes} bytes, at most {HEADER_BYTES_MAX} fit; return long data as "
+            "a uint8 tensor"
+        )
+    if total + header_bytes > message_bytes_max:
+        raise Failed(
+            f"{what} takes {total + header_bytes} bytes, at most {message_bytes_max} are allowed; raise [server] memory"
+        )
 
 
 def encode_piece(key: Key, outputs: Mapping[str, Any], message_bytes_max: int) -> List[Any]:
@@ -442,14 +453,10 @@ def encode_piece(key: Key, outputs: Mapping[str, Any], message_bytes_max: int) -
     frames: List[Any] = [None]
     try:
         total = encode_values(outputs, fields, frames, "output")
-        frames[0] = header = _VERSION_BYTE + _pack(fields)
+        frames[0] = _VERSION_BYTE + _pack(fields)
     except (TypeError, ValueError, OverflowError) as error:
         raise Failed(f"a piece of the answer cannot be sent: {error}") from None
-    if total + len(header) > message_bytes_max:
-        raise Failed(
-            f"a piece of the answer takes {total + len(header)} bytes, at most {message_bytes_max} are "
-            "allowed; raise [server] memory"
-        )
+    _check_bytes("a piece of the answer", len(frames[0]), total, message_bytes_max)
     return frames
 
 
@@ -534,6 +541,16 @@ def take_word(kind: str, fields: Dict[str, Any]) -> Any:
 def encode_plain(kind: str, key: Key | None = None, **words: Any) -> bytes:
     """A message that is only a header: ``beat``, ``bye``, ``cancel``, ``memory`` and the control questions."""
     return pack_header({"kind": kind, **({} if key is None else {"id": key}), **words})
+
+
+def encode_question(kind: str, key: Key, words: Mapping[str, Any]) -> bytes:
+    """A control question. Raises :class:`BadInput` or :class:`TooLarge` for one that the server could not read."""
+    try:
+        header = encode_plain(kind, key, **words)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise BadInput(f"the question {kind} cannot be sent: {error}") from None
+    unpack_header(header)
+    return header
 
 
 class Windows(Protocol):

@@ -240,6 +240,55 @@ def test_what_cannot_travel_is_named(value):
         wire.encode_answer(1, {"x": value}, BYTES_MAX)
 
 
+UNREADABLE = [
+    {"y": "a" * wire.HEADER_BYTES_MAX},
+    {"y": ["a"] * (wire.TEXT_ITEMS_MAX + 1)},
+    {"y": ["a" * 20] * wire.TEXT_ITEMS_MAX},
+    {"y": np.zeros((1,) * 9)},
+    {"y": np.full((1,) * 9, "a", object)},
+    {"n" * 129: 1},
+    {"": 1},
+    {3: "a"},
+    {f"t{index}": "a" for index in range(65)},
+    {f"t{index}": 1 for index in range(65)},
+]
+
+
+@pytest.mark.parametrize("values", UNREADABLE)
+def test_what_the_other_side_could_not_read_is_refused_where_it_is_sent(values):
+    """A client gives its connection up at a reply that it cannot read, and a server cannot say which request it could
+    not: either would end all requests of the client."""
+    with pytest.raises(Failed, match="answer"):
+        wire.encode_answer(1, values, BYTES_MAX)
+    with pytest.raises(Failed, match="piece of the answer"):
+        wire.encode_piece(1, values, BYTES_MAX)
+    with pytest.raises((BadInput, TooLarge)):
+        wire.encode_request(1, "a", values)
+
+
+@pytest.mark.parametrize("options", [{"hints": {1: 2}}, {"hints": {f"h{index}": 1 for index in range(65)}}])
+def test_options_that_the_server_could_not_read_are_refused(options):
+    with pytest.raises(Malformed, match="msgpack map"):
+        wire.encode_request(1, "a", {}, options=options)
+
+
+@pytest.mark.parametrize(
+    "words", [{"request_id": 2**64}, {"model": "m" * wire.HEADER_BYTES_MAX}, {"model": "\ud800"}, {"model": object()}]
+)
+def test_a_question_that_the_server_could_not_read_is_refused(words):
+    with pytest.raises((BadInput, TooLarge)):
+        wire.encode_question("story", 1, words)
+    assert wire.encode_question("story", 1, {"request_id": 7}) == wire.encode_plain("story", 1, request_id=7)
+
+
+def test_a_bool_of_another_byte_than_0_and_1_is_true_on_its_way():
+    value = np.array([[0, 2], [255, 1]], np.uint8).view(bool)
+    for sent in (value, value.T, value[0, 1]):
+        reply = wire.decode_reply(wire.encode_answer(1, {"y": sent}, BYTES_MAX), BYTES_MAX)
+        np.testing.assert_array_equal(reply.outputs["y"], sent)
+        np.testing.assert_array_equal(decode(wire.encode_request(1, "a", {"y": sent})).inputs["y"], sent)
+
+
 def test_an_answer_over_the_bound_fails_with_the_mend():
     with pytest.raises(Failed, match=r"\[server\] memory"):
         wire.encode_answer(1, {"x": np.zeros(1000)}, 1000)
