@@ -10,6 +10,7 @@ import json
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edgeserve.engines.base import PREPARED, Values
 from edgeserve.engines.lm.backend import Encoder, Tokenizer
@@ -191,7 +192,7 @@ class TextReader:
         return tokens_from(turns[low]) if turns else tokens
 
     def _ids(self, value: Any) -> List[int]:
-        array = np.asarray(value)
+        array = self._array(value, "tokens")
         if array.ndim != 1 or array.dtype.kind not in "iu":
             raise self._refuse(
                 f"input 'tokens' is {array.dtype} of shape {array.shape}; expected a list of whole numbers"
@@ -276,7 +277,7 @@ class TextReader:
         if not _given(item, "stop"):
             return self._defaults.stops
         value = item["stop"]
-        stops = _listed(value) if isinstance(value, (str, bytes)) or np.ndim(value) == 0 else list(value)
+        stops = list(value) if isinstance(value, (list, tuple)) or getattr(value, "ndim", 0) else _listed(value)
         texts = tuple(self._text(stop, "stop") for stop in stops)
         if len(texts) > STOPS_MAX or not all(0 < len(text) <= STOP_CHARS_MAX for text in texts):
             raise self._refuse(
@@ -323,7 +324,7 @@ class TextReader:
     def _number(self, item: Values, name: str, default: float, low: float, high: float) -> float:
         if not _given(item, name):
             return default
-        array = np.asarray(item[name])
+        array = self._array(item[name], name)
         if array.ndim != 0 or array.dtype.kind not in "iuf" or not low <= float(array) <= high:
             raise self._refuse(f"input {name!r} is {_brief(item[name])}; expected a number from {low:g} to {high:g}")
         return float(array)
@@ -331,10 +332,16 @@ class TextReader:
     def _whole(self, item: Values, name: str, default: int, low: int) -> int:
         if not _given(item, name):
             return default
-        array = np.asarray(item[name])
+        array = self._array(item[name], name)
         if array.ndim != 0 or array.dtype.kind not in "iub" or int(array) < low:
             raise self._refuse(f"input {name!r} is {_brief(item[name])}; expected a whole number from {low} on")
         return int(array)
+
+    def _array(self, value: Any, name: str) -> NDArray[Any]:
+        try:
+            return np.asarray(value)
+        except ValueError as error:  # lists of different lengths
+            raise self._refuse(f"input {name!r} is {_brief(value)}: {error}") from None
 
     def _refuse(self, why: str) -> WrongInput:
         return WrongInput(f"model {self._model!r}: {why}")

@@ -51,8 +51,9 @@ Scores = Union[NDArray[Any], Best]
 
 
 def best_of(scores: NDArray[Any], count: int) -> Best:
-    """The ``count`` best, fewer than all."""
-    tokens = np.array([np.argmax(scores)]) if count == 1 else _best(scores, count)
+    """The ``count`` best, fewer than all; one that is no finite number alone, which :func:`choose` refuses."""
+    best = np.argmax(scores)
+    tokens = np.array([best]) if count == 1 or not scores[best] < np.inf else _best(scores, count)
     return Best(tokens, scores[tokens])
 
 
@@ -105,11 +106,15 @@ def log_chances(scores: NDArray[Any], token: int, count: int) -> Tuple[float, Li
 
 
 def choose(scores: Scores, sampling: Sampling, draw: float) -> int:
-    """The chosen token. Of tokens with equal scores the lower number goes first."""
+    """The chosen token. Of tokens with equal scores the lower number goes first. Raises ``ArithmeticError`` where a score
+    is NaN or infinite: a model that has left its numbers' range chooses nothing, and would go on for ever."""
     if isinstance(scores, Best):
         return int(scores.tokens[choose(scores.scores, sampling, draw)])
+    token = int(np.argmax(scores))  # of NaN, where there is one
+    if not scores[token] < np.inf:
+        raise ArithmeticError(f"the model gave a score of {scores[token]}; expected finite numbers")
     if sampling.temperature <= 0.0:
-        return int(np.argmax(scores))
+        return token
     tokens, chances = candidates(scores, sampling)
     sums = np.cumsum(chances)
     place = int(np.searchsorted(sums, draw * sums[-1], side="right"))

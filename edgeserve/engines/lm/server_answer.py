@@ -10,12 +10,15 @@ import numpy as np
 from edgeserve.engines.base import Written
 from edgeserve.engines.lm.generation import answer_of, told_chances
 from edgeserve.engines.lm.server_stream import ServerStream
+from edgeserve.errors import EngineError
 from edgeserve.units import counted
 
+ANOTHER = "asked again for an answer that it had begun, the server wrote another one"
 
 class RemoteAnswer:
     """The state of an answer: what was asked, what arrived, and its stream while there is one. A released answer is
-    asked for again; so is one that came through pickle."""
+    asked for again; so is one that came through pickle. Its methods raise :class:`EngineError` where the server writes
+    another text then: what was sent of the first is no part of it."""
 
     def __init__(self, path: str, body: Dict[str, Any]) -> None:
         self.path = path
@@ -27,7 +30,7 @@ class RemoteAnswer:
         self._chances: Optional[List[Mapping[str, Any]]] = [] if "logprobs" in body else None
         self._counts: Optional[Tuple[int, int, int]] = None  # tokens of the prompt, the answer, and from memory
         self.stream: Optional[ServerStream] = None
-        self._passed_over = self.text
+        self._passed_over = ""
         self._growing = threading.Lock()
 
     def took(self, event: Mapping[str, Any]) -> Optional[Dict[str, Any]]:
@@ -56,6 +59,8 @@ class RemoteAnswer:
     def _added(self, text: str, chances: List[Mapping[str, Any]]) -> Optional[Dict[str, Any]]:
         """The part of ``text`` that was not sent before the answer was asked for again."""
         old = min(len(text), len(self._passed_over))
+        if old and text[:old] != self._passed_over[:old]:
+            raise EngineError(ANOTHER)
         self._passed_over, text = self._passed_over[old:], text[old:]
         if not text:
             return None
@@ -71,6 +76,8 @@ class RemoteAnswer:
 
     def outputs(self) -> Dict[str, Any]:
         """The outputs of the finished answer."""
+        if self._passed_over:
+            raise EngineError(ANOTHER)
         with self._growing:
             return self._as_it_is(self.reason or "stop")
 

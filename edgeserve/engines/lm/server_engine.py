@@ -95,7 +95,8 @@ class ServerEngine(Engine):
         self._name = model.name
         self._slots = max(model.slots, *model.batch)
         self._server = Server(url, os.environ.get(key_env, ""), options.duration_ns("patience", PATIENCE_NS) / NS_PER_S)
-        self._served = options.text("served")
+        self._served = ""  # the model's name, once it is loaded
+        self._asked_served = options.text("served")
         self._asked_context = options.integer("context", 0, 1) if "context" in options else 0
         self._defaults: Dict[str, Any] = {
             **{
@@ -138,11 +139,11 @@ class ServerEngine(Engine):
 
     def _chosen(self, models: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
         names = [str(each["id"]) for each in models]
-        found = [each for each, name in zip(models, names) if name == self._served or not self._served]
+        found = [each for each, name in zip(models, names) if name == self._asked_served or not self._asked_served]
         if len(found) != 1:
             raise EngineError(
                 f"model {self._name!r}: {self._server.url} serves {', '.join(map(repr, names)) or 'no model'}; "
-                f"expected [model.{self._name}] options.served = one of them (it is {self._served!r})"
+                f"expected [model.{self._name}] options.served = one of them (it is {self._asked_served!r})"
             )
         return found[0]
 
@@ -303,19 +304,23 @@ class ServerSession(Session):
         assert answer.stream is not None, "a running answer was released"
         events = answer.stream.take()  # a step, behind which the batch may end
         for event in events:
-            piece = None
-            if isinstance(event, dict):
-                try:
+            piece = outputs = None
+            try:
+                if isinstance(event, dict):
                     piece = answer.took(event)
-                except (TypeError, ValueError, AttributeError, LookupError) as error:
-                    event = EngineError(f"the server sent an event of another form: {type(error).__name__}: {error}")
+                elif event is None:
+                    outputs = answer.outputs()
+            except EngineError as error:
+                event = error
+            except (TypeError, ValueError, AttributeError, LookupError) as error:
+                event = EngineError(f"the server sent an event of another form: {type(error).__name__}: {error}")
             if isinstance(event, EngineError):
                 self._engine.told(event)
                 failure = type(event)(f"model {self._engine.name!r}: {event}")
                 self._end(batch, results, jobs, job, Result({}, error=failure))
-            elif event is None:
+            elif outputs is not None:
                 self._engine.told(None)
-                self._end(batch, results, jobs, job, Result(answer.outputs()))
+                self._end(batch, results, jobs, job, Result(outputs))
             elif piece is not None:
                 job.steps += 1
                 if piece and batch.control is not None:

@@ -60,8 +60,8 @@ class RequestReader(TextReader):
         body.update({name: self._parsed(item[name], name) for name in PASSED if item.get(name) is not None})
         if item.get("tool_choice") is not None:
             body["tool_choice"] = self._choice(item)
-        try:
-            json.dumps([body.get(name) for name in (*PASSED, "tool_choice")])
-        except (TypeError, ValueError) as error:
-            raise self._refuse(f"{', '.join(PASSED)} and tool_choice must be JSON: {error}") from None
+        try:  # a server that fails at it would be the one in trouble
+            json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
+        except (TypeError, ValueError, RecursionError) as error:
+            raise self._refuse(f"the inputs must be JSON: {error}") from None
         return body

@@ -26,6 +26,15 @@ def test_temperature_zero_takes_the_best_and_of_equals_the_first():
     assert choose(SCORES, Sampling(), 0.99) == 1
 
 
+@pytest.mark.parametrize("wrong", [np.nan, np.inf])
+@pytest.mark.parametrize("settings", [{}, {"temperature": 1.0}, {"temperature": 1.0, "top_k": 2, "top_p": 0.5}])
+def test_of_scores_that_are_no_numbers_nothing_is_chosen(wrong, settings):
+    scores = np.array([0.5, 3.0, wrong, 2.0], np.float32)
+    for said in (scores, best_of(scores, 1), best_of(scores, 2)):
+        with pytest.raises(ArithmeticError, match="expected finite"):
+            choose(said, Sampling(**settings), 0.5)
+
+
 def test_every_draw_falls_where_the_probabilities_say():
     chances = np.exp(SCORES.astype(np.float64)) / np.exp(SCORES.astype(np.float64)).sum()
     drawn = [choose(SCORES, Sampling(1.0), (place + 0.5) / 1000) for place in range(1000)]

@@ -96,6 +96,17 @@ def test_a_state_says_what_it_has_written_and_goes_on_in_another_process(server)
     assert server.asked[0]["seed"] == server.asked[1]["seed"], "another seed would tell another story"
 
 
+@pytest.mark.parametrize("shorter", [False, True])
+def test_an_answer_that_the_server_writes_anew_is_not_joined_to_the_first(server, shorter):
+    """By another seed, or by a batch of other sizes. Joined, it would be a text that nothing ever wrote."""
+    session = made(server, temperature=1.0).open(LaneInfo())
+    (begun,) = run(session, [ITEM], steps_max=2)
+    begun.state.release()
+    begun.state.body["max_tokens" if shorter else "seed"] = 1
+    (ended,) = run(session, [ITEM], [begun.state])
+    assert ended.done and "wrote another one" in str(ended.error)
+
+
 @pytest.mark.parametrize("closes", [False, True])
 def test_who_leaves_frees_the_servers_slot(server, closes):
     server.closes = closes
@@ -178,9 +189,20 @@ def test_probabilities_come_in_one_form(server, form):
     ]
 
 
-def test_an_input_that_is_no_json_is_the_clients_error(server):
+@pytest.mark.parametrize(
+    "item",
+    [
+        {"prompt": "Hi", "tools": np.zeros(2)},
+        {"prompt": "Hi", "logit_bias": float("nan")},
+        {"prompt": "half of a character: \ud800"},
+        {"messages": json.dumps([{"role": "user", "content": "\ud800"}])},
+        {"messages": [{"role": "user", "content": "Hi", "name": object()}]},
+    ],
+)
+def test_an_input_that_is_no_json_is_the_clients_error(server, item):
+    """A server that fails at it would be in trouble, for all."""
     engine = made(server)
-    (wrong,) = run(engine.open(LaneInfo()), [{"prompt": "Hi", "tools": np.zeros(2)}])
+    (wrong,) = run(engine.open(LaneInfo()), [item])
     assert isinstance(wrong.error, WrongInput) and "must be JSON" in str(wrong.error)
     assert engine.trouble("") == "" and not server.asked
 
@@ -196,6 +218,12 @@ def test_at_load_the_server_says_its_model_and_context(server):
     with pytest.raises(EngineError, match="does not say how many tokens .*options.context"):
         made(server)
     assert made(server, context=32).sequence().context_tokens == 32
+    server.models[:] = [{"id": "one", "n_ctx": 32}]
+    engine = made(server)
+    server.models[:] = [{"id": "its successor", "n_ctx": 48}]
+    engine.unload()
+    engine.load()
+    assert engine.sequence().context_tokens == 48
     server.models = None
     with pytest.raises(EngineError, match="serves no model"):
         made(server)
