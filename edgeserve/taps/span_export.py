@@ -85,7 +85,7 @@ class SpanExport:
         self._offset_ns = offset_ns
         self._owned = owned
         self._steps: Deque[Any] = deque()
-        self._lost = False
+        self._lost = self._has_failed = False
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._work, name="edgeserve-spans", daemon=True)
         self._thread.start()
@@ -132,7 +132,13 @@ class SpanExport:
                 self._spans.change(step)
             else:
                 now_ns, events, actions, parents = step
-                self._spans.add(now_ns, events, actions, parents, offset_ns)
+                try:
+                    self._spans.add(now_ns, events, actions, parents, offset_ns)
+                except Exception:  # of the program's provider; later requests have spans again
+                    self._spans.forget()
+                    if not self._has_failed:
+                        log.exception("the requests that are open get no spans, since these could not be made")
+                    self._has_failed = True
         if self._lost:
             self._lost = False
             self._spans.forget()

@@ -161,7 +161,10 @@ class RequestSpans:
         action = self._works.pop(work_id, None)
         for job in action.jobs if isinstance(action, RunBatch) else ():
             for batch in list(self._of(work_id, job)):
-                self._open[job.request_id].batches[job.node, job.part].remove(batch)
+                batches = self._open[job.request_id].batches
+                batches[job.node, job.part].remove(batch)
+                if not batches[job.node, job.part]:
+                    del batches[job.node, job.part]
 
     def _of(self, work_id: int, job: JobId) -> Iterator[_Batch]:
         found = self._open.get(job.request_id)

@@ -15,6 +15,7 @@ from edgeserve.units import counted
 
 ANOTHER = "asked again for an answer that it had begun, the server wrote another one"
 
+
 class RemoteAnswer:
     """The state of an answer: what was asked, what arrived, and its stream while there is one. A released answer is
     asked for again; so is one that came through pickle. Its methods raise :class:`EngineError` where the server writes

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("opentelemetry.sdk", reason="pip install -e '.[otel]'")
 
-from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
@@ -24,6 +24,7 @@ from edgeserve.sched.protocol.events import (
     WorkFinished,
     WorkRefused,
 )
+from edgeserve.taps.span_export import SpanExport
 from edgeserve.taps.spans import BATCHES_MAX, RequestSpans
 
 EPOCH_NS = 10**18
@@ -39,7 +40,8 @@ class Steps:
         names = [node["name"] for node in nodes] or ["m"]
         app = {"slo": "1s", **({"node": list(nodes)} if nodes else {"model": "m"})}
         models = {name: {"engine": "synthetic", "expected": {1: "1ms"}} for name in names}
-        self.maker = RequestSpans(provider.get_tracer("test"), parse_config({"model": models, "app": {"a": app}}))
+        self.config = parse_config({"model": models, "app": {"a": app}})
+        self.maker = RequestSpans(provider.get_tracer("test"), self.config)
 
     def arrive(self, at: int, number: int = 1) -> None:
         self.step(at, [RequestArrived(Request(number, "a", at, at + 1000))])
@@ -94,6 +96,38 @@ def test_a_batch_that_its_lane_refused_is_waiting():
     steps.run(60, 2, M)
     steps.end(70, 2, M, finish=Outcome.COMPLETED)
     assert steps.times("queue") == [(0, 65)] and steps.times("execute") == [(65, 70)]
+
+
+def test_a_request_whose_only_batch_was_refused_has_waited_in_vain():
+    steps = Steps({"name": "one"}, {"name": "two"}, {"name": "all", "after": ["one", "two"], "join": 1})
+    steps.arrive(0)
+    steps.run(1, 1, JobId(1, "one", ()))
+    steps.run(1, 2, JobId(1, "two", ()))
+    steps.step(5, [WorkRefused(1, "its window had passed")])
+    steps.end(9, 2, JobId(1, "two", ()))
+    steps.run(9, 3, JobId(1, "all", ()))
+    steps.step(12, [WorkRefused(3, "its window had passed")], [FinishRequest(1, Outcome.DROPPED, "expired")])
+    assert steps.times("stage two") == [(0, 9)] and not steps.times("stage one") and not steps.times("stage all")
+    assert steps.times("infer a") == [(0, 12)]
+
+
+def test_spans_go_on_after_a_provider_that_raised(caplog):
+    class Raises(SpanProcessor):
+        def on_start(self, span, parent_context=None):
+            if span.attributes.get("edgeserve.request_id") in (1, 2):
+                raise ValueError("no span today")
+            told.append(span.attributes.get("edgeserve.request_id"))
+
+    told: List[Any] = []
+    provider = TracerProvider()
+    provider.add_span_processor(Raises())
+    export = SpanExport(provider, Steps().config, "1", lambda number: None, lambda: EPOCH_NS, owned=False)
+    for number in (1, 2, 3):
+        export.tap(number, [RequestArrived(Request(number, "a", number, 1000))], [])
+        export.tap(number, [], [FinishRequest(number, Outcome.DROPPED)])
+    export.close()
+    assert told == [3] and "no span today" in caplog.text
+    assert len([record for record in caplog.records if "get no spans" in record.message]) == 1
 
 
 def test_a_request_that_ends_first_ends_its_batch_and_what_waits_in_vain_has_waited():
