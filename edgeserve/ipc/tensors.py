@@ -179,7 +179,7 @@ def _as_array(value: Any, name: str, what: str) -> NDArray[Any]:
 def _as_texts(value: Any, name: str, what: str) -> NDArray[Any]:
     try:
         array = texts.text_array(value)
-    except ValueError as error:
+    except (ValueError, RuntimeError) as error:  # RuntimeError: more dimensions than numpy iterates over
         if isinstance(value, np.ndarray):
             raise TypeError(f"{what} {name!r} has dtype {value.dtype}, and {error}") from None
         raise TypeError(f"{what} {name!r} is a list of neither strings nor numbers; make it a numpy array") from None

@@ -106,8 +106,8 @@ def log_chances(scores: NDArray[Any], token: int, count: int) -> Tuple[float, Li
 
 
 def choose(scores: Scores, sampling: Sampling, draw: float) -> int:
-    """The chosen token. Of tokens with equal scores the lower number goes first. Raises ``ArithmeticError`` where a score
-    is NaN or infinite: a model that has left its numbers' range chooses nothing, and would go on for ever."""
+    """The chosen token. Of tokens with equal scores the lower number goes first. Raises ``ArithmeticError`` where a
+    score is NaN or infinite: a model that has left the range of its numbers says nothing."""
     if isinstance(scores, Best):
         return int(scores.tokens[choose(scores.scores, sampling, draw)])
     token = int(np.argmax(scores))  # of NaN, where there is one

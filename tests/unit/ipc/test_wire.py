@@ -219,6 +219,10 @@ def test_an_answer_to_a_question_that_a_client_could_not_read_is_an_error(payloa
         wire.pack_info(payload)
 
 
+ENDLESS = []
+ENDLESS.append(ENDLESS)
+
+
 @pytest.mark.parametrize(
     "value",
     [
@@ -226,6 +230,7 @@ def test_an_answer_to_a_question_that_a_client_could_not_read_is_an_error(payloa
         {"a": 1},
         [1, None],
         ["a", None],
+        ENDLESS,
         np.array([b"a"]),
         np.array([None]),
         1j,
