@@ -135,8 +135,16 @@ class TransformersBackend:
                     f"model {self._model!r}: transformers {transformers.__version__} cannot read the "
                     f"tokenizer in {self._folder}: {error}"
                 ) from error
-            self._vocabulary = tokenizer_of(self._model, opened, has_encoder)
+            self._vocabulary = tokenizer_of(self._model, opened, has_encoder, self._ends())
         return self._vocabulary
+
+    def _ends(self) -> List[int]:
+        """The tokens that end an answer of ``model.generate``, as the folder says."""
+        try:
+            settings = transformers.GenerationConfig.from_pretrained(self._folder, local_files_only=True)
+        except OSError:  # there is no generation_config.json
+            settings = transformers.GenerationConfig.from_model_config(self._config)
+        return _listed(settings.eos_token_id)
 
 
 class TransformersSession(TorchSession):
@@ -175,25 +183,30 @@ class TransformersSession(TorchSession):
         return scores
 
 
-def tokenizer_of(model: str, opened: Any, has_encoder: bool) -> FileTokenizer:
+def _listed(tokens: Any) -> List[int]:
+    return [] if tokens is None else list(tokens) if isinstance(tokens, (list, tuple)) else [tokens]
+
+
+def tokenizer_of(model: str, opened: Any, has_encoder: bool, ends: Sequence[int] = ()) -> FileTokenizer:
     """The tokenizer of a saved model, which must be one of the tokenizers library. Prompts of a model that
-    ``has_encoder`` have all the tokens that it puts around a text."""
+    ``has_encoder`` have all the tokens that it puts around a text. ``ends``: further tokens that end an answer."""
     backend = getattr(opened, "backend_tokenizer", None)
     if backend is None:
         raise EngineError(
             f"model {model!r}: its tokenizer is not of the tokenizers library (tokenizer.json), and "
             "others are not supported; save it with transformers as a fast tokenizer"
         )
-    ends = opened.eos_token_id
-    stops = [] if ends is None else list(ends) if isinstance(ends, (list, tuple)) else [ends]
+    template = opened.chat_template
+    if isinstance(template, dict):  # several, by name
+        template = template.get("default")
     whole, inner = opened.encode("a"), opened.encode("a", add_special_tokens=False)  # not every class says what it adds
     begin, end = around(whole, inner)
     texts = opened.special_tokens_map
     return FileTokenizer(
         backend.to_str(),
         begin if has_encoder or begin == [opened.bos_token_id] else [],
-        stops,
-        str(opened.chat_template or ""),
+        list(dict.fromkeys([*_listed(opened.eos_token_id), *ends])),
+        str(template or ""),
         model,
         texts.get("bos_token", ""),
         texts.get("eos_token", ""),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import json
 import os
 import sys
 import weakref
@@ -200,6 +201,34 @@ def test_conversations_have_the_first_token_once_and_the_ends_of_turns(
     prompt = language.reader.read({"prompt": "the"}).prompt
     assert list(prompt) == [*(begin if adds_first else []), *language.tokenizer.encode("the")]
     engine.unload()
+
+
+@pytest.mark.parametrize("where", ["generation_config.json", "config.json"])
+def test_an_answer_of_transformers_ends_where_its_own_generate_ends(tmp_path, where):
+    """Chat models end a turn with a token that generation_config.json names, and a sequence with the tokenizer's."""
+
+    def answered(**more):
+        engine = make_engine(ModelConfig(name="chat", engine="lm", file=file), [LaneInfo()], str(tmp_path))
+        engine.load()
+        (result,) = run(engine.open(LaneInfo()), [{"prompt": "the", "max_tokens": 12, **more}])
+        return result.outputs["tokens"].tolist(), result.outputs["finish_reason"]
+
+    file = transformers_model(str(tmp_path))
+    whole, _ = answered(ignore_eos=True)
+    if where == "config.json":
+        (tmp_path / "generation_config.json").unlink()  # what it lacks counts then
+    about = json.loads((tmp_path / where).read_text())
+    (tmp_path / where).write_text(json.dumps({**about, "eos_token_id": [257, whole[3]]}))
+    assert answered() == (whole[: whole.index(whole[3])], "stop")
+
+
+def test_of_several_chat_templates_the_default_one_is_used(tmp_path):
+    pytest.importorskip("jinja2", reason="pip install -e '.[test]'")
+    file = transformers_model(str(tmp_path), {"default": TURNS, "rag": "{{ 1 }}"})
+    engine = make_engine(ModelConfig(name="chat", engine="lm", file=file), [LaneInfo()], str(tmp_path))
+    engine.load()
+    prompt = engine.language("cpu0").reader.read({"messages": [{"role": "user", "content": "the"}]}).prompt
+    assert list(prompt) == [*engine.language("cpu0").tokenizer.encode("[user] the"), 257]
 
 
 def test_the_scheduler_is_told_of_memory_and_bounds(engine):
