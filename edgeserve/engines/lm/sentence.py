@@ -178,6 +178,10 @@ class SentenceEngine(Engine):
             raise WrongInput(
                 f"model {self._model.name!r}: got {', '.join(sorted(item)) or 'no input'}; expected one input, a text"
             )
+        try:
+            texts[0].encode()
+        except UnicodeError as error:
+            raise WrongInput(f"model {self._model.name!r}: the text has half of a character ({error})") from None
         tokens = encoder.tokens_of(texts[0])
         if len(tokens) > self._tokens_max and not self._truncates:
             raise WrongInput(

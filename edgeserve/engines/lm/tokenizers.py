@@ -83,6 +83,7 @@ class FileTokenizer:
         self.special_texts = longest_first(list(added.values()))
 
     def encode(self, text: str, special: bool = False) -> List[int]:
+        text.encode()  # half of a character raises UnicodeError, as with other tokenizers; the library a TypeError
         tokens: List[int] = (self._special if special else self._plain).encode(text, add_special_tokens=False).ids
         return tokens
 

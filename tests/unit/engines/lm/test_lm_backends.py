@@ -17,7 +17,7 @@ import pytest
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines import make_engine
 from edgeserve.engines.base import Batch, LaneInfo
-from edgeserve.errors import ConfigError, DeviceLost, EngineError, OutOfMemory
+from edgeserve.errors import ConfigError, DeviceLost, EngineError, OutOfMemory, WrongInput
 
 PROMPTS = ("Hello there", "x", "The quick brown fox jumps over the dog", "the then")
 ITEMS = [
@@ -157,6 +157,11 @@ def test_batches_cuts_releases_and_other_sessions_change_no_token(engine):
     begun = run(session, ITEMS[:2], steps_max=4)
     other = engine.open(LaneInfo(name="cpu1"))
     assert tokens(run(other, ITEMS[:2], [result.state for result in begun])) == alone[:2]
+
+
+def test_half_of_a_character_is_the_clients_error(engine):
+    (result,) = run(engine.open(LaneInfo()), [{"prompt": "a\ud800"}])
+    assert isinstance(result.error, WrongInput) and "half of a character" in str(result.error)
 
 
 def test_text_goes_to_tokens_and_back(engine):

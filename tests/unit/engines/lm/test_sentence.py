@@ -64,10 +64,11 @@ def test_one_text_that_is_too_long_fails_alone_or_is_cut(tmp_path):
     write(tmp_path)
     engine = engine_of(tmp_path, tokens_max=4)
     engine.load()
-    results = engine.run(Batch([{"text": "a b"}, {"text": "a b c"}, {"text": "a", "other": "b"}], 4))
-    assert [result.error is None for result in results] == [True, False, False]
+    items = [{"text": "a b"}, {"text": "a b c"}, {"text": "a", "other": "b"}, {"text": "\ud800"}]
+    results = engine.run(Batch(items, 4))
+    assert [type(result.error) for result in results] == [type(None), WrongInput, WrongInput, WrongInput]
     assert isinstance(results[1].error, WrongInput) and "5 tokens, at most 4 fit" in str(results[1].error)
-    assert "expected one input" in str(results[2].error)
+    assert "expected one input" in str(results[2].error) and "half of a character" in str(results[3].error)
     cut = engine_of(tmp_path, tokens_max=4, truncate=True)
     cut.load()
     assert np.array_equal(vectors(cut, "a b c")[0], vectors(engine, "a b")[0])
