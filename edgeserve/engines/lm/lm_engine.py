@@ -6,6 +6,7 @@ where several apps are served, or ``options.process`` says so; else a server tri
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import threading
@@ -39,7 +40,7 @@ from edgeserve.engines.lm.slots import Slots
 from edgeserve.engines.lm.step_loop import DECODE, PREFILL, PREFILL_TOKENS_MAX, Language, StepLoop
 from edgeserve.engines.lm.turns import tokens_within
 from edgeserve.engines.options import Options
-from edgeserve.errors import EngineError, ProcessEnded, nearest
+from edgeserve.errors import EngineError, ProcessEnded, WrongInput, nearest
 
 ABORTS = "llama.cpp"
 """The back end that may end its process."""
@@ -229,11 +230,12 @@ class LmEngine(Engine):
         if not facts.reuses or not self._prefix_bytes:
             return Prefixes(0)
         reader, text = self._reader(facts.context_tokens, facts.vocabulary), self._shared_prefix
-        items: List[Values] = [{"prompt": text}] if text else []
+        public = [reader.tokens_of({"prompt": text})] if text else []
         if text and self._tokenizer().chat_template:
-            items.append({"messages": [{"role": "system", "content": text}]})
+            with contextlib.suppress(WrongInput):  # some templates know no system
+                public.append(reader.tokens_of({"messages": [{"role": "system", "content": text}]}))
         tokens = self._prefix_bytes // (max(1, facts.bytes_per_token) * max(1, len(self._lanes)))
-        return Prefixes(tokens, [reader.tokens_of(item) for item in items])
+        return Prefixes(tokens, public)
 
     def _reader(self, context: int, vocabulary: int, encoder: Optional[Encoder] = None) -> TextReader:
         return TextReader(

@@ -167,6 +167,19 @@ def test_owners_do_not_learn_of_each_other_but_for_what_is_declared(make):
     assert [run(session, [prompt], [owner])[0].cached for owner in (A, B, A)] == [0, 34, 37]
 
 
+def test_a_beginning_is_shared_where_the_template_knows_no_system(tmp_path):
+    pytest.importorskip("jinja2", reason="pip install -e '.[test]'")
+    pytest.importorskip("onnxruntime", "1.20", reason="older versions cannot read a prompt in parts")
+    lm_models = pytest.importorskip("lm_models", reason="pip install -e '.[test]'")
+    template = "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system') }}{% endif %}"
+    file = lm_models.tiny(str(tmp_path), chat_template=template)
+    options = {"shared_prefix": "Rooms of our building: two, small."}
+    engine = make_engine(ModelConfig("chat", "lm", file=file, options=options), [LaneInfo()], str(tmp_path))
+    engine.load()
+    session, prompt = engine.open(LaneInfo(name="cpu0")), [*map(ord, options["shared_prefix"]), 10]
+    assert [run(session, [prompt], [owner])[0].cached for owner in (A, B)] == [0, 34]
+
+
 def test_running_answers_have_their_slots_and_a_small_cache_keeps_little(make):
     session = make(slots=4)
     prompts = [[first, *SYSTEM] for first in range(6)]
