@@ -152,19 +152,24 @@ class Sequence:
 
     def end(self) -> None:
         """End the answer: its memory stays for other sequences of the owner, as long as there is room."""
-        if self.owner is None or self._slots is None:
-            self.release()
-            return
-        slots, self._slots = self._slots, None
-        cached, self.cached, self.encoded = self.cached, 0, False
-        slots.keep(HeldTokens(self.slot, self.tokens[:cached], self.owner))
+        cached, slots = self.cached, self._left()
+        if slots is not None and self.owner is not None:
+            slots.keep(HeldTokens(self.slot, self.tokens[:cached], self.owner))
+        elif slots is not None:
+            slots.give_back(self.slot)
 
     def release(self) -> None:
-        """Give the memory back. Idempotent."""
-        slots, self._slots = self._slots, None
-        self.cached, self.encoded = 0, False
+        """Give the memory back. Idempotent, also of two threads at once: the lane's takes it while a request ends."""
+        slots = self._left()
         if slots is not None:
             slots.give_back(self.slot)
+
+    def _left(self) -> Optional[Slots]:
+        """The slots that it held until now."""
+        with self._growing:
+            slots, self._slots = self._slots, None
+        self.cached, self.encoded = 0, False
+        return slots
 
     def moved(self) -> Sequence:
         """A released copy, for a session that goes on with what another one began; that one may not have ended."""

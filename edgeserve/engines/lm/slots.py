@@ -37,17 +37,16 @@ class Slots:
         """A slot for a sequence, and how many of its tokens are in memory there. Where none is free, what was kept of
         an ended sequence goes, else the longest unused sequence that is not in one of the slots ``busy`` loses its
         memory and will be computed again; ``None`` where all are busy."""
-        self.tidy()
-        while not self._free and not self._prefixes:
-            waiting = [slot for slot in self._holders if slot not in busy]
-            if not waiting:
-                return None
-            parked = self._holders[waiting[0]]()
-            if parked is not None:
-                parked.release()
-            else:
-                self.give_back(waiting[0])
+        while True:
             self.tidy()
+            with self._lock:  # no other thread frees one meanwhile
+                if self._free or self._prefixes:
+                    break
+                waiting = [known() for slot, known in self._holders.items() if slot not in busy]
+            parked = next((sequence for sequence in waiting if sequence is not None), None)
+            if parked is None:
+                return None
+            parked.release()
         slot, count = self._filled(holder)
         self._holders[slot] = weakref.ref(holder)
         return slot, count

@@ -1,0 +1,80 @@
+"""Slots of sequences that end on other threads than the lane's."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from typing import Any, List
+
+import pytest
+
+from edgeserve.engines.lm.generation import Generation
+from edgeserve.engines.lm.prefixes import Prefixes
+from edgeserve.engines.lm.sampling import Sampling
+from edgeserve.engines.lm.sequence import Sequence
+from edgeserve.engines.lm.slots import Slots
+
+
+class Memory:
+    """A session that only says what was freed."""
+
+    def __init__(self, slots: int) -> None:
+        self.slots = slots
+        self.freed: List[int] = []
+
+    def free(self, slot: int) -> None:
+        self.freed.append(slot)
+
+
+def seated(slots: Slots, owner: Any = None) -> Sequence:
+    sequence = Sequence(Generation((1, 2), Sampling(), 5, (), False, None), "seed", owner)
+    sequence.hold(slots, *slots.take(sequence, ()))
+    return sequence
+
+
+@pytest.mark.parametrize("first", ["release", "end"])
+def test_two_threads_that_end_a_sequence_give_its_slot_back_once(first):
+    """The lane's takes the memory of a sequence that waits while its request ends. Given back twice, the slot would
+    have two conversations."""
+    steps, reached = 0, True
+    while reached:
+        steps += 1
+        memory = Memory(2)
+        sequence = seated(Slots(memory, Prefixes(100)), "A")
+        other = threading.Thread(target=sequence.release)
+        seen, reached = 0, False
+
+        def trace(frame, event, argument):
+            nonlocal seen, reached
+            frame.f_trace_opcodes = True
+            if event == "opcode" and frame.f_code.co_filename == sys.modules[Sequence.__module__].__file__:
+                seen += 1
+                if seen == steps:
+                    reached = True
+                    other.start()
+                    other.join(0.005)  # it may wait for this thread
+            return trace
+
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            getattr(sequence, first)()
+        finally:
+            sys.settrace(before)
+        if reached:
+            other.join()
+        assert memory.freed == [0]
+    assert steps > 10
+
+
+def test_a_slot_is_taken_while_another_sequence_ends():
+    slots = Slots(Memory(2), Prefixes(0))
+    ended, waiting = seated(slots), seated(slots)
+
+    class Busy:
+        def __contains__(self, slot):
+            ended.release()  # on the loop's thread, at this moment
+            return False
+
+    new = Sequence(waiting.asked, "seed", None)
+    assert slots.take(new, Busy()) is not None
