@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 import threading
-from typing import Any, List
+from typing import Any, Callable, List
 
 import pytest
 
+from edgeserve.engines.lm import sequence as sequence_module
 from edgeserve.engines.lm.generation import Generation
 from edgeserve.engines.lm.prefixes import Prefixes
 from edgeserve.engines.lm.sampling import Sampling
@@ -32,39 +34,43 @@ def seated(slots: Slots, owner: Any = None) -> Sequence:
     return sequence
 
 
+def interrupted(call: Callable[[], Any], by: Callable[[], Any], step: int) -> bool:
+    """Call both: ``by`` on another thread, when ``call`` is at a step of the interpreter in the sequences' module. True
+    if it has so many."""
+    other = threading.Thread(target=by)
+    steps = iter(range(step, -1, -1))
+
+    def trace(frame: Any, event: str, argument: Any) -> Any:
+        frame.f_trace_opcodes = True
+        if event == "opcode" and frame.f_globals is vars(sequence_module) and next(steps, None) == 0:
+            other.start()
+            other.join(0.005)  # it may wait for this thread
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        call()
+    finally:
+        sys.settrace(before)
+    if other.ident is None:
+        return False
+    other.join()
+    return True
+
+
 @pytest.mark.parametrize("first", ["release", "end"])
 def test_two_threads_that_end_a_sequence_give_its_slot_back_once(first):
     """The lane's takes the memory of a sequence that waits while its request ends. Given back twice, the slot would
     have two conversations."""
-    steps, reached = 0, True
-    while reached:
-        steps += 1
+    for step in itertools.count():
         memory = Memory(2)
         sequence = seated(Slots(memory, Prefixes(100)), "A")
-        other = threading.Thread(target=sequence.release)
-        seen, reached = 0, False
-
-        def trace(frame, event, argument):
-            nonlocal seen, reached
-            frame.f_trace_opcodes = True
-            if event == "opcode" and frame.f_code.co_filename == sys.modules[Sequence.__module__].__file__:
-                seen += 1
-                if seen == steps:
-                    reached = True
-                    other.start()
-                    other.join(0.005)  # it may wait for this thread
-            return trace
-
-        before = sys.gettrace()
-        sys.settrace(trace)
-        try:
-            getattr(sequence, first)()
-        finally:
-            sys.settrace(before)
-        if reached:
-            other.join()
+        goes_on = interrupted(getattr(sequence, first), sequence.release, step)
         assert memory.freed == [0]
-    assert steps > 10
+        if not goes_on:
+            break
+    assert step > 10
 
 
 def test_a_slot_is_taken_while_another_sequence_ends():
