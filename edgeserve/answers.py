@@ -195,7 +195,7 @@ def end_early(pending: Future[Any]) -> None:
 
 def seconds(timeout_ms: Optional[float]) -> Optional[float]:
     """A time limit in seconds, as the standard library counts."""
-    return None if timeout_ms is None else min(timeout_ms, WAIT_MS_MAX) / 1000
+    return None if timeout_ms is None else float(min(timeout_ms, WAIT_MS_MAX)) / 1000  # numpy's numbers, too
 
 
 def timed_out(what: str, timeout_ms: Optional[float], pending: Future[Any]) -> TimedOut:

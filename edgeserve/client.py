@@ -156,7 +156,7 @@ class Client:
         answer. Else, and where no room is left, it is an ordinary array. Use it again and again: its place is free when
         the last array over it is gone. The first one waits for the connection."""
         kind = np.dtype(dtype)
-        extents = (shape,) if isinstance(shape, int) else tuple(shape)
+        extents = (int(shape),) if isinstance(shape, (int, np.integer)) else tuple(shape)
         if kind.hasobject or any(extent < 0 for extent in extents):
             raise BadInput(f"a buffer of dtype {kind} and shape {extents}: expected numbers, and sizes from 0")
         self._check()

@@ -147,7 +147,7 @@ def test_without_it_on_either_side_or_over_tcp_frames_do_and_buffers_are_ordinar
         for _ in range(5):
             assert (client.infer("echo", {"x": X})["x"] == X).all()
         began = time.monotonic()
-        mine = client.buffer(X.shape)
+        mine = client.buffer(np.int64(X.size)).reshape(X.shape)
         assert time.monotonic() - began < 2, "it waited for what never comes"
         mine[...] = X
         assert (client.infer("echo", {"x": mine})["x"] == X).all()

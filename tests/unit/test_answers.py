@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 
+import numpy as np
 import pytest
 
 from edgeserve import answers
@@ -36,7 +37,7 @@ class Asked(PendingAnswer):
 
 
 def within(pending):
-    return answer_within(pending, 0.0, "app 'chat'")
+    return answer_within(pending, np.float32(0.0), "app 'chat'")  # numpy's numbers are numbers
 
 
 def awaited(pending):
