@@ -47,7 +47,7 @@ class RemoteAnswer:
             calls = delta.get("tool_calls") or ()
             for call in calls:
                 self._called(call)
-            text = choice.get("text") or delta.get("content") or ""
+            text = _whole(choice.get("text") or delta.get("content") or "")
             if not text:
                 return {} if calls else None
             return self._added(text, _chances_in(choice.get("logprobs") or {}))
@@ -55,7 +55,7 @@ class RemoteAnswer:
     def _called(self, call: Mapping[str, Any]) -> None:
         known = self._calls.setdefault(int(call.get("index", 0)), {"name": "", "arguments": ""})
         for key in known:
-            known[key] += str((call.get("function") or {}).get(key) or "")
+            known[key] += _whole(str((call.get("function") or {}).get(key) or ""))
 
     def _added(self, text: str, chances: List[Mapping[str, Any]]) -> Optional[Dict[str, Any]]:
         """The part of ``text`` that was not sent before the answer was asked for again."""
@@ -117,6 +117,11 @@ class RemoteAnswer:
     def __setstate__(self, state: Dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._growing = threading.Lock()
+
+
+def _whole(text: str) -> str:
+    """The text without halves of characters, which cannot travel."""
+    return text.encode(errors="replace").decode()
 
 
 def _chances_in(said: Mapping[str, Any]) -> List[Mapping[str, Any]]:

@@ -208,7 +208,14 @@ def calls_of(text: str, names: Sequence[str]) -> List[Dict[str, str]]:
         name, arguments = part.get("name"), part.get("arguments", part.get("parameters", {}))
         if name not in names or not isinstance(arguments, dict):
             return []
-        found.append({"name": str(name), "arguments": json.dumps(arguments, ensure_ascii=False)})
+        try:
+            written = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
+            written.encode()
+        except UnicodeError:  # half of a character, which cannot travel but as it was written
+            written = json.dumps(arguments, allow_nan=False)
+        except ValueError:  # NaN, or a number beyond all: no JSON
+            return []
+        found.append({"name": str(name), "arguments": written})
     return found
 
 

@@ -18,6 +18,7 @@ from edgeserve.config.schema import ModelConfig
 from edgeserve.engines import make_engine
 from edgeserve.engines.base import Batch, LaneInfo, written_of
 from edgeserve.errors import ConfigError, EngineError, WrongInput
+from edgeserve.ipc import wire
 from edgeserve.live.values import item_error
 
 ITEM = {"prompt": "Tell a story", "max_tokens": 6}
@@ -157,6 +158,13 @@ def test_a_failure_within_an_answer_is_that_answers_alone(server, event, says):
     assert wrong.error is not None and not isinstance(wrong.error, WrongInput)
     assert re.search(says, str(wrong.error))
     assert right.error is None and right.outputs["text"] == "".join(words_of({**ITEM}))
+
+
+def test_half_of_a_character_travels_as_a_question_mark(server):
+    server.odd = {"choices": [{"text": "half \ud83d"}]}
+    (result,) = run(made(server).open(LaneInfo()), [{"prompt": "odd", "max_tokens": 3}])
+    assert "half ?" in result.outputs["text"]
+    wire.encode_answer(1, result.outputs, 10**6)
 
 
 def test_an_end_that_comes_alone_is_an_end_and_so_is_a_call(server):

@@ -48,6 +48,13 @@ def test_other_text_is_no_call(text):
     assert calls_of(text, ["lamp"]) == []
 
 
+def test_arguments_are_json_that_travels():
+    (call,) = calls_of('{"name": "say", "arguments": {"text": "\\ud83d, é"}}', ["say"])
+    assert json.loads(call["arguments"].encode()) == {"text": "\ud83d, é"}
+    for number in ("NaN", "1e999"):
+        assert calls_of(f'{{"name": "say", "arguments": {{"loudness": {number}}}}}', ["say"]) == []
+
+
 def test_a_template_that_knows_tools_gets_calls_as_objects():
     messages = written([*ASKED, CALLED, DONE], TOOLS, "{{ tools }}")
     assert messages[2]["tool_calls"][0]["function"] == {"name": "lamp", "arguments": {"on": True}}
