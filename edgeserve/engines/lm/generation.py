@@ -182,14 +182,17 @@ class TextReader:
         if not self._shortens or len(tokens) <= room:
             return tokens
         turns = [place for place, each in enumerate(messages) if each["role"] == "user"]
-        low, high = 0, len(turns) - 1
-        while low < high:  # the first turn from which on it fits: each one left out makes it shorter
-            middle = (low + high) // 2
-            if len(tokens_from(turns[middle])) <= room:
-                high = middle
+        if not turns:
+            return tokens
+        tokens, low, high, more = tokens_from(turns[-1]), 0, len(turns) - 1, 1
+        while low < high and len(tokens) <= room:  # the first turn from which on it fits, sought from the newest
+            middle = max((low + high) // 2, high - more)
+            found = tokens_from(turns[middle])
+            if len(found) <= room:
+                tokens, high, more = found, middle, 2 * more
             else:
-                low = middle + 1
-        return tokens_from(turns[low]) if turns else tokens
+                low, more = middle + 1, len(turns)
+        return tokens
 
     def _ids(self, value: Any) -> List[int]:
         array = self._array(value, "tokens")

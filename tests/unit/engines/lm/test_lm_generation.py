@@ -187,6 +187,28 @@ def test_a_conversation_that_is_too_long_is_refused_or_loses_its_oldest_turns():
         shortened.read({"messages": said("x" * 200)})
 
 
+@pytest.mark.parametrize("large", ["every turn", "the oldest", "the newest", "the system's"])
+def test_the_oldest_turns_are_found_without_reading_all_again_and_again(monkeypatch, large):
+    """A lane waits for it: a conversation of a megabyte, read a dozen times, would hold up the others on it."""
+    turns = 60
+    sizes = {"the oldest": {1: 9000}, "the newest": {turns: 9000}, "the system's": {0: 9000}}.get(large, {})
+    messages = [
+        {"role": "user" if place else "system", "content": "x" * sizes.get(place, 2)} for place in range(turns + 1)
+    ]
+    read = []
+    encode = ByteTokenizer.encode
+    monkeypatch.setattr(
+        ByteTokenizer, "encode", lambda self, text, special=False: read.append(len(text)) or encode(self, text, special)
+    )
+    found = len(reader(context=256, shortens=True).tokens_of({"messages": messages}))
+    assert sum(read) < 3 * read[0]
+    wanted = [
+        len(reader(context=2**20).tokens_of({"messages": [messages[0], *messages[1 + left :]]}))
+        for left in range(turns)
+    ]
+    assert found == next((length for length in wanted if length <= 192), wanted[-1])
+
+
 def test_probabilities_of_too_many_tokens_are_refused():
     assert reader().read({"prompt": "x"}).logprobs == -1
     assert reader().read({"prompt": "x", "logprobs": np.array(0)}).logprobs == 0
