@@ -280,7 +280,8 @@ class TextReader:
         if not _given(item, "stop"):
             return self._defaults.stops
         value = item["stop"]
-        stops = list(value) if isinstance(value, (list, tuple)) or getattr(value, "ndim", 0) else _listed(value)
+        several = isinstance(value, (list, tuple)) or (isinstance(value, np.ndarray) and value.ndim > 0)
+        stops = list(value) if several else _listed(value)
         texts = tuple(self._text(stop, "stop") for stop in stops)
         if len(texts) > STOPS_MAX or not all(0 < len(text) <= STOP_CHARS_MAX for text in texts):
             raise self._refuse(
