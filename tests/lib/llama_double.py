@@ -88,6 +88,8 @@ def tokenize(vocabulary: Any, text: bytes, length: int, tokens: Any, room: int, 
         name = next((name for name in SPECIALS if special and text.startswith(name.encode())), "")
         found.append(256 + SPECIALS.index(name) if name else text[0])
         text = text[len(name) or 1 :]
+    if add:  # of a model that has both
+        found = [256, *found, 257]
     if len(found) > room:
         return -len(found)
     tokens[: len(found)] = found
@@ -132,7 +134,7 @@ def decode(context: Context, batch: Batch) -> int:
 
 FUNCTIONS: Dict[str, Any] = {
     "backend_init": lambda: None,
-    "model_default_params": types.SimpleNamespace,
+    "model_default_params": lambda: types.SimpleNamespace(vocab_only=False),
     "context_default_params": types.SimpleNamespace,
     "supports_gpu_offload": lambda: os.environ.get("LLAMA_DOUBLE_GPU") == "1",
     "model_load_from_file": load,
@@ -204,11 +206,12 @@ sys.modules[__name__] = llama_double.module(
 """
 BACKEND = "edgeserve.engines.lm.llama_backend"
 LIBRARY = "edgeserve.engines.lm.llama_library"
+SENTENCES = "edgeserve.engines.lm.llama_sentences"
 
 
 def forget(monkeypatch: Any) -> None:
     """Have the modules on llama.cpp imported anew now, and again after the test."""
-    for name in (LIBRARY, BACKEND):
+    for name in (LIBRARY, BACKEND, SENTENCES):
         monkeypatch.setitem(sys.modules, name, sys)
         del sys.modules[name]
 

@@ -89,12 +89,13 @@ class LlamaTokenizer:
             ]
         )
 
-    def encode(self, text: str, special: bool = False) -> List[int]:
+    def encode(self, text: str, special: bool = False, whole: bool = False) -> List[int]:
+        """``whole``: with the tokens that the file has begin and end a text."""
         data = text.encode()
-        room = len(data) + 1
+        room = len(data) + 2
         while True:
             tokens = (llama_cpp.llama_token * room)()
-            count = llama_cpp.llama_tokenize(self._vocabulary, data, len(data), tokens, room, False, special)
+            count = llama_cpp.llama_tokenize(self._vocabulary, data, len(data), tokens, room, whole, special)
             if count >= 0:
                 return list(tokens[:count])
             room = -count

@@ -45,10 +45,7 @@ class LlamaEncoder:
         self._lock = threading.Lock()
 
     def tokens_of(self, text: str) -> List[int]:
-        vocabulary = llama_cpp.llama_model_get_vocab(self._loaded)
-        end = llama_cpp.llama_vocab_sep(vocabulary)
-        ends = [end] if end >= 0 and llama_cpp.llama_vocab_get_add_sep(vocabulary) else []
-        return [*self._tokenizer.first, *self._tokenizer.encode(text), *ends]
+        return self._tokenizer.encode(text, whole=True)
 
     def vectors(self, rows: Sequence[Sequence[int]]) -> NDArray[Any]:
         with self._lock:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 from pathlib import Path
 
+import llama_double
 import numpy as np
 import pytest
 from sentence_models import SIZE, write
@@ -82,6 +85,16 @@ def test_what_is_no_sentence_model_is_said_with_the_mend(tmp_path):
     for wrong, says in [({"pooling": "max"}, "pooling"), ({"file": "m.bin"}, "expected a name")]:
         with pytest.raises(ConfigError, match=says):
             engine_of(tmp_path, **wrong)
+
+
+def test_a_text_has_all_tokens_that_its_gguf_file_puts_around_it(tmp_path, monkeypatch):
+    """The vector of a model that pools the last token is that of the token that ends a text."""
+    double = llama_double.module(pooling_type=lambda context: 3, model_n_embd=lambda model: 4)
+    monkeypatch.setitem(sys.modules, "llama_cpp", double)
+    llama_double.forget(monkeypatch)
+    path = str(tmp_path / llama_double.write_file(tmp_path / "model.gguf"))
+    encoder = importlib.import_module(llama_double.SENTENCES).LlamaEncoder("s", path, 64, 2, 3, 1)
+    assert encoder.tokens_of("ab") == [256, *b"ab", 257] and encoder.tokens_of("") == [256, 257]
 
 
 def test_llama_cpp_gives_a_text_the_same_vector_in_any_company(tmp_path):
