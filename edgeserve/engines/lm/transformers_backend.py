@@ -7,6 +7,7 @@ models expect (``transformers_rows.py``).
 
 from __future__ import annotations
 
+import inspect
 import os
 from typing import Any, List, Optional, Sequence
 
@@ -90,11 +91,23 @@ class TransformersBackend:
                     f"{self._folder}: {error}"
                 ) from error
         config = self._network.config
+        why = _why_not_served(self._network)
+        if why:
+            self.unload()
+            raise EngineError(
+                f"model {self._model!r}: {why}, which this back end needs; serve it by llama.cpp (options.backend = "
+                "'llama.cpp', a GGUF file) or by a server (options.backend = 'openai')"
+            )
         weights = int(sum([item.numel() * item.element_size() for item in self._network.parameters()]))
         context = int(
             getattr(config, "max_position_embeddings", 0) or self._context or getattr(config, "n_positions", 0)
         )
-        if self._context > context or not context:
+        if not context:
+            raise EngineError(
+                f"model {self._model!r}: its config.json does not say for how many tokens it is; set "
+                f"[model.{self._model}] options.context"
+            )
+        if self._context > context:
             raise EngineError(
                 f"model {self._model!r}: [model.{self._model}] options.context = {self._context}; the "
                 f"model has positions for {context} tokens, choose at most that"
@@ -145,6 +158,17 @@ class TransformersBackend:
         except OSError:  # there is no generation_config.json
             settings = transformers.GenerationConfig.from_model_config(self._config)
         return _listed(settings.eos_token_id)
+
+
+def _why_not_served(network: Any) -> str:
+    """What a network lacks for :class:`TransformersSession`, ``""`` for nothing."""
+    config = network.config
+    kinds = {str(kind) for kind in getattr(config, "layer_types", None) or ()}
+    others = sorted(kind for kind in kinds if kind == "linear_attention" or not kind.endswith("_attention"))
+    if others or getattr(network, "_is_stateful", False):
+        return f"its layers ({', '.join(others) or 'recurrent ones'}) keep no keys and values of each token"
+    takes_positions = "position_ids" in inspect.signature(type(network).forward).parameters
+    return "" if config.is_encoder_decoder or takes_positions else "its network takes no position_ids"
 
 
 class TransformersSession(TorchSession):

@@ -227,6 +227,25 @@ def test_an_answer_of_transformers_ends_where_its_own_generate_ends(tmp_path, wh
     assert answered() == (whole[: whole.index(whole[3])], "stop")
 
 
+@pytest.mark.parametrize(
+    ("family", "settings", "says"),
+    [
+        ("Mamba", {"num_hidden_layers": 1}, "keep no keys and values"),
+        ("Bloom", {"n_layer": 1, "n_head": 4}, "takes no position_ids"),
+        ("GPT2", {"n_embd": 32, "n_layer": 1, "n_head": 4, "n_positions": 0}, "set \\[model.chat\\] options.context"),
+    ],
+)
+def test_a_model_of_transformers_that_cannot_be_served_is_not_loaded(tmp_path, family, settings, says):
+    """Each of its requests would fail in a step."""
+    file = transformers_model(str(tmp_path))
+    transformers = importlib.import_module("transformers")
+    size = {} if family == "GPT2" else {"hidden_size": 32}
+    config = getattr(transformers, f"{family}Config")(vocab_size=258, **size, **settings)
+    transformers.AutoModelForCausalLM.from_config(config).save_pretrained(str(tmp_path))
+    with pytest.raises(EngineError, match=says):
+        make_engine(ModelConfig(name="chat", engine="lm", file=file), [LaneInfo()], str(tmp_path)).load()
+
+
 def test_of_several_chat_templates_the_default_one_is_used(tmp_path):
     pytest.importorskip("jinja2", reason="pip install -e '.[test]'")
     file = transformers_model(str(tmp_path), {"default": TURNS, "rag": "{{ 1 }}"})
