@@ -7,17 +7,21 @@ Several tests run at once (``make test``: ``pytest -n``). Tests of the live side
 real networks once per module: one process has all of them, one after the other, and then other tests that wait. The
 other processes simulate, at a lower priority: what has to happen in time happens first, and no core idles while the
 first process waits. What else shares something is named in ``TOGETHER``.
+
+Each process has a temporary directory of its own, removed at the end. A file of tests that leaves an entry there fails.
 """
 
 from __future__ import annotations
 
 import gc
+import getpass
 import os
+import shutil
 import sys
 import tempfile
 from collections import defaultdict
 from pathlib import Path
-from typing import Any, DefaultDict, Dict, Iterator, List
+from typing import Any, DefaultDict, Dict, Iterator, List, Set
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -80,6 +84,13 @@ def folder() -> Iterator[Path]:
         yield Path(path)
 
 
+@pytest.fixture(scope="module")
+def module_folder() -> Iterator[Path]:
+    """The same for what the tests of a file share."""
+    with tempfile.TemporaryDirectory(prefix="es") as path:
+        yield Path(path)
+
+
 @pytest.fixture
 def context() -> Iterator[Any]:
     """A context of libzmq. It ends also when the test failed: an open socket would block its end for ever."""
@@ -93,6 +104,20 @@ def context() -> Iterator[Any]:
 def pytest_configure(config: pytest.Config) -> None:
     if os.environ.get("PYTEST_XDIST_WORKER", "gw0") != "gw0":
         os.nice(NICE)
+    # ``tmp_path`` stays where it was: a failed test's directory is kept
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
+    tempfile.tempdir = os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="es")  # the child processes' too
+    config.add_cleanup(lambda path=tempfile.tempdir: shutil.rmtree(path, ignore_errors=True))
+
+
+KEPT: Set[str] = {f"edgeserve-{getpass.getuser()}", ".ses"}
+"""Entries of the temporary directory that may stay: the default endpoint's, ONNX Runtime's, and what was reported already."""
+
+
+def check_nothing_is_left(path: Path) -> None:
+    left = sorted(set(os.listdir(tempfile.gettempdir())) - KEPT)
+    KEPT.update(left)
+    assert not left, f"{path} leaves {left} in the temporary directory: end it with `tempfile.TemporaryDirectory`"
 
 
 def pytest_collection_modifyitems(items: List[pytest.Item]) -> None:
@@ -112,8 +137,9 @@ def pytest_runtestloop() -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    if nextitem is not None and nextitem.path != item.path:
+    if nextitem is None or nextitem.path != item.path:
         keep_what_is_here()  # the parsed sources of a file of tests, and what it imported
+        check_nothing_is_left(item.path)
 
 
 def keep_what_is_here() -> None:

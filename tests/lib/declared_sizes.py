@@ -446,8 +446,9 @@ def run(name: str) -> Dict[str, Any]:
 def main() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESSES_MAX, ADDRESSES_MAX))
     np.fft.rfft(np.zeros(8))
-    for name in sys.argv[1:]:
-        print(json.dumps(run(name)), flush=True)
+    with tempfile.TemporaryDirectory(prefix="es") as tempfile.tempdir:
+        for name in sys.argv[1:]:
+            print(json.dumps(run(name)), flush=True)
 
 
 if __name__ == "__main__":

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-from pathlib import Path
 from typing import Literal
 
 import pytest
@@ -33,8 +30,8 @@ class Lamp(pydantic.BaseModel):
 
 
 @pytest.fixture(scope="module")
-def client():
-    folder = Path(tempfile.mkdtemp(prefix="es"))
+def client(module_folder):
+    folder = module_folder
     template = "{% for message in messages %}{{ message.content }}{% endfor %}{% if tools %}<tool_call>?{% endif %}"
     lm_models.tiny(str(folder), chat_template=template)
     config = parse_config(
@@ -55,7 +52,6 @@ def client():
         with FrontThread(runtime.endpoints[0], HttpConfig(listen="127.0.0.1:0")) as front:
             with openai.OpenAI(base_url=f"http://{front.http}/v1", api_key="none", max_retries=0) as client:
                 yield client
-    shutil.rmtree(folder)
 
 
 def test_an_answer_parses_as_the_class_that_was_asked_for(client):
