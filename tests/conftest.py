@@ -13,6 +13,7 @@ Each process has a temporary directory of its own, removed at the end. A file of
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import getpass
 import os
@@ -21,11 +22,12 @@ import sys
 import tempfile
 from collections import defaultdict
 from pathlib import Path
-from typing import Any, DefaultDict, Dict, Iterator, List, Set
+from typing import Any, DefaultDict, Dict, Iterator, List, Optional
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # a third of numpy's import, which every child process repeats
 TESTS = Path(__file__).resolve().parent
 sys.path[:0] = [str(TESTS / "lib"), *(str(TESTS.parent / name) for name in ("research", "scripts"))]
 
@@ -108,16 +110,32 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
     tempfile.tempdir = os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="es")  # the child processes' too
     config.add_cleanup(lambda path=tempfile.tempdir: shutil.rmtree(path, ignore_errors=True))
+    if config.getoption("--hypothesis-profile") != "nightly":
+        draw_no_constants()
 
 
-KEPT: Set[str] = {f"edgeserve-{getpass.getuser()}", ".ses"}
-"""Entries of the temporary directory that may stay: the default endpoint's, ONNX Runtime's, and what was reported already."""
+def draw_no_constants() -> None:
+    """Hypothesis draws constants of the modules that are imported by then, which depends on the tests that ran before;
+    and it parses all of them first."""
+    with contextlib.suppress(ImportError, AttributeError):  # older ones draw none
+        from hypothesis.internal.conjecture import providers
+
+        none = providers._local_constants
+        providers._get_local_constants = lambda: none
 
 
-def check_nothing_is_left(path: Path) -> None:
-    left = sorted(set(os.listdir(tempfile.gettempdir())) - KEPT)
-    KEPT.update(left)
+LEFT_BY: Dict[str, str] = {f"edgeserve-{getpass.getuser()}": "the default endpoint", ".ses": "ONNX Runtime"}
+"""Entry of the temporary directory -> what left it there: a file of tests, or what may."""
+
+
+def check_nothing_is_left(path: str) -> None:
+    left = [name for name in sorted(os.listdir(tempfile.gettempdir())) if LEFT_BY.setdefault(name, path) == path]
     assert not left, f"{path} leaves {left} in the temporary directory: end it with `tempfile.TemporaryDirectory`"
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> Optional[bool]:
+    """What is nightly as a whole is not even read in between: it imports scikit-learn."""
+    return True if collection_path == TESTS / "research" and "not nightly" in config.option.markexpr else None
 
 
 def pytest_collection_modifyitems(items: List[pytest.Item]) -> None:
@@ -139,7 +157,7 @@ def pytest_runtestloop() -> None:
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
     if nextitem is None or nextitem.path != item.path:
         keep_what_is_here()  # the parsed sources of a file of tests, and what it imported
-        check_nothing_is_left(item.path)
+        check_nothing_is_left(str(item.path.relative_to(TESTS)))
 
 
 def keep_what_is_here() -> None:
@@ -147,6 +165,15 @@ def keep_what_is_here() -> None:
     the collections of the profiler took ten times as long as the measured code."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_report_to_serializable() -> Any:
+    """A passed test's three reports need no words to select it by: they are most of what goes to the first process."""
+    data = yield
+    if data is not None and data.get("outcome") == "passed":
+        data["keywords"] = {}
+    return data
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -159,7 +186,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
         def _split_scope(self, nodeid: str) -> str:
             if nodeid.startswith(CLASSES_TOGETHER) and nodeid.count("::") > 1:
                 return "::".join(nodeid.split("::")[:2])
-            return next((place for place in TOGETHER if nodeid.startswith(place)), nodeid)
+            return next((place for place in TOGETHER if nodeid.startswith(place)), nodeid.split("::")[0])
 
         def schedule(self) -> None:
             self.is_ordered = self.collection is not None
