@@ -573,7 +573,8 @@ def reasons_in_the_code():
 
     found = set(HINTS)
     for path in glob.glob(os.path.join(ROOT, "edgeserve", "**", "*.py"), recursive=True):
-        for node in ast.walk(ast.parse(read(path))):
+        text = read(path)
+        for node in ast.walk(ast.parse(text)) if re.search(r"\b(Rejected|Dropped)\(", text) else ():
             if (
                 isinstance(node, ast.Call)
                 and getattr(node.func, "id", "") in ("Rejected", "Dropped")
