@@ -109,6 +109,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # ``tmp_path`` stays where it was: a failed test's directory is kept
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
     tempfile.tempdir = os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="es")  # the child processes' too
+    os.chmod(tempfile.tempdir, 0o711)  # another user reaches what a test opens to all
     config.add_cleanup(lambda path=tempfile.tempdir: shutil.rmtree(path, ignore_errors=True))
     if config.getoption("--hypothesis-profile") != "nightly":
         draw_no_constants()
