@@ -158,7 +158,7 @@ def pytest_runtestloop() -> None:
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
     if nextitem is None or nextitem.path != item.path:
         keep_what_is_here()  # the parsed sources of a file of tests, and what it imported
-        check_nothing_is_left(str(item.path.relative_to(TESTS)))
+        check_nothing_is_left(str(item.path.relative_to(TESTS.parent)))
 
 
 def keep_what_is_here() -> None:
