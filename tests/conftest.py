@@ -7,21 +7,27 @@ Several tests run at once (``make test``: ``pytest -n``). Tests of the live side
 real networks once per module: one process has all of them, one after the other, and then other tests that wait. The
 other processes simulate, at a lower priority: what has to happen in time happens first, and no core idles while the
 first process waits. What else shares something is named in ``TOGETHER``.
+
+Each process has a temporary directory of its own, removed at the end. A file of tests that leaves an entry there fails.
 """
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import getpass
 import os
+import shutil
 import sys
 import tempfile
 from collections import defaultdict
 from pathlib import Path
-from typing import Any, DefaultDict, Dict, Iterator, List
+from typing import Any, DefaultDict, Dict, Iterator, List, Optional
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # a third of numpy's import, which every child process repeats
 TESTS = Path(__file__).resolve().parent
 sys.path[:0] = [str(TESTS / "lib"), *(str(TESTS.parent / name) for name in ("research", "scripts"))]
 
@@ -80,6 +86,13 @@ def folder() -> Iterator[Path]:
         yield Path(path)
 
 
+@pytest.fixture(scope="module")
+def module_folder() -> Iterator[Path]:
+    """The same for what the tests of a file share."""
+    with tempfile.TemporaryDirectory(prefix="es") as path:
+        yield Path(path)
+
+
 @pytest.fixture
 def context() -> Iterator[Any]:
     """A context of libzmq. It ends also when the test failed: an open socket would block its end for ever."""
@@ -93,6 +106,37 @@ def context() -> Iterator[Any]:
 def pytest_configure(config: pytest.Config) -> None:
     if os.environ.get("PYTEST_XDIST_WORKER", "gw0") != "gw0":
         os.nice(NICE)
+    # ``tmp_path`` stays where it was: a failed test's directory is kept
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
+    tempfile.tempdir = os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="es")  # the child processes' too
+    os.chmod(tempfile.tempdir, 0o711)  # another user reaches what a test opens to all
+    config.add_cleanup(lambda path=tempfile.tempdir: shutil.rmtree(path, ignore_errors=True))
+    if config.getoption("--hypothesis-profile") != "nightly":
+        draw_no_constants()
+
+
+def draw_no_constants() -> None:
+    """Hypothesis draws constants of the modules that are imported by then, which depends on the tests that ran before;
+    and it parses all of them first."""
+    with contextlib.suppress(ImportError, AttributeError):  # older ones draw none
+        from hypothesis.internal.conjecture import providers
+
+        none = providers._local_constants
+        providers._get_local_constants = lambda: none
+
+
+LEFT_BY: Dict[str, str] = {f"edgeserve-{getpass.getuser()}": "the default endpoint", ".ses": "ONNX Runtime"}
+"""Entry of the temporary directory -> what left it there: a file of tests, or what may."""
+
+
+def check_nothing_is_left(path: str) -> None:
+    left = [name for name in sorted(os.listdir(tempfile.gettempdir())) if LEFT_BY.setdefault(name, path) == path]
+    assert not left, f"{path} leaves {left} in the temporary directory: end it with `tempfile.TemporaryDirectory`"
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> Optional[bool]:
+    """What is nightly as a whole is not even read in between: it imports scikit-learn."""
+    return True if collection_path == TESTS / "research" and "not nightly" in config.option.markexpr else None
 
 
 def pytest_collection_modifyitems(items: List[pytest.Item]) -> None:
@@ -112,8 +156,9 @@ def pytest_runtestloop() -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    if nextitem is not None and nextitem.path != item.path:
+    if nextitem is None or nextitem.path != item.path:
         keep_what_is_here()  # the parsed sources of a file of tests, and what it imported
+        check_nothing_is_left(str(item.path.relative_to(TESTS.parent)))
 
 
 def keep_what_is_here() -> None:
@@ -121,6 +166,15 @@ def keep_what_is_here() -> None:
     the collections of the profiler took ten times as long as the measured code."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_report_to_serializable() -> Any:
+    """A passed test's three reports need no words to select it by: they are most of what goes to the first process."""
+    data = yield
+    if data is not None and data.get("outcome") == "passed":
+        data["keywords"] = {}
+    return data
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -133,7 +187,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
         def _split_scope(self, nodeid: str) -> str:
             if nodeid.startswith(CLASSES_TOGETHER) and nodeid.count("::") > 1:
                 return "::".join(nodeid.split("::")[:2])
-            return next((place for place in TOGETHER if nodeid.startswith(place)), nodeid)
+            return next((place for place in TOGETHER if nodeid.startswith(place)), nodeid.split("::")[0])
 
         def schedule(self) -> None:
             self.is_ordered = self.collection is not None

@@ -9,6 +9,7 @@ from typing import Any, Iterator, List, Sequence
 
 import pytest
 from serving import function, served
+from short_check import shorten
 
 from edgeserve import cli
 from edgeserve.commands import front
@@ -137,6 +138,10 @@ class TestProfile(VerbConformance):
 class TestCheck(VerbConformance):
     verb, figures = "check", True
     words, missing = ("edge.toml", "--rate", "a=5"), ("absent.toml", "--rate", "a=5")
+
+    @pytest.fixture(autouse=True)
+    def _short(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        shorten(monkeypatch)
 
 
 class TestSimulate(VerbConformance):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, Iterator, List, Optional, Sequence
 
 import numpy as np
 import onnx_models
@@ -206,8 +206,21 @@ class TestPythonState(PythonModel):
         return self.host(directory, "count_up", stateful=True)
 
 
+@pytest.fixture(scope="module")
+def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    """An engine in one process for the tests that do not end it."""
+    engine = TestPythonInItsOwnProcess().make(str(tmp_path_factory.mktemp("started")))
+    yield engine
+    engine.unload()
+
+
 class TestPythonInItsOwnProcess(PythonModel):
     stateful = True
+
+    @pytest.fixture
+    def engine(self, started: Engine) -> Engine:
+        started.load()
+        return started
 
     def make(self, directory: str) -> Engine:
         return self.host(directory, "count_up", stateful=True, process=True, process_timeout="20s")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import tempfile
+from pathlib import Path
 from typing import Any, Callable, Tuple
 
 import numpy as np
@@ -30,8 +30,11 @@ class TestCamera(FrontConformance):
     CLIENTS_NAME_APPS = False
     CANNOT = {"a_client_that_goes_ends_its_request": "frames are the front's own requests; a viewer asks for none"}
 
+    @pytest.fixture(autouse=True)
+    def _in(self, folder: Path) -> None:
+        self.lines = str(folder / "lines")
+
     def make(self, client: AsyncClient, app: str) -> Front:
-        self.lines = os.path.join(tempfile.mkdtemp(prefix="es"), "lines")
         open(self.lines, "w").close()
         settings = CameraSettings(source="test:48x64", app=app, lines=self.lines, page="127.0.0.1:0", rate=20.0)
         return CameraFront(client, settings)

@@ -51,11 +51,11 @@ def test_no_hint_makes_a_decision_dear(kind: str, hints: Dict[str, float]) -> No
 
 
 @pytest.mark.parametrize("kind", product_first(sorted(POLICIES)))
-def test_no_number_of_waiting_requests_makes_a_decision_dear(kind: str) -> None:
+def test_no_number_of_waiting_requests_makes_a_decision_dear(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Calls of Python functions and of C's, since time on a shared machine says little (200,000: about 30 ms)."""
     chain = {"pending_max": 2000, "node": [{"name": "x", "model": "m"}, {"name": "y", "model": "n"}]}
     world = Driver({"m": {1: 10, 4: 25, 16: 80}, "n": {1: 5, 4: 12}}, {"a": chain}, policy=kind)
-    world.check = lambda: None  # type: ignore[method-assign]
+    monkeypatch.setattr("hand_world.check_now_and_then", lambda state, step: None)
     draw, calls = random.Random(1), 0
     for number in range(1000):
         world.arrive("a", slo=draw.uniform(200, 60_000), at=number * 0.01)

@@ -19,7 +19,7 @@ pytest.importorskip("llguidance", reason="llguidance has no wheel for this Pytho
 
 import lm_models
 
-SECONDS = 3.0
+SECONDS = 1.0
 SENDERS = 3
 
 

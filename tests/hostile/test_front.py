@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import os
-import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 import time
-from pathlib import Path
 
 import numpy as np
 import psutil
@@ -35,10 +32,9 @@ MESSAGE_MIB = 16
 
 
 @pytest.fixture(scope="module")
-def front():
+def front(module_folder):
     """HOST:PORT of gRPC, and the process."""
-    folder = Path(tempfile.mkdtemp(prefix="es"))
-
+    folder = module_folder
     config = parse_config(
         {
             "server": {"endpoint": f"ipc://{folder}/bus/s"},
@@ -65,7 +61,6 @@ def front():
         finally:
             process.kill()
             process.wait()
-    shutil.rmtree(folder)
 
 
 class Watched:

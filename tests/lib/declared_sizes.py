@@ -6,6 +6,7 @@ As a program it runs every case whose packages are there, one after the other, a
 from __future__ import annotations
 
 import asyncio
+import copy
 import gzip
 import io
 import json
@@ -91,12 +92,16 @@ def npy(shape: str, descr: Any = "<f4", body: bytes = b"", version: int = 1) -> 
     return b"\x93NUMPY" + bytes([version, 0]) + struct.pack("<H" if version == 1 else "<I", len(head)) + head + body
 
 
-def npz(**members: bytes) -> str:
-    """The path of an archive."""
+def npz(names: int = 1, **members: bytes) -> str:
+    """The path of an archive. Its directory names each member so many times."""
     path = os.path.join(tempfile.mkdtemp(prefix="es"), "a.npz")
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
         for name, data in members.items():
             archive.writestr(name + ".npy", data)
+            for number in range(1, names):
+                again = copy.copy(archive.filelist[-1])
+                again.filename = f"{name}{number}.npy"
+                archive.filelist.append(again)
     return path
 
 
@@ -105,8 +110,8 @@ def packed(text: bytes) -> bytes:
 
 
 def zeros(count: int) -> str:
-    """The path of an archive of so many arrays of 128 MiB each."""
-    return npz(**{f"a{number}": npy("(134217728,)", "|u1", bytes(2**27)) for number in range(count)})
+    """The path of an archive of so many arrays of 128 MiB each, all of which are the same bytes of the file."""
+    return npz(count, a=npy("(134217728,)", "|u1", bytes(2**27)))
 
 
 def cdr(after_header: bytes) -> bytes:
@@ -446,8 +451,9 @@ def run(name: str) -> Dict[str, Any]:
 def main() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESSES_MAX, ADDRESSES_MAX))
     np.fft.rfft(np.zeros(8))
-    for name in sys.argv[1:]:
-        print(json.dumps(run(name)), flush=True)
+    with tempfile.TemporaryDirectory(prefix="es") as tempfile.tempdir:
+        for name in sys.argv[1:]:
+            print(json.dumps(run(name)), flush=True)
 
 
 if __name__ == "__main__":

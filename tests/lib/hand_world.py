@@ -1,7 +1,7 @@
 """A world driven by hand: the real scheduler, and lanes that do what the test says, when it says so.
 
-Times are milliseconds from the start of the test. After every step the scheduler checks its invariants and its alarm,
-so each test holds those too. :func:`like` makes partial matchers: a test states only the fields it is about.
+Times are milliseconds from the start of the test. After a step the scheduler's invariants and its alarm are checked, so
+each test holds those too. :func:`like` makes partial matchers: a test states only the fields it is about.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from edgeserve.sched.protocol.events import (
 )
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import Job, RequestRecord
-from edgeserve.testing.invariants import check_invariants
+from edgeserve.testing.invariants import check_invariants, check_now_and_then
 
 MS = 1_000_000
 
@@ -130,13 +130,15 @@ class Driver:
         self.ends: Dict[int, FinishRequest] = {}
         self.actions: List[Action] = []  # of the last step
         self.seen: List[Action] = []  # of all steps
+        self.steps = 0
         self._last_id = 0
         self._over: Dict[int, List[JobId]] = {}  # by work: jobs that were over before it
 
     # --- time -----------------------------------------------------------------------------------------------------
 
     def step(self, *events: Event, at: float | None = None) -> List[Action]:
-        """One step of the scheduler; its invariants and its wake time are checked after it."""
+        """One step of the scheduler; its invariants (now and then in a long run) and its wake time are checked after
+        it."""
         if at is not None:
             self.now_ms = at
         now_ns = round(self.now_ms * MS)
@@ -149,7 +151,8 @@ class Driver:
                 self.on_lane[action.work_id] = action
                 self.given_ms[action.work_id] = self.now_ms
         self.seen += self.actions
-        self.check()
+        self.steps += 1
+        check_now_and_then(self.scheduler.state, self.steps)
         wake = self.scheduler.wake_ns
         assert wake is None or wake > now_ns, f"alarm at {wake}, now is {now_ns}"
         return self.actions

@@ -37,12 +37,9 @@ image = {{ dtype = "uint8", shape = [-1, -1, 3] }}
 @contextlib.contextmanager
 def image_server() -> Iterator[Any]:
     """The runtime, and the path of its configuration."""
-    folder = Path(tempfile.mkdtemp(prefix="es"))
-    shutil.copy(os.path.join(PLACE, "detector.py"), folder)
-    path = folder / "edge.toml"
-    path.write_text(CONFIG.format(folder=folder))
-    try:
-        with Runtime(load_config(str(path)), serve=True) as runtime:
-            yield runtime, str(path)
-    finally:
-        shutil.rmtree(folder)
+    with tempfile.TemporaryDirectory(prefix="es") as folder:
+        shutil.copy(os.path.join(PLACE, "detector.py"), folder)
+        path = os.path.join(folder, "edge.toml")
+        Path(path).write_text(CONFIG.format(folder=folder))
+        with Runtime(load_config(path), serve=True) as runtime:
+            yield runtime, path

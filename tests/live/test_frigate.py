@@ -6,14 +6,11 @@ import asyncio
 import contextlib
 import json
 import os
-import shutil
 import signal
 import subprocess
-import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -46,8 +43,8 @@ def two(inputs):
 
 
 @pytest.fixture(scope="module")
-def server():
-    folder = Path(tempfile.mkdtemp(prefix="es"))
+def server(module_folder):
+    folder = module_folder
     (folder / "frigate_functions.py").write_text(FUNCTIONS)
     python = {"engine": "python", "options": {"example": "frigate_functions:example"}}
     one = {"dtype": "float32", "shape": [1]}
@@ -76,7 +73,6 @@ def server():
     )
     with Runtime(config, serve=True) as runtime:
         yield runtime
-    shutil.rmtree(folder)
 
 
 @pytest.fixture(scope="module")

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-from pathlib import Path
 from typing import Literal
 
 import pytest
@@ -18,7 +15,6 @@ pytest.importorskip("llguidance", reason="llguidance has no wheel for this Pytho
 import lm_models
 from http_front import FrontThread
 
-openai = pytest.importorskip("openai", reason="openai is not installed")
 pydantic = pytest.importorskip("pydantic", reason="pydantic is not installed")
 
 INPUTS = ("messages", "max_tokens", "temperature", "seed", "response_format", "tools", "tool_choice")
@@ -33,8 +29,14 @@ class Lamp(pydantic.BaseModel):
 
 
 @pytest.fixture(scope="module")
-def client():
-    folder = Path(tempfile.mkdtemp(prefix="es"))
+def openai():
+    """Imported here: the library takes a second, in each process that collects."""
+    return pytest.importorskip("openai", reason="openai is not installed")
+
+
+@pytest.fixture(scope="module")
+def client(module_folder, openai):
+    folder = module_folder
     template = "{% for message in messages %}{{ message.content }}{% endfor %}{% if tools %}<tool_call>?{% endif %}"
     lm_models.tiny(str(folder), chat_template=template)
     config = parse_config(
@@ -55,7 +57,6 @@ def client():
         with FrontThread(runtime.endpoints[0], HttpConfig(listen="127.0.0.1:0")) as front:
             with openai.OpenAI(base_url=f"http://{front.http}/v1", api_key="none", max_retries=0) as client:
                 yield client
-    shutil.rmtree(folder)
 
 
 def test_an_answer_parses_as_the_class_that_was_asked_for(client):
@@ -67,7 +68,7 @@ def test_an_answer_parses_as_the_class_that_was_asked_for(client):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_call_parses_as_the_class_of_its_arguments(client, stream):
+def test_a_call_parses_as_the_class_of_its_arguments(client, openai, stream):
     asked = {
         "model": "tiny",
         "messages": ASKED,
@@ -92,7 +93,7 @@ def test_a_call_parses_as_the_class_of_its_arguments(client, stream):
     assert again.usage.completion_tokens == 3
 
 
-def test_a_schema_that_is_none_is_a_bad_request(client):
+def test_a_schema_that_is_none_is_a_bad_request(client, openai):
     form = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "foo"}}}
     with pytest.raises(openai.BadRequestError, match="Invalid type: foo"):
         client.chat.completions.create(model="tiny", messages=ASKED, response_format=form)

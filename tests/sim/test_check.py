@@ -7,6 +7,7 @@ import random
 import re
 
 import pytest
+from short_check import shorten
 
 from edgeserve import cli
 from edgeserve.commands import check as tool
@@ -37,11 +38,7 @@ slo = "1s"
 
 @pytest.fixture(autouse=True)
 def _short(monkeypatch):
-    monkeypatch.setattr(tool, "REQUESTS_WANTED", 200)
-    monkeypatch.setattr(tool, "REQUESTS_MAX", 400)
-    monkeypatch.setattr(tool, "DURATION_S_MIN", 0.5)
-    monkeypatch.setattr(tool, "SEEDS", 2)
-    monkeypatch.setattr(tool, "STEPS", 3)
+    shorten(monkeypatch)
 
 
 def check(tmp_path, capsys, *arguments, slo="100ms", detect='expected = { 1 = "10ms" }'):

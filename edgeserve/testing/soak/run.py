@@ -18,7 +18,7 @@ from edgeserve.sched.protocol.events import EVENT_KINDS, Event
 from edgeserve.sim.run import make_world, sequences_of, setting_of, told_times
 from edgeserve.sim.scenario import Scenario, parse_scenario
 from edgeserve.taps.trace import Recorder, start_of, step_line
-from edgeserve.testing.invariants import check_invariants
+from edgeserve.testing.invariants import check_invariants, check_now_and_then
 from edgeserve.testing.soak.accounts import Accounts, EndCounts
 from edgeserve.testing.soak.ensembles import ENSEMBLE_KINDS, draw_ensemble, draw_ensemble_options, draw_pair, draw_said
 from edgeserve.testing.soak.language import LANGUAGE_MARKS, draw_language
@@ -110,7 +110,7 @@ def hold(
         if recorder is not None:
             recorder.tap(now_ns, events, actions)
         accounts.step(events, actions)
-        check_invariants(scheduler.state)
+        check_now_and_then(scheduler.state, steps)
 
     world = make_world(scenario, seed, setting=setting, drain=drain, settle=True)
     if prepare is not None:
