@@ -7,8 +7,8 @@ from typing import Dict, List, Sequence
 
 from edgeserve.compiled import mypyc_attr
 from edgeserve.sched.latency.batch_time import BatchTime
-from edgeserve.sched.plan.candidate import K_SHARE, Candidate, worth_of
-from edgeserve.sched.plan.source import Source, path_part
+from edgeserve.sched.plan.candidate import K_SHARE, Behind, Candidate, worth_of
+from edgeserve.sched.plan.source import BEHIND, Source, path_part
 from edgeserve.sched.policies.common.batches import Batches, steps_more_ns
 from edgeserve.sched.policies.common.bidding import outlook
 from edgeserve.sched.policies.common.model_queues import ModelQueues
@@ -123,6 +123,30 @@ class PlainModels(Source):
                     item = self._candidate(jobs, queues, latency, at_ns, board)
                     item.press = min(item.press, candidate.press)  # a long batch is not more urgent for being long
                     found.append(item)
+        return found
+
+    def behind(self, candidate: Candidate, lane: Lane, at_ns: int, board: Board) -> Sequence[Behind]:
+        queues, takes_ns = self._models[candidate.model], candidate.takes_ns
+        if queues.count == len(candidate.jobs) or queues.takes_steps:
+            return ()
+        chosen = {job.seq for job in candidate.jobs}
+        found: List[Behind] = []
+        after_ns = at_ns + takes_ns
+        for queue in queues.queues:
+            first = queue.position(after_ns)
+            rows = queue.rows[first : first + (BEHIND + 2) * candidate.size]
+            waits = [row for row in rows if row[1] not in chosen]
+            if len(waits) == len(rows):
+                continue  # of another worth than the batch
+            place = 0
+            while place < len(waits) and len(found) < BEHIND:
+                due_ns = waits[place][0]
+                if due_ns < after_ns + takes_ns:
+                    place += 1
+                    continue
+                found.append(Behind(takes_ns, due_ns - at_ns - takes_ns))
+                after_ns += takes_ns
+                place += candidate.size
         return found
 
     def _offer(self, queues: ModelQueues, lane: Lane, at_ns: int, board: Board) -> Candidate | None:
