@@ -129,24 +129,19 @@ class PlainModels(Source):
         queues, takes_ns = self._models[candidate.model], candidate.takes_ns
         if queues.count == len(candidate.jobs) or queues.takes_steps:
             return ()
+        queue = [queue for queue in queues.queues if candidate.jobs[0] in queue][0]  # its jobs are worth the same
         chosen = {job.seq for job in candidate.jobs}
         found: List[Behind] = []
-        after_ns = at_ns + takes_ns
-        for queue in queues.queues:
-            first = queue.position(after_ns)
-            rows = queue.rows[first : first + (BEHIND + 2) * candidate.size]
-            waits = [row for row in rows if row[1] not in chosen]
-            if len(waits) == len(rows):
-                continue  # of another worth than the batch
-            place = 0
-            while place < len(waits) and len(found) < BEHIND:
-                due_ns = waits[place][0]
-                if due_ns < after_ns + takes_ns:
-                    place += 1
-                    continue
-                found.append(Behind(takes_ns, due_ns - at_ns - takes_ns))
-                after_ns += takes_ns
-                place += candidate.size
+        after_ns, place = at_ns + takes_ns, 0
+        while len(found) < BEHIND:
+            place = max(place, queue.position(after_ns + takes_ns))
+            while place < len(queue) and queue.rows[place][1] in chosen:
+                place += 1
+            if place >= len(queue):
+                break
+            found.append(Behind(takes_ns, queue.rows[place][0] - at_ns - takes_ns))
+            after_ns += takes_ns
+            place += candidate.size
         return found
 
     def _offer(self, queues: ModelQueues, lane: Lane, at_ns: int, board: Board) -> Candidate | None:
