@@ -457,8 +457,10 @@ class Companies(Source):
                     item = self._candidate(new, jobs, lane, at_ns, board) if new is not None and jobs else None
                 else:
                     item = self._ahead(pipeline, node, rows, lane, at_ns, board)
-                if item is not None and not [other for other in in_flight if _goes_before(other, item)]:
-                    found.append(item)
+                if item is not None:
+                    left_ns = self._left_ns(item, lane, board) if in_flight else 0
+                    if not [other for other in in_flight if _goes_before(other, item, left_ns)]:
+                        found.append(item)
         return found
 
     def behind(self, candidate: Candidate, lane: Lane, at_ns: int, board: Board) -> Sequence[Behind]:
@@ -469,7 +471,7 @@ class Companies(Source):
         if lane.name != company.home or candidate.slack_ns == FOREVER_NS:
             return ()
         pipeline, route = company.pipeline, self._paths.route(company.pipeline, company.home, board)
-        left_ns = route.lane_times(company.left, company.steps).get(lane.name, 0) - candidate.takes_ns
+        left_ns = self._left_ns(candidate, lane, board) - candidate.takes_ns
         after_ns = at_ns + candidate.takes_ns
         if left_ns > 0:
             found.append(Behind(left_ns, candidate.slack_ns + candidate.takes_ns))
@@ -490,6 +492,13 @@ class Companies(Source):
                 after_ns += takes_ns
                 place += count
         return found
+
+    def _left_ns(self, candidate: Candidate, lane: Lane, board: Board) -> int:
+        """The time of a lane that the company of a candidate needs from here on."""
+        company = candidate.detail
+        assert isinstance(company, Company)
+        route = self._paths.route(company.pipeline, company.home, board)
+        return route.lane_times(company.left, company.steps).get(lane.name, 0)
 
     def lone(self, lane: Lane, board: Board) -> Bid | None:
         """The next batch of the only request: of its company, or of one that it begins at home."""
@@ -732,10 +741,10 @@ def _tightest_first(members: List[Member], count: int, choice: CompanyChoice, bo
     return choice.tightest(members, each, low)
 
 
-def _goes_before(candidate: Candidate, new: Candidate) -> bool:
-    """True if a company in flight goes on before another pipeline's begins: it is of no less urgent class, and brings
-    no less per lane time of what it has left."""
-    if RANKS[candidate.priority_class] > RANKS[new.priority_class]:
+def _goes_before(candidate: Candidate, new: Candidate, left_ns: int) -> bool:
+    """True if a company in flight goes on before another pipeline's begins, which has ``left_ns`` to run: it is of no
+    less urgent class, cannot wait for so long, and brings no less per lane time of what it has left."""
+    if RANKS[candidate.priority_class] > RANKS[new.priority_class] or candidate.slack_ns >= left_ns:
         return False
     return candidate.gain * new.takes_ns >= new.gain * candidate.takes_ns
 
