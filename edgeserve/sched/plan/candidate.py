@@ -27,12 +27,9 @@ class Kind:
     kind = ""
 
     def wait_ns(self, candidate: Candidate) -> int:
-        """The time by which the start may be put off in a schedule: a critical batch may be as slow as the slowest.
-        Sources whose batches lose their worth little by little answer otherwise."""
-        slack_ns = candidate.slack_ns
-        if candidate.is_critical:
-            slack_ns -= candidate.careful_ns - candidate.takes_ns
-        return round(slack_ns * candidate.trust)
+        """The time by which the start may be put off in a schedule, if the batch is as slow as the slowest lately. Sources
+        whose batches lose their worth little by little answer otherwise."""
+        return round((candidate.slack_ns - (candidate.careful_ns - candidate.takes_ns)) * candidate.trust)
 
 
 class Behind(NamedTuple):
