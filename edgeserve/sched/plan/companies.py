@@ -744,6 +744,8 @@ def _tightest_first(members: List[Member], count: int, choice: CompanyChoice, bo
 def _goes_before(candidate: Candidate, new: Candidate, left_ns: int) -> bool:
     """True if a company in flight goes on before another pipeline's begins, which has ``left_ns`` to run: it is of no
     less urgent class, cannot wait for so long, and brings no less per lane time of what it has left."""
+    if candidate.is_critical:
+        return RANKS[candidate.priority_class] <= RANKS[new.priority_class]
     if RANKS[candidate.priority_class] > RANKS[new.priority_class] or candidate.slack_ns >= left_ns:
         return False
     return candidate.gain * new.takes_ns >= new.gain * candidate.takes_ns
