@@ -6,7 +6,7 @@ Fowler and Carlyle 2002): worth in time per lane time, times ``exp(-slack / K)``
 
 from __future__ import annotations
 
-from typing import Final, Sequence
+from typing import Final, NamedTuple, Sequence
 
 from edgeserve.compiled import mypyc_attr
 from edgeserve.priority_class import RESERVED
@@ -27,9 +27,17 @@ class Kind:
     kind = ""
 
     def wait_ns(self, candidate: Candidate) -> int:
-        """The time by which the start may be put off in a schedule. Sources whose batches lose their worth little by
-        little answer otherwise."""
-        return round(candidate.slack_ns * candidate.trust)
+        """The time by which the start may be put off in a schedule, if the batch is as slow as the slowest lately. Sources
+        whose batches lose their worth little by little answer otherwise."""
+        return round((candidate.slack_ns - (candidate.careful_ns - candidate.takes_ns)) * candidate.trust)
+
+
+class Behind(NamedTuple):
+    """Work that comes behind a batch of its model or pipeline, of about the same worth per time: how long it keeps the
+    lane, and by when it must start to be in time."""
+
+    takes_ns: int
+    wait_ns: int
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

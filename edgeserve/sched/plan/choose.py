@@ -1,18 +1,18 @@
 """The choice of the candidate that starts on a lane: a tentative schedule of the best batch of each model, critical
 requests guarded by count.
 
-The densest candidates enter a schedule as long as all in it start in time (DASA: Clark 1990); of the ones that may go
-first without making another late, the one with the largest index starts. Work that would make critical requests late,
-open or expected, counts as if it lost several requests of its own for each of them. Pure.
+The densest candidates enter a schedule, each with what waits behind it, as long as all in it start in time (DASA: Clark
+1990); of the ones that may go first without making another late, the one with the largest index starts. Work that would
+make critical requests late, open or expected, counts as if it lost several requests of its own for each of them. Pure.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Dict, Final, List, Sequence, Tuple
+from typing import Callable, Dict, Final, List, NamedTuple, Sequence, Tuple
 
 from edgeserve.priority_class import YIELDING
-from edgeserve.sched.plan.candidate import Candidate
+from edgeserve.sched.plan.candidate import Behind, Candidate
 from edgeserve.sched.requests.critical import NO_ROOMS, Rooms
 
 GUARD_MIN: Final = 3.0
@@ -56,8 +56,19 @@ def weigh(candidate: Candidate, rooms: Rooms, gap_ns: int, price: float = 0.0) -
     candidate.is_early = candidate.saves_ns > 0 and candidate.gain < price * takes_ns
 
 
-def choose(candidates: Sequence[Candidate], gap_ns: int) -> Candidate | None:
-    """The candidate that starts; None where each of them had better wait. All are weighed."""
+class Entry(NamedTuple):
+    """A batch in the schedule, or (``item`` is None) work behind one: by when it must start, how long it runs."""
+
+    wait_ns: int
+    takes_ns: int
+    item: Candidate | None = None
+
+
+def choose(
+    candidates: Sequence[Candidate], gap_ns: int, behind: Callable[[Candidate], Sequence[Behind]] = lambda item: ()
+) -> Candidate | None:
+    """The candidate that starts; None where each of them had better wait. All are weighed. ``behind``: what waits
+    behind one."""
     foreground = [item for item in candidates if item.priority_class not in YIELDING]
     able = [item for item in foreground if item.value > 0.0 or item.is_critical or not item.guarded]
     others = [item.value for item in able if not item.is_early]
@@ -65,48 +76,52 @@ def choose(candidates: Sequence[Candidate], gap_ns: int) -> Candidate | None:
         best = max(others)
         able = [item for item in able if not item.is_early or item.value > best]
     if able:
-        return able[0] if len(able) == 1 else _first(able, gap_ns)
+        return able[0] if len(able) == 1 else _first(able, gap_ns, behind)
     if foreground:
         return None
     return max(candidates, key=_density) if candidates else None
 
 
-def _first(candidates: Sequence[Candidate], gap_ns: int) -> Candidate:
+def _first(candidates: Sequence[Candidate], gap_ns: int, behind: Callable[[Candidate], Sequence[Behind]]) -> Candidate:
     best: Dict[Tuple[str, str], Tuple[float, Candidate]] = {}  # of each model: with its index
     for item in candidates:
         key, index = (item.source.kind, item.model), _index(item)
         if key not in best or index > best[key][0]:
             best[key] = index, item
-    rows = [
-        (not item.is_critical, -item.value, place, index, item) for place, (index, item) in enumerate(best.values())
-    ]
-    schedule: List[Tuple[int, float, Candidate]] = []  # in order of how long each may wait
-    for _, _, _, index, item in sorted(rows):
-        wait_ns = item.source.wait_ns(item)
+    rows: List[Tuple[bool, float, int, Entry]] = []
+    for _, item in best.values():
+        rows.append(
+            (not item.is_critical, -item.value, len(rows), Entry(item.source.wait_ns(item), item.takes_ns, item))
+        )
+        for takes_ns, wait_ns in behind(item):
+            rows.append((not item.is_critical, -item.value, len(rows), Entry(wait_ns, takes_ns)))
+    schedule: List[Entry] = []  # in order of how long each may wait
+    for _, _, _, entry in sorted(rows):
         place = len(schedule)
-        while place and schedule[place - 1][0] > wait_ns:
+        while place and schedule[place - 1].wait_ns > entry.wait_ns:
             place -= 1
-        schedule.insert(place, (wait_ns, index, item))
+        schedule.insert(place, entry)
         if len(schedule) > 1 and not _in_time(schedule, None, gap_ns):
             del schedule[place]
-    first_wait_ns, _, first = schedule[0]
+    able = [(entry.wait_ns, entry.item) for entry in schedule if entry.item is not None]
+    first_wait_ns, first = able[0]
     patient_ns = PATIENT * max(first_wait_ns, first.takes_ns)
     for _, _, wait_ns, item in sorted(
-        [(-index, place, wait_ns, item) for place, (wait_ns, index, item) in enumerate(schedule)]
+        [(-_index(item), place, wait_ns, item) for place, (wait_ns, item) in enumerate(able)]
     ):
         if item is first or (wait_ns <= patient_ns and _in_time(schedule, item, gap_ns)):
             return item
     return first
 
 
-def _in_time(schedule: Sequence[Tuple[int, float, Candidate]], first: Candidate | None, gap_ns: int) -> bool:
+def _in_time(schedule: Sequence[Entry], first: Candidate | None, gap_ns: int) -> bool:
     """True if all start in time if they run in this order, but ``first`` before all others."""
     at_ns = 0 if first is None else first.takes_ns + gap_ns
-    for wait_ns, _, item in schedule:
-        if item is not first:
+    for wait_ns, takes_ns, item in schedule:
+        if item is None or item is not first:
             if at_ns > wait_ns:
                 return False
-            at_ns += item.takes_ns + gap_ns
+            at_ns += takes_ns + gap_ns
     return True
 
 

@@ -9,11 +9,11 @@ functions above all, run ahead of the company, beside it and behind it (``one_pl
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from typing import Dict, Final, List, Sequence, Set, Tuple
+from typing import Dict, Final, List, Sequence, Tuple
 
 from edgeserve.compiled import mypyc_attr
-from edgeserve.priority_class import CLASSES, RESERVED, YIELDING
-from edgeserve.sched.plan.candidate import K_SHARE, Candidate, worth_of
+from edgeserve.priority_class import CLASSES, RANKS, RESERVED, YIELDING
+from edgeserve.sched.plan.candidate import K_SHARE, Behind, Candidate, worth_of
 from edgeserve.sched.plan.company import Company, CompanyChoice, Flight, Standing, free_ns
 from edgeserve.sched.plan.paths import NOT_RUNNING, LaneSchedule, Paths, Schedule, Stage, StageJobs, StageRoute
 from edgeserve.sched.plan.remaining_work import (
@@ -27,7 +27,7 @@ from edgeserve.sched.plan.remaining_work import (
     shape_of,
     total_of,
 )
-from edgeserve.sched.plan.source import Source
+from edgeserve.sched.plan.source import BEHIND, Source
 from edgeserve.sched.policies.common.bidding import bid_for, refusal
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.expected_end import ExpectedEnd
@@ -248,7 +248,8 @@ class Companies(Source):
         return ends_ns is not None and ends_ns <= member.due_ns
 
     def _look_again(self, company: Company, board: Board) -> None:
-        """Return members to the queue, the tightest first, while one would be late with the rest of all."""
+        """Have the tightest go first where all are in time so; return members to the queue, the tightest first, while
+        one would be late with the rest of all."""
         while board.budget.left > 0:
             if self._moved:
                 self._see(board)
@@ -256,9 +257,40 @@ class Companies(Source):
                 return
             self._forecast(board)
             late = company.late()
-            if not late:
+            if not late or self._splits(company, board):
                 return
             self._leave(min(late)[2])
+
+    def _splits(self, company: Company, board: Board) -> bool:
+        """True if it goes on as two companies in which all are in time, with as many as can be in the first one: the
+        tightest."""
+        members, place = sorted(company.members, key=_by_due), self._companies.index(company)
+        before, behind = self._companies[:place], self._companies[place + 1 :]
+        low, high = 0, len(members)
+        found: Sequence[Company] = ()
+        while high - low > 1:
+            middle = (low + high) // 2
+            parts = [Company(company.pipeline, company.home, some) for some in (members[:middle], members[middle:])]
+            self._flights_of([*before, *parts, *behind], board)
+            if parts[0].late():
+                high = middle
+                continue
+            low = middle
+            if not any(other.late() for other in [*before, *parts, *behind]):
+                found = parts
+        self._overwritten(board)
+        for part in found:
+            for member in part.members:
+                member.cohort = part
+        if found:
+            self._companies = [*before, *found, *behind]
+            self._moved = True
+        return bool(found)
+
+    def _overwritten(self, board: Board) -> None:
+        """The forecast of those in flight was overwritten."""
+        board.ends_ns.pop(self._key, None)
+        self._seen = None
 
     def _drop_late(
         self, rows: List[Row], pipeline: Pipeline, known: Dict[Tuple[int, ...], int | None], board: Board
@@ -397,22 +429,21 @@ class Companies(Source):
 
     def offers(self, lane: Lane, at_ns: int, board: Board) -> Sequence[Candidate]:
         found: List[Candidate] = []
-        first_rank = len(CLASSES)  # new companies of this class or less urgent ones wait for those in flight
-        seen: Set[int] = set()
+        ranks: Dict[int, int] = {}  # by pipeline: new companies of this class or less urgent ones wait
         if self._moved:
             self._see(board)
         for company in self._companies:
-            jobs = company.next_jobs(lane, self._paths, board) if id(company.pipeline) not in seen else []
+            jobs = company.next_jobs(lane, self._paths, board) if id(company.pipeline) not in ranks else []
             if jobs:
                 self._forecast(board)
                 found.append(self._candidate(company, jobs, lane, at_ns, board))
-                seen.add(id(company.pipeline))
-                first_rank = min(first_rank, company.rank)
+                ranks[id(company.pipeline)] = company.rank
+        in_flight = list(found)
         for line in self._lines:
             pipeline = line.pipeline
             before: Sequence[Row] = ()
             for node, rows in zip(pipeline.nodes, line.waiting):
-                if not rows or rows[0][0] >= first_rank:
+                if not rows or rows[0][0] >= ranks.get(id(pipeline), len(CLASSES)):
                     continue
                 if node.model not in lane.models or not board.is_resident(node.model, lane):
                     continue
@@ -427,8 +458,47 @@ class Companies(Source):
                 else:
                     item = self._ahead(pipeline, node, rows, lane, at_ns, board)
                 if item is not None:
-                    found.append(item)
+                    left_ns = self._left_ns(item, lane, board) if in_flight else 0
+                    if not [other for other in in_flight if _goes_before(other, item, left_ns)]:
+                        found.append(item)
         return found
+
+    def behind(self, candidate: Candidate, lane: Lane, at_ns: int, board: Board) -> Sequence[Behind]:
+        """The rest of its company's path, and the companies that would begin then."""
+        company = candidate.detail
+        assert isinstance(company, Company)
+        found: List[Behind] = []
+        if lane.name != company.home or candidate.slack_ns == FOREVER_NS:
+            return ()
+        pipeline, route = company.pipeline, self._paths.route(company.pipeline, company.home, board)
+        left_ns = self._left_ns(candidate, lane, board) - candidate.takes_ns
+        after_ns = at_ns + candidate.takes_ns
+        if left_ns > 0:
+            found.append(Behind(left_ns, candidate.slack_ns + candidate.takes_ns))
+            after_ns += left_ns
+        for rows in self._line_of[company.members[0].request.app.name].waiting:
+            waits = [row[3] for row in rows[:LOOK] if row[0] == company.rank and row[3] not in company.members]
+            place = 0
+            while place < len(waits) and len(found) < BEHIND:
+                each, count = waits[place].left(), len(waits) - place
+                count = self._best_counts(route, pipeline, each, count)[count]
+                total = pipeline.times(count, each)
+                path_ns = (route.ends_ns(total, NO_STEPS, at_ns) or at_ns) - at_ns
+                if waits[place].due_ns < after_ns + path_ns:
+                    place += 1
+                    continue
+                takes_ns = route.lane_times(total, NO_STEPS).get(lane.name, 0)
+                found.append(Behind(takes_ns, waits[place].due_ns - at_ns - path_ns))
+                after_ns += takes_ns
+                place += count
+        return found
+
+    def _left_ns(self, candidate: Candidate, lane: Lane, board: Board) -> int:
+        """The time of a lane that the company of a candidate needs from here on."""
+        company = candidate.detail
+        assert isinstance(company, Company)
+        route = self._paths.route(company.pipeline, company.home, board)
+        return route.lane_times(company.left, company.steps).get(lane.name, 0)
 
     def lone(self, lane: Lane, board: Board) -> Bid | None:
         """The next batch of the only request: of its company, or of one that it begins at home."""
@@ -524,7 +594,9 @@ class Companies(Source):
         if self._companies:
             self._forecast(board)
         choice = CompanyChoice(self._paths, pipeline, lane.name, at_ns, board)
-        choice.known = [flight for flight in self._flights if flight.company.rank <= rank] if self._companies else []
+        choice.known = [
+            flight for flight in self._flights if flight.company.rank <= rank and flight.company.pipeline is pipeline
+        ]
         kind, value = members[0].kind(), members[0].request.value
         alike = kind is not None and all(member.kind() == kind and member.request.value == value for member in members)
         chosen = self._alike(members, choice, board) if alike else self._unlike(members[:LOOK_UNEQUAL], choice, board)
@@ -542,7 +614,7 @@ class Companies(Source):
         """The members of a company among requests of equal remaining work and worth: the number that brings most per
         time of the ones that can be in time, the tightest that make it."""
         each = members[0].left()
-        best = self._best_counts(choice, each, len(members))
+        best = self._best_counts(choice.route, choice.pipeline, each, len(members))
         low, high = 0, best[len(members)]
         found = choice.tightest(members, each, high)
         while not found and high - low > 1:  # more are never answered earlier
@@ -557,12 +629,11 @@ class Companies(Source):
             return _tightest_first(members, len(found), choice, board) or found
         return found
 
-    def _best_counts(self, choice: CompanyChoice, each: Left, count: int) -> List[int]:
+    def _best_counts(self, route: StageRoute, pipeline: Pipeline, each: Left, count: int) -> List[int]:
         """The best number to go, by number of requests that wait with ``each`` left: kept until a time of their path
         changes."""
-        route = choice.route
         times = [place.usual.split.best_ns for place in route.places if place is not None]
-        key = (id(choice.pipeline), route.home, *each.jobs, *each.over)
+        key = (id(pipeline), route.home, *each.jobs, *each.over)
         kept = self._counts.get(key)
         if (
             kept is None
@@ -574,7 +645,7 @@ class Companies(Source):
             kept = self._counts[key] = (times, [0], [1])
         _, best, costs = kept
         for number in range(len(best), count + 1):
-            costs.append(route.cost_ns(choice.pipeline.times(number, each), NO_STEPS))
+            costs.append(route.cost_ns(pipeline.times(number, each), NO_STEPS))
             before = best[-1]
             best.append(number if number * costs[before] >= before * costs[number] * EQUAL else before)
         return best
@@ -630,8 +701,7 @@ class Companies(Source):
             then = [both if other is company else other for other in self._companies]
             self._flights_of(then, board)
             late = any(other.late() for other in then)
-            board.ends_ns.pop(self._key, None)  # the forecast of those in flight was overwritten
-            self._seen = None
+            self._overwritten(board)
             jobs = [] if late else both.next_jobs(lane, self._paths, board)
             if jobs:
                 self._begins[lane.name] = (company, new.members)
@@ -669,6 +739,16 @@ def _tightest_first(members: List[Member], count: int, choice: CompanyChoice, bo
     if not low or comes * choice.route.cost_ns(choice.pipeline.times(low, each), NO_STEPS) > low:
         return []
     return choice.tightest(members, each, low)
+
+
+def _goes_before(candidate: Candidate, new: Candidate, left_ns: int) -> bool:
+    """True if a company in flight goes on before another pipeline's begins, which has ``left_ns`` to run: it is of no
+    less urgent class, cannot wait for so long, and brings no less per lane time of what it has left."""
+    if candidate.is_critical:
+        return RANKS[candidate.priority_class] <= RANKS[new.priority_class]
+    if RANKS[candidate.priority_class] > RANKS[new.priority_class] or candidate.slack_ns >= left_ns:
+        return False
+    return candidate.gain * new.takes_ns >= new.gain * candidate.takes_ns
 
 
 def _by_due(member: Member) -> Tuple[int, int]:

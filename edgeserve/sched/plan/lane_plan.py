@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Dict, Final, List, Mapping, Sequence, Tuple
 
 from edgeserve.compiled import mypyc_attr
 from edgeserve.priority_class import ORDINARY, YIELDING
-from edgeserve.sched.plan.candidate import Candidate
+from edgeserve.sched.plan.candidate import Behind, Candidate
 from edgeserve.sched.plan.choose import choose, weigh
 from edgeserve.sched.plan.lane_price import LanePrices
 from edgeserve.sched.plan.source import Source
@@ -221,7 +221,13 @@ class LanePlan(Policy):
                 if item.priority_class in ORDINARY and _passed_over(item, board):
                     item.value *= PASSED_FACTOR
                     item.is_early = False
-        return choose(offers, gap_ns)
+
+        def behind(item: Candidate) -> Sequence[Behind]:
+            source = item.source
+            assert isinstance(source, Source)
+            return source.behind(item, lane, at_ns, board)
+
+        return choose(offers, gap_ns, behind)
 
     def next_wakeup_ns(self, board: Board) -> int | None:
         earliest_ns = self._look_again_ns

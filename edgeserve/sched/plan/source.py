@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any, Final, List, Mapping, Sequence, Set
 
 from edgeserve.compiled import mypyc_attr
-from edgeserve.sched.plan.candidate import Candidate, Kind
+from edgeserve.sched.plan.candidate import Behind, Candidate, Kind
 from edgeserve.sched.policies.common.bidding import bid_for, refusal
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.expected_end import ExpectedEnd, expected_end
@@ -16,6 +16,9 @@ from edgeserve.sched.resources.lanes import Lane, Work
 from edgeserve.sched.resources.placement import RESIDENT
 
 NONE: Final[Sequence[Candidate]] = ()
+
+BEHIND: Final = 3
+"""Batches behind one of a model or pipeline that the schedule knows."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -78,6 +81,11 @@ class Source(Kind):
     def smaller(self, candidate: Candidate, lane: Lane, at_ns: int, board: Board) -> Sequence[Candidate]:
         """Smaller batches in place of one that would make critical requests late. Changes nothing."""
         return NONE
+
+    def behind(self, candidate: Candidate, lane: Lane, at_ns: int, board: Board) -> Sequence[Behind]:
+        """What waits behind a candidate that would start at ``at_ns``, batch by batch: :data:`BEHIND` at most. Changes
+        nothing."""
+        return ()
 
     def may_grow(self, model: str) -> bool:
         """True if jobs that come while a batch of a model waits join it, and each takes less time then. Changes

@@ -7,9 +7,10 @@ import random
 from typing import List
 
 import pytest
+from exact_device import Device, ask, model
 from hand_world import Driver, app_of, job
 
-from edgeserve.sched.plan.candidate import Candidate, Kind
+from edgeserve.sched.plan.candidate import Behind, Candidate, Kind
 from edgeserve.sched.plan.choose import choose, weigh
 from edgeserve.sched.protocol.events import RequestArrived
 from edgeserve.sched.requests.critical import NO_ROOMS, Rooms
@@ -62,6 +63,36 @@ def test_the_urgent_one_goes_before_the_dense_one_that_can_wait():
 
 def test_of_two_that_exclude_each_other_the_dense_one_goes():
     assert first_of([made("dense", 30, 60, 5), made("urgent", 30, 15, 2)]) == "dense"
+
+
+@pytest.mark.parametrize("waits, first", [(25, "urgent"), (18, "dense")])
+def test_nothing_goes_before_dense_work_that_would_be_late_behind_it(waits, first):
+    candidates = [made("dense", 10, 100, 15), made("urgent", 10, 1, 5)]
+    for item in candidates:
+        weigh(item, NO_ROOMS, 0)
+    ms = NS_PER_MS
+    found = choose(candidates, 0, lambda item: [Behind(10 * ms, waits * ms)] if item.model == "dense" else [])
+    assert found is not None and found.model == first
+
+
+@pytest.mark.parametrize("due_ms, in_time", [(30, [1, 2]), (34, [1, 2, 3])])
+def test_what_brings_little_does_not_go_before_the_last_of_a_queue(due_ms, in_time):
+    """At 6 two need 10 ms each, one after the other; the third needs 7 and brings a tenth."""
+    apps = {name: {"slo": "100ms", "model": name} for name in ("before", "queued", "other")}
+    models = {"before": model(6, 0), "queued": model(0, 10, limit=1), "other": model(7, 0)}
+    device = Device({"lane": {"l": {}}, "model": models, "app": apps, "policy": {"p": {"kind": "plan"}}})
+    device.ask(ask(4, 100, app="before"))
+    device.ask(ask(1, 30, app="queued"), ask(2, due_ms, app="queued"), ask(3, 14, app="other", value=0.1))
+    device.advance()
+    assert [number for number in (1, 2, 3) if device.ends[number][0] == "completed"] == in_time
+
+
+@pytest.mark.parametrize("priority_class", ["normal", "critical"])
+def test_a_batch_that_may_be_slow_is_put_off_for_less(priority_class):
+    def goes_first(careful: float) -> str:
+        return first_of([made("dense", 10, 100, 12, priority_class, careful=careful), made("urgent", 10, 1, 5)])
+
+    assert goes_first(11) == "urgent" and goes_first(13) == "dense"
 
 
 def test_of_one_model_the_batch_of_most_index_stands_for_all():

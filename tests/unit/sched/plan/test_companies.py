@@ -146,6 +146,42 @@ def test_members_that_would_be_late_after_a_slow_batch_leave():
     assert device.ends[1][0] == "dropped" and device.ends[2][0] == "completed"
 
 
+def test_members_that_would_be_late_together_go_one_behind_the_other():
+    device = Device(planned(chain()))
+    device.ask(ask(1, 26), ask(2, 60))
+    finish_late(device, 21)  # together until 27
+    device.advance()
+    assert device.ends == {1: ("completed", 25.0), 2: ("completed", 29.0)}
+
+
+@pytest.mark.parametrize("due_ms, value, in_time", [(40, 0.2, [1]), (40, 20, [2]), (200, 0.2, [1, 2])])
+def test_a_company_in_flight_goes_first_where_it_cannot_wait_and_brings_more(due_ms, value, in_time):
+    """It needs the lane until 38; the pipeline that comes needs 10 ms, from 26 at the latest."""
+    table = planned(chain(second=model(30, 2)))
+    table["model"].update(c=model(4, 2), d=model(2, 2))
+    table["app"]["other"] = {"slo": "100ms", "node": [{"name": "c"}, {"name": "d"}]}
+    device = Device(table)
+    device.ask(ask(1, due_ms))
+    device.now_ns = 1 * MS
+    device.ask(ask(2, 30, app="other", value=float(value)))
+    device.advance()
+    assert [number for number in (1, 2) if device.ends[number][0] == "completed"] == in_time
+
+
+@pytest.mark.parametrize("due_ms, in_time", [(24, [1, 2]), (31, [1, 2, 3])])
+def test_what_brings_little_does_not_go_before_those_who_wait_for_a_company(due_ms, in_time):
+    """At 6 the first needs 4 ms more and the second 10; the third needs 7 and brings a tenth."""
+    table = planned(chain())
+    table["model"]["c"] = model(7, 0)
+    table["app"]["other"] = {"slo": "100ms", "model": "c"}
+    device = Device(table)
+    device.ask(ask(1, 23))
+    device.now_ns = 1 * MS
+    device.ask(ask(2, due_ms), ask(3, 14, app="other", value=0.1))
+    device.advance()
+    assert [number for number in (1, 2, 3) if device.ends[number][0] == "completed"] == in_time
+
+
 def test_a_request_of_two_branches_that_is_given_up_runs_whole_as_a_trial():
     names = {"look": [], "left": ["look"], "right": ["look"], "end": ["left", "right"]}
     table = {
