@@ -17,10 +17,10 @@ from edgeserve.compiled import mypyc_attr
 from edgeserve.errors import ConfigError
 from edgeserve.priority_class import LEAST
 from edgeserve.sched.plan.asking import Asking, Looked, subsets_of
-from edgeserve.sched.plan.candidate import K_SHARE, Candidate, worth_of
+from edgeserve.sched.plan.candidate import K_SHARE, Behind, Candidate, worth_of
 from edgeserve.sched.plan.plain import PlainModels
 from edgeserve.sched.plan.price import likely_price, share_ns, steps_on
-from edgeserve.sched.plan.source import Source, alone_ns, is_here, path_part
+from edgeserve.sched.plan.source import Source, alone_ns, is_here, path_part, queue_behind
 from edgeserve.sched.policies.common.bidding import best_class, bid_for, droppable
 from edgeserve.sched.policies.common.ensembles import Ensemble, alternatives_of, ensemble_of
 from edgeserve.sched.policies.common.records import RecordDraws
@@ -518,6 +518,11 @@ class Members(Source):
                     item.press = candidate.press
                     found.append(item)
         return found
+
+    def behind(self, candidate: Candidate, lane: Lane, at_ns: int, board: Board) -> Sequence[Behind]:
+        chosen = {job.seq for job in candidate.jobs}
+        rows = self._rows.get(candidate.model, [])
+        return queue_behind(sorted([row[1] for row in rows if row[2] not in chosen]), candidate, at_ns)
 
     def bid(self, candidate: Candidate, others: Sequence[Candidate], lane: Lane, board: Board) -> Bid:
         if isinstance(candidate.detail, Bid):

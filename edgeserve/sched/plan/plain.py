@@ -8,7 +8,7 @@ from typing import Dict, List, Sequence
 from edgeserve.compiled import mypyc_attr
 from edgeserve.sched.latency.batch_time import BatchTime
 from edgeserve.sched.plan.candidate import K_SHARE, Behind, Candidate, worth_of
-from edgeserve.sched.plan.source import BEHIND, Source, path_part
+from edgeserve.sched.plan.source import LOOK_BEHIND, Source, path_part, queue_behind
 from edgeserve.sched.policies.common.batches import Batches, steps_more_ns
 from edgeserve.sched.policies.common.bidding import outlook
 from edgeserve.sched.policies.common.model_queues import ModelQueues
@@ -126,23 +126,14 @@ class PlainModels(Source):
         return found
 
     def behind(self, candidate: Candidate, lane: Lane, at_ns: int, board: Board) -> Sequence[Behind]:
-        queues, takes_ns = self._models[candidate.model], candidate.takes_ns
+        queues = self._models[candidate.model]
         if queues.count == len(candidate.jobs) or queues.takes_steps:
             return ()
         queue = [queue for queue in queues.queues if candidate.jobs[0] in queue][0]  # its jobs are worth the same
         chosen = {job.seq for job in candidate.jobs}
-        found: List[Behind] = []
-        after_ns, place = at_ns + takes_ns, 0
-        while len(found) < BEHIND:
-            place = max(place, queue.position(after_ns + takes_ns))
-            while place < len(queue) and queue.rows[place][1] in chosen:
-                place += 1
-            if place >= len(queue):
-                break
-            found.append(Behind(takes_ns, queue.rows[place][0] - at_ns - takes_ns))
-            after_ns += takes_ns
-            place += candidate.size
-        return found
+        first = queue.position(at_ns + 2 * candidate.takes_ns)
+        rows = queue.rows[first : first + LOOK_BEHIND]
+        return queue_behind([row[0] for row in rows if row[1] not in chosen], candidate, at_ns)
 
     def _offer(self, queues: ModelQueues, lane: Lane, at_ns: int, board: Board) -> Candidate | None:
         """The best batch of a model."""

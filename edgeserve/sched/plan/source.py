@@ -14,11 +14,16 @@ from edgeserve.sched.policy_api.policy import Bid, Policy
 from edgeserve.sched.requests.states import Job, RequestRecord
 from edgeserve.sched.resources.lanes import Lane, Work
 from edgeserve.sched.resources.placement import RESIDENT
+from edgeserve.units import FOREVER_NS
 
 NONE: Final[Sequence[Candidate]] = ()
 
-BEHIND: Final = 3
-"""Batches behind one of a model or pipeline that the schedule knows."""
+import os
+BEHIND: Final = int(os.environ.get("BEHIND", "5"))
+"""Entries of the schedule for what waits behind a batch."""
+
+LOOK_BEHIND: Final = int(os.environ.get("LOOKB", "256"))
+"""Jobs that are looked at for them, those due first."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -115,6 +120,28 @@ class Source(Kind):
     def queued(self) -> List[Job]:
         """The jobs that wait here."""
         return []
+
+
+def queue_behind(dues_ns: Sequence[int], candidate: Candidate, at_ns: int) -> List[Behind]:
+    """The jobs due then (in rising order) behind a batch like theirs that would start at ``at_ns``: of those that could
+    be in time the next batch, the two behind that, four, and so on."""
+    takes_ns, place, batches = candidate.takes_ns, 0, 1
+    after_ns = at_ns + takes_ns
+    found: List[Behind] = []
+    while place < len(dues_ns) and len(found) < BEHIND:
+        count, wait_ns = 0, FOREVER_NS
+        while place < len(dues_ns) and count < batches:
+            if dues_ns[place] < after_ns + takes_ns:
+                place += 1
+                continue
+            count += 1
+            wait_ns = min(wait_ns, dues_ns[place] - at_ns - count * takes_ns)
+            after_ns += takes_ns
+            place += candidate.size
+        if count:
+            found.append(Behind(count * takes_ns, wait_ns))
+        batches *= 2
+    return found
 
 
 def is_here(model: str, board: Board) -> bool:
