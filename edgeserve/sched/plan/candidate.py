@@ -27,8 +27,8 @@ class Kind:
     kind = ""
 
     def wait_ns(self, candidate: Candidate) -> int:
-        """The time by which the start may be put off in a schedule, if the batch is as slow as the slowest lately. Sources
-        whose batches lose their worth little by little answer otherwise."""
+        """The time by which the start may be put off in a schedule, also if the batch is as slow as the slowest lately.
+        Sources whose batches lose their worth little by little answer otherwise."""
         return round((candidate.slack_ns - (candidate.careful_ns - candidate.takes_ns)) * candidate.trust)
 
 

@@ -13,7 +13,7 @@ from edgeserve.compiled import mypyc_attr
 from edgeserve.priority_class import ORDINARY, YIELDING
 from edgeserve.sched.plan.candidate import Behind, Candidate
 from edgeserve.sched.plan.choose import choose, weigh
-from edgeserve.sched.plan.lane_price import LanePrices
+from edgeserve.sched.plan.lane_price import LanePrices, Losses
 from edgeserve.sched.plan.source import Source
 from edgeserve.sched.plan.unequal import Unequal
 from edgeserve.sched.policy_api.arbiter import PASSED_SLOS
@@ -54,6 +54,7 @@ class LanePlan(Policy):
         self._runs: Dict[int, Source] = {}  # by work
         self._look_again_ns: int | None = None
         self._prices = LanePrices()
+        self._losses = Losses()
 
     # --- which source -------------------------------------------------------------------------------------------------
 
@@ -106,6 +107,7 @@ class LanePlan(Policy):
     def on_gone(self, job: Job, board: Board) -> None:
         self._source_at[job.node].on_gone(job, board)
         self._prices.gone(job, board)
+        self._losses.gone(job, board)
 
     def on_started(self, work: Work, board: Board) -> None:
         source = self._source_at[work.jobs[0].node]
@@ -113,6 +115,7 @@ class LanePlan(Policy):
         model, brings = self._chosen.get(work.lane.name, ("", None))
         if model == work.model and (brings is not None or self._prices.any):
             self._prices.serves(work, brings)
+        self._losses.serves(work)
         source.on_started(work, board)
 
     def on_finished(self, work: Work, started_ns: int, finished_ns: int, board: Board) -> None:
@@ -202,6 +205,8 @@ class LanePlan(Policy):
             rooms = rooms.of_those_to_come()  # the waiting ones are in the schedule
         price = self._prices.of(lane) if self._prices.any else 0.0
         most: Dict[str, int] = {}  # by model: jobs that wait
+        for item in offers:
+            item.trust = self._losses.trust(item.model)
         for item in offers if price else ():
             most[item.model] = max(len(item.jobs), most.get(item.model, 0))
         more: List[Candidate] = []
@@ -221,13 +226,7 @@ class LanePlan(Policy):
                 if item.priority_class in ORDINARY and _passed_over(item, board):
                     item.value *= PASSED_FACTOR
                     item.is_early = False
-
-        def behind(item: Candidate) -> Sequence[Behind]:
-            source = item.source
-            assert isinstance(source, Source)
-            return source.behind(item, lane, at_ns, board)
-
-        return choose(offers, gap_ns, behind)
+        return choose(offers, gap_ns, lambda item: behind(item, lane, at_ns, board))
 
     def next_wakeup_ns(self, board: Board) -> int | None:
         earliest_ns = self._look_again_ns
@@ -250,6 +249,13 @@ class LanePlan(Policy):
 
     def queued(self) -> List[Job]:
         return [job for source in self._sources for job in source.queued()]
+
+
+def behind(candidate: Candidate, lane: Lane, at_ns: int, board: Board) -> Sequence[Behind]:
+    """What waits behind a candidate of its own kind."""
+    source = candidate.source
+    assert isinstance(source, Source)
+    return source.behind(candidate, lane, at_ns, board)
 
 
 def _saves_ns(candidate: Candidate, waiting: int, most_ns: int, lane: Lane, board: Board) -> int:

@@ -29,6 +29,38 @@ KEEP: Final = 0.9
 """The weight that a model's mean worth per time keeps at each new batch."""
 
 
+TRUST: Final = 2.0
+"""A batch of a model of which a tenth was given up lately may wait for a fifth less than its slack, and of one of which
+half was, not at all: its plans came to nothing, since the schedule knows nothing of what is still to come."""
+
+REMEMBERED: Final = 1.0 - 1.0 / 32
+"""The factor of a job's weight in the share of given-up jobs, with each further job that ended."""
+
+
+class Losses:
+    """The share of the jobs of each model that was given up lately."""
+
+    __slots__ = ("_share",)
+
+    def __init__(self) -> None:
+        self._share: Dict[str, float] = {}
+
+    def trust(self, model: str) -> float:
+        """The share of its slack for which a batch of a model may wait in a schedule."""
+        return max(0.0, 1.0 - TRUST * self._share.get(model, 0.0))
+
+    def serves(self, work: Work) -> None:
+        """A batch starts."""
+        if work.model in self._share:
+            self._share[work.model] *= REMEMBERED ** len(work.jobs)
+
+    def gone(self, job: Job, board: Board) -> None:
+        """A job has left its queue."""
+        if is_given_up(job.request, board):
+            for model in job.node.models:
+                self._share[model] = 1.0 - (1.0 - self._share.get(model, 0.0)) * REMEMBERED
+
+
 class LanePrices:
     """The price of each lane, in worth per nanosecond, and what the batches of each model there bring. ``any``: some
     lane has a price."""
@@ -60,8 +92,9 @@ class LanePrices:
         """A job has left its queue. Of one that was given up for its deadline, or for the next frame of its stream, the
         time that it lacked counts, in equal parts on the lanes that could have run it."""
         request = job.request
-        is_late = 2 * (request.deadline_ns - board.now_ns) < request.deadline_ns - request.arrival_ns
-        if request.state != DROPPED or request.priority_class not in ORDINARY or not (is_late or _gives_way(request)):
+        if request.priority_class not in ORDINARY or not (
+            is_given_up(request, board) or (request.state == DROPPED and _gives_way(request))
+        ):
             return
         places = [
             (lane.name, model)
@@ -75,6 +108,12 @@ class LanePrices:
             if brings > price:
                 self.any = True
                 self._price[place[0]] = price + (brings - price) * min(1.0, lacked_ns / MEMORY_NS)
+
+
+def is_given_up(request: RequestRecord, board: Board) -> bool:
+    """True if a request was given up for its deadline."""
+    is_late = 2 * (request.deadline_ns - board.now_ns) < request.deadline_ns - request.arrival_ns
+    return request.state == DROPPED and is_late
 
 
 def _gives_way(request: RequestRecord) -> bool:

@@ -19,11 +19,6 @@ from edgeserve.sched.requests.worth import alike_ns
 from edgeserve.sched.resources.lanes import Lane, Work
 from edgeserve.units import FOREVER_NS
 
-TRUST = 2.0
-"""A batch of a model of which a tenth was given up lately may wait for a fifth less than its slack, and of one of which
-half was, not at all: its plans came to nothing. (Held-out robot, seeds 1, 2, 11, 12 at load 1: with 0, 1, 2, 4 82.3,
-82.7, 83.7, 83.1 % of the value; with 0 and 2 home 88.2 and 88.0, workstation 90.3 and 90.5.)"""
-
 RISE, RISE_MAX = 4, 2.0
 """A batch counts twice as dense if four times as many jobs of its model were given up since it ran last as the batch
 has; three times at most. So the smaller of two equal apps has its turn."""
@@ -205,7 +200,7 @@ class PlainModels(Source):
                 soft_ns = max(1, request.deadline_ns - request.arrival_ns)
                 gain += worth * soft_ns / (soft_ns + ends_ns - due_ns)
         first = jobs[0].request
-        found = Candidate(
+        return Candidate(
             self,
             queues.model,
             jobs,
@@ -217,5 +212,3 @@ class PlainModels(Source):
             round(K_SHARE * (first.deadline_ns - first.arrival_ns)),
             priority_class,
         )
-        found.trust = max(0.0, 1.0 - TRUST * queues.loss)
-        return found

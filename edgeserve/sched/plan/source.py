@@ -18,11 +18,10 @@ from edgeserve.units import FOREVER_NS
 
 NONE: Final[Sequence[Candidate]] = ()
 
-import os
-BEHIND: Final = int(os.environ.get("BEHIND", "5"))
+BEHIND: Final = 5
 """Entries of the schedule for what waits behind a batch."""
 
-LOOK_BEHIND: Final = int(os.environ.get("LOOKB", "256"))
+LOOK_BEHIND: Final = 256
 """Jobs that are looked at for them, those due first."""
 
 

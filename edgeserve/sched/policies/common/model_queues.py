@@ -32,9 +32,6 @@ class comes first."""
 CRITICAL_TIERS: Final = 2 * len(RESERVED)
 """Tiers of critical jobs: the first ones."""
 
-REMEMBERED: Final = 1.0 - 1.0 / 32
-"""The factor of a job's weight in the share of given-up jobs, with each further job that ended."""
-
 EXACT: Final = 4
 """Batches to come at whose ends the room is counted; of later ones, after four times as many each time, and at last."""
 
@@ -60,8 +57,8 @@ class ModelQueues:
     their place time and again.
 
     ``queues`` is in serving order, ``count`` the number of jobs in all of them. ``takes_steps``: some of its jobs are
-    more than one step of work. ``lost`` counts the jobs that were given up since a batch of the model started last,
-    ``loss`` is the share of jobs given up lately. ``version`` rises with each change of these, or of the waiting jobs.
+    more than one step of work. ``lost`` counts the jobs that were given up since a batch of the model started last.
+    ``version`` rises with each change of these, or of the waiting jobs.
     """
 
     def __init__(self, model: str) -> None:
@@ -70,7 +67,6 @@ class ModelQueues:
         self.queues: List[WorthQueue] = []
         self.takes_steps = False
         self.lost = 0
-        self.loss = 0.0
         self.version = 0
         self._by_rank: Dict[int, WorthQueue] = {}
         self._queue_of: Dict[int, WorthQueue] = {}  # by the job's seq
@@ -98,7 +94,6 @@ class ModelQueues:
         """Jobs were launched as a batch."""
         self.version += 1
         self.lost = 0
-        self.loss *= REMEMBERED ** len(jobs)
         self.count -= len(jobs)
         for job in jobs:
             self._queue_of.pop(job.seq).remove(job)
@@ -107,7 +102,6 @@ class ModelQueues:
         """So many jobs were given up for their deadlines."""
         self.version += 1
         self.lost += count
-        self.loss = 1.0 - (1.0 - self.loss) * REMEMBERED**count
 
     def remove(self, job: Job) -> None:
         """A job has left."""
