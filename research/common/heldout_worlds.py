@@ -5,13 +5,30 @@ one of long inputs on one model, whose batches take as long as their longest inp
 to 8 on one model. ``fan_tail``: a fan-out into few parts as a rule and many at times. ``long_beside_short``: batches of
 60 + 20 n ms beside critical pipelines of 100 ms. ``mixed_slo_critical``: a critical loop of 20 ms beside apps of ever
 later deadlines. ``rare_models``: a hot pipeline beside models that are rarely asked, and memory for a few of all.
+``shapes``: any apps, of values from 0.2 to 20 and deadlines from little more than a request takes to a hundred times
+that.
 """
 
 from __future__ import annotations
 
 from typing import Callable, Mapping
 
-from common.heldout_apps import LENGTH, SECONDS, Draft, Mix, chain, fan, periodic, plain, scarce_memory, varying
+from common.heldout_apps import (
+    LENGTH,
+    SECONDS,
+    Draft,
+    Mix,
+    chain,
+    draw_parts,
+    ensemble,
+    fan,
+    language,
+    periodic,
+    plain,
+    scarce_memory,
+    unequal,
+    varying,
+)
 from common.heldout_mixes import MIXES, draw_mix
 from common.worlds import log_uniform
 
@@ -121,6 +138,38 @@ def rare_models(draft: Draft) -> None:
     scarce_memory(draft, {**memories_mb, **{name: draw.randrange(200, 500) for name in rare}}, rare)
 
 
+def shapes(draft: Draft) -> None:
+    """One to sixteen apps of any kind beside each other."""
+    draw = draft.draw
+    for index in range(draw.choice((1, 2, 2, 3, 3, 4, 6, 10, 16))):
+        kind = draw.choice(("plain", "plain", "plain", "unequal", "language", "chain", "fan", "ensemble", "stream"))
+        name, part, ms, slo = (
+            f"{kind}{index}",
+            log_uniform(draw, 0.05, 2.0),
+            log_uniform(draw, 3.0, 40.0),
+            log_uniform(draw, 1.3, 100.0),
+        )
+        if kind in ("plain", "stream"):
+            sizes = draw.choice(((1,), (1, 2), (1, 4), (1, 2, 4, 8), (1, 8), (1, 3, 5), (1, 16)))
+            plain(draft, name, ms, slo, part, sizes)
+            if kind == "stream":
+                draft.table["app"][name]["stream"] = draw.choice(("newest_wins", "in_order"))
+                periodic(draft, name, draw.choice((1, 2, 5, 9)))
+        elif kind == "unequal":
+            unequal(draft, name, ms, slo, part, draw.random() < 0.5)
+        elif kind == "language":
+            language(draft, name, ms, slo, part, draw.random() < 0.5)
+        elif kind == "chain":
+            items_ms = [ms * log_uniform(draw, 0.3, 3.0) for _ in range(draw.choice((2, 3, 5, 7)))]
+            chain(draft, name, items_ms, slo, draw.choice((0.0, 20.0, 200.0)), part)
+        elif kind == "fan":
+            fan(draft, name, ms, slo, part, draw_parts(draw))
+        else:
+            ensemble(draft, name, draw.choice((2, 3, 5)), ms, slo, part, draw.random() < 0.5)
+        if draw.random() < 0.3:
+            draft.table["app"][name]["value"] = draw.choice((0.2, 2.0, 5.0, 20.0))
+
+
 WORLDS: Mapping[str, Callable[[Draft], None]] = {
     "cameras": cameras,
     "critical_alone": critical_alone,
@@ -131,6 +180,7 @@ WORLDS: Mapping[str, Callable[[Draft], None]] = {
     "long_beside_short": long_beside_short,
     "mixed_slo_critical": mixed_slo_critical,
     "rare_models": rare_models,
+    "shapes": shapes,
 }
 
 

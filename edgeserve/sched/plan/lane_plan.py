@@ -22,7 +22,7 @@ from edgeserve.sched.policy_api.expected_end import ExpectedEnd
 from edgeserve.sched.policy_api.policy import Bid, Change, Options, Policy
 from edgeserve.sched.requests.critical import NO_ROOMS, Rooms
 from edgeserve.sched.requests.graph import App, Node
-from edgeserve.sched.requests.states import Job, RequestRecord
+from edgeserve.sched.requests.states import DROPPED, Job, RequestRecord
 from edgeserve.sched.resources.lanes import Lane, Work
 from edgeserve.units import NS_PER_MS
 
@@ -106,8 +106,9 @@ class LanePlan(Policy):
 
     def on_gone(self, job: Job, board: Board) -> None:
         self._source_at[job.node].on_gone(job, board)
-        self._prices.gone(job, board)
-        self._losses.gone(job, board)
+        if job.request.state == DROPPED and job.request.priority_class in ORDINARY:
+            self._prices.gone(job, board)
+            self._losses.gone(job, board)
 
     def on_started(self, work: Work, board: Board) -> None:
         source = self._source_at[work.jobs[0].node]
@@ -115,7 +116,8 @@ class LanePlan(Policy):
         model, brings = self._chosen.get(work.lane.name, ("", None))
         if model == work.model and (brings is not None or self._prices.any):
             self._prices.serves(work, brings)
-        self._losses.serves(work)
+        if self._losses.any:
+            self._losses.serves(work)
         source.on_started(work, board)
 
     def on_finished(self, work: Work, started_ns: int, finished_ns: int, board: Board) -> None:
@@ -205,7 +207,7 @@ class LanePlan(Policy):
             rooms = rooms.of_those_to_come()  # the waiting ones are in the schedule
         price = self._prices.of(lane) if self._prices.any else 0.0
         most: Dict[str, int] = {}  # by model: jobs that wait
-        for item in offers:
+        for item in offers if self._losses.any else ():
             item.trust = self._losses.trust(item.model)
         for item in offers if price else ():
             most[item.model] = max(len(item.jobs), most.get(item.model, 0))

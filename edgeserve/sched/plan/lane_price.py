@@ -1,4 +1,4 @@
-"""The price of a lane's time, learnt from given-up requests.
+"""The price of a lane's time, and the trust in plans, learnt from given-up requests.
 
 Work of short deadlines can crowd out work that brings more per lane time and can wait: each time it is the most urgent.
 The price rises while work above it is given up, and falls while the lane runs (a dual ascent: the price at which what
@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Dict, Final, Tuple
 
-from edgeserve.priority_class import ORDINARY, YIELDING
+from edgeserve.priority_class import YIELDING
 from edgeserve.sched.policy_api.board import Board
-from edgeserve.sched.requests.states import DROPPED, Job, RequestRecord
+from edgeserve.sched.requests.states import Job, RequestRecord
 from edgeserve.sched.requests.worth import each_ns
 from edgeserve.sched.resources.lanes import Lane, Work
 from edgeserve.units import NS_PER_S
@@ -38,11 +38,12 @@ REMEMBERED: Final = 1.0 - 1.0 / 32
 
 
 class Losses:
-    """The share of the jobs of each model that was given up lately."""
+    """The share of the jobs of each model that was given up lately. ``any``: some were."""
 
-    __slots__ = ("_share",)
+    __slots__ = ("any", "_share")
 
     def __init__(self) -> None:
+        self.any = False
         self._share: Dict[str, float] = {}
 
     def trust(self, model: str) -> float:
@@ -55,8 +56,9 @@ class Losses:
             self._share[work.model] *= REMEMBERED ** len(work.jobs)
 
     def gone(self, job: Job, board: Board) -> None:
-        """A job has left its queue."""
+        """A job of a dropped request, neither critical nor background, has left its queue."""
         if is_given_up(job.request, board):
+            self.any = True
             for model in job.node.models:
                 self._share[model] = 1.0 - (1.0 - self._share.get(model, 0.0)) * REMEMBERED
 
@@ -89,12 +91,11 @@ class LanePrices:
             self._price[lane] = price * max(0.0, 1.0 - FALLS * work.expected_ns / MEMORY_NS)
 
     def gone(self, job: Job, board: Board) -> None:
-        """A job has left its queue. Of one that was given up for its deadline, or for the next frame of its stream, the
-        time that it lacked counts, in equal parts on the lanes that could have run it."""
+        """A job of a dropped request, neither critical nor background, has left its queue. Of one that was given up for
+        its deadline, or for the next frame of its stream, the time that it lacked counts, in equal parts on the lanes
+        that could have run it."""
         request = job.request
-        if request.priority_class not in ORDINARY or not (
-            is_given_up(request, board) or (request.state == DROPPED and _gives_way(request))
-        ):
+        if not (is_given_up(request, board) or _gives_way(request)):
             return
         places = [
             (lane.name, model)
@@ -111,9 +112,8 @@ class LanePrices:
 
 
 def is_given_up(request: RequestRecord, board: Board) -> bool:
-    """True if a request was given up for its deadline."""
-    is_late = 2 * (request.deadline_ns - board.now_ns) < request.deadline_ns - request.arrival_ns
-    return request.state == DROPPED and is_late
+    """True if a dropped request was given up for its deadline."""
+    return 2 * (request.deadline_ns - board.now_ns) < request.deadline_ns - request.arrival_ns
 
 
 def _gives_way(request: RequestRecord) -> bool:

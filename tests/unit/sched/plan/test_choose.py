@@ -65,7 +65,7 @@ def test_of_two_that_exclude_each_other_the_dense_one_goes():
     assert first_of([made("dense", 30, 60, 5), made("urgent", 30, 15, 2)]) == "dense"
 
 
-@pytest.mark.parametrize("waits, first", [(25, "urgent"), (18, "dense")])
+@pytest.mark.parametrize(("waits", "first"), [(25, "urgent"), (18, "dense")])
 def test_nothing_goes_before_dense_work_that_would_be_late_behind_it(waits, first):
     candidates = [made("dense", 10, 100, 15), made("urgent", 10, 1, 5)]
     for item in candidates:
@@ -75,7 +75,7 @@ def test_nothing_goes_before_dense_work_that_would_be_late_behind_it(waits, firs
     assert found is not None and found.model == first
 
 
-@pytest.mark.parametrize("due_ms, in_time", [(30, [1, 2]), (34, [1, 2, 3])])
+@pytest.mark.parametrize(("due_ms", "in_time"), [(30, [1, 2]), (34, [1, 2, 3])])
 def test_what_brings_little_does_not_go_before_the_last_of_a_queue(due_ms, in_time):
     """At 6 two need 10 ms each, one after the other; the third needs 7 and brings a tenth."""
     apps = {name: {"slo": "100ms", "model": name} for name in ("before", "queued", "other")}

@@ -154,7 +154,7 @@ def test_members_that_would_be_late_together_go_one_behind_the_other():
     assert device.ends == {1: ("completed", 25.0), 2: ("completed", 29.0)}
 
 
-@pytest.mark.parametrize("due_ms, value, in_time", [(40, 0.2, [1]), (40, 20, [2]), (200, 0.2, [1, 2])])
+@pytest.mark.parametrize(("due_ms", "value", "in_time"), [(40, 0.2, [1]), (40, 20, [2]), (200, 0.2, [1, 2])])
 def test_a_company_in_flight_goes_first_where_it_cannot_wait_and_brings_more(due_ms, value, in_time):
     """It needs the lane until 38; the pipeline that comes needs 10 ms, from 26 at the latest."""
     table = planned(chain(second=model(30, 2)))
@@ -168,7 +168,7 @@ def test_a_company_in_flight_goes_first_where_it_cannot_wait_and_brings_more(due
     assert [number for number in (1, 2) if device.ends[number][0] == "completed"] == in_time
 
 
-@pytest.mark.parametrize("due_ms, in_time", [(24, [1, 2]), (31, [1, 2, 3])])
+@pytest.mark.parametrize(("due_ms", "in_time"), [(24, [1, 2]), (31, [1, 2, 3])])
 def test_what_brings_little_does_not_go_before_those_who_wait_for_a_company(due_ms, in_time):
     """At 6 the first needs 4 ms more and the second 10; the third needs 7 and brings a tenth."""
     table = planned(chain())
