@@ -286,7 +286,6 @@ MECHANISMS: Tuple[Mechanism, ...] = (
     Mechanism("plan: urgency", "plan/choose.py", (Part(choose, "_index", lambda item: item.value),)),
     Mechanism("plan: urgent before patient", "plan/choose.py", settings=(Setting(choose, "PATIENT", 10**9),)),
     # --- plan: plain and unequal work
-    Mechanism("plan: trust in a model's plans", "plan/lane_price.py", settings=(Setting(lane_price, "TRUST", 0.0),)),
     Mechanism("plan: what waits behind a batch", "plan/lane_plan.py", (Part(lane_plan, "behind", says(())),)),
     Mechanism("plan: companies are split", "plan/companies.py", (Part(Companies, "_splits", says(False)),)),
     Mechanism(

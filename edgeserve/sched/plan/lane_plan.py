@@ -13,7 +13,7 @@ from edgeserve.compiled import mypyc_attr
 from edgeserve.priority_class import ORDINARY, YIELDING
 from edgeserve.sched.plan.candidate import Behind, Candidate
 from edgeserve.sched.plan.choose import choose, weigh
-from edgeserve.sched.plan.lane_price import LanePrices, Losses
+from edgeserve.sched.plan.lane_price import LanePrices
 from edgeserve.sched.plan.source import Source
 from edgeserve.sched.plan.unequal import Unequal
 from edgeserve.sched.policy_api.arbiter import PASSED_SLOS
@@ -54,7 +54,6 @@ class LanePlan(Policy):
         self._runs: Dict[int, Source] = {}  # by work
         self._look_again_ns: int | None = None
         self._prices = LanePrices()
-        self._losses = Losses()
 
     # --- which source -------------------------------------------------------------------------------------------------
 
@@ -108,7 +107,6 @@ class LanePlan(Policy):
         self._source_at[job.node].on_gone(job, board)
         if job.request.state == DROPPED and job.request.priority_class in ORDINARY:
             self._prices.gone(job, board)
-            self._losses.gone(job, board)
 
     def on_started(self, work: Work, board: Board) -> None:
         source = self._source_at[work.jobs[0].node]
@@ -116,8 +114,6 @@ class LanePlan(Policy):
         model, brings = self._chosen.get(work.lane.name, ("", None))
         if model == work.model and (brings is not None or self._prices.any):
             self._prices.serves(work, brings)
-        if self._losses.any:
-            self._losses.serves(work)
         source.on_started(work, board)
 
     def on_finished(self, work: Work, started_ns: int, finished_ns: int, board: Board) -> None:
@@ -207,8 +203,6 @@ class LanePlan(Policy):
             rooms = rooms.of_those_to_come()  # the waiting ones are in the schedule
         price = self._prices.of(lane) if self._prices.any else 0.0
         most: Dict[str, int] = {}  # by model: jobs that wait
-        for item in offers if self._losses.any else ():
-            item.trust = self._losses.trust(item.model)
         for item in offers if price else ():
             most[item.model] = max(len(item.jobs), most.get(item.model, 0))
         more: List[Candidate] = []

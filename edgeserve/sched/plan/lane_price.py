@@ -1,4 +1,4 @@
-"""The price of a lane's time, and the trust in plans, learnt from given-up requests.
+"""The price of a lane's time, learnt from given-up requests.
 
 Work of short deadlines can crowd out work that brings more per lane time and can wait: each time it is the most urgent.
 The price rises while work above it is given up, and falls while the lane runs (a dual ascent: the price at which what
@@ -27,40 +27,6 @@ that would have brought."""
 
 KEEP: Final = 0.9
 """The weight that a model's mean worth per time keeps at each new batch."""
-
-
-TRUST: Final = 2.0
-"""A batch of a model of which a tenth was given up lately may wait for a fifth less than its slack, and of one of which
-half was, not at all: its plans came to nothing, since the schedule knows nothing of what is still to come."""
-
-REMEMBERED: Final = 1.0 - 1.0 / 32
-"""The factor of a job's weight in the share of given-up jobs, with each further job that ended."""
-
-
-class Losses:
-    """The share of the jobs of each model that was given up lately. ``any``: some were."""
-
-    __slots__ = ("any", "_share")
-
-    def __init__(self) -> None:
-        self.any = False
-        self._share: Dict[str, float] = {}
-
-    def trust(self, model: str) -> float:
-        """The share of its slack for which a batch of a model may wait in a schedule."""
-        return max(0.0, 1.0 - TRUST * self._share.get(model, 0.0))
-
-    def serves(self, work: Work) -> None:
-        """A batch starts."""
-        if work.model in self._share:
-            self._share[work.model] *= REMEMBERED ** len(work.jobs)
-
-    def gone(self, job: Job, board: Board) -> None:
-        """A job of a dropped request, neither critical nor background, has left its queue."""
-        if is_given_up(job.request, board):
-            self.any = True
-            for model in job.node.models:
-                self._share[model] = 1.0 - (1.0 - self._share.get(model, 0.0)) * REMEMBERED
 
 
 class LanePrices:
@@ -95,7 +61,8 @@ class LanePrices:
         its deadline, or for the next frame of its stream, the time that it lacked counts, in equal parts on the lanes
         that could have run it."""
         request = job.request
-        if not (is_given_up(request, board) or _gives_way(request)):
+        is_late = 2 * (request.deadline_ns - board.now_ns) < request.deadline_ns - request.arrival_ns
+        if not (is_late or _gives_way(request)):
             return
         places = [
             (lane.name, model)
@@ -109,11 +76,6 @@ class LanePrices:
             if brings > price:
                 self.any = True
                 self._price[place[0]] = price + (brings - price) * min(1.0, lacked_ns / MEMORY_NS)
-
-
-def is_given_up(request: RequestRecord, board: Board) -> bool:
-    """True if a dropped request was given up for its deadline."""
-    return 2 * (request.deadline_ns - board.now_ns) < request.deadline_ns - request.arrival_ns
 
 
 def _gives_way(request: RequestRecord) -> bool:

@@ -420,7 +420,7 @@ class Steps(Source):
             else:
                 high_ns = middle_ns
         self._until_ns[candidate.model] = at_ns + low_ns
-        return round(low_ns * candidate.trust)
+        return low_ns
 
     def bid(self, candidate: Candidate, others: Sequence[Candidate], lane: Lane, board: Board) -> Bid:
         """One step while anything of its class waits for the lane; else as many as the longest is expected to have,
