@@ -135,7 +135,7 @@ def check_nothing_is_left(path: str) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> Optional[bool]:
-    """What is nightly as a whole is not even read in between: it imports scikit-learn."""
+    """Tests that are nightly as a whole are not even read in between: they import scikit-learn."""
     return True if collection_path == TESTS / "research" and "not nightly" in config.option.markexpr else None
 
 

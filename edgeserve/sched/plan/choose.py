@@ -56,7 +56,7 @@ def weigh(candidate: Candidate, rooms: Rooms, gap_ns: int, price: float = 0.0) -
     candidate.is_early = candidate.saves_ns > 0 and candidate.gain < price * takes_ns
 
 
-class Entry(NamedTuple):
+class Scheduled(NamedTuple):
     """A batch in the schedule, or (``item`` is None) work behind one: by when it must start, how long it runs."""
 
     wait_ns: int
@@ -88,14 +88,14 @@ def _first(candidates: Sequence[Candidate], gap_ns: int, behind: Callable[[Candi
         key, index = (item.source.kind, item.model), _index(item)
         if key not in best or index > best[key][0]:
             best[key] = index, item
-    rows: List[Tuple[bool, float, int, Entry]] = []
+    rows: List[Tuple[bool, float, int, Scheduled]] = []
     for _, item in best.values():
         rows.append(
-            (not item.is_critical, -item.value, len(rows), Entry(item.source.wait_ns(item), item.takes_ns, item))
+            (not item.is_critical, -item.value, len(rows), Scheduled(item.source.wait_ns(item), item.takes_ns, item))
         )
         for takes_ns, wait_ns in behind(item):
-            rows.append((not item.is_critical, -item.value, len(rows), Entry(wait_ns, takes_ns)))
-    schedule: List[Entry] = []  # in order of how long each may wait
+            rows.append((not item.is_critical, -item.value, len(rows), Scheduled(wait_ns, takes_ns)))
+    schedule: List[Scheduled] = []  # in order of how long each may wait
     for _, _, _, entry in sorted(rows):
         place = len(schedule)
         while place and schedule[place - 1].wait_ns > entry.wait_ns:
@@ -114,7 +114,7 @@ def _first(candidates: Sequence[Candidate], gap_ns: int, behind: Callable[[Candi
     return first
 
 
-def _in_time(schedule: Sequence[Entry], first: Candidate | None, gap_ns: int) -> bool:
+def _in_time(schedule: Sequence[Scheduled], first: Candidate | None, gap_ns: int) -> bool:
     """True if all start in time if they run in this order, but ``first`` before all others."""
     at_ns = 0 if first is None else first.takes_ns + gap_ns
     for wait_ns, takes_ns, item in schedule:
