@@ -128,7 +128,7 @@ def check_profiles(config: Config) -> List[Finding]:
     directory = os.path.join(config.profiles_path, device_slug())
     matches, errors = matched_profiles(config)
     found = [
-        Finding("profiles", NOTE, f"{error}. The server starts without this file", f"edgeserve profile {config.source}")
+        Finding("profiles", NOTE, f"{error}. The server starts without this file", profile_command(config))
         for error in errors
     ]
     for match in matches:
@@ -157,7 +157,7 @@ def check_profiles(config: Config) -> List[Finding]:
     if AT_START in sources:
         return [
             *found,
-            Finding("profiles", NOTE, f"times of models in {directory}: {shown}", f"edgeserve profile {config.source}"),
+            Finding("profiles", NOTE, f"times of models in {directory}: {shown}", profile_command(config)),
         ]
     return [*found, Finding("profiles", GOOD, f"times of models in {directory}: {shown or 'there is no model'}")]
 
