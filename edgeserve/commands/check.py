@@ -32,8 +32,10 @@ from edgeserve.errors import ConfigError
 from edgeserve.live.estimates import alone_too_slow
 from edgeserve.live.preflight import (
     check_apps,
+    check_memory,
     import_policies,
     models_of_sequences,
+    raise_or_tell,
 )
 from edgeserve.live.profiles import matched_profiles
 from edgeserve.python_file import CONFIG_HELP, config_at, sections_of
@@ -155,6 +157,7 @@ def main(args: argparse.Namespace) -> int:
     import_policies(config)
     matches, _ = matched_profiles(config)
     profiles = [match.usable for match in matches if match.usable.lanes]
+    raise_or_tell(check_memory(config, profiles), lambda *_: None)  # the rest stands in the result
     known, source = with_times(table, config, profiles)
     sequences = sorted(models_of_sequences(config))
     lengths = read_lengths(args.tokens, config.apps)
@@ -231,6 +234,7 @@ def examine(runs: Runs, config: Config, rates: Mapping[str, float], least: float
         wanted = {worst.app: least}
         changes = advice(case, lambda load, change, what: runs.report(load, "", change, what, wanted))
     too_slow = [alone_too_slow(fit) for fit in impossible.values()]
+    too_slow += [problem.text for problem in check_memory(config, runs.setting.profiles)]
     variants = variant_rows(config, runs.setting.profiles, now)
     return CheckResult(config, rates, least, now, short, found, "", too_slow, (), worst.app, rivals, changes, variants)
 

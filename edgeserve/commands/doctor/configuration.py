@@ -88,6 +88,7 @@ def _mend(config: Config, problem: Problem) -> str:
             return _asset_mend(config.source)
         return f"correct [model.{model}] in {config.source}" if model else f"correct {config.source}"
     return {
+        "memory": f"correct {config.source}",
         "cores": f"correct [lane.*] cores in {config.source}",
         "deadlines": f"correct [app.{problem.app}] slo in {config.source}, or measure again",
         "policies": f"correct {config.source}, or a module beside it",
