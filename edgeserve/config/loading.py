@@ -267,6 +267,11 @@ def check_config(config: Config) -> None:
                 f"{config.devices[lane.device].kind}; leave it out, or see threads and cores"
             )
     for model in config.models.values():
+        if os.path.normpath(model.name) != model.name or model.name.startswith(("/", "../")):
+            raise ConfigError(
+                f"[model.{model.name!r}]: its profile is a file of this name below the profiles; expected no part '.', "
+                "'..' or '' between slashes"
+            )
         if model.sha256 and not model.file:
             raise ConfigError(
                 f"[model.{model.name}] sha256 is of its file, and no file is named; set file = '...', or "

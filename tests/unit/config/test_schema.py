@@ -137,6 +137,11 @@ WRONG = [
     ({"lane": {"cpu0": {"hang": "0s"}}}, ["[lane.cpu0] hang = '0s': expected more"]),
     ({"lane": {"gpu0": {"ahead": "soon"}}}, ["[lane.gpu0] ahead", "'soon'"]),
     ({"lane": "gpu0"}, ["[lane] must hold named tables", "[lane.NAME]"]),
+    (
+        {"model": {"m": {"engine": "x"}, "../m": {"engine": "x"}}},
+        ["[model.'../m']: its profile is a file of this name", "no part '.'"],
+    ),
+    ({"model": {"m": {"engine": "x"}, "/m": {"engine": "x"}}}, ["[model.'/m']: its profile is a file of this name"]),
     ({"model": {"m": {}}}, ["[model.m] lacks the key 'engine'; it needs engine, and may have file, function, lanes"]),
     ({"model": {"m": {"engine": 3}}}, ["[model.m] engine = 3", "expected a string"]),
     ({"model": {"m": {"engine": "x", "lanes": ["gpu9"]}}}, ["[model.m] lanes = 'gpu9' does not exist"]),
