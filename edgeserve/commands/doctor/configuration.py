@@ -8,9 +8,10 @@ from typing import Dict, List
 
 from edgeserve.commands.doctor.finding import GOOD, NOTE, WRONG, Finding, good, note, wrong
 from edgeserve.config.machine import device_slug
+from edgeserve.config.machine_costs import find_machine
 from edgeserve.config.profile_match import AT_START, EXPECTED, MEASURED, profile_command, times_from
 from edgeserve.config.schema import Config
-from edgeserve.errors import ConfigError, EngineError
+from edgeserve.errors import ConfigError, EngineError, ProfileError
 from edgeserve.front.processes import FrontProcess
 from edgeserve.live.input_rules import InputRule
 from edgeserve.live.preflight import Problem, check_before_loading
@@ -132,6 +133,10 @@ def check_profiles(config: Config) -> List[Finding]:
         Finding("profiles", NOTE, f"{error}. The server starts without this file", profile_command(config))
         for error in errors
     ]
+    try:
+        find_machine(config.profiles_path)
+    except ProfileError as error:
+        found += note("profiles", f"{error}. 'check' and 'simulate' end with it", profile_command(config))
     for match in matches:
         name, mend = match.profile.model, profile_command(config, match.profile.model)
         reasons = (*match.mismatches, *match.lacking)
