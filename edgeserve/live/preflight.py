@@ -15,7 +15,7 @@ from edgeserve.config.profile_record import Profile
 from edgeserve.config.schema import Config, ModelConfig
 from edgeserve.engines import check_streams, lane_info, make_engine
 from edgeserve.engines.base import Engine, fact_of
-from edgeserve.errors import ConfigError, EdgeServeError, EngineError
+from edgeserve.errors import ConfigError, EdgeServeError, EngineError, nearest
 from edgeserve.live.estimates import AppFit, app_fit, too_slow
 from edgeserve.live.value_flow import AppPlan, name_clashes
 from edgeserve.offload.pin import allowed_cores
@@ -204,11 +204,22 @@ def check_value_names(config: Config, engines: Mapping[Tuple[str, str], Engine])
     found = []
     for app in config.apps.values():
         try:
-            wrong = name_clashes(AppPlan(app), returned)
+            plan = AppPlan(app)
         except ConfigError as error:
             found.append(Problem("names", str(error), error=error))
-        else:
-            found += [Problem("names", text) for text in wrong]
+            continue
+        found += [Problem("names", text) for text in name_clashes(plan, returned)]
+        for node in plan.nodes.values():
+            names = returned.get(node.model) if config.models[node.model].engine == "onnx" else None  # all of them
+            found += [
+                Problem(
+                    "names",
+                    f"[app.{app.name}] names output {name!r} of node {node.name!r}, and model {node.model!r} returns "
+                    f"none of that name{nearest(name, names)}",
+                )
+                for name in node.needed
+                if names and name not in names
+            ]
     return found
 
 
