@@ -162,9 +162,13 @@ def model_files(names: Sequence[str]) -> List[str]:
         if not os.path.isdir(name):
             paths.append(name)
             continue
+        try:
+            items = os.listdir(name)
+        except OSError as error:
+            raise ConfigError(f"{name}: this folder cannot be read ({error.strerror}); name model files") from None
         inside = sorted(
             os.path.join(name, item)
-            for item in os.listdir(name)
+            for item in items
             if os.path.splitext(item)[1].lower() in READERS and not is_later_part(item)
         )
         if not inside:
