@@ -253,6 +253,23 @@ def test_what_the_server_would_not_start_with_is_wrong(tmp_path, old, new, subje
     assert path in wrong[0].mend
 
 
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('metrics = "here"', "[server] metrics = 'here': expected HOST:PORT"),
+        ('record = "absent/r"', "[server] record = 'absent/r': a recording cannot be written there"),
+        ('record = "."', "[server] record = '.': a recording cannot be written there"),
+        ('control_keys = ["a"]', "[server] control_keys = ['a'] names client keys"),
+        ('curve_client_keys = "absent"', "is no folder"),
+        ('record = "r"', None),
+    ],
+)
+def test_a_server_section_with_which_none_would_start_is_wrong(tmp_path, line, message):
+    found = doctor.check_config_file(write_config(tmp_path, f"[server]\n{line}\n{CONFIG}"), 2)
+    told = [finding.text for finding in found if finding.subject == "server"]
+    assert [message in text for text in told] == [True] * (message is not None)
+
+
 def test_the_examples_would_start():
     examples = os.path.join(os.path.dirname(doctor.__file__), "..", "..", "..", "examples")
     paths = glob.glob(os.path.join(examples, "*", "edge.toml"))

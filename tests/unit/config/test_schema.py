@@ -129,6 +129,7 @@ WRONG = [
     ({"server": {"memory": "big"}}, ["[server] memory", "'big'", "a size with a unit"]),
     ({"server": {"memory": "1MiB"}}, ["[server] memory = '1MiB'", "at least 16MiB"]),
     ({"server": {"pending_max": 0}}, ["[server] pending_max = 0", "whole number from 1"]),
+    ({"server": {"pending_max": 2**31}}, ["pending_max = 2147483648", "from 1 to 1000000"]),
     ({"server": {"pending_max": True}}, ["pending_max = True", "whole number"]),
     ({"server": []}, ["[server] = []", "expected a table"]),
     ({"lane": {"gpu0": {"device": "tpu9"}}}, ["[lane.gpu0] device = 'tpu9' does not exist", "known: cpu"]),
