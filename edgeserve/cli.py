@@ -171,9 +171,13 @@ def _ending_at_once() -> Iterator[None]:
 
 @contextmanager
 def _plain_outputs() -> Iterator[None]:
-    """Print without the control sequences that names in model files, answers or paths may hold."""
+    """Print without the control sequences that names in model files, answers or paths may hold. An output that was
+    closed before the start, as some supervisors do, takes everything."""
     before = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = (PlainOutput(stream) for stream in before)
+    sys.stdout, sys.stderr = (
+        PlainOutput(stream or open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 closed with the process
+        for stream in before
+    )
     try:
         yield
     finally:

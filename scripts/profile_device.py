@@ -120,7 +120,7 @@ def in_mode(mode: str, args: argparse.Namespace, drawn: Dict[str, Profile]) -> L
 def profile_config(path: str, args: argparse.Namespace, drawn: Dict[str, Profile]) -> List[Check]:
     """Measure every model of one configuration, each in its own process; what can be said of the profiles."""
     config = load_config(path)
-    out = args.out or os.path.join(config.directory, config.server.profiles)
+    out = args.out or config.profiles_path
     device, mode = args.device or device_slug(), power_mode()
     checks = []
     for number, name in enumerate(config.models):

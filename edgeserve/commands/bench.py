@@ -272,6 +272,8 @@ def main(args: argparse.Namespace) -> int:
     """Exit status: 0, or 1 when less than ``--finish-min`` came in time."""
     if not 1 <= args.in_flight <= 4096 or not 0 < args.seconds <= 86400:
         raise BadInput(f"--in-flight {args.in_flight}, --seconds {args.seconds}: expected 1 to 4096, and up to a day")
+    if not 0 <= args.finish_min <= 1:
+        raise BadInput(f"--finish-min {args.finish_min:g}: expected a share from 0 to 1, such as 0.99")
     endpoint = args.endpoint or (config_at(args.config).server.endpoint if args.config else "") or None
     try:
         slo_ns = parse_duration_ns(args.slo) if args.slo else None

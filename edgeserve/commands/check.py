@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import shlex
 import shutil
 import statistics
 import sys
@@ -24,14 +25,17 @@ from edgeserve.commands.language_truth import read_lengths, with_language_models
 from edgeserve.commands.report_tables import client_rows
 from edgeserve.commands.wrapping import wrapped
 from edgeserve.config.machine import device_name
+from edgeserve.config.profile_record import profile_command
 from edgeserve.config.profiles import Profile
 from edgeserve.config.schema import Config
 from edgeserve.errors import ConfigError
 from edgeserve.live.estimates import alone_too_slow
 from edgeserve.live.preflight import (
     check_apps,
+    check_memory,
     import_policies,
     models_of_sequences,
+    raise_or_tell,
 )
 from edgeserve.live.profiles import matched_profiles
 from edgeserve.python_file import CONFIG_HELP, config_at, sections_of
@@ -53,7 +57,9 @@ from the rates. A request takes half a millisecond of processor time."""
 RAREST_WANTED = 20
 """Requests of the app that is asked least, where :data:`REQUESTS_MAX` allows so many of the others."""
 
-DURATION_S_MIN, DURATION_S_MAX = 1.0, 120.0
+DURATION_S_MIN, DURATION_S_MAX = 1.0, 1e8
+"""The longest is three years: requests that come once a month cost no more to simulate than others."""
+
 SLOS = 3.0
 """A run lasts so many times the longest deadline: a lane that is too slow shows that only when a queue has grown as
 long."""
@@ -137,9 +143,10 @@ def main(args: argparse.Namespace) -> int:
     config = config_at(args.config)
     table, directory = sections_of(config), config.directory
     if not args.rate:
-        apps = " ".join(f"--rate {name}=10" for name in config.apps)
+        apps = " ".join(f"--rate {shlex.quote(f'{name}=10')}" for name in config.apps)
         raise ConfigError(
-            f"say how often each app is asked, in requests per second, such as: edgeserve check {args.config} {apps}"
+            "say how often each app is asked, in requests per second, such as: "
+            f"edgeserve check {shlex.quote(args.config)} {apps}"
         )
     if not 0 < args.in_time <= 100:
         raise ConfigError(f"--in-time {args.in_time:g}: expected a percentage above 0 and at most 100")
@@ -150,6 +157,7 @@ def main(args: argparse.Namespace) -> int:
     import_policies(config)
     matches, _ = matched_profiles(config)
     profiles = [match.usable for match in matches if match.usable.lanes]
+    raise_or_tell(check_memory(config, profiles), lambda *_: None)  # the rest stands in the result
     known, source = with_times(table, config, profiles)
     sequences = sorted(models_of_sequences(config))
     lengths = read_lengths(args.tokens, config.apps)
@@ -212,7 +220,7 @@ def examine(runs: Runs, config: Config, rates: Mapping[str, float], least: float
     now = runs.report(1.0)
     fits = [problem.fit for problem in check_apps(config, runs.setting.profiles) if problem.fit is not None]
     impossible = {fit.app: fit for fit in fits if fit.app in rates}
-    short = [name for name in rates if now.apps[name].finish_rate < least]
+    short = [name for name in rates if name in impossible or now.apps[name].finish_rate < least]
     everything = dict.fromkeys(rates, least)
     found = first_break(lambda load: runs.report(load, wanted=everything), now, rates, least)
     if found.app and found.report.seeds < now.seeds:
@@ -226,6 +234,7 @@ def examine(runs: Runs, config: Config, rates: Mapping[str, float], least: float
         wanted = {worst.app: least}
         changes = advice(case, lambda load, change, what: runs.report(load, "", change, what, wanted))
     too_slow = [alone_too_slow(fit) for fit in impossible.values()]
+    too_slow += [problem.text for problem in check_memory(config, runs.setting.profiles)]
     variants = variant_rows(config, runs.setting.profiles, now)
     return CheckResult(config, rates, least, now, short, found, "", too_slow, (), worst.app, rivals, changes, variants)
 
@@ -271,7 +280,7 @@ def with_times(table: Mapping[str, Any], config: Config, profiles: Sequence[Prof
         return dict(table), " and ".join(sources)
     print(
         f"no times are known of {', '.join(missing)}: running {'it' if len(missing) == 1 else 'them'} a few times "
-        f"now (edgeserve profile {config.source} measures properly)",
+        f"now ({profile_command(config)} measures properly)",
         file=sys.stderr,
         flush=True,
     )
@@ -475,7 +484,7 @@ class CheckResult(NamedTuple):
             "apps": {
                 name: {
                     "rate": rate,
-                    "in_time": self.now.apps[name].finish_rate,
+                    "in_time": self.now.apps[name].finish_rate if self.now.apps[name].offered else None,
                     "in_time_range": list(self.now.apps[name].rate_range[:2]),
                     "p99_ms": self.now.apps[name].p99_ms,
                     "slo_ms": self.config.apps[name].slo_ns / 1e6,
@@ -504,11 +513,11 @@ class CheckResult(NamedTuple):
                 (
                     name,
                     f"{rate:g}/s",
-                    f"{app.finish_rate:.1%}",
-                    "{:.1%} to {:.1%}".format(*app.rate_range),
+                    f"{app.finish_rate:.1%}" if app.offered else "-",
+                    "{:.1%} to {:.1%}".format(*app.rate_range) if app.offered else "-",
                     format_duration(ms_to_ns(app.p99_ms)) if app.in_time + app.late else "-",
                     format_duration(self.config.apps[name].slo_ns),
-                    "falls short" if name in self.short else "holds",
+                    "falls short" if name in self.short else "holds" if app.offered else "too rare to be seen here",
                 )
             )
         lines = [f"{self.config.source} on {device_name()}, simulated with {self.source}:", *_aligned(rows)]
@@ -533,7 +542,8 @@ class CheckResult(NamedTuple):
     def _verdict(self) -> str:
         app, load = self.found.app, self.found.load
         if not app:
-            return f"holds: no app falls short up to {load:g} times these rates"
+            found = f"falls short: {', '.join(self.short)}" if self.short else "holds: no app falls short"
+            return f"{found} up to {load:g} times these rates"
         share = self.found.report.apps[app].finish_rate
         breaks = (
             f"{app} is the first to break, at {self.rates[app] * load:.3g}/s ({load:.2g} times these rates): "

@@ -15,6 +15,7 @@ import json
 import os
 import platform
 import sys
+import tempfile
 import threading
 import time
 from dataclasses import replace
@@ -61,6 +62,9 @@ MACHINE_S_MAX = 2.0
 
 MACHINE_PARTS = 9
 """All of them take about so many times as long."""
+
+SECONDS_MAX = 3600
+"""The longest time per batch size."""
 
 INTERRUPTED = "interrupted; run it again to go on"
 
@@ -136,10 +140,12 @@ def main(args: argparse.Namespace) -> int:
     models = _chosen(args.model, config.models, "--model")
     lanes = _chosen(args.lane, config.lanes, "--lane")
     sizes = _sizes(args.batch)
-    if not args.seconds > 0:
-        raise ConfigError(f"--seconds {args.seconds}: expected a time above 0")
+    if not 0 < args.seconds <= SECONDS_MAX:
+        raise ConfigError(f"--seconds {args.seconds:g}: expected a time above 0, {SECONDS_MAX} at most")
     device = args.device or device_slug()
-    out = args.out or os.path.join(config.directory, config.server.profiles)
+    if os.path.basename(device) != device or device in (os.curdir, os.pardir):
+        raise ConfigError(f"--device {device}: expected a plain name, since it is that of a directory below profiles")
+    out = args.out or config.profiles_path
     rule = StopRule(time_ns_max=s_to_ns(args.seconds))
     plans = [
         (model, lane, sizes or config.models[model].batch)
@@ -153,6 +159,7 @@ def main(args: argparse.Namespace) -> int:
         from edgeserve.commands.layers import show_layers
 
         return show_layers(config, plans, args.json)
+    _make_folder(os.path.join(out, device))
     machine: List[str] = []
     if not args.no_machine:
         machine = _profile_machine(config, models, machine_path(out, device), args)
@@ -188,6 +195,19 @@ def main(args: argparse.Namespace) -> int:
         if outcome.why:
             print(f"edgeserve: not measured: {outcome.model} on {outcome.lane}: {outcome.why}", file=sys.stderr)
     return 1 if any(outcome.why for outcome in outcomes) else 0
+
+
+def _make_folder(folder: str) -> None:
+    """Make the device's directory of profiles before minutes of measuring. :class:`ConfigError` where nothing can be
+    written there."""
+    try:
+        os.makedirs(folder, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise ConfigError(
+            f"{folder}: profiles cannot be written there ({error.strerror}); name another directory with --out"
+        ) from None
 
 
 def _profile_machine(config: Config, models: Sequence[str], path: str, args: argparse.Namespace) -> List[str]:

@@ -6,6 +6,7 @@ import argparse
 import sys
 
 from edgeserve.commands.connection import add_connection_arguments, connected
+from edgeserve.errors import ConfigError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,6 +30,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Reload it; the exit status is 1 where a device could not, which goes on with what it had."""
+    if not args.timeout > 0:
+        raise ConfigError(f"--timeout {args.timeout:g}: expected seconds above 0")
     with connected(args) as client:
         reply = client.reload(args.model, timeout_ms=args.timeout * 1000)
     if not args.model:

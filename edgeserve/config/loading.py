@@ -77,16 +77,18 @@ def read_toml_text(path: str) -> str:
     """The text of one TOML file, its lines as they end there."""
     from edgeserve.config.text_files import decoded
 
+    made_by = "" if path.endswith(".toml") else "; of a model file 'edgeserve init' makes one"
     try:
         with open(path, "rb") as file:
             content = file.read(FILE_BYTES_MAX + 1)
         if len(content) > FILE_BYTES_MAX:
-            raise ConfigError(f"{path}: has more than {format_size(FILE_BYTES_MAX)}; give the path of a TOML file")
+            size = format_size(FILE_BYTES_MAX)
+            raise ConfigError(f"{path}: has more than {size}; give the path of a TOML file{made_by}")
         return decoded(content)
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror}); give the path of a TOML file") from None
+        raise ConfigError(f"{path}: cannot be read ({error.strerror}); give the path of a TOML file{made_by}") from None
     except ValueError as error:
-        raise ConfigError(f"{path}: is not TOML: {error}") from None
+        raise ConfigError(f"{path}: is not TOML: {error}{made_by}") from None
 
 
 def parse_toml(text: str, source: str = "(a text)") -> Dict[str, Any]:
@@ -242,7 +244,17 @@ def _linked(nodes: Tuple[NodeConfig, ...]) -> Tuple[NodeConfig, ...]:
 def check_config(config: Config) -> None:
     """Raise :class:`ConfigError` for a name that a section refers to and that does not exist. Graphs are checked where
     they are built (``sched/requests/graph.py``)."""
+    for device in config.devices.values():
+        if device.index and device.kind != "cuda":
+            raise ConfigError(
+                f"[device.{device.name}] index = {device.index} says which GPU, and this is a {device.kind}; set "
+                "kind = 'cuda', or leave index out"
+            )
     for lane in config.lanes.values():
+        if not lane.hang_ns:
+            raise ConfigError(
+                f"[lane.{lane.name}] hang = '0s': expected more, since the lane would be lost with its first batch"
+            )
         _refers(lane.device, config.devices, f"[lane.{lane.name}] device")
         if lane.priority and config.devices[lane.device].kind != "cuda":
             raise ConfigError(
@@ -255,6 +267,11 @@ def check_config(config: Config) -> None:
                 f"{config.devices[lane.device].kind}; leave it out, or see threads and cores"
             )
     for model in config.models.values():
+        if os.path.normpath(model.name) != model.name or model.name.startswith(("/", "../")):
+            raise ConfigError(
+                f"[model.{model.name!r}]: its profile is a file of this name below the profiles; expected no part '.', "
+                "'..' or '' between slashes"
+            )
         if model.sha256 and not model.file:
             raise ConfigError(
                 f"[model.{model.name}] sha256 is of its file, and no file is named; set file = '...', or "

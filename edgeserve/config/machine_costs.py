@@ -164,7 +164,11 @@ def find_machine(directory: str, elsewhere: bool = False) -> Optional[Tuple[str,
     ``directory`` may also be that of one device."""
     path = machine_path(directory, device_slug())
     if not os.path.isdir(os.path.dirname(path)) and elsewhere and os.path.isdir(directory):
-        found = [os.path.join(directory, FILE), *(machine_path(directory, name) for name in os.listdir(directory))]
+        try:
+            names = os.listdir(directory)
+        except OSError as error:
+            raise ProfileError(f"{directory}: cannot be read ({error.strerror}); name another directory") from None
+        found = [os.path.join(directory, FILE), *(machine_path(directory, name) for name in names)]
         found = [item for item in found if os.path.isfile(item)]
         if len(found) == 1:  # of several none is meant: find_profiles says so where models were measured
             path = found[0]

@@ -265,8 +265,11 @@ def _leads_out(part: Part) -> bool:
 
 def no_model_file(path: str) -> str:
     """The evident kind of a file that is no model, and the fix; ``""`` where that is not known."""
-    with open(path, "rb") as file:
-        start = file.read(128).lstrip().lower()
+    try:
+        with open(path, "rb") as file:
+            start = file.read(128).lstrip().lower()
+    except OSError as error:
+        return f"cannot be read ({error.strerror}): let the user of this process read it"
     if start.startswith(b"version https://git-lfs"):
         return "is a pointer of git-lfs, not the model: fetch the model with 'git lfs install' and 'git lfs pull'"
     if start.startswith((b"<!doctype html", b"<html")):

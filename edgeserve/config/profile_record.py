@@ -174,7 +174,10 @@ class Profile:
         return self.weights_bytes, self.work_bytes, self.shared_bytes
 
 
-def profile_command(config: Config, model: str, force: bool = False) -> str:
-    """The command that measures a model again."""
-    source = "CONFIG" if config.source.startswith("(") else config.source
-    return f"edgeserve profile {source} --model {model}{' --force' if force else ''}"
+def profile_command(config: Config, model: str = "", force: bool = False) -> str:
+    """The command that measures a model, or all, as a shell takes it; ``force``: again."""
+    import shlex  # for messages
+
+    words = ["edgeserve", "profile", "CONFIG" if config.source.startswith("(") else config.source]
+    words += [*(["--model", model] if model else []), *(["--force"] if force else [])]
+    return " ".join(map(shlex.quote, words))

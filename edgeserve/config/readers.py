@@ -127,7 +127,10 @@ AUTO = -1
 @takes(type="string")
 def size_or_auto(value: Any, where: str) -> int:
     """A size with its unit, in bytes, or :data:`AUTO`."""
-    return AUTO if value == "auto" else size(value, where)
+    try:
+        return AUTO if value == "auto" else size(value, where)
+    except ConfigError as error:
+        raise ConfigError(f"{error}; or 'auto'") from None
 
 
 def size_from(low: int) -> Reader:

@@ -57,7 +57,7 @@ class ServerConfig:
 
     endpoint: str = entry(string, "")  # where the bus listens; "" = the default ipc path of this user
     memory_bytes: int = entry(size_from(16 * 1024**2), 1024**3, key="memory")  # that clients may make the server keep
-    pending_max: int = entry(integer(1), 4096)  # accepted requests that have not ended, over all apps
+    pending_max: int = entry(integer(1, 1_000_000), 4096)  # accepted requests that have not ended, over all apps
     critical_for: Tuple[str, ...] = entry(tuple_of(string), ())  # whose claims count: uid:N, key:NAME
     drain_ns: int = entry(duration, 5 * 10**9, key="drain")  # how long SIGTERM waits for accepted requests
     curve_secret_key_file: str = entry(string, "")  # needed for TCP beyond loopback

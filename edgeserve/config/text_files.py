@@ -75,9 +75,11 @@ def write_whole_bytes(path: str, content: bytes, mode: Optional[int] = None) -> 
             file.flush()
             os.fsync(file.fileno())
         os.replace(part, path)
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(part)
+        if isinstance(error, OSError):
+            error.filename = path  # a full disk names none
         raise
     sync_folder(folder)
 

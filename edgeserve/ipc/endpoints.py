@@ -128,6 +128,8 @@ def _prepare_ipc(endpoint: str, path: str) -> None:
             f"endpoint {endpoint!r}: directory {directory} has mode {mode:04o}, so others could reach or "
             f"replace the bus; run: chmod 700 {directory}"
         )
+    if not os.access(directory, os.W_OK | os.X_OK):
+        raise ConfigError(f"endpoint {endpoint!r}: this user may not write into {directory}; give another path")
     _clear_stale(endpoint, path)
 
 

@@ -7,6 +7,7 @@ A :class:`Problem` that ``stops`` would stop the server; the others are said and
 from __future__ import annotations
 
 import inspect
+import os
 from collections import abc
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple, Type
 
@@ -14,14 +15,14 @@ from edgeserve.config.profile_record import Profile
 from edgeserve.config.schema import Config, ModelConfig
 from edgeserve.engines import check_streams, lane_info, make_engine
 from edgeserve.engines.base import Engine, fact_of
-from edgeserve.errors import ConfigError, EdgeServeError, EngineError
+from edgeserve.errors import ConfigError, EdgeServeError, EngineError, nearest
 from edgeserve.live.estimates import AppFit, app_fit, too_slow
 from edgeserve.live.value_flow import AppPlan, name_clashes
 from edgeserve.offload.pin import allowed_cores
 from edgeserve.sched.core.build import build_scheduler, model_lanes, profiled_lanes
 from edgeserve.sched.policies import POLICIES
 from edgeserve.sched.policy_api.policy import Policy
-from edgeserve.units import NS_PER_MS, counted
+from edgeserve.units import NS_PER_MS, counted, format_size
 
 FILE_ENGINES = ("onnx", "tensorrt", "torch", "combine", "lm", "sentence", "whisper")
 """Engines whose ``file`` is one file; the meaning of the key in users' own engines is not known."""
@@ -48,6 +49,7 @@ def check_before_loading(
     found: Dict[str, Problem] = {}
     for problem in (
         *check_cores(config),
+        *check_memory(config, profiles),
         *check_models(config, made),
         *check_apps(config, profiles),
         *check_value_names(config, made),
@@ -96,6 +98,38 @@ def check_cores(config: Config) -> List[Problem]:
                 )
             )
     return found
+
+
+def check_memory(config: Config, profiles: Sequence[Profile] = ()) -> List[Problem]:
+    """Has the host the memory that the file and the profiles say? A model that can never be loaded beside its device's
+    headroom stops the server: all its requests would expire. A GPU's own memory is not looked at."""
+    host_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    host = f"the {format_size(host_bytes)} of this machine"
+    measured = {profile.model: sum(profile.footprint) for profile in profiles}
+    found = []
+    for device in config.devices.values():
+        if device.kind == "cuda" and not _shares_memory():
+            continue
+        headroom = max(0, device.headroom_bytes)
+        if device.memory_bytes > host_bytes:
+            text = f"[device.{device.name}] memory = {format_size(device.memory_bytes)} is more than {host}; lower it"
+            found.append(Problem("memory", text, False))
+        for model in config.models.values():
+            needs = model.memory_bytes or measured.get(model.name, 0)
+            lanes = model_lanes(config, model)
+            if needs + headroom > host_bytes and device.name in {config.lanes[lane].device for lane in lanes}:
+                size = f" with {format_size(needs)}" if needs else ""
+                beside = f" beside [device.{device.name}] headroom = {format_size(headroom)}" if headroom else ""
+                mend = f"correct {'headroom, or ' if headroom else ''}[model.{model.name}] memory"
+                text = f"model {model.name!r}{size} does not fit into {host}{beside}; {mend}"
+                found.append(Problem("memory", text, bool(headroom)))
+    return found
+
+
+def _shares_memory() -> bool:
+    from edgeserve.device.boards import detect_board  # for configurations with a GPU
+
+    return detect_board().is_jetson
 
 
 def check_models(config: Config, engines: Dict[Tuple[str, str], Engine]) -> List[Problem]:
@@ -170,11 +204,22 @@ def check_value_names(config: Config, engines: Mapping[Tuple[str, str], Engine])
     found = []
     for app in config.apps.values():
         try:
-            wrong = name_clashes(AppPlan(app), returned)
+            plan = AppPlan(app)
         except ConfigError as error:
             found.append(Problem("names", str(error), error=error))
-        else:
-            found += [Problem("names", text) for text in wrong]
+            continue
+        found += [Problem("names", text) for text in name_clashes(plan, returned)]
+        for node in plan.nodes.values():
+            names = returned.get(node.model) if config.models[node.model].engine == "onnx" else None  # all of them
+            found += [
+                Problem(
+                    "names",
+                    f"[app.{app.name}] names output {name!r} of node {node.name!r}, and model {node.model!r} returns "
+                    f"none of that name{nearest(name, names)}",
+                )
+                for name in node.needed
+                if names and name not in names
+            ]
     return found
 
 

@@ -68,10 +68,10 @@ def _report_modes(config: Config) -> None:
     if mode and modes and not os.path.isdir(os.path.join(folder, mode_folder(mode))):
         log.warning(
             "the device is in power mode %s, and its profiles are of %s: they are not used. Run "
-            "'edgeserve profile %s' in this mode, or set one of those",
+            "'%s' in this mode, or set one of those",
             mode,
             ", ".join(modes),
-            config.source if not config.source.startswith("(") else "CONFIG",
+            profile_command(config),
         )
 
 

@@ -35,7 +35,6 @@ NETWORK_COPIES, NEIGHBOUR_COPIES = 12, 40
 """Versions of each digit that a model learns from, corrupted to a grade up to its own bound."""
 
 NEIGHBOURS = 9
-EPOCHS = 200
 NEAR = 0.05
 RIDGE = 1e-3
 SHARP = 8.0
@@ -248,7 +247,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         print(f"{name:<12}{len(content) / 1e6:>7.1f} MB  {time.perf_counter() - began:>5.1f} s")
     made = recorded(directory)
     save_history(os.path.join(directory, "history.npz"), made)
-    about = fit(made, os.path.join(directory, "digits.ensemble.json"), combiner="weighted_average", epochs=EPOCHS)
+    about = fit(made, os.path.join(directory, "digits.ensemble.json"))
     for name, share in about["agreement"].items():
         print(f"{name:<24} agrees with all three in {share:.1%}")
     print(f"difficulty predicted with a rank correlation of {about['rank_correlation']:.2f}; files are in {directory}")

@@ -23,7 +23,7 @@ from edgeserve.config.files import resolve_path
 from edgeserve.predict import texts
 from edgeserve.predict.history import EnsembleHistory, save_history
 
-HISTORY_SEED, EPOCHS = 1, 200
+HISTORY_SEED = 1
 
 
 def recorded(count: int) -> EnsembleHistory:
@@ -47,9 +47,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     os.makedirs(directory, exist_ok=True)
     made = recorded(args.lines)
     save_history(os.path.join(directory, "history.npz"), made)
-    about: Dict[str, Any] = fit(
-        made, os.path.join(directory, os.path.basename(FIT)), combiner="weighted_average", epochs=EPOCHS
-    )
+    about: Dict[str, Any] = fit(made, os.path.join(directory, os.path.basename(FIT)))
     right = (made.outputs.argmax(axis=2) == np.asarray(made.labels)[:, None]).mean(axis=0)
     for name, share in zip(MODELS, right):
         print(f"{name:<24} reads the line right in {share:.1%}")

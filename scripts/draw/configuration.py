@@ -99,7 +99,7 @@ def _type(read: Any) -> str:
         if low == float("-inf")
         else f" from {low:g}"
         if high in (2**31, float("inf"))
-        else f" from {low:g} to {high:g}"
+        else f" from {low:g} to {high:.7g}"
     )
     return BUILDERS[name] + bounds
 

@@ -283,7 +283,8 @@ def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path, monkeypatch: p
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(text_files.os, "fsync", full)
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(OSError, match="No space") as caught:
         write_whole(str(path), "newer")
+    assert caught.value.filename == str(path), "the command's sentence names it"
     monkeypatch.setattr(text_files.os, "fsync", real)
     assert path.read_text() == "new" and os.listdir(tmp_path) == ["f.json"]

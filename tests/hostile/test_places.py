@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 
 import pytest
 
 from edgeserve.client import Client
-from edgeserve.errors import ConfigError
-from edgeserve.ipc.endpoints import check_server_place, default_endpoint
+from edgeserve.commands.doctor.bus import check_bus
+from edgeserve.commands.doctor.finding import WRONG
+from edgeserve.commands.init import model_files
+from edgeserve.config.machine_costs import find_machine
+from edgeserve.engines.describe import check_file
+from edgeserve.errors import ConfigError, EngineError, ProfileError
+from edgeserve.ipc.endpoints import check_server_place, default_endpoint, prepare_endpoint
 
 
 @pytest.fixture
@@ -54,3 +60,39 @@ def test_a_client_does_not_connect_where_others_may_write(place):
 def test_a_client_that_comes_first_makes_the_place(place):
     with Client():
         assert os.stat(place).st_mode & 0o777 == 0o700
+
+
+@contextlib.contextmanager
+def as_another_user():
+    """As root: a user who may read nothing that is closed."""
+    before = os.getresuid()
+    if before[0] == 0:
+        os.setresuid(65534, 65534, 0)
+    try:
+        yield
+    finally:
+        os.setresuid(*before)
+
+
+def test_what_this_user_may_not_read_or_write_is_a_sentence(folder):
+    file, closed = os.path.join(folder, "m.onnx"), os.path.join(folder, "closed")
+    with open(file, "wb") as model:
+        model.write(b"model")
+    os.mkdir(closed)
+    os.chmod(file, 0)
+    os.chmod(closed, 0o700 if os.geteuid() == 0 else 0)
+    os.chmod(folder, 0o755)
+    with as_another_user():
+        with pytest.raises(ConfigError, match=r"closed: this folder cannot be read \(Permission denied\)"):
+            model_files([closed])
+        with pytest.raises(EngineError, match=r"m.onnx cannot be read \(Permission denied\)"):
+            check_file(file)
+        with pytest.raises(ProfileError, match=r"closed: cannot be read \(Permission denied\)"):
+            find_machine(closed, elsewhere=True)
+    os.chmod(closed, 0o700)
+    endpoint = f"ipc://{closed}/bus"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "access", lambda *_: False)  # the folder is this user's, or root's
+        with pytest.raises(ConfigError, match="this user may not write into"):
+            prepare_endpoint(endpoint, False)
+        assert [finding.status for finding in check_bus(endpoint, os.getuid())] == [WRONG]

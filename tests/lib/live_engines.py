@@ -27,6 +27,22 @@ def forget() -> None:
     launched_max.clear()
 
 
+class Echo(Engine):
+    """Returns what it is given."""
+
+    def load(self) -> Footprint:
+        return Footprint(1)
+
+    def unload(self) -> None:
+        pass
+
+    def example(self) -> Dict[str, Any]:
+        return {"x": 1}
+
+    def run(self, batch: Batch) -> List[Result]:
+        return [Result(item) for item in batch.items]
+
+
 class Device(Engine):
     """Doubles ``x``; a lane's batches run one after the other, 3 ms each. ``options.lost = "LANE"`` loses that lane's
     device with the first request whose ``x[0]`` is 1."""

@@ -67,5 +67,8 @@ def test_what_cannot_be_sent_is_said_before_anything_is(endpoint: str) -> None:
         run(endpoint, "--app", "eco")
     with pytest.raises(UnknownApp, match="give --app"):
         bench.choose_app({"a": 1, "b": 2}, None)
+    for share in ("nan", "99"):
+        with pytest.raises(BadInput, match=f"--finish-min {share}: expected a share from 0 to 1"):
+            run(endpoint, "--finish-min", share)
     with pytest.raises(BadInput, match="--rate fast"):
         run(endpoint, "--rate", "fast")

@@ -3,30 +3,17 @@
 from __future__ import annotations
 
 import pytest
+from live_engines import Echo
 
 from edgeserve import App, Model, Runtime
-from edgeserve.engine import Engine, Footprint, Result
+from edgeserve.engine import Footprint
 from edgeserve.errors import EngineError
 
 QUESTIONS = ("load", "outputs", "rows", "output_names", "sequence", "progress", "check")
 
 
 def engine_with(question, answer):
-    class Own(Engine):
-        def load(self):
-            return Footprint(1)
-
-        def unload(self):
-            pass
-
-        def example(self):
-            return {"x": 1}
-
-        def run(self, batch):
-            return [Result({"y": item["x"]}) for item in batch.items]
-
-    setattr(Own, question, answer)
-    return Own()
+    return type("Own", (Echo,), {question: answer})()
 
 
 def refused(question, answer):

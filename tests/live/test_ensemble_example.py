@@ -37,7 +37,7 @@ def example(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         with own_modules(patch, EXAMPLES / "ensemble", NAMES):
             import build
 
-            small = {"WIDE": 128, "NARROW": 96, "NETWORK_COPIES": 3, "NEIGHBOUR_COPIES": 2, "EPOCHS": 15}
+            small = {"WIDE": 128, "NARROW": 96, "NETWORK_COPIES": 3, "NEIGHBOUR_COPIES": 2}
             for name, value in small.items():
                 patch.setattr(build, name, value)
             yield build

@@ -8,17 +8,17 @@ import threading
 from contextlib import nullcontext
 
 import pytest
+from live_engines import Echo
 
 from edgeserve import App, Model, Runtime
 from edgeserve.app import configuration
 from edgeserve.client import Client
-from edgeserve.engine import Engine, Footprint, Result
 from edgeserve.errors import BadInput, EdgeServeError, EngineError, RequestError
 
 WAIT_S = 20
 
 
-class _Gated(Engine):
+class _Gated(Echo):
     """Loads once ``gate`` is open."""
 
     def __init__(self, gate, begun):
@@ -27,16 +27,7 @@ class _Gated(Engine):
     def load(self):
         self._begun.set()
         assert self._gate.wait(WAIT_S)
-        return Footprint(1)
-
-    def unload(self):
-        pass
-
-    def example(self):
-        return {"x": 1}
-
-    def run(self, batch):
-        return [Result(item) for item in batch.items]
+        return super().load()
 
 
 class _Interrupt(threading.Thread):

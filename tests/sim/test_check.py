@@ -255,6 +255,16 @@ def test_a_check_is_bounded_in_loads_and_in_requests(monkeypatch):
         assert tool.duration_of(made, 1.0) * rate <= tool.REQUESTS_MAX + 1e-6
 
 
+@pytest.mark.parametrize(("slo", "rate", "status"), [("15ms", 0.02, 0), ("5ms", 0.02, 1), ("5ms", 1e-9, 1)])
+def test_rare_requests_are_judged_by_requests_that_were_simulated(tmp_path, capsys, slo, rate, status):
+    found, out, _ = check(tmp_path, capsys, "--rate", f"frames={rate}", "--json", slo=slo)
+    app = json.loads(out)["apps"]["frames"]
+    assert found == status
+    assert app["in_time"] is None if rate < 1e-6 else (app["in_time"] > 0.9) == (status == 0) and app["p99_ms"] > 5
+    if rate < 1e-6:
+        assert not re.search(r"holds|100\.0%", check(tmp_path, capsys, "--rate", f"frames={rate}", slo=slo)[1])
+
+
 @pytest.mark.worlds
 def test_work_that_never_fits_is_given_the_answers_of_the_robot_page(tmp_path, capsys):
     robot = """

@@ -85,6 +85,12 @@ def test_a_bug_is_not_hidden(verb):
         cli.main(["stand-in", "edge.toml"])
 
 
+@pytest.mark.parametrize("words", ["init --schema", "top --device --count 1", "doctor --quick"])
+def test_outputs_that_were_closed_before_the_start_take_everything(words):
+    closed = ["sh", "-c", f'exec "$0" -m edgeserve {words} <&- >&- 2>&-', sys.executable]
+    assert subprocess.run(closed, timeout=60).returncode in (0, words == "doctor --quick")
+
+
 def test_ctrl_c_is_status_130(verb):
     verb.result = KeyboardInterrupt()
     assert cli.main(["stand-in", "edge.toml"]) == 130

@@ -186,7 +186,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "config",
         nargs="?",
-        default="",
         metavar="FILE",
         help="also look at this configuration; of a profile (.json) or a folder of profiles: look at these alone",
     )
@@ -207,16 +206,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Print the findings; 1 when something is wrong."""
+    if args.config == "":
+        raise ConfigError("the name of the configuration is empty; leave it out to look at the machine alone")
     if (args.root or args.collect) and args.config:
         raise ConfigError(f"{args.config}: --root and --collect look at a machine alone; leave the configuration out")
     if args.root and not os.path.isdir(args.root):
         raise ConfigError(f"--root {args.root}: there is no such directory; unpack what --collect wrote, and name that")
     if args.collect:
         return _collect(args.collect, args.root or "/")
-    if os.path.isdir(args.config) or args.config.endswith(".json"):
-        found = check_profiles(args.config)
+    config = args.config or ""
+    if os.path.isdir(config) or config.endswith(".json"):
+        found = check_profiles(config)
     else:
-        found = examine_tree(args.root) if args.root else examine(args.config, quick=args.quick)
+        found = examine_tree(args.root) if args.root else examine(config, quick=args.quick)
     if args.json:
         print(json.dumps([asdict(finding) for finding in found], indent=1))
     else:

@@ -54,6 +54,8 @@ def check_bus(endpoint: str, user: int, key_file: str = "", apps: Collection[str
         return wrong(
             "bus", f"{directory} has mode {mode:04o}: others could reach or replace the bus", f"chmod 700 {directory}"
         )
+    if not os.access(directory, os.W_OK | os.X_OK):
+        return wrong("bus", f"this user may not write into {directory}", "set another [server] endpoint = 'ipc:///...'")
     if mode & 0o077:
         return note(
             "bus",

@@ -7,11 +7,14 @@ import sys
 from typing import Dict, List
 
 from edgeserve.commands.doctor.finding import GOOD, NOTE, WRONG, Finding, good, note, wrong
+from edgeserve.config.addresses import host_and_port
 from edgeserve.config.machine import device_slug
+from edgeserve.config.machine_costs import find_machine
 from edgeserve.config.profile_match import AT_START, EXPECTED, MEASURED, profile_command, times_from
 from edgeserve.config.schema import Config
-from edgeserve.errors import ConfigError, EngineError
+from edgeserve.errors import ConfigError, EngineError, ProfileError
 from edgeserve.front.processes import FrontProcess
+from edgeserve.ipc.credentials import AllowedKeys, Credentials
 from edgeserve.live.input_rules import InputRule
 from edgeserve.live.preflight import Problem, check_before_loading
 from edgeserve.live.profiles import instead, matched_profiles
@@ -49,7 +52,30 @@ def check_configuration(config: Config, cores: int) -> List[Finding]:
         )
     for name in config.fronts:
         found.append(check_front(config, name))
-    return [*found, *check_before(config), *check_inputs(config), *check_predictors(config), *check_profiles(config)]
+    return [
+        *found,
+        *check_server(config),
+        *check_before(config),
+        *check_inputs(config),
+        *check_predictors(config),
+        *check_profiles(config),
+    ]
+
+
+def check_server(config: Config) -> List[Finding]:
+    """What else of ``[server]`` keeps a server from starting: keys of clients, the places of metrics and recording."""
+    server, mend = config.server, f"correct [server] in {config.source}"
+    try:
+        keys = AllowedKeys(config.curve_client_keys_path, lambda: 0) if server.curve_client_keys else None
+        Credentials(keys, server.control_keys)
+        if server.metrics:
+            host_and_port("[server] metrics", server.metrics, "127.0.0.1:9464")
+    except ConfigError as error:
+        return wrong("server", str(error), mend)
+    file = os.path.join(config.directory, server.record)
+    if server.record and (os.path.isdir(file) or not os.access(os.path.dirname(file), os.W_OK | os.X_OK)):
+        return wrong("server", f"[server] record = {server.record!r}: a recording cannot be written there", mend)
+    return []
 
 
 def check_front(config: Config, name: str) -> Finding:
@@ -88,6 +114,7 @@ def _mend(config: Config, problem: Problem) -> str:
             return _asset_mend(config.source)
         return f"correct [model.{model}] in {config.source}" if model else f"correct {config.source}"
     return {
+        "memory": f"correct {config.source}",
         "cores": f"correct [lane.*] cores in {config.source}",
         "deadlines": f"correct [app.{problem.app}] slo in {config.source}, or measure again",
         "policies": f"correct {config.source}, or a module beside it",
@@ -128,9 +155,13 @@ def check_profiles(config: Config) -> List[Finding]:
     directory = os.path.join(config.profiles_path, device_slug())
     matches, errors = matched_profiles(config)
     found = [
-        Finding("profiles", NOTE, f"{error}. The server starts without this file", f"edgeserve profile {config.source}")
+        Finding("profiles", NOTE, f"{error}. The server starts without this file", profile_command(config))
         for error in errors
     ]
+    try:
+        find_machine(config.profiles_path)
+    except ProfileError as error:
+        found += note("profiles", f"{error}. 'check' and 'simulate' end with it", profile_command(config))
     for match in matches:
         name, mend = match.profile.model, profile_command(config, match.profile.model)
         reasons = (*match.mismatches, *match.lacking)
@@ -157,7 +188,7 @@ def check_profiles(config: Config) -> List[Finding]:
     if AT_START in sources:
         return [
             *found,
-            Finding("profiles", NOTE, f"times of models in {directory}: {shown}", f"edgeserve profile {config.source}"),
+            Finding("profiles", NOTE, f"times of models in {directory}: {shown}", profile_command(config)),
         ]
     return [*found, Finding("profiles", GOOD, f"times of models in {directory}: {shown or 'there is no model'}")]
 

@@ -34,6 +34,12 @@ from edgeserve.front.registry import own_settings
 OUT = "edge.toml"
 """The configuration that is written when no file is named."""
 
+CHILD = (
+    "from edgeserve.child import end_with, take_lifeline; end_with(take_lifeline()); "
+    "from edgeserve.cli import main; raise SystemExit(main())"
+)
+"""The command in the child process, which ends with its parent."""
+
 FILES_MAX = 64
 """Models of one folder; more are a mistake in the path."""
 
@@ -95,12 +101,14 @@ def main(args: argparse.Namespace) -> int:
     if not args.models:
         raise ConfigError("no model is named; give model files, or a folder that holds some")
     if not args.here:
-        return run_bounded(["-m", "edgeserve", "init", "--here", *_again(args)])
+        return run_bounded(["-c", CHILD, "init", "--here", *_again(args)])
     paths = model_files(args.models)
     for path in paths:
         check_file(path)
     if os.path.exists(args.out) and not args.force:
         raise ConfigError(f"{args.out} is there already; give another name with --out, or --force to write over it")
+    if os.path.realpath(args.out) in map(os.path.realpath, paths):
+        raise ConfigError(f"--out {args.out} is a model file; expected the name of a configuration, such as {OUT}")
     directory = os.path.dirname(os.path.abspath(args.out))
     if not os.path.isdir(directory):
         raise ConfigError(f"--out {args.out}: there is no directory {directory}")
@@ -154,9 +162,13 @@ def model_files(names: Sequence[str]) -> List[str]:
         if not os.path.isdir(name):
             paths.append(name)
             continue
+        try:
+            items = os.listdir(name)
+        except OSError as error:
+            raise ConfigError(f"{name}: this folder cannot be read ({error.strerror}); name model files") from None
         inside = sorted(
             os.path.join(name, item)
-            for item in os.listdir(name)
+            for item in items
             if os.path.splitext(item)[1].lower() in READERS and not is_later_part(item)
         )
         if not inside:

@@ -211,7 +211,8 @@ def summary(found: Sequence[FoundModel], out: str, rates: Mapping[str, float], s
     lines += [
         "Next:",
         f"  edgeserve serve {shlex.quote(out)}",
-        f"  edgeserve infer {found[0].name} --example     (in another terminal; --in NAME=FILE sends your own)",
+        f"  edgeserve infer {shlex.quote(found[0].name)} --example     "
+        "(in another terminal; --in NAME=FILE sends your own)",
     ]
     return "\n".join(map(one_line, lines))
 

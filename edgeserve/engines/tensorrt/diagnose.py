@@ -18,6 +18,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 import numpy as np
 
 from edgeserve.config.model_files import model_path, weights_size_bytes
+from edgeserve.config.profile_record import profile_command
 from edgeserve.config.schema import Config, ModelConfig
 from edgeserve.engines.base import Batch, LaneInfo, run_whole
 from edgeserve.engines.cuda.device import CudaDevice
@@ -160,7 +161,7 @@ def plan_of(config: Config, model: ModelConfig, about: Dict[str, Any]) -> Found:
         NOTE,
         f"there is none for this library and device: building it takes {time}, and "
         + ("the next start does" if settings.allow_build else "a server does not begin that"),
-        f"edgeserve profile {config.source}",
+        profile_command(config),
     )
 
 

@@ -14,6 +14,7 @@ import zmq.auth
 from edgeserve.cli import main as edgeserve_main
 from edgeserve.commands import doctor
 from edgeserve.commands.doctor import GOOD, NOTE, WRONG, Finding
+from edgeserve.commands.doctor.profile_files import check_profiles
 from edgeserve.config.loading import load_config
 from edgeserve.config.machine import device_slug
 from edgeserve.config.profile_match import identity, lane_settings
@@ -252,6 +253,23 @@ def test_what_the_server_would_not_start_with_is_wrong(tmp_path, old, new, subje
     assert path in wrong[0].mend
 
 
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('metrics = "here"', "[server] metrics = 'here': expected HOST:PORT"),
+        ('record = "absent/r"', "[server] record = 'absent/r': a recording cannot be written there"),
+        ('record = "."', "[server] record = '.': a recording cannot be written there"),
+        ('control_keys = ["a"]', "[server] control_keys = ['a'] names client keys"),
+        ('curve_client_keys = "absent"', "is no folder"),
+        ('record = "r"', None),
+    ],
+)
+def test_a_server_section_with_which_none_would_start_is_wrong(tmp_path, line, message):
+    found = doctor.check_config_file(write_config(tmp_path, f"[server]\n{line}\n{CONFIG}"), 2)
+    told = [finding.text for finding in found if finding.subject == "server"]
+    assert [message in text for text in told] == [True] * (message is not None)
+
+
 def test_the_examples_would_start():
     examples = os.path.join(os.path.dirname(doctor.__file__), "..", "..", "..", "examples")
     paths = glob.glob(os.path.join(examples, "*", "edge.toml"))
@@ -336,6 +354,17 @@ def test_a_profile_that_cannot_be_read_is_noted(tmp_path, content, text):
     assert found[1].text.endswith("measured at start: echo")
 
 
+def test_costs_of_the_machine_that_cannot_be_read_are_noted(tmp_path):
+    """'check' and 'simulate' end with such a file."""
+    path, folder = write_config(tmp_path), tmp_path / "profiles" / device_slug()
+    folder.mkdir(parents=True)
+    (folder / "machine.toml").write_text("x = 1")
+    (folder / "other.json").write_text("{")
+    found = [finding for finding in doctor.check_config_file(path, 2) if "machine.toml" in finding.text]
+    assert statuses(found) == [NOTE] and "'check' and 'simulate' end with it" in found[0].text
+    assert statuses([item for item in check_profiles(str(tmp_path)) if "machine.toml" in item.text]) == [WRONG]
+
+
 def test_a_model_without_its_file_is_wrong_and_the_assets_command_mends_it(tmp_path):
     path = write_config(tmp_path, CONFIG.replace('engine = "python"', 'engine = "onnx"\nfile = "cache:no/such.onnx"'))
     (tmp_path / "assets.toml").write_text("")
@@ -380,6 +409,8 @@ def test_the_command_ends_with_1_exactly_when_something_is_wrong(tmp_path, capsy
     monkeypatch.setattr(
         doctor, "examine", lambda path, quick: [Finding("board", GOOD, "fine"), Finding("x", NOTE, "y", "z")]
     )
+    assert edgeserve_main(["doctor", ""]) == 2  # a variable of a script that is not set
+    assert "the name of the configuration is empty" in capsys.readouterr().err
     assert edgeserve_main(["doctor"]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "0 wrong, 1 to improve"
 

@@ -312,7 +312,10 @@ def test_what_cannot_be_measured_is_said_and_the_rest_is_measured(config, capsys
         (["--lane", "gpu0"], "--lane 'gpu0' is not in the configuration"),
         (["--batch", "1,x"], "--batch '1,x': expected batch sizes"),
         (["--model", "steady", "--lane", "cpu1"], "nothing to measure: no model of steady may run on cpu1"),
-        (["--seconds", "0"], "--seconds 0.0: expected a time above 0"),
+        (["--seconds", "0"], "--seconds 0: expected a time above 0"),
+        (["--seconds", "inf"], "--seconds inf: expected a time above 0, 3600 at most"),
+        (["--device", "../other"], "--device ../other: expected a plain name"),
+        (["--out", "/dev/null"], "/dev/null/.*: profiles cannot be written there .*; name another directory"),
     ],
 )
 def test_wrong_usage(config, words, message):

@@ -129,11 +129,20 @@ WRONG = [
     ({"server": {"memory": "big"}}, ["[server] memory", "'big'", "a size with a unit"]),
     ({"server": {"memory": "1MiB"}}, ["[server] memory = '1MiB'", "at least 16MiB"]),
     ({"server": {"pending_max": 0}}, ["[server] pending_max = 0", "whole number from 1"]),
+    ({"server": {"pending_max": 2**31}}, ["pending_max = 2147483648", "from 1 to 1000000"]),
     ({"server": {"pending_max": True}}, ["pending_max = True", "whole number"]),
     ({"server": []}, ["[server] = []", "expected a table"]),
     ({"lane": {"gpu0": {"device": "tpu9"}}}, ["[lane.gpu0] device = 'tpu9' does not exist", "known: cpu"]),
+    ({"device": {"cpu": {"index": 1}}}, ["[device.cpu] index = 1 says which GPU", "kind = 'cuda'"]),
+    ({"device": {"cpu": {"headroom": "AUTO"}}}, ["[device.cpu] headroom = 'AUTO'", "a size with a unit", "or 'auto'"]),
+    ({"lane": {"cpu0": {"hang": "0s"}}}, ["[lane.cpu0] hang = '0s': expected more"]),
     ({"lane": {"gpu0": {"ahead": "soon"}}}, ["[lane.gpu0] ahead", "'soon'"]),
     ({"lane": "gpu0"}, ["[lane] must hold named tables", "[lane.NAME]"]),
+    (
+        {"model": {"m": {"engine": "x"}, "../m": {"engine": "x"}}},
+        ["[model.'../m']: its profile is a file of this name", "no part '.'"],
+    ),
+    ({"model": {"m": {"engine": "x"}, "/m": {"engine": "x"}}}, ["[model.'/m']: its profile is a file of this name"]),
     ({"model": {"m": {}}}, ["[model.m] lacks the key 'engine'; it needs engine, and may have file, function, lanes"]),
     ({"model": {"m": {"engine": 3}}}, ["[model.m] engine = 3", "expected a string"]),
     ({"model": {"m": {"engine": "x", "lanes": ["gpu9"]}}}, ["[model.m] lanes = 'gpu9' does not exist"]),
@@ -232,6 +241,15 @@ def test_a_file_is_read_and_its_directory_is_where_relative_paths_start(tmp_path
     config = load_config(str(path))
     assert config.apps["a"] == AppConfig("a", config.apps["a"].nodes, slo_ns=20_000_000)
     assert (config.directory, config.source) == (str(tmp_path), str(path))
+
+
+@pytest.mark.parametrize("content", [b"\x08\x08\x12\x84", b"\0" * 5_000_000, None])
+def test_a_file_of_another_kind_in_the_place_of_a_configuration_names_init(content, tmp_path):
+    path = tmp_path / "model.onnx"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ConfigError, match=r"model\.onnx: .*'edgeserve init'"):
+        load_config(str(path))
 
 
 def test_what_cannot_be_read_is_a_configuration_error_that_names_the_file(tmp_path):

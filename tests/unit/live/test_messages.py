@@ -9,6 +9,7 @@ import pytest
 
 from edgeserve.commands.doctor import report
 from edgeserve.commands.doctor.bus import check_bus
+from edgeserve.commands.doctor.configuration import check_before
 from edgeserve.commands.doctor.finding import WRONG, Finding
 from edgeserve.commands.wrapping import wrapped
 from edgeserve.config.loading import parse_config
@@ -44,6 +45,24 @@ def test_cores_that_are_not_there_are_told_once(caplog):
     told = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     assert len([text for text in told if "4000" in text]) == 1, told
     assert len([text for text in told if "slo of 5ms" in text]) == 1, told
+
+
+@pytest.mark.parametrize(
+    ("device", "model", "stops"),
+    [
+        ({"headroom": "900000GB"}, {}, True),
+        ({"headroom": "1GB"}, {"memory": "900000GB"}, True),
+        ({}, {"memory": "900000GB"}, False),
+        ({"memory": "900000GB"}, {}, False),
+        ({"headroom": "1MB", "memory": "100MB"}, {"memory": "10MB"}, None),
+    ],
+)
+def test_memory_that_no_machine_has_is_told_before_requests_expire(device, model, stops):
+    here = config(device={"cpu": device}, model={"m": {**MODEL, **model}})
+    found = [problem for problem in check_before_loading(here) if problem.subject == "memory"]
+    assert [problem.stops for problem in found] == ([] if stops is None else [stops])
+    assert all("of this machine" in problem.text for problem in found)
+    assert [finding.status for finding in check_before(here)] == [WRONG] * len(found)
 
 
 def test_an_endpoint_in_use_is_found_without_binding_the_bus(tmp_path):

@@ -335,3 +335,26 @@ def test_what_functions_say_of_their_outputs_is_looked_at_before_loading(
     }
     problems = check_before_loading(parse_config(table, str(tmp_path)))
     assert [problem.stops for problem in problems if problem.subject == "names"] == [True] * clash
+
+
+@pytest.mark.parametrize(
+    ("app", "wrong"),
+    [
+        ({"outputs": ["y"]}, False),
+        ({"outputs": ["linear.z"]}, True),
+        ({"outputs": {"answer": "z"}}, True),
+        ({"node": [{"name": "linear"}, {"name": "next", "inputs": {"x": "linear.y"}}]}, False),
+        ({"node": [{"name": "linear"}, {"name": "next", "inputs": {"x": "linear.z"}}]}, True),
+    ],
+)
+def test_an_output_that_a_model_file_has_not_is_told_before_loading(tmp_path: Any, app: Any, wrong: bool) -> None:
+    """Else every request would fail."""
+    import onnx_models
+
+    linear = {"engine": "onnx", "file": onnx_models.linear(str(tmp_path))}
+    table = {
+        "model": {"linear": linear, "next": {"engine": "synthetic"}},
+        "app": {"a": {"node": [node("linear")], **app}},
+    }
+    texts = [item.text for item in check_before_loading(parse_config(table, str(tmp_path))) if item.subject == "names"]
+    assert [("output 'z' of node 'linear'" in text, "known: y" in text) for text in texts] == [(True, True)] * wrong

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import struct
+import subprocess
+import sys
 import time
 import zipfile
 
@@ -104,3 +107,17 @@ def test_a_hostile_file_gets_one_sentence(name, tmp_path, capfd):
     assert cli.main(["init", str(path), "--out", str(out), "--cpu"]) == 2 and not out.exists()
     (told,) = [line for line in capfd.readouterr().err.splitlines() if not line.startswith("reading ")]
     assert told.startswith("edgeserve: ")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_the_child_ends_with_the_command(number, tmp_path):
+    """Else the configuration would be written after the shell has its prompt again."""
+    import onnx_models
+
+    out, command = tmp_path / "edge.toml", [sys.executable, "-m", "edgeserve", "init"]
+    model = str(tmp_path / onnx_models.linear(str(tmp_path)))
+    with subprocess.Popen([*command, model, "--out", str(out), "--cpu"], stderr=subprocess.PIPE) as process:
+        assert process.stderr is not None and process.stderr.readline().startswith(b"reading ")
+        process.send_signal(number)
+        assert process.stderr.read() == b""  # until the child has ended
+    assert process.returncode == -number and not out.exists()

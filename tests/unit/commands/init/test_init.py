@@ -282,6 +282,13 @@ def test_a_folder_stands_for_its_models_and_a_rate_is_the_deadline(tmp_path):
     assert config.apps["linear"].slo_ns == 50 * NS_PER_MS
 
 
+def test_a_model_file_is_never_overwritten(tmp_path, capsys):
+    path = Path(onnx(tmp_path, "linear"))
+    before = path.read_bytes()
+    assert cli.main(["init", "--here", str(path), "--out", str(path), "--force"]) == 2
+    assert f"--out {path} is a model file" in capsys.readouterr().err and path.read_bytes() == before
+
+
 def test_nothing_is_overwritten_unless_asked(tmp_path, capsys):
     file = onnx(tmp_path, "linear")
     written(tmp_path, file)
