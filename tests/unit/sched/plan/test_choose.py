@@ -75,16 +75,20 @@ def test_nothing_goes_before_dense_work_that_would_be_late_behind_it(waits, firs
     assert found is not None and found.model == first
 
 
-@pytest.mark.parametrize(("due_ms", "in_time"), [(30, [1, 2]), (34, [1, 2, 3])])
-def test_what_brings_little_does_not_go_before_the_last_of_a_queue(due_ms, in_time):
-    """At 6 two need 10 ms each, one after the other; the third needs 7 and brings a tenth."""
+@pytest.mark.parametrize("waiting", [2, 5])
+@pytest.mark.parametrize(("spare_ms", "ends"), [(4, "dropped"), (8, "completed")])
+def test_what_brings_little_does_not_go_before_the_last_of_a_queue(waiting, spare_ms, ends):
+    """From 6 on they need 10 ms each, one after the other; the other app needs 7 and brings a tenth."""
     apps = {name: {"slo": "100ms", "model": name} for name in ("before", "queued", "other")}
     models = {"before": model(6, 0), "queued": model(0, 10, limit=1), "other": model(7, 0)}
     device = Device({"lane": {"l": {}}, "model": models, "app": apps, "policy": {"p": {"kind": "plan"}}})
-    device.ask(ask(4, 100, app="before"))
-    device.ask(ask(1, 30, app="queued"), ask(2, due_ms, app="queued"), ask(3, 14, app="other", value=0.1))
+    last_ms = 6 + 10 * waiting + spare_ms
+    device.ask(ask(8, 100, app="before"))
+    queued = [ask(number, last_ms - number, app="queued") for number in range(waiting - 1)]
+    device.ask(*queued, ask(9, last_ms, app="queued"), ask(10, 14, app="other", value=0.1))
     device.advance()
-    assert [number for number in (1, 2, 3) if device.ends[number][0] == "completed"] == in_time
+    assert device.ends[10][0] == ends
+    assert {device.ends[number][0] for number in (*range(waiting - 1), 9)} == {"completed"}
 
 
 @pytest.mark.parametrize("priority_class", ["normal", "critical"])
