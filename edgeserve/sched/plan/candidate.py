@@ -27,8 +27,9 @@ class Kind:
     kind = ""
 
     def wait_ns(self, candidate: Candidate) -> int:
-        """The time by which the start may be put off in a schedule, also if the batch is as slow as the slowest lately.
-        Sources whose batches lose their worth little by little answer otherwise."""
+        """The time by which the start may be put off in a schedule, as if the batch were as slow as the slowest lately:
+        below 0 where it would be late so, and enters no schedule behind a denser one. Sources whose batches lose their
+        worth little by little answer otherwise."""
         return round((candidate.slack_ns - (candidate.careful_ns - candidate.takes_ns)) * candidate.trust)
 
 
