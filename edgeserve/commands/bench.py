@@ -22,7 +22,7 @@ from edgeserve.commands.inputs import example_inputs
 from edgeserve.errors import BadInput, RequestError, UnknownApp, nearest
 from edgeserve.live.stats import percentiles_ms
 from edgeserve.python_file import CONFIG_HELP, config_at
-from edgeserve.sim.workload import read_trace
+from edgeserve.sim.workload import REQUESTS_MAX, read_trace
 from edgeserve.units import NS_PER_S, ns_to_ms, ns_to_s, parse_duration_ns, s_to_ns
 
 CAPACITY_IN_FLIGHT = 32
@@ -309,6 +309,11 @@ def run(bus: Client, terms: ResolvedOptions, args: argparse.Namespace) -> Dict[s
     rate = rate_of(args.rate, capacity) if args.rate is not None else None
     if args.arrivals == "poisson":
         assert rate is not None, "without a rate the loop is closed"
+        if rate * args.seconds > REQUESTS_MAX:
+            raise BadInput(
+                f"--rate {args.rate} for --seconds {args.seconds:g} are {rate * args.seconds:.0f} requests: expected "
+                f"at most {REQUESTS_MAX}; lower one of them"
+            )
         due = poisson(rate, args.seconds, args.seed)
     else:
         due = from_trace(args.arrivals, rate, args.seconds, args.seed)

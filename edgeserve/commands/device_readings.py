@@ -15,7 +15,7 @@ from typing import IO, Any, Dict, Iterator, Optional, Sequence, Tuple
 from edgeserve.commands.intervals import read_interval_ns
 from edgeserve.device.boards import Machine, detect_board
 from edgeserve.device.monitor import Monitor
-from edgeserve.device.replay import line_table, recorded_lines
+from edgeserve.device.replay import bounded_lines, line_table, recorded_lines
 from edgeserve.device.sources import TEGRASTATS, sources_for
 from edgeserve.device.state import DeviceState
 from edgeserve.errors import ConfigError
@@ -29,6 +29,8 @@ def show_device(args: argparse.Namespace, looks: int) -> int:
     """Print ``looks`` readings (0: until interrupted), or what ``--replay`` names."""
     try:
         return _replay(args) if args.replay else _watch(args, looks)
+    except KeyboardInterrupt:
+        return 0  # as of the other tables, which Ctrl-C ends
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has seen enough
         return 0
@@ -39,12 +41,15 @@ def show_device(args: argparse.Namespace, looks: int) -> int:
 
 def _replay(args: argparse.Namespace) -> int:
     with _open(args.replay) as file:
-        rows = (line_table(recorded) for recorded in recorded_lines(file))
-        if args.json:
-            for row in rows:
-                print(json.dumps(row))
-        else:
-            _print_replay(rows)
+        rows = (line_table(recorded) for recorded in recorded_lines(bounded_lines(file)))
+        try:
+            if args.json:
+                for row in rows:
+                    print(json.dumps(row))
+            else:
+                _print_replay(rows)
+        except ValueError as error:
+            raise ConfigError(f"--replay {args.replay}: {error}; expected a file of lines of tegrastats") from None
     return 0
 
 

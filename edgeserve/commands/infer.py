@@ -21,7 +21,7 @@ from edgeserve.commands.inputs import example_inputs, images_as_declared, read_i
 from edgeserve.config.arrays import array_of_npy
 from edgeserve.config.plain_text import one_line
 from edgeserve.config.schema import ON_LATE_NAMES
-from edgeserve.config.text_files import read_json, write_file
+from edgeserve.config.text_files import read_json, regular_file, write_file
 from edgeserve.errors import REFUSAL_NUMBERS, BadInput, RequestError
 from edgeserve.priority_class import CLASSES
 from edgeserve.texts import is_text, text_array
@@ -163,7 +163,7 @@ def read_tensor(path: str) -> NDArray[Any]:
             return read_image(path)
         if path.lower().endswith(".json"):
             return text_array(read_json(path))
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=regular_file) as file:
             data = file.read()
         if data[: len(ZIP)] == ZIP:
             raise BadInput(f"--in {path}: holds several arrays; give a .npy file with one")

@@ -8,6 +8,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 import numpy as np
 from numpy.typing import NDArray
 
+from edgeserve.config.text_files import regular_file
 from edgeserve.engines.example_item import LENGTH_NAMES
 from edgeserve.errors import BadInput
 
@@ -116,5 +117,5 @@ def read_image(path: str) -> NDArray[Any]:
         raise BadInput(
             f"--in {path}: reading images needs pillow: pip install 'edgeserve-runtime[images]'; or give a .npy file"
         ) from None
-    with Image.open(path) as image:
+    with open(path, "rb", opener=regular_file) as file, Image.open(file) as image:
         return np.asarray(image.convert("RGB"))

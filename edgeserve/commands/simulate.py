@@ -33,7 +33,7 @@ from edgeserve.sim.run import (
 from edgeserve.sim.scenario import Scenario, load_scenario, with_load, with_policy
 from edgeserve.sim.world import SimWorld
 from edgeserve.taps.replay import replay
-from edgeserve.taps.trace import Recorder, build_inputs, read_recording, start_of, used_profiles
+from edgeserve.taps.trace import Recorder, TraceError, build_inputs, read_recording, start_of, used_profiles
 from edgeserve.units import counted
 
 SEEDS_MAX = 10_000
@@ -221,11 +221,17 @@ def _run_one(scenario: Scenario, seed: int, profiles: Sequence[Profile], measure
             },
         )
 
-    world = simulate(
-        scenario, seed, profiles, on_step=recorder.tap if recorder is not None else None, measured=measured
-    ).world
-    if recorder is not None:
-        recorder.close()
+    try:
+        world = simulate(
+            scenario, seed, profiles, on_step=recorder.tap if recorder is not None else None, measured=measured
+        ).world
+    finally:
+        if recorder is not None:
+            recorder.close()
+    if recorder is not None and recorder.failure:
+        raise TraceError(
+            f"{record}: the recording ends early ({recorder.failure}); make room there, or name another file"
+        )
     return world
 
 

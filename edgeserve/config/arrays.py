@@ -14,6 +14,8 @@ from typing import IO, Any, Dict, Tuple
 import numpy as np
 from numpy.typing import NDArray
 
+from edgeserve.config.text_files import regular_file
+
 NPY = b"\x93NUMPY"
 
 ARCHIVE_BYTES_MAX = 1024**3
@@ -53,7 +55,7 @@ def read_npz(path: str, bytes_max: int = ARCHIVE_BYTES_MAX) -> Dict[str, NDArray
     """The arrays of a ``.npz`` file by name. Raises :class:`OSError` where it cannot be read and :class:`ValueError`
     where it is none, or has more than ``bytes_max``."""
     try:
-        with zipfile.ZipFile(path) as archive:
+        with open(path, "rb", opener=regular_file) as file, zipfile.ZipFile(file) as archive:
             members = archive.infolist()
             if len(members) > MEMBERS_MAX or sum(member.file_size for member in members) > bytes_max:
                 raise ValueError(f"it says that it holds more than {bytes_max} bytes, or {MEMBERS_MAX} arrays")

@@ -119,7 +119,9 @@ def sha256_of(blocks: Iterable[bytes]) -> str:
 
 def read_sha256(path: str) -> str:
     """Hex digest of a file's content, read now. ``OSError`` where it cannot be read."""
-    with open(path, "rb") as file:
+    from edgeserve.config.text_files import regular_file
+
+    with open(path, "rb", opener=regular_file) as file:
         return sha256_of(iter(lambda: file.read(_CHUNK_BYTES), b""))
 
 

@@ -19,14 +19,23 @@ TEXT_BYTES_MAX = 64 * 1024**2
 def read_text(path: str, bytes_max: int = TEXT_BYTES_MAX) -> str:
     """The text of a file that others may have written. Raises ``OSError`` for a path that is no file (a pipe would be
     waited for) or too large, ``ValueError`` for bytes that are no text."""
-    number = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    with os.fdopen(number, "rb") as file:
-        about = os.fstat(number)
-        if not stat.S_ISREG(about.st_mode):
-            raise OSError(errno.EINVAL, "it is no regular file", path)
-        if about.st_size > bytes_max:
-            raise OSError(errno.EFBIG, f"it has {about.st_size} bytes, expected at most {bytes_max}", path)
+    with open(path, "rb", opener=regular_file) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > bytes_max:
+            raise OSError(errno.EFBIG, f"it has {size} bytes, expected at most {bytes_max}", path)
         return decoded(file.read(bytes_max))
+
+
+def regular_file(path: str, flags: int) -> int:
+    """The ``opener`` of :func:`open` for files that a user names: ``OSError`` for a path that is no regular file: a
+    pipe would be waited for, a device has no end."""
+    number = os.open(path, flags | os.O_NONBLOCK)
+    if stat.S_ISREG(os.fstat(number).st_mode):
+        return number
+    os.close(number)
+    if os.path.isdir(path):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+    raise OSError(errno.EINVAL, "it is no regular file", path)
 
 
 def decoded(data: bytes) -> str:

@@ -6,7 +6,7 @@ A recording is a file of lines as tegrastats wrote them, or a table of tab-separ
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple
+from typing import IO, Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple
 
 from edgeserve.device.parse import parse_line
 from edgeserve.device.readings import state_of_line
@@ -21,6 +21,19 @@ class RecordedLine(NamedTuple):
     number: int
     fields: Dict[str, str]
     text: str
+
+
+LINE_MAX = 1 << 20
+"""Characters of a recorded line: tegrastats writes a few hundred."""
+
+
+def bounded_lines(file: IO[str]) -> Iterator[str]:
+    """The lines of a file or pipe. :class:`ValueError` for one of more than :data:`LINE_MAX` characters: a device
+    such as ``/dev/zero`` has a line without an end."""
+    for line in iter(lambda: file.readline(LINE_MAX), ""):
+        if len(line) == LINE_MAX:
+            raise ValueError(f"a line has more than {LINE_MAX} characters")
+        yield line
 
 
 def recorded_lines(file: Iterable[str]) -> Iterator[RecordedLine]:

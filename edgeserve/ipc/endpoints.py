@@ -281,10 +281,13 @@ def read_public_key(key: str) -> bytes:
 
 def read_certificate(path: str) -> Tuple[bytes, Optional[bytes]]:
     """Public and secret key (``None`` where the file has none) of a file of ``edgeserve init --keys`` or pyzmq."""
+    from edgeserve.config.text_files import regular_file
+
     if not zmq.has("curve"):
         raise ConfigError("this libzmq was built without CURVE; install pyzmq from its wheel")
     try:
-        return zmq.auth.load_certificate(path)
+        with open(path, "rb", opener=regular_file):  # pyzmq would wait for a pipe
+            return zmq.auth.load_certificate(path)
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"{path}: cannot be read as a CURVE certificate ({error}); make one with: edgeserve init --keys server"

@@ -11,6 +11,7 @@ import os
 import re
 from typing import Dict, FrozenSet, List, NamedTuple, Optional, Pattern, Tuple
 
+from edgeserve.config.text_files import regular_file
 from edgeserve.errors import ConfigError
 
 PACKAGED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "lexicon.csv")
@@ -45,7 +46,7 @@ def load(path: str = PACKAGED) -> Lexicon:
     words: Dict[str, List[str]] = {name: [] for name in WORD_LISTS}
     numbers: Dict[str, Dict[str, float]] = {name: {} for name in NUMBER_LISTS}
     try:
-        with open(path, newline="", encoding="utf-8") as file:
+        with open(path, newline="", encoding="utf-8", opener=regular_file) as file:
             for row in csv.DictReader(file):
                 _add(row, words, numbers)
     except OSError as error:

@@ -21,7 +21,7 @@ from edgeserve.sim.host import NOT_MEASURED, IdealHost, MachineHost, Measured, c
 from edgeserve.sim.reference_model import ReferenceModel
 from edgeserve.sim.scenario import STATIC, Scenario
 from edgeserve.sim.truth import TrueResults, TrueTimes
-from edgeserve.sim.workload import Workload, origins
+from edgeserve.sim.workload import Workload, check_counts, origins
 from edgeserve.sim.world import SimWorld
 
 log = logging.getLogger("edgeserve")
@@ -145,6 +145,7 @@ def simulate(
     """
     if not scenario.workloads:
         raise ConfigError(no_workload(scenario))
+    check_counts(scenario)
     if profiles is None:
         profiles = profiles_to_simulate(scenario.config)
         measured = measured or machine_to_simulate(scenario.config)

@@ -15,14 +15,19 @@ from dataclasses import replace
 from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from edgeserve.config.schema import Config
+from edgeserve.config.text_files import regular_file
 from edgeserve.errors import ConfigError
 from edgeserve.owners import CONNECTION_MARK
 from edgeserve.sched.protocol.events import Request
-from edgeserve.sim.scenario import WorkloadConfig
-from edgeserve.units import NS_PER_MS, NS_PER_S
+from edgeserve.sim.scenario import Scenario, WorkloadConfig
+from edgeserve.units import NS_PER_MS, NS_PER_S, format_duration
 
 TRACE_ROWS_MAX = 5_000_000
 """Rows read from one trace: a wrong file must not fill the memory."""
+
+
+REQUESTS_MAX = 5_000_000
+"""Requests of one workload in a run, as many as the rows of a trace: each stays in memory until the run's end."""
 
 
 class Arrival(NamedTuple):
@@ -126,6 +131,8 @@ class Workload:
         config = self.config
         app = self._apps[arrival.app_index % len(self._apps)]
         serial = self.serial
+        if serial >= REQUESTS_MAX:
+            raise _too_many(config.name, serial + 1)
         self.serial += 1
         hints: Optional[Dict[str, float]] = dict(arrival.hints) if arrival.hints else None
         spreads = self._hints_at(arrival.at_ns)
@@ -170,6 +177,39 @@ def phases_of(config: WorkloadConfig) -> List[WorkloadConfig]:
             )
         )
     return phases
+
+
+def check_counts(scenario: Scenario) -> None:
+    """Raise :class:`ConfigError` for a workload, a fault or a monitor of more than :data:`REQUESTS_MAX` events in a
+    run, which would end neither soon nor within the memory."""
+    duration_ns = scenario.run.duration_ns
+    every = [(f"[faults] {key[:-3]}", value) for key, value in vars(scenario.faults).items() if "_every_" in key]
+    every += [(f"[hardware.{name}] every", device.every_ns) for name, device in scenario.hardware.items()]
+    for where, every_ns in every:
+        if every_ns and duration_ns / every_ns > REQUESTS_MAX:
+            raise ConfigError(
+                f"{where} = {format_duration(every_ns)!r} in a run of {format_duration(duration_ns)}: expected at most "
+                f"{REQUESTS_MAX} times in a run; give a longer time, or a shorter duration of [run]"
+            )
+    for item in scenario.workloads:
+        phases = phases_of(item)
+        ends_ns = [phase.start_ns for phase in phases[1:]] + [min(item.stop_ns, duration_ns)]
+        count = 0.0
+        for phase, end_ns in zip(phases, ends_ns):
+            span_ns = max(0, min(end_ns, duration_ns) - phase.start_ns)
+            if item.kind in _OPEN:
+                count += span_ns / NS_PER_S * phase.rate
+            step_ns = {"gamma": item.window_ns, "onoff": item.on_ns + item.off_ns}.get(item.kind, span_ns)
+            count += span_ns / max(1, step_ns)
+        if count > REQUESTS_MAX:
+            raise _too_many(item.name, round(count))
+
+
+def _too_many(name: str, count: int) -> ConfigError:
+    return ConfigError(
+        f"[workload.{name}] makes {count} requests or phases in this run: expected at most {REQUESTS_MAX}; lower its "
+        "rate (or clients, or raise window, on, off, think or retry) or the duration of [run]"
+    )
 
 
 def origins(workloads: Sequence[WorkloadConfig], seed: Any, directory: str = ".") -> Dict[str, int]:
@@ -302,10 +342,12 @@ def read_trace(
 def _rows_of(path: str, draw: random.Random, stop_ns: Optional[int]) -> Tuple[List[Arrival], str]:
     """The arrivals of a CSV trace in its own time, and what that counts from, for people."""
     try:
-        with open(path, newline="", encoding="utf-8-sig") as file:
+        with open(path, newline="", encoding="utf-8-sig", opener=regular_file) as file:
             rows = [row for _, row in zip(range(TRACE_ROWS_MAX), csv.reader(file)) if row]
     except OSError as error:
         raise ConfigError(f"{path}: the trace cannot be read ({error.strerror}); give the path of a CSV file") from None
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: the trace is no CSV file ({error})") from None
     if not rows:
         raise ConfigError(f"{path}: the trace is empty; expected a CSV with arrivals")
     header = rows[0]
@@ -360,6 +402,7 @@ def _columns(header: Sequence[str], row: Sequence[str], column: str, unit_ns: in
 def _servegen(rows: Sequence[Sequence[str]], draw: random.Random, stop_ns: Optional[int]) -> Iterator[Arrival]:
     starts_s = [float(row[0]) for row in rows]
     length_s = starts_s[1] - starts_s[0] if len(starts_s) > 1 else 600.0
+    count = 0
     for start_s, row in zip(starts_s, rows):
         if stop_ns is not None and (start_s - starts_s[0]) * NS_PER_S >= stop_ns:
             return
@@ -370,6 +413,9 @@ def _servegen(rows: Sequence[Sequence[str]], draw: random.Random, stop_ns: Optio
             at_s += max(gap_s, 1e-9)
             if at_s >= start_s + length_s:
                 break
+            count += 1
+            if count > TRACE_ROWS_MAX:
+                raise ValueError(f"its rows make more than {TRACE_ROWS_MAX} arrivals")
             yield Arrival(round(at_s * NS_PER_S))
 
 

@@ -14,6 +14,7 @@ from typing import IO, Any, Dict, Iterable, Iterator, List, Mapping, NamedTuple,
 
 from edgeserve.config.profiles import Parts, Profile, parts_of, restricted
 from edgeserve.config.schema import Config
+from edgeserve.config.text_files import regular_file
 from edgeserve.errors import EdgeServeError
 from edgeserve.sched.protocol.actions import ACTION_KINDS, Action, LatencyBreakdown
 from edgeserve.sched.protocol.events import EVENT_KINDS, Event, JobId, JobResult, Request
@@ -54,7 +55,8 @@ class Recorder:
 
     def __init__(self, path: str, start: Mapping[str, Any] | None = {}) -> None:
         self._path = path
-        self._failed = False
+        self.failure = ""
+        """Why the recording ended early; ``""`` while it goes on."""
         try:
             self._file: IO[str] = open(path, "w", encoding="utf-8", opener=_private)  # noqa: SIM115 closed by close()
         except OSError as error:
@@ -78,7 +80,7 @@ class Recorder:
 
     def tap(self, now_ns: int, events: Sequence[Event], actions: Sequence[Action]) -> None:
         """Append one step. Buffered by the file: a crash loses the last few."""
-        if not self._failed:
+        if not self.failure:
             self._write(step_line(now_ns, events, actions))
 
     def _write(self, line: str) -> None:
@@ -96,7 +98,7 @@ class Recorder:
 
     def _give_up(self, error: OSError) -> None:
         """Keep the whole lines that were written."""
-        self._failed = True
+        self.failure = error.strerror or str(error)
         log.warning("the recording %s ends here, serving goes on: %s", self._path, error)
         with contextlib.suppress(OSError):
             self._file.close()
@@ -177,7 +179,7 @@ def read_recording(path: str) -> Recording:
     steps: List[RecordedStep] = []
     start: Dict[str, Any] = {}
     try:
-        with open(path, encoding="utf-8") as file:
+        with open(path, encoding="utf-8", opener=regular_file) as file:
             for number, line in enumerate(file, 1):
                 try:
                     table = json.loads(line)

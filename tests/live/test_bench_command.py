@@ -70,5 +70,7 @@ def test_what_cannot_be_sent_is_said_before_anything_is(endpoint: str) -> None:
     for share in ("nan", "99"):
         with pytest.raises(BadInput, match=f"--finish-min {share}: expected a share from 0 to 1"):
             run(endpoint, "--finish-min", share)
+    with pytest.raises(BadInput, match="--rate 999999 for --seconds 60 are 59999940 requests: expected at most"):
+        run(endpoint, "--rate", "999999", "--seconds", "60")
     with pytest.raises(BadInput, match="--rate fast"):
         run(endpoint, "--rate", "fast")

@@ -66,6 +66,7 @@ def test_errors_of_the_server_are_typed(endpoint, capsys):
     [
         (["--in", "x"], "NAME=VALUE"),
         (["--in", "x=/no/such.npy"], "cannot be read"),
+        (["--in", "x=/dev/zero"], "it is no regular file"),
         (["--slo", "5"], "--slo"),
         (["--text", "a=1", "--text", "a=2"], "twice"),
     ],

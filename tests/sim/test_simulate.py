@@ -97,6 +97,53 @@ def test_a_recording_replays_to_the_same_decisions(scenario, tmp_path, capsys):
         assert len(json.load(file)["traceEvents"]) > 500
 
 
+def test_a_recording_that_ends_early_is_told(scenario, capsys):
+    assert main(["simulate", scenario, "--seeds", "1", "--record", "/dev/full"]) == 2
+    assert "/dev/full: the recording ends early (No space left on device)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (("rate = 300.0", "rate = 1e9"), r"\[workload.w\] makes 2000000001 requests"),
+        (("rate = 300.0", 'rate = 300.0\nchanges = [{ at = "1s", rate = 1e9 }]'), r"\[workload.w\] makes 10000003"),
+        (("rate = 300.0", 'rate = 300.0\nkind = "gamma"\nwindow = "1ns"'), r"\[workload.w\] makes 20000006"),
+        (("rate = 300.0", 'rate = 300.0\nkind = "onoff"\non = "0s"\noff = "1ns"'), r"\[workload.w\] makes 20000006"),
+        (("[run]", '[faults]\nburst_every = "1ns"\n[run]'), r"\[faults\] burst_every = '1ns' in a run of 2s"),
+    ],
+)
+def test_a_scenario_of_more_than_a_run_can_hold_is_refused(scenario, tmp_path, capsys, change, reason):
+    path = tmp_path / "large.toml"
+    path.write_text(SCENARIO.replace(*change))
+    assert main(["simulate", str(path)]) == 2
+    assert re.search(reason, capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("kind", ["fifo", "/dev/zero", "folder"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        "simulate {}",
+        "simulate --replay {}",
+        "simulate trace.toml",
+        "record --from {}",
+        "profile edge.toml --fit a={}",
+        "check {} --rate a=1",
+    ],
+)
+def test_a_file_that_is_none_is_refused_at_once(scenario, tmp_path, monkeypatch, capsys, kind, words):
+    monkeypatch.chdir(tmp_path)
+    file = kind if kind.startswith("/") else str(tmp_path / "file.npz")
+    if kind == "fifo":
+        os.mkfifo(file)
+    elif kind == "folder":
+        os.mkdir(file)
+    (tmp_path / "trace.toml").write_text(SCENARIO.replace("rate = 300.0", f'kind = "trace"\nfile = "{file}"'))
+    (tmp_path / "edge.toml").write_text(SCENARIO.split("[run]")[0])
+    assert main(words.format(file).split()) == 2
+    assert re.search("no regular file|[iI]s a directory|of no known kind", capsys.readouterr().err)
+
+
 def test_a_replay_under_another_configuration_differs(scenario, tmp_path, capsys):
     path = str(tmp_path / "r.jsonl")
     main(["simulate", scenario, "--seeds", "1", "--record", path, "--json"])

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeserve.commands.fit.ranks import correlation, ranks_of
+from edgeserve.config.text_files import regular_file
 from edgeserve.errors import ConfigError
 from edgeserve.predict.length import (
     BUCKETS,
@@ -82,7 +83,7 @@ def read_history(path: str) -> History:
     """Raises ``ConfigError`` with the line that cannot be used."""
     rows: List[Tuple[str, int, str]] = []
     try:
-        with open(path, encoding="utf-8-sig") as file:
+        with open(path, encoding="utf-8-sig", opener=regular_file) as file:
             for number, line in enumerate(file, 1):
                 if line.strip():
                     rows.append(_entry(line, f"{path}, line {number}"))

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from edgeserve.config.model_files import weights_size_bytes
 from edgeserve.config.schema import ModelConfig
+from edgeserve.config.text_files import regular_file
 from edgeserve.engines.base import LaneInfo
 from edgeserve.engines.lm.backend import BackendSession, ModelFacts, TokenRow
 from edgeserve.engines.lm.kv_rows import KvRows
@@ -110,7 +111,7 @@ class OnnxBackend:
             return self._about
         path = os.path.splitext(self._path)[0] + ".json"
         try:
-            with open(path, encoding="utf-8") as file:
+            with open(path, encoding="utf-8", opener=regular_file) as file:
                 about = json.load(file)
         except (OSError, ValueError) as error:
             raise EngineError(

@@ -12,6 +12,7 @@ import re
 from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
 from edgeserve.config.files import file_sha256
+from edgeserve.config.text_files import regular_file
 from edgeserve.errors import EngineError
 
 BYTES = "bytes"
@@ -126,7 +127,7 @@ def _from_file(
     eos_token: str,
 ) -> FileTokenizer:
     """The same tokenizer for all who use a file of one content: opening one takes a third of a second."""
-    with open(path, encoding="utf-8") as file:
+    with open(path, encoding="utf-8", opener=regular_file) as file:
         return FileTokenizer(file.read(), first, stops, chat_template, model, bos_token, eos_token)
 
 

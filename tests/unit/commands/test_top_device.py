@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import signal
+import time
 
 import pytest
 from board_trees import AGX_ORIN, BARE
@@ -106,6 +108,7 @@ def test_a_machine_that_tells_nothing_shows_dashes_and_no_zero(capsys, tmp_path)
     ("options", "text"),
     [
         (["--replay", "/no/such/file", "--json"], "/no/such/file: No such file"),
+        (["--replay", "/dev/zero"], "/dev/zero: a line has more than 1048576 characters; expected a file of lines"),
         (["--interval", "1"], "expected a duration"),
         (["--interval", "1ms"], "at least 10ms"),
         (["--count", "-1"], "expected 0 or more"),
@@ -114,3 +117,8 @@ def test_a_machine_that_tells_nothing_shows_dashes_and_no_zero(capsys, tmp_path)
 def test_wrong_usage_is_said(options, text, capsys):
     assert edgeserve_main(["top", "--device", *options]) == 2
     assert text in capsys.readouterr().err
+
+
+def test_ctrl_c_ends_the_device_as_it_ends_the_servers_tables(monkeypatch):
+    monkeypatch.setattr(time, "sleep", lambda _: signal.raise_signal(signal.SIGINT))
+    assert edgeserve_main(["top", "--device", "--json", "--count", "0"]) == 0
