@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
 
 from edgeserve.config.readers import entry, number, read_table, string, table_of, tuple_of
-from edgeserve.config.text_files import read_json, write_whole
+from edgeserve.config.text_files import read_json, write_file
 from edgeserve.errors import ConfigError
 
 FORMAT = 1
@@ -174,8 +174,9 @@ def read_fit(path: str) -> Optional[Dict[str, Any]]:
 
 
 def write_ensemble(path: str, profile: EnsembleProfile, **sections: Mapping[str, Any]) -> None:
-    """Write a profile, and what else belongs to the ensemble (``fit``, ``about``: plain values), as one file."""
-    write_whole(path, dump_ensemble(profile, **sections))
+    """Write a profile, and what else belongs to the ensemble (``fit``, ``about``: plain values), as one file.
+    :class:`ConfigError` where that is not possible."""
+    write_file(path, dump_ensemble(profile, **sections))
 
 
 def dump_ensemble(profile: EnsembleProfile, **sections: Mapping[str, Any]) -> str:

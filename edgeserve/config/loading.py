@@ -75,11 +75,11 @@ def read_toml(path: str) -> Dict[str, Any]:
 
 def read_toml_text(path: str) -> str:
     """The text of one TOML file, its lines as they end there."""
-    from edgeserve.config.text_files import decoded
+    from edgeserve.config.text_files import decoded, regular_file
 
     made_by = "" if path.endswith(".toml") else "; of a model file 'edgeserve init' makes one"
     try:
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=regular_file) as file:
             content = file.read(FILE_BYTES_MAX + 1)
         if len(content) > FILE_BYTES_MAX:
             size = format_size(FILE_BYTES_MAX)
@@ -174,6 +174,8 @@ def _listed(names: Mapping[str, Any]) -> str:
 
 APP_KEYS = ("model", "node", "inputs")  # of [app.NAME], read by _app
 
+_PLAIN = re.compile(r"[\w-]{1,100}", re.ASCII)
+
 
 def _named(table: Mapping[str, Any], section: str) -> Dict[str, Any]:
     named = table.get(section, {})
@@ -244,6 +246,10 @@ def _linked(nodes: Tuple[NodeConfig, ...]) -> Tuple[NodeConfig, ...]:
 def check_config(config: Config) -> None:
     """Raise :class:`ConfigError` for a name that a section refers to and that does not exist. Graphs are checked where
     they are built (``sched/requests/graph.py``)."""
+    if config.server.critical_for or not all(_PLAIN.fullmatch(name) for name in (*config.models, *config.apps)):
+        from edgeserve.config.odd_names import check_odd_names
+
+        check_odd_names(config)
     for device in config.devices.values():
         if device.index and device.kind != "cuda":
             raise ConfigError(
@@ -267,11 +273,6 @@ def check_config(config: Config) -> None:
                 f"{config.devices[lane.device].kind}; leave it out, or see threads and cores"
             )
     for model in config.models.values():
-        if os.path.normpath(model.name) != model.name or model.name.startswith(("/", "../")):
-            raise ConfigError(
-                f"[model.{model.name!r}]: its profile is a file of this name below the profiles; expected no part '.', "
-                "'..' or '' between slashes"
-            )
         if model.sha256 and not model.file:
             raise ConfigError(
                 f"[model.{model.name}] sha256 is of its file, and no file is named; set file = '...', or "

@@ -40,9 +40,20 @@ def mode_folder(mode: str) -> str:
 
 
 def write_profile(path: str, profile: Profile) -> None:
-    """Write atomically (a reader never sees half a file); makes the directories."""
-    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-    write_whole(path, profile_text(profile) + "\n")
+    """Write atomically (a reader never sees half a file); makes the directories. Raises :class:`ProfileError`."""
+    write_measured(path, profile_text(profile) + "\n")
+
+
+def write_measured(path: str, text: str) -> None:
+    """Write a file below a directory of profiles, whole; makes the directories. Raises :class:`ProfileError`."""
+    try:
+        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+        write_whole(path, text)
+    except OSError as error:
+        raise ProfileError(
+            f"{path}: cannot be written ({error.strerror}); expected a file or nothing there, in a folder with room "
+            "that this user may write to"
+        ) from None
 
 
 SPARSE = ("prompt_token_ns", "clock_mhz", "memory_clock_mhz", "memory_share", "rested_ns")
@@ -99,7 +110,7 @@ def read_profiles_here(directory: str, mode: str = "") -> Tuple[List[Profile], L
 def paths_of_mode(folder: str, mode: str) -> List[str]:
     """The profile files of one device for one power mode (``""``: none), a file per model, in order of their names."""
     found = {os.path.relpath(path, folder): path for path in _paths_below(folder)}
-    chosen = {name: path for name, path in found.items() if not name.startswith(MODE_FOLDER)}
+    chosen = {name: path for name, path in found.items() if not _is_of_mode(name)}
     ours = f"{mode_folder(mode)}{os.sep}" if mode else None
     for name, path in found.items():
         if ours is not None and name.startswith(ours):
@@ -122,11 +133,16 @@ def modes_measured(folder: str) -> List[str]:
     """The power modes of which a device's directory has profiles, as their directories are called."""
     return sorted(
         {
-            os.path.relpath(path, folder).split(os.sep)[0][len(MODE_FOLDER) :]
-            for path in _paths_below(folder)
-            if os.path.relpath(path, folder).startswith(MODE_FOLDER)
+            name.split(os.sep)[0][len(MODE_FOLDER) :]
+            for name in [os.path.relpath(path, folder) for path in _paths_below(folder)]
+            if _is_of_mode(name)
         }
     )
+
+
+def _is_of_mode(name: str) -> bool:
+    """True if a path below a device's directory lies in the folder of a power mode; a model may be called so, too."""
+    return name.startswith(MODE_FOLDER) and os.sep in name
 
 
 Parts = Dict[Tuple[str, str], Tuple[str, ...]]

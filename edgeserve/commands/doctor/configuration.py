@@ -18,6 +18,8 @@ from edgeserve.ipc.credentials import AllowedKeys, Credentials
 from edgeserve.live.input_rules import InputRule
 from edgeserve.live.preflight import Problem, check_before_loading
 from edgeserve.live.profiles import instead, matched_profiles
+from edgeserve.live.request import language_model
+from edgeserve.predict.serving.answer_lengths import answer_lengths
 from edgeserve.predict.serving.predictors import load_predictors
 from edgeserve.python_file import config_at
 from edgeserve.units import counted
@@ -113,6 +115,8 @@ def _mend(config: Config, problem: Problem) -> str:
         if model and "there is no file" in problem.text:
             return _asset_mend(config.source)
         return f"correct [model.{model}] in {config.source}" if model else f"correct {config.source}"
+    if "there is no such file" in problem.text:
+        return _asset_mend(config.source)
     return {
         "memory": f"correct {config.source}",
         "cores": f"correct [lane.*] cores in {config.source}",
@@ -135,11 +139,12 @@ def check_inputs(config: Config) -> List[Finding]:
 
 
 def check_predictors(config: Config) -> List[Finding]:
-    """Can the functions that predict hints be imported? The server would not start without."""
+    """Can the functions and files that predict hints be read, and do they have an effect? Else no server starts."""
     found = []
     for app in config.apps.values():
         try:
             load_predictors(app, config.directory)
+            answer_lengths(app, language_model(app, config), config)
         except (ConfigError, EngineError) as error:
             found += wrong(
                 "predictors", str(error), f"correct [app.{app.name}.predict] in {config.source}, or the module"

@@ -64,6 +64,7 @@ def check_http(config: HttpConfig) -> None:
                 f"{config.where(key)} = {place!r} can be reached from other machines: set token_file to a file "
                 f"with a token that clients must send, or listen on 127.0.0.1"
             )
+    read_tokens(config.token_file, config.where("token_file"))
 
 
 class HttpFront(Front):

@@ -83,6 +83,12 @@ def build_scheduler(
     sequences. ``learnt``: what an earlier scheduler knows of models on lanes, in place of all that. ``sizes``: the
     batch sizes of models that run in fewer than are configured, as a start has found.
     """
+    for app in config.apps.values():
+        if app.ensemble and app.ensemble_profile is None and not app.history:
+            raise ConfigError(
+                f"[app.{app.name}] ensemble = {app.ensemble!r}: there is no such file; make it with 'edgeserve profile "
+                f"--fit {app.name}=HISTORY.npz', record a history first ([app.{app.name}] history), or leave it out"
+            )
     config = with_sizes(config, sizes or {})
     lanes = {
         name: Lane(

@@ -276,8 +276,10 @@ def test_the_examples_would_start():
     assert len(paths) > 2
     for path in paths:
         wrong = [finding for finding in doctor.check_config_file(path, 64) if finding.status == WRONG]
-        assert {finding.subject for finding in wrong} <= {"models"}, wrong
-        assert all("no file" in finding.text or "cannot be imported" in finding.text for finding in wrong), wrong
+        assert {finding.subject for finding in wrong} <= {"models", "policies"}, wrong
+        assert all(
+            re.search("no (such )?file", finding.text) or "cannot be imported" in finding.text for finding in wrong
+        ), wrong
 
 
 @pytest.fixture
@@ -384,6 +386,24 @@ def test_predictors_are_imported_as_the_server_will(tmp_path):
     assert statuses(found) == [WRONG]
     assert "[app.echo.predict] 'length' = 'guesses:wide'" in found[0].text
     assert "[app.echo.predict]" in found[0].mend
+
+
+def test_what_a_server_or_its_front_would_refuse_is_told(tmp_path):
+    added = 'predict.steps = "x.npz"\n[front.http]\ntoken_file = "none"\n'
+    found = doctor.check_config_file(write_config(tmp_path, CONFIG + added), 2)
+    wrong = {finding.subject: finding.text for finding in found if finding.status == WRONG}
+    assert "[front.http] token_file = 'none' cannot be read" in wrong["front http"]
+    assert "[app.echo] predict.steps = 'x.npz' has no effect" in wrong["predictors"]
+
+
+def test_a_missing_ensemble_file_is_wrong_unless_its_history_is_recorded(tmp_path):
+    nodes = '[[app.two.node]]\nname = "echo"\n[[app.two.node]]\nname = "again"\nmodel = "echo"\nafter = []\n'
+    nodes += '[[app.two.node]]\nname = "sum"\nmodel = "echo"\nafter = ["echo", "again"]\njoin = "policy"\n'
+    for history, expected in (("", [WRONG]), ('history = "h.npz"\n', [])):
+        path = write_config(tmp_path, CONFIG + '[app.two]\nensemble = "later.json"\n' + history + nodes)
+        found = [finding for finding in doctor.check_config_file(path, 2) if "later.json" in finding.text]
+        assert statuses(found) == expected
+        assert not found or "'edgeserve profile --fit two=HISTORY.npz'" in found[0].text
 
 
 def test_more_threads_than_cores_are_noted(tmp_path):

@@ -7,11 +7,13 @@ import os
 import pytest
 
 from edgeserve.config.machine import device_slug
+from edgeserve.config.machine_costs import MachineCosts, write_machine
 from edgeserve.config.profiles import (
     QUANTILES,
     LaneProfile,
     Profile,
     Timing,
+    paths_of_mode,
     profile_path,
     read_profile,
     read_profiles,
@@ -74,3 +76,23 @@ def test_a_server_reads_the_files_of_this_machine_that_it_can_and_hears_of_the_o
 def test_an_absent_file_says_how_to_make_it(tmp_path):
     with pytest.raises(ProfileError, match="cannot be read .* measure it with 'edgeserve profile'"):
         read_profile(str(tmp_path / "m.json"))
+
+
+def test_a_model_may_be_called_like_the_folder_of_a_power_mode(tmp_path):
+    for model, mode in (("mode-x", ""), ("m", "15W")):
+        write_profile(profile_path(str(tmp_path), "orin", model, mode), Profile(model, "orin", {}))
+    assert [os.path.basename(path) for path in paths_of_mode(str(tmp_path / "orin"), "")] == ["mode-x.json"]
+    assert [os.path.basename(path) for path in paths_of_mode(str(tmp_path / "orin"), "15W")] == [
+        "m.json",
+        "mode-x.json",
+    ]
+
+
+@pytest.mark.parametrize("write", [write_profile, lambda path, _: write_machine(path, MachineCosts())])
+def test_a_folder_in_the_place_of_a_profile_is_a_sentence(tmp_path, write):
+    (tmp_path / "m.json").mkdir()
+    with pytest.raises(ProfileError, match="m.json: cannot be written .Is a directory.; expected a file or nothing"):
+        write(str(tmp_path / "m.json"), PROFILE)
+    with pytest.raises(ProfileError, match=r"m.json: cannot be read .*measure it"):
+        read_profile(str(tmp_path / "m.json"))
+    assert os.listdir(tmp_path) == ["m.json"]

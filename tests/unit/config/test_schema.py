@@ -117,8 +117,8 @@ def test_a_file_that_is_no_configuration_by_its_size_is_not_read(tmp_path):
     path = tmp_path / "edge.toml"
     with open(path, "wb") as file:
         file.truncate(5 << 20)
-    for place in (str(path), "/dev/zero"):
-        with pytest.raises(ConfigError, match=f"{place}: has more than 4MiB"):
+    for place, says in ((str(path), "has more than 4MiB"), ("/dev/zero", "cannot be read .it is no regular file")):
+        with pytest.raises(ConfigError, match=f"{place}: {says}"):
             load_config(place)
 
 
@@ -143,6 +143,25 @@ WRONG = [
         ["[model.'../m']: its profile is a file of this name", "no part '.'"],
     ),
     ({"model": {"m": {"engine": "x"}, "/m": {"engine": "x"}}}, ["[model.'/m']: its profile is a file of this name"]),
+    *[
+        (
+            {"model": {"m": {"engine": "x"}, name: {"engine": "x"}}},
+            [f"[model.{name!r}]: its profile is a file of this name", "rename"],
+        )
+        for name in ("mode-x/y", "a.schema", "a.json/b", "n" * 201, "a\0b")
+    ],
+    (
+        {"server": {"critical_for": ["detector"]}},
+        ["[server] critical_for = 'detector'", "'uid:1000'", "[app.NAME] class"],
+    ),
+    ({"server": {"critical_for": ["uid:me"]}}, ["[server] critical_for = 'uid:me'", "'uid:1000'"]),
+    *[
+        (
+            {"model": {"m": {"engine": "x"}}, "app": {"a": {"model": "m"}, name: {"model": "m"}}},
+            [f"[app.{name!r}]: /v2/models/{name} of KServe over HTTP asks app 'a'", "rename"],
+        )
+        for name in ("a/versions/1", "a/versions/1/ready", "a/config")
+    ],
     ({"model": {"m": {}}}, ["[model.m] lacks the key 'engine'; it needs engine, and may have file, function, lanes"]),
     ({"model": {"m": {"engine": 3}}}, ["[model.m] engine = 3", "expected a string"]),
     ({"model": {"m": {"engine": "x", "lanes": ["gpu9"]}}}, ["[model.m] lanes = 'gpu9' does not exist"]),
