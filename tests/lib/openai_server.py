@@ -28,6 +28,7 @@ class LocalServer(ThreadingHTTPServer):
         self.go.set()
         self.breaks_after = -1  # events, then the connection ends
         self.odd: Any = None  # an event in place of the second of prompts that ask for it
+        self.writes = 0  # pieces in place of as many as are asked for
         self.closes = False  # whether its answers end their connections
         self.slots = threading.Semaphore(slots)
         self.most = self.running = 0
@@ -83,7 +84,7 @@ class Handler(BaseHTTPRequestHandler):
         if self.server.closes:
             self.send_header("Connection", "close")
         self.end_headers()
-        words = words_of(body)
+        words = words_of({**body, "max_tokens": self.server.writes or body["max_tokens"]})
         for place, word in enumerate(words):
             while not self.server.go.wait(0.02):
                 self._chunk(": still here\n\n")
@@ -91,7 +92,7 @@ class Handler(BaseHTTPRequestHandler):
                 self.close_connection = True
                 self._chunk("", end=True)
                 return
-            if place == 1 and "odd" in json.dumps(body):
+            if place >= 1 and self.server.writes and self.server.odd or place == 1 and "odd" in json.dumps(body):
                 self._event(self.server.odd)
                 continue
             said = {"delta": {"content": word}} if chat else {"text": word}

@@ -80,6 +80,13 @@ class AnswerText:
             self._sent.append(kept)
         return kept
 
+    def leave(self, calls: str, said: str) -> str:
+        """Release ``said``, the part of the kept text that stands beside its ``calls``."""
+        self.kept = calls
+        if said:
+            self._sent.append(said)
+        return said
+
     def _call_begins(self, text: str) -> int:
         """The place where a call begins in the text to send: at a mark, or at the first bracket of an answer."""
         places = [place for place in (text.find(mark) for mark in CALL_MARKS) if place >= 0]

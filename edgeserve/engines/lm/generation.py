@@ -39,6 +39,10 @@ SAMPLING_BOUNDS = {
 }
 """Numbers of :class:`Sampling` that a request and the model's options may give, the smallest and the largest."""
 
+TOKEN_CHARS_MAX = 64
+"""Characters of a text for each token that fits: a longer text is refused before it is tokenized, which takes the lane
+about a second for a megabyte. Texts have 3 to 5 characters a token, runs of spaces or signs up to 16."""
+
 ANSWER_PART = 0.25
 """The share of the context that a shortened conversation leaves for the answer: the length of a usual one."""
 
@@ -161,13 +165,27 @@ class TextReader:
             return self._ids(item["tokens"])
         try:
             if given[0] == "messages":
-                return self._conversation(self._messages(item["messages"]), tools)
+                messages = self._messages(item["messages"])
+                if not self._shortens:
+                    self._check_size(sum([len(message["content"]) for message in messages]), "messages")
+                return self._conversation(messages, tools)
             text = self._text(item["prompt"], "prompt")
+            self._check_size(len(text), "prompt")
             if self._chat:
                 return conversation_tokens(self._tokenizer, [{"role": "user", "content": text}], self._model, tools)
             return [*self._tokenizer.first, *self._tokenizer.encode(text), *self._tokenizer.last]
         except UnicodeError as error:
             raise self._refuse(f"input {given[0]!r} has half of a character ({error}); send whole ones") from None
+
+    def _check_size(self, chars: int, name: str) -> None:
+        """Refuse a text that has too many tokens by any vocabulary, without a look at them."""
+        room = self._context if self._encoder is None else self._encoder.source_tokens
+        if chars > room * TOKEN_CHARS_MAX:
+            raise self._refuse(
+                f"input {name!r} has {chars} characters; at most {room * TOKEN_CHARS_MAX} are read, {TOKEN_CHARS_MAX} "
+                f"for each of the {room} tokens that fit. Shorten it, or raise [model.{self._model}] options.context "
+                "as far as the model allows"
+            )
 
     def _conversation(self, messages: Sequence[Mapping[str, Any]], tools: Tools) -> List[int]:
         """The tokens of a conversation; where it is too long and may be shortened, without as few of its oldest turns

@@ -12,7 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 LIKELY_FIRST = 1024
-"""The number of best tokens that are sorted before all of them are: they nearly always hold ``top_p`` of the whole."""
+"""The number of best tokens that are looked at before more of them are: they nearly always hold ``top_p``."""
+
+LIKELY_NEXT = 16 * LIKELY_FIRST
+"""The number that is looked at next. Of 150,000 tokens, finding so many takes 1 ms, sorting all of them 30 ms."""
+
+ROUNDING = 1.0 + 1e-9
+"""More than sums of a vocabulary's probabilities differ by the order in which they are added."""
 
 LOG_CHANCE_MIN = -9999.0
 """The logarithm that OpenAI's API gives a token that cannot come: JSON has no infinity."""
@@ -135,21 +141,32 @@ def candidates(scores: NDArray[Any], sampling: Sampling) -> Tuple[NDArray[Any], 
         chances = np.exp(scaled[tokens])
         return _cut(tokens, chances, float(chances.sum()), sampling.top_p)
     total = float(np.exp(scaled).sum())
-    tokens = _best(scaled, min(LIKELY_FIRST, len(scaled)))
-    if float(np.exp(scaled[tokens]).sum()) < sampling.top_p * total:
-        tokens = _best(scaled, len(scaled))
+    possible = int(np.count_nonzero(scaled > -np.inf))
+    for count in (LIKELY_FIRST, LIKELY_NEXT, possible):
+        found = _unsorted(scaled, min(count, possible))
+        if len(found) == possible or float(np.exp(scaled[found]).sum()) >= sampling.top_p * total * ROUNDING:
+            break
+    tokens = _sorted(found, scaled)
     return _cut(tokens, np.exp(scaled[tokens]), total, sampling.top_p)
 
 
 def _best(scaled: NDArray[Any], count: int) -> NDArray[Any]:
     """The numbers of the ``count`` best, best first, equal ones by number."""
-    if count < len(scaled):
-        worst = np.partition(scaled, len(scaled) - count)[len(scaled) - count]
-        above = np.flatnonzero(scaled > worst)
-        level = np.flatnonzero(scaled == worst)[: count - len(above)]
-        found = np.concatenate([above, level])
-    else:
-        found = np.arange(len(scaled))
+    return _sorted(_unsorted(scaled, count), scaled)
+
+
+def _unsorted(scaled: NDArray[Any], count: int) -> NDArray[Any]:
+    """The numbers of the ``count`` best in any order, of equal ones the lower."""
+    if count >= len(scaled):
+        return np.arange(len(scaled))
+    worst = np.partition(scaled, len(scaled) - count)[len(scaled) - count]
+    above = np.flatnonzero(scaled > worst)
+    level = np.flatnonzero(scaled == worst)[: count - len(above)]
+    return np.concatenate([above, level])
+
+
+def _sorted(found: NDArray[Any], scaled: NDArray[Any]) -> NDArray[Any]:
+    """Some tokens' numbers, best first, equal ones by number."""
     ordered: NDArray[np.intp] = found[np.lexsort((found, -scaled[found]))]
     return ordered
 

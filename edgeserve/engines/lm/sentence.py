@@ -33,6 +33,7 @@ from edgeserve.engines.base import (
     with_failures,
 )
 from edgeserve.engines.gguf import CAUSAL, EMBEDS, POOLING, check_kind, read_header
+from edgeserve.engines.lm.generation import TOKEN_CHARS_MAX
 from edgeserve.engines.options import Options
 from edgeserve.errors import ConfigError, EngineError, WrongInput, nearest
 
@@ -182,7 +183,14 @@ class SentenceEngine(Engine):
             texts[0].encode()
         except UnicodeError as error:
             raise WrongInput(f"model {self._model.name!r}: the text has half of a character ({error})") from None
-        tokens = encoder.tokens_of(texts[0])
+        chars_max = self._tokens_max * TOKEN_CHARS_MAX
+        if len(texts[0]) > chars_max and not self._truncates:
+            raise WrongInput(
+                f"model {self._model.name!r}: the text has {len(texts[0])} characters, at most {chars_max} are read, "
+                f"{TOKEN_CHARS_MAX} for each of the {self._tokens_max} tokens that fit; send parts of it, or set "
+                f"[model.{self._model.name}] options.truncate = true"
+            )
+        tokens = encoder.tokens_of(texts[0][:chars_max])
         if len(tokens) > self._tokens_max and not self._truncates:
             raise WrongInput(
                 f"model {self._model.name!r}: the text has {len(tokens)} tokens, at most {self._tokens_max} fit; send "

@@ -13,7 +13,7 @@ from edgeserve.engines.lm.constraint import Constraint, Grammars
 from edgeserve.engines.lm.generation import Generation, answer_of
 from edgeserve.engines.lm.prefixes import HeldTokens
 from edgeserve.engines.lm.slots import Slots
-from edgeserve.engines.lm.tools import calls_of
+from edgeserve.engines.lm.tools import beside_calls, calls_of
 from edgeserve.units import counted
 
 
@@ -54,7 +54,8 @@ class Sequence:
         self.encoded = False
         self.slot = -1
         self._slots: Optional[Slots] = None
-        self._random = random.Random(seed if asked.seed is None else asked.seed)
+        # Random drops a number's sign.
+        self._random = random.Random(seed if asked.seed is None else asked.seed % 2**64)
         self._unsent: List[int] = []
         self.chances: Optional[List[Dict[str, Any]]] = None if asked.logprobs < 0 else []
         self._held_to: Optional[Constraint] = None
@@ -215,4 +216,4 @@ class Sequence:
 def _finished(text: AnswerText, names: Several[str]) -> str:
     """The remaining text when no token follows; kept text that is no call is part of it."""
     rest = text.finish()
-    return rest if calls_of(text.kept, names) else rest + text.give_up()
+    return rest + (text.leave(*beside_calls(text.kept)) if calls_of(text.kept, names) else text.give_up())

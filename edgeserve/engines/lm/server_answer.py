@@ -13,11 +13,15 @@ from edgeserve.engines.lm.server_stream import ServerStream
 from edgeserve.errors import EngineError
 from edgeserve.units import counted
 
+EVENTS_MORE = 16
+"""Events of an answer beside those of its tokens: its role, its calls' names, its end."""
+
 ANOTHER = "asked again for an answer that it had begun, the server wrote another one"
 
 
 class RemoteAnswer:
-    """The state of an answer: what was asked, what arrived, and its stream while there is one. A released answer is
+    """The state of an answer: what was asked, what arrived, and its stream while there is one. ``is_full``: the server
+    wrote more than ``max_tokens``, so the answer ends with what came before. A released answer is
     asked for again; so is one that came through pickle. Its methods raise :class:`EngineError` where the server writes
     another text then: what was sent of the first is no part of it."""
 
@@ -27,6 +31,8 @@ class RemoteAnswer:
         self.text = ""
         self.steps = 0
         self.reason = ""
+        self.is_full = False
+        self._pieces = self._events = 0  # of this stream, with what is passed over
         self._calls: Dict[int, Dict[str, str]] = {}
         self._chances: Optional[List[Mapping[str, Any]]] = [] if "logprobs" in body else None
         self._counts: Optional[Tuple[int, int, int]] = None  # tokens of the prompt, the answer, and from memory
@@ -41,6 +47,7 @@ class RemoteAnswer:
             choices = event.get("choices") or []
             if not choices:
                 return None
+            self._events += 1
             choice = choices[0]
             self.reason = choice.get("finish_reason") or self.reason
             delta = choice.get("delta") or {}
@@ -48,6 +55,11 @@ class RemoteAnswer:
             for call in calls:
                 self._called(call)
             text = _whole(choice.get("text") or delta.get("content") or "")
+            self._pieces += bool(text)
+            most = int(self.body.get("max_tokens", self._pieces))
+            if self._pieces > most or self._events > most + EVENTS_MORE:  # a piece has a token at least
+                self.is_full, self.reason = True, "length"
+                return None
             if not text:
                 return {} if calls else None
             return self._added(text, _chances_in(choice.get("logprobs") or {}))
@@ -107,6 +119,7 @@ class RemoteAnswer:
     def begin_again(self) -> None:
         """The next stream begins at the beginning: what was sent is passed over."""
         self._passed_over, self._calls = self.text, {}
+        self._pieces = self._events = 0
 
     def __del__(self) -> None:
         self.release()

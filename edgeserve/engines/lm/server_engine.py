@@ -308,7 +308,7 @@ class ServerSession(Session):
             try:
                 if isinstance(event, dict):
                     piece = answer.took(event)
-                elif event is None:
+                if event is None or answer.is_full:
                     outputs = answer.outputs()
             except EngineError as error:
                 event = error

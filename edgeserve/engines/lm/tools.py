@@ -219,6 +219,16 @@ def calls_of(text: str, names: Sequence[str]) -> List[Dict[str, str]]:
     return found
 
 
+def beside_calls(text: str) -> Tuple[str, str]:
+    """The calls of a text that has some, and what else it says before, between and behind their tags."""
+    if BEGIN not in text:
+        return text, ""
+    before, *pieces = text.split(BEGIN)
+    cut = [piece.partition(END) for piece in pieces]
+    said = "".join([before.replace(LIST_MARK, ""), *[rest for _, _, rest in cut]])
+    return "".join([f"{BEGIN}{call}{END}" for call, _, _ in cut]), said if said.strip() else ""
+
+
 def _parts(text: str) -> List[Dict[str, Any]]:
     """The objects within tags, or the bare ones."""
     rest = text.replace(LIST_MARK, "").strip()

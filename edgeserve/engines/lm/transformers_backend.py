@@ -16,7 +16,7 @@ import transformers
 
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.base import LaneInfo
-from edgeserve.engines.lm.backend import BackendSession, ModelFacts, TokenRow
+from edgeserve.engines.lm.backend import BackendSession, EncoderPrompt, ModelFacts, TokenRow
 from edgeserve.engines.lm.sampling import Scores
 from edgeserve.engines.lm.tokenizers import FileTokenizer, around
 from edgeserve.engines.lm.transformers_encdec import (
@@ -116,11 +116,34 @@ class TransformersBackend:
             context = self._context or context
             per_token = decoder_bytes(config, self._dtype.itemsize)
             encoder = encoder_facts(self._network, context, self._model)
-            return ModelFacts(context, int(config.vocab_size), per_token, weights, encoder=encoder)
+            return self._tried(ModelFacts(context, int(config.vocab_size), per_token, weights, encoder=encoder))
         heads = int(getattr(config, "num_key_value_heads", 0) or config.num_attention_heads)
         size = int(getattr(config, "head_dim", 0) or config.hidden_size // config.num_attention_heads)
         per_token = 2 * int(config.num_hidden_layers) * heads * size * self._dtype.itemsize
-        return ModelFacts(self._context or context, int(config.vocab_size), per_token, weights)
+        return self._tried(ModelFacts(self._context or context, int(config.vocab_size), per_token, weights))
+
+    def _tried(self, facts: ModelFacts) -> ModelFacts:
+        """The facts, after two steps of one sequence: some networks load, and fail in each step."""
+        begin: Sequence[int] = (0,) if facts.encoder is None else facts.encoder.begin
+        session = self.open(LaneInfo(), 1)  # on torch's own stream: no lane runs yet
+        try:
+            if facts.encoder is not None:
+                session.encode([EncoderPrompt(0, [0])])
+            session.prefill([TokenRow(0, begin, 0)])
+            session.decode([TokenRow(0, [0], len(begin))])
+        except EngineError as error:
+            name = type(self._network).__name__
+            if type(error) is EngineError:  # not a device's own
+                self.unload()
+                raise EngineError(
+                    f"model {self._model!r}: {name} cannot be served: {error}. Expected a network without an encoder, "
+                    "or one such as T5, BART or Marian; serve it by llama.cpp (options.backend = 'llama.cpp', a GGUF "
+                    "file) or by a server (options.backend = 'openai')"
+                ) from error
+            raise
+        finally:
+            session.close()
+        return facts
 
     def unload(self) -> None:
         network, self._network = self._network, None

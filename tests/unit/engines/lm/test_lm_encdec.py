@@ -8,6 +8,7 @@ from serving import served, wait_until
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines import make_engine
 from edgeserve.engines.base import Batch, LaneInfo
+from edgeserve.errors import EngineError
 
 torch = pytest.importorskip("torch", reason="pip install -e '.[lm-torch]'")
 transformers = pytest.importorskip("transformers", reason="pip install -e '.[lm-torch]'")
@@ -82,6 +83,29 @@ def network(kind):
     model = getattr(transformers, f"{kind}ForConditionalGeneration" if kind != "Marian" else "MarianMTModel")(config)
     model.generation_config.forced_bos_token_id = 0 if kind == "Bart" else None
     return model
+
+
+def test_a_network_that_fails_in_each_step_is_refused_with_its_name_when_it_is_loaded(tmp_path):
+    config = transformers.SwitchTransformersConfig(
+        vocab_size=40,
+        d_model=32,
+        d_kv=8,
+        d_ff=64,
+        num_layers=2,
+        num_decoder_layers=2,
+        num_heads=4,
+        num_experts=2,
+        decoder_start_token_id=0,
+        eos_token_id=END,
+        pad_token_id=0,
+    )
+    transformers.SwitchTransformersForConditionalGeneration(config).save_pretrained(str(tmp_path))
+    opened, names = words()
+    transformers.PreTrainedTokenizerFast(tokenizer_object=opened, **names).save_pretrained(str(tmp_path))
+    options = {"context": 40}
+    model = ModelConfig(name="seq", engine="lm", file="config.json", batch=(1,), options=options)
+    with pytest.raises(EngineError, match="SwitchTransformersForConditionalGeneration cannot be served: .*T5, BART"):
+        make_engine(model, [LaneInfo()], str(tmp_path)).load()
 
 
 @pytest.fixture(scope="module", params=["t5", "Bart", "Marian"])

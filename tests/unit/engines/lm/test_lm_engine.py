@@ -378,3 +378,11 @@ def test_lanes_share_a_session_of_onnx_runtime_where_it_bears_that(directory, mo
         assert len(opened) == count
     finally:
         engine.unload()
+
+
+def test_every_seed_has_draws_of_its_own(session):
+    item = {**ITEMS[1], "temperature": 5.0, "ignore_eos": True}
+    found = [
+        run(session, [{**item, "seed": seed}])[0].outputs["tokens"].tolist() for seed in (3, -3, -1, 1, 0, -(2**63))
+    ]
+    assert len({tuple(tokens) for tokens in found}) == len(found)

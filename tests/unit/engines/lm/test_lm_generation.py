@@ -216,3 +216,20 @@ def test_probabilities_of_too_many_tokens_are_refused():
     assert reader().read({"prompt": "x", "logprobs": np.array(0)}).logprobs == 0
     with pytest.raises(WrongInput, match="at most 20"):
         reader().read({"prompt": "x", "logprobs": 21})
+
+
+class Unread(ByteTokenizer):
+    """Its texts are too long to be tokenized."""
+
+    def encode(self, text, special=False):
+        raise AssertionError(f"{len(text)} characters were tokenized")
+
+
+@pytest.mark.parametrize(
+    "item",
+    [{"prompt": "a" * 10_000}, {"messages": [{"role": "user", "content": "a" * 5_000}] * 2}],
+    ids=["prompt", "messages"],
+)
+def test_a_text_that_no_vocabulary_makes_fit_is_refused_before_it_is_tokenized(item):
+    with pytest.raises(WrongInput, match=r"10000 characters; at most 4096 are read, 64 for each of the 64 tokens"):
+        reader(tokenizer=Unread(NAMES, [], [257], "chatml")).read(item)

@@ -154,3 +154,15 @@ def test_the_best_found_on_a_device_are_those_of_all_scores_or_not_known(seed, c
     level = np.sort(scores)[::-1]
     assert (found is None) == (level[count] == level[count - 1])
     assert found is None or (found.tokens.tolist() == true.tokens.tolist())
+
+
+@pytest.mark.parametrize("spread", [0.1, 1.5, 3.0, 8.0])
+@pytest.mark.parametrize("top_p", [0.0, 0.5, 0.9, 0.9999])
+@pytest.mark.parametrize("min_p", [0.0, 1e-3])
+def test_top_p_of_a_large_vocabulary_keeps_what_sorting_all_of_it_would(spread, top_p, min_p):
+    scores = np.random.default_rng(7).normal(0, spread, 20 * LIKELY_FIRST).astype(np.float16)  # many are equal
+    chances = np.exp(scores.astype(np.float64) - float(scores.max()))
+    chances[chances < min_p] = 0.0
+    order = np.lexsort((np.arange(len(scores)), -chances))
+    kept = order[: int(np.searchsorted(np.cumsum(chances[order]), top_p * chances.sum())) + 1]
+    assert candidates(scores, Sampling(1.0, top_p=top_p, min_p=min_p))[0].tolist() == kept.tolist()

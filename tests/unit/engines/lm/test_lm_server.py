@@ -269,3 +269,14 @@ slo = "20s"
         texts = [future.result(30).outputs["text"] for future in futures]
     asked = {body["prompt"]: "".join(words_of(body)) for body in server.asked}
     assert texts == [asked[f"Story {number}"] for number in range(8)]
+
+
+@pytest.mark.parametrize("odd", [None, {"choices": [{"delta": {"reasoning_content": "hm"}}]}])
+def test_a_server_that_writes_more_than_was_asked_is_cut_and_left(server, odd):
+    server.writes, server.odd = 100_000, odd
+    session, control = made(server).open(LaneInfo()), Recorder()
+    run(session, [ITEM], control=control)
+    outputs = control.ends[0].outputs
+    assert outputs["text"] == "".join([piece.outputs["text"] for piece in control.pieces[0]])
+    assert len(outputs["text"].split()) <= 6 and outputs["finish_reason"] == "length"
+    wait_until(lambda: server.left == 1)

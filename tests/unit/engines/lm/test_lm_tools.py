@@ -7,6 +7,9 @@ import json
 import pytest
 
 from edgeserve.engines.lm.answer_text import AnswerText
+from edgeserve.engines.lm.generation import Generation
+from edgeserve.engines.lm.sampling import Sampling
+from edgeserve.engines.lm.sequence import Sequence
 from edgeserve.engines.lm.tools import Tools, calls_of, described, tools_of, written
 
 LAMP = {"name": "lamp", "description": "Switches a lamp", "parameters": {"type": "object"}}
@@ -94,3 +97,20 @@ def test_a_stop_string_ends_what_is_kept():
     for part in (b'{"name": "lamp"}', b"EN", b"D more"):
         said.add(part)
     assert said.stopped and said.kept == '{"name": "lamp"}'
+
+
+@pytest.mark.parametrize(
+    ("parts", "said"),
+    [
+        ((b'I will. <tool_call>{"name": "lamp"}</tool_call>', b"\nIt is", b" on."), "I will. \nIt is on."),
+        ((b'<tool_call>{"name": "lamp"}</tool_call>\n<tool_call>{"name": "lamp"}</tool_call>\n',), ""),
+        ((b'{"a": 1} <tool_call>{"name": "lamp"}</tool_call>',), '{"a": 1} '),
+    ],
+)
+def test_text_beside_a_call_is_said(parts, said):
+    sequence = Sequence(Generation((1,), Sampling(), 40, (), False, None, calls=("lamp",)), "", None)
+    sent = "".join([sequence.append(1, part) for part in parts])
+    sent += sequence.finish()
+    for outputs in (sequence.answer("stop", 3), sequence.written().outputs):
+        assert sent == outputs["text"] == said
+        assert {call["name"] for call in json.loads(outputs["tool_calls"])} == {"lamp"}

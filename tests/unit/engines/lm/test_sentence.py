@@ -72,8 +72,11 @@ def test_one_text_that_is_too_long_fails_alone_or_is_cut(tmp_path):
     assert [type(result.error) for result in results] == [type(None), WrongInput, WrongInput, WrongInput]
     assert isinstance(results[1].error, WrongInput) and "5 tokens, at most 4 fit" in str(results[1].error)
     assert "expected one input" in str(results[2].error) and "half of a character" in str(results[3].error)
+    (long,) = engine.run(Batch([{"text": "a " * 500}], 1))
+    assert "1000 characters, at most 256 are read" in str(long.error)
     cut = engine_of(tmp_path, tokens_max=4, truncate=True)
     cut.load()
+    assert np.array_equal(vectors(cut, "a " * 500)[0], vectors(engine, "a a")[0])
     assert np.array_equal(vectors(cut, "a b c")[0], vectors(engine, "a b")[0])
 
 
