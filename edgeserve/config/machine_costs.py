@@ -11,12 +11,12 @@ import os
 from dataclasses import dataclass, fields, replace
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
-from edgeserve.config.loading import parse_toml
 from edgeserve.config.machine import device_slug
 from edgeserve.config.plain_text import toml_file, toml_key, toml_value
 from edgeserve.config.profiles import QUANTILES
 from edgeserve.config.readers import anything, duration, durations_by_size, entry, integer, number, read_table, table_of
 from edgeserve.config.text_files import read_text, write_whole
+from edgeserve.config.toml_files import parse_toml
 from edgeserve.errors import ConfigError, ProfileError
 from edgeserve.units import NS_PER_US
 

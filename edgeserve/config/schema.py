@@ -151,7 +151,7 @@ DEFAULT_POLICY = "plan"
 @dataclass(frozen=True)
 class PolicyConfig:
     """``[policy.NAME]``: a policy instance; all keys but ``kind`` are that policy's own options. A ``kind`` of the form
-    ``"module:Class"`` is imported, the configuration's directory first (``live/preflight.py``)."""
+    ``"module:Class"`` is imported, the configuration's directory first (``live/own_policies.py``)."""
 
     name: str
     kind: str = entry(string)

@@ -9,7 +9,7 @@ import os
 from dataclasses import dataclass, field, replace
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
-from edgeserve.config.loading import parse_config, read_toml
+from edgeserve.config.loading import parse_config
 from edgeserve.config.machine_costs import ASSUMED, with_overrides
 from edgeserve.config.readers import (
     anything,
@@ -27,6 +27,7 @@ from edgeserve.config.readers import (
     tuple_of,
 )
 from edgeserve.config.schema import ON_LATE_NAMES, Config
+from edgeserve.config.toml_files import read_toml
 from edgeserve.errors import ConfigError, nearest
 from edgeserve.lognormal import Lognormal
 from edgeserve.priority_class import CLASSES

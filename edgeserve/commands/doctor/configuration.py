@@ -16,7 +16,8 @@ from edgeserve.errors import ConfigError, EngineError, ProfileError
 from edgeserve.front.processes import FrontProcess
 from edgeserve.ipc.credentials import AllowedKeys, Credentials
 from edgeserve.live.input_rules import InputRule
-from edgeserve.live.preflight import Problem, check_before_loading
+from edgeserve.live.preflight import check_before_loading
+from edgeserve.live.problem import Problem
 from edgeserve.live.profiles import instead, matched_profiles
 from edgeserve.predict.serving.predictors import load_predictors
 from edgeserve.python_file import config_at
