@@ -190,12 +190,6 @@ def _linked(nodes: Tuple[NodeConfig, ...]) -> Tuple[NodeConfig, ...]:
 def check_config(config: Config) -> None:
     """Raise :class:`ConfigError` for a name that a section refers to and that does not exist. Graphs are checked where
     they are built (``sched/requests/graph.py``)."""
-    for device in config.devices.values():
-        if device.index and device.kind != "cuda":
-            raise ConfigError(
-                f"[device.{device.name}] index = {device.index} says which GPU, and this is a {device.kind}; set "
-                "kind = 'cuda', or leave index out"
-            )
     for lane in config.lanes.values():
         if not lane.hang_ns:
             raise ConfigError(

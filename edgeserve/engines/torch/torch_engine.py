@@ -293,7 +293,7 @@ class TorchEngine(Engine):
             if index >= torch.cuda.device_count():
                 raise DeviceMissing(
                     f"model {self._name!r}: device {index} does not exist: torch shows "
-                    f"{torch.cuda.device_count()}; mend [device.NAME] index"
+                    f"{torch.cuda.device_count()}; mend [device.NAME] kind"
                 )
             return
         numbers = {self.threads_of(lane) for lane in self._lanes}
