@@ -28,6 +28,8 @@ GONE = {
     "edgeserve monitor": "'edgeserve top --device' shows this device, 'edgeserve top --replay FILE' recorded lines",
     "edgeserve keys": "'edgeserve init --keys server' and 'edgeserve init --keys NAME' make them, in --out FOLDER",
     "edgeserve fit": "'edgeserve profile --fit APP=HISTORY' learns from a history",
+    "edgeserve profile --tolerance": "an answer of a regression counts as the same within a tenth of how far they lie "
+    "apart; leave the option out",
     "edgeserve tune": "apps that name no policy are served by the plan, which has nothing to choose; "
     "'edgeserve simulate CONFIG --policy NAME' compares it with others, 'edgeserve check' says which rates can be met",
     "edgeserve zenoh": "the node in examples/ros2 asks an app about a topic of ROS 2, "
