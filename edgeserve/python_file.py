@@ -11,8 +11,9 @@ from dataclasses import replace
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Dict
 
-from edgeserve.config.loading import load_config, parse_toml, read_toml
+from edgeserve.config.loading import load_config
 from edgeserve.config.schema import Config
+from edgeserve.config.toml_files import parse_toml, read_toml
 from edgeserve.errors import ConfigError, nearest
 
 if TYPE_CHECKING:

@@ -15,10 +15,7 @@ import signal
 import sys
 import threading
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence
-from urllib.parse import urlsplit
 
-from edgeserve import __version__
-from edgeserve.config.addresses import is_loopback
 from edgeserve.config.loading import load_config
 from edgeserve.config.plain_text import log_to
 from edgeserve.config.schema import Config
@@ -34,7 +31,6 @@ from edgeserve.units import counted, format_duration
 
 if TYPE_CHECKING:
     from edgeserve.front.processes import FrontProcesses
-    from edgeserve.taps.metrics_endpoint import MetricsEndpoint
 
 log = logging.getLogger("edgeserve")
 
@@ -135,7 +131,6 @@ def serve(
     handlers: Dict[int, Callable[[int, Any], None]] = dict.fromkeys(signals, on_signal)
     handlers[signal.SIGHUP] = lambda number, frame: read_again(runtime)
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
-    metrics = None
     try:
         log.info("loading %s ...", counted(len(config.models), "model"))
         manager.starting(f"loading {counted(len(config.models), 'model')}")
@@ -144,7 +139,6 @@ def serve(
         except StartInterrupted as error:
             log.info("%s", error)
             return 0
-        metrics = metrics_of(runtime, config)
         if fronts is not None:
             fronts.start(runtime.endpoints[0])
         log.info("ready on %s: %s", ", ".join(runtime.endpoints), ", ".join(config.apps) or "no apps")
@@ -165,8 +159,6 @@ def serve(
             fronts.stop()
         for number, handler in before.items():
             signal.signal(number, handler)
-        if metrics is not None:
-            metrics.close()
         manager.close()
     return 0
 
@@ -204,24 +196,6 @@ def fronts_of(config: Config) -> Optional[FrontProcesses]:
     from edgeserve.front.processes import FrontProcesses
 
     return FrontProcesses(config)
-
-
-def metrics_of(runtime: Runtime, config: Config) -> Optional[MetricsEndpoint]:
-    """The endpoint at which Prometheus scrapes ``runtime``, if ``[server] metrics`` names one."""
-    if not config.server.metrics:
-        return None
-    try:
-        from edgeserve.taps.metrics_endpoint import MetricsEndpoint
-    except ImportError as error:
-        raise ConfigError(
-            f"[server] metrics needs the package prometheus-client ({error}): pip install 'edgeserve-runtime[metrics]'"
-        ) from None
-    endpoint = MetricsEndpoint(config.server.metrics, runtime.stats, __version__)
-    reach = (
-        "" if is_loopback(urlsplit(endpoint.url).hostname or "") else ": other machines can read them, without a token"
-    )
-    log.info("metrics on %s%s", endpoint.url, reach)
-    return endpoint
 
 
 def _end_by_force(runtime: Runtime) -> None:

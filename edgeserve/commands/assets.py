@@ -21,9 +21,9 @@ from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, List, Mapping, Sequence
 
 from edgeserve.config.files import cache_directory, file_sha256
-from edgeserve.config.loading import read_toml
 from edgeserve.config.readers import entry, read_table, sha256, string
 from edgeserve.config.text_files import sync_folder, write_whole
+from edgeserve.config.toml_files import read_toml
 from edgeserve.errors import ConfigError, EdgeServeError
 
 DOWNLOAD_S_MAX = 900

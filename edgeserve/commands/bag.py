@@ -29,7 +29,7 @@ from edgeserve.errors import ConfigError
 from edgeserve.front.runner import LOG_FORMAT, run_connected
 from edgeserve.fronts.bag import BagReader, BagRun, BagWriter, arrivals_ms
 from edgeserve.fronts.camera_front import CameraFront, CameraSettings, detector_of
-from edgeserve.live.preflight import import_policies
+from edgeserve.live.own_policies import import_policies
 from edgeserve.live.stats import percentiles_ms
 from edgeserve.python_file import CONFIG_HELP, config_at, sections_of
 from edgeserve.sim.report import report_of

@@ -30,10 +30,10 @@ from edgeserve.config.profiles import Profile
 from edgeserve.config.schema import Config
 from edgeserve.errors import ConfigError
 from edgeserve.live.estimates import alone_too_slow
+from edgeserve.live.machine_fit import check_memory
+from edgeserve.live.own_policies import import_policies
 from edgeserve.live.preflight import (
     check_apps,
-    check_memory,
-    import_policies,
     models_of_sequences,
     raise_or_tell,
 )

@@ -119,12 +119,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=KINDS,
         help="with --fit: how outputs become one answer (default: weighted_average)",
     )
-    parser.add_argument(
-        "--tolerance",
-        type=float,
-        metavar="DISTANCE",
-        help="with --fit: how near an answer of a regression must be to count as the same",
-    )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead")
 
 

@@ -15,7 +15,7 @@ from edgeserve.config.profiles import Profile, find_profiles, parts_of
 from edgeserve.config.schema import Config
 from edgeserve.device.circumstances import power_mode
 from edgeserve.errors import ConfigError
-from edgeserve.live.preflight import import_policies
+from edgeserve.live.own_policies import import_policies
 from edgeserve.live.sensors import with_headroom
 from edgeserve.python_file import config_at
 from edgeserve.sched.core.build import build_scheduler, policy_of

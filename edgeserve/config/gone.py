@@ -28,6 +28,8 @@ GONE = {
     "edgeserve monitor": "'edgeserve top --device' shows this device, 'edgeserve top --replay FILE' recorded lines",
     "edgeserve keys": "'edgeserve init --keys server' and 'edgeserve init --keys NAME' make them, in --out FOLDER",
     "edgeserve fit": "'edgeserve profile --fit APP=HISTORY' learns from a history",
+    "edgeserve profile --tolerance": "an answer of a regression counts as the same within a tenth of how far they lie "
+    "apart; leave the option out",
     "edgeserve tune": "apps that name no policy are served by the plan, which has nothing to choose; "
     "'edgeserve simulate CONFIG --policy NAME' compares it with others, 'edgeserve check' says which rates can be met",
     "edgeserve zenoh": "the node in examples/ros2 asks an app about a topic of ROS 2, "
@@ -44,7 +46,10 @@ GONE = {
     "[server] clients_max": FIXED.format(bound="256 clients"),
     "[server] on_device_lost": "where a service manager or a container starts the server, it ends when a device is "
     "lost, so that another process begins; elsewhere it goes on without the device",
-    "[server] metrics_remote": "the address of [server] metrics says who may scrape: 0.0.0.0 every machine",
+    **dict.fromkeys(
+        ("[server] metrics", "[server] metrics_remote"),
+        "the HTTP front serves them at /metrics (docs/guide/monitoring.md): set [front.http] listen",
+    ),
     "[server] trace_steps": "steps are kept from the first question of 'edgeserve record' on; 'edgeserve serve "
     "--record FILE' writes all of them",
     "[server] otlp": "the standard variable OTEL_EXPORTER_OTLP_ENDPOINT says where a server sends spans, a program "
@@ -57,9 +62,13 @@ GONE = {
     "[device.NAME] clock": "the clock of the model's profile is the full speed, measure it with 'edgeserve profile'; "
     "without one it is the highest clock seen",
     "[device.NAME] contention": "it is the simulation's: [run] contention = { NAME = 1.3 } of a scenario",
+    "[device.NAME] index": "kind says which GPU: kind = 'cuda:1'",
     "[device.NAME] load_rate": "give each model its load time, load = '120ms' of [model.NAME], or measure it with "
     "'edgeserve profile'",
-    "[device.NAME] heat_hard": "the device says where it throttles; heat_soft says from where on to save",
+    **dict.fromkeys(
+        ("[device.NAME] heat_hard", "[device.NAME] heat_soft"),
+        "the device's own trip points say from where on to save, and where it throttles; leave the key out",
+    ),
     "[app.NAME] steps_max": FIXED.format(bound="65536 steps of a request"),
     "[app.NAME] work_max": FIXED.format(bound="a million times the work of a usual request"),
     "[app.NAME] history_records": FIXED.format(bound="the latest 5000 records"),
@@ -68,8 +77,8 @@ GONE = {
     "[app.NAME] length": "it is a prediction: [app.NAME.predict] length = 'INPUT[AXIS]'",
     "[app.NAME] answer_lengths": "it is a prediction: [app.NAME.predict] steps = 'FILE.npz'",
     "[app.NAME] learn_lengths": "'edgeserve profile --fit APP=HISTORY' learns from recorded answers",
-    "[monitor]": "the monitor reads on a Jetson, beside an NVIDIA GPU, and where a device has headroom, heat_soft or "
-    "power_cap; leave the section out",
+    "[monitor]": "the monitor reads on a Jetson, beside an NVIDIA GPU, and where a device has headroom or power_cap; "
+    "leave the section out",
     "[front.NAME] labels": "labels_file names a file of them, one a line",
     "[front.NAME] grpc_bytes_max": "bytes over HTTP and gRPC are counted together: [front.http] bodies_max",
     "edgeserve front http --with-stdin": "a front ends with the signal of its service manager",

@@ -1,4 +1,4 @@
-"""Reads a TOML file into a checked :class:`~edgeserve.config.schema.Config`.
+"""Turns the table of a TOML file into a checked :class:`~edgeserve.config.schema.Config`.
 
 A fault raises :class:`ConfigError` with the file, the key, the value and what was expected.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from dataclasses import fields
 from typing import Any, Dict, List, Mapping, Tuple, Type, TypeVar
 
@@ -28,17 +27,9 @@ from edgeserve.config.schema import (
     TensorConfig,
 )
 from edgeserve.errors import ConfigError, nearest
-from edgeserve.units import counted_axes, format_size
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from edgeserve.units import counted_axes
 
 T = TypeVar("T")
-
-FILE_BYTES_MAX = 4 << 20
-"""The bytes of a configuration: some 50,000 lines."""
 
 
 def config_of(source: object) -> Config:
@@ -55,6 +46,8 @@ def config_of(source: object) -> Config:
 
 def load_config(path: str | bytes | os.PathLike[str]) -> Config:
     """Read and check one TOML file. Raises :class:`ConfigError` with the file, the key and the mend."""
+    from edgeserve.config.toml_files import read_toml  # an app in Python has none
+
     path = os.fsdecode(path)
     table = read_toml(path)
     if not table:
@@ -66,52 +59,6 @@ def load_config(path: str | bytes | os.PathLike[str]) -> Config:
         return parse_config(table, directory=os.path.dirname(os.path.abspath(path)), source=path)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
-
-
-def read_toml(path: str) -> Dict[str, Any]:
-    """The table of one TOML file, unchecked. :class:`ConfigError` names the file when it cannot be read."""
-    return parse_toml(read_toml_text(path), path)
-
-
-def read_toml_text(path: str) -> str:
-    """The text of one TOML file, its lines as they end there."""
-    from edgeserve.config.text_files import decoded, regular_file
-
-    made_by = "" if path.endswith(".toml") else "; of a model file 'edgeserve init' makes one"
-    try:
-        with open(path, "rb", opener=regular_file) as file:
-            content = file.read(FILE_BYTES_MAX + 1)
-        if len(content) > FILE_BYTES_MAX:
-            size = format_size(FILE_BYTES_MAX)
-            raise ConfigError(f"{path}: has more than {size}; give the path of a TOML file{made_by}")
-        return decoded(content)
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror}); give the path of a TOML file{made_by}") from None
-    except ValueError as error:
-        raise ConfigError(f"{path}: is not TOML: {error}{made_by}") from None
-
-
-def parse_toml(text: str, source: str = "(a text)") -> Dict[str, Any]:
-    """The table of a TOML text, unchecked."""
-    try:
-        return dict(tomllib.loads(text))
-    except RecursionError:
-        raise ConfigError(f"{source}: is not TOML of ours: it is nested too deeply") from None
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{source}: is not TOML: {error}{_mend_of(text, str(error))}") from None
-
-
-def _mend_of(text: str, error: str) -> str:
-    """The mend of usual mistakes: line breaks of other systems; in the line that the parser stopped at, a text without
-    quotes, as ``slo = 50ms`` is."""
-    if "\r" in text.replace("\r\n", "\n"):
-        return "; a line ends in a carriage return alone: end lines with LF, or with CR LF"
-    place = re.search(r"at line (\d+)", error)
-    lines = text.splitlines()
-    if place is None or not 0 < int(place[1]) <= len(lines):
-        return ""
-    found = re.fullmatch(r"\s*([\w.-]+)\s*=\s*([\w.:/+-]+%?)\s*(#.*)?", lines[int(place[1]) - 1])
-    return f'; texts and durations stand in quotes: {found[1]} = "{found[2]}"' if found is not None else ""
 
 
 def parse_config(table: Mapping[str, Any], directory: str = ".", source: str = "(built in Python)") -> Config:
@@ -250,12 +197,6 @@ def check_config(config: Config) -> None:
         from edgeserve.config.odd_names import check_odd_names
 
         check_odd_names(config)
-    for device in config.devices.values():
-        if device.index and device.kind != "cuda":
-            raise ConfigError(
-                f"[device.{device.name}] index = {device.index} says which GPU, and this is a {device.kind}; set "
-                "kind = 'cuda', or leave index out"
-            )
     for lane in config.lanes.values():
         if not lane.hang_ns:
             raise ConfigError(

@@ -53,6 +53,14 @@ def sha256(value: Any, where: str) -> str:
     return value
 
 
+@takes(type="string", pattern="^(cpu|cuda(:[0-9]{1,2})?)$")
+def chip(value: Any, where: str) -> str:
+    """What computes: the host, or a GPU by its number."""
+    if not isinstance(value, str) or re.fullmatch("cpu|cuda(:[0-9]{1,2})?", value) is None:
+        raise ConfigError(f"{where} = {value!r}: expected 'cpu', 'cuda', or 'cuda:1' for the second of several GPUs")
+    return value
+
+
 @takes(type="boolean")
 def boolean(value: Any, where: str) -> bool:
     """True or false."""

@@ -15,6 +15,7 @@ from edgeserve.config.readers import (
     any_number,
     anything,
     boolean,
+    chip,
     duration,
     durations_by_size,
     entry,
@@ -64,7 +65,6 @@ class ServerConfig:
     curve_client_keys: str = entry(string, "")  # folder of the public keys that are let in; "" = every client
     control_keys: Tuple[str, ...] = entry(tuple_of(string), ())  # names of client keys that may drain and reload
     profiles: str = entry(string, "profiles")  # directory that holds <device>/<model>.json
-    metrics: str = entry(string, "")  # HOST:PORT at which Prometheus scrapes /metrics, without a token; "" = none
     record: str = entry(string, "")  # write every step's events and actions here (edgeserve simulate --replay)
 
     @property
@@ -88,13 +88,21 @@ class DeviceConfig:
     """``[device.NAME]``: memory that lanes share."""
 
     name: str
-    kind: str = entry(one_of("cpu", "cuda"), "cpu")  # the host, or a GPU
-    index: int = entry(integer(0, 64), 0)  # which GPU, when there are several
+    chip: str = entry(chip, "cpu", key="kind")  # the host, or a GPU: cuda, or one of several: cuda:1
     memory_bytes: int = entry(size, 0, key="memory")  # budget for models and stream states; 0 = no budget
     headroom_bytes: int = entry(size_or_auto, AUTO, key="headroom")  # left free for others; auto: 512 MB on a board
-    heat_soft_c: float = entry(number(0.0, 150.0), 0.0, key="heat_soft")  # C: save from here on; 0 = as the device says
     power_cap_w: float = entry(number(0.0), 0.0, key="power_cap")  # watts that it should not exceed; 0 = none
     in_turn: bool = entry(boolean, True)  # works of different processes on this GPU run one after the other
+
+    @property
+    def kind(self) -> str:
+        """``cpu`` or ``cuda``."""
+        return self.chip.partition(":")[0]
+
+    @property
+    def index(self) -> int:
+        """The number of the GPU."""
+        return int(self.chip.partition(":")[2] or 0)
 
 
 @dataclass(frozen=True)
@@ -151,7 +159,7 @@ DEFAULT_POLICY = "plan"
 @dataclass(frozen=True)
 class PolicyConfig:
     """``[policy.NAME]``: a policy instance; all keys but ``kind`` are that policy's own options. A ``kind`` of the form
-    ``"module:Class"`` is imported, the configuration's directory first (``live/preflight.py``)."""
+    ``"module:Class"`` is imported, the configuration's directory first (``live/own_policies.py``)."""
 
     name: str
     kind: str = entry(string)
@@ -260,8 +268,8 @@ class Config:
 
     @property
     def has_limits(self) -> bool:
-        """True if a device has a limit of memory, heat or power that only its sensors can tell."""
-        return any(item.headroom_bytes > 0 or item.heat_soft_c or item.power_cap_w for item in self.devices.values())
+        """True if a device has a limit of memory or power that only its sensors can tell."""
+        return any(item.headroom_bytes > 0 or item.power_cap_w for item in self.devices.values())
 
     @property
     def profiles_path(self) -> str:

@@ -76,7 +76,7 @@ def gpu_clocks(root: str = "/", gpu: int = 0, bus_id: str = "") -> Clocks:
     from edgeserve.device.events import readings_of  # what serves without a GPU needs none of it
     from edgeserve.device.filter import BUSY_LOAD, working_clocks
 
-    readings = readings_of(device_state(root, gpu, bus_id), DeviceConfig("gpu", kind="cuda"), on_card=False)
+    readings = readings_of(device_state(root, gpu, bus_id), DeviceConfig("gpu", "cuda"), on_card=False)
     return working_clocks(readings, readings.load is not None and readings.load >= BUSY_LOAD)
 
 

@@ -51,7 +51,7 @@ class DeviceEvents:
             lanes = [lane.name for lane in config.lanes.values() if lane.device == device.name]
             profiled = profiled_clocks(profiles, lanes)
             clock_mhz = max([clocks.compute_mhz for clocks in profiled], default=0.0)
-            limits = DeviceLimits(clock_mhz, device.heat_soft_c, device.power_cap_w, profiled)
+            limits = DeviceLimits(clock_mhz, device.power_cap_w, profiled)
             self._filters.append(
                 (
                     device,

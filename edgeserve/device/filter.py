@@ -104,7 +104,6 @@ class DeviceLimits(NamedTuple):
     profiles were measured. 0 stands for "not given" everywhere."""
 
     clock_mhz: float = 0.0
-    heat_soft_c: float = 0.0
     power_cap_w: float = 0.0
     profiled: Tuple[Clocks, ...] = ()
 
@@ -249,7 +248,7 @@ class DeviceFilter:
         """The level of heat, and heat as a share of the hard limit. A device that throttles because of heat is beyond
         its soft limit at least, for any values of its sensors."""
         heat_c = readings.heat_c
-        soft_c = self.limits.heat_soft_c or readings.heat_soft_c or HEAT_SOFT_C
+        soft_c = readings.heat_soft_c or HEAT_SOFT_C
         hard_c = max(soft_c, readings.heat_hard_c or HEAT_HARD_C)
         if heat_c is not None:
             before = LEVELS.index(self._thermal)

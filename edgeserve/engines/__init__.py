@@ -1,7 +1,7 @@
 """The registry of engines: a kind's name to the module that has it, imported only when a model asks for it.
 
-A module of this table has ``make(model, lanes, directory) -> Engine``. An engine of one's own is named
-``"module:Class"``, found beside the configuration like host functions: a class, or any callable, that takes the same.
+What this table names takes ``(model, lanes, directory)``: a class, or any callable that returns an engine. An engine of
+one's own is named ``"module:Class"`` in the same way, and found beside the configuration like host functions.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ EngineFactory = Callable[[ModelConfig, Sequence[LaneInfo], str], Engine]
 functions are looked for in ``directory``."""
 
 ENGINES: Dict[str, str] = {
-    "combine": "edgeserve.engines.combine",
-    "lm": "edgeserve.engines.lm.lm_engine",
-    "onnx": "edgeserve.engines.onnx",
-    "python": "edgeserve.engines.python",
-    "sentence": "edgeserve.engines.lm.sentence",
-    "synthetic": "edgeserve.engines.synthetic",
-    "tensorrt": "edgeserve.engines.tensorrt",
-    "torch": "edgeserve.engines.torch.torch_engine",
-    "whisper": "edgeserve.engines.speech.whisper",
+    "combine": "edgeserve.engines.combine:make",
+    "lm": "edgeserve.engines.lm.lm_engine:make",
+    "onnx": "edgeserve.engines.onnx:OnnxEngine",
+    "python": "edgeserve.engines.python:make",
+    "sentence": "edgeserve.engines.lm.sentence:SentenceEngine",
+    "synthetic": "edgeserve.engines.synthetic:make",
+    "tensorrt": "edgeserve.engines.tensorrt.tensorrt_engine:TensorrtEngine",
+    "torch": "edgeserve.engines.torch.torch_engine:TorchEngine",
+    "whisper": "edgeserve.engines.speech.whisper:WhisperEngine",
 }
-"""Engine kind -> module. The values are names, so that nothing is imported before it is needed."""
+"""Engine kind -> what makes it. The values are names, so that nothing is imported before it is needed."""
 
 PROCESS_MODULE = "edgeserve.offload.process"
 """Has ``make(model, lanes, directory, timeout_ns, restarts_max)`` for ``options.process = true``: any engine in a
@@ -155,13 +155,13 @@ def _factory(model: ModelConfig, directory: str) -> EngineFactory:
             f"{did_you_mean(model.engine, ENGINES)} Expected one of {', '.join(sorted(ENGINES))}, or "
             "'module:Class' of an engine of your own"
         )
+    module, _, name = ENGINES[model.engine].partition(":")
     try:
-        module = importlib.import_module(ENGINES[model.engine])
+        factory: EngineFactory = getattr(importlib.import_module(module), name)
     except ImportError as error:
         extra = _EXTRAS.get(str(error.name).split(".")[0])
         mend = f"; pip install 'edgeserve-runtime[{extra}]'" if extra else ""
         raise EngineError(f"model {model.name!r}: engine {model.engine!r} cannot be imported ({error}){mend}") from None
-    factory: EngineFactory = module.make
     return factory
 
 

@@ -89,11 +89,6 @@ Model = Union[str, bytes]
 """A network: its file, or what would stand in one."""
 
 
-def make(model: ModelConfig, lanes: Sequence[LaneInfo], directory: str) -> Engine:
-    """The registry's entry."""
-    return OnnxEngine(model, lanes, directory)
-
-
 class OnnxEngine(Engine):
     """One ONNX file; lanes with equal threads and cores share one session of ONNX Runtime. Knows no request and no
     stream: recurrent states come in with the batch and go out with the results."""

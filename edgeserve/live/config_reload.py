@@ -22,7 +22,8 @@ from edgeserve.errors import BadInput, ConfigError, EngineError, RequestError, n
 from edgeserve.live.errors import EarlyRefusals, error_for
 from edgeserve.live.hints import show
 from edgeserve.live.loop_io import Mailbox, clock_ns
-from edgeserve.live.preflight import Problem, check_before_loading
+from edgeserve.live.preflight import check_before_loading
+from edgeserve.live.problem import Problem
 from edgeserve.live.request import LiveRequest, RequestValidator, check_names, request_validators, unknown_app
 from edgeserve.live.served import Served, assemble
 from edgeserve.live.startup import Started, Starter

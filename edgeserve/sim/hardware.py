@@ -185,7 +185,7 @@ class SimHardware:
         self.filter = DeviceFilter(
             device.name,
             self.lanes,
-            DeviceLimits(self.top_mhz, device.heat_soft_c, device.power_cap_w),
+            DeviceLimits(self.top_mhz, device.power_cap_w),
         )
         self._draw = random.Random(f"{seed}/hardware/{device.name}")
         self._wobble = 1.0

@@ -253,7 +253,7 @@ class Jobs:
         return JobResult(
             job,
             "done",
-            self._results.parts(app, entry.place, job, hints),
+            self._results.parts(app, entry.place, job),
             self._results.route(app, entry.place, job),
             self._results.said(app, job, hints),
             state_bytes=state_bytes if entry.request.stream is not None else 0,

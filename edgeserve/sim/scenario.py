@@ -9,7 +9,7 @@ import os
 from dataclasses import dataclass, field, replace
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
-from edgeserve.config.loading import parse_config, read_toml
+from edgeserve.config.loading import parse_config
 from edgeserve.config.machine_costs import ASSUMED, with_overrides
 from edgeserve.config.readers import (
     anything,
@@ -27,6 +27,7 @@ from edgeserve.config.readers import (
     tuple_of,
 )
 from edgeserve.config.schema import ON_LATE_NAMES, Config
+from edgeserve.config.toml_files import read_toml
 from edgeserve.errors import ConfigError, nearest
 from edgeserve.lognormal import Lognormal
 from edgeserve.priority_class import CLASSES
@@ -156,7 +157,6 @@ class TruthConfig:
     steps: Optional[Spread] = entry(read_spread, None)  # an iterative model: steps that one job needs
     steps_per_run: int = entry(integer(0), 0)  # returns unfinished jobs after so many; 0 = when they are done
     parts: Optional[Spread] = entry(read_spread, None)  # a fan-out node: how many parts
-    parts_hint: str = entry(string, "")  # the same: as many as this hint of the request says
     says: Tuple[str, ...] = entry(tuple_of(string), ())  # hints of requests that only this model's results tell
     routes: Dict[str, float] = entry(table_of(number(0.0)), factory=dict)  # a route-one node: weights
     fail: float = entry(number(0.0, 1.0), 0.0)  # probability that a job fails

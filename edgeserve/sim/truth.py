@@ -230,20 +230,16 @@ class TrueResults:
             needed = max(1, truth.steps.pick(self._of(place, job, "steps").random()))
         return min(needed, max(1, truth.context - self.tokens(app, job, hints)))
 
-    def parts(self, app: str, place: str, job: JobId, hints: Mapping[str, float]) -> Optional[int]:
+    def parts(self, app: str, place: str, job: JobId) -> Optional[int]:
         """Into how many parts it fans out; ``None`` for a node that does not."""
         node, truth = self._nodes[app, job.node]
         if not node.fan_out:
             return None
-        if truth.parts_hint:
-            return max(0, round(hints.get(truth.parts_hint, 1.0)))
         return truth.parts.pick(self._of(place, job, "parts").random()) if truth.parts else 1
 
-    def parts_mean(self, app: str, node: str, hints: Mapping[str, float]) -> float:
+    def parts_mean(self, app: str, node: str) -> float:
         """The number of parts that a node makes on average; 1 for a node that does not fan out."""
         config, truth = self._nodes[app, node]
-        if config.fan_out and truth.parts_hint:
-            return max(0.0, hints.get(truth.parts_hint, 1.0))
         return truth.parts.mean() if config.fan_out and truth.parts else 1.0
 
     def route(self, app: str, place: str, job: JobId) -> Optional[str]:

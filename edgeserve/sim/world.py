@@ -467,7 +467,7 @@ class SimWorld:
             before = [weights[name] for name in node.after or ()]
             weight = 1.0 if node.gather or not before else max(before)
             total += weight * self.jobs.times.share_ns(node.model, request.hints)
-            weights[node.name] = weight * self._results.parts_mean(request.app, node.name, request.hints)
+            weights[node.name] = weight * self._results.parts_mean(request.app, node.name)
         self._share_ns[request.app] = round(total)
         return round(total)
 

@@ -24,7 +24,8 @@ import numpy as np
 
 import edgeserve
 from edgeserve.config.files import resolve_path
-from edgeserve.config.loading import parse_config, read_toml
+from edgeserve.config.loading import parse_config
+from edgeserve.config.toml_files import read_toml
 from edgeserve.errors import Dropped, Rejected, RequestError
 
 HERE = os.path.dirname(os.path.abspath(__file__))

@@ -38,10 +38,11 @@ from load import CONFIG, Due, apps_of, bursts, pool_of, send
 
 from edgeserve import __version__
 from edgeserve.client import Client
-from edgeserve.config.loading import load_config, parse_config, read_toml
+from edgeserve.config.loading import load_config, parse_config
 from edgeserve.config.machine import device_name, device_slug
 from edgeserve.config.profiles import LaneProfile, profile_path, read_profile
 from edgeserve.config.schema import Config
+from edgeserve.config.toml_files import read_toml
 from edgeserve.device.host import load_average
 from edgeserve.errors import EdgeServeError
 from edgeserve.server import serve

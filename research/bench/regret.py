@@ -35,8 +35,8 @@ from common.replicated import BEYOND, checks_of
 from common.worlds import KINDS, World
 from lib.checks import Checks, arguments
 
-from edgeserve.config.loading import parse_toml
 from edgeserve.config.schema import DEFAULT_POLICY, PolicyConfig
+from edgeserve.config.toml_files import parse_toml
 from edgeserve.sched.core.build import build_scheduler
 from edgeserve.sim.run import sequences_of, setting_of, simulate
 from edgeserve.sim.scenario import Scenario, with_policy

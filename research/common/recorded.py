@@ -213,14 +213,14 @@ class RecordedResults:
             return 1
         return max(1, told.steps if told.bounded else told.runs)
 
-    def parts(self, app: str, place: str, job: JobId, hints: Mapping[str, float]) -> Optional[int]:
+    def parts(self, app: str, place: str, job: JobId) -> Optional[int]:
         """Into how many parts it fans out; ``None`` for a node that does not."""
         if not self._nodes[app, job.node].fan_out:
             return None
         told = self._told(app, job)
         return told.parts if told is not None and told.parts is not None else 1
 
-    def parts_mean(self, app: str, node: str, hints: Mapping[str, float]) -> float:
+    def parts_mean(self, app: str, node: str) -> float:
         """The number of parts that a node makes on average; 1 for a node that does not fan out."""
         return self._parts_means.get((app, node), 1.0) if self._nodes[app, node].fan_out else 1.0
 

@@ -159,13 +159,13 @@ class Server:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        http, grpc, self.metrics, wyoming, frigate = (free_place() for _ in range(5))
+        http, grpc, wyoming, frigate = (free_place() for _ in range(4))
         self.places = {"bus": f"ipc://{folder}/bus/socket", "http": http, "grpc": grpc}
         self.places.update(wyoming=wyoming, frigate=f"tcp://{frigate}")
         self.has_fast_broker = False
         extra = self._home()
         tokens = "".join([f"{name} {token}\n" for name, token in TOKENS.items()])
-        config = config_of({1: "10ms"}, f'metrics = "{self.metrics}"\n{SERVER}') + PLACES + extra
+        config = config_of({1: "10ms"}, SERVER) + PLACES + extra
         for name, place in self.places.items():
             config = config.replace(name.upper(), place)
         files = {"tokens": tokens, "functions.py": FUNCTIONS}

@@ -2,7 +2,7 @@
 sockets.
 
 Each is the text of a program. The arguments of an attacker: the bus's endpoint, the process id of the client,
-HOST:PORT of HTTP, of gRPC, of the metrics, of Wyoming, the endpoint for Frigate. Those of a client: HOST:PORT (or the
+HOST:PORT of HTTP, of gRPC, of Wyoming, the endpoint for Frigate. Those of a client: HOST:PORT (or the
 endpoint) of its front, how many seconds it asks, its requests a second. A client counts an answer that comes within a
 second.
 """
@@ -416,7 +416,7 @@ WYOMING_BEGIN = (
     + """
 import encodings.idna, random, threading, time
 os.setgroups([]); os.setgid(ANOTHER); os.setuid(ANOTHER)
-place = sys.argv[6]
+place = sys.argv[5]
 def again(act):
     def run():
         while True:
@@ -504,7 +504,7 @@ asker()()
     + TIMED
 )
 
-FRIGATE_BEGIN = "place = sys.argv[7]\n" + FRIGATE_CALLS
+FRIGATE_BEGIN = "place = sys.argv[6]\n" + FRIGATE_CALLS
 
 FRIGATE_ATTACKS: Dict[str, str] = {
     "sends messages of 200,000 frames": """

@@ -49,7 +49,7 @@ asker()()
     + TIMED
 )
 
-MQTT_BEGIN = "import sys\nplace = sys.argv[8]\n" + MQTT_CALLS
+MQTT_BEGIN = "import sys\nplace = sys.argv[7]\n" + MQTT_CALLS
 
 MQTT_ATTACKS: Dict[str, str] = {
     "asks at full rate": """
@@ -128,7 +128,7 @@ while asker()() != "completed":
 )
 
 CAMERA_BEGIN = (
-    "import encodings.idna, random, sys\nplace = sys.argv[9]\n"
+    "import encodings.idna, random, sys\nplace = sys.argv[8]\n"
     "os.setgroups([]); os.setgid(ANOTHER); os.setuid(ANOTHER)\n"
     + CAMERA_CALLS
     + """

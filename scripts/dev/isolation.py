@@ -29,20 +29,6 @@ from lib.checks import Checks, arguments
 from dev import front_attackers, home_attackers
 from dev.attacked_server import ANOTHER_USER, Server, bus_folder
 
-METRICS = """
-import http.client, threading
-def ask():
-    while True:
-        try:
-            one = socket.create_connection(sys.argv[5].split(":"), 5)
-            one.sendall(random.choice((b"", b"GET /metr", b"GET /metrics HTTP/1.1\\r\\n\\r\\n")))
-            time.sleep(1)
-        except OSError:
-            time.sleep(0.01)
-for _ in range(200):
-    threading.Thread(target=ask).start()
-"""
-
 RATE = 30.0
 """Requests a second of the client; the lane does 100."""
 
@@ -383,7 +369,7 @@ class Front(NamedTuple):
 
 
 FRONTS = {
-    "bus": Front(CLIENT, "", {**ATTACKS, "holds connections to the metrics": METRICS}),
+    "bus": Front(CLIENT, "", ATTACKS),
     "http": Front(front_attackers.HTTP_CLIENT, front_attackers.HTTP_BEGIN, front_attackers.HTTP_ATTACKS),
     "grpc": Front(front_attackers.GRPC_CLIENT, front_attackers.GRPC_BEGIN, front_attackers.GRPC_ATTACKS),
     "wyoming": Front(front_attackers.WYOMING_CLIENT, front_attackers.WYOMING_BEGIN, front_attackers.WYOMING_ATTACKS),
@@ -420,7 +406,7 @@ def measure(server: Server, front: str, seconds: float, attack: str = "") -> Dic
     )
     assert client.stdout is not None and client.stdin is not None
     fronts = [server.places.get(name, "") for name in FRONTS if name != "bus"]
-    places = (server.places["bus"], str(client.pid), *fronts[:2], server.metrics, *fronts[2:])
+    places = (server.places["bus"], str(client.pid), *fronts)
     most: Dict[str, float] = {}
     program = FRONTS[front].begin + attack
     with client, attacker(program, *places) if attack else contextlib.nullcontext() as other:

@@ -402,7 +402,7 @@ BUGS: Tuple[Bug, ...] = (
     Bug("exchange-turned-round", "policy_api/arbiter.py", "a_loses > b_loses or", "a_loses < b_loses or",
         unit("policy_api/arbiter")),
     Bug("orders-end-after-two", "published/common/orders.py", " + least[done | 1 << index]", "",
-        unit("published/common/orders")),
+        unit("policy_api/arbiter")),
     Bug("a-dispatch-gap-keeps-no-job-waiting", "policy_api/arbiter.py", "winner, at_ns, at_ns + dispatch_gap_ns",
         "winner, at_ns, at_ns", unit("policy_api/arbiter")),
     Bug("queueing-is-a-dispatch-gap", "core/auction.py", " and lane.depth == 1 and not lane.ahead_ns", "",

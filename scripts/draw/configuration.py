@@ -41,6 +41,7 @@ PLAIN = {
     readers.sha256: "64 hexadecimal digits",
     readers.string: "text",
     web_origin: "origins",
+    readers.chip: '"cpu", "cuda" or "cuda:N"',
     readers.boolean: "true or false",
     readers.duration: "duration",
     readers.size: "size",

@@ -10,7 +10,7 @@ from edgeserve.device.state import DeviceState
 from edgeserve.sim.hardware import SimHardware
 from edgeserve.sim.scenario import Scenario, parse_scenario
 
-GPU = DeviceConfig("gpu", kind="cuda")
+GPU = DeviceConfig("gpu", "cuda")
 CLOCKS_MHZ = (306.0, 612.0, 918.0, 1020.0)
 _readings = SimHardware.readings
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edgeserve.config.loading import parse_toml
+from edgeserve.config.toml_files import parse_toml
 from edgeserve.sim.run import setting_of, simulate
 from edgeserve.sim.scenario import parse_scenario
 from edgeserve.taps.trace import RecordedStep, Recording, start_of

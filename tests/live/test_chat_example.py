@@ -16,7 +16,8 @@ import pytest
 
 from edgeserve import Runtime
 from edgeserve.commands.lm_model.graph import random_tensors, write_model
-from edgeserve.config.loading import parse_config, read_toml
+from edgeserve.config.loading import parse_config
+from edgeserve.config.toml_files import read_toml
 from edgeserve.engines.functions import import_function
 from edgeserve.live.request import language_model
 from edgeserve.predict.serving.answer_lengths import answer_lengths

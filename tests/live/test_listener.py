@@ -15,7 +15,8 @@ import pytest
 import edgeserve
 from edgeserve.commands import assets
 from edgeserve.config.files import resolve_path
-from edgeserve.config.loading import parse_config, read_toml
+from edgeserve.config.loading import parse_config
+from edgeserve.config.toml_files import read_toml
 from edgeserve.engines.functions import import_function
 from edgeserve.errors import Dropped, Rejected
 

@@ -21,7 +21,7 @@ from serving import served
 
 from edgeserve.client import AsyncClient as Bus
 from edgeserve.commands import assets
-from edgeserve.config.loading import read_toml
+from edgeserve.config.toml_files import read_toml
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(300)]
 

@@ -11,7 +11,8 @@ import pytest
 
 import edgeserve
 from edgeserve.commands import assets
-from edgeserve.config.loading import parse_config, read_toml
+from edgeserve.config.loading import parse_config
+from edgeserve.config.toml_files import read_toml
 
 EXAMPLES = os.path.join(os.path.dirname(__file__), os.pardir, os.pardir, "examples")
 

@@ -181,14 +181,14 @@ def test_what_was_not_recorded_is_drawn_from_what_was():
 
     def drawn(one):
         job = JobId(requests.index(one) + 1, "find", ())
-        return [(found.parts("page", "", job, {}), found.said("page", job, {})["difficulty"]) for found in results]
+        return [(found.parts("page", "", job), found.said("page", job, {})["difficulty"]) for found in results]
 
     assert drawn(past) == [(2, past.told[("find", ())].hints["difficulty"])] * 40
     assert {parts for parts, _ in drawn(dropped)} == {1, 2, 3, 4}
     others = {(item.told[("find", ())].parts, item.told[("find", ())].hints["difficulty"]) for item in requests[:-1]}
     assert set(drawn(dropped)) <= others  # what one result said stays together
     assert drawn(dropped) == drawn(dropped)
-    assert results[0].parts_mean("page", "find", {}) == pytest.approx(2.5, abs=0.3)
+    assert results[0].parts_mean("page", "find") == pytest.approx(2.5, abs=0.3)
     assert run_recorded(truth, parsed.config, 0) == run_recorded(truth, parsed.config, 0)
 
 

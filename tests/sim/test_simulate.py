@@ -123,7 +123,6 @@ def test_a_scenario_of_more_than_a_run_can_hold_is_refused(scenario, tmp_path, c
 @pytest.mark.parametrize(
     "words",
     [
-        "simulate {}",
         "simulate --replay {}",
         "simulate trace.toml",
         "record --from {}",

@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 import edgeserve
 from edgeserve import App, Model, Node
 from edgeserve.app import configuration
-from edgeserve.config.loading import load_config, parse_config, parse_toml
+from edgeserve.config.loading import load_config, parse_config
 from edgeserve.config.python_names import importable_name, in_python
 from edgeserve.config.schema import Config
+from edgeserve.config.toml_files import parse_toml
 from edgeserve.config.toml_text import toml_of
 from edgeserve.engine import Batch, Engine, Footprint, Result
 from edgeserve.errors import ConfigError

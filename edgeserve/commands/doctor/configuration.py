@@ -7,7 +7,6 @@ import sys
 from typing import Dict, List
 
 from edgeserve.commands.doctor.finding import GOOD, NOTE, WRONG, Finding, good, note, wrong
-from edgeserve.config.addresses import host_and_port
 from edgeserve.config.machine import device_slug
 from edgeserve.config.machine_costs import find_machine
 from edgeserve.config.profile_match import AT_START, EXPECTED, MEASURED, profile_command, times_from
@@ -16,7 +15,8 @@ from edgeserve.errors import ConfigError, EngineError, ProfileError
 from edgeserve.front.processes import FrontProcess
 from edgeserve.ipc.credentials import AllowedKeys, Credentials
 from edgeserve.live.input_rules import InputRule
-from edgeserve.live.preflight import Problem, check_before_loading
+from edgeserve.live.preflight import check_before_loading
+from edgeserve.live.problem import Problem
 from edgeserve.live.profiles import instead, matched_profiles
 from edgeserve.live.request import language_model
 from edgeserve.predict.serving.answer_lengths import answer_lengths
@@ -65,13 +65,11 @@ def check_configuration(config: Config, cores: int) -> List[Finding]:
 
 
 def check_server(config: Config) -> List[Finding]:
-    """What else of ``[server]`` keeps a server from starting: keys of clients, the places of metrics and recording."""
+    """What else of ``[server]`` keeps a server from starting: keys of clients, the place of a recording."""
     server, mend = config.server, f"correct [server] in {config.source}"
     try:
         keys = AllowedKeys(config.curve_client_keys_path, lambda: 0) if server.curve_client_keys else None
         Credentials(keys, server.control_keys)
-        if server.metrics:
-            host_and_port("[server] metrics", server.metrics, "127.0.0.1:9464")
     except ConfigError as error:
         return wrong("server", str(error), mend)
     file = os.path.join(config.directory, server.record)

@@ -20,7 +20,7 @@ def fit(args: argparse.Namespace) -> int:
     if history.endswith(".jsonl"):
         return length.report(history, args.out or f"{app}.length.npz", args.json)
     if history.endswith(".npz"):
-        return ensemble.report(history, args.out or f"{app}.ensemble.json", args.combiner, args.tolerance, args.json)
+        return ensemble.report(history, args.out or f"{app}.ensemble.json", args.combiner, args.json)
     raise ConfigError(
         f"history {history!r} is of no known kind, expected a .jsonl file of prompts and lengths "
         "or a .npz file of outputs"

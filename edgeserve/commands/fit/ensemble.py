@@ -48,7 +48,7 @@ EPOCHS = 100
 
 HIDDEN = (64, 32)
 TOLERANCE_SHARE = 0.1
-"""A regression agrees within this share of the standard deviation of the ensemble's answers, unless told."""
+"""A regression agrees within this share of the standard deviation of the ensemble's answers."""
 
 
 class Network(NamedTuple):
@@ -71,10 +71,10 @@ class Network(NamedTuple):
         return scores
 
 
-def report(source: str, path: str, combiner: str, tolerance: Optional[float], as_json: bool) -> int:
+def report(source: str, path: str, combiner: str, as_json: bool) -> int:
     """Fit an ensemble to the history ``source``, write ``path``, and print how well its models agree."""
     history = load_history(source)
-    about = fit(history, path, combiner, tolerance)
+    about = fit(history, path, combiner)
     if as_json:
         print(json.dumps({"file": path, **about}))
         return 0
@@ -95,20 +95,14 @@ def _tell(step: str) -> None:
     print(f"edgeserve profile --fit: {step} ...", file=sys.stderr, flush=True)
 
 
-def fit(
-    history: EnsembleHistory,
-    path: str,
-    combiner: str = "weighted_average",
-    tolerance: Optional[float] = None,
-) -> Dict[str, Any]:
+def fit(history: EnsembleHistory, path: str, combiner: str = "weighted_average") -> Dict[str, Any]:
     """Fit and write ``path`` (and beside it the predictor, where the history has features). Returns what is worth
     telling. Raises ``ConfigError`` where an argument does not fit the history."""
     _tell(f"{len(history)} records: the combiner ({combiner})")
     made = make_combiner(history, combiner)
     full = (1 << len(history.models)) - 1
     answers = made.answers(history.outputs, full)
-    if tolerance is None:
-        tolerance = float(TOLERANCE_SHARE * np.sqrt(answers.var(axis=0).sum()))
+    tolerance = float(TOLERANCE_SHARE * np.sqrt(answers.var(axis=0).sum()))
     _tell("temperatures and difficulties")
     scoring = score_statistics(history, answers)
     truth = scoring.scores(history.outputs, answers)

@@ -23,10 +23,11 @@ from edgeserve.commands.init.text import configuration_text, summary
 from edgeserve.commands.init.trial import FoundModel
 from edgeserve.config.files import CACHE_PREFIX
 from edgeserve.config.json_schema import config_schema
-from edgeserve.config.loading import parse_config, parse_toml
+from edgeserve.config.loading import parse_config
 from edgeserve.config.model_files import is_later_part
 from edgeserve.config.plain_text import one_line
 from edgeserve.config.text_files import write_file
+from edgeserve.config.toml_files import parse_toml
 from edgeserve.engines.describe import READERS, SAVED, SAVED_HOW, check_file, describe
 from edgeserve.errors import ConfigError, EdgeServeError
 from edgeserve.front.registry import own_settings

@@ -268,7 +268,7 @@ class CudaDevice:
         if not 0 <= index < count:
             raise DeviceMissing(
                 f"device {index} does not exist: CUDA shows {count} device(s); mend "
-                "[device.NAME] index, or CUDA_VISIBLE_DEVICES"
+                "[device.NAME] kind, or CUDA_VISIBLE_DEVICES"
             )
         self.driver = driver
         self.index = index

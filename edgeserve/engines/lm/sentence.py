@@ -62,11 +62,6 @@ class TextEncoder(Protocol):
         """Give the memory back."""
 
 
-def make(model: ModelConfig, lanes: Sequence[LaneInfo], directory: str) -> Engine:
-    """The registry's entry."""
-    return SentenceEngine(model, lanes, directory)
-
-
 class SentenceEngine(Engine):
     """One sentence model. An item has one text, of any name; its result has ``embedding`` (float32, one axis) and
     ``prompt_tokens``."""

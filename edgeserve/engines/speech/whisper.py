@@ -67,11 +67,6 @@ LOUD_MAX = 4.0
 """A sound of floats with larger values is not from -1 to 1."""
 
 
-def make(model: ModelConfig, lanes: Sequence[LaneInfo], directory: str) -> Engine:
-    """The registry's entry."""
-    return WhisperEngine(model, lanes, directory)
-
-
 class Words(NamedTuple):
     """A vocabulary: its tokens, and the numbers of the ones that the engine uses. ``languages``: the code of
     a language -> its token; empty where the network knows English alone."""

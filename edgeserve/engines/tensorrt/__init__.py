@@ -10,14 +10,3 @@ doctor`` what is here. Every CUDA call goes through :mod:`edgeserve.engines.cuda
 """
 
 from __future__ import annotations
-
-from typing import Sequence
-
-from edgeserve.config.schema import ModelConfig
-from edgeserve.engines.base import Engine, LaneInfo
-from edgeserve.engines.tensorrt.tensorrt_engine import TensorrtEngine
-
-
-def make(model: ModelConfig, lanes: Sequence[LaneInfo], directory: str) -> Engine:
-    """The registry's entry."""
-    return TensorrtEngine(model, lanes, directory)

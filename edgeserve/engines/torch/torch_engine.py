@@ -70,11 +70,6 @@ CUBLAS_WORKSPACE = ":4096:8"
 reproducibility)."""
 
 
-def make(model: ModelConfig, lanes: Sequence[LaneInfo], directory: str) -> Engine:
-    """The registry's entry."""
-    return TorchEngine(model, lanes, directory)
-
-
 class TorchEngine(Engine):
     """One network, shared by the lanes of one device. It must keep nothing from one call to the next: two lanes call
     it at once. Recurrent states come in with the batch and go out with the results."""
@@ -293,7 +288,7 @@ class TorchEngine(Engine):
             if index >= torch.cuda.device_count():
                 raise DeviceMissing(
                     f"model {self._name!r}: device {index} does not exist: torch shows "
-                    f"{torch.cuda.device_count()}; mend [device.NAME] index"
+                    f"{torch.cuda.device_count()}; mend [device.NAME] kind"
                 )
             return
         numbers = {self.threads_of(lane) for lane in self._lanes}

@@ -229,7 +229,6 @@ def draw_hardware(draw: random.Random, devices: Dict[str, Any]) -> Dict[str, Any
         device.update(
             power_cap=draw.choice((0.0, 0.0, 8.0, 16.0)),
             headroom=f"{draw.choice((0, 0, 30, 150))}MB",
-            heat_soft=draw.choice((0.0, 45.0)),
         )
         total = draw.randrange(300, 900)
         hardware[name] = {

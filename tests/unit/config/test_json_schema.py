@@ -10,7 +10,8 @@ import os
 import pytest
 
 from edgeserve.config.json_schema import config_schema
-from edgeserve.config.loading import parse_config, read_toml
+from edgeserve.config.loading import parse_config
+from edgeserve.config.toml_files import read_toml
 from edgeserve.errors import ConfigError
 from edgeserve.fronts.http.settings import HttpConfig
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgeserve.config.loading import parse_toml
 from edgeserve.config.plain_text import PlainOutput, one_line, printable, toml_file, toml_key, toml_string, toml_value
+from edgeserve.config.toml_files import parse_toml
 from edgeserve.errors import ConfigError
 
 UNICODE = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)

@@ -40,7 +40,7 @@ def test_a_whole_file():
     config = parse_config(
         {
             "server": {"memory": "64MiB", "drain": "2s", "pending_max": 10},
-            "device": {"gpu": {"kind": "cuda", "index": 1, "memory": "2GiB"}},
+            "device": {"gpu": {"kind": "cuda:1", "memory": "2GiB"}},
             "lane": {"gpu0": {"device": "gpu", "ahead": "5ms", "hang": "1s", "cores": [0, 1]}},
             "model": {
                 "m": {
@@ -79,7 +79,7 @@ def test_a_whole_file():
     )
     assert config.server.message_bytes_max == 4 * 1024**2
     assert config.server.drain_ns == 2 * 10**9
-    assert config.devices["gpu"] == DeviceConfig("gpu", "cuda", 1, 2 * 1024**3)
+    assert config.devices["gpu"] == DeviceConfig("gpu", "cuda:1", 2 * 1024**3)
     lane = config.lanes["gpu0"]
     assert (lane.device, lane.ahead_ns, lane.hang_ns, lane.cores) == ("gpu", 5_000_000, 10**9, (0, 1))
     model = config.models["m"]
@@ -117,8 +117,8 @@ def test_a_file_that_is_no_configuration_by_its_size_is_not_read(tmp_path):
     path = tmp_path / "edge.toml"
     with open(path, "wb") as file:
         file.truncate(5 << 20)
-    for place, says in ((str(path), "has more than 4MiB"), ("/dev/zero", "cannot be read .it is no regular file")):
-        with pytest.raises(ConfigError, match=f"{place}: {says}"):
+    for place in (str(path), "/dev/zero"):
+        with pytest.raises(ConfigError, match=f"{place}: has more than 4MiB"):
             load_config(place)
 
 
@@ -133,7 +133,7 @@ WRONG = [
     ({"server": {"pending_max": True}}, ["pending_max = True", "whole number"]),
     ({"server": []}, ["[server] = []", "expected a table"]),
     ({"lane": {"gpu0": {"device": "tpu9"}}}, ["[lane.gpu0] device = 'tpu9' does not exist", "known: cpu"]),
-    ({"device": {"cpu": {"index": 1}}}, ["[device.cpu] index = 1 says which GPU", "kind = 'cuda'"]),
+    ({"device": {"gpu": {"kind": "cpu:1"}}}, ["[device.gpu] kind = 'cpu:1': expected 'cpu', 'cuda', or 'cuda:1'"]),
     ({"device": {"cpu": {"headroom": "AUTO"}}}, ["[device.cpu] headroom = 'AUTO'", "a size with a unit", "or 'auto'"]),
     ({"lane": {"cpu0": {"hang": "0s"}}}, ["[lane.cpu0] hang = '0s': expected more"]),
     ({"lane": {"gpu0": {"ahead": "soon"}}}, ["[lane.gpu0] ahead", "'soon'"]),

@@ -12,8 +12,9 @@ import threading
 import pytest
 
 from edgeserve import cli
-from edgeserve.config.loading import load_config, read_toml
+from edgeserve.config.loading import load_config
 from edgeserve.config.text_files import read_json, write_file
+from edgeserve.config.toml_files import read_toml
 from edgeserve.errors import ConfigError
 from edgeserve.front.origins import read_tokens
 from edgeserve.predict.length import packaged

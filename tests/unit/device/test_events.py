@@ -12,7 +12,7 @@ from edgeserve.device.state import DeviceState
 from edgeserve.sched.protocol.events import DeviceChanged, LaneChanged
 
 S, MIB = 10**9, 1 << 20
-GPU = DeviceConfig("gpu", kind="cuda")
+GPU = DeviceConfig("gpu", "cuda")
 
 CONFIG = parse_config(
     {

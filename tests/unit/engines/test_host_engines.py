@@ -82,7 +82,7 @@ def test_no_engine_is_imported_before_it_is_needed():
 def test_lane_info_comes_from_the_configuration():
     config = parse_config(
         {
-            "device": {"gpu": {"kind": "cuda", "index": 1}},
+            "device": {"gpu": {"kind": "cuda:1"}},
             "lane": {"gpu0": {"device": "gpu", "threads": 2, "cores": [0, 1], "depth": 3}},
         }
     )

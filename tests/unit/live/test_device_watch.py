@@ -63,7 +63,6 @@ def watch_of(config, board, made=None, posted=None):
         ({}, ORIN, 1),
         ({}, CARD, 1),
         ({"headroom": "1MB"}, CPU, 1),
-        ({"heat_soft": 70.0}, CPU, 1),
         ({"power_cap": 15.0}, CPU, 1),
     ],
 )
@@ -75,7 +74,7 @@ def test_where_a_monitor_runs(limits, board, count):
 
 def test_one_monitor_per_gpu():
     made = []
-    config = config_of(a={"kind": "cuda"}, b={"kind": "cuda", "index": 2}, c={"kind": "cuda"}, host={})
+    config = config_of(a={"kind": "cuda"}, b={"kind": "cuda:2"}, c={"kind": "cuda"}, host={})
     watch = watch_of(config, CARD, made)
     assert made == [0, 2]
     table = watch.table()["monitors"]
@@ -87,7 +86,7 @@ def test_cudas_gpus_are_found_in_nvml_where_they_lie_on_the_bus(monkeypatch):
     asked = []
     monkeypatch.setattr(device_watch, "sources_for", lambda *words: asked.append(words[2:]) or [Fixed(STATE)])
     monkeypatch.setitem(driver._open, "cuda-bindings", CudaDouble(devices=2))
-    config = config_of(a={"kind": "cuda"}, b={"kind": "cuda", "index": 1})
+    config = config_of(a={"kind": "cuda"}, b={"kind": "cuda:1"})
     DeviceWatch(config, print, lambda: 0, board=CARD)
     DeviceWatch(config, print, lambda: 0, board=ORIN)
     DeviceWatch(config_of(), print, lambda: 0, board=CARD)  # without a GPU CUDA is not asked

@@ -6,7 +6,8 @@ from typing import Any, Dict, List
 
 import pytest
 
-from edgeserve.config.loading import parse_config, parse_toml
+from edgeserve.config.loading import parse_config
+from edgeserve.config.toml_files import parse_toml
 from edgeserve.engines.base import Result
 from edgeserve.errors import BadInput, ConfigError
 from edgeserve.live.preflight import check_before_loading

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import urllib.error
-import urllib.request
 
 import pytest
 
@@ -15,11 +13,9 @@ pytest.importorskip("prometheus_client", reason="the extra 'metrics' is not inst
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from edgeserve.config.addresses import host_and_port
-from edgeserve.errors import ConfigError
 from edgeserve.live.stats import AppCounts, LaneCounts
 from edgeserve.sched.protocol.actions import LatencyBreakdown, Outcome
-from edgeserve.taps.metrics_endpoint import MetricsEndpoint, StatsCollector
+from edgeserve.taps.metrics_endpoint import StatsCollector
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 MS = 10**6
@@ -98,31 +94,6 @@ def test_what_no_source_tells_has_no_series():
     assert "edgeserve_board_power_watts" not in names
     assert "edgeserve_board_gpu_load_ratio" in names
     assert ("edgeserve_device_memory_bytes", (("device", "gpu"), ("use", "free"))) not in samples(stats_of())
-
-
-def test_it_is_scraped_over_http_and_ends():
-    endpoint = MetricsEndpoint("127.0.0.1:0", stats_of, "1.2.3")
-    try:
-        with urllib.request.urlopen(endpoint.url, timeout=30) as reply:
-            text = reply.read().decode()
-        assert 'edgeserve_requests_total{app="detect",outcome="dropped"} 3.0' in text
-        assert "process_cpu_seconds_total" in text
-        with pytest.raises(ConfigError, match="cannot listen there"):
-            MetricsEndpoint(endpoint.url[len("http://") : -len("/metrics")], stats_of, "1.2.3")
-    finally:
-        endpoint.close()
-    with pytest.raises(urllib.error.URLError):
-        urllib.request.urlopen(endpoint.url, timeout=5)
-
-
-@pytest.mark.parametrize("address", ["9464", ":9464", "127.0.0.1", "127.0.0.1:", "127.0.0.1:x", "127.0.0.1:65536"])
-def test_an_address_that_is_none_is_refused(address):
-    with pytest.raises(ConfigError, match=re.escape(repr(address))):
-        MetricsEndpoint(address, stats_of, "1")
-
-
-def test_an_address_may_be_of_ipv6():
-    assert host_and_port("[server] metrics", "[::1]:9464", "") == ("::1", 9464)
 
 
 # --- the board --------------------------------------------------------------------------------------------------------

@@ -15,7 +15,8 @@ from edgeserve.commands.init.images import ImageProposal
 from edgeserve.commands.init.roles import Roles
 from edgeserve.commands.init.text import configuration_text, summary
 from edgeserve.commands.init.trial import FoundModel, ModelTrial
-from edgeserve.config.loading import load_config, parse_config, parse_toml
+from edgeserve.config.loading import load_config, parse_config
+from edgeserve.config.toml_files import parse_toml
 from edgeserve.engines.describe import FileDescription, describe
 from edgeserve.engines.port import Port
 

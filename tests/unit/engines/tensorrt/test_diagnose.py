@@ -107,7 +107,7 @@ def test_the_plan_of_a_model_is_that_of_its_lanes_gpu(double, tmp_path):
     second = replace(
         own,
         lanes={"gpu1": LaneConfig("gpu1", device="b")},
-        devices={"a": DeviceConfig("a", "cuda", 0), "b": DeviceConfig("b", "cuda", 1)},
+        devices={"a": DeviceConfig("a", "cuda"), "b": DeviceConfig("b", "cuda:1")},
     )
     assert [diagnose.device_index_of(one, own.models["net"]) for one in (own, second)] == [0, 1]
     ask = double.attribute

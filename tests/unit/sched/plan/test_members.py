@@ -5,70 +5,15 @@ from __future__ import annotations
 import pytest
 from hand_world import Driver, ended
 from scenarios import scenario_of
+from vote_world import BEFORE, BESIDE, FITTED, HARD, LANES, NODES, TIMES, answer_of, make, models_of, serve
 
 from edgeserve.config.ensemble_profile import monotone
 from edgeserve.errors import ConfigError
 from edgeserve.sched.plan.price import hull, likely_price
-from edgeserve.sched.protocol.actions import FinishRequest, LoadModel, RetainInputs, RunBatch
+from edgeserve.sched.protocol.actions import LoadModel, RetainInputs, RunBatch
 from edgeserve.sim.run import simulate
 
-LANES = {"la": {}, "lb": {}, "lc": {}, "lv": {}}
-TIMES = {"a": 40, "b": 75, "c": 85}
-EASY = [0, 0.99, 0.99, 0.995, 0.99, 0.995, 0.995, 1]
-HARD = [0, 0.6, 0.7, 0.85, 0.65, 0.8, 0.85, 1]
-FITTED = {"models": ["a", "b", "c"], "edges": [0.5], "agreement": [EASY, HARD]}
-NODES = [
-    {"name": "a", "after": []},
-    {"name": "b", "after": []},
-    {"name": "c", "after": []},
-    {"name": "vote", "after": ["a", "b", "c"], "join": "policy"},
-]
-BESIDE = [
-    *NODES[:3],
-    {"name": "score", "after": []},
-    {"name": "vote", "after": ["a", "b", "c", "score"], "join": "policy"},
-]
-BEFORE = [
-    {"name": "score", "after": []},
-    *[{"name": name, "after": ["score"]} for name in "abc"],
-    NODES[3],
-]
-
-
-def make(fitted=FITTED, shared=False, nodes=NODES, models=None, resident=None, batches=None, more=None, **app):
-    lanes = {"a": "la", "b": "la" if shared else "lb", "c": "la" if shared else "lc"}
-    table = {
-        name: {**{size: round(time * each) for size, each in (batches or {1: 1}).items()}, "lanes": [lanes[name]]}
-        for name, time in TIMES.items()
-    }
-    for name in table:
-        table[name].update(models or {})
-    table.update(vote={1: 1, "lanes": ["lv"]}, score={1: 5, "lanes": ["lv"]})
-    apps = {"q": {"node": nodes, "slo": "150ms", **({"ensemble": fitted} if fitted else {}), **app}}
-    if more:
-        table["other"] = {1: 20, "lanes": ["la"]}
-        apps["other"] = {"model": "other", "slo": "60ms", **more}
-    device = {"device": {"cpu": {"memory": "200MB"}}} if models else {}
-    return Driver(table, apps, policy={"plan": {}}, lane=LANES, resident=resident, **device)
-
-
-def models_of(actions):
-    return sorted(action.model for action in actions if hasattr(action, "model") and not isinstance(action, LoadModel))
-
-
-def answer_of(world):
-    return world.of(FinishRequest)[0]
-
-
-def serve(world, until=250):
-    """Let every work take its time, until nothing runs."""
-    while world.on_lane:
-        work = min(world.on_lane.values(), key=lambda item: world.given_ms[item.work_id] + TIMES.get(item.model, 1))
-        at = max(world.now_ms, world.given_ms[work.work_id] + TIMES.get(work.model, 1))
-        world.pass_time(at)
-        world.finish(work.lane, at=at)
-    world.pass_time(until)
-
+both = pytest.mark.parametrize("kind", ["plan", "schemble"])
 
 # --- which models -----------------------------------------------------------------------------------------------------
 
@@ -323,8 +268,9 @@ def test_a_late_request_that_is_answered_however_late_is():
     assert [world.outcome(number) for number in range(1, 7)] == ["completed"] * 6
 
 
-def test_a_failed_or_lost_model_is_done_without():
-    world = make()
+@both
+def test_a_failed_or_lost_model_is_done_without(kind):
+    world = make(kind)
     world.arrive("q", hints={"difficulty": 0.9})
     world.finish("la", status="failed", reason="it raised", at=40)
     world.lane("lb", up=False, at=50)
@@ -335,8 +281,9 @@ def test_a_failed_or_lost_model_is_done_without():
     assert (answer.outcome, answer.quality, answer.branches) == ("completed", 0.65, ("c",))
 
 
-def test_a_score_alone_is_no_answer():
-    world = make(nodes=BESIDE, on_late="partial")
+@both
+def test_a_score_alone_is_no_answer(kind):
+    world = make(kind, nodes=BESIDE, on_late="partial")
     world.arrive("q")
     world.finish("lv", at=5, hints={"difficulty": 0.9})
     world.pass_time(160)  # the models hang
@@ -374,8 +321,9 @@ def test_a_score_that_waits_until_it_is_late_runs_where_the_request_is_answered_
 # --- without a profile, and history -----------------------------------------------------------------------------------
 
 
-def test_an_ensemble_that_was_not_fitted_answers_with_what_there_is_and_says_how_to_fit():
-    world = make(fitted=None)
+@both
+def test_an_ensemble_that_was_not_fitted_answers_with_what_there_is_and_says_how_to_fit(kind):
+    world = make(kind, fitted=None)
     world.arrive("q")
     assert models_of(world.actions) == ["a", "b", "c"]
     world.finish("la", at=40)

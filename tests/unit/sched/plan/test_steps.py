@@ -17,14 +17,25 @@ LINEAR = {1: 10, 2: 19, 3: 28, 4: 36}  # four at once bring hardly more per time
 TOKEN_BYTES = 10
 
 
-def world_of(slots=4, state_memory="", lm=None, turn_tokens=0, models=None, apps=None, lane=None, device=None, **app):
+def world_of(
+    slots=4,
+    state_memory="",
+    lm=None,
+    turn_tokens=0,
+    models=None,
+    apps=None,
+    lane=None,
+    device=None,
+    policy="plan",
+    **app,
+):
     keys = {"state_memory": state_memory} if state_memory else {}
     if device is not None:
         keys["lanes"] = list(lane)
     return Driver(
         {"lm": {**(lm or STEPS), **keys}, **(models or {})},
         {"chat": {"model": "lm", "slo": "100s", "on_late": "answer", **app}, **(apps or {})},
-        policy="plan",
+        policy=policy,
         lane=lane or {"gpu": {}},
         **({} if device is None else {"device": device}),
         sequences={"lm": (10_000, TOKEN_BYTES, slots, turn_tokens)},
@@ -260,6 +271,8 @@ def test_works_that_are_lost_or_refused_begin_again():
 # --- lanes ------------------------------------------------------------------------------------------------------------
 
 TWO = {"gpu": {"device": "gpu"}, "cpu": {"device": "host"}}
+RTLM = {"rtlm": {"side_lanes": ["cpu"], "prefill_steps": 0.0, "tau": 30.0}}
+both = pytest.mark.parametrize("policy", ["plan", RTLM], ids=["plan", "rtlm"])
 
 
 def two_lanes(slower, lane=None, device=None, **app):
@@ -277,9 +290,10 @@ def crowd(world, at=10):
     ask(world, 100, at=at + 11)
 
 
-def test_a_long_answer_goes_to_the_slower_lane_only_where_it_ends_there_earlier():
+@both
+def test_a_long_answer_goes_to_the_slower_lane_only_where_it_ends_there_earlier(policy):
     for slower, expected in ((2.0, True), (50.0, False)):
-        world = two_lanes(slower)
+        world = two_lanes(slower, policy=policy)
         crowd(world)
         assert bool(batch_of(world, "cpu")) is expected, slower
 
@@ -290,9 +304,12 @@ def report(world, load, until, at):
         world.device("host", load=load, at=now)
 
 
-def test_a_busy_processor_keeps_long_answers_on_the_main_lane_and_an_idle_one_takes_them_again():
+@both
+def test_a_busy_processor_keeps_long_answers_on_the_main_lane_and_an_idle_one_takes_them_again(policy):
     for load, expected in ((0.0, True), (1.0, False)):
-        world = two_lanes(2.0, lane={"gpu": TWO["gpu"], "cpu": {"device": "host", "threads": 4, "nice": 10}})
+        world = two_lanes(
+            2.0, policy=policy, lane={"gpu": TWO["gpu"], "cpu": {"device": "host", "threads": 4, "nice": 10}}
+        )
         report(world, load, 3000, at=0)
         crowd(world, at=3001)
         assert bool(batch_of(world, "cpu")) is expected, load
@@ -302,8 +319,9 @@ def test_a_busy_processor_keeps_long_answers_on_the_main_lane_and_an_idle_one_ta
     assert batch_of(world, "cpu")
 
 
-def test_little_memory_keeps_long_answers_on_the_main_lane_until_it_is_back():
-    world = two_lanes(2.0, device={"gpu": {}, "host": {"headroom": "1kB"}})
+@both
+def test_little_memory_keeps_long_answers_on_the_main_lane_until_it_is_back(policy):
+    world = two_lanes(2.0, policy=policy, device={"gpu": {}, "host": {"headroom": "1kB"}})
     world.device("host", free=2000, at=1)  # an answer of 110 tokens takes 1100 bytes
     crowd(world)
     assert not batch_of(world, "cpu")
@@ -322,8 +340,9 @@ def test_answers_of_one_length_go_to_the_slower_lane_where_only_it_is_in_time(on
     assert bool(batch_of(world, "cpu")) is sent
 
 
-def test_the_slower_lane_takes_everything_while_no_other_works_and_answers_go_on_there():
-    world = two_lanes(50.0)
+@both
+def test_the_slower_lane_takes_everything_while_no_other_works_and_answers_go_on_there(policy):
+    world = two_lanes(50.0, policy=policy)
     ask(world, 20)
     assert batch_of(world) == [1]
     world.lane("gpu", up=False, at=100)

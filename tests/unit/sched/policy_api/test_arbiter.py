@@ -1,9 +1,10 @@
-"""The arbiter: the exchange rule by brute force, and what the classes forbid."""
+"""Which bid starts, by the arbiter and by all orders of a policy's own: by brute force, and what the classes forbid."""
 
 from __future__ import annotations
 
 import itertools
 
+import pytest
 from hand_world import MS, app_of, job
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,8 +12,10 @@ from hypothesis import strategies as st
 from edgeserve.sched.policies.common.bidding import Utility
 from edgeserve.sched.policy_api import arbiter
 from edgeserve.sched.policy_api.policy import Bid
+from edgeserve.sched.published.common import orders
 
 APP = app_of("m")
+both = pytest.mark.parametrize("choose", [arbiter.choose, orders.choose], ids=["arbiter", "all orders"])
 
 
 def bid(took, *deadlines, utility=10, priority_class="normal", **fields):
@@ -59,54 +62,81 @@ def test_of_two_the_order_that_delivers_more_wins_and_a_tie_goes_to_value_per_ti
         assert winner.utility.value(at_ns) * other.remaining_ns >= other.utility.value(at_ns) * winner.remaining_ns
 
 
-def test_the_rest_of_a_pipeline_counts_as_time_before_its_value_arrives():
+@given(st.lists(BIDS, min_size=3, max_size=orders.ORDERS_MAX), st.integers(0, 20))
+def test_of_several_the_first_of_the_order_that_delivers_most_wins(bids, at_ms):
+    at_ns = at_ms * MS
+    most = {
+        id(first): max(delivered(order, at_ns) for order in itertools.permutations(bids) if order[0] is first)
+        for first in bids
+    }
+    winner = orders.choose(bids, at_ns)
+    assert most[id(winner)] == max(most.values())
+    for other in bids:
+        if most[id(other)] == most[id(winner)]:
+            assert winner.utility.value(at_ns) * other.remaining_ns >= other.utility.value(at_ns) * winner.remaining_ns
+
+
+@both
+def test_the_rest_of_a_pipeline_counts_as_time_before_its_value_arrives(choose):
     stage, whole = bid(5, 100, remaining=40), bid(10, 100)
-    assert arbiter.choose([stage, whole], 0) is whole
+    assert choose([stage, whole], 0) is whole
 
 
-def test_of_many_bids_the_winner_of_each_comparison_meets_the_next():
-    assert arbiter.choose([bid(10, 100), bid(10, 90), urgent := bid(10, 12)], 0) is urgent
-    many = [bid(10, 500 - number) for number in range(8)]
+@both
+def test_of_many_bids_the_winner_of_each_comparison_meets_the_next(choose):
+    assert choose([bid(10, 100), bid(10, 90), urgent := bid(10, 12)], 0) is urgent
+    many = [bid(10, 500 - number) for number in range(2 * orders.ORDERS_MAX)]
     for place in range(len(many) + 1):
-        assert arbiter.choose([*many[:place], urgent, *many[place:]], 0) is urgent
+        assert choose([*many[:place], urgent, *many[place:]], 0) is urgent
 
 
-def test_a_critical_bid_that_would_lose_by_waiting_goes_first_whatever_it_costs():
+@both
+def test_a_critical_bid_that_would_lose_by_waiting_goes_first_whatever_it_costs(choose):
     rich, critical = bid(10, 12, utility=1000), bid(10, 15, utility=1, priority_class="critical")
-    assert arbiter.choose([rich, critical], 0) is critical
-    assert arbiter.choose([critical, rich], 0) is critical
+    assert choose([rich, critical], 0) is critical
+    assert choose([critical, rich], 0) is critical
 
 
-def test_a_critical_bid_that_can_wait_competes_like_any_other():
+@both
+def test_a_critical_bid_that_can_wait_competes_like_any_other(choose):
     rich, critical = bid(10, 12, utility=1000), bid(10, 100, utility=1, priority_class="critical")
-    assert arbiter.choose([rich, critical], 0) is rich
-    assert arbiter.choose([critical, rich], 0) is rich
+    assert choose([rich, critical], 0) is rich
+    assert choose([critical, rich], 0) is rich
 
 
-def test_background_and_probes_start_only_when_nobody_else_bids():
+@both
+def test_background_and_probes_start_only_when_nobody_else_bids(choose):
     poor, background = bid(10, 100, utility=1), bid(1, 12, utility=1000, priority_class="background")
     probe = bid(1, 12, utility=1000, probe=True)
-    assert arbiter.choose([background, probe, poor], 0) is poor
-    assert arbiter.choose([background], 0) is background
+    assert choose([background, probe, poor], 0) is poor
+    assert choose([background], 0) is background
     assert probe.is_background
     assert background.is_background
     assert not poor.is_background
 
 
-def test_what_lies_between_two_batches_counts_in_what_a_waiting_bid_needs():
+@both
+def test_what_lies_between_two_batches_counts_in_what_a_waiting_bid_needs(choose):
     # Behind the first, the patient one starts at 10 and is over at 20; with a dispatch gap, later by that.
     first, patient = bid(10, 100, utility=20), bid(10, 20)
-    assert arbiter.choose([first, patient], 0) is first
-    assert arbiter.choose([first, patient], 0, MS // 2) is patient
+    assert choose([first, patient], 0) is first
+    assert choose([first, patient], 0, MS // 2) is patient
     patient = bid(10, 20.5)
-    assert arbiter.choose([first, patient], 0, MS // 2) is first
-    assert arbiter.choose([first, patient], 0, MS // 2 + 1) is patient
+    assert choose([first, patient], 0, MS // 2) is first
+    assert choose([first, patient], 0, MS // 2 + 1) is patient
 
 
-def test_a_dispatch_gap_counts_before_critical_work_too():
+@both
+def test_a_dispatch_gap_counts_before_critical_work_too(choose):
     rich, critical = bid(10, 100, utility=1000), bid(10, 20, utility=1, priority_class="critical")
-    assert arbiter.choose([rich, critical], 0) is rich
-    assert arbiter.choose([rich, critical], 0, 1) is critical
+    assert choose([rich, critical], 0) is rich
+    assert choose([rich, critical], 0, 1) is critical
+
+
+def test_each_batch_before_a_waiting_one_is_followed_by_a_dispatch_gap():
+    large, second, third = bid(10, 100, utility=100), bid(5, 21), bid(5, 22)
+    assert orders.choose([large, second, third], 0, MS) is large  # 10 + 1 + 5 + 1 + 5
+    assert orders.choose([large, second, third], 0, MS + 1) is not large
 
 
 def of_app(name, *args, **fields):

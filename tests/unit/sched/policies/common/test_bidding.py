@@ -13,6 +13,8 @@ from edgeserve.sched.policies.common.bidding import (
 )
 from edgeserve.sched.policies.common.job_queue import JobQueue
 from edgeserve.sched.protocol.actions import LatencyBreakdown
+from edgeserve.sched.published.orloj.distribution import Distribution
+from edgeserve.sched.published.orloj.likely import LikelyUtility
 from edgeserve.sched.resources.lanes import Lane
 
 APP = app_of("m")
@@ -49,18 +51,28 @@ def frame(**fields):
     return made
 
 
-def utility(jobs, *now):
+def known_time(jobs, *now):
     """The delivered worth of a batch of 20 ms."""
     return Utility(jobs, 20 * MS, *now)
 
 
-def test_a_frame_counts_if_it_begins_before_the_next_one_comes():
+def uncertain_time(jobs, *now):
+    """The expected worth of a batch of 20 to 40 ms."""
+    return LikelyUtility(jobs, Distribution([20.0 * MS, 40.0 * MS], [0.5, 1.0]), 0, *now)
+
+
+@pytest.fixture(params=[known_time, uncertain_time])
+def utility(request):
+    return request.param
+
+
+def test_a_frame_counts_if_it_begins_before_the_next_one_comes(utility):
     worth = utility([frame()], 0)
     assert worth.value(60 * MS) == 10 * MS  # in any time
     assert worth.value(60 * MS + 1) == 0
 
 
-def test_when_the_next_frame_is_late_the_latest_counts_and_then_the_deadline():
+def test_when_the_next_frame_is_late_the_latest_counts_and_then_the_deadline(utility):
     assert utility([frame()], 60 * MS + 1).value(66 * MS) == 10 * MS
     assert utility([frame()], 60 * MS + 1).value(66 * MS + 1) == 0
     assert utility([frame()], 66 * MS + 1).value(160 * MS) == 10 * MS
@@ -68,11 +80,11 @@ def test_when_the_next_frame_is_late_the_latest_counts_and_then_the_deadline():
 
 
 @pytest.mark.parametrize("begun", [{"running": 1}, {"breakdown": LatencyBreakdown(execute_ns=1)}])
-def test_the_next_frame_does_not_end_one_that_has_begun(begun):
+def test_the_next_frame_does_not_end_one_that_has_begun(utility, begun):
     assert utility([frame(**begun)], 0).value(160 * MS) == 10 * MS
 
 
-def test_a_deadline_before_the_next_frame_stays_and_others_in_the_batch_keep_theirs():
+def test_a_deadline_before_the_next_frame_stays_and_others_in_the_batch_keep_theirs(utility):
     assert utility([frame(deadline=30)], 0).value(30 * MS) == 0
     both = utility([job(2, APP, deadline=200, worth=7), frame()], 0)
     assert both.value(60 * MS) == 17 * MS

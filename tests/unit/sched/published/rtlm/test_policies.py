@@ -97,64 +97,20 @@ def test_others_wait_for_the_end_of_a_batch_where_they_would_find_no_slot_or_no_
 # --- lanes ------------------------------------------------------------------------------------------------------------
 
 PAPER = {"prefill_steps": 0.0, "tau": 30.0}
-TWO = {"gpu": {"device": "gpu"}, "cpu": {"device": "host"}}
 
 
-def two_lanes(slower, options=None, lane=None, device=None, **app):
+def two_lanes(slower, options=None, **app):
     world = Driver(
         {"lm": STEPS},
         {"chat": {"model": "lm", "slo": "1000s", "on_late": "answer", **app}},
         policy={"rtlm": {"side_lanes": ["cpu"], **PAPER, **(options or {})}},
-        lane=lane or TWO,
-        device=device or {"gpu": {}, "host": {}},
+        lane={"gpu": {"device": "gpu"}, "cpu": {"device": "host"}},
+        device={"gpu": {}, "host": {}},
         sequences={"lm": (10_000, TOKEN_BYTES, 4)},
     )
     latency = world.scheduler.state.latency["lm", "cpu"]
     latency.set_speed(1.0 / slower)
     return world
-
-
-def test_a_long_answer_goes_to_the_slower_lane_only_where_it_ends_there_earlier():
-    for slower, expected in ((2.0, True), (50.0, False)):
-        world = two_lanes(slower)
-        ask(world, 20, 20, 20, 20)
-        ask(world, *[25] * 12, at=10)
-        ask(world, 100, at=11)
-        assert bool(batch_of(world, "cpu")) is expected, slower
-
-
-def crowd(world, at=10):
-    """A full main lane, and a long answer that would end earlier on a side lane of half the speed."""
-    ask(world, 20, 20, 20, 20, at=at)
-    ask(world, *[25] * 12, at=at + 10)
-    ask(world, 100, at=at + 11)
-
-
-def report(world, load, until, at):
-    """A monitor reports every second."""
-    for now in range(at, until + 1, 1000):
-        world.device("host", load=load, at=now)
-
-
-def test_a_busy_processor_keeps_long_answers_on_the_main_lane_and_an_idle_one_takes_them_again():
-    for load, expected in ((0.0, True), (1.0, False)):
-        world = two_lanes(2.0, lane={"gpu": TWO["gpu"], "cpu": {"device": "host", "threads": 4, "nice": 10}})
-        report(world, load, 3000, at=0)
-        crowd(world, at=3001)
-        assert bool(batch_of(world, "cpu")) is expected, load
-        left = world.scheduler.policies[0].figures()["processor left to side lanes"]["cpu"]
-        assert left == (1.0 if expected else pytest.approx(0.097, abs=0.01))
-    report(world, 0.0, 10_000, at=4000)
-    assert batch_of(world, "cpu")
-
-
-def test_little_memory_keeps_long_answers_on_the_main_lane_until_it_is_back():
-    world = two_lanes(2.0, device={"gpu": {}, "host": {"headroom": "1kB"}})
-    world.device("host", free=2000, at=1)  # an answer of 110 tokens takes 1100 bytes
-    crowd(world)
-    assert not batch_of(world, "cpu")
-    world.device("host", free=2200, at=30)
-    assert batch_of(world, "cpu")
 
 
 def test_a_short_answer_never_goes_to_the_slower_lane_and_static_tau_sends_every_long_one():
@@ -172,19 +128,6 @@ def test_answers_that_no_prediction_tells_apart_all_stay_on_the_main_lane():
     ask(world, 20, 20, 20, at=10)
     ask(world, *[20] * 12, at=11)
     assert batch_of(world, "cpu") == []
-
-
-def test_the_slower_lane_takes_everything_while_no_other_works_and_decoding_goes_on_there():
-    world = two_lanes(50.0)
-    ask(world, 20)
-    assert batch_of(world) == [1]
-    world.lane("gpu", up=False, at=100)
-    assert batch_of(world, "cpu") == [1]  # from its prompt on: its state can be computed again
-    ask(world, 10, at=101)
-    world.finish("cpu", at=5000, steps=20)
-    while world.on_lane:
-        world.finish("cpu", at=world.now_ms + 5000, steps=20)
-    assert world.outcome(1) == "completed" and world.outcome(2) == "completed"
 
 
 def test_a_plain_model_under_the_policy_is_served_in_batches_of_one_step():

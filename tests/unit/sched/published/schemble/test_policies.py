@@ -2,56 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
-from hand_world import Driver, ended
+import vote_world
+from hand_world import ended
+from vote_world import answer_of, models_of, serve
 
-from edgeserve.sched.protocol.actions import FinishRequest, LoadModel
-
-LANES = {"la": {}, "lb": {}, "lc": {}, "lv": {}}
-TIMES = {"a": 40, "b": 75, "c": 85}
-EASY = [0, 0.99, 0.99, 0.995, 0.99, 0.995, 0.995, 1]
-HARD = [0, 0.6, 0.7, 0.85, 0.65, 0.8, 0.85, 1]
-FITTED = {"models": ["a", "b", "c"], "edges": [0.5], "agreement": [EASY, HARD]}
-NODES = [
-    {"name": "a", "after": []},
-    {"name": "b", "after": []},
-    {"name": "c", "after": []},
-    {"name": "vote", "after": ["a", "b", "c"], "join": "policy"},
-]
-
-
-def make(kind="schemble", fitted=FITTED, options=None, nodes=NODES, models=None, resident=None, **app):
-    table = {name: {1: time, "lanes": ["l" + name], **(models or {})} for name, time in TIMES.items()}
-    table.update(vote={1: 1, "lanes": ["lv"]}, score={1: 5, "lanes": ["lv"]})
-    if fitted:
-        app["ensemble"] = fitted
-    more = {"device": {"cpu": {"memory": "200MB"}}} if models else {}
-    return Driver(
-        table,
-        {"q": {"node": nodes, "slo": "150ms", **app}},
-        policy={kind: options or {}},
-        lane=LANES,
-        resident=resident,
-        **more,
-    )
-
-
-def models_of(actions):
-    return sorted(action.model for action in actions if hasattr(action, "model") and not isinstance(action, LoadModel))
-
-
-def answer_of(world):
-    return world.of(FinishRequest)[0]
-
-
-def serve(world, until=250):
-    """Let every work take its time, until nothing runs."""
-    while world.on_lane:
-        work = min(world.on_lane.values(), key=lambda item: world.given_ms[item.work_id] + TIMES.get(item.model, 1))
-        at = max(world.now_ms, world.given_ms[work.work_id] + TIMES.get(work.model, 1))
-        world.pass_time(at)
-        world.finish(work.lane, at=at)
-    world.pass_time(until)
+make = functools.partial(vote_world.make, "schemble")
+static = functools.partial(vote_world.make, "ensemble_static")
 
 
 def test_a_hard_request_gets_more_models_while_time_allows():
@@ -73,19 +32,6 @@ def test_a_request_that_no_model_could_answer_is_given_up():
     assert world.arrive("q", at=300, slo=20) == [ended(10, "rejected", "cannot_make_deadline")]
 
 
-def test_a_failed_or_lost_model_is_done_without():
-    world = make()
-    world.arrive("q", hints={"difficulty": 0.9})
-    assert models_of(world.actions) == ["a", "b", "c"]
-    world.finish("la", status="failed", reason="it raised", at=40)
-    world.lane("lb", up=False, at=50)
-    world.finish("lc", at=85)
-    assert models_of(world.actions) == ["vote"]
-    world.finish("lv", at=86)
-    answer = answer_of(world)
-    assert (answer.outcome, answer.quality, answer.branches) == ("completed", 0.65, ("c",))
-
-
 def test_a_plan_that_met_its_bound_says_so_once_in_each_story():
     world = make(options={"cells_max": 3}, slo="400ms")
     world.arrive("q", count=4, hints={"difficulty": 0.9})
@@ -96,30 +42,6 @@ def test_a_plan_that_met_its_bound_says_so_once_in_each_story():
     for number in (3, 4):
         lines = [line for line in world.scheduler.story(number) if "planned greedily" in line]
         assert lines == ["  +0ns: planned greedily: the plan met cells_max = 3"]
-
-
-def test_a_score_alone_is_no_answer():
-    nodes = [
-        *NODES[:3],
-        {"name": "score", "after": []},
-        {"name": "vote", "after": ["a", "b", "c", "score"], "join": "policy"},
-    ]
-    world = make(nodes=nodes, on_late="partial")
-    world.arrive("q")
-    world.finish("lv", at=5, hints={"difficulty": 0.9})
-    world.pass_time(160)  # the models hang
-    assert (world.outcome(1), world.reason(1)) == ("dropped", "overloaded")
-
-
-def test_an_ensemble_that_was_not_fitted_answers_with_what_there_is_and_says_how_to_fit():
-    world = make(fitted=None)
-    world.arrive("q")
-    assert models_of(world.actions) == ["a", "b", "c"]
-    world.finish("la", at=40)
-    assert models_of(world.pass_time(149)) == ["vote"]
-    world.finish("lv", at=149.5)
-    assert (answer_of(world).outcome, answer_of(world).quality, answer_of(world).branches) == ("completed", 1.0, ())
-    assert "edgeserve profile --fit" in world.scheduler.policies[0].figures()["to fit"]
 
 
 # --- as published -----------------------------------------------------------------------------------------------------
@@ -158,7 +80,7 @@ def test_every_planner_of_schemble_serves_a_burst(planner):
 
 
 def test_the_original_ensemble_refuses_at_arrival_what_cannot_have_all_models():
-    world = make("ensemble_static")
+    world = static()
     world.arrive("q", count=2)
     assert models_of(world.actions) == ["a", "b", "c"]
     assert world.reason(2) == "overloaded"  # c would end at 170 ms
@@ -181,7 +103,7 @@ def test_the_original_ensemble_refuses_at_arrival_what_cannot_have_all_models():
     ],
 )
 def test_what_the_baselines_pick(options, hints, models):
-    world = make("ensemble_static", options=options)
+    world = static(options=options)
     assert models_of(world.arrive("q", hints=hints)) == models
 
 
