@@ -75,6 +75,7 @@ class Candidate:
         "stages",
         "saves_ns",
         "is_early",
+        "is_cheap",
     )
 
     def __init__(
@@ -108,7 +109,7 @@ class Candidate:
         self.trust = 1.0
         self.stages = stages_left(jobs) if self.is_critical else 1
         self.saves_ns = 0
-        self.is_early = False
+        self.is_early = self.is_cheap = False
         self.detail = detail  # what the source needs to make the bid
 
     def wait(self, more_ns: int) -> None:

@@ -38,7 +38,7 @@ def weigh(candidate: Candidate, rooms: Rooms, gap_ns: int, price: float = 0.0) -
     """Set the worth per time of a candidate, which takes what a fuller batch would save besides, less the loss of
     critical requests, and less the ``price`` that others pay for the time: at least :data:`SPARED` of the rest. One
     that brings less than the price, and would save time by waiting, is early: it lets what brings more go first."""
-    candidate.guarded = candidate.is_early = False
+    candidate.guarded = candidate.is_early = candidate.is_cheap = False
     takes_ns = candidate.takes_ns + candidate.saves_ns
     if candidate.is_critical:
         candidate.value = candidate.gain / takes_ns
@@ -53,7 +53,8 @@ def weigh(candidate: Candidate, rooms: Rooms, gap_ns: int, price: float = 0.0) -
         candidate.guarded = True
     value = gain / takes_ns
     candidate.value = max(value - price, SPARED * value) if value > 0.0 else value
-    candidate.is_early = candidate.saves_ns > 0 and candidate.gain < price * takes_ns
+    candidate.is_cheap = candidate.gain < price * takes_ns
+    candidate.is_early = candidate.saves_ns > 0 and candidate.is_cheap
 
 
 class Scheduled(NamedTuple):
@@ -104,7 +105,7 @@ def _first(candidates: Sequence[Candidate], gap_ns: int, behind: Callable[[Candi
         if len(schedule) > 1 and not _in_time(schedule, None, gap_ns):
             del schedule[place]
     able = [(entry.wait_ns, entry.item) for entry in schedule if entry.item is not None]
-    first_wait_ns, first = able[0]
+    first_wait_ns, first = ([entry for entry in able if not entry[1].is_cheap] or able)[0]
     patient_ns = PATIENT * max(first_wait_ns, first.takes_ns)
     for _, _, wait_ns, item in sorted(
         [(-_index(item), place, wait_ns, item) for place, (wait_ns, item) in enumerate(able)]
@@ -119,7 +120,7 @@ def _in_time(schedule: Sequence[Scheduled], first: Candidate | None, gap_ns: int
     at_ns = 0 if first is None else first.takes_ns + gap_ns
     for wait_ns, takes_ns, item in schedule:
         if item is None or item is not first:
-            if at_ns > wait_ns:
+            if at_ns > wait_ns and (first is None or item is None or not item.is_cheap):
                 return False
             at_ns += takes_ns + gap_ns
     return True
