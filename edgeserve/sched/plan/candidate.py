@@ -52,7 +52,8 @@ class Candidate:
     ``value`` is set by the choice: worth per time less what critical requests lose by it (``guarded``: they lose some)
     and less the lane's price. ``trust`` is the share of its slack for which it may wait in a schedule. A critical
     batch has that many ``stages`` left, this one included: the most of any of its jobs. ``saves_ns`` is the lane time
-    that a fuller batch would save if this one waited for what is expected; ``is_early``: it had better wait.
+    that a fuller batch would save if this one waited for what is expected; ``is_early``: it had better wait;
+    ``is_cheap``: it brings far less than the lane's price.
     """
 
     __slots__ = (
@@ -75,6 +76,7 @@ class Candidate:
         "stages",
         "saves_ns",
         "is_early",
+        "is_cheap",
     )
 
     def __init__(
@@ -108,7 +110,7 @@ class Candidate:
         self.trust = 1.0
         self.stages = stages_left(jobs) if self.is_critical else 1
         self.saves_ns = 0
-        self.is_early = False
+        self.is_early = self.is_cheap = False
         self.detail = detail  # what the source needs to make the bid
 
     def wait(self, more_ns: int) -> None:
