@@ -13,7 +13,7 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from edgeserve.config.machine import device_slug
 from edgeserve.config.plain_text import toml_file, toml_key, toml_value
-from edgeserve.config.profiles import QUANTILES
+from edgeserve.config.profiles import QUANTILES, write_measured
 from edgeserve.config.readers import anything, duration, durations_by_size, entry, integer, number, read_table, table_of
 from edgeserve.config.text_files import read_text
 from edgeserve.config.toml_files import parse_toml
@@ -153,9 +153,8 @@ def read_machine(path: str) -> MachineCosts:
 
 
 def write_machine(path: str, costs: MachineCosts) -> None:
-    """Write atomically (a reader never sees half a file); makes the directories."""
-    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-    write_whole(path, toml_file(_lines(costs)))
+    """Write atomically (a reader never sees half a file); makes the directories. Raises :class:`ProfileError`."""
+    write_measured(path, toml_file(_lines(costs)))
 
 
 def find_machine(directory: str, elsewhere: bool = False) -> Optional[Tuple[str, MachineCosts]]:

@@ -127,7 +127,6 @@ def test_a_scenario_of_more_than_a_run_can_hold_is_refused(scenario, tmp_path, c
         "simulate trace.toml",
         "record --from {}",
         "profile edge.toml --fit a={}",
-        "check {} --rate a=1",
     ],
 )
 def test_a_file_that_is_none_is_refused_at_once(scenario, tmp_path, monkeypatch, capsys, kind, words):
