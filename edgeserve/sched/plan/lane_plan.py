@@ -221,7 +221,7 @@ class LanePlan(Policy):
             for item in offers:
                 if item.priority_class in ORDINARY and _passed_over(item, board):
                     item.value *= PASSED_FACTOR
-                    item.is_early = False
+                    item.is_early = item.is_cheap = False
         return choose(offers, gap_ns, lambda item: behind(item, lane, at_ns, board))
 
     def next_wakeup_ns(self, board: Board) -> int | None:
