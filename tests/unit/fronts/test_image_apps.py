@@ -44,6 +44,13 @@ def test_an_app_of_any_size_has_the_frame_itself():
     assert [tuple(box) for box in found] == [(20, 40, 20, 40, "3", 0.9)]
 
 
+@pytest.mark.parametrize("classes", [[1], np.array([1], np.uint8), np.array([1.0], np.float32), [1.0], ["dog"]])
+def test_a_class_has_its_name_whatever_its_type(classes):
+    one = detector(labels=["cat", "dog"])
+    (box,) = one.found({"boxes": [[10, 20, 30, 60]], "scores": [0.9], "classes": classes}, 48, 64)
+    assert box.label == "dog"
+
+
 @pytest.mark.parametrize("letterbox", [False, True])
 def test_boxes_come_back_to_the_frame(letterbox):
     """A frame of 40 x 80 in a network's 20 x 20: a box around the frame's right half."""
