@@ -243,11 +243,11 @@ program() {    # the sources, copied: pip in a chroot sees them, and a checkout 
         requirements; constraints; } | sha256sum | cut -d' ' -f1)"
     stamp="$PREFIX/installed"
     if [ "$(fact "$stamp")" = "$digest" ]; then return 0; fi
+    remember tree "$PREFIX/source"
     run rm -rf "$ROOT$PREFIX/source"
     run mkdir -p "$ROOT$PREFIX/source"
     run cp -r "$PROJECT/edgeserve" "$PROJECT/pyproject.toml" "$PROJECT/setup.py" "$PROJECT/README.md" \
         "$PROJECT/LICENSE" "$ROOT$PREFIX/source/"
-    remember tree "$PREFIX/source"
     if [ -n "$ORT_WHEEL$ORT_INDEX" ] && [ "$is_new" = no ]; then
         in_root "${pip[@]}" uninstall --quiet --yes onnxruntime    # both in one environment: the CPU build wins
     fi

@@ -116,7 +116,8 @@ DIRS="$(lines_of dir | cut -d' ' -f1 | sort -r)"
 KEPT="$(mktemp)"
 trap 'rm -f "$KEPT"' EXIT
 for unit in edgeserve.service edgeserve-clocks.service; do    # not there: an uninstall that failed has removed it
-    if [ -z "$ROOT" ] && [ -e "/etc/systemd/system/$unit" ]; then run systemctl stop "$unit"; fi
+    [ -z "$ROOT" ] && [ -n "$(lines_of enabled)" ] && [ -e "/etc/systemd/system/$unit" ] || continue
+    run systemctl stop "$unit"
 done
 while read -r unit _; do
     if [ -e "$ROOT/etc/systemd/system/$unit" ]; then in_root systemctl disable "$unit"; fi

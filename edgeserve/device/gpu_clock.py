@@ -128,4 +128,4 @@ def load_file(root: str, folder: str) -> str:
 def top_clock_hz(root: str, folder: str) -> Optional[int]:
     """The highest clock that the GPU's folder names."""
     words = read_text(root, f"{folder}/available_frequencies").split() if folder else []
-    return max([int(word) for word in words if word.isdigit() and len(word) < 20], default=0) or None
+    return max([int(word) for word in words if word.isdecimal() and len(word) < 20], default=0) or None

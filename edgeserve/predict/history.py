@@ -85,10 +85,9 @@ class EnsembleHistory:
                 )
             if self.labels is not None and not self._labels_are_classes(shape[2]):
                 return f"labels: expected whole numbers from 0 to {shape[2] - 1}, one per record"
-        if self.task == "regression" and self.labels is not None:
-            if self.labels.size != shape[0] * shape[2] or not _are_numbers(self.labels, self.labels.ndim):
-                return f"labels are {self.labels.dtype} {list(self.labels.shape)}: expected (records, values), finite"
-        if self.features is not None and not _are_numbers(self.features, 2):
+        elif self.labels is not None and not (self.labels.size == shape[0] * shape[2] and _are_numbers(self.labels)):
+            return f"labels are {self.labels.dtype} {list(self.labels.shape)}: expected (records, values), finite"
+        if self.features is not None and (self.features.ndim != 2 or not _are_numbers(self.features)):
             return f"features have the shape {list(self.features.shape)}: expected (records, features), finite numbers"
         if self.groups is not None and self.groups.ndim != 1:
             return f"groups have the shape {list(self.groups.shape)}: expected one per record"
@@ -105,8 +104,8 @@ class EnsembleHistory:
         )
 
 
-def _are_numbers(array: NDArray[Any], axes: int) -> bool:
-    return array.ndim == axes and array.dtype.kind in "biuf" and bool(np.isfinite(array).all())
+def _are_numbers(array: NDArray[Any]) -> bool:
+    return array.dtype.kind in "biuf" and bool(np.isfinite(array).all())
 
 
 def read_arrays(path: str) -> Dict[str, NDArray[Any]]:

@@ -88,7 +88,8 @@ def test_what_loses_its_files_is_unknown_and_never_zero(tree, tmp_path):
         (root / path).write_text(text)
 
 
-GARBAGE = ("", "\n", "-1\n", "-5000000\n", "0\n", "2147483647\n", f"{2**64 - 1}\n", "N/A\n", "1 2\n", "1.5\n", "\0\0", "0-99999\n")
+NUMBERS = ("", "-1", "-5000000", "0", "2147483647", str(2**64 - 1), "N/A", "1 2", "1.5", "²", "0-99999")
+GARBAGE = ("", "\0\0", *(f"{number}\n" for number in NUMBERS))
 SHARES = ("gpu_load", "emc_load", "cpu_load", "memory_pressure", "fan")
 CLOCKS = [name for name in QUANTITIES if name.endswith("clock_hz") or name.endswith(("clock_max_hz", "clock_top_hz"))]
 COUNTS = [name for name in QUANTITIES if name.endswith("_bytes")] + ["power_w", "power_gpu_w", "free_blocks"]

@@ -49,6 +49,8 @@ def test_a_class_has_its_name_whatever_its_type(classes):
     one = detector(labels=["cat", "dog"])
     (box,) = one.found({"boxes": [[10, 20, 30, 60]], "scores": [0.9], "classes": classes}, 48, 64)
     assert box.label == "dog"
+    (box,) = one.found({"boxes": [[10, 20, 30, 60]], "scores": [0.9], "labels": ["²"]}, 48, 64)
+    assert box.label == "²"
 
 
 @pytest.mark.parametrize("letterbox", [False, True])
