@@ -265,7 +265,7 @@ def test_what_is_built_by_hand_lies_where_the_service_looks_for_it(tmp_path: Pat
     unit = (laid.root / "etc/systemd/system/edgeserve.service").read_text().splitlines()
     environment = [laid.root / line.split("=/")[1] for line in unit if line.startswith("EnvironmentFile=")]
     with open(environment[0], "a") as file:
-        file.write("# odd-name=1\n\nNOTE=two words of $HOME\nQUOTED=\"two words\"\nLAST=`false`")
+        file.write('# odd-name=1\n\nNOTE=two words of $HOME\nQUOTED="two words"\nLAST=`false`')
     of_unit = dict(
         line.split("=", 1) for path in environment for line in path.read_text().splitlines() if line[:1] not in "#"
     )
