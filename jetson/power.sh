@@ -69,8 +69,8 @@ mode_now() {    # its name, from nvpmodel's own record
 
 fan_now() { fact "$FAN_CONF" | awk '$1 == "FAN_DEFAULT_PROFILE" { print $2; exit }'; }
 
-keep() {    # NAME VALUE: what was there before, unless it is kept already
-    [ -e "$ROOT$STATE/$1" ] && return 0
+keep() {    # NAME VALUE: what was there before, unless nothing tells or it is kept already
+    if [ -z "$2" ] || [ -e "$ROOT$STATE/$1" ]; then return 0; fi
     printf 'file %s (was %s)\n' "$STATE/$1" "$2"
     [ "$DRY_RUN" = yes ] && return 0
     mkdir -p "$ROOT$STATE"
@@ -113,8 +113,8 @@ set_fan() {    # PROFILE
         say "fan: $1 already"
         return 0
     fi
-    in_root systemctl stop nvfancontrol
     run sed -i -E "s/^([[:space:]]*FAN_DEFAULT_PROFILE[[:space:]]+).*/\\1$1/" "$ROOT$FAN_CONF"
+    in_root systemctl stop nvfancontrol    # after what may fail: without it nothing turns the fan
     run rm -f "$ROOT/var/lib/nvfancontrol/status"    # it remembers the last profile, and would win
     in_root systemctl start nvfancontrol
 }
@@ -177,11 +177,13 @@ if [ -n "$MODE" ]; then
     if [ -e "$ROOT$STATE/clocks" ]; then    # pinned to the old mode's highest: let them follow the new one
         in_root jetson_clocks --restore "$STATE/clocks"
         CLOCKS=yes
+        trap 'in_root jetson_clocks' EXIT    # where the mode is refused, too
     fi
     set_mode "$MODE"
+    trap - EXIT
 fi
 if [ "$CLOCKS" = yes ]; then pin_clocks; fi
 if [ -n "$FAN" ]; then
-    if [ -n "$(fan_now)" ]; then keep fan "$(fan_now)"; fi
+    keep fan "$(fan_now)"
     set_fan "$FAN"
 fi

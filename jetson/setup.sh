@@ -80,6 +80,8 @@ look() {
         MANIFEST=/var/lib/edgeserve-setup/manifest
         need_superuser "${WORDS[@]+"${WORDS[@]}"}"
     fi
+    need_path --prefix "$PREFIX"
+    need_path --config "$CONFIG"
     case "$FAMILY" in
         4) die "JetPack 4 has Python 3.6, EdgeServe needs 3.8" "flash JetPack 5 (Xavier) or later (Orin)" ;;
         unknown) die "L4T ${L4T:-of this board} is not known: neither JetPack 5, 6 nor 7" \
@@ -228,24 +230,25 @@ requirements() {    # what pip installs beside the program
 }
 
 program() {    # the sources, copied: pip in a chroot sees them, and a checkout that moves breaks nothing
-    local stamp digest pip=("$PREFIX/venv/bin/python" -m pip --disable-pip-version-check)
+    local stamp digest is_new=no pip=("$PREFIX/venv/bin/python" -m pip --disable-pip-version-check)
     make_dir "$PREFIX" 755
-    if ! [ -x "$ROOT$PREFIX/venv/bin/python" ]; then
+    remember tree "$PREFIX/venv"
+    if ! [ -x "$ROOT$PREFIX/venv/bin/pip" ]; then    # the last that venv makes
+        is_new=yes
         in_root "$PYTHON" -m venv --system-site-packages "$PREFIX/venv"
     fi
-    remember tree "$PREFIX/venv"
     put_file "$PREFIX/constraints.txt" 644 < <(constraints)
     digest="$({ cat "$PROJECT/pyproject.toml" "$PROJECT/setup.py"
         find "$PROJECT/edgeserve" -name '*.py' -print0 | LC_ALL=C sort -z | xargs -0 cat
         requirements; constraints; } | sha256sum | cut -d' ' -f1)"
     stamp="$PREFIX/installed"
     if [ "$(fact "$stamp")" = "$digest" ]; then return 0; fi
+    remember tree "$PREFIX/source"
     run rm -rf "$ROOT$PREFIX/source"
     run mkdir -p "$ROOT$PREFIX/source"
     run cp -r "$PROJECT/edgeserve" "$PROJECT/pyproject.toml" "$PROJECT/setup.py" "$PROJECT/README.md" \
         "$PROJECT/LICENSE" "$ROOT$PREFIX/source/"
-    remember tree "$PREFIX/source"
-    if [ -n "$ORT_WHEEL$ORT_INDEX" ] && [ -x "$ROOT$PREFIX/venv/bin/pip" ]; then
+    if [ -n "$ORT_WHEEL$ORT_INDEX" ] && [ "$is_new" = no ]; then
         in_root "${pip[@]}" uninstall --quiet --yes onnxruntime    # both in one environment: the CPU build wins
     fi
     llama_cpp "${pip[@]}"

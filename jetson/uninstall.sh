@@ -115,11 +115,19 @@ remove_packages() {    # those that setup.sh installed, but for those that packa
 DIRS="$(lines_of dir | cut -d' ' -f1 | sort -r)"
 KEPT="$(mktemp)"
 trap 'rm -f "$KEPT"' EXIT
-if [ -z "$ROOT" ] && [ -n "$(lines_of enabled)" ]; then run systemctl stop edgeserve.service edgeserve-clocks.service; fi
-while read -r unit _; do in_root systemctl disable "$unit"; done < <(lines_of enabled)
-if [ -L "$ROOT/etc/systemd/system/multi-user.target.wants/edgeserve-clocks.service" ]; then
-    in_root systemctl disable edgeserve-clocks.service
-fi
+for unit in edgeserve.service edgeserve-clocks.service; do    # not there: an uninstall that failed has removed it
+    if [ -z "$ROOT" ] && [ -n "$(lines_of enabled)" ] && [ -e "/etc/systemd/system/$unit" ]; then
+        run systemctl stop "$unit"
+    fi
+done
+while read -r unit _; do
+    if [ -e "$ROOT/etc/systemd/system/$unit" ]; then in_root systemctl disable "$unit"; fi
+done < <(
+    lines_of enabled
+    if [ -L "$ROOT/etc/systemd/system/multi-user.target.wants/edgeserve-clocks.service" ]; then
+        echo edgeserve-clocks.service
+    fi
+)
 if [ -d "$ROOT/var/lib/edgeserve-setup/power" ] && [ "$FAMILY" != workstation ]; then
     words=("$HERE/power.sh")
     [ -z "$ROOT" ] || words+=(--root "$ROOT")

@@ -402,7 +402,7 @@ def _sizes(text: str) -> Tuple[int, ...]:
     if not text:
         return ()
     words = text.split(",")
-    if not all(word.strip().isdigit() and int(word) > 0 for word in words):
+    if not all(word.strip().isdecimal() and int(word) > 0 for word in words):
         raise ConfigError(f"--batch {text!r}: expected batch sizes such as 1,2,4,8")
     return tuple(sorted({int(word) for word in words}))
 

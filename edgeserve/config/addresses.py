@@ -13,7 +13,7 @@ def host_and_port(where: str, place: str, example: str) -> Tuple[str, int]:
     stands and shows an ``example``."""
     host, colon, port = place.rpartition(":")
     host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
-    if not (colon and host and port.isdigit() and int(port) < 65536):
+    if not (colon and host and port.isdecimal() and int(port) < 65536):
         raise ConfigError(f"{where} = {place!r}: expected HOST:PORT, such as {example}")
     return host, int(port)
 

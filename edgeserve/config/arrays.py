@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import math
 import zipfile
+import zlib
 from tokenize import TokenError
 from typing import IO, Any, Dict, Tuple
 
@@ -23,6 +24,8 @@ ARCHIVE_BYTES_MAX = 1024**3
 classes."""
 
 MEMBERS_MAX = 4096
+
+COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 
 def npy_head(file: IO[bytes]) -> Tuple[Tuple[int, ...], bool, np.dtype[Any]]:
@@ -59,8 +62,10 @@ def read_npz(path: str, bytes_max: int = ARCHIVE_BYTES_MAX) -> Dict[str, NDArray
             members = archive.infolist()
             if len(members) > MEMBERS_MAX or sum(member.file_size for member in members) > bytes_max:
                 raise ValueError(f"it says that it holds more than {bytes_max} bytes, or {MEMBERS_MAX} arrays")
+            if any(member.compress_type not in COMPRESSIONS for member in members):
+                raise ValueError("it is compressed in a way that numpy does not use")
             return {_name_of(member.filename): _read(archive, member) for member in members}
-    except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError) as error:  # a newer form, encrypted
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:  # damaged, encrypted
         raise ValueError(str(error)) from None
 
 

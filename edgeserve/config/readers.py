@@ -232,7 +232,7 @@ def durations_by_size(value: Any, where: str) -> Dict[int, int]:
     """A table: batch size -> duration."""
     table = table_of(duration)(value, where)
     for key in table:
-        if not key.isdigit() or int(key) < 1:
+        if not key.isdecimal() or int(key) < 1:
             raise ConfigError(f"{where}.{key}: expected a batch size as the key, such as {where}.4 = '12ms'")
     return {int(key): ns for key, ns in table.items()}
 

@@ -48,7 +48,10 @@ class CpuSource:
     def _load(self) -> Optional[float]:
         if not self._is_here:
             return None
-        times = psutil.cpu_times()
+        try:
+            times = psutil.cpu_times()
+        except (OSError, ValueError, TypeError, LookupError):  # no descriptor is left, or lxcfs has nothing to say
+            return None
         # user and nice hold guest and guest_nice already
         all_s: float = sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)
         idle_s: float = times.idle + getattr(times, "iowait", 0.0)

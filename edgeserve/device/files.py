@@ -48,7 +48,7 @@ def integer_of(text: str) -> Optional[int]:
     """A file's only number; None when there is none."""
     text = text.strip()
     sign, digits = (-1, text[1:]) if text.startswith("-") else (1, text)
-    return sign * int(digits) if digits.isdigit() and digits.isascii() and len(digits) < 20 else None
+    return sign * int(digits) if digits.isdecimal() and digits.isascii() and len(digits) < 20 else None
 
 
 def read_integer(root: str, path: str) -> Optional[int]:
@@ -64,7 +64,7 @@ def listing(root: str, pattern: str) -> List[str]:
 
 
 def _by_numbers(path: str) -> List[Tuple[bool, int, str]]:
-    return [(not part.isdigit(), int(part) if part.isdigit() else 0, part) for part in re.split("([0-9]+)", path)]
+    return [(not part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in re.split("([0-9]+)", path)]
 
 
 class PolledFiles:

@@ -56,9 +56,9 @@ class GpuClockSource:
         """Clocks now; the load is the mean of the readings of the last second."""
         clock_hz = min_hz = max_hz = None
         if self.folder:
-            clock_hz = self._files.integer(f"{self.folder}/cur_freq") or None  # 0 = power-gated
+            clock_hz = self._hertz(f"{self.folder}/cur_freq")
             min_hz = self._files.integer(f"{self.folder}/min_freq")
-            max_hz = self._files.integer(f"{self.folder}/max_freq") or None
+            max_hz = self._hertz(f"{self.folder}/max_freq")
         now = self._load_now()
         if now is not None:
             self._loads.append((now_ns, now))
@@ -78,6 +78,10 @@ class GpuClockSource:
             throttles=self._throttles(clock_hz, max_hz, now),
         )
 
+    def _hertz(self, path: str) -> Optional[int]:
+        """A clock; None where there is none. 0: power-gated, which is no clock that work would run at."""
+        return max(0, self._files.integer(path) or 0) or None
+
     def _load_now(self) -> Optional[float]:
         load = self._files.integer(self.load_file) if self.load_file else None
         return load / LOAD_FULL if load is not None and 0 <= load <= LOAD_FULL else None
@@ -94,8 +98,8 @@ class GpuClockSource:
 
     def _emc(self) -> Tuple[Optional[int], Optional[int], Optional[float]]:
         """Clock, highest clock and load of the memory controller; most of it is for root only."""
-        hertz = self._files.integer(EMC_RATE) or self._files.integer(f"{EMC_DEVFREQ}/cur_freq") or None
-        top_hz = self._files.integer(EMC_RATE_MAX) or self._files.integer(f"{EMC_DEVFREQ}/max_freq") or None
+        hertz = self._hertz(EMC_RATE) or self._hertz(f"{EMC_DEVFREQ}/cur_freq")
+        top_hz = self._hertz(EMC_RATE_MAX) or self._hertz(f"{EMC_DEVFREQ}/max_freq")
         activity = self._files.integer(EMC_ACTIVITY)
         if hertz is None or activity is None:
             return hertz, top_hz, None
@@ -124,4 +128,4 @@ def load_file(root: str, folder: str) -> str:
 def top_clock_hz(root: str, folder: str) -> Optional[int]:
     """The highest clock that the GPU's folder names."""
     words = read_text(root, f"{folder}/available_frequencies").split() if folder else []
-    return max([int(word) for word in words if word.isdigit() and len(word) < 20], default=None)
+    return max([int(word) for word in words if word.isdecimal() and len(word) < 20], default=0) or None

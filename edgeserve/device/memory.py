@@ -92,7 +92,7 @@ def largest_block(text: str, page_bytes: int) -> Tuple[Optional[int], Optional[i
     seen = False
     for line in text.splitlines():
         for order, word in enumerate(line.partition("zone")[2].split()[1:]):
-            if word.isdigit() and len(word) < 16:
+            if word.isdecimal() and len(word) < 16:
                 seen = True
                 counts[order] = counts.get(order, 0) + int(word)
     orders = [order for order, count in counts.items() if count]

@@ -20,7 +20,7 @@ Classes, with what they look like::
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Callable, Dict, List, Match, Optional, Pattern, Tuple, Union
 
 LINE_CHARS_MAX = 16_384
@@ -205,16 +205,9 @@ def _temperature_of(match: Match[str]) -> Optional[List[Value]]:
     found = []
     for name, key, unit in (("now", "now", "unit"), ("max", "max", "max_unit")):
         if match.group(key) is not None:
-            value = _value(name, match.group(key), match.group(unit), "C")
-            found.append(
-                Value(
-                    name,
-                    value.value,
-                    value.unit.lstrip("°"),
-                    OFF if is_gated(value.value) else "",
-                    assumed=value.assumed,
-                )
-            )
+            value = _value(name, match.group(key), (match.group(unit) or "").lstrip("°") or None, "C")
+            is_off = value.unit.upper() == "C" and is_gated(value.value)
+            found.append(replace(value, state=OFF if is_off else ""))
     return found
 
 
@@ -268,13 +261,14 @@ _CLASSES: Tuple[Tuple[str, Pattern[str], Callable[[Match[str]], Optional[List[Va
 )
 """Tried in this order. Two forms meet in one place only: a bare number, which the rail's name decides."""
 
-GATED_C = -40
-"""Below this a temperature is no measurement: a zone that is switched off reads -256, and Tegra is rated from -40."""
+GATED_C, BROKEN_C = -40, 200
+"""Outside a temperature is no measurement: a zone that is switched off reads -256, Tegra is rated from -40, and boards
+go off at 117.5 at most."""
 
 
 def is_gated(celsius: Optional[Number]) -> bool:
-    """True if a temperature says that its sensor is off."""
-    return celsius is not None and celsius < GATED_C
+    """True if a temperature says that its sensor is off, or broken."""
+    return celsius is not None and not GATED_C <= celsius <= BROKEN_C
 
 
 def parse_line(text: str) -> Line:

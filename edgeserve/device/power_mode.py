@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Dict, List, Mapping, Optional, Pattern, Tuple
 
-from edgeserve.device.files import PolledFiles, listing, read_text
+from edgeserve.device.files import listing, read_text
 from edgeserve.device.gpu_clock import gpu_folder, top_clock_hz
 from edgeserve.device.source import RARE_NS
 from edgeserve.device.state import DeviceState
@@ -114,13 +114,13 @@ class PowerModeSource:
     every_ns = RARE_NS
 
     def __init__(self, root: str = "/") -> None:
-        self._files = PolledFiles(root)
+        self._root = root
         self.modes = read_conf(root)
         self._top_hz = top_clock_hz(root, gpu_folder(root))
 
     def read(self, now_ns: int) -> DeviceState:
         """The mode's name and the highest GPU clock that it allows."""
-        number = status_number(self._files.text(STATUS))
+        number = status_number(read_text(self._root, STATUS))  # no file of the kernel: another may take its place
         if number is None:
             return DeviceState()
         mode = self.modes.by_number(number)
@@ -134,4 +134,4 @@ class PowerModeSource:
         )
 
     def close(self) -> None:
-        self._files.close()
+        """Nothing stays open."""

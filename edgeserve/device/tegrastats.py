@@ -18,6 +18,7 @@ log = logging.getLogger("edgeserve")
 COMMAND = "tegrastats"
 INTERVAL_MS = 1000  # tegrastats' own default; it wakes the memory controller's counters at each line
 STALE_INTERVALS = 3  # a line older than this many intervals tells nothing of now
+SILENT_INTERVALS = 10  # a child that wrote nothing for so many hangs
 RETRY_NS_MIN, RETRY_NS_MAX = NS_PER_S, 60 * NS_PER_S
 READ_BYTES = 1 << 16
 READS_MAX = 16  # in a turn: a child that writes without end must not hold the monitor
@@ -52,12 +53,14 @@ class TegrastatsSource:
     def __init__(self, command: str = COMMAND, interval_ms: int = INTERVAL_MS, start: Start = start_process) -> None:
         self._command = [command, "--interval", str(interval_ms)]
         self._stale_ns = STALE_INTERVALS * interval_ms * NS_PER_MS
+        self._silent_ns = SILENT_INTERVALS * interval_ms * NS_PER_MS
         self._start = start
         self._process: Optional[subprocess.Popen[bytes]] = None
         self._partial = b""
         self._retry_ns = RETRY_NS_MIN
         self._retry_at_ns: Optional[int] = None
         self._line_ns = 0
+        self._begun_ns = 0
         self.line: Optional[Line] = None
         self.trouble = ""  # why there is no line now; "" while lines come
         self.starts = 0
@@ -68,12 +71,16 @@ class TegrastatsSource:
             self._begin(now_ns)
         if self._process is not None:
             self._take(now_ns)
+        if self._process is not None and now_ns - max(self._line_ns, self._begun_ns) > self._silent_ns:
+            self._abandon()
+            self._fail(now_ns, f"{self._command[0]} was silent for {ns_to_s(self._silent_ns):.0f} s")
         if self.line is None or now_ns - self._line_ns > self._stale_ns:
             return DeviceState()
         return state_of_line(self.line, self._line_ns)
 
     def _begin(self, now_ns: int) -> None:
         self._partial = b""
+        self._begun_ns = now_ns
         self.starts += 1
         try:
             self._process = self._start(self._command)
@@ -121,6 +128,13 @@ class TegrastatsSource:
         if line.tokens:  # an error message has none
             self.line, self._line_ns = line, now_ns
             self.trouble, self._retry_ns = "", RETRY_NS_MIN
+
+    def _abandon(self) -> None:
+        """Kill the child and do not wait: one that hangs in a driver ends when that lets it."""
+        process, self._process = self._process, None
+        assert process is not None and process.stdout is not None
+        process.kill()
+        process.stdout.close()
 
     def _end(self) -> Optional[int]:
         """End the child; its exit status."""

@@ -81,6 +81,8 @@ class CameraFront(Front):
         options: Dict[str, Any] = {"again": settings.loop, "rate": settings.rate, "frames_max": settings.frames}
         self.camera = Camera(source, self.detector, stream, self._look, monotonic_ns, **options)
         self._lines: Optional[TextIO] = None
+        self._failure: Optional[OSError] = None
+        self._over: Optional[asyncio.Event] = None
         self._page: Optional[BoxesPage] = None
 
     @classmethod
@@ -103,7 +105,8 @@ class CameraFront(Front):
         return f"{tally.answered - tally.late} of {tally.sent} frames in time"
 
     async def serve(self, stopped: asyncio.Event, ready: Ready) -> None:
-        """See :class:`~edgeserve.front.Front`; returns when the source ends, too."""
+        """See :class:`~edgeserve.front.Front`; returns when the source ends, too. ``OSError`` where the lines cannot be
+        written any more and there is no page."""
         with contextlib.ExitStack() as stack:
             self._lines = opened(self.settings.where("lines"), self.settings.lines, stack)
             places = [shown(self.settings.source)]
@@ -117,14 +120,34 @@ class CameraFront(Front):
                 if not is_loopback(host_and_port(where, self.settings.page, EXAMPLE)[0]):
                     log.warning("every client that reaches %s sees this camera: it asks for no password", places[-1])
             ready(*places)
-            await self.camera.run(stopped)
+            self._over = over = asyncio.Event()
+            waiting = asyncio.ensure_future(stopped.wait())
+            waiting.add_done_callback(lambda _: over.set())
+            try:
+                await self.camera.run(over)
+            finally:
+                waiting.cancel()
+            if self._failure is not None and self._page is None:
+                raise self._failure
 
     def _look(self, ended: FrameEnd) -> None:
-        if self._lines is not None:
-            self._lines.write(line_of(ended) + "\n")
-            self._lines.flush()
         if self._page is not None:
             self._page.show(ended)
+        if self._lines is None:
+            return
+        try:
+            self._lines.write(line_of(ended) + "\n")
+            self._lines.flush()
+        except OSError as error:
+            self._failure = error
+            if self._lines is not sys.stdout:
+                with contextlib.suppress(OSError):
+                    self._lines.close()
+            self._lines = None
+            if self._page is None and self._over is not None:
+                self._over.set()
+            else:
+                log.warning("no more lines are written to %r: %s", self.settings.lines, error)
 
 
 def opened(where: str, lines: str, stack: contextlib.ExitStack) -> Optional[TextIO]:

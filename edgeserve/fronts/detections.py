@@ -51,7 +51,8 @@ def named_boxes(outputs: Mapping[str, Any], score_min: float) -> List[Box]:
             "let the app's last node return them"
         )
     classes = outputs.get("labels", outputs.get("classes", [""] * len(scores)))
-    labels = [classes] if isinstance(classes, str) else [str(item) for item in np.asarray(classes).reshape(-1)]
+    items = [classes] if isinstance(classes, str) else np.asarray(classes).reshape(-1).tolist()
+    labels = [str(int(item)) if isinstance(item, float) and item.is_integer() else str(item) for item in items]
     if len(labels) != len(scores):
         raise BadInput(f"the answer has {len(labels)} labels and {len(scores)} scores; expected one for each box")
     is_box = (scores >= score_min) & np.isfinite(np.column_stack([corners, scores])).all(axis=1)

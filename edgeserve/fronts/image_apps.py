@@ -172,7 +172,7 @@ class Detector:
         ]
 
     def _named(self, box: Box) -> Box:
-        number = int(box.label) if box.label.isdigit() else -1
+        number = int(box.label) if box.label.isdecimal() else -1
         return box._replace(label=self._labels[number]) if 0 <= number < len(self._labels) else box
 
 

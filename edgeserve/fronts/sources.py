@@ -75,7 +75,7 @@ def source_of(text: str, clock_s: Callable[[], float], rate: float, library: str
     ``library``: ``gstreamer``, ``av``, or empty for GStreamer where it is there. Raises :class:`ConfigError`."""
     if text == TEST or text.startswith(TEST + ":"):
         height, _, width = text[len(TEST) + 1 :].partition("x")
-        if text != TEST and not (height.isdigit() and width.isdigit() and int(height) and int(width)):
+        if text != TEST and not (height.isdecimal() and width.isdecimal() and int(height) and int(width)):
             raise ConfigError(f"source {text!r}: expected test, or test:HEIGHTxWIDTH such as test:480x640")
         size = (int(height), int(width)) if height else TEST_SIZE
         _check(text, *size)
@@ -131,7 +131,7 @@ class Pattern:
         for number in range(1 << 62):
             if ending.wait(max(0.0, begin_s + number / self._rate - self._clock_s())):
                 return
-            left, top = number * TEST_STEP % (width - side), number * TEST_STEP // 2 % (height - side)
+            left, top = number * TEST_STEP % max(1, width - side), number * TEST_STEP // 2 % max(1, height - side)
             frame = ground.copy()
             frame[top : top + side, left : left + side] = 255
             yield number / self._rate, frame

@@ -175,7 +175,7 @@ def _check_port(endpoint: str) -> None:
     """Try the port with an ordinary socket, before the bus binds it. Names of interfaces are left to the bus."""
     transport, _, address = endpoint.partition("://")
     host, _, port = address.rpartition(":")
-    if transport != "tcp" or not port.isdigit():
+    if transport != "tcp" or not port.isdecimal():
         return
     if not 0 < int(port) < 65536:
         raise ConfigError(f"[server] endpoint = {endpoint!r}: expected a port from 1 to 65535")

@@ -52,7 +52,7 @@ class ServiceManager:
                 address,
             )
             address = ""
-        watchdog_ns = int(asked_us) * NS_PER_US if asked_us.isdigit() and whose in ("", str(pid)) else 0
+        watchdog_ns = int(asked_us) * NS_PER_US if asked_us.isdecimal() and whose in ("", str(pid)) else 0
         return cls(address, watchdog_ns)
 
     @property

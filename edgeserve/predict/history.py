@@ -61,7 +61,7 @@ class EnsembleHistory:
 
     def _problem(self) -> str:
         shape = self.outputs.shape
-        if len(shape) != 3 or shape[1] != len(self.models) or len(set(self.models)) != len(self.models):
+        if len(shape) != 3 or not 0 < shape[1] == len(self.models) == len(set(self.models)) or not shape[2]:
             return (
                 f"outputs have the shape {list(shape)} for the models {', '.join(self.models)}: "
                 "expected (records, models, values) and different names"
@@ -70,6 +70,9 @@ class EnsembleHistory:
             return f"outputs have {shape[0]} records: expected at least {RECORDS_MIN}"
         if self.task not in TASKS:
             return f"task = {self.task!r}: expected one of {', '.join(TASKS)}"
+        for name, array in (("labels", self.labels), ("features", self.features), ("groups", self.groups)):
+            if array is not None and array.shape[:1] != shape[:1]:
+                return f"{name} has {len(array) if array.ndim else 'no'} rows for {shape[0]} records"
         if not np.isfinite(self.outputs).all():
             return f"outputs of record {int(np.argwhere(~np.isfinite(self.outputs))[0][0])} are not finite"
         if self.task == "classification":
@@ -82,11 +85,12 @@ class EnsembleHistory:
                 )
             if self.labels is not None and not self._labels_are_classes(shape[2]):
                 return f"labels: expected whole numbers from 0 to {shape[2] - 1}, one per record"
-        for name, array in (("labels", self.labels), ("features", self.features), ("groups", self.groups)):
-            if array is not None and len(array) != shape[0]:
-                return f"{name} has {len(array)} rows for {shape[0]} records"
-        if self.features is not None and (self.features.ndim != 2 or not np.isfinite(self.features).all()):
+        elif self.labels is not None and not (self.labels.size == shape[0] * shape[2] and _are_numbers(self.labels)):
+            return f"labels are {self.labels.dtype} {list(self.labels.shape)}: expected (records, values), finite"
+        if self.features is not None and (self.features.ndim != 2 or not _are_numbers(self.features)):
             return f"features have the shape {list(self.features.shape)}: expected (records, features), finite numbers"
+        if self.groups is not None and self.groups.ndim != 1:
+            return f"groups have the shape {list(self.groups.shape)}: expected one per record"
         return ""
 
     def _labels_are_classes(self, classes: int) -> bool:
@@ -98,6 +102,10 @@ class EnsembleHistory:
             and int(labels.min()) >= 0
             and int(labels.max()) < classes
         )
+
+
+def _are_numbers(array: NDArray[Any]) -> bool:
+    return array.dtype.kind in "biuf" and bool(np.isfinite(array).all())
 
 
 def read_arrays(path: str) -> Dict[str, NDArray[Any]]:
@@ -122,6 +130,8 @@ def load_history(path: str) -> EnsembleHistory:
             f"and may have {', '.join(known[2:])}"
         )
     try:
+        if arrays["outputs"].dtype.kind not in "biuf":
+            raise ValueError(f"outputs are {arrays['outputs'].dtype}: expected numbers")
         return EnsembleHistory(
             tuple(str(name) for name in np.atleast_1d(arrays["models"])),
             arrays["outputs"].astype(float),

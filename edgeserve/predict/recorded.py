@@ -45,8 +45,8 @@ class RecordedHistory:
 
     def load(self) -> str:
         """Take what the file holds. Returns why it was moved aside, or ``""``."""
-        if not os.path.exists(self.path):
-            return ""
+        if not os.path.isfile(self.path):
+            return ""  # a folder stays where it is: writing says so
         try:
             arrays = read_arrays(self.path)
             self._take(arrays)

@@ -57,7 +57,7 @@ def read_spread(value: Any, where: str) -> Spread:
         return Spread(tuple(range(value[0], value[1] + 1)), tuple((index + 1) / count for index in range(count)))
     if isinstance(value, Mapping) and "lognormal" in value:
         return _whole(read_lognormal(value, where))
-    if isinstance(value, Mapping) and all(str(key).isdigit() for key in value):
+    if isinstance(value, Mapping) and all(str(key).isdecimal() for key in value):
         weights = _cumulated(value, where)
         if weights:
             return Spread(tuple(int(key) for key in value), weights)
@@ -132,7 +132,7 @@ def read_hint(value: Any, where: str) -> Hint:
         return Range(value, value)
     if (
         isinstance(value, Mapping)
-        and any(not str(key).isdigit() for key in value)
+        and any(not str(key).isdecimal() for key in value)
         and all(re.fullmatch(r"-?\d+(\.\d+)?", str(key)) for key in value)
     ):
         weights = _cumulated(value, where)

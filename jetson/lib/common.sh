@@ -30,6 +30,14 @@ check_root() {
     if [ "$ROOT" = / ]; then ROOT=""; fi
 }
 
+need_path() {    # OPTION PATH, as the manifest, the units and sed take it
+    case "$2" in
+        *[[:space:]%\$\&\|\\\"\']*) ;;
+        /*) return 0 ;;
+    esac
+    die "$1 $2: expected a path from / on, without spaces and without any of % \$ & | \\ \" '" "give another with $1"
+}
+
 need_superuser() {
     if [ "$DRY_RUN" = no ] && [ "$(id -u)" -ne 0 ]; then
         die "this changes the system, so it needs root" "sudo $0 $*   (or --dry-run to see what it would do)"

@@ -118,3 +118,15 @@ def test_the_clocks_alone_go_back_for_the_unit_that_pinned_them(tmp_path: Path) 
     run(laid, "--undo-clocks")
     assert performed(laid[0])[-1] == "jetson_clocks --restore /var/lib/edgeserve-setup/power/clocks"
     assert "clocks: not pinned by this script" in run(laid, "--show")
+
+
+def test_what_fails_leaves_the_fan_turning_and_pinned_clocks_pinned(tmp_path: Path) -> None:
+    laid = lay(ORIN, tmp_path)
+    run(laid, "--clocks")
+    assert "MODE_50W needs a restart" in refused(laid, "--mode", "MODE_50W")
+    assert performed(laid[0])[-1] == "jetson_clocks"
+    sed = laid[1] / "sed"
+    sed.write_text('#!/bin/sh\ncase "$1" in -i) exit 4 ;; esac\nexec /bin/sed "$@"\n')  # a full disk
+    sed.chmod(0o755)
+    assert "this command failed" in refused(laid, "--fan", "cool")
+    assert performed(laid[0]).count("systemctl stop nvfancontrol") == 0

@@ -264,9 +264,12 @@ def test_what_is_built_by_hand_lies_where_the_service_looks_for_it(tmp_path: Pat
     laid = set_up(2, tmp_path)
     unit = (laid.root / "etc/systemd/system/edgeserve.service").read_text().splitlines()
     environment = [laid.root / line.split("=/")[1] for line in unit if line.startswith("EnvironmentFile=")]
+    with open(environment[0], "a") as file:
+        file.write('# odd-name=1\n\nNOTE=two words of $HOME\nQUOTED="two words"\nLAST=`false`')
     of_unit = dict(
-        line.split("=", 1) for path in environment for line in path.read_text().splitlines() if line[:1] != "#"
+        line.split("=", 1) for path in environment for line in path.read_text().splitlines() if line[:1] not in "#"
     )
+    of_unit["QUOTED"] = "two words"
     for name, text in (("setpriv", 'while [ "$1" != -- ]; do shift; done; shift; exec "$@"'), ("install", ":")):
         (laid.commands / name).write_text(f"#!/bin/sh\n{text}\n")
         (laid.commands / name).chmod(0o755)
@@ -435,6 +438,44 @@ def test_wrong_options_are_refused(tmp_path: Path) -> None:
     assert "no such user" in laid.refused("setup.sh", "--client", "nobody-here")
     (laid.root / "usr/bin/python3.10").unlink()
     assert "apt-get install python3.10" in laid.refused("setup.sh", "--dry-run")
+
+
+@pytest.mark.parametrize("option", ["--prefix", "--config"])
+@pytest.mark.parametrize("path", ["/srv/my edge", "edge", "/srv/50%", "/srv/a|b"])
+def test_a_path_that_the_manifest_or_a_unit_would_cut_is_refused(tmp_path: Path, option: str, path: str) -> None:
+    laid = lay(BOARDS[1], tmp_path)
+    assert f"{option} {path}: expected a path from / on" in laid.refused("setup.sh", option, path)
+    assert performed(laid.root) == []
+
+
+def test_a_checkout_and_a_root_may_have_spaces(tmp_path: Path) -> None:
+    laid = lay(BOARDS[1], tmp_path / "my boards")
+    before = listing(laid.root)
+    laid.run("setup.sh")
+    laid.run("uninstall.sh", "--purge")
+    assert listing(laid.root) == before
+
+
+def test_a_setup_that_failed_halfway_goes_on(tmp_path: Path) -> None:
+    laid = lay(BOARDS[1], tmp_path)
+    before = listing(laid.root)
+    change(laid.root, "usr/bin/no-ensurepip", "")
+    assert "this command failed" in laid.refused("setup.sh")
+    (laid.root / "usr/bin/no-ensurepip").unlink()
+    laid.run("setup.sh")
+    assert (laid.root / "opt/edgeserve/venv/bin/pip").exists()
+    laid.run("uninstall.sh", "--purge")
+    assert listing(laid.root) == before
+
+
+def test_an_uninstall_that_failed_halfway_goes_on(tmp_path: Path, set_up: SetUp) -> None:
+    laid = set_up(1, tmp_path)
+    change(laid.root, "var/lib/dpkg/taken", "")
+    assert "this command failed" in laid.refused("uninstall.sh", "--purge")
+    (laid.root / "var/lib/dpkg/taken").unlink()
+    laid.run("uninstall.sh", "--purge")
+    assert not (laid.root / "opt/edgeserve").exists()
+    assert "nothing to remove" in laid.run("uninstall.sh")[0]
 
 
 # --- workstations -----------------------------------------------------------------------------------------------------

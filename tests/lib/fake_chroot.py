@@ -88,6 +88,8 @@ def packages(root: str, words: List[str]) -> None:
     if "install" in words:
         text += "".join(package(name) for name in names)
     elif "remove" in words:
+        if os.path.exists(f"{root}/var/lib/dpkg/taken") and "--simulate" not in words:
+            raise SystemExit("E: Could not get lock /var/lib/dpkg/lock-frontend")
         gone = with_dependents(text, names)
         if "--simulate" in words:
             print("".join(f"Remv {name} [1.0]\n" for name in gone), end="")
@@ -121,10 +123,15 @@ def perform(root: str, words: List[str]) -> None:
     elif name in ("nvpmodel", "jetson_clocks"):
         power(root, name, words)
     elif name.startswith("python") and words[1:3] == ["-m", "venv"]:
-        os.makedirs(f"{root}{last}/bin")
+        os.makedirs(f"{root}{last}/bin", exist_ok=True)
         shutil.copy(f"{root}{words[0]}", f"{root}{last}/bin/python")
+        if os.path.exists(f"{root}/usr/bin/no-ensurepip"):
+            raise SystemExit("ensurepip is not available")
+        shutil.copy(f"{root}{words[0]}", f"{root}{last}/bin/pip")
     elif name == "systemctl" and words[1] in ("enable", "disable"):
         link = f"{root}/etc/systemd/system/multi-user.target.wants/{last}"
+        if not os.path.exists(f"{root}/etc/systemd/system/{last}"):
+            raise SystemExit(f"Failed to {words[1]} unit: Unit file {last} does not exist.")
         if words[1] == "enable":
             os.symlink(f"/etc/systemd/system/{last}", link)
         elif os.path.islink(link):

@@ -157,7 +157,7 @@ def check_known_bad(board: Machine, versions: Mapping[str, Optional[str]]) -> Li
 
 def _major(version: Optional[str]) -> Optional[int]:
     head = (version or "").split(".")[0]
-    return int(head) if head.isdigit() else None
+    return int(head) if head.isdecimal() else None
 
 
 def _release(l4t: str) -> Tuple[int, ...]:

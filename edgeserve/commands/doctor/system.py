@@ -86,7 +86,7 @@ def check_gpu_clock(root: str) -> List[Finding]:
     now, low, high = (number(root, f"{folder}/{name}_freq") for name in ("cur", "min", "max")) if folder else (0, 0, 0)
     if not high:
         return []
-    clocks = [int(word) for word in read_text(root, f"{folder}/available_frequencies").split() if word.isdigit()]
+    clocks = [int(word) for word in read_text(root, f"{folder}/available_frequencies").split() if word.isdecimal()]
     top = max(clocks, default=high)
     text = f"GPU at {now / 1e6:.0f} MHz, between {low / 1e6:.0f} and {high / 1e6:.0f} MHz, hardware {top / 1e6:.0f} MHz"
     if low >= high:

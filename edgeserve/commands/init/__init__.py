@@ -192,7 +192,7 @@ def read_shapes(words: Sequence[str]) -> Dict[str, Tuple[int, ...]]:
     for word in words:
         name, mark, text = word.partition("=")
         lengths = [item.strip() for item in text.split(",")] if text else []
-        if not mark or not name or not all(item.isdigit() and int(item) > 0 for item in lengths):
+        if not mark or not name or not all(item.isdecimal() and int(item) > 0 for item in lengths):
             raise ConfigError(f"--shape {word!r}: expected INPUT=LENGTHS of one item, such as images=3,640,640")
         shapes[name] = tuple(int(item) for item in lengths)
     return shapes

@@ -207,7 +207,7 @@ def _capabilities(options: Options) -> List[str]:
     values = options.texts("compute_capabilities")
     for value in values:
         major, _, minor = value.partition(".")
-        if not (major.isdigit() and minor.isdigit()):
+        if not (major.isdecimal() and minor.isdecimal()):
             raise ConfigError(f"{options.where('compute_capabilities')} = {value!r}: expected numbers such as '8.6'")
     return sorted(values)
 

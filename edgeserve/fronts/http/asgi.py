@@ -422,7 +422,7 @@ def _check_page(headers: Headers, listens_on: str, config: HttpConfig) -> None:
 @lru_cache(maxsize=64)
 def _is_own_name(value: bytes, listens_on: str) -> bool:
     name, colon, port = value.decode("latin-1").lower().rpartition(":")
-    if not colon or not port.isdigit():
+    if not colon or not port.isdecimal():
         name = value.decode("latin-1").lower()
     name = name.strip("[]").rstrip(".")
     return name == listens_on or is_loopback(name)

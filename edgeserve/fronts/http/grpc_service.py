@@ -381,7 +381,7 @@ class _Calls:
         address, port = address_of(peer), peer.rpartition(":")[2]
         host = self._config.grpc.rpartition(":")[0].strip("[]")
         own = (address, "127.0.0.1", "::1") if host in ANY_ADDRESS else (host,)
-        return user_of_address(address, int(port) if port.isdigit() else 0, [(each, self.port) for each in own])
+        return user_of_address(address, int(port) if port.isdecimal() else 0, [(each, self.port) for each in own])
 
 
 def address_of(peer: str) -> str:

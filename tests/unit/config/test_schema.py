@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from edgeserve.config.addresses import host_and_port
 from edgeserve.config.gone import GONE
 from edgeserve.config.loading import load_config, parse_config
+from edgeserve.config.readers import durations_by_size
 from edgeserve.config.schema import AppConfig, DeviceConfig, LaneConfig, ServerConfig
 from edgeserve.errors import ConfigError
 from edgeserve.front.registry import front_of
@@ -341,3 +343,10 @@ def test_the_keys_of_an_app_that_are_known_are_all_of_them():
         parse_config({"model": model, "app": {"a": {"model": "m", "xxxxx": 1}}})
     with pytest.raises(ConfigError, match=r"\[app.a\] has no key 'input'; did you mean 'inputs'"):
         parse_config({"model": model, "app": {"a": {"model": "m", "input": {}}}})
+
+
+def test_signs_that_look_like_digits_are_none():
+    with pytest.raises(ConfigError, match="HOST:PORT"):
+        host_and_port("listen", "127.0.0.1:8²", "127.0.0.1:80")
+    with pytest.raises(ConfigError, match="a batch size"):
+        durations_by_size({"²": "1ms"}, "expected")

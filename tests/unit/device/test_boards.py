@@ -3,8 +3,12 @@ reads."""
 
 from __future__ import annotations
 
+import errno
+import os
+import random
 from dataclasses import replace
 
+import psutil
 import pytest
 from board_trees import (
     AGX_ORIN,
@@ -21,10 +25,11 @@ from board_trees import (
 )
 
 from edgeserve.device.boards import detect_board, jetpack_of, l4t_of
+from edgeserve.device.cpu import CpuSource
 from edgeserve.device.gpu_clock import GpuClockSource
 from edgeserve.device.memory import MemorySource, largest_block, meminfo_bytes
 from edgeserve.device.monitor import Monitor
-from edgeserve.device.power_mode import parse_conf
+from edgeserve.device.power_mode import PowerModeSource, parse_conf
 from edgeserve.device.rails import RailsSource
 from edgeserve.device.sources import sources_for
 from edgeserve.device.state import QUANTITIES, DeviceState, merged
@@ -81,6 +86,54 @@ def test_what_loses_its_files_is_unknown_and_never_zero(tree, tmp_path):
         state = turn_of(str(root), board=board)
         assert {name for name in QUANTITIES if getattr(state, name) == 0} <= zeros, path
         (root / path).write_text(text)
+
+
+NUMBERS = ("", "-1", "-5000000", "0", "2147483647", str(2**64 - 1), "N/A", "1 2", "1.5", "²", "0-99999")
+GARBAGE = ("", "\0\0", *(f"{number}\n" for number in NUMBERS))
+SHARES = ("gpu_load", "emc_load", "cpu_load", "memory_pressure", "fan")
+CLOCKS = [name for name in QUANTITIES if name.endswith("clock_hz") or name.endswith(("clock_max_hz", "clock_top_hz"))]
+COUNTS = [name for name in QUANTITIES if name.endswith("_bytes")] + ["power_w", "power_gpu_w", "free_blocks"]
+
+
+@pytest.mark.parametrize("tree", TREES, ids=lambda tree: tree.name)
+def test_a_file_with_garbage_tells_nothing_that_cannot_be(tree, tmp_path):
+    draw = random.Random(f"{tree.name}/garbage")
+    root = tree.plant(tmp_path / "root")
+    files = [path for path in (tmp_path / "root").rglob("*") if path.is_file() and not path.is_symlink()]
+    for path in draw.sample(files, min(30, len(files))):
+        before, garbage = path.read_bytes(), draw.choice(GARBAGE)
+        path.write_text(garbage)
+        state = turn_of(root, 2)
+        known = {name: getattr(state, name) for name in QUANTITIES if getattr(state, name) is not None}
+        assert all(0.0 <= known.get(name, 0.0) <= 1.0 for name in SHARES), (path, garbage)
+        assert all(known.get(name, 1) > 0 for name in CLOCKS), (path, garbage)
+        assert all(known.get(name, 0) >= 0 for name in COUNTS), (path, garbage)
+        assert -40 <= known.get("temperature_c", 0.0) <= 200, (path, garbage)
+        path.write_bytes(before)
+
+
+def test_a_power_mode_that_is_set_meanwhile_is_seen_though_its_file_is_another(tmp_path):
+    source = PowerModeSource(AGX_ORIN.plant(tmp_path / "root"))
+    before = source.read(0).power_mode
+    status = tmp_path / "root/var/lib/nvpmodel/status"
+    number = next(mode.number for mode in source.modes.modes if mode.name != before)
+    (tmp_path / "new").write_text(f"pmode:{number:04d}\n")
+    os.replace(tmp_path / "new", status)
+    assert source.read(1).power_mode == source.modes.by_number(number).name != before
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EMFILE, "too many open files"), TypeError("an empty /proc/stat")])
+def test_a_processor_that_cannot_be_read_once_is_asked_again(monkeypatch, error):
+    monitor = Monitor("here", [CpuSource()], lambda state: None, lambda: 0, lambda: 0)
+
+    def fails():
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(psutil, "cpu_times", fails)
+        assert monitor.turn().cpu_load is None
+    assert "failed" not in monitor.costs()["sources"]["cpu"]
+    monitor.stop()
 
 
 def test_a_sum_that_lost_a_rail_is_unknown(tmp_path):

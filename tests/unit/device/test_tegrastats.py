@@ -98,6 +98,17 @@ def test_a_killed_child_is_none_then_started_again(children):
     source.close()
 
 
+def test_a_child_that_falls_silent_is_started_again(children):
+    source = TegrastatsSource(start=children.start)
+    assert read_when_written(source, children, 0).power_w == 3.0
+    assert source.read(11 * NS_PER_S) == DeviceState()
+    assert "silent" in source.trouble
+    assert children.started[0].wait(WAIT_S) == -signal.SIGKILL
+    assert read_when_written(source, children, 12 * NS_PER_S).power_w == 3.0
+    assert (source.starts, source.trouble) == (2, "")
+    source.close()
+
+
 def test_after_a_line_the_pause_is_short_again(children):
     source = TegrastatsSource(start=children.start)
     for second in (0, 10, 20):  # each child ends, and each pause would be longer than the one before

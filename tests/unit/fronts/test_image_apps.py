@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 
 import numpy as np
 import pytest
 
+from edgeserve.answers import Answer
 from edgeserve.errors import BadInput, Dropped
+from edgeserve.fronts.camera_front import CameraFront, CameraSettings
 from edgeserve.fronts.image_apps import Detector, NewestWins, Tally, reason_of
 
 
@@ -39,6 +42,15 @@ def test_an_app_of_any_size_has_the_frame_itself():
     np.testing.assert_array_equal(one.prepared(pixels), pixels)
     found = one.found({"boxes": [[10, 20, 30, 60]], "scores": [0.9], "classes": [3]}, 48, 64)
     assert [tuple(box) for box in found] == [(20, 40, 20, 40, "3", 0.9)]
+
+
+@pytest.mark.parametrize("classes", [[1], np.array([1], np.uint8), np.array([1.0], np.float32), [1.0], ["dog"]])
+def test_a_class_has_its_name_whatever_its_type(classes):
+    one = detector(labels=["cat", "dog"])
+    (box,) = one.found({"boxes": [[10, 20, 30, 60]], "scores": [0.9], "classes": classes}, 48, 64)
+    assert box.label == "dog"
+    (box,) = one.found({"boxes": [[10, 20, 30, 60]], "scores": [0.9], "labels": ["²"]}, 48, 64)
+    assert box.label == "²"
 
 
 @pytest.mark.parametrize("letterbox", [False, True])
@@ -115,3 +127,31 @@ def test_of_frames_that_wait_the_newest_is_asked():
 def test_reasons_are_those_of_the_server():
     assert reason_of(Dropped("no", "superseded")) == "dropped: superseded"
     assert reason_of(BadInput("no")) == "bad_input" and reason_of(ValueError()) == "error"
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
+@pytest.mark.parametrize("page", ["", "127.0.0.1:0"])
+def test_lines_that_cannot_be_written_end_the_camera_unless_it_has_a_page(page, caplog):
+    class Seeing(Server):
+        async def infer(self, app, inputs, **options):
+            return Answer({"boxes": np.zeros((0, 4)), "scores": np.zeros(0), "classes": np.zeros(0)})
+
+    async def serve():
+        settings = CameraSettings(
+            source="test:48x64", app="detect", lines="/dev/full", page=page, rate=100.0, frames=8 if page else 0
+        )
+        front = CameraFront(Seeing("uint8", [-1, -1, 3]), settings)
+        await front.look()
+        serving = asyncio.ensure_future(front.serve(asyncio.Event(), lambda *places: None))
+        await asyncio.wait({serving}, timeout=20.0)
+        assert serving.done(), "it goes on without anything to write to"
+        serving.result()
+        return front.camera.tally.answered
+
+    if page:
+        pytest.importorskip("PIL")
+        assert asyncio.run(serve()) > 1
+        assert [record.levelname for record in caplog.records] == ["WARNING"]
+    else:
+        with pytest.raises(OSError, match="No space"):
+            asyncio.run(serve())

@@ -53,6 +53,18 @@ def left_of(pixels):
     return int(np.nonzero(pixels[24, :, 0] > 128)[0][0])
 
 
+@pytest.mark.parametrize("size", [(1, 1), (1, 640), (640, 1), (2, 3)])
+def test_a_pattern_of_any_size_has_frames(size):
+    source = source_of(f"test:{size[0]}x{size[1]}", time.monotonic, 1000.0, "")
+    frames = [pixels for _, pixels in itertools.islice(source.frames(threading.Event()), 3)]
+    assert [pixels.shape for pixels in frames] == [(*size, 3)] * 3
+
+
+def test_a_size_of_signs_that_are_no_digits_is_refused():
+    with pytest.raises(ConfigError, match="test:HEIGHTxWIDTH"):
+        source_of("test:²x2", time.monotonic, 1000.0, "")
+
+
 def test_the_pattern_comes_at_its_rate_and_moves():
     now_s = itertools.count()  # a host on which each look at the clock takes a second: never early
     frames = read(Pattern((48, 64), 10.0, lambda: float(next(now_s))), 5)

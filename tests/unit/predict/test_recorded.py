@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import pathlib
+import random
 from typing import Optional
 
 import numpy as np
 import pytest
 
+from edgeserve.errors import ConfigError
 from edgeserve.predict import recorded
 from edgeserve.predict.history import load_history
 from edgeserve.predict.recorded import RecordedHistory
@@ -39,6 +42,52 @@ def test_outputs_that_are_no_probabilities_are_a_regressions(tmp_path: pathlib.P
     made.write()
     history = load_history(str(tmp_path / "h.npz"))
     assert (history.task, history.features) == ("regression", None)
+
+
+@pytest.mark.parametrize("task", ["classification", "regression"])
+@pytest.mark.parametrize("name", ["labels", "features", "groups", "models", "outputs"])
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.array(1.0),
+        np.zeros(0),
+        np.zeros(7),
+        np.full((60, 2), np.nan),
+        np.array([["x", "y"]] * 60),
+        np.zeros((60, 2, 0)),
+        np.zeros((60, 3, 3)),
+    ],
+    ids=lambda array: f"{array.dtype.kind}{list(array.shape)}",
+)
+def test_an_array_of_another_form_is_a_typed_error(
+    tmp_path: pathlib.Path, task: str, name: str, array: np.ndarray
+) -> None:
+    outputs = np.stack([record(number) for number in range(60)])
+    arrays = {"models": np.array(MODELS), "outputs": outputs, "task": np.array(task), name: array}
+    np.savez(tmp_path / "h.npz", **arrays)
+    with pytest.raises(ConfigError, match=name):
+        load_history(str(tmp_path / "h.npz"))
+
+
+def test_a_damaged_file_is_a_typed_error_or_read(tmp_path: pathlib.Path) -> None:
+    filled(tmp_path / "h.npz", 60, features=40).write()
+    whole, draw = (tmp_path / "h.npz").read_bytes(), random.Random("damaged")
+    for _ in range(400):
+        damaged = bytearray(whole[: draw.choice((len(whole), draw.randrange(len(whole))))])
+        for _ in range(3 if damaged else 0):
+            damaged[draw.randrange(len(damaged))] = draw.randrange(256)
+        (tmp_path / "h.npz").write_bytes(damaged)
+        with contextlib.suppress(ConfigError):
+            load_history(str(tmp_path / "h.npz"))
+
+
+def test_a_folder_in_the_place_of_the_file_stays(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "h.npz").mkdir()
+    made = filled(tmp_path / "h.npz", 1)
+    assert made.load() == ""
+    with pytest.raises(OSError):
+        made.write()
+    assert [path.name for path in tmp_path.iterdir()] == ["h.npz"]
 
 
 def test_a_file_is_gone_on_with(tmp_path: pathlib.Path) -> None:
