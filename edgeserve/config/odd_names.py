@@ -19,7 +19,7 @@ def check_odd_names(config: Config) -> None:
     """Raise :class:`ConfigError` for names of models, apps or clients that cannot be told apart where they are used."""
     for client in config.server.critical_for:
         kind, _, name = client.partition(":")
-        if kind not in OWNERS or not name or (kind == "uid" and not name.partition("/")[0].isdigit()):
+        if kind not in OWNERS or not name or (kind == "uid" and not name.partition("/")[0].isdecimal()):
             raise ConfigError(
                 f"[server] critical_for = {client!r}: expected clients such as 'uid:1000', 'key:NAME', 'token:NAME' or "
                 "'address:192.0.2.7' (docs/guide/bounds.md); the class of an app's requests is [app.NAME] class"

@@ -27,7 +27,7 @@ def installed(monkeypatch):
     monkeypatch.setattr(front.importlib.util, "find_spec", lambda name: name)
 
 
-def test_beyond_loopback_a_token_is_needed(installed):
+def test_beyond_loopback_a_token_is_needed(installed, tmp_path):
     for place in ("127.0.0.1:8000", "[::1]:0", "localhost:0"):
         front.check_http(HttpConfig(listen=place, grpc=place))
     for key, config in (
@@ -37,7 +37,8 @@ def test_beyond_loopback_a_token_is_needed(installed):
     ):
         with pytest.raises(ConfigError, match=rf"{key} = .*token_file"):
             front.check_http(config)
-    front.check_http(HttpConfig(listen="0.0.0.0:8000", token_file="token"))
+    (tmp_path / "token").write_text("a-long-enough-token-for-all\n")
+    front.check_http(HttpConfig(listen="0.0.0.0:8000", token_file=str(tmp_path / "token")))
 
 
 def test_missing_packages_are_named_with_their_extra(monkeypatch):
