@@ -246,7 +246,7 @@ def _signed(value: int) -> int:
 
 
 def _number(text: bytes) -> int:
-    return int(text) if text.isdecimal() and len(text) < 20 else 0
+    return int(text) if text.isdigit() and len(text) < 20 else 0
 
 
 def _fields(data: Data, start: int, end: int) -> Iterator[Tuple[int, int, int]]:
