@@ -526,7 +526,7 @@ BUGS: Tuple[Bug, ...] = (
     Bug("a-queue-behind-is-one-batch", "plan/source.py", "        batches *= 2\n", "        break\n", unit("plan/choose")),
     Bug("companies-are-not-split", "plan/companies.py", "or self._splits(company, board)", "", unit("plan/companies")),
     Bug("companies-in-flight-cannot-wait", "plan/companies.py", "or candidate.slack_ns >= left_ns", "", unit("plan/companies")),
-    Bug("cheap-work-keeps-others-waiting", "plan/choose.py", "_in_time(firm, item, gap_ns)", "_in_time(schedule, item, gap_ns)", unit("plan/choose")),
+    Bug("cheap-work-goes-before-dense-work", "plan/choose.py", "if not item.is_cheap] or able", "] or able", unit("plan/choose")),
     Bug("plan-makes-others-late", "plan/choose.py", "not _in_time(schedule, None, gap_ns)", "False", unit("plan/choose")),
     Bug("critical-requests-are-not-guarded", "plan/choose.py", "        gain -= guard * late", "        gain -= 0.0 * late", unit("plan/choose")),
     Bug("price-is-paid-to-the-last", "plan/choose.py", "max(value - price, SPARED * value)", "value - price", unit("plan/companies")),

@@ -2,9 +2,9 @@
 requests guarded by count.
 
 The densest candidates enter a schedule, each with what waits behind it, as long as all in it start in time (DASA: Clark
-1990); of the ones that may go first without making late what is worth the lane's price, the one with the largest index
-starts. Work that would make critical requests late, open or expected, counts as if it lost several requests of its own
-for each of them. Pure.
+1990); of the ones that may go first without making another late, the one with the largest index starts. Work that
+brings far less than the lane's price goes where nothing else waits; work that would make critical requests late, open
+or expected, counts as if it lost several requests of its own for each of them. Pure.
 """
 
 from __future__ import annotations
@@ -32,9 +32,8 @@ SPARED: Final = 0.1
 """A batch that brings less per time than the lane's price counts as so much of itself: it is not given up for it."""
 
 CHEAP: Final = 0.5
-"""A batch that brings less than this share of the lane's price may be late behind any other: the lane's time has a
-better use than the batch. (``shapes``, seeds 1000 to 1023, at load 1 and 2: 86.1 and 66.2 % of the value without, 86.7
-and 67.9 so, 87.0 and 68.6 with 1 in its place, which costs .2 in worlds of one kind: ``apps``, ``local``.)"""
+"""A batch that brings less than this share of the lane's price goes where nothing else waits: the lane's time has a
+better use. (``shapes``, seeds 1000 to 1023, load 1 and 2: 86.1 and 66.2 % of the value without, 86.9 and 68.4 so.)"""
 
 PATIENT: Final = 16
 """A batch that can wait so many times as long as the most urgent one lets it go first."""
@@ -44,7 +43,7 @@ def weigh(candidate: Candidate, rooms: Rooms, gap_ns: int, price: float = 0.0) -
     """Set the worth per time of a candidate, which takes what a fuller batch would save besides, less the loss of
     critical requests, and less the ``price`` that others pay for the time: at least :data:`SPARED` of the rest. One
     that brings less than the price, and would save time by waiting, is early: it lets what brings more go first. One
-    that brings less than :data:`CHEAP` of the price is cheap: it may be late behind others."""
+    that brings less than :data:`CHEAP` of the price is cheap: it goes where nothing else waits."""
     candidate.guarded = candidate.is_early = candidate.is_cheap = False
     takes_ns = candidate.takes_ns + candidate.saves_ns
     if candidate.is_critical:
@@ -65,12 +64,10 @@ def weigh(candidate: Candidate, rooms: Rooms, gap_ns: int, price: float = 0.0) -
 
 
 class Scheduled(NamedTuple):
-    """A batch in the schedule, or (``item`` is None) work behind one: by when it must start, how long it runs, and
-    whether it brings too little to keep other work waiting."""
+    """A batch in the schedule, or (``item`` is None) work behind one: by when it must start, how long it runs."""
 
     wait_ns: int
     takes_ns: int
-    is_cheap: bool
     item: Candidate | None = None
 
 
@@ -85,6 +82,7 @@ def choose(
     if others:  # what is early waits for others only
         best = max(others)
         able = [item for item in able if not item.is_early or item.value > best]
+    able = [item for item in able if not item.is_cheap] or able
     if able:
         return able[0] if len(able) == 1 else _first(able, gap_ns, behind)
     if foreground:
@@ -100,8 +98,8 @@ def _first(candidates: Sequence[Candidate], gap_ns: int, behind: Callable[[Candi
             best[key] = index, item
     rows: List[Tuple[bool, float, int, Scheduled]] = []
     for _, item in best.values():
-        entries = [Scheduled(item.source.wait_ns(item), item.takes_ns, item.is_cheap, item)]
-        entries += [Scheduled(wait_ns, takes_ns, item.is_cheap) for takes_ns, wait_ns in behind(item)]
+        entries = [Scheduled(item.source.wait_ns(item), item.takes_ns, item)]
+        entries += [Scheduled(wait_ns, takes_ns) for takes_ns, wait_ns in behind(item)]
         for entry in entries:
             rows.append((not item.is_critical, -item.value, len(rows), entry))
     schedule: List[Scheduled] = []  # in order of how long each may wait
@@ -113,13 +111,12 @@ def _first(candidates: Sequence[Candidate], gap_ns: int, behind: Callable[[Candi
         if len(schedule) > 1 and not _in_time(schedule, None, gap_ns):
             del schedule[place]
     able = [(entry.wait_ns, entry.item) for entry in schedule if entry.item is not None]
-    firm = [entry for entry in schedule if not entry.is_cheap]  # what may not be late
-    first_wait_ns, first = ([(wait_ns, item) for wait_ns, item in able if not item.is_cheap] or able)[0]
+    first_wait_ns, first = able[0]
     patient_ns = PATIENT * max(first_wait_ns, first.takes_ns)
     for _, _, wait_ns, item in sorted(
         [(-_index(item), place, wait_ns, item) for place, (wait_ns, item) in enumerate(able)]
     ):
-        if item is first or (wait_ns <= patient_ns and _in_time(firm, item, gap_ns)):
+        if item is first or (wait_ns <= patient_ns and _in_time(schedule, item, gap_ns)):
             return item
     return first
 
@@ -127,7 +124,7 @@ def _first(candidates: Sequence[Candidate], gap_ns: int, behind: Callable[[Candi
 def _in_time(schedule: Sequence[Scheduled], first: Candidate | None, gap_ns: int) -> bool:
     """True if all start in time if they run in this order, but ``first`` before all others."""
     at_ns = 0 if first is None else first.takes_ns + gap_ns
-    for wait_ns, takes_ns, _, item in schedule:
+    for wait_ns, takes_ns, item in schedule:
         if item is None or item is not first:
             if at_ns > wait_ns:
                 return False

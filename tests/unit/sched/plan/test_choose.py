@@ -222,20 +222,16 @@ def test_a_batch_waits_to_be_fuller_for_others_alone(gain):
 
 
 @pytest.mark.parametrize(("gain", "first"), [(4, "urgent"), (3, "dense")])
-@pytest.mark.parametrize("price", [0.0, 0.7])
-def test_what_brings_less_than_half_of_the_price_keeps_nothing_waiting(gain, first, price):
-    """The lane's time has a better use: neither the batch nor its queue may keep denser work from its turn."""
-    candidates = [made("dense", 10, 100, 50), made("other", 10, 10, 45), made("urgent", 10, gain, 5)]
-    for item in candidates:
-        weigh(item, NO_ROOMS, 0, price)
-    ms = NS_PER_MS
-    found = choose(candidates, 0, lambda item: [Behind(10 * ms, 16 * ms)] if item.model == "urgent" else [])
-    assert found is not None and found.model == (first if price else "urgent")
+@pytest.mark.parametrize("waits", [50, 10**6])
+def test_what_brings_less_than_half_of_the_price_goes_where_nothing_else_waits(gain, first, waits):
+    both = [made("dense", 10, 100, waits, slo=10**6), made("urgent", 10, gain, 5)]
+    assert first_of(both) == "urgent"
+    assert first_of(both, price=0.7) == first
+    assert first_of(both[1:], price=0.7) == "urgent"
 
 
 def test_among_work_below_the_price_the_denser_keeps_its_place_in_the_schedule():
     assert first_of([made("dense", 30, 6, 5), made("least", 30, 3, 2)], price=1.0) == "dense"
-    assert first_of([made("only", 10, 1, 5)], price=1.0) == "only"
 
 
 def test_a_patient_batch_waits_for_those_of_near_deadlines():
