@@ -18,7 +18,7 @@ from serving import wait_until
 
 from edgeserve import App, AsyncRuntime, Client, Model, Node, Runtime, cli
 from edgeserve.engine import Batch, Engine, Footprint, Parts, Result
-from edgeserve.errors import ConfigError, EdgeServeError, Failed
+from edgeserve.errors import ConfigError, EdgeServeError, EngineError, Failed
 from edgeserve.python_file import names_runtime, runtime_at
 
 SLO_MS = 30_000
@@ -76,6 +76,37 @@ def test_an_error_tells_a_function_that_has_no_name(function: Any, text: str) ->
     with Runtime(models={"m": function}, apps={"m": App("m", slo="30s")}) as runtime:
         with pytest.raises(Failed, match=text):
             runtime.infer("m", {"x": 1})
+
+
+def test_an_option_that_a_request_does_not_have_is_said_with_the_nearest() -> None:
+    with Runtime(models={"m": lambda inputs: {}}, apps={"m": "m"}) as runtime:
+        wrong: Dict[str, Any] = {"slo": 50}
+        with pytest.raises(TypeError, match="'slo' is no option of a request; did you mean 'slo_ms'"):
+            runtime.infer("m", {}, **wrong)
+
+
+class Few(Adder):
+    """Returns what a test says."""
+
+    returned: Any = []
+
+    def run(self, batch: Batch) -> Any:
+        return self.returned
+
+
+@pytest.mark.parametrize(
+    ("returned", "text"),
+    [
+        (None, "a batch returned NoneType; expected a list of one Result per item"),
+        ([], "a batch returned 0 for 1 item; expected one for each"),
+        ([{"y": 1}], "a batch returned dict; expected a list of one Result per item"),
+    ],
+)
+def test_what_an_engine_returns_wrongly_is_said_at_the_start_with_its_model(returned: Any, text: str) -> None:
+    engine = Few()
+    engine.returned = returned
+    with pytest.raises(EngineError, match=f"model 'few': {text}"), Runtime(models={"few": engine}, apps={"few": "few"}):
+        pass
 
 
 def test_an_engine_is_given_as_a_class_or_as_an_object() -> None:

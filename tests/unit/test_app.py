@@ -314,6 +314,7 @@ def test_a_file_is_written_as_it_was_read(text: str) -> None:
         ({"policies": {"p": {"kind": 3}}}, r"policies\['p'\] kind = 3: expected a string"),
         ({"server": {"drain": "5"}}, r"^server drain = '5': expected a duration"),
         ({"server": 7}, r"^server = 7: expected a table"),
+        ({"apps": {"cam": App("m", inputs={"x": "uint8"})}}, r"inputs.x = 'uint8': expected a table of .*dtype, shape"),
         ({"apps": [App("m")]}, r"^apps = \[.*\]: expected a dict with names as keys"),
         ({"models": {"m": Model(Doubler())}, "devices": {"a": {}, "b": {}},
           "lanes": {"la": {"device": "a"}, "lb": {"device": "b"}}}, r"models\['m'\] is an engine object.*one device"),
@@ -327,6 +328,7 @@ def test_an_error_names_the_argument(sections: Dict[str, Any], text: str) -> Non
 @pytest.mark.parametrize(
     ("make", "text"),
     [
+        (lambda: App(double), "<function double at .*>: expected the name that it has in models="),
         (lambda: Model(7), "expected a function, the path of a model's file, an engine's class or an engine"),
         (lambda: Model("net.xml"), r"Model\('net.xml'\): its ending names no engine \(known: .*onnx.*engine='...'"),
         (lambda: Model(double, options={"example": lambda: {}}), "options.example = .*lambda.* has no name to import"),
