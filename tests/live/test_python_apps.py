@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -325,3 +326,42 @@ def test_a_program_names_its_functions_by_its_file(tmp_path: Path) -> None:
         text=True,
     )
     assert 'function = "hello:f"' in done.stdout, done.stderr
+
+
+ITSELF = """
+import sys
+import edgeserve
+
+print("begun", __name__, file=sys.stderr)
+
+def length(inputs):
+    return len(inputs["x"])
+
+def scale(inputs):
+    return {"y": inputs["x"] * 3}
+
+runtime = edgeserve.Runtime(
+    models={"scale": edgeserve.Model(scale, options={"process": PROCESS})},
+    apps={"focus": edgeserve.App("scale", slo="30s", predict={"length": length})},
+)
+
+if __name__ == "__main__":
+    with runtime:
+        print(runtime.infer("focus", {"x": "ab"})["y"])
+"""
+
+
+@pytest.mark.parametrize("process", [False, True])
+def test_a_program_that_is_started_names_functions_of_its_own(process: bool, tmp_path: Path) -> None:
+    """Nothing waits for a program that is imported while it makes its runtime, and it is not run twice."""
+    (tmp_path / "itself.py").write_text(ITSELF.replace("PROCESS", str(process)))
+    done = subprocess.run(
+        [sys.executable, "itself.py"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.stdout == "ababab\n", done.stderr
+    assert re.findall("begun .*", done.stderr) == ["begun __main__"] + ["begun itself"] * process
