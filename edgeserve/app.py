@@ -129,7 +129,7 @@ def configuration(
         "app": {name: _as(App, app).table for name, app in _named("apps", apps).items()},
         "device": _named("devices", devices),
         "lane": _named("lanes", lanes),
-        "policy": _named("policies", policies),
+        "policy": _plain(_named("policies", policies), "policies"),
         "front": _named("fronts", fronts),
     }
     if server is not None:

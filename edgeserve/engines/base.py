@@ -146,10 +146,8 @@ class Batch(_BatchFields):
 
     __slots__ = ()
 
-    def __new__(
-        cls, items: Sequence[Values], size: int, states: Sequence[Any] = (), *others: Any, **named: Any
-    ) -> Batch:
-        return super().__new__(cls, items, size, states or (None,) * len(items), *others, **named)
+    def __new__(cls, items: Sequence[Values], size: int, states: Sequence[Any] = (), *more: Any, **by: Any) -> Batch:
+        return super().__new__(cls, items, size, states or (None,) * len(items), *more, **by)
 
     def without(self, failed: Container[int]) -> Batch:
         """The batch of the other items, at the same size, for engines that find some items wrong before they run."""
@@ -610,10 +608,10 @@ def run_batch(session: Session, batch: Batch) -> Tuple[List[Result], Optional[Tu
     pending = session.launch(batch)
     while not pending.wait(WAIT_S_MAX):
         pass
-    results = pending.result()
+    results: Any = pending.result()  # an engine of one's own may return anything
     wrong = [results] if not isinstance(results, (list, tuple)) else [x for x in results if not isinstance(x, Result)]
     if wrong:
-        raise EngineError(f"a batch returned {type(wrong[0]).__name__}; expected a list of one Result per item, in order")
+        raise EngineError(f"a batch returned {type(wrong[0]).__name__}; expected a list of a Result per item, in order")
     check_count(results, len(batch.items), "a batch")
     return results, pending.times()
 

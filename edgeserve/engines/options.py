@@ -29,8 +29,8 @@ def of_name(value: Union[int, Mapping[str, int]], name: str) -> int:
 
 
 class Options:
-    """The options of one model. Making it refuses unknown keys; each getter checks its value by a reader of the
-    configuration (``config/readers.py``).
+    """The options of one model. Making it refuses unknown keys. Each getter returns the checked value of a key, else
+    its default: of a duration (``"2ms"``) nanoseconds, of a size (``"2MiB"``) bytes, of an absent table ``{}``.
 
     Every refusal is a :class:`ConfigError` that names the model, the key, the value and what was expected.
     """
@@ -56,11 +56,9 @@ class Options:
         return f"[model.{self._model.name}] options.{key}"
 
     def boolean(self, key: str, default: bool) -> bool:
-        """True or false."""
         return bool(self._read(key, default, boolean))
 
     def integer(self, key: str, default: int, low: int, high: int = 2**31) -> int:
-        """A whole number from ``low`` to ``high``."""
         return int(self._read(key, default, integer(low, high)))
 
     def integers(self, key: str, default: int, low: int, high: int = 2**31) -> Union[int, Dict[str, int]]:
@@ -71,15 +69,12 @@ class Options:
         return found
 
     def number(self, key: str, default: float, low: float, high: float) -> float:
-        """A number from ``low`` to ``high``."""
         return float(self._read(key, default, number(low, high)))
 
     def text(self, key: str, default: str = "") -> str:
-        """A text."""
         return str(self._read(key, default, string))
 
     def duration_ns(self, key: str, default_ns: int) -> int:
-        """Nanoseconds, of a duration with its unit, such as ``"2ms"``."""
         return int(self._read(key, default_ns, duration))
 
     def size_bytes(self, key: str, default_bytes: int) -> int:
@@ -98,15 +93,12 @@ class Options:
         return tuple(self._read(key, (), tuple_of(string)))
 
     def table(self, key: str) -> Dict[str, Any]:
-        """A table of anything; absent is empty."""
         return dict(self._read(key, {}, table_of(anything)))
 
     def texts_by_name(self, key: str) -> Dict[str, str]:
-        """A table of texts; absent is empty."""
         return dict(self._read(key, {}, table_of(string)))
 
     def lists_by_name(self, key: str, read: Reader) -> Dict[str, Tuple[Any, ...]]:
-        """A table of lists, each value read by ``read``; absent is empty."""
         return dict(self._read(key, {}, table_of(tuple_of(read))))
 
     def _read(self, key: str, default: Any, read: Reader) -> Any:

@@ -98,9 +98,9 @@ class Few(Adder):
 @pytest.mark.parametrize(
     ("returned", "text"),
     [
-        (None, "a batch returned NoneType; expected a list of one Result per item"),
+        (None, "a batch returned NoneType; expected a list of a Result per item"),
         ([], "a batch returned 0 for 1 item; expected one for each"),
-        ([{"y": 1}], "a batch returned dict; expected a list of one Result per item"),
+        ([{"y": 1}], "a batch returned dict; expected a list of a Result per item"),
     ],
 )
 def test_what_an_engine_returns_wrongly_is_said_at_the_start_with_its_model(returned: Any, text: str) -> None:

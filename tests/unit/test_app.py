@@ -23,6 +23,7 @@ from edgeserve.config.toml_files import parse_toml
 from edgeserve.config.toml_text import toml_of
 from edgeserve.engine import Batch, Engine, Footprint, Result
 from edgeserve.errors import ConfigError
+from edgeserve.policy import Policy
 
 
 def double(inputs: Dict[str, Any]) -> Dict[str, Any]:
@@ -340,6 +341,16 @@ def test_an_error_names_the_argument(sections: Dict[str, Any], text: str) -> Non
 def test_what_cannot_be_meant_is_refused_at_once(make: Any, text: str) -> None:
     with pytest.raises(ConfigError, match=text):
         make()
+
+
+class Own(Policy):
+    """A policy of one's own."""
+
+
+def test_a_policy_is_given_as_a_class_that_the_text_names() -> None:
+    config = configuration(models={"m": double}, apps={"cam": "m"}, policies={"own": {"kind": Own}})
+    assert config.policies["own"].kind == f"{__name__}:Own"
+    assert f'kind = "{__name__}:Own"' in toml_of(config)
 
 
 def test_an_unknown_argument_is_refused() -> None:
