@@ -329,7 +329,7 @@ def test_an_error_names_the_argument(sections: Dict[str, Any], text: str) -> Non
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (lambda: App(double), "<function double at .*>: expected the name that it has in models="),
+        (lambda: App(double), "<function double at .*>: expected the name that it has in models="),  # type: ignore[arg-type]
         (lambda: Model(7), "expected a function, the path of a model's file, an engine's class or an engine"),
         (lambda: Model("net.xml"), r"Model\('net.xml'\): its ending names no engine \(known: .*onnx.*engine='...'"),
         (lambda: Model(double, options={"example": lambda: {}}), "options.example = .*lambda.* has no name to import"),
