@@ -70,6 +70,8 @@ class Node:
     list; left out: the node before it), ``fan_out``, ``gather``, ``join``, ``route``, ``inputs``."""
 
     def __init__(self, name: str, **keys: Any) -> None:
+        if not isinstance(name, str):
+            raise ConfigError(f"{name!r}: expected the name that it has in models={{...}}")
         after = keys.get("after")
         self.table: Dict[str, Any] = {"name": name, **_plain(keys)}
         if isinstance(after, str):
@@ -127,7 +129,7 @@ def configuration(
         "app": {name: _as(App, app).table for name, app in _named("apps", apps).items()},
         "device": _named("devices", devices),
         "lane": _named("lanes", lanes),
-        "policy": _named("policies", policies),
+        "policy": _plain(_named("policies", policies), "policies"),
         "front": _named("fronts", fronts),
     }
     if server is not None:

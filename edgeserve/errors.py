@@ -84,8 +84,8 @@ class WrongRows(EngineError):
 
 
 class StateLost(EngineError):
-    """Error: what an item would leave behind for the next of its stream is no state to go on from. The request ends as
-    ``failed``, and the stream begins anew."""
+    """Error: the new state of an item's stream holds NaN or infinite numbers, so no request can go on from it. The
+    request ends as ``failed``, and the stream begins anew."""
 
     code = "state_lost"
 

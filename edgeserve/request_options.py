@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any, Dict, Mapping, Optional, TypedDict
 
+from edgeserve.errors import nearest
+
 
 class RequestOptions(TypedDict, total=False):
     """An option that is left out, or None, is as the app's configuration says."""
@@ -30,5 +32,5 @@ def given(options: Mapping[str, Any]) -> Dict[str, Any]:
     """The options that are not None. Raises ``TypeError`` for a name that is no option."""
     for name in options:
         if name not in OPTIONS:
-            raise TypeError(f"{name!r} is no option of a request, expected one of {', '.join(OPTIONS)}")
+            raise TypeError(f"{name!r} is no option of a request{nearest(name, OPTIONS)}")
     return {name: value for name, value in options.items() if value is not None}

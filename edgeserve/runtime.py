@@ -23,7 +23,7 @@ from edgeserve.live.responders import RequestFuture
 from edgeserve.live.runtime_core import RuntimeCore, learn_to_answer
 from edgeserve.live.startup import naming_file
 from edgeserve.live.world import CallAsked, CancelAsked, LostDevice, StopAsked
-from edgeserve.request_options import RequestOptions
+from edgeserve.request_options import RequestOptions, given
 from edgeserve.units import ns_to_s
 
 if TYPE_CHECKING:
@@ -261,7 +261,11 @@ class Runtime:
             raise self._numbered(app, unknown_app(app, self._validators))
         future = RequestFuture(self._cancel)
         future.stream = pieces
-        request = future.request = request_of_call(app, inputs, pieces=pieces is not None, **options)
+        try:
+            request = future.request = request_of_call(app, inputs, pieces=pieces is not None, **options)
+        except TypeError:
+            given(options)  # says which option there is none of
+            raise
         try:
             validator.check(request, future, now_ns)
         except RequestError as error:

@@ -203,9 +203,9 @@ def model_path(model: ModelConfig, directory: str) -> str:
         mend = (
             "fetch the assets first (or point EDGESERVE_CACHE at the cache that has them)"
             if model.file.startswith(CACHE_PREFIX)
-            else f"correct [model.{model.name}] file = {model.file!r} (relative to the configuration file)"
+            else f"correct [model.{model.name}] file = {model.file!r}"
         )
-        raise EngineError(f"model {model.name!r}: there is no file {path}; {mend}")
+        raise EngineError(f"model {model.name!r}: there is no file {os.path.abspath(path)}; {mend}")
     parts = parts_of(model, directory)
     wrong = next(filter(None, map(fault, parts)), "")
     if wrong:

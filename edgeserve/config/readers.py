@@ -266,12 +266,12 @@ def refuse_gone(where: str, table: Mapping[str, Any]) -> None:
 def read_table(kind: Type[T], table: Any, where: str, also: Sequence[str] = (), **given: Any) -> T:
     """One TOML table to one dataclass; unknown keys are refused with the nearest name. ``also``: keys that another
     reader has read."""
-    if not isinstance(table, Mapping):
-        raise ConfigError(f"{where} = {table!r}: expected a table")
     readers = {}
     for item in fields(kind):  # type: ignore[arg-type]
         if "read" in item.metadata:
             readers[item.metadata["key"] or item.name] = item
+    if not isinstance(table, Mapping):
+        raise ConfigError(f"{where} = {table!r}: expected a table of keys such as {', '.join(list(readers)[:3])}")
     values = dict(given)
     for key, value in table.items():
         if key not in readers:

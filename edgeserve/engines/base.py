@@ -120,7 +120,18 @@ class BatchControl:
         raise NotImplementedError
 
 
-class Batch(NamedTuple):
+class _BatchFields(NamedTuple):
+    items: Sequence[Values]
+    size: int
+    states: Sequence[Any] = ()
+    steps_max: Optional[int] = None
+    variant: str = ""
+    control: Optional[BatchControl] = None
+    owners: Sequence[str] = ()
+    exact: bool = False
+
+
+class Batch(_BatchFields):
     """The argument of ``launch`` and ``run``. ``items[i]`` are the values of job i; ``size >= len(items)`` is the size
     to pad to.
 
@@ -133,21 +144,17 @@ class Batch(NamedTuple):
     and nothing reused. ``exact``: lengths are not rounded up (``options.pad_multiple``), to see what that changes.
     """
 
-    items: Sequence[Values]
-    size: int
-    states: Sequence[Any] = ()
-    steps_max: Optional[int] = None
-    variant: str = ""
-    control: Optional[BatchControl] = None
-    owners: Sequence[str] = ()
-    exact: bool = False
+    __slots__ = ()
+
+    def __new__(cls, items: Sequence[Values], size: int, states: Sequence[Any] = (), *more: Any, **by: Any) -> Batch:
+        return super().__new__(cls, items, size, states or (None,) * len(items), *more, **by)
 
     def without(self, failed: Container[int]) -> Batch:
         """The batch of the other items, at the same size, for engines that find some items wrong before they run."""
         kept = [index for index in range(len(self.items)) if index not in failed]
         return self._replace(
             items=[self.items[index] for index in kept],
-            states=[self.states[index] for index in kept] if self.states else (),
+            states=[self.states[index] for index in kept],
             owners=[self.owners[index] for index in kept] if self.owners else (),
             control=None if self.control is None else _ControlOfSome(self.control, kept),
         )
@@ -494,16 +501,16 @@ class Engine:
 
     def load(self) -> Footprint:
         """Make the model ready to run and say what it occupies, in bytes."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} has no load()")
 
     def unload(self) -> None:
         """Give the memory back. The sessions end with it; lanes open new ones after the next ``load``."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} has no unload()")
 
     def example(self) -> Values:
         """One item that the model accepts, for warm-up and profiling. :class:`~edgeserve.errors.ExampleUnknown` when
         it cannot be known (its text says which configuration key gives it)."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} has no example()")
 
     def outputs(self) -> Mapping[str, OutputType]:
         """The types of one item's outputs as far as the model's file has them, asked after ``load``, for the
@@ -535,7 +542,7 @@ class Engine:
         """Run a batch to its end: one result per item, in order, with ``error`` where that item alone failed. Pads to
         ``batch.size`` where the model needs it and cuts the padding off. Called from several lanes' threads at
         once."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} has no run()")
 
 
 def is_interrupt(error: BaseException) -> bool:
@@ -601,8 +608,11 @@ def run_batch(session: Session, batch: Batch) -> Tuple[List[Result], Optional[Tu
     pending = session.launch(batch)
     while not pending.wait(WAIT_S_MAX):
         pass
-    results = pending.result()
-    check_count(results, len(batch.items), f"{type(session).__name__}: a batch")
+    results: Any = pending.result()  # an engine of one's own may return anything
+    wrong = [results] if not isinstance(results, (list, tuple)) else [x for x in results if not isinstance(x, Result)]
+    if wrong:
+        raise EngineError(f"a batch returned {type(wrong[0]).__name__}; expected a list of a Result per item, in order")
+    check_count(results, len(batch.items), "a batch")
     return results, pending.times()
 
 

@@ -12,7 +12,7 @@ from edgeserve.errors import ConfigError, EngineError
 
 Function = Callable[..., Any]
 
-_import_lock = threading.Lock()
+_import_lock = threading.RLock()  # a program that is imported may make a runtime, which imports
 _imported: Dict[str, Set[str]] = {}  # directory -> modules that were imported from it
 
 
@@ -33,7 +33,7 @@ def import_function(spec: str, directory: str, where: str) -> Function:
         sys.path.insert(0, home)
         try:
             importlib.invalidate_caches()
-            module = importlib.import_module(module_name)
+            module = _started_program(home, module_name) or importlib.import_module(module_name)
         except (Exception, SystemExit) as error:  # a user's module may raise anything while it is imported
             raise EngineError(
                 f"{where} = {spec!r}: module {module_name!r} cannot be imported from {home} or the "
@@ -56,6 +56,13 @@ def import_function(spec: str, directory: str, where: str) -> Function:
             f"has no function or class {name!r}"
         )
     return function  # type: ignore[no-any-return]
+
+
+def _started_program(home: str, module_name: str) -> Any:
+    """The program that was started, where it is the module: it is not run a second time."""
+    program = sys.modules.get("__main__")
+    file = getattr(program, "__file__", None)
+    return program if file and os.path.realpath(file) == os.path.join(home, *module_name.split(".")) + ".py" else None
 
 
 def _forget_others(home: str) -> None:

@@ -29,8 +29,8 @@ def of_name(value: Union[int, Mapping[str, int]], name: str) -> int:
 
 
 class Options:
-    """The options of one model. Making it refuses unknown keys; each getter checks its value by a reader of the
-    configuration (``config/readers.py``).
+    """The options of one model. Making it refuses unknown keys. Each getter returns the checked value of a key, else
+    its default: of a duration (``"2ms"``) nanoseconds, of a size (``"2MiB"``) bytes, of an absent table ``{}``.
 
     Every refusal is a :class:`ConfigError` that names the model, the key, the value and what was expected.
     """
@@ -78,7 +78,7 @@ class Options:
         return int(self._read(key, default_ns, duration))
 
     def size_bytes(self, key: str, default_bytes: int) -> int:
-        """``false`` is 0."""
+        """Bytes, of a size with its unit, such as ``"2MiB"``; ``false`` is 0."""
         if self._model.options.get(key) is False:
             return 0
         try:

@@ -344,7 +344,7 @@ class Ports:
             try:
                 if self._given:
                     self._refuse_given(item)
-                if self._states and batch.states:
+                if self._states:
                     self._kept.check(batch.states[index], index)
                 fitted[index] = [fit(slot, self._value(slot.name, item)) for slot in self._slots]
             except BaseException as error:  # noqa: BLE001 it is this item's

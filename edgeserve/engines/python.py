@@ -139,7 +139,7 @@ class PythonEngine(Engine):
         function = self._function
         if function is None:
             raise EngineError(f"model {self._name!r} is not loaded; call load() before run()")
-        states = list(map(private, batch.states)) or [None] * len(batch.items)
+        states = list(map(private, batch.states))
         if self._batched:
             items = [lent(item) for item in batch.items]
             own = [item.copy() for item in items]  # the function may change its dicts

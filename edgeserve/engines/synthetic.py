@@ -251,7 +251,7 @@ class SyntheticEngine(Engine):
 
     def _left(self, index: int, batch: Batch) -> int:
         """Steps that an item still needs: its state is that number."""
-        started = index < len(batch.states) and batch.states[index] is not None
+        started = batch.states[index] is not None
         if self._sequence is not None and not started and "steps" in batch.items[index]:
             return max(1, int(batch.items[index]["steps"]))
         return int(batch.states[index]) if started else self._steps
@@ -411,7 +411,7 @@ class SequenceSession(Session):
     def _run(self, batch: Batch, left: List[int], step_s: float) -> List[Result]:
         states = []
         for index, steps in enumerate(left):
-            given = batch.states[index] if index < len(batch.states) else None
+            given = batch.states[index]
             states.append(given if isinstance(given, SyntheticState) else SyntheticState(steps, batch.items[index]))
         if any(state.made and state.holder is not self for state in states):
             self._engine.sleep(step_s)  # what another session held, or none holds any more, is computed again

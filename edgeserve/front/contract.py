@@ -71,4 +71,4 @@ class Front:
 
     def summary(self) -> str:
         """A summary for the log when the front ends."""
-        return ", ".join(f"{count} {what}" for what, count in sorted(self.counts.items())) or "nothing asked"
+        return ", ".join(f"{count} {what}" for what, count in sorted(self.counts.items())) or "ended"

@@ -125,7 +125,7 @@ class Seats:
         return seat
 
     def leave(self, origin: str, seat: object) -> None:
-        """Give it back; a seat that was ended is none any more."""
+        """Give the seat back. Does nothing for one that was ended meanwhile."""
         own = self._of.get(origin, {})
         own.pop(seat, None)
         if not own:

@@ -52,8 +52,7 @@ def front_class(kind: str, directory: str = ".") -> Type[Front]:
     place = known.get(kind, kind if ":" in kind else "")
     if not place:
         raise ConfigError(
-            f"front {kind!r} is none that is installed{nearest(kind, known)}; a class of your own is named as "
-            "kind = 'module:Class'"
+            f"front {kind!r} is neither installed nor kind = 'module:Class' of your own{nearest(kind, known)}"
         )
     module, _, name = place.partition(":")
     if kind not in known and directory not in sys.path:

@@ -260,7 +260,7 @@ class RequestValidator:
         if request.priority_class is None:
             request.priority_class = config.priority_class
         elif not isinstance(request.priority_class, str) or request.priority_class not in CLASSES:
-            self._refuse("class", request.priority_class, f"one of {', '.join(CLASSES)}")
+            self._refuse("priority_class", request.priority_class, f"one of {', '.join(CLASSES)}")
         if request.on_late is None:
             request.on_late = config.on_late
         elif not isinstance(request.on_late, str) or request.on_late not in ON_LATE:

@@ -562,6 +562,9 @@ def _value_of(done: WorkDone, model: ModelConfig, what: str) -> Any:
     if done.error is None:
         return done.value
     if isinstance(done.error, (EngineError, ConfigError)):
+        text = str(done.error)
+        if repr(model.name) not in text and f"[model.{model.name}]" not in text:  # an engine of one's own need not know
+            done.error.args = (f"model {model.name!r}: {text}",)
         raise done.error
     raise EngineError(
         f"model {model.name!r} could not be {what}: {type(done.error).__name__}: {done.error}; "

@@ -202,7 +202,7 @@ class _EngineRemote(Remote):
         """The reason why an item, with its state, cannot be sent, for each of them."""
         for index, item in enumerate(batch.items):
             try:
-                pickle.dumps((item, batch.states[index] if batch.states else None), protocol=5)
+                pickle.dumps((item, batch.states[index]), protocol=5)
                 yield None
             except (KeyboardInterrupt, GeneratorExit):
                 raise

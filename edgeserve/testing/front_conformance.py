@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import tempfile
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from typing import Any, AsyncIterator, Awaitable, Callable, ClassVar, Dict, Iterator, Mapping, Optional, Tuple
 
 import numpy as np
@@ -121,11 +121,24 @@ class FrontConformance:
 
     # --- what the tests share -----------------------------------------------------------------------------------------
 
-    @pytest.fixture(scope="class")
-    def server(self) -> Iterator[Runtime]:
+    _ended: ClassVar[ExitStack]
+    _server: ClassVar[Runtime]
+
+    @classmethod
+    def setup_class(cls) -> None:
+        """Start the one server of a class's tests."""
+        cls._ended = ExitStack()
+        cls._server = cls._ended.enter_context(cls().serving())
+
+    @classmethod
+    def teardown_class(cls) -> None:
+        """End it."""
+        cls._ended.close()
+
+    @pytest.fixture
+    def server(self) -> Runtime:
         """A server whose apps end in each way, and have each name."""
-        with self.serving() as runtime:
-            yield runtime
+        return self._server
 
     @pytest.fixture(autouse=True)
     def _may_be_said(self, request: pytest.FixtureRequest) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from typing import Any, Callable, Iterator
+from typing import Any, Callable
 
 import pytest
 from mqtt_broker import broker
@@ -29,10 +29,10 @@ class TestMqtt(FrontConformance):
         "a_client_that_goes_ends_its_request": "the broker stands between: it does not tell who has gone",
     }
 
-    @pytest.fixture(scope="class", autouse=True)
-    def _broker(self, request: pytest.FixtureRequest) -> Iterator[None]:
-        with broker() as request.cls.port:
-            yield
+    @classmethod
+    def setup_class(cls) -> None:
+        super().setup_class()
+        cls.port = cls._ended.enter_context(broker())
 
     def make(self, client: AsyncClient, app: str) -> Front:
         apps = dict.fromkeys(["answers", app])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from serving import wait_until
 
 from edgeserve import App, AsyncRuntime, Client, Model, Node, Runtime, cli
 from edgeserve.engine import Batch, Engine, Footprint, Parts, Result
-from edgeserve.errors import ConfigError, EdgeServeError, Failed
+from edgeserve.errors import ConfigError, EdgeServeError, EngineError, Failed
 from edgeserve.python_file import names_runtime, runtime_at
 
 SLO_MS = 30_000
@@ -76,6 +77,37 @@ def test_an_error_tells_a_function_that_has_no_name(function: Any, text: str) ->
     with Runtime(models={"m": function}, apps={"m": App("m", slo="30s")}) as runtime:
         with pytest.raises(Failed, match=text):
             runtime.infer("m", {"x": 1})
+
+
+def test_an_option_that_a_request_does_not_have_is_said_with_the_nearest() -> None:
+    with Runtime(models={"m": lambda inputs: {}}, apps={"m": "m"}) as runtime:
+        wrong: Dict[str, Any] = {"slo": 50}
+        with pytest.raises(TypeError, match="'slo' is no option of a request; did you mean 'slo_ms'"):
+            runtime.infer("m", {}, **wrong)
+
+
+class Few(Adder):
+    """Returns what a test says."""
+
+    returned: Any = []
+
+    def run(self, batch: Batch) -> Any:
+        return self.returned
+
+
+@pytest.mark.parametrize(
+    ("returned", "text"),
+    [
+        (None, "a batch returned NoneType; expected a list of a Result per item"),
+        ([], "a batch returned 0 for 1 item; expected one for each"),
+        ([{"y": 1}], "a batch returned dict; expected a list of a Result per item"),
+    ],
+)
+def test_what_an_engine_returns_wrongly_is_said_at_the_start_with_its_model(returned: Any, text: str) -> None:
+    engine = Few()
+    engine.returned = returned
+    with pytest.raises(EngineError, match=f"model 'few': {text}"), Runtime(models={"few": engine}, apps={"few": "few"}):
+        pass
 
 
 def test_an_engine_is_given_as_a_class_or_as_an_object() -> None:
@@ -294,3 +326,42 @@ def test_a_program_names_its_functions_by_its_file(tmp_path: Path) -> None:
         text=True,
     )
     assert 'function = "hello:f"' in done.stdout, done.stderr
+
+
+ITSELF = """
+import sys
+import edgeserve
+
+print("begun", __name__, file=sys.stderr)
+
+def length(inputs):
+    return len(inputs["x"])
+
+def scale(inputs):
+    return {"y": inputs["x"] * 3}
+
+runtime = edgeserve.Runtime(
+    models={"scale": edgeserve.Model(scale, options={"process": PROCESS})},
+    apps={"focus": edgeserve.App("scale", slo="30s", predict={"length": length})},
+)
+
+if __name__ == "__main__":
+    with runtime:
+        print(runtime.infer("focus", {"x": "ab"})["y"])
+"""
+
+
+@pytest.mark.parametrize("process", [False, True])
+def test_a_program_that_is_started_names_functions_of_its_own(process: bool, tmp_path: Path) -> None:
+    """Nothing waits for a program that is imported while it makes its runtime, and it is not run twice."""
+    (tmp_path / "itself.py").write_text(ITSELF.replace("PROCESS", str(process)))
+    done = subprocess.run(
+        [sys.executable, "itself.py"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.stdout == "ababab\n", done.stderr
+    assert re.findall("begun .*", done.stderr) == ["begun __main__"] + ["begun itself"] * process

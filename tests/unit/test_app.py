@@ -23,6 +23,7 @@ from edgeserve.config.toml_files import parse_toml
 from edgeserve.config.toml_text import toml_of
 from edgeserve.engine import Batch, Engine, Footprint, Result
 from edgeserve.errors import ConfigError
+from edgeserve.policy import Policy
 
 
 def double(inputs: Dict[str, Any]) -> Dict[str, Any]:
@@ -314,6 +315,7 @@ def test_a_file_is_written_as_it_was_read(text: str) -> None:
         ({"policies": {"p": {"kind": 3}}}, r"policies\['p'\] kind = 3: expected a string"),
         ({"server": {"drain": "5"}}, r"^server drain = '5': expected a duration"),
         ({"server": 7}, r"^server = 7: expected a table"),
+        ({"apps": {"cam": App("m", inputs={"x": "uint8"})}}, r"inputs.x = 'uint8': expected a table of .*dtype, shape"),
         ({"apps": [App("m")]}, r"^apps = \[.*\]: expected a dict with names as keys"),
         ({"models": {"m": Model(Doubler())}, "devices": {"a": {}, "b": {}},
           "lanes": {"la": {"device": "a"}, "lb": {"device": "b"}}}, r"models\['m'\] is an engine object.*one device"),
@@ -327,6 +329,7 @@ def test_an_error_names_the_argument(sections: Dict[str, Any], text: str) -> Non
 @pytest.mark.parametrize(
     ("make", "text"),
     [
+        (lambda: App(double), "<function double at .*>: expected the name that it has in models="),  # type: ignore[arg-type]
         (lambda: Model(7), "expected a function, the path of a model's file, an engine's class or an engine"),
         (lambda: Model("net.xml"), r"Model\('net.xml'\): its ending names no engine \(known: .*onnx.*engine='...'"),
         (lambda: Model(double, options={"example": lambda: {}}), "options.example = .*lambda.* has no name to import"),
@@ -338,6 +341,16 @@ def test_an_error_names_the_argument(sections: Dict[str, Any], text: str) -> Non
 def test_what_cannot_be_meant_is_refused_at_once(make: Any, text: str) -> None:
     with pytest.raises(ConfigError, match=text):
         make()
+
+
+class Own(Policy):
+    """A policy of one's own."""
+
+
+def test_a_policy_is_given_as_a_class_that_the_text_names() -> None:
+    config = configuration(models={"m": double}, apps={"cam": "m"}, policies={"own": {"kind": Own}})
+    assert config.policies["own"].kind == f"{__name__}:Own"
+    assert f'kind = "{__name__}:Own"' in toml_of(config)
 
 
 def test_an_unknown_argument_is_refused() -> None:

@@ -21,7 +21,7 @@ from edgeserve.commands.init.roles import model_names
 from edgeserve.commands.init.slo import read_rates, read_slo_ns
 from edgeserve.commands.init.text import configuration_text, summary
 from edgeserve.commands.init.trial import FoundModel
-from edgeserve.config.files import CACHE_PREFIX
+from edgeserve.config.files import CACHE_PREFIX, cache_directory, resolve_path
 from edgeserve.config.json_schema import config_schema
 from edgeserve.config.loading import parse_config
 from edgeserve.config.model_files import is_later_part
@@ -157,9 +157,11 @@ def _keys(args: argparse.Namespace) -> int:
 
 
 def model_files(names: Sequence[str]) -> List[str]:
-    """The model files that the arguments name; a folder stands for those in it."""
+    """The model files that the arguments name, ``cache:NAME/FILE`` too; a folder stands for those in it."""
     paths: List[str] = []
     for name in names:
+        if name.startswith(CACHE_PREFIX) and not os.path.exists(name):
+            name = resolve_path(name, ".")
         if not os.path.isdir(name):
             paths.append(name)
             continue
@@ -199,8 +201,11 @@ def read_shapes(words: Sequence[str]) -> Dict[str, Tuple[int, ...]]:
 
 
 def _told_path(path: str, directory: str) -> str:
-    """The file as the configuration names it: relative to it, unless it lies elsewhere."""
+    """The file as the configuration names it: relative to it, unless it lies elsewhere or in the asset cache."""
     relative = os.path.relpath(path, directory)
+    in_cache = os.path.relpath(os.path.realpath(path), os.path.realpath(cache_directory()))
+    if not in_cache.startswith(os.pardir):
+        return CACHE_PREFIX + in_cache
     if relative.startswith(os.path.join("..", "..")):
         return os.path.abspath(path)
     # A name that the configuration would take for a place: the asset cache, a user's home.

@@ -269,7 +269,7 @@ class ServerSession(Session):
         return Finished([results[index] for index in range(len(batch.items))])
 
     def _answer(self, batch: Batch, index: int) -> RemoteAnswer:
-        state = batch.states[index] if index < len(batch.states) else None
+        state = batch.states[index]
         answer: RemoteAnswer = (
             self._engine.begun(batch.items[index], self._random.getrandbits(31)) if state is None else state
         )

@@ -96,7 +96,7 @@ class StepLoop:
 
     def _sequence(self, batch: Batch, index: int) -> Sequence:
         """The item's answer as far as it is, or a new one."""
-        state = batch.states[index] if index < len(batch.states) else None
+        state = batch.states[index]
         if state is None:
             asked = self._language.reader.read(batch.items[index])
             self._begun += 1

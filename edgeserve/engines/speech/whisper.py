@@ -230,7 +230,7 @@ class WhisperSession(Session):
                 control.emit(index, result)
 
         for index, item in enumerate(batch.items):
-            state = batch.states[index] if index < len(batch.states) else None
+            state = batch.states[index]
             try:
                 open_items[index] = self._listened(item, words) if state is None else state
             except BaseException as error:  # noqa: BLE001 it is this item's

@@ -86,8 +86,8 @@ class Board:
         return self._lanes_of[model]
 
     def is_lost(self, model: str, only: str = "") -> bool:
-        """True if no lane that may run a model, or this one alone, can serve it again: the lane is lost for good, or
-        the copy lane that would load the model there is."""
+        """True if no lane that may run ``model`` can ever serve it again (``only``: if this lane cannot): the lane is
+        lost for good, or the copy lane that would load the model for it."""
         return all(
             lane.lost or (self._copy_lanes[lane.device].lost and not self._devices[lane.device].is_resident(model))
             for lane in self._lanes_of[model]

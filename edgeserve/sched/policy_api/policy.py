@@ -208,7 +208,7 @@ class Policy:
         """A lane or a device changed. The latency model knows a lane's new speed already."""
 
     def plan(self, board: Board) -> None:
-        """Once per step while you are not idle, before bids: drop what cannot make it, settle, prepare."""
+        """Once per step, before the bids, unless ``is_idle``: give up what cannot be in time, settle joins, prepare."""
 
     def bid(self, lane: Lane, board: Board) -> Bid | None:
         """The best work you would run on this lane now, or None. Changes nothing."""

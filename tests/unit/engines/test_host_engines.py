@@ -610,7 +610,7 @@ def test_warm_up_of_sequences_measures_the_steps_that_follow_the_prompts(turns):
             self.now = 0
 
         def launch(self, batch):
-            if batch.states:
+            if batch.states[0] is not None:
                 assert batch.states == ["read"] * len(batch.items) and batch.steps_max is None
                 self.now += 300
                 return Finished([Result({"said": 1}, steps=3, turns=turns) for _ in batch.items])

@@ -75,7 +75,7 @@ def test_a_class_beside_the_configuration_is_named_with_its_module(folder):
 @pytest.mark.parametrize(
     ("table", "says"),
     [
-        ({}, "front 'mine' is none that is installed"),
+        ({}, "front 'mine' is neither installed nor kind = 'module:Class'"),
         ({"kind": "wyomin"}, "did you mean 'wyoming'"),
         ({"kind": 7}, r"\[front.mine\] kind = 7: expected a string"),
         ({"kind": "no_such_module:Front"}, "needs no_such_module"),

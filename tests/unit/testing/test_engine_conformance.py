@@ -149,7 +149,7 @@ class Counts(Good):
     def run(self, batch):
         results = super().run(batch)
         for place, result in enumerate(results):
-            state = (batch.states[place] if batch.states else None) or {"count": 0}
+            state = batch.states[place] or {"count": 0}
             self.count(state, result)
         return results
 

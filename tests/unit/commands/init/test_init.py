@@ -282,6 +282,14 @@ def test_a_folder_stands_for_its_models_and_a_rate_is_the_deadline(tmp_path):
     assert config.apps["linear"].slo_ns == 50 * NS_PER_MS
 
 
+def test_a_file_of_the_asset_cache_keeps_its_name(tmp_path, monkeypatch):
+    monkeypatch.setenv("EDGESERVE_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "cache" / "net").mkdir(parents=True)
+    path = onnx(tmp_path / "cache" / "net", "linear")
+    for given in ("cache:net/linear.onnx", path):
+        assert written(tmp_path, given, "--force").models["linear"].file == "cache:net/linear.onnx"
+
+
 def test_a_model_file_is_never_overwritten(tmp_path, capsys):
     path = Path(onnx(tmp_path, "linear"))
     before = path.read_bytes()

@@ -199,7 +199,7 @@ def test_the_client_asks_with_the_arguments_of_a_runtime():
     assert (call.app, call.inputs, call.slo_ms) == ("a", {"x": 1}, 50)
     assert call.options == {"priority_class": "critical", "stream": "s"}
     assert call_of("a", {}, {"value": 2, "hints": None}).options == {"value": 2}
-    with pytest.raises(TypeError, match="'slo' is no option of a request, expected one of slo_ms, priority_class"):
+    with pytest.raises(TypeError, match="'slo' is no option of a request; did you mean 'slo_ms'"):
         ClusterClient(front).infer("a", {}, slo=50)
 
 
