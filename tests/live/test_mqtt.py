@@ -510,7 +510,7 @@ def test_the_command_ends_on_a_signal(runtime, port):
     process = subprocess.Popen(command(words), stderr=subprocess.PIPE, text=True)
     assert f"as edgeserve/{host_name()}" in process.stderr.readline()
     process.send_signal(signal.SIGTERM)
-    assert "nothing asked" in process.communicate(timeout=20)[1] and process.returncode == 0
+    assert "mqtt: ended" in process.communicate(timeout=20)[1] and process.returncode == 0
 
 
 @pytest.mark.parametrize(

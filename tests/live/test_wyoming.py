@@ -573,7 +573,7 @@ def test_the_command_is_found_serves_and_ends_on_a_signal(runtime):
     finally:
         network.close()
         process.send_signal(signal.SIGTERM)
-    assert "nothing asked" in process.communicate(timeout=20)[1]
+    assert "wyoming: ended" in process.communicate(timeout=20)[1]
     assert process.returncode == 0 and found == [(["127.0.0.1"], port)]
 
 
