@@ -119,8 +119,9 @@ def test_what_is_no_origin_is_refused(origin):
         front_of("http", {"origins": [origin]})
 
 
-def test_any_page_needs_a_token():
+def test_any_page_needs_a_token(tmp_path):
     with pytest.raises(ConfigError, match="token_file"):
         check_http(HttpConfig(origins=("*",)))
-    check_http(HttpConfig(origins=("*",), token_file="token"))
+    (tmp_path / "token").write_text("a-long-enough-token-for-all\n")
+    check_http(HttpConfig(origins=("*",), token_file=str(tmp_path / "token")))
     assert front_of("http", {"origins": ["HTTPS://App.Example:8443"]})[1].origins == ("https://app.example:8443",)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import signal
 import time
 
 import pytest
@@ -120,5 +119,8 @@ def test_wrong_usage_is_said(options, text, capsys):
 
 
 def test_ctrl_c_ends_the_device_as_it_ends_the_servers_tables(monkeypatch):
-    monkeypatch.setattr(time, "sleep", lambda _: signal.raise_signal(signal.SIGINT))
+    def interrupt(_seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(time, "sleep", interrupt)
     assert edgeserve_main(["top", "--device", "--json", "--count", "0"]) == 0
