@@ -94,6 +94,11 @@ class AnswerProgress:
         self._remaining = max(1.0, self.steps)
 
     @property
+    def lane_ns(self) -> float:
+        """The lane time that answers of its app take in the mean, in nanoseconds."""
+        return self._each.ns
+
+    @property
     def worth(self) -> float:
         """The worth of the answer if it is whole in time, in nanoseconds of lane time."""
         return self._each.ns * self._weight

@@ -104,9 +104,10 @@ class LanePlan(Policy):
         source.is_idle = False
 
     def on_gone(self, job: Job, board: Board) -> None:
-        self._source_at[job.node].on_gone(job, board)
+        source = self._source_at[job.node]
         if job.request.state == DROPPED and job.request.priority_class in ORDINARY:
-            self._prices.gone(job, board)
+            self._prices.gone(job, source.lacks_ns(job), board)
+        source.on_gone(job, board)
 
     def on_started(self, work: Work, board: Board) -> None:
         source = self._source_at[work.jobs[0].node]

@@ -12,7 +12,6 @@ from typing import Dict, Final, Tuple
 from edgeserve.priority_class import YIELDING
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.requests.states import Job, RequestRecord
-from edgeserve.sched.requests.worth import each_ns
 from edgeserve.sched.resources.lanes import Lane, Work
 from edgeserve.units import NS_PER_S
 
@@ -56,8 +55,8 @@ class LanePrices:
         if price:
             self._price[lane] = price * max(0.0, 1.0 - FALLS * work.expected_ns / MEMORY_NS)
 
-    def gone(self, job: Job, board: Board) -> None:
-        """A job of a dropped request, neither critical nor background, has left its queue. Of one that was given up for
+    def gone(self, job: Job, lacked_ns: float, board: Board) -> None:
+        """A job of a dropped request, neither critical nor background, leaves its queue. Of one that was given up for
         its deadline, or for the next frame of its stream, the time that it lacked counts, in equal parts on the lanes
         that could have run it."""
         request = job.request
@@ -71,11 +70,10 @@ class LanePrices:
             if lane.up and not lane.hung
         ]
         for place in places:
-            lacked_ns = each_ns(request.app, request.cost_share_ns) / len(places)
             brings, price = self._brings.get(place, 0.0), self._price.get(place[0], 0.0)
             if brings > price:
                 self.any = True
-                self._price[place[0]] = price + (brings - price) * min(1.0, lacked_ns / MEMORY_NS)
+                self._price[place[0]] = price + (brings - price) * min(1.0, lacked_ns / len(places) / MEMORY_NS)
 
 
 def _gives_way(request: RequestRecord) -> bool:

@@ -12,6 +12,7 @@ from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.expected_end import ExpectedEnd, expected_end
 from edgeserve.sched.policy_api.policy import Bid, Policy
 from edgeserve.sched.requests.states import Job, RequestRecord
+from edgeserve.sched.requests.worth import each_ns
 from edgeserve.sched.resources.lanes import Lane, Work
 from edgeserve.sched.resources.placement import RESIDENT
 from edgeserve.units import FOREVER_NS
@@ -50,6 +51,10 @@ class Source(Kind):
     def on_gone(self, job: Job, board: Board) -> None:
         """Unqueue a job that has left."""
         raise NotImplementedError
+
+    def lacks_ns(self, job: Job) -> float:
+        """The lane time that a job that is given up lacked, of its request."""
+        return each_ns(job.request.app, job.request.cost_share_ns)
 
     def on_started(self, work: Work, board: Board) -> None:
         """A batch of this source runs: unqueue its jobs."""

@@ -110,6 +110,11 @@ class Steps(Source):
     def on_gone(self, job: Job, board: Board) -> None:
         self._tables[job.node.model].remove(job)
 
+    def lacks_ns(self, job: Job) -> float:
+        """All steps of the answer count, as they do in its worth."""
+        answer = self._tables[job.node.model].find(job)
+        return super().lacks_ns(job) if answer is None else answer.lane_ns
+
     def on_started(self, work: Work, board: Board) -> None:
         table = self._tables[work.model]
         side = table.has_sides and is_side(work.model, work.lane, board)

@@ -25,6 +25,28 @@ print(json.dumps([priced, run()]))
 """A robot's mix with the price, and where no lane's time costs anything."""
 
 
+ANSWERS = """
+import json
+from bench import heldout
+from common.heldout_worlds import draw_any
+from edgeserve.sched.plan.source import Source
+from edgeserve.sched.plan.steps import Steps
+def run():
+    return heldout.run(draw_any("shapes", 47012, 1.0, 30.0), "plan", 30.0).apps
+whole = run()
+Steps.lacks_ns = Source.lacks_ns
+print(json.dumps([whole, run()]))
+"""
+"""Answers of value 5 that can wait for four seconds, beside urgent work of less, where all steps of one that is given
+up count in the price, and where one does."""
+
+
+@pytest.mark.worlds
+def test_answers_that_are_given_up_count_with_all_of_their_steps():
+    whole, one_step = json.loads(run_interpreted(ANSWERS))
+    assert whole["language1"] > one_step["language1"] + 5
+
+
 def robots(seed, load, seconds):
     return json.loads(run_interpreted(ROBOTS.format(seed=seed, load=load, seconds=seconds)))
 
@@ -95,7 +117,7 @@ def test_frames_that_gave_way_to_newer_ones_raise_the_price():
     (waiting,) = world.scheduler.policies[0].queued()
     world.arrive("see", stream="right", at=10)
     assert world.reason(waiting.request.id) == "superseded"
-    known.gone(waiting, board)
+    known.gone(waiting, waiting.request.cost_share_ns, board)
     assert known.of(lane) > 0.0
 
 
@@ -138,7 +160,7 @@ def test_what_lacked_is_shared_by_the_lanes_that_could_have_run_it():
         world.pass_time(600)
         assert {job.request.state for job in waiting} == {"dropped"}
         for job in waiting:
-            known.gone(job, state.board)
+            known.gone(job, job.request.cost_share_ns, state.board)
         prices.append([known.of(by_name[name]) for name in lanes])
     both, alone, left = prices
     assert alone[0] > 0.0 and both == pytest.approx(2 * alone, rel=0.1)  # in smaller steps: a little less
