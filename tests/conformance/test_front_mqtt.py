@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
+from contextlib import ExitStack
 from typing import Any, Callable
 
 import pytest
@@ -31,8 +32,10 @@ class TestMqtt(FrontConformance):
 
     @classmethod
     def setup_class(cls) -> None:
-        super().setup_class()
-        cls.port = cls._ended.enter_context(broker())
+        with ExitStack() as started:
+            cls.port = started.enter_context(broker())  # skips where none is installed: nothing may run by then
+            super().setup_class()
+            cls._ended.push(started.pop_all())
 
     def make(self, client: AsyncClient, app: str) -> Front:
         apps = dict.fromkeys(["answers", app])
