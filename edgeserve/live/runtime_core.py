@@ -16,6 +16,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 from edgeserve.config.profile_record import Profile
+from edgeserve.config.python_names import as_given
 from edgeserve.config.schema import Config
 from edgeserve.engines.base import Engine
 from edgeserve.errors import EdgeServeError, RequestError
@@ -131,7 +132,7 @@ class RuntimeCore:
             from edgeserve.ipc.endpoints import check_endpoint
 
             check_endpoint(config.server.endpoint, config.curve_secret_key_path)
-        raise_or_tell(problems, log.warning)
+        raise_or_tell(problems, lambda text: log.warning("%s", as_given(config.source, text)))
         if self._serve:
             learn_to_answer()
         ours = asked_taps(config, self._serve, self._tracer_provider)
@@ -152,7 +153,7 @@ class RuntimeCore:
         self._serve_with(
             assemble(config, self.validators, profiles, started, lanes, self.mailbox, self.early, self.on_device_lost)
         )
-        log_fits(self.scheduler.state, [problem.app for problem in problems])
+        log_fits(self.scheduler.state, [problem.app for problem in problems], config.source)
         if recorded:
             self.world.history = plug_in("history")(recorded)
         for tap in self._taps:
@@ -230,7 +231,7 @@ class RuntimeCore:
         self._settle()
         for request in held:
             self.mailbox.post(request)
-        log_fits(self.scheduler.state, [problem.app for problem in prepared.problems])
+        log_fits(self.scheduler.state, [problem.app for problem in prepared.problems], self.config.source)
         told(None)
 
     def _unload(self, engines: Mapping[Tuple[str, str], Engine]) -> None:
