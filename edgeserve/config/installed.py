@@ -1,4 +1,4 @@
-"""What other packages install for EdgeServe: their entry points, by the groups that fronts and commands have."""
+"""Entry points of other packages, by the groups that fronts and commands have."""
 
 from __future__ import annotations
 

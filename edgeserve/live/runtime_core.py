@@ -100,8 +100,11 @@ class RuntimeCore:
         self._lanes: Dict[str, LaneThread] = {}
         self._started: Optional[Started] = None
         self._served: Optional[Served] = None
-        self._given_taps = taps
         self._taps: List[GuardedTap] = []
+        if taps:
+            from edgeserve.live.taps import guarded
+
+            self._taps += guarded(taps)
         self._on_step: List[OnStep] = []
         self._last_steps: Any = None
         self._tracer_provider = tracer_provider
@@ -136,12 +139,12 @@ class RuntimeCore:
         if self._serve:
             learn_to_answer()
         ours = asked_taps(config, self._serve, self._tracer_provider)
-        if ours or self._given_taps:
-            from edgeserve.live.taps import TapPlace, opened_taps
+        if ours:
+            from edgeserve.live.taps import TapPlace, guarded
 
             place = TapPlace(config, self._serve, self._tracer_provider, self._parent_of)
-            for tap in opened_taps(place, ours, self._given_taps):
-                self._taps.append(tap)  # each at once: where the next cannot be opened, those before are closed
+            for name in ours:  # one at a time: where the next cannot be opened, those before are closed
+                self._taps += guarded([plug_in(name)(place)])
         lanes = make_lanes(config, self.mailbox, clock_ns)
         for lane in lanes.values():
             lane.start()

@@ -5,11 +5,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from itertools import chain
-from typing import Any, Callable, Iterator, Mapping, NamedTuple, Optional, Sequence
+from typing import Any, Callable, Iterable, List, Mapping, NamedTuple, Optional, Sequence
 
 from edgeserve.config.schema import Config
-from edgeserve.live.plug_ins import plug_in
 from edgeserve.sched.protocol.actions import Action
 from edgeserve.sched.protocol.events import Event
 from edgeserve.tap import Tap
@@ -26,12 +24,9 @@ class TapPlace(NamedTuple):
     parent_of: Callable[[int], Optional[str]]
 
 
-def opened_taps(place: TapPlace, ours: Sequence[str], given: Sequence[Tap]) -> Iterator[GuardedTap]:
-    """Our taps of these names, opened one by one, and the ``given`` ones of a program. Raises :class:`ConfigError` or
-    :class:`TraceError`."""
-    for tap in chain((plug_in(name)(place) for name in ours), given):
-        if tap is not None:
-            yield GuardedTap(tap)
+def guarded(taps: Iterable[Optional[Tap]]) -> List[GuardedTap]:
+    """The taps, without None, as the loop may call them."""
+    return [GuardedTap(tap) for tap in taps if tap is not None]
 
 
 class GuardedTap:

@@ -1,4 +1,4 @@
-"""What other packages install: commands and fronts by entry points, and what a broken package breaks."""
+"""Entry points of other packages: their commands and fronts, and that a broken package breaks itself alone."""
 
 from __future__ import annotations
 
