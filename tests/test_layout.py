@@ -135,6 +135,7 @@ ROOMS = {
 FRONTS = ("fronts",)
 FRONT_MAY = ("", "front", "client", "answers", "answer_streams", "errors", "priority_class", "units", "waits")
 FRONT_EXCEPTIONS = {
+    "fronts.camera_front": {"config.text_files"},  # the file of the lines
     "fronts.http.backend": {"request_options"},  # the form of a traceparent
     "fronts.http.health_routes": {"taps.metrics_endpoint"},  # /metrics
     "fronts.http.kserve": {"config.gone"},  # what Triton's shared memory is answered
