@@ -16,8 +16,8 @@ from edgeserve.errors import ConfigError
 TEXT_BYTES_MAX = 64 * 1024**2
 """No profile, ensemble or table of machine costs is longer."""
 
-READER_LOOKS, READER_LOOK_S = 50, 0.02
-"""Looks for the reader of a pipe, and seconds between two: a shell starts both programs at the same time."""
+READER_LOOKS, READER_LOOK_MS = 50, 20
+"""Looks for the reader of a pipe, and the time between two: a shell starts both programs at the same time."""
 
 
 def read_text(path: str, bytes_max: int = TEXT_BYTES_MAX) -> str:
@@ -53,7 +53,7 @@ def written_file(path: str, flags: int, mode: int = 0o666) -> int:
             if error.errno != errno.ENXIO:
                 raise
         if look < READER_LOOKS - 1:
-            select.select((), (), (), READER_LOOK_S)
+            select.poll().poll(READER_LOOK_MS)
     else:
         raise OSError(errno.ENXIO, "it is a pipe that no program reads", path)
     os.set_blocking(number, True)
