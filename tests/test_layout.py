@@ -137,6 +137,7 @@ FRONT_MAY = ("", "front", "client", "answers", "answer_streams", "errors", "prio
 FRONT_EXCEPTIONS = {
     "fronts.camera_front": {"config.text_files"},  # the file of the lines
     "fronts.http.backend": {"request_options"},  # the form of a traceparent
+    "fronts.http.front": {"config.odd_names"},  # apps whose paths mean something else
     "fronts.http.health_routes": {"taps.metrics_endpoint"},  # /metrics
     "fronts.http.kserve": {"config.gone"},  # what Triton's shared memory is answered
     "fronts.http.kserve_routes": {"config.gone"},

@@ -15,6 +15,7 @@ import sys
 from typing import Any, List, Tuple
 
 from edgeserve.client import AsyncClient
+from edgeserve.config.odd_names import unsayable
 from edgeserve.errors import ConfigError, EdgeServeError
 from edgeserve.front import Front, Ready, host_and_port, is_loopback, read_tokens
 from edgeserve.fronts.http.admission import HttpAdmission
@@ -166,7 +167,7 @@ class HttpFront(Front):
             grpc_server, places = await self._start_grpc()
             ending = asyncio.ensure_future(self._end(stopped, server, connections))
             ready(f"http://{place_of(listener)}", *places)
-            looking = asyncio.ensure_future(self._warn_without_server())
+            looking = asyncio.ensure_future(self._warn_at_start())
             try:
                 await server.serve(sockets=[listener])
             finally:
@@ -189,10 +190,13 @@ class HttpFront(Front):
         await asyncio.sleep(LAST_WRITTEN_S)
         connections.end()
 
-    async def _warn_without_server(self) -> None:
-        """Requests are answered with an error until a server is there, which the log should have first."""
+    async def _warn_at_start(self) -> None:
+        """Requests are answered with an error until a server is there, which the log should have first; and apps whose
+        paths mean something else are asked by other protocols alone."""
         try:
-            await self._backend.ask("health")
+            why = unsayable(await self._backend.apps())
+            if why:
+                log.warning("%s", why)
         except EdgeServeError as error:
             log.warning("%s, or give --endpoint; until a server answers, requests get this error", error)
 
