@@ -230,7 +230,7 @@ def beside_calls(text: str) -> Tuple[str, str]:
 
 
 def _cut(text: str) -> Tuple[List[str], str]:
-    """The JSON texts of the calls, within tags, behind the mark of a list, or all of a text without marks; and the rest.
+    """The JSON texts of the calls (within tags, behind the mark of a list, or all of a text without marks), and the rest.
     Text behind a bare object leaves it no call: it may speak of the object, and nothing marks the one or the other."""
     if BEGIN in text:
         before, *pieces = text.split(BEGIN)
