@@ -230,8 +230,8 @@ def beside_calls(text: str) -> Tuple[str, str]:
 
 
 def _cut(text: str) -> Tuple[List[str], str]:
-    """The JSON texts of the calls (within tags, behind the mark of a list, or all of a text without marks), and the rest.
-    Text behind a bare object leaves it no call: it may speak of the object, and nothing marks the one or the other."""
+    """The JSON texts of the calls, and the rest of the text. Calls stand within tags, behind the mark of a list, or are
+    all of a text without marks: text behind a bare object may speak of it, and nothing says that it was meant."""
     if BEGIN in text:
         before, *pieces = text.split(BEGIN)
         cut = [piece.partition(END) for piece in pieces]
