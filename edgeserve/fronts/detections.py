@@ -134,8 +134,9 @@ def kept_of(corners: NDArray[Any], scores: NDArray[Any], classes: NDArray[Any]) 
 def _are_plain(*columns: NDArray[Any]) -> NDArray[Any]:
     """True for each row of numbers that are finite as float32."""
     with np.errstate(over="ignore"):
-        table: NDArray[Any] = np.column_stack(columns).astype(np.float32)
-    return np.isfinite(table).all(axis=1)
+        table = np.column_stack(columns).astype(np.float32)
+    are_plain: NDArray[Any] = np.isfinite(table).all(axis=1)
+    return are_plain
 
 
 def _only(arrays: Sequence[NDArray[Any]], form: str) -> NDArray[Any]:
