@@ -60,10 +60,12 @@ def named_boxes(outputs: Mapping[str, Any], score_min: float) -> List[Box]:
     if len(labels) != len(scores):
         raise BadInput(f"the answer has {len(labels)} labels and {len(scores)} scores; expected one for each box")
     is_box = (scores >= score_min) & _are_plain(corners, scores)
-    is_box &= [not isinstance(item, float) or math.isfinite(item) for item in items]
+    is_class = [not isinstance(item, float) or math.isfinite(item) for item in items]
     return [
         Box((x1 + x2) / 2, (y1 + y2) / 2, x2 - x1, y2 - y1, label, score)
-        for (x1, y1, x2, y2), score, label, is_one in zip(corners.tolist(), scores.tolist(), labels, is_box)
+        for (x1, y1, x2, y2), score, label, is_one in zip(
+            corners.tolist(), scores.tolist(), labels, is_box & np.array(is_class, bool)
+        )
         if is_one
     ]
 

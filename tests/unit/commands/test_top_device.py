@@ -107,7 +107,7 @@ def test_a_machine_that_tells_nothing_shows_dashes_and_no_zero(capsys, tmp_path)
     ("options", "text"),
     [
         (["--replay", "/no/such/file", "--json"], "/no/such/file: No such file"),
-        (["--replay", "/dev/zero"], "/dev/zero: a line has more than 1048576 characters; expected a file of lines"),
+        (["--replay", "/dev/zero"], "/dev/zero: it is no regular file; expected a file of lines"),
         (["--interval", "1"], "expected a duration"),
         (["--interval", "1ms"], "at least 10ms"),
         (["--count", "-1"], "expected 0 or more"),

@@ -208,6 +208,7 @@ def test_odd_numbers_of_named_boxes_cost_their_box_alone(odd, name):
     boxes = named_boxes(table, 0.4)
     assert [box.score for box in boxes][-2:] == [0.8, 0.7]
     assert all(np.isfinite([*box[:4], box.score, float(box.label)]).all() for box in boxes)
+    assert named_boxes({key: array[:0] for key, array in table.items()}, 0.4) == []
 
 
 @pytest.mark.parametrize("odd", [np.nan, np.inf, 1e30, -1e30, -5.0])
