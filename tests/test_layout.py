@@ -31,6 +31,7 @@ LOOSE = {
     "cli",
     "client",
     "compiled",
+    "control_groups",
     "engine",
     "errors",
     "interpreter",
@@ -61,6 +62,7 @@ GROUND = {
     "config",
     "child",
     "compiled",
+    "control_groups",
     "lognormal",
     "interpreter",
     "texts",
@@ -81,6 +83,7 @@ ROOMS = {
     "config": {"priority_class"},
     "child": {"interpreter"},
     "compiled": set(),
+    "control_groups": set(),
     "lognormal": set(),
     "interpreter": set(),
     "texts": set(),
@@ -134,7 +137,9 @@ ROOMS = {
 FRONTS = ("fronts",)
 FRONT_MAY = ("", "front", "client", "answers", "answer_streams", "errors", "priority_class", "units", "waits")
 FRONT_EXCEPTIONS = {
+    "fronts.camera_front": {"config.text_files"},  # the file of the lines
     "fronts.http.backend": {"request_options"},  # the form of a traceparent
+    "fronts.http.front": {"config.odd_names"},  # apps whose paths mean something else
     "fronts.http.health_routes": {"taps.metrics_endpoint"},  # /metrics
     "fronts.http.kserve": {"config.gone"},  # what Triton's shared memory is answered
     "fronts.http.kserve_routes": {"config.gone"},

@@ -13,6 +13,7 @@ import time
 from typing import IO, Any, Dict, Iterator, Optional, Sequence, Tuple
 
 from edgeserve.commands.intervals import read_interval_ns
+from edgeserve.config.text_files import regular_file
 from edgeserve.device.boards import Machine, detect_board
 from edgeserve.device.monitor import Monitor
 from edgeserve.device.replay import bounded_lines, line_table, recorded_lines
@@ -59,9 +60,11 @@ def _open(path: str) -> Iterator[IO[str]]:
         yield io.TextIOWrapper(sys.stdin.buffer, encoding="utf-8", errors="replace", newline="\n")
         return
     try:
-        file = open(path, encoding="utf-8", errors="replace", newline="\n")  # noqa: SIM115 closed below
+        file = open(path, encoding="utf-8", errors="replace", newline="\n", opener=regular_file)  # noqa: SIM115 closed below
     except OSError as error:
-        raise ConfigError(f"--replay {path}: {error.strerror}; expected a file of lines of tegrastats") from None
+        raise ConfigError(
+            f"--replay {path}: {error.strerror}; expected a file of lines of tegrastats, or - for what is piped in"
+        ) from None
     with file:
         yield file
 

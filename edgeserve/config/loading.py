@@ -193,7 +193,8 @@ def _linked(nodes: Tuple[NodeConfig, ...]) -> Tuple[NodeConfig, ...]:
 def check_config(config: Config) -> None:
     """Raise :class:`ConfigError` for a name that a section refers to and that does not exist. Graphs are checked where
     they are built (``sched/requests/graph.py``)."""
-    if config.server.critical_for or not all(_PLAIN.fullmatch(name) for name in (*config.models, *config.apps)):
+    names = (*config.models, *config.apps)
+    if config.server.critical_for or config.fronts or not all(_PLAIN.fullmatch(name) for name in names):
         from edgeserve.config.odd_names import check_odd_names
 
         check_odd_names(config)
@@ -248,7 +249,7 @@ def check_config(config: Config) -> None:
 
 
 def check_app_name(name: str) -> None:
-    """Raise :class:`ConfigError` for the name of an app that a front could not say."""
+    """Raise :class:`ConfigError` for the name of an app that logs, topics or paths could not say."""
     why = ""
     if not 0 < len(name) <= NAME_CHARS_MAX:
         why = f"has {len(name)} characters, expected 1 to {NAME_CHARS_MAX}, as requests may have"
@@ -256,8 +257,6 @@ def check_app_name(name: str) -> None:
         why = "has a character that cannot be printed, which topics of MQTT and logs cannot hold"
     elif any(part in (".", "..") for part in name.split("/")):
         why = "has a part '.' or '..', which HTTP clients take out of paths (KServe, /v1/models)"
-    elif name == "stats":
-        why = "is taken in the paths of KServe over HTTP: GET /v2/models/stats tells of all models"
     if why:
         from edgeserve.config.plain_text import one_line
 

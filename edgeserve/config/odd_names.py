@@ -31,8 +31,10 @@ def check_odd_names(config: Config) -> None:
                 f"'..' or '' between slashes, none of more than {FILE_BYTES_MAX} bytes, and neither 'mode-...' before "
                 "a slash (profiles of a power mode lie there) nor '.json' or '.schema' at the end of a part; rename it"
             )
-    for app in config.apps:
-        _check_path(app, config.apps)
+    for name, table in config.fronts.items():
+        why = unsayable(config.apps) if table.get("kind", name) == "http" else ""
+        if why:
+            raise ConfigError(f"{why}, or leave [front.{name}] out")
 
 
 def _names_file(model: str) -> bool:
@@ -45,15 +47,19 @@ def _names_file(model: str) -> bool:
     return is_plain and is_own and max(len(part.encode("utf-8", "replace")) for part in parts) <= FILE_BYTES_MAX
 
 
-def _check_path(name: str, apps: Collection[str]) -> None:
-    """Raise :class:`ConfigError` for an app whose path in KServe over HTTP means another app, where clients send
-    slashes as they are."""
-    parts = name.split("/")
-    for place in range(1, len(parts)):
-        other, rest = "/".join(parts[:place]), parts[place:]
-        asked = rest[2:] if rest[0] == "versions" and len(rest) > 1 else rest
-        if other in apps and (not asked or (len(asked) == 1 and asked[0] in ("ready", "config", "stats"))):
-            raise ConfigError(
-                f"[app.{name!r}]: /v2/models/{name} of KServe over HTTP asks app {other!r} for {'/'.join(rest)}; "
-                "rename one of the two apps"
-            )
+def unsayable(apps: Collection[str]) -> str:
+    """Which app's path in KServe over HTTP means something else, where clients send slashes as they are, and the fix;
+    ``""`` where there is none."""
+    for name in apps:
+        if name == "stats":
+            return "[app.stats]: /v2/models/stats of KServe over HTTP tells of all models; rename the app"
+        parts = name.split("/")
+        for place in range(1, len(parts)):
+            other, rest = "/".join(parts[:place]), parts[place:]
+            asked = rest[2:] if rest[0] == "versions" and len(rest) > 1 else rest
+            if other in apps and (not asked or (len(asked) == 1 and asked[0] in ("ready", "config", "stats"))):
+                return (
+                    f"[app.{name!r}]: /v2/models/{name} of KServe over HTTP asks app {other!r} for {'/'.join(rest)}; "
+                    "rename one of the two apps"
+                )
+    return ""

@@ -7,6 +7,7 @@ import contextlib
 import errno
 import json
 import os
+import select
 import stat
 from typing import Any, Optional, Union
 
@@ -14,6 +15,9 @@ from edgeserve.errors import ConfigError
 
 TEXT_BYTES_MAX = 64 * 1024**2
 """No profile, ensemble or table of machine costs is longer."""
+
+READER_LOOKS, READER_LOOK_MS = 50, 20
+"""Looks for the reader of a pipe, and the time between two: a shell starts both programs at the same time."""
 
 
 def read_text(path: str, bytes_max: int = TEXT_BYTES_MAX) -> str:
@@ -36,6 +40,24 @@ def regular_file(path: str, flags: int) -> int:
     if os.path.isdir(path):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
     raise OSError(errno.EINVAL, "it is no regular file", path)
+
+
+def written_file(path: str, flags: int, mode: int = 0o666) -> int:
+    """The ``opener`` of :func:`open` for files to be written that a user names: ``OSError`` for a pipe that no program
+    has begun to read within a second, which would be waited for."""
+    for look in range(READER_LOOKS):
+        try:
+            number = os.open(path, flags | os.O_NONBLOCK, mode)
+            break
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+        if look < READER_LOOKS - 1:
+            select.poll().poll(READER_LOOK_MS)
+    else:
+        raise OSError(errno.ENXIO, "it is a pipe that no program reads", path)
+    os.set_blocking(number, True)
+    return number
 
 
 def decoded(data: bytes) -> str:
@@ -102,7 +124,7 @@ def write_file(path: str, content: Union[str, bytes]) -> None:
         mode = stat.S_IMODE(os.stat(path).st_mode) if os.path.exists(path) else None
         target = os.path.realpath(path)
         if (mode is not None and not os.path.isfile(path)) or os.path.abspath(path).startswith(("/dev/", "/proc/")):
-            with open(path, "wb") as file:
+            with open(path, "wb", opener=written_file) as file:
                 file.write(data)
             return
         try:

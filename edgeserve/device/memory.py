@@ -9,6 +9,7 @@ from typing import Dict, Optional, Tuple
 
 import psutil
 
+from edgeserve.control_groups import ControlGroups
 from edgeserve.device.files import PolledFiles
 from edgeserve.device.source import FAST_NS
 from edgeserve.device.state import DeviceState
@@ -16,22 +17,20 @@ from edgeserve.device.state import DeviceState
 MEMINFO, BUDDYINFO, PRESSURE = "proc/meminfo", "proc/buddyinfo", "proc/pressure/memory"
 
 _FIELD = re.compile(r"^(MemTotal|MemAvailable|SwapFree|NvMapMemUsed):\s*([0-9]{1,15}) kB", re.MULTILINE)
-GROUP_MAX, GROUP_NOW, GROUP_STAT = (f"sys/fs/cgroup/memory.{name}" for name in ("max", "current", "stat"))
-
-_INACTIVE = re.compile(r"^inactive_file ([0-9]{1,15})", re.MULTILINE)
 _SOME = re.compile(r"^some avg10=([0-9]{1,3}(?:\.[0-9]{1,4})?)", re.MULTILINE)
 
 
 class MemorySource:
     """``/proc/meminfo`` (with NvMap's share of an integrated GPU), ``/proc/buddyinfo`` and, where the kernel has it,
-    ``/proc/pressure/memory``. ``MemAvailable`` counts, not ``MemFree``: the page cache can be had. A container's own
-    bound counts where it leaves less."""
+    ``/proc/pressure/memory``. ``MemAvailable`` counts, not ``MemFree``: the page cache can be had. The bound of
+    a container or a service counts where it leaves less."""
 
     name = "memory"
     every_ns = FAST_NS
 
     def __init__(self, root: str = "/", page_bytes: Optional[int] = None) -> None:
         self._files = PolledFiles(root)
+        self._groups = ControlGroups(root, self._files.text)
         self._is_here = os.path.realpath(root) == "/"
         self._page_bytes = page_bytes or os.sysconf("SC_PAGE_SIZE")
 
@@ -41,7 +40,7 @@ class MemorySource:
         available = fields.get("MemAvailable")
         if available is None and self._is_here:
             available = _available()  # kernels before 3.14 do not tell; psutil adds it up
-        group = self._group_bytes()
+        group = self._groups.memory_free_bytes()
         if group is not None:
             available = group if available is None else min(available, group)
         block_bytes, count = largest_block(self._files.text(BUDDYINFO), self._page_bytes)
@@ -54,14 +53,6 @@ class MemorySource:
             largest_free_block_bytes=block_bytes,
             free_blocks=count,
         )
-
-    def _group_bytes(self) -> Optional[int]:
-        """The memory that a container may still have (control groups, version 2); None without a bound."""
-        bound, now = self._files.integer(GROUP_MAX), self._files.integer(GROUP_NOW)
-        if bound is None or now is None:
-            return None
-        inactive = _INACTIVE.search(self._files.text(GROUP_STAT))  # page cache that the kernel gives back
-        return max(0, bound - now + (int(inactive.group(1)) if inactive else 0))
 
     def close(self) -> None:
         self._files.close()

@@ -61,6 +61,8 @@ class BagReader:
         except ImportError as error:
             raise ConfigError(f"bags need rosbags ({error}): pip install 'edgeserve-runtime[ros]'") from None
         place = Path(path)
+        if place.exists() and not (place.is_file() or place.is_dir()):
+            raise ConfigError(f"{path}: the bag cannot be read: it is no regular file")  # a pipe would be waited for
         if place.is_file() and place.suffix != ".bag" and (place.parent / "metadata.yaml").exists():
             place = place.parent  # the whole recording
         try:

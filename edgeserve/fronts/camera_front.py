@@ -13,6 +13,7 @@ from time import monotonic, monotonic_ns
 from typing import Any, ClassVar, Dict, Optional, TextIO, Tuple
 
 from edgeserve.client import AsyncClient
+from edgeserve.config.text_files import written_file
 from edgeserve.errors import ConfigError
 from edgeserve.front import (
     Front,
@@ -155,7 +156,7 @@ def opened(where: str, lines: str, stack: contextlib.ExitStack) -> Optional[Text
     if lines in ("", "-"):
         return sys.stdout if lines else None
     try:
-        return stack.enter_context(open(lines, "a", encoding="utf-8"))
+        return stack.enter_context(open(lines, "a", encoding="utf-8", opener=written_file))
     except OSError as error:
         raise ConfigError(f"{where} = {lines!r} cannot be written: {error.strerror}") from None
 

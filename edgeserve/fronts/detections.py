@@ -5,6 +5,7 @@ Pure. Boxes in the result are shares of the image, from 0 to 1, in the order top
 
 from __future__ import annotations
 
+import math
 from typing import Any, List, Mapping, NamedTuple, Sequence, Tuple
 
 import numpy as np
@@ -27,6 +28,9 @@ OVERLAP_MAX = 0.4
 is dropped."""
 
 STRIDES = (8, 16, 32)
+
+IMAGES_MAX = 16
+"""So many images away from its image no detector sets a box: a greater number is no corner."""
 
 
 class Box(NamedTuple):
@@ -55,10 +59,13 @@ def named_boxes(outputs: Mapping[str, Any], score_min: float) -> List[Box]:
     labels = [str(int(item)) if isinstance(item, float) and item.is_integer() else str(item) for item in items]
     if len(labels) != len(scores):
         raise BadInput(f"the answer has {len(labels)} labels and {len(scores)} scores; expected one for each box")
-    is_box = (scores >= score_min) & np.isfinite(np.column_stack([corners, scores])).all(axis=1)
+    is_box = (scores >= score_min) & _are_plain(corners, scores)
+    is_class = [not isinstance(item, float) or math.isfinite(item) for item in items]
     return [
         Box((x1 + x2) / 2, (y1 + y2) / 2, x2 - x1, y2 - y1, label, score)
-        for (x1, y1, x2, y2), score, label, is_one in zip(corners.tolist(), scores.tolist(), labels, is_box)
+        for (x1, y1, x2, y2), score, label, is_one in zip(
+            corners.tolist(), scores.tolist(), labels, is_box & np.array(is_class, bool)
+        )
         if is_one
     ]
 
@@ -79,7 +86,14 @@ def rows_of(
     outputs: Mapping[str, Any], form: str, height: int, width: int, score_min: float, count: int
 ) -> NDArray[np.float32]:
     """``[count, 6]`` float32: the best detections, best first, then zeros. Raises :class:`BadInput` where the outputs
-    are not of that form."""
+    are not of that form. A number that is none, or that no float32 holds, costs its own detection."""
+    with np.errstate(all="ignore"):
+        return _rows_of(outputs, form, height, width, score_min, count)
+
+
+def _rows_of(
+    outputs: Mapping[str, Any], form: str, height: int, width: int, score_min: float, count: int
+) -> NDArray[np.float32]:
     arrays = [numbers_of(name, value) for name, value in outputs.items()]
     arrays = [array[0] if array.ndim > 2 and array.shape[0] == 1 else array for array in arrays]
     if form == "ssd":
@@ -88,12 +102,12 @@ def rows_of(
         corners, scores, classes = _rfdetr(arrays)
     else:
         array = _only(arrays, form)
-        if form == "yolo" and array.shape[1] == 6 and _is_with_nms(array):
+        if form == "yolo" and array.shape[1] == 6 and _is_with_nms(array, IMAGES_MAX * max(height, width)):
             form = "yolo-nms"
         readers = {"yolo": _yolo, "yolo-nms": _with_nms, "yolonas": _yolonas, "yolox": _yolox}
         corners, scores, classes = readers[form](array, height, width)
         corners = corners / np.array([width, height, width, height], np.float32)
-    likely = (scores >= score_min) & np.isfinite(np.column_stack([corners, scores, classes])).all(axis=1)
+    likely = (scores >= score_min) & _are_plain(corners, scores, classes)
     corners, scores, classes = corners[likely], scores[likely], classes[likely]
     kept = kept_of(corners, scores, classes)[:count]
     rows = np.zeros((count, 6), np.float32)
@@ -105,6 +119,7 @@ def rows_of(
 
 def kept_of(corners: NDArray[Any], scores: NDArray[Any], classes: NDArray[Any]) -> NDArray[np.intp]:
     """Non-maximum suppression within each class: the numbers of the boxes that stay, best first."""
+    corners = corners.astype(np.float64)  # areas of what any float32 may be
     order = np.argsort(-scores, kind="stable")
     areas = np.prod(np.maximum(corners[:, 2:] - corners[:, :2], 0.0), axis=1)
     kept = []
@@ -118,6 +133,14 @@ def kept_of(corners: NDArray[Any], scores: NDArray[Any], classes: NDArray[Any]) 
     return np.array(kept, np.intp)
 
 
+def _are_plain(*columns: NDArray[Any]) -> NDArray[Any]:
+    """True for each row of numbers that are finite as float32."""
+    with np.errstate(over="ignore"):
+        table = np.column_stack(columns).astype(np.float32)
+    are_plain: NDArray[Any] = np.isfinite(table).all(axis=1)
+    return are_plain
+
+
 def _only(arrays: Sequence[NDArray[Any]], form: str) -> NDArray[Any]:
     if len(arrays) != 1 or arrays[0].ndim != 2:
         shapes = ", ".join([str(array.shape) for array in arrays])
@@ -125,8 +148,10 @@ def _only(arrays: Sequence[NDArray[Any]], form: str) -> NDArray[Any]:
     return arrays[0]
 
 
-def _is_with_nms(array: NDArray[Any]) -> bool:
-    """True if six numbers a row are corners, score and class, and not a centre and two classes."""
+def _is_with_nms(array: NDArray[Any], corner_max: float) -> bool:
+    """True if six numbers a row are corners, score and class, and not a centre and two classes. Rows with an odd number
+    say nothing of the others."""
+    array = array[(abs(array) <= corner_max).all(axis=1)]
     return bool(np.all(array[:, 5] == np.floor(array[:, 5])) and np.all(array[:, 2:4] >= array[:, :2]))
 
 

@@ -7,6 +7,7 @@ from typing import List, Sequence
 
 from edgeserve.config.profile_record import Profile
 from edgeserve.config.schema import Config
+from edgeserve.control_groups import ControlGroups
 from edgeserve.live.problem import Problem
 from edgeserve.offload.pin import allowed_cores
 from edgeserve.sched.core.build import model_lanes
@@ -45,13 +46,18 @@ def check_cores(config: Config) -> List[Problem]:
 def check_memory(config: Config, profiles: Sequence[Profile] = ()) -> List[Problem]:
     """Has the host the memory that the file and the profiles say? A model that can never be loaded beside its device's
     headroom stops the server: all its requests would expire. A GPU's own memory is not looked at."""
-    host_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    host = f"the {format_size(host_bytes)} of this machine"
+    machine_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    bound_bytes = ControlGroups().memory_bound_bytes()
     measured = {profile.model: sum(profile.footprint) for profile in profiles}
     found = []
     for device in config.devices.values():
         if device.kind == "cuda" and not _shares_memory():
             continue
+        # What the driver of an integrated GPU takes counts in no control group.
+        host_bytes, host = machine_bytes, f"the {format_size(machine_bytes)} of this machine"
+        if bound_bytes is not None and bound_bytes < machine_bytes and device.kind != "cuda":
+            host_bytes = bound_bytes
+            host = f"the {format_size(bound_bytes)} that the control group (a container, MemoryMax) gives this process"
         headroom = max(0, device.headroom_bytes)
         if device.memory_bytes > host_bytes:
             text = f"[device.{device.name}] memory = {format_size(device.memory_bytes)} is more than {host}; lower it"

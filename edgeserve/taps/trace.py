@@ -14,7 +14,7 @@ from typing import IO, Any, Dict, Iterable, Iterator, List, Mapping, NamedTuple,
 
 from edgeserve.config.profiles import Parts, Profile, parts_of, restricted
 from edgeserve.config.schema import Config
-from edgeserve.config.text_files import regular_file
+from edgeserve.config.text_files import regular_file, written_file
 from edgeserve.errors import EdgeServeError
 from edgeserve.sched.protocol.actions import ACTION_KINDS, Action, LatencyBreakdown
 from edgeserve.sched.protocol.events import EVENT_KINDS, Event, JobId, JobResult, Request
@@ -44,7 +44,7 @@ class RecordedStep(NamedTuple):
 
 def _private(path: str, flags: int) -> int:
     """A recording tells who asked for what, and when: a new one is this user's alone."""
-    return os.open(path, flags, 0o600)
+    return written_file(path, flags, 0o600)
 
 
 class Recorder:

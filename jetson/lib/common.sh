@@ -119,28 +119,36 @@ fact() {    # the text of a file below the root, without the zeros of a device t
 }
 
 jetpack_of() {    # JetPack of an L4T release; a release that is not known counts as its major release's
+    # The same as edgeserve/device/boards.py: tests/jetson/test_setup.py compares them.
     case "$1" in
-        32.*) echo 4 ;;
-        35.1 | 35.1.*) echo 5.0.2 ;;
-        35.2.*) echo 5.1 ;;
-        35.3.*) echo 5.1.1 ;;
-        35.4.*) echo 5.1.2 ;;
-        35.5.*) echo 5.1.3 ;;
+        32.6.1) echo 4.6 ;;
+        32.7.[1-6]) echo "4.6.${1##*.}" ;;
+        35.1.0) echo 5.0.2 ;;
+        35.2.1) echo 5.1 ;;
+        35.3.1) echo 5.1.1 ;;
+        35.4.1) echo 5.1.2 ;;
+        35.5.0) echo 5.1.3 ;;
         35.6.0) echo 5.1.4 ;;
         35.6.[123]) echo 5.1.5 ;;
         35.6.4) echo 5.1.6 ;;
-        35.*) echo 5 ;;
-        36.[23] | 36.[23].*) echo 6.0 ;;
-        36.4 | 36.4.0) echo 6.1 ;;
+        36.[23].0) echo 6.0 ;;
+        36.4.0) echo 6.1 ;;
         36.4.3) echo 6.2 ;;
-        36.4.*) echo 6.2.1 ;;
-        36.5 | 36.5.*) echo 6.2.2 ;;
-        36.*) echo 6 ;;
-        38.2 | 38.2.*) echo 7.0 ;;
-        38.4 | 38.4.*) echo 7.1 ;;
-        38.*) echo 7 ;;
-        39.*) echo 7.2 ;;
-        *) echo "" ;;
+        36.4.[47]) echo 6.2.1 ;;
+        36.5.0) echo 6.2.2 ;;
+        38.2.[01]) echo 7.0 ;;
+        38.4.0) echo 7.1 ;;
+        39.[02].0) echo 7.2 ;;
+        *) family_of "${1%%.*}" ;;
+    esac
+}
+
+family_of() {    # JetPack of a major release of L4T
+    case "$1" in
+        32) echo 4 ;;
+        34 | 35) echo 5 ;;
+        36) echo 6 ;;
+        38 | 39) echo 7 ;;
     esac
 }
 
@@ -155,17 +163,19 @@ detect() {    # BOARD SOC ARCH L4T JETPACK FAMILY (4 5 6 7 workstation)
         L4T="$(dpkg-query --admindir="$ROOT/var/lib/dpkg" -W -f '${Version}' nvidia-l4t-core 2> /dev/null \
             | sed -nE 's/^([0-9]+\.[0-9.]+)-.*/\1/p' || true)"
     fi
+    case "$L4T" in *.*.* | "") ;; *) L4T="$L4T.0" ;; esac
     JETPACK="$(jetpack_of "$L4T")"
     ARCH="$(uname -m)"
     if [ -n "$SOC$L4T" ]; then ARCH=aarch64; fi
-    case "${L4T%%.*}" in
-        "") if [ -n "$SOC" ]; then FAMILY=unknown; else FAMILY=workstation; fi ;;
-        32) FAMILY=4 ;;
-        35) FAMILY=5 ;;
-        36) FAMILY=6 ;;
-        38 | 39) FAMILY=7 ;;
-        *) if [ "${L4T%%.*}" -gt 39 ]; then FAMILY=7; else FAMILY=unknown; fi ;;
-    esac
+    FAMILY="$(family_of "${L4T%%.*}")"
+    if [ -n "$FAMILY" ]; then return 0; fi
+    if [ -z "$SOC$L4T" ]; then
+        FAMILY=workstation
+    elif [ "${L4T%%.*}" -gt 39 ] 2> /dev/null; then
+        FAMILY=7
+    else
+        FAMILY=unknown
+    fi
 }
 
 python_of() {    # the system's Python of a family: the only one that can import JetPack's TensorRT

@@ -15,6 +15,7 @@ from fake_boards import BOARDS, ROOT, Board, lay_board, lay_commands, listing, p
 from fake_chroot import package_that_needs
 
 from edgeserve.config.files import cache_directory
+from edgeserve.device.boards import JETPACK_OF_L4T, JETPACK_RELEASES, detect_board
 
 PACKAGES = {
     "agx-xavier": "python3.8-venv nvidia-cuda python3-libnvinfer",
@@ -401,6 +402,35 @@ def test_a_release_that_is_newer_than_the_script_counts_as_the_newest(tmp_path: 
     change(laid.root, "etc/nv_tegra_release", "# R41 (release), REVISION: 1.0, GCID: 1\n")
     lines = laid.run("setup.sh", "--dry-run")
     assert any("L4T 41.1.0 is newer than this script knows; going on as with JetPack 7" in line for line in lines)
+
+
+FACTS = """set -eu
+. "$1"
+ROOT="$2"
+while read -r major rest; do
+    echo "# R$major (release), REVISION: $rest, GCID: 1" > "$ROOT/etc/nv_tegra_release"
+    detect
+    echo "$L4T|$JETPACK|$FAMILY|$(python_of "$FAMILY")"
+done
+"""
+
+
+def test_the_scripts_and_the_package_say_the_same_of_each_release(tmp_path: Path) -> None:
+    laid = lay(BOARDS[0], tmp_path)
+    asked = [release.split(".", 1) for release in sorted(JETPACK_RELEASES)]
+    asked += [[str(major), rest] for major in range(28, 41) for rest in ("0", "1", "1.1", "2", "4.5", "9.9")]
+    command = ["bash", "-c", FACTS, "facts", str(ROOT / "jetson" / "lib" / "common.sh"), str(laid.root)]
+    lines = "".join(f"{major} {rest}\n" for major, rest in asked)
+    told = subprocess.run(command, input=lines, capture_output=True, text=True, timeout=60, check=True).stdout
+    expected = []
+    for major, rest in asked:
+        (laid.root / "etc/nv_tegra_release").write_text(f"# R{major} (release), REVISION: {rest}, GCID: 1\n")
+        board = detect_board(str(laid.root))
+        family, python = JETPACK_OF_L4T.get(int(major), ("", ()))
+        if not family:  # where the package says nothing, the script goes on as with the newest, or refuses
+            family, python = ("7", (3, 12)) if int(major) > max(JETPACK_OF_L4T) else ("unknown", ())
+        expected.append(f"{board.l4t}|{board.jetpack}|{family}|{'.'.join(map(str, python))}")
+    assert told.splitlines() == expected
 
 
 def test_without_its_file_the_release_is_the_packages_version(tmp_path: Path) -> None:

@@ -114,7 +114,6 @@ def test_ollama(front):
         ("..", "KServe"),
         ("a/../b", "KServe"),
         ("./a", "KServe"),
-        ("stats", "KServe"),
     ],
 )
 def test_what_a_front_cannot_say_is_refused_by_the_configuration(name, why):

@@ -4,6 +4,8 @@ answers."""
 from __future__ import annotations
 
 import asyncio
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -233,6 +235,24 @@ def test_one_client_does_not_have_all_streams_and_their_places_come_back():
             await asyncio.sleep(0.01)
 
     asking(question, [KITCHEN, HALL], grpc_receive_max=4)
+
+
+def test_an_idle_stream_does_not_hold_up_the_stop_of_the_front():
+    from http_front import FrontThread
+
+    config = HttpConfig(listen="127.0.0.1:0", grpc="127.0.0.1:0", drain_ns=25 * 10**9)
+    with FrontThread("ipc:///nowhere/bus", config) as front:
+        channel = grpc.insecure_channel(front.grpc)
+        idle = threading.Event()
+        call = channel.stream_stream(f"/{SERVICE}/ModelStreamInfer")(iter(idle.wait, True))
+        channel.unary_unary(f"/{SERVICE}/ServerLive")(b"", timeout=WAIT_S)
+        begun_s = time.monotonic()
+    assert time.monotonic() - begun_s < 12, "the drain is for requests"
+    with pytest.raises(grpc.RpcError) as caught:
+        next(call)
+    assert caught.value.code() == grpc.StatusCode.UNAVAILABLE and "connect again" in caught.value.details()
+    idle.set()
+    channel.close()
 
 
 # --- calls with one request -------------------------------------------------------------------------------------------

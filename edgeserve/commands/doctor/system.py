@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-import re
+from functools import partial
 from typing import Dict, List, Tuple
 
 from edgeserve.commands.doctor.finding import Finding, dotted, good, note, number, wrong
 from edgeserve.commands.doctor.interpreter import PYTHON_MIN
+from edgeserve.control_groups import ControlGroups
 from edgeserve.device.boards import JETPACK_OF_L4T, Machine, detect_board
 from edgeserve.device.cpu import CPUS, count_cores
 from edgeserve.device.files import listing, read_text
@@ -163,7 +164,10 @@ def check_memory(root: str) -> List[Finding]:
             "/proc/meminfo does not say what is available",
             "mount /proc, or look at the memory by yourself (free -m)",
         )
+    group = ControlGroups(root, partial(read_text, root)).memory_free_bytes()
     text = f"{format_size(available)} available"
+    if group is not None and group < available:
+        available, text = group, f"{format_size(group)} left in the control group (a container, MemoryMax)"
     if available < MEMORY_BYTES_NONE:
         return wrong("memory", text, "end other programs (ps aux --sort=-rss | head), or add memory")
     if available < MEMORY_BYTES_LITTLE:
@@ -236,12 +240,10 @@ def check_container(root: str, board: Machine) -> List[Finding]:
 
 
 def usable_cores(root: str = "/") -> int:
-    """Cores this process may run on, within the container's quota (control groups, version 2); of a recorded tree those
-    that were online."""
+    """Cores this process may run on, within the quota of its control groups; of a recorded tree those that were
+    online."""
     cores = len(os.sched_getaffinity(0))
     if root != "/":
         cores = count_cores(read_text(root, f"{CPUS}/online")) or cores
-    quota = re.findall(r"[0-9]+", read_text(root, "sys/fs/cgroup/cpu.max"))
-    if len(quota) == 2:
-        cores = min(cores, max(1, int(quota[0]) // max(1, int(quota[1]))))
-    return cores
+    quota = ControlGroups(root, partial(read_text, root)).cores()
+    return cores if quota is None else min(cores, max(1, int(quota)))

@@ -165,10 +165,8 @@ class TextReader:
             return self._ids(item["tokens"])
         try:
             if given[0] == "messages":
-                messages = self._messages(item["messages"])
-                if not self._shortens:
-                    self._check_size(sum([len(message["content"]) for message in messages]), "messages")
-                return self._conversation(messages, tools)
+                self._check_size(len(repr(tools.functions)), "tools")
+                return self._conversation(self._messages(item["messages"]), tools)
             text = self._text(item["prompt"], "prompt")
             self._check_size(len(text), "prompt")
             if self._chat:
@@ -177,14 +175,17 @@ class TextReader:
         except UnicodeError as error:
             raise self._refuse(f"input {given[0]!r} has half of a character ({error}); send whole ones") from None
 
+    @property
+    def _chars_max(self) -> int:
+        """A text of more characters has too many tokens by any vocabulary, which is known without a look at them."""
+        return TOKEN_CHARS_MAX * (self._context if self._encoder is None else self._encoder.source_tokens)
+
     def _check_size(self, chars: int, name: str) -> None:
-        """Refuse a text that has too many tokens by any vocabulary, without a look at them."""
-        room = self._context if self._encoder is None else self._encoder.source_tokens
-        if chars > room * TOKEN_CHARS_MAX:
+        if chars > self._chars_max:
             raise self._refuse(
-                f"input {name!r} has {chars} characters; at most {room * TOKEN_CHARS_MAX} are read, {TOKEN_CHARS_MAX} "
-                f"for each of the {room} tokens that fit. Shorten it, or raise [model.{self._model}] options.context "
-                "as far as the model allows"
+                f"input {name!r} has {chars} characters; at most {self._chars_max} are read, {TOKEN_CHARS_MAX} for "
+                f"each of the {self._chars_max // TOKEN_CHARS_MAX} tokens that fit. Shorten it, or raise "
+                f"[model.{self._model}] options.context as far as the model allows"
             )
 
     def _conversation(self, messages: Sequence[Mapping[str, Any]], tools: Tools) -> List[int]:
@@ -195,21 +196,23 @@ class TextReader:
             kept = [each for place, each in enumerate(messages) if place >= begin or each["role"] == "system"]
             return conversation_tokens(self._tokenizer, kept, self._model, tools)
 
-        tokens = tokens_from(0)
+        turns = [place for place, each in enumerate(messages) if each["role"] == "user"] if self._shortens else []
+        chars = _chars_from(messages)
+        readable = [turn for turn in turns if chars[turn] <= self._chars_max]
+        if chars[0] > self._chars_max and not readable:
+            self._check_size(chars[turns[-1] if turns else 0], "messages")
+        tokens = tokens_from(0 if chars[0] <= self._chars_max else readable[0])
         room = self._encoder.source_tokens if self._encoder is not None else int(self._context * (1 - ANSWER_PART))
-        if not self._shortens or len(tokens) <= room:
+        if not readable or len(tokens) <= room:
             return tokens
-        turns = [place for place, each in enumerate(messages) if each["role"] == "user"]
-        if not turns:
-            return tokens
-        tokens, low, high, more = tokens_from(turns[-1]), 0, len(turns) - 1, 1
+        tokens, low, high, more = tokens_from(readable[-1]), 0, len(readable) - 1, 1
         while low < high and len(tokens) <= room:  # the first turn from which on it fits, sought from the newest
             middle = max((low + high) // 2, high - more)
-            found = tokens_from(turns[middle])
+            found = tokens_from(readable[middle])
             if len(found) <= room:
                 tokens, high, more = found, middle, 2 * more
             else:
-                low, more = middle + 1, len(turns)
+                low, more = middle + 1, len(readable)
         return tokens
 
     def _ids(self, value: Any) -> List[int]:
@@ -367,6 +370,22 @@ class TextReader:
 
     def _refuse(self, why: str) -> WrongInput:
         return WrongInput(f"model {self._model!r}: {why}")
+
+
+def _chars_from(messages: Sequence[Mapping[str, Any]]) -> List[int]:
+    """The characters of a conversation that begins at each of its messages. What the system says stays."""
+    left = sum([_chars(each) for each in messages if each["role"] == "system"])
+    found = []
+    for each in reversed(messages):
+        left += 0 if each["role"] == "system" else _chars(each)
+        found.append(left)
+    return found[::-1]
+
+
+def _chars(message: Mapping[str, Any]) -> int:
+    """The characters of a message, of its calls and whatever else it has for the chat template too."""
+    rest = {name: value for name, value in message.items() if name not in ("role", "content")}
+    return len(message["role"]) + len(message["content"]) + (len(repr(rest)) if rest else 0)
 
 
 def _given(item: Mapping[str, Any], name: str) -> bool:

@@ -188,8 +188,9 @@ class LmEngine(Engine):
 
     def count_tokens(self, item: Values) -> int:
         """The number of tokens of an item's prompt: the hint ``NODE.tokens``. Needs no loaded model."""
-        context = self._facts.context_tokens if self._facts is not None else self._context
-        return len(self._reader(context if self._shortens and context else 2**31, 2**31).tokens_of(item))
+        facts = self._facts
+        context, encoder = (self._context, None) if facts is None else (facts.context_tokens, facts.encoder)
+        return len(self._reader(context or 2**31, 2**31, encoder).tokens_of(item))
 
     def language(self, lane: str) -> Language:
         """The facts of the model for the step loop."""

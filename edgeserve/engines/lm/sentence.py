@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from edgeserve.config.files import resolve_path
 from edgeserve.config.model_files import model_path
 from edgeserve.config.schema import ModelConfig
+from edgeserve.config.text_files import read_text
 from edgeserve.engines.base import (
     Batch,
     Engine,
@@ -226,7 +227,7 @@ class OnnxEncoder:
         self._output = self._chosen(model)
         self._pooling = pooling
         try:
-            self._tokenizer = tokenizers.Tokenizer.from_file(tokenizer)
+            self._tokenizer = tokenizers.Tokenizer.from_str(read_text(tokenizer))
         except Exception as error:
             raise EngineError(
                 f"model {model!r}: the tokenizer {tokenizer} cannot be read: {error}; lay the model's tokenizer.json "

@@ -220,21 +220,47 @@ def calls_of(text: str, names: Sequence[str]) -> List[Dict[str, str]]:
 
 
 def beside_calls(text: str) -> Tuple[str, str]:
-    """The calls of a text that has some, and what else it says before, between and behind their tags."""
-    if BEGIN not in text:
-        return text, ""
-    before, *pieces = text.split(BEGIN)
-    cut = [piece.partition(END) for piece in pieces]
-    said = "".join([before.replace(LIST_MARK, ""), *[rest for _, _, rest in cut]])
-    return "".join([f"{BEGIN}{call}{END}" for call, _, _ in cut]), said if said.strip() else ""
+    """The calls of a text that has some, and what else it says before, between and behind them."""
+    pieces, said = _cut(text)
+    if BEGIN in text:
+        text = "".join([f"{BEGIN}{piece}{END}" for piece in pieces])
+    elif LIST_MARK in text:
+        text = "".join([f"{LIST_MARK}{piece}" for piece in pieces])
+    return text, said if said.strip() else ""
+
+
+def _cut(text: str) -> Tuple[List[str], str]:
+    """The JSON texts of the calls, and the rest of the text. Calls stand within tags, behind the mark of a list, or are
+    all of a text without marks: text behind a bare object may speak of it, and nothing says that it was meant."""
+    if BEGIN in text:
+        before, *pieces = text.split(BEGIN)
+        cut = [piece.partition(END) for piece in pieces]
+        return [call for call, _, _ in cut], "".join([before.replace(LIST_MARK, ""), *[rest for _, _, rest in cut]])
+    if LIST_MARK not in text:
+        return [text], ""
+    before, *rest = text.split(LIST_MARK, 1)
+    pieces, said = [], [before]
+    while rest:
+        start = len(rest[0]) - len(rest[0].lstrip())
+        end = _json_end(rest[0], start)
+        pieces.append(rest[0][start:end])
+        behind, *rest = rest[0][end:].split(LIST_MARK, 1)
+        said.append(behind)
+    return pieces, "".join(said)
+
+
+def _json_end(text: str, start: int) -> int:
+    """The end of the JSON value at a place of a text; the text's end where there is none."""
+    try:
+        return json.JSONDecoder().raw_decode(text, start)[1]
+    except (ValueError, RecursionError):
+        return len(text)
 
 
 def _parts(text: str) -> List[Dict[str, Any]]:
-    """The objects within tags, or the bare ones."""
-    rest = text.replace(LIST_MARK, "").strip()
-    pieces = [part.split(END)[0] for part in rest.split(BEGIN)[1:]] if BEGIN in rest else [rest]
+    """The objects within tags or lists, or the bare ones."""
     objects: List[Dict[str, Any]] = []
-    for piece in pieces:
+    for piece in _cut(text)[0]:
         try:
             value = json.loads(piece)
         except (ValueError, RecursionError):

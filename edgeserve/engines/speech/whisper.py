@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from edgeserve.config.model_files import model_path
 from edgeserve.config.schema import ModelConfig
+from edgeserve.config.text_files import regular_file
 from edgeserve.engines.base import (
     ANSWERED,
     Batch,
@@ -355,10 +356,10 @@ def vocabulary(model: str, folder: str) -> Words:
     """The vocabulary beside a converted model: ``vocabulary.json``, or ``vocabulary.txt`` of older ones."""
     try:
         if os.path.exists(os.path.join(folder, "vocabulary.json")):
-            with open(os.path.join(folder, "vocabulary.json"), encoding="utf-8") as file:
+            with open(os.path.join(folder, "vocabulary.json"), encoding="utf-8", opener=regular_file) as file:
                 texts = json.load(file)
         else:
-            with open(os.path.join(folder, "vocabulary.txt"), encoding="utf-8") as file:
+            with open(os.path.join(folder, "vocabulary.txt"), encoding="utf-8", opener=regular_file) as file:
                 texts = file.read().rstrip("\n").split("\n")
         numbers = {text: number for number, text in enumerate(texts)}
         begin, end = numbers["<|startoftranscript|>"], numbers["<|endoftext|>"]

@@ -17,6 +17,7 @@ from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional, Sequence
 import psutil
 
 from edgeserve.child import Child, how_it_ended, safe_environment
+from edgeserve.control_groups import ControlGroups
 from edgeserve.engines.tensorrt.build_errors import KINDS, BuildFailed, BuildOutOfMemory
 from edgeserve.engines.tensorrt.settings import BuildRequest
 from edgeserve.errors import EngineError
@@ -96,7 +97,7 @@ def build_plan(
         lines=LINES_KEPT,
     )
     try:
-        watch = _Watch(child, where, limits, tell, free_bytes or available_bytes, gpu_bytes or nvmap_bytes)
+        watch = _Watch(child, where, limits, tell, free_bytes or _left_bytes, gpu_bytes or nvmap_bytes)
         answer = watch.until_answered(asked)
         status = child.end()
     finally:
@@ -260,6 +261,12 @@ def nvmap_bytes(path: str = "/proc/meminfo") -> int:
     except OSError:
         return 0
     return int(found.group(1)) << 10 if found else 0
+
+
+def _left_bytes() -> int:
+    """The bytes that the process which builds can still have."""
+    group = ControlGroups().memory_free_bytes()
+    return available_bytes() if group is None else min(available_bytes(), group)
 
 
 def available_bytes() -> int:

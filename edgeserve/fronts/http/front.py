@@ -15,6 +15,7 @@ import sys
 from typing import Any, List, Tuple
 
 from edgeserve.client import AsyncClient
+from edgeserve.config.odd_names import unsayable
 from edgeserve.errors import ConfigError, EdgeServeError
 from edgeserve.front import Front, Ready, host_and_port, is_loopback, read_tokens
 from edgeserve.fronts.http.admission import HttpAdmission
@@ -161,47 +162,53 @@ class HttpFront(Front):
         server = uvicorn.Server(settings)
         server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]  # of older ones: signals are ours
         server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign,assignment]  # and of newer ones
-        grpc_server = None
+        grpc_server, beside = None, []
         try:
-            grpc_server, places = await self._start_grpc()
-            ending = asyncio.ensure_future(self._end(stopped, server, connections))
+            grpc_server, places = await self._start_grpc(stopped)
+            beside.append(asyncio.ensure_future(self._end(stopped, server, connections, grpc_server)))
             ready(f"http://{place_of(listener)}", *places)
-            looking = asyncio.ensure_future(self._warn_without_server())
-            try:
-                await server.serve(sockets=[listener])
-            finally:
-                ending.cancel()
-                looking.cancel()
+            beside.append(asyncio.ensure_future(self._warn_at_start()))
+            await server.serve(sockets=[listener])
         finally:
             listener.close()
             if grpc_server is not None:
-                drain_s = ns_to_s(config.drain_ns)
-                ending_calls = asyncio.get_running_loop().call_later(drain_s, self._backend.end_early)
-                await grpc_server.stop(drain_s + 1)
-                ending_calls.cancel()
+                await grpc_server.stop(self._grace_s)  # begun at the same time as HTTP's end
+            for task in beside:
+                task.cancel()
 
-    async def _end(self, stopped: asyncio.Event, server: Any, connections: Any) -> None:
+    @property
+    def _grace_s(self) -> float:
+        """For gRPC's calls: the last answers are written after the drain."""
+        return ns_to_s(self.config.drain_ns) + 1
+
+    async def _end(self, stopped: asyncio.Event, server: Any, connections: Any, grpc_server: Any) -> None:
         await stopped.wait()
         server.should_exit = True
         self._page.end()
+        stopping = asyncio.ensure_future(grpc_server.stop(self._grace_s)) if grpc_server is not None else None
         await asyncio.sleep(ns_to_s(self.config.drain_ns))
         self._backend.end_early()
         await asyncio.sleep(LAST_WRITTEN_S)
         connections.end()
+        if stopping is not None:
+            await stopping
 
-    async def _warn_without_server(self) -> None:
-        """Requests are answered with an error until a server is there, which the log should have first."""
+    async def _warn_at_start(self) -> None:
+        """Requests are answered with an error until a server is there, which the log should have first; and apps whose
+        paths mean something else are asked by other protocols alone."""
         try:
-            await self._backend.ask("health")
+            why = unsayable(await self._backend.apps())
+            if why:
+                log.warning("%s", why)
         except EdgeServeError as error:
             log.warning("%s, or give --endpoint; until a server answers, requests get this error", error)
 
-    async def _start_grpc(self) -> Tuple[Any, List[str]]:
+    async def _start_grpc(self, stopped: asyncio.Event) -> Tuple[Any, List[str]]:
         if not self.config.grpc:
             return None, []
         from edgeserve.fronts.http.grpc_service import start_grpc
 
-        server, port = await start_grpc(self._service, self.config, self._tokens, self._admission)
+        server, port = await start_grpc(self._service, self.config, self._tokens, self._admission, stopped)
         return server, [f"grpc://{self.config.grpc.rpartition(':')[0]}:{port}"]
 
 

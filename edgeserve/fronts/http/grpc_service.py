@@ -183,11 +183,21 @@ class InferStream:
     Where an answer comes in pieces, the next is asked for when one is written.
 
     A request counts from when it was read until its answer is written: a client that does not read its answers is not
-    read either. ``held``: the bytes of these requests and answers; more are read only below ``bytes_max``."""
+    read either. ``held``: the bytes of these requests and answers; more are read only below ``bytes_max``, and none
+    once the front is ``stopped``."""
 
-    def __init__(self, infer: Answers, origin: str, held: Held, bytes_max: int, at_once: AtOnce) -> None:
+    def __init__(
+        self,
+        infer: Answers,
+        origin: str,
+        held: Held,
+        bytes_max: int,
+        at_once: AtOnce,
+        stopped: Optional[asyncio.Event] = None,
+    ) -> None:
         self._infer = infer
         self._at_once = at_once
+        self._stopped = asyncio.Event() if stopped is None else stopped
         self._origin = origin
         self._held = held
         self._bytes_max = bytes_max
@@ -196,9 +206,10 @@ class InferStream:
         self._answering: Set[Any] = set()
         self._count = 0
 
-    async def run(self, read: Callable[[], Awaitable[Any]], write: Callable[[bytes], Awaitable[None]]) -> None:
-        """Run until the client sends no more and its last answer is written. ``write`` must return when the transport
-        has sent the message: with gRPC, when all of it was within the client's window."""
+    async def run(self, read: Callable[[], Awaitable[Any]], write: Callable[[bytes], Awaitable[None]]) -> bool:
+        """Run until the client sends no more, or the front stops, and the last answer is written; True for the client.
+        ``write`` must return when the transport has sent the message: with gRPC, when all of it was within the client's
+        window."""
         self._look()
         reading = asyncio.ensure_future(self._read(read))
         try:
@@ -222,23 +233,38 @@ class InferStream:
                 task.cancel()
             await asyncio.gather(reading, *self._answering, return_exceptions=True)
 
-    async def _read(self, read: Callable[[], Awaitable[Any]]) -> None:
+    async def _read(self, read: Callable[[], Awaitable[Any]]) -> bool:
+        taking = asyncio.ensure_future(self._take(read))
+        stopping = asyncio.ensure_future(self._stopped.wait())
         try:
-            while True:
-                await self._room.wait()
-                data = await read()
-                if data is grpc.aio.EOF:
-                    break
-                await self._at_once.step(len(data))
-                self._count += 1
-                task = asyncio.ensure_future(self._answer(data))
-                del data  # not kept until the next one comes
-                self._answering.add(task)
-                task.add_done_callback(self._answering.discard)
-                self._look()
+            await asyncio.wait({taking, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            is_whole = taking.done()
+            if is_whole:
+                await taking
+            else:
+                taking.cancel()
             await asyncio.gather(*self._answering)
+            return is_whole
         finally:
+            for task in (taking, stopping):
+                task.cancel()
             self._answers.put_nowait(None)
+
+    async def _take(self, read: Callable[[], Awaitable[Any]]) -> None:
+        """Begin an answer to each message that comes."""
+        while True:
+            await self._room.wait()
+            data = await read()
+            if data is grpc.aio.EOF:
+                return
+            size = len(data)
+            self._count += 1
+            task = asyncio.ensure_future(self._answer(data))
+            del data  # not kept until the next one comes
+            self._answering.add(task)
+            task.add_done_callback(self._answering.discard)
+            self._look()
+            await self._at_once.step(size)
 
     async def _answer(self, data: bytes) -> None:
         size, name, packed = 0, "", b""
@@ -288,8 +314,11 @@ ANY_ADDRESS = ("0.0.0.0", "::", "")
 class _Calls:
     """gRPC's side of each verb: the token, bounds on all calls, and errors as statuses."""
 
-    def __init__(self, tokens: Tokens, config: HttpConfig, admission: HttpAdmission) -> None:
+    def __init__(
+        self, tokens: Tokens, config: HttpConfig, admission: HttpAdmission, stopped: Optional[asyncio.Event]
+    ) -> None:
         self._tokens = tokens
+        self._stopped = stopped
         self._config = config
         self.port = 0
         self._admission = admission
@@ -345,8 +374,10 @@ class _Calls:
                     yield found
                     self._origin(context)
 
-            stream = InferStream(checked, origin, held, self._config.grpc_message_max, self._admission.at_once)
-            await stream.run(context.read, context.write)
+            most = self._config.grpc_message_max
+            stream = InferStream(checked, origin, held, most, self._admission.at_once, self._stopped)
+            if not await stream.run(context.read, context.write):
+                await context.abort(*refusal_of(Rejected("the front is stopping; connect again", "draining")))
 
         return call
 
@@ -403,11 +434,16 @@ def _plain(value: Any) -> str:
 
 
 async def start_grpc(
-    service: OpenInference, config: HttpConfig, tokens: Tokens, admission: HttpAdmission
+    service: OpenInference,
+    config: HttpConfig,
+    tokens: Tokens,
+    admission: HttpAdmission,
+    stopped: Optional[asyncio.Event] = None,
 ) -> Tuple[Any, int]:
-    """A server that listens, and its port. Raises :class:`ConfigError` when the port cannot be had."""
+    """A server that listens, and its port. Once ``stopped`` is set, open streams end with their last answers. Raises
+    :class:`ConfigError` when the port cannot be had."""
     place = config.grpc
-    calls = _Calls(tokens, config, admission)
+    calls = _Calls(tokens, config, admission, stopped)
 
     async def infer(request: InferRequest, origin: str) -> Any:
         return write_response(await service.infer(request, None, origin))

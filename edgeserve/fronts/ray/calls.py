@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import Any, Dict, Mapping, Optional, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Tuple, Union
 
 from edgeserve.answers import Answer
 from edgeserve.errors import RequestError
@@ -84,3 +84,6 @@ class Outlook:
 
 Outlooks = Dict[str, Outlook]
 """By app."""
+
+Told = Union[List[str], RequestError]
+"""The story of a request, or the error instead."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import threading
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Protocol, Tuple, Type
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Optional, Protocol, Tuple, Type
 
 from edgeserve.answer_streams import AnswerStream, AsyncAnswerStream
 from edgeserve.answers import UNREAD, Answer
 from edgeserve.errors import Cancelled, RequestError, ServerGone, TimedOut
-from edgeserve.fronts.ray.calls import RayCall, RayReply
+from edgeserve.fronts.ray.calls import RayCall, RayReply, Told
 from edgeserve.request_options import RequestOptions, given
 
 if TYPE_CHECKING:
@@ -53,10 +54,8 @@ class ClusterClient:
     async def infer_async(self, app: str, inputs: Mapping[str, Any], **options: Unpack[RequestOptions]) -> Answer:
         """The same, awaited. Cancelling the task that waits cancels the request."""
         call = call_of(app, inputs, options)
-        try:
+        with self._typed(f"app {app!r}"):
             reply = await self._handle.infer.remote(call)
-        except self._lost as error:
-            raise self._gone(call, error) from error
         return answer_of(reply, call)
 
     def stream(
@@ -65,7 +64,7 @@ class ClusterClient:
         """See :meth:`Runtime.stream`; a thread of its own reads what comes. A request whose replica refuses it or dies
         is tried elsewhere as long as no piece has come."""
         call = call_of(app, inputs, options)
-        coming = _Coming(self._handle.options(stream=True).stream.remote(call))
+        coming = self._coming(call)
         pieces = AnswerStream(timeout_ms).follow(coming)
         threading.Thread(target=self._read, args=(coming, pieces, call), name="edgeserve-pieces", daemon=True).start()
         return pieces
@@ -76,14 +75,14 @@ class ClusterClient:
                 coming.take(item, pieces, call)
             coming.end(ServerGone(f"app {call.app!r}: the deployment ended its pieces without a reply"))
         except BaseException as error:  # noqa: BLE001 who waits must be told
-            coming.end(self._gone(call, error) if isinstance(error, self._lost) else error)
+            coming.end(self._gone(f"app {call.app!r}", error) if isinstance(error, self._lost) else error)
 
     def stream_async(
         self, app: str, inputs: Mapping[str, Any], *, timeout_ms: float | None = None, **options: Unpack[RequestOptions]
     ) -> AsyncAnswerStream:
         """The same for other deployments: to be called while the event loop runs, iterated with ``async for``."""
         call = call_of(app, inputs, options)
-        coming = _Coming(self._handle.options(stream=True).stream.remote(call))
+        coming = self._coming(call)
         pieces = AsyncAnswerStream(timeout_ms).follow(coming)
         coming.reader = asyncio.ensure_future(self._read_async(coming, pieces, call))
         return pieces
@@ -94,35 +93,54 @@ class ClusterClient:
                 coming.take(item, pieces, call)
             coming.end(ServerGone(f"app {call.app!r}: the deployment ended its pieces without a reply"))
         except BaseException as error:  # noqa: BLE001 who waits must be told
-            coming.end(self._gone(call, error) if isinstance(error, self._lost) else error)
+            coming.end(self._gone(f"app {call.app!r}", error) if isinstance(error, self._lost) else error)
+
+    def _coming(self, call: RayCall) -> _Coming:
+        with self._typed(f"app {call.app!r}"):
+            return _Coming(self._handle.options(stream=True).stream.remote(call))
+
+    @contextmanager
+    def _typed(self, what: str) -> Iterator[None]:
+        """Every call of the handle stands in here: Ray's errors become :class:`ServerGone`."""
+        try:
+            yield
+        except self._lost as error:
+            raise self._gone(what, error) from error
 
     @staticmethod
-    def _gone(call: RayCall, error: BaseException) -> ServerGone:
+    def _gone(what: str, error: BaseException) -> ServerGone:
         """The dispatcher itself was lost, or failed."""
-        return ServerGone(f"app {call.app!r}: the deployment did not reply: {type(error).__name__}: {error}")
+        return ServerGone(f"{what}: the deployment did not reply: {type(error).__name__}: {error}")
 
     def reply(self, call: RayCall, timeout_ms: float | None = None) -> RayReply:
-        """The whole reply to a call: ``tried`` names the replicas that had it."""
-        pending: RayPending = self._handle.infer.remote(call)
-        try:
-            reply: RayReply = pending.result(timeout_s=None if timeout_ms is None else timeout_ms / 1000)
-        except TimeoutError:
-            pending.cancel()
-            raise TimedOut(
-                f"app {call.app!r}: no answer within timeout_ms = {timeout_ms}; the request was cancelled"
-            ) from None
-        except self._lost as error:
-            raise self._gone(call, error) from error
+        """The whole reply to a call: ``tried`` names the replicas that had it. Raises
+        :class:`~edgeserve.errors.TimedOut` after ``timeout_ms``, :class:`~edgeserve.errors.ServerGone`."""
+        with self._typed(f"app {call.app!r}"):
+            pending: RayPending = self._handle.infer.remote(call)
+            try:
+                reply: RayReply = pending.result(timeout_s=None if timeout_ms is None else timeout_ms / 1000)
+            except TimeoutError:
+                pending.cancel()
+                raise TimedOut(
+                    f"app {call.app!r}: no answer within timeout_ms = {timeout_ms}; the request was cancelled"
+                ) from None
         return reply
 
     def stats(self) -> Dict[str, Any]:
         """``dispatcher``: per replica, whether it answers and what it has in flight. ``replicas``: the ``stats()`` of
-        each that answers."""
-        return dict(self._handle.stats.remote().result())
+        each that answers. Raises :class:`~edgeserve.errors.ServerGone`."""
+        with self._typed("stats"):
+            return dict(self._handle.stats.remote().result())
 
     def story(self, replica: str, request_id: int) -> List[str]:
-        """The story of a request at a replica; see :meth:`Runtime.story`."""
-        return list(self._handle.story.remote(replica, request_id).result())
+        """The story of a request at a replica; see :meth:`Runtime.story`. Raises
+        :class:`~edgeserve.errors.BadInput` for an unknown replica, :class:`~edgeserve.errors.ServerGone` for one that
+        does not answer."""
+        with self._typed("story"):
+            told: Told = self._handle.story.remote(replica, request_id).result()
+        if isinstance(told, RequestError):
+            raise told
+        return list(told)
 
 
 class _Coming(AnswerFuture):

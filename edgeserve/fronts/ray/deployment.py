@@ -20,7 +20,8 @@ from ray.serve import metrics
 from ray.serve.exceptions import RayServeException
 
 from edgeserve.config.loading import load_config
-from edgeserve.fronts.ray.calls import Outlooks, RayCall, RayReply
+from edgeserve.errors import ServerGone
+from edgeserve.fronts.ray.calls import Outlooks, RayCall, RayReply, Told
 from edgeserve.fronts.ray.client import ClusterClient
 from edgeserve.fronts.ray.dispatcher import Dispatcher
 from edgeserve.fronts.ray.replica import Replica
@@ -102,6 +103,14 @@ class RayHandle:
         """See :meth:`Replica.outlook`."""
         return self.handle.outlook.remote()  # type: ignore[no-any-return]
 
+    def stats(self) -> Awaitable[Dict[str, Any]]:
+        """See :meth:`Replica.stats`."""
+        return self.handle.stats.remote()  # type: ignore[no-any-return]
+
+    def story(self, request_id: int) -> Awaitable[List[str]]:
+        """See :meth:`Replica.story`."""
+        return self.handle.story.remote(request_id)  # type: ignore[no-any-return]
+
 
 class RayFront:
     """The deployment that clients ask: a dispatcher over the replicas of every device."""
@@ -138,14 +147,12 @@ class RayFront:
         self._retries.inc(tags={"first": first, "second": second, "why": why})
 
     async def stats(self) -> Dict[str, Any]:
-        """See :meth:`ClusterClient.stats`."""
-        table = (await self._started()).table()
-        replicas = {name: await self._handles[name].stats.remote() for name, row in table.items() if row["up"]}
-        return {"dispatcher": table, "replicas": replicas}
+        """See :meth:`Dispatcher.stats`."""
+        return await (await self._started()).stats()
 
-    async def story(self, replica: str, request_id: int) -> List[str]:
-        """See :meth:`ClusterClient.story`."""
-        return list(await self._handles[replica].story.remote(request_id))
+    async def story(self, replica: str, request_id: int) -> Told:
+        """See :meth:`Dispatcher.story`."""
+        return await (await self._started()).story(replica, request_id)
 
 
 @dataclass(frozen=True)
@@ -192,5 +199,9 @@ def run(devices: Mapping[str, RayDevice], name: str = APP_NAME, fronts: int = 1)
 
 
 def connect(name: str = APP_NAME) -> ClusterClient:
-    """A client of what runs on this cluster under that name."""
-    return ClusterClient(serve.get_app_handle(name), LOST)
+    """A client of what runs on this cluster under that name. Raises :class:`~edgeserve.errors.ServerGone` when nothing
+    does."""
+    try:
+        return ClusterClient(serve.get_app_handle(name), LOST)
+    except LOST as error:
+        raise ServerGone(f"nothing runs on this cluster as {name!r}: {error}; deploy it with run(...)") from error

@@ -11,13 +11,29 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from typing import Any, AsyncGenerator, Awaitable, Callable, Dict, List, Mapping, Optional, Protocol, Set, Tuple, Type
+from typing import (
+    Any,
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Dict,
+    List,
+    Mapping,
+    Optional,
+    Protocol,
+    Set,
+    Tuple,
+    Type,
+    TypeVar,
+)
 
-from edgeserve.errors import Dropped, Rejected, RequestError, ServerGone
-from edgeserve.fronts.ray.calls import Outlook, Outlooks, RayCall, RayReply
+from edgeserve.errors import BadInput, Dropped, Rejected, RequestError, ServerGone, with_nearest
+from edgeserve.fronts.ray.calls import Outlook, Outlooks, RayCall, RayReply, Told
 from edgeserve.waits import await_within
 
 log = logging.getLogger("edgeserve")
+
+T = TypeVar("T")
 
 STREAMS_MAX = 65536
 """Streams whose replica is remembered; the longest unused is forgotten, and begins anew where it then goes."""
@@ -50,6 +66,12 @@ class Handle(Protocol):
 
     def outlook(self) -> Awaitable[Outlooks]:
         """See :meth:`Replica.outlook`. While the replica starts, this may wait for it."""
+
+    def stats(self) -> Awaitable[Dict[str, Any]]:
+        """See :meth:`Replica.stats`."""
+
+    def story(self, request_id: int) -> Awaitable[List[str]]:
+        """See :meth:`Replica.story`."""
 
 
 class ReplicaState:
@@ -127,6 +149,31 @@ class Dispatcher:
             }
             for member in self._members.values()
         }
+
+    async def stats(self) -> Dict[str, Any]:
+        """``dispatcher``: the table. ``replicas``: the statistics of each replica that answers."""
+        up = [member for member in self._members.values() if member.is_up]
+        found = await asyncio.gather(*(self._stats(member) for member in up))
+        replicas = {member.name: stats for member, stats in zip(up, found) if stats is not None}
+        return {"dispatcher": self.table(), "replicas": replicas}
+
+    async def _stats(self, member: ReplicaState) -> Optional[Dict[str, Any]]:
+        try:
+            return await self._unless_lost(member, member.handle.stats())
+        except Lost:
+            return None
+
+    async def story(self, replica: str, request_id: int) -> Told:
+        """A request's story at a replica, or the error of a replica that is not known or does not answer."""
+        member = self._members.get(replica)
+        if member is None:
+            return with_nearest(BadInput(f"story: there is no replica {replica!r}"), str(replica), self._members)
+        if not member.is_up:
+            return ServerGone(f"story: replica {replica!r} does not answer now")
+        try:
+            return await self._unless_lost(member, member.handle.story(request_id))
+        except Lost as error:
+            return ServerGone(f"story: {error}")
 
     # --- one call -----------------------------------------------------------------------------------------------------
 
@@ -225,20 +272,28 @@ class Dispatcher:
 
     async def _ask(self, member: ReplicaState, call: RayCall) -> RayReply:
         """Give a call to a replica and wait for its reply. Raises :class:`Lost`."""
-        gone, expected_ms = self._given(member, call)
-        asked = asyncio.ensure_future(self._guarded(member, gone, member.handle.infer(call)))
-        lost = asyncio.ensure_future(gone.wait())
+        _, expected_ms = self._given(member, call)
         try:
-            await asyncio.wait({asked, lost}, return_when=asyncio.FIRST_COMPLETED)
-            if not asked.done():  # it waits at a replica that is gone
-                raise Lost(f"replica {member.name!r} was lost while it had the request")
-            reply: RayReply = asked.result()
+            reply: RayReply = await self._unless_lost(member, member.handle.infer(call))
             reply.tried = (member.name,)
             return reply
         finally:
+            self._returned(member, expected_ms)
+
+    async def _unless_lost(self, member: ReplicaState, reply: Awaitable[T]) -> T:
+        """What a replica that is up replies. Raises :class:`Lost`, also while it waits at one that is gone."""
+        gone = member.gone
+        assert gone is not None, "a replica that has not answered yet is not asked"
+        asked = asyncio.ensure_future(self._guarded(member, gone, reply))
+        lost = asyncio.ensure_future(gone.wait())
+        try:
+            await asyncio.wait({asked, lost}, return_when=asyncio.FIRST_COMPLETED)
+            if not asked.done():
+                raise Lost(f"replica {member.name!r} was lost while it had the request")
+            return asked.result()
+        finally:
             asked.cancel()
             lost.cancel()
-            self._returned(member, expected_ms)
 
     @staticmethod
     def _given(member: ReplicaState, call: RayCall) -> Tuple[asyncio.Event, float]:
@@ -254,7 +309,7 @@ class Dispatcher:
         member.in_flight -= 1
         member.backlog_ms = member.backlog_ms - expected_ms if member.in_flight else 0.0
 
-    async def _guarded(self, member: ReplicaState, gone: asyncio.Event, reply: Awaitable[Any]) -> Any:
+    async def _guarded(self, member: ReplicaState, gone: asyncio.Event, reply: Awaitable[T]) -> T:
         try:
             return await reply
         except self._lost as error:

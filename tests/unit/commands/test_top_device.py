@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import time
 
 import pytest
@@ -103,11 +104,18 @@ def test_a_machine_that_tells_nothing_shows_dashes_and_no_zero(capsys, tmp_path)
     assert not [row for row in rows if "0" in row]
 
 
+def test_a_line_without_an_end_is_refused(capsys, tmp_path):
+    (tmp_path / "zeros").touch()
+    os.truncate(tmp_path / "zeros", 2 << 20)
+    assert edgeserve_main(["top", "--device", "--replay", str(tmp_path / "zeros")]) == 2
+    assert "zeros: a line has more than 1048576 characters; expected a file of lines" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("options", "text"),
     [
         (["--replay", "/no/such/file", "--json"], "/no/such/file: No such file"),
-        (["--replay", "/dev/zero"], "/dev/zero: a line has more than 1048576 characters; expected a file of lines"),
+        (["--replay", "/dev/zero"], "/dev/zero: it is no regular file; expected a file of lines"),
         (["--interval", "1"], "expected a duration"),
         (["--interval", "1ms"], "at least 10ms"),
         (["--count", "-1"], "expected 0 or more"),

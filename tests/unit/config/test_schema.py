@@ -157,13 +157,6 @@ WRONG = [
         ["[server] critical_for = 'detector'", "'uid:1000'", "[app.NAME] class"],
     ),
     ({"server": {"critical_for": ["uid:me"]}}, ["[server] critical_for = 'uid:me'", "'uid:1000'"]),
-    *[
-        (
-            {"model": {"m": {"engine": "x"}}, "app": {"a": {"model": "m"}, name: {"model": "m"}}},
-            [f"[app.{name!r}]: /v2/models/{name} of KServe over HTTP asks app 'a'", "rename"],
-        )
-        for name in ("a/versions/1", "a/versions/1/ready", "a/config")
-    ],
     ({"model": {"m": {}}}, ["[model.m] lacks the key 'engine'; it needs engine, and may have file, function, lanes"]),
     ({"model": {"m": {"engine": 3}}}, ["[model.m] engine = 3", "expected a string"]),
     ({"model": {"m": {"engine": "x", "lanes": ["gpu9"]}}}, ["[model.m] lanes = 'gpu9' does not exist"]),
@@ -254,6 +247,18 @@ def test_a_wrong_file_names_the_place_the_value_and_the_mend(changes, words):
         parse_config(with_changes(**changes))
     for word in words:
         assert word in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["a/versions/1", "a/versions/1/ready", "a/config", "stats"])
+def test_a_name_is_refused_with_the_front_that_cannot_say_it_alone(name):
+    table = with_changes(app={"a": {"model": "m"}, name: {"model": "m"}})
+    for others in ({}, {"mqtt": {"host": "h"}}, {"camera": {"app": "a"}}):
+        assert name in parse_config({**table, "front": others}).apps
+    for front, about in [("http", {}), ("web", {"kind": "http"})]:
+        with pytest.raises(ConfigError) as error:
+            parse_config({**table, "front": {"mqtt": {}, front: about}})
+        words = (repr(name) if "/" in name else name, f"/v2/models/{name} of KServe", "rename", f"[front.{front}] out")
+        assert all(word in str(error.value) for word in words)
 
 
 def test_a_file_is_read_and_its_directory_is_where_relative_paths_start(tmp_path):

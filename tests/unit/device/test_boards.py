@@ -27,7 +27,7 @@ from board_trees import (
 from edgeserve.device.boards import detect_board, jetpack_of, l4t_of
 from edgeserve.device.cpu import CpuSource
 from edgeserve.device.gpu_clock import GpuClockSource
-from edgeserve.device.memory import MemorySource, largest_block, meminfo_bytes
+from edgeserve.device.memory import largest_block, meminfo_bytes
 from edgeserve.device.monitor import Monitor
 from edgeserve.device.power_mode import PowerModeSource, parse_conf
 from edgeserve.device.rails import RailsSource
@@ -323,19 +323,6 @@ def test_the_strongest_mode_of_a_super_configuration_and_of_nonsense():
     assert full is not None
     assert full.name == "MAXN_SUPER"
     assert parse_conf("GPU MAX_FREQ 5\n# < POWER_MODEL ID=1 NAME=X >\n<POWER_MODEL>").modes == ()
-
-
-def test_memory_of_a_container_is_bounded_by_its_group(tmp_path):
-    files = {
-        **THOR.files,
-        "sys/fs/cgroup/memory.max": f"{4 << 30}\n",
-        "sys/fs/cgroup/memory.current": f"{3 << 30}\n",
-        "sys/fs/cgroup/memory.stat": f"anon 1\ninactive_file {1 << 29}\n",
-    }
-    root = plant(tmp_path / "root", files)
-    assert MemorySource(root).read(0).memory_available_bytes == (1 << 30) + (1 << 29)
-    (tmp_path / "root/sys/fs/cgroup/memory.max").write_text("max\n")
-    assert MemorySource(root).read(0).memory_available_bytes == 90000 << 20
 
 
 def test_the_largest_free_block_is_of_all_zones():

@@ -175,6 +175,42 @@ def test_one_odd_number_costs_its_box_alone(odd, place):
     assert round(boxes[-1].score, 3) == 0.8
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize(("outputs", "form"), [case for case in CASES if case[0] is not yolo_of_many_boxes])
+def test_odd_numbers_of_any_place_are_no_warning_and_cost_their_detection_alone(outputs, form, kind):
+    plain = outputs()
+    for odd in [*ODD, -1e30, 6e4, -6e4, 3e38, -3e38, 1e308, -1e308]:
+        with np.errstate(over="ignore"):
+            number = kind(odd)
+        for name in plain:
+            for place in range(plain[name].shape[-1]):
+                arrays = {other: array.astype(kind) for other, array in plain.items()}
+                rows = arrays[name].reshape(-1) if arrays[name].size == len(THINGS) else arrays[name]
+                odd_row = place % len(THINGS) if rows.ndim == 1 else 0
+                if rows.ndim == 1:
+                    rows[odd_row] = number
+                else:
+                    rows.reshape(-1, rows.shape[-1])[0, place] = number
+                found = rows_of(arrays, form, HEIGHT, WIDTH, 0.4, 20)
+                assert np.isfinite(found).all()
+                for index, wanted in enumerate(WANTED):
+                    is_there = np.isclose(found, wanted, atol=2e-3).all(axis=1).any()
+                    assert is_there or index == odd_row, (odd, name, place, found[:4])
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("odd", [*ODD, 1e308, -1e308])
+@pytest.mark.parametrize("name", ["boxes", "scores", "classes"])
+def test_odd_numbers_of_named_boxes_cost_their_box_alone(odd, name):
+    table = {"boxes": corners().astype(float), "scores": np.array([0.9, 0.8, 0.7]), "classes": np.array([3.0, 1, 3])}
+    table[name].reshape(3, -1)[0, -1] = odd
+    boxes = named_boxes(table, 0.4)
+    assert [box.score for box in boxes][-2:] == [0.8, 0.7]
+    assert all(np.isfinite([*box[:4], box.score, float(box.label)]).all() for box in boxes)
+    assert named_boxes({key: array[:0] for key, array in table.items()}, 0.4) == []
+
+
 @pytest.mark.parametrize("odd", [np.nan, np.inf, 1e30, -1e30, -5.0])
 def test_a_box_of_any_size_is_drawn(odd):
     pytest.importorskip("PIL", reason="the page draws with Pillow")

@@ -225,11 +225,44 @@ class Unread(ByteTokenizer):
         raise AssertionError(f"{len(text)} characters were tokenized")
 
 
+def user(text, **more):
+    return {"role": "user", "content": text, **more}
+
+
+CALL = {"type": "function", "function": {"name": "f", "arguments": "a" * 9000}}
+TOOL = {"type": "function", "function": {"name": "f", "description": "a" * 9000}}
+
+
+@pytest.mark.parametrize("shortens", [False, True])
 @pytest.mark.parametrize(
     "item",
-    [{"prompt": "a" * 10_000}, {"messages": [{"role": "user", "content": "a" * 5_000}] * 2}],
-    ids=["prompt", "messages"],
+    [
+        {"prompt": "a" * 10_000},
+        {"messages": [user("a" * 5000), user("a" * 5000)]},
+        {"messages": [user("a"), {"role": "system", "content": "a" * 5000}, user("b")]},
+        {"messages": [{"role": "system", "content": "a" * 5000}]},
+        {"messages": [{"role": "r" * 5000, "content": ""}]},
+        {"messages": [user("a"), {"role": "assistant", "content": None, "tool_calls": [CALL]}]},
+        {"messages": [user("a")], "tools": [TOOL]},
+    ],
+    ids=["prompt", "messages", "what stays", "system", "role", "calls", "tools"],
 )
-def test_a_text_that_no_vocabulary_makes_fit_is_refused_before_it_is_tokenized(item):
-    with pytest.raises(WrongInput, match=r"10000 characters; at most 4096 are read, 64 for each of the 64 tokens"):
-        reader(tokenizer=Unread(NAMES, [], [257], "chatml")).read(item)
+def test_a_text_that_no_vocabulary_makes_fit_is_refused_before_it_is_tokenized(item, shortens):
+    with pytest.raises(
+        WrongInput, match=r"(?:[59]\d{3}|100\d\d) characters; at most 4096 are read, 64 for each of the 64"
+    ):
+        reader(tokenizer=Unread(NAMES, [], [257], "chatml"), shortens=shortens).read(item)
+
+
+def test_turns_that_are_dropped_for_their_length_are_not_tokenized(monkeypatch):
+    read, encode = [], ByteTokenizer.encode
+    monkeypatch.setattr(
+        ByteTokenizer, "encode", lambda self, text, special=False: read.append(len(text)) or encode(self, text, special)
+    )
+    newest = [user("second"), {"role": "assistant", "content": "two"}, user("third")]
+    long = [user("a" * 10**6), {"role": "assistant", "content": "b" * 10**6}, *newest]
+    assert (
+        reader(context=99, shortens=True).read({"messages": long}).prompt
+        == reader(context=99).read({"messages": newest}).prompt
+    )
+    assert max(read) < 99 * 64

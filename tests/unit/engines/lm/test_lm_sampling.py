@@ -12,7 +12,6 @@ from edgeserve.engines.lm.sampling import (
     Sampling,
     best_found,
     best_of,
-    candidates,
     choose,
     enough,
     log_chances,
@@ -54,23 +53,24 @@ def test_top_k_keeps_the_best(top_k, kept):
     assert drawn == kept
 
 
-def test_top_p_keeps_the_fewest_that_reach_it():
-    tokens, _ = candidates(SCORES, Sampling(1.0, top_p=0.85))  # 1 and 3 have 0.81 together, with 4 it is 0.96
-    assert tokens.tolist() == [1, 3, 4]
-    assert candidates(SCORES, Sampling(1.0, top_p=0.6))[0].tolist() == [1, 3]
-    assert candidates(SCORES, Sampling(1.0, top_p=0.0))[0].tolist() == [1]
+def drawn_of(scores, sampling, draws=2000):
+    return {choose(scores, sampling, (place + 0.5) / draws) for place in range(draws)}
+
+
+@pytest.mark.parametrize(("top_p", "kept"), [(0.85, {1, 3, 4}), (0.6, {1, 3}), (0.0, {1})])
+def test_top_p_keeps_the_fewest_that_reach_it(top_p, kept):
+    """Tokens 1 and 3 have 0.81 together, with 4 it is 0.96."""
+    assert drawn_of(SCORES, Sampling(1.0, top_p=top_p)) == kept
 
 
 def test_top_p_of_a_flat_distribution_needs_more_than_are_sorted_first():
-    scores = np.zeros(4 * LIKELY_FIRST, np.float32)
-    tokens, _ = candidates(scores, Sampling(1.0, top_p=0.5))
-    assert len(tokens) == 2 * LIKELY_FIRST
-    assert tokens[0] == 0
+    draws = 2 * LIKELY_FIRST
+    assert drawn_of(np.zeros(4 * LIKELY_FIRST, np.float32), Sampling(1.0, top_p=0.5), draws) == set(range(draws))
 
 
 def test_top_k_and_top_p_together_count_the_share_of_those_that_top_k_kept():
-    assert candidates(SCORES, Sampling(1.0, top_p=0.5, top_k=2))[0].tolist() == [1]
-    assert candidates(SCORES, Sampling(1.0, top_p=0.51, top_k=2))[0].tolist() == [1, 3]
+    assert drawn_of(SCORES, Sampling(1.0, top_p=0.5, top_k=2)) == {1}
+    assert drawn_of(SCORES, Sampling(1.0, top_p=0.51, top_k=2)) == {1, 3}
 
 
 @pytest.mark.parametrize(
@@ -156,13 +156,39 @@ def test_the_best_found_on_a_device_are_those_of_all_scores_or_not_known(seed, c
     assert found is None or (found.tokens.tolist() == true.tokens.tolist())
 
 
-@pytest.mark.parametrize("spread", [0.1, 1.5, 3.0, 8.0])
+def chosen_by_sorting(scores, sampling, draw):
+    """What the rules of :class:`Sampling` say, word by word."""
+    scaled = scores.astype(np.float64) / sampling.temperature
+    chances = np.exp(scaled - scaled.max())
+    chances[chances < sampling.min_p] = 0.0
+    order = np.lexsort((np.arange(len(scores)), -scaled))
+    kept = order[: int(np.searchsorted(np.cumsum(chances[order]), sampling.top_p * chances.sum())) + 1]
+    sums = np.cumsum(chances[kept])
+    return int(kept[np.searchsorted(sums, draw * sums[-1], side="right")])
+
+
+MANY = 20 * LIKELY_FIRST
+NORMAL = np.random.default_rng(7).normal(0, 1, MANY)
+SHAPES = {
+    "flat": NORMAL * 0.1,
+    "normal": NORMAL * 1.5,
+    "steep": NORMAL * 8.0,
+    "one best, and the rest alike": np.where(np.arange(MANY) == 5, 9.0, NORMAL * 1e-6),
+    "one worst, and the rest alike": np.where(np.arange(MANY) == 5, -900.0, NORMAL * 1e-6),
+    "two heaps": np.where(NORMAL > 1, 2.0, 0.0) + NORMAL * 1e-9,
+    "equal": np.zeros(MANY),
+    "few values": np.round(NORMAL, 1),
+    "many that cannot come": np.where(NORMAL > 0.5, -np.inf, NORMAL),
+}
+
+
+@pytest.mark.parametrize("scores", SHAPES.values(), ids=SHAPES)
 @pytest.mark.parametrize("top_p", [0.0, 0.5, 0.9, 0.9999])
 @pytest.mark.parametrize("min_p", [0.0, 1e-3])
-def test_top_p_of_a_large_vocabulary_keeps_what_sorting_all_of_it_would(spread, top_p, min_p):
-    scores = np.random.default_rng(7).normal(0, spread, 20 * LIKELY_FIRST).astype(np.float16)  # many are equal
-    chances = np.exp(scores.astype(np.float64) - float(scores.max()))
-    chances[chances < min_p] = 0.0
-    order = np.lexsort((np.arange(len(scores)), -chances))
-    kept = order[: int(np.searchsorted(np.cumsum(chances[order]), top_p * chances.sum())) + 1]
-    assert candidates(scores, Sampling(1.0, top_p=top_p, min_p=min_p))[0].tolist() == kept.tolist()
+def test_a_large_vocabulary_draws_what_sorting_all_of_it_would(scores, top_p, min_p):
+    draws = random.Random(f"{top_p}/{min_p}")
+    for kind in (np.float16, np.float32):  # of half precision many are equal
+        few = scores.astype(kind)
+        for draw in [0.0, *[draws.random() for _ in range(9)], 1 - 2**-40]:
+            sampling = Sampling(1.0, top_p=top_p, min_p=min_p)
+            assert choose(few, sampling, draw) == chosen_by_sorting(few, sampling, draw)

@@ -45,7 +45,19 @@ def test_several_calls_are_read_in_order():
 
 @pytest.mark.parametrize(
     "text",
-    ["", "I do not know.", '{"name": "other", "arguments": {}}', '{"name": "lamp", "arguments": 3}', "{", "[1]", "3"],
+    [
+        "",
+        "I do not know.",
+        '{"name": "other", "arguments": {}}',
+        '{"name": "lamp", "arguments": 3}',
+        '{"name": "lamp", "arguments": {}} would switch it on.',
+        "{",
+        "[1]",
+        "3",
+        "[TOOL_CALLS]",
+        "[TOOL_CALLS]3 lamps",
+        '[TOOL_CALLS][{"name": "lamp"}] and [TOOL_CALLS] again',
+    ],
 )
 def test_other_text_is_no_call(text):
     assert calls_of(text, ["lamp"]) == []
@@ -105,9 +117,14 @@ def test_a_stop_string_ends_what_is_kept():
         ((b'I will. <tool_call>{"name": "lamp"}</tool_call>', b"\nIt is", b" on."), "I will. \nIt is on."),
         ((b'<tool_call>{"name": "lamp"}</tool_call>\n<tool_call>{"name": "lamp"}</tool_call>\n',), ""),
         ((b'{"a": 1} <tool_call>{"name": "lamp"}</tool_call>',), '{"a": 1} '),
+        ((b'I will. [TOOL_CALLS] [{"name": "lamp"}]', b"\nIt is", b" on."), "I will. \nIt is on."),
+        ((b'[TOOL_CALLS][{"name": "lamp", "arguments": {"a": "[TOOL_CALLS]"}}] On.',), " On."),
+        ((b'[TOOL_CALLS]{"name": "lamp"} and [TOOL_CALLS][{"name": "lamp"}]\n',), " and \n"),
+        ((b'[TOOL_CALLS][{"name": "lamp"}]\n',), ""),
     ],
 )
 def test_text_beside_a_call_is_said(parts, said):
+    """But behind a bare object: the text may speak of it."""
     sequence = Sequence(Generation((1,), Sampling(), 40, (), False, None, calls=("lamp",)), "", None)
     sent = "".join([sequence.append(1, part) for part in parts])
     sent += sequence.finish()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from pathlib import Path
 
@@ -88,6 +89,17 @@ def test_what_is_no_sentence_model_is_said_with_the_mend(tmp_path):
     for wrong, says in [({"pooling": "max"}, "pooling"), ({"file": "m.bin"}, "expected a name")]:
         with pytest.raises(ConfigError, match=says):
             engine_of(tmp_path, **wrong)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("options", [{}, {"tokenizer": "tokenizer.json"}])
+def test_a_pipe_in_the_place_of_the_tokenizer_is_refused(tmp_path, options):
+    write(tmp_path)
+    engine = engine_of(tmp_path, **options)
+    (tmp_path / "tokenizer.json").unlink()
+    os.mkfifo(tmp_path / "tokenizer.json")
+    with pytest.raises(EngineError, match="no regular file"):
+        engine.load()
 
 
 def test_a_text_has_all_tokens_that_its_gguf_file_puts_around_it(tmp_path, monkeypatch):

@@ -63,6 +63,38 @@ def test_a_request_whose_answer_comes_in_pieces_leaves_its_room_with_the_first()
     asyncio.run(run())
 
 
+def test_a_stream_that_is_open_when_the_front_stops_ends_with_its_last_answer():
+    async def run(asked):
+        stopped, ending, written = asyncio.Event(), asyncio.Event(), []
+
+        async def infer(request, origin):
+            await ending.wait()
+            yield InferResponse("m", "1", {FINAL: False}, [])
+            yield InferResponse("m", "1", {FINAL: True}, [])
+
+        async def write(packed):
+            written.append(packed)
+
+        coming = asyncio.Queue()
+        for data in [message(8)] * asked:
+            coming.put_nowait(data)
+        held = Held(Places(LARGE, "bytes", lasting=True), "a")
+        stream = InferStream(infer, "a", held, LARGE, AtOnce(LARGE), stopped)
+        running = asyncio.ensure_future(stream.run(coming.get, write))
+        while not coming.empty():
+            await asyncio.sleep(0)
+        stopped.set()
+        done, _ = await asyncio.wait([running], timeout=0.05)
+        assert bool(done) is not bool(asked)
+        coming.put_nowait(message(8))  # what comes after the stop is not read
+        ending.set()
+        assert not await asyncio.wait_for(running, 5), "its client could have sent more"
+        assert len(written) == 2 * asked and held.count == 0
+
+    for asked in (0, 1, 3):
+        asyncio.run(run(asked))
+
+
 @pytest.mark.parametrize(
     ("raw", "contents", "says"),
     [

@@ -49,6 +49,16 @@ class FakeHandle:
         finally:
             self.closed = True
 
+    async def stats(self):
+        if self.dead:
+            raise Died
+        return {"name": self.name}
+
+    async def story(self, request_id):
+        if self.dead:
+            raise Died
+        return [f"request {request_id} at {self.name}"]
+
     async def outlook(self):
         self.asked_for_outlook += 1
         if self.dead:
@@ -400,3 +410,19 @@ def test_pieces_of_nobody_end_with_a_typed_error():
     a = FakeHandle("a")
     (only,), _ = dispatched(scenario, a)
     assert isinstance(only.error, ServerGone)
+
+
+def test_statistics_and_stories_go_on_without_a_replica_that_is_gone():
+    async def scenario(dispatcher):
+        assert await dispatcher.story("a", 7) == ["request 7 at a"]
+        first.dead = True
+        stats = await dispatcher.stats()
+        assert stats["replicas"] == {"b": {"name": "b"}} and not stats["dispatcher"]["a"]["up"]
+        assert await dispatcher.story("b", 8) == ["request 8 at b"]
+        return [await dispatcher.story(name, 7) for name in ("a", "nobody", None)]
+
+    first = FakeHandle("a")
+    gone, unknown, none = dispatched(scenario, first, FakeHandle("b"))[0]
+    assert isinstance(gone, ServerGone) and "replica 'a'" in str(gone)
+    assert isinstance(unknown, BadInput) and str(unknown).endswith("no replica 'nobody' (known: a, b)")
+    assert isinstance(none, BadInput)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import pickle
+import sys
 import threading
 import time
+import types
 
 import numpy as np
 import pytest
@@ -215,6 +218,77 @@ def test_a_lost_dispatcher_is_a_typed_error_and_a_fault_is_none():
         ClusterClient(FakeFront(OSError("gone")), (OSError,)).infer("a", {})
     with pytest.raises(ZeroDivisionError):
         ClusterClient(FakeFront(ZeroDivisionError()), (OSError,)).infer("a", {})
+
+
+class LostHandle:
+    """A deployment's handle of which each call fails with ``error``: as it is sent, or when its end is awaited."""
+
+    def __init__(self, error, at_once):
+        self.error, self.at_once = error, at_once
+
+    def options(self, **_):
+        return self
+
+    def __getattr__(self, name):
+        return self
+
+    def remote(self, *_):
+        if self.at_once:
+            raise self.error
+        return self
+
+    def result(self, timeout_s=None):
+        raise self.error
+
+    __iter__ = __await__ = __aiter__ = result
+
+
+QUESTIONS = {
+    "infer": lambda client: client.infer("a", {}),
+    "infer_async": lambda client: asyncio.run(client.infer_async("a", {})),
+    "reply": lambda client: client.reply(RayCall("a", {})),
+    "stats": lambda client: client.stats(),
+    "story": lambda client: client.story("a", 1),
+    "stream": lambda client: list(client.stream("a", {})),
+    "stream_async": lambda client: asyncio.run(_first(client)),
+}
+
+
+async def _first(client):
+    async for piece in client.stream_async("a", {}):
+        return piece
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+@pytest.mark.parametrize("name", [name for name in dir(ClusterClient) if not name.startswith("_")])
+def test_no_method_of_the_client_raises_rays_own_errors(name, at_once):
+    with pytest.raises(ServerGone, match="did not reply: OSError: gone"):
+        QUESTIONS[name](ClusterClient(LostHandle(OSError("gone"), at_once), (OSError,)))
+
+
+def test_connecting_to_what_does_not_run_is_a_typed_error(monkeypatch):
+    """With a module of Ray's names: Ray itself is not installed everywhere."""
+
+    class RayError(Exception):
+        pass
+
+    def get_app_handle(name):
+        raise RayError("no such application")
+
+    serve, names = types.ModuleType("ray.serve"), {"ray": {}, "ray.exceptions": {"RayError": RayError}}
+    serve.get_app_handle = get_app_handle
+    names.update({"ray.serve.metrics": {}, "ray.serve.exceptions": {"RayServeException": RayError}})
+    for name, values in {**names, "ray.serve": vars(serve)}.items():
+        module = types.ModuleType(name)
+        vars(module).update(values)
+        monkeypatch.setitem(sys.modules, name, module)
+    for outer, inner in (("ray", "exceptions"), ("ray", "serve"), ("ray.serve", "metrics")):
+        setattr(sys.modules[outer], inner, sys.modules[f"{outer}.{inner}"])
+    monkeypatch.setitem(sys.modules, "edgeserve.fronts.ray.deployment", None)  # goes with the rest
+    del sys.modules["edgeserve.fronts.ray.deployment"]
+    deployment = importlib.import_module("edgeserve.fronts.ray.deployment")
+    with pytest.raises(ServerGone, match="nothing runs on this cluster as 'robots': no such application"):
+        deployment.connect("robots")
 
 
 class FakeStream:
