@@ -400,6 +400,21 @@ class Steps(Source):
         turn.press = -math.log(max(URGENCY_MIN, urgency))
         return turn
 
+    def smaller(self, candidate: Candidate, lane: Lane, at_ns: int, board: Board) -> Sequence[Candidate]:
+        """Fewer answers: fewer prompts are read, and each step is shorter."""
+        answers = candidate.detail
+        assert isinstance(answers, Answers)
+        table, latency = self._tables[candidate.model], lane.models[candidate.model]
+        bound = sum([answer.job.lane == lane.name for answer in answers.answers])
+        least = bound if bound < len(candidate.jobs) else 0  # the bound ones alone are an offer already
+        found: List[Candidate] = []
+        for size in latency.sizes:
+            if least < size < len(candidate.jobs):
+                item = self._turn(table, answers.answers[:size], lane, at_ns, board)
+                item.press = min(item.press, candidate.press)
+                found.append(item)
+        return found
+
     def wait_ns(self, candidate: Candidate) -> int:
         """The time until 2 % of the answers' worth per step is lost."""
         answers = candidate.detail
